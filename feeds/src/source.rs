@@ -1,0 +1,117 @@
+//! What every feed gives: a decoder takes packets (the UDP payloads of a feed, or messages of a
+//! file) and tells a [`Sink`] what each venue message became, and every incident of the source.
+//!
+//! A decoder does no I/O and reads no clock: the packet brings the time it was received.
+
+use tickcast_reliability::{
+    record::RecordBatch,
+    units::{Nanos, SourcePosition},
+};
+
+/// One packet of a feed: a UDP payload, or one message of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    /// When it was received (captured), UTC ns; 0 when nobody knows.
+    pub received_at: Nanos,
+    /// The bytes above UDP.
+    pub payload: &'a [u8],
+}
+
+/// Why the source's stream did not simply go on. None of these is fatal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Incident {
+    /// Venue messages were missed: `from` was expected and `missing` messages never came.
+    Gap {
+        /// Position of the first message that is missing.
+        from: SourcePosition,
+        /// How many are missing.
+        missing: u64,
+    },
+    /// The venue started counting again within its session; the ordinal went up.
+    SequenceReset {
+        /// Position of the next message.
+        next: SourcePosition,
+    },
+    /// The venue opened another session; the ordinal went up.
+    SessionChange {
+        /// Position of the next message.
+        next: SourcePosition,
+    },
+    /// The venue said that its session is over.
+    EndOfSession,
+    /// Messages that were seen before and are dropped (the other line, a resend).
+    Duplicate {
+        /// How many messages.
+        messages: u64,
+    },
+    /// A packet or message that could not be read; what of it was whole has been delivered.
+    Malformed {
+        /// What was wrong, in one phrase.
+        reason: &'static str,
+    },
+    /// A well-formed message of a type this decoder does not know; skipped by its length.
+    UnknownMessage {
+        /// Its type byte.
+        kind: u8,
+    },
+    /// A message that refers to an order the book does not hold.
+    UnknownOrder,
+    /// A quantity did not fit its 32-bit field and was saturated.
+    Saturated,
+}
+
+/// Receives what a decoder makes of its packets, in the order of the source.
+pub trait Sink {
+    /// The records of one venue message, never empty. They belong into one datagram together, and
+    /// all concern the instrument of the first (instrument 0: the whole venue).
+    fn message(&mut self, position: SourcePosition, records: &RecordBatch);
+
+    /// Something happened to the source itself.
+    fn incident(&mut self, incident: Incident);
+}
+
+/// A venue's protocol: packets in, records and incidents out.
+pub trait Decoder: Send {
+    /// Decodes one packet. Never panics and never loops, whatever the bytes are: what can't be
+    /// read is an [`Incident`].
+    fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink);
+
+    /// Venue messages seen so far by their type byte (heartbeats not among them).
+    fn counts(&self) -> &MessageCounts;
+}
+
+/// Messages by type byte.
+#[derive(Clone, Debug)]
+pub struct MessageCounts([u64; 256]);
+
+impl Default for MessageCounts {
+    fn default() -> Self {
+        Self([0; 256])
+    }
+}
+
+impl MessageCounts {
+    /// Counts one message.
+    #[inline]
+    pub fn add(&mut self, kind: u8) {
+        self.0[usize::from(kind)] += 1;
+    }
+
+    /// How many messages of this type were seen.
+    #[must_use]
+    pub const fn of(&self, kind: u8) -> u64 {
+        self.0[kind as usize]
+    }
+
+    /// How many messages were seen in all.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+
+    /// The types that were seen, with how often.
+    pub fn iter(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
+        (0..=u8::MAX).zip(self.0).filter(|&(_, n)| n > 0)
+    }
+}

@@ -1,0 +1,425 @@
+//! Ticks are DBN version 3 records; this file re-exports the ones we carry and holds the one
+//! checked cast from bytes to records.
+//!
+//! Guarantees: a [`Records`] that was made is a run of whole records of known type and size, so
+//! walking it can neither panic nor read past its end. It does not judge the values inside.
+//! Source: the `dbn` crate, pinned; docs/PROTOCOL.md §5 freezes these layouts as wire version 1.
+
+use std::mem::size_of;
+
+use thiserror::Error;
+
+pub use dbn::{
+    Action, BidAskPair, FlagSet, HasRType, ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RType,
+    Record, RecordHeader, RecordRef, SType, SecurityUpdateAction, Side, StatMsg, StatType,
+    StatusAction, StatusMsg, StatusReason, SymbolMappingMsg, TradeMsg, TradingEvent, TriState,
+    UNDEF_ORDER_SIZE, UNDEF_PRICE, UNDEF_TIMESTAMP, flags,
+};
+
+/// Records are aligned to this many bytes, and their sizes are multiples of it.
+pub const RECORD_ALIGN: usize = 8;
+
+/// The size of the largest record we carry: an instrument definition.
+pub const RECORD_LEN_MAX: usize = size_of::<InstrumentDefMsg>();
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A record type that may be put on the wire. Sealed: the set is frozen with the wire version.
+pub trait WireRecord: HasRType<Header = RecordHeader> + AsRef<[u8]> + sealed::Sealed {
+    /// The record's type tag, in byte 1 of its header.
+    const RTYPE: u8;
+    /// The record's size in bytes.
+    const LEN: usize;
+}
+
+macro_rules! wire_records {
+    ($($record:ty => $rtype:expr, $len:expr;)+) => {
+        $(
+            impl sealed::Sealed for $record {}
+            impl WireRecord for $record {
+                const RTYPE: u8 = $rtype as u8;
+                const LEN: usize = $len;
+            }
+            const _: () = assert!(size_of::<$record>() == $len);
+            const _: () = assert!(align_of::<$record>() == RECORD_ALIGN);
+            const _: () = assert!($len <= RECORD_LEN_MAX && $len % RECORD_ALIGN == 0);
+        )+
+
+        /// The size of a record by its type tag, or `None` for a tag that wire version 1 does not
+        /// carry.
+        #[must_use]
+        pub const fn record_len(rtype: u8) -> Option<usize> {
+            $(if rtype == <$record as WireRecord>::RTYPE { return Some($len); })+
+            None
+        }
+    };
+}
+
+wire_records! {
+    MboMsg => RType::Mbo, 56;
+    TradeMsg => RType::Mbp0, 48;
+    Mbp1Msg => RType::Mbp1, 80;
+    StatusMsg => RType::Status, 40;
+    InstrumentDefMsg => RType::InstrumentDef, 520;
+    SymbolMappingMsg => RType::SymbolMapping, 176;
+    ImbalanceMsg => RType::Imbalance, 112;
+    StatMsg => RType::Statistics, 80;
+}
+
+/// Why a payload is not a run of records. Whoever sent it is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecordError {
+    /// The bytes do not start at an aligned address (a caller's mistake, not a peer's).
+    #[error("records must start at an 8-byte aligned address; copy them to an aligned buffer")]
+    Misaligned,
+    /// A record is cut off.
+    #[error("record {index} at byte {offset} needs {needed} bytes but only {left} are left")]
+    Truncated {
+        /// Index of the record in the payload.
+        index: usize,
+        /// Where it starts.
+        offset: usize,
+        /// Bytes it needs.
+        needed: usize,
+        /// Bytes there are.
+        left: usize,
+    },
+    /// A record's length byte does not fit its type, or the type is unknown.
+    #[error(
+        "record {index} at byte {offset}: type {rtype:#04x} with length {len} is not in wire version 1"
+    )]
+    Unknown {
+        /// Index of the record in the payload.
+        index: usize,
+        /// Where it starts.
+        offset: usize,
+        /// Its type tag.
+        rtype: u8,
+        /// Its length in bytes, as its header says.
+        len: usize,
+    },
+    /// The number of records is not the one announced.
+    #[error("the payload holds {found} records but its header announced {announced}")]
+    Count {
+        /// Records found.
+        found: usize,
+        /// Records announced.
+        announced: usize,
+    },
+}
+
+/// A checked run of records in memory that nobody else writes.
+#[derive(Clone, Copy, Debug)]
+pub struct Records<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Records<'a> {
+    /// Checks that `bytes` is exactly `count` whole records of known types, and lends them.
+    ///
+    /// # Errors
+    /// [`RecordError`] names the first record that is wrong, and where.
+    pub fn check(bytes: &'a [u8], count: usize) -> Result<Self, RecordError> {
+        if !bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN) {
+            return Err(RecordError::Misaligned);
+        }
+        let mut offset = 0;
+        let mut index = 0;
+        while offset < bytes.len() {
+            let left = bytes.len() - offset;
+            if left < size_of::<RecordHeader>() {
+                let needed = size_of::<RecordHeader>();
+                return Err(RecordError::Truncated {
+                    index,
+                    offset,
+                    needed,
+                    left,
+                });
+            }
+            let len = usize::from(bytes[offset]) * RecordHeader::LENGTH_MULTIPLIER;
+            let rtype = bytes[offset + 1];
+            if record_len(rtype) != Some(len) {
+                return Err(RecordError::Unknown {
+                    index,
+                    offset,
+                    rtype,
+                    len,
+                });
+            }
+            if left < len {
+                return Err(RecordError::Truncated {
+                    index,
+                    offset,
+                    needed: len,
+                    left,
+                });
+            }
+            offset += len;
+            index += 1;
+        }
+        if index != count {
+            return Err(RecordError::Count {
+                found: index,
+                announced: count,
+            });
+        }
+        Ok(Self { bytes })
+    }
+
+    /// The records' bytes, as on the wire.
+    #[must_use]
+    pub const fn bytes(self) -> &'a [u8] {
+        self.bytes
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = RecordRef<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<RecordRef<'a>> {
+        let len = usize::from(*self.bytes.first()?) * RecordHeader::LENGTH_MULTIPLIER;
+        let (record, rest) = self.bytes.split_at(len);
+        self.bytes = rest;
+        // SAFETY: `check` established that `bytes` is whole records of known type and size, the
+        // first one aligned and all sizes multiples of the alignment; every bit pattern is a
+        // value of these types, and the borrow keeps the bytes unchanged.
+        // Exercised by `tests::bytes_that_are_not_records_are_refused` and under Miri.
+        Some(unsafe { RecordRef::new(record) })
+    }
+}
+
+/// An aligned, growing buffer of records: how a decoder hands over what one venue message became.
+/// Keeps its memory between messages, so that steady state allocates nothing.
+#[derive(Clone, Debug, Default)]
+pub struct RecordBatch {
+    words: Vec<u64>,
+    count: usize,
+}
+
+impl RecordBatch {
+    /// An empty batch with room for `bytes` bytes.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        Self {
+            words: Vec::with_capacity(bytes / RECORD_ALIGN),
+            count: 0,
+        }
+    }
+
+    /// Appends one record.
+    #[inline]
+    pub fn push<R: WireRecord>(&mut self, record: &R) {
+        let words = record.as_ref().chunks_exact(RECORD_ALIGN);
+        self.words.extend(words.map(|w| {
+            let mut word = [0; RECORD_ALIGN];
+            word.copy_from_slice(w);
+            u64::from_ne_bytes(word)
+        }));
+        self.count += 1;
+    }
+
+    /// Appends a record whose type is only known at run time.
+    ///
+    /// # Errors
+    /// [`RecordError::Unknown`] when wire version 1 does not carry the type.
+    pub fn push_ref(&mut self, record: RecordRef<'_>) -> Result<(), RecordError> {
+        let (rtype, len) = (record.header().rtype, record.header().record_size());
+        if record_len(rtype) != Some(len) {
+            return Err(RecordError::Unknown {
+                index: self.count,
+                offset: 0,
+                rtype,
+                len,
+            });
+        }
+        let bytes: &[u8] = record.as_ref();
+        self.words.extend(bytes.chunks_exact(RECORD_ALIGN).map(|w| {
+            let mut word = [0; RECORD_ALIGN];
+            word.copy_from_slice(w);
+            u64::from_ne_bytes(word)
+        }));
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Forgets the records, keeps the memory.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.words.clear();
+        self.count = 0;
+    }
+
+    /// How many records it holds.
+    #[must_use]
+    pub const fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Whether it holds none.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The records' bytes, aligned.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        words_as_bytes(&self.words)
+    }
+
+    /// The records, in order.
+    #[must_use]
+    pub fn records(&self) -> Records<'_> {
+        Records {
+            bytes: self.bytes(),
+        }
+    }
+}
+
+/// The bytes of a slice of words, in memory order.
+#[must_use]
+pub fn words_as_bytes(words: &[u64]) -> &[u8] {
+    // SAFETY: a `u64` slice is initialised memory without padding, `u8` needs no alignment, and
+    // the length in bytes is that of the same allocation. Exercised by
+    // `tests::a_batch_gives_back_what_was_pushed`.
+    unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), size_of_val(words)) }
+}
+
+/// The bytes of a slice of words, in memory order, writable: how aligned buffers are filled.
+#[must_use]
+pub fn words_as_bytes_mut(words: &mut [u64]) -> &mut [u8] {
+    // SAFETY: as for `words_as_bytes`; the exclusive borrow passes on, and every bit pattern is a
+    // `u64`. Exercised by `tests::bytes_that_are_not_records_are_refused`.
+    unsafe { std::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), size_of_val(words)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn batch() -> RecordBatch {
+        let mut batch = RecordBatch::default();
+        batch.push(&MboMsg {
+            order_id: 7,
+            ..MboMsg::default()
+        });
+        batch.push(&InstrumentDefMsg::default());
+        batch.push(&TradeMsg {
+            price: 11,
+            ..TradeMsg::default()
+        });
+        batch
+    }
+
+    #[test]
+    fn a_batch_gives_back_what_was_pushed() {
+        let batch = batch();
+        assert_eq!(batch.bytes().len(), 56 + 520 + 48);
+        let mut records = batch.records();
+        assert_eq!(records.next().unwrap().get::<MboMsg>().unwrap().order_id, 7);
+        assert!(records.next().unwrap().get::<InstrumentDefMsg>().is_some());
+        assert_eq!(records.next().unwrap().get::<TradeMsg>().unwrap().price, 11);
+        assert!(records.next().is_none());
+    }
+
+    #[test]
+    fn a_default_record_says_its_own_length() {
+        let batch = batch();
+        let checked = Records::check(batch.bytes(), 3).unwrap();
+        assert_eq!(checked.count(), 3);
+    }
+
+    #[test]
+    fn bytes_that_are_not_records_are_refused() {
+        let batch = batch();
+        let mut words: Vec<u64> = vec![0; batch.bytes().len() / 8];
+        words_as_bytes_mut(&mut words).copy_from_slice(batch.bytes());
+        let check = |words: &[u64], count| Records::check(words_as_bytes(words), count).err();
+        assert_eq!(check(&words, 3), None);
+        assert_eq!(
+            check(&words, 2),
+            Some(RecordError::Count {
+                found: 3,
+                announced: 2
+            })
+        );
+        assert!(matches!(
+            check(&words[..words.len() - 1], 3),
+            Some(RecordError::Truncated {
+                index: 2,
+                needed: 48,
+                left: 40,
+                ..
+            })
+        ));
+        assert!(matches!(
+            check(&words[..words.len() - 5], 3),
+            Some(RecordError::Truncated {
+                index: 2,
+                left: 8,
+                ..
+            })
+        ));
+        words_as_bytes_mut(&mut words)[56] = 1;
+        assert!(matches!(
+            check(&words, 3),
+            Some(RecordError::Unknown {
+                index: 1,
+                len: 4,
+                ..
+            })
+        ));
+        words_as_bytes_mut(&mut words)[0] = 0;
+        assert!(matches!(
+            check(&words, 3),
+            Some(RecordError::Unknown {
+                index: 0,
+                len: 0,
+                ..
+            })
+        ));
+        assert_eq!(
+            Records::check(&words_as_bytes(&words)[1..], 3).err(),
+            Some(RecordError::Misaligned)
+        );
+    }
+
+    #[test]
+    fn wire_version_1_freezes_every_record_layout() {
+        use std::mem::offset_of;
+        assert_eq!(size_of::<RecordHeader>(), 16);
+        assert_eq!(offset_of!(RecordHeader, rtype), 1);
+        assert_eq!(offset_of!(RecordHeader, publisher_id), 2);
+        assert_eq!(offset_of!(RecordHeader, instrument_id), 4);
+        assert_eq!(offset_of!(RecordHeader, ts_event), 8);
+        assert_eq!(offset_of!(MboMsg, order_id), 16);
+        assert_eq!(offset_of!(MboMsg, price), 24);
+        assert_eq!(offset_of!(MboMsg, size), 32);
+        assert_eq!(offset_of!(MboMsg, flags), 36);
+        assert_eq!(offset_of!(MboMsg, channel_id), 37);
+        assert_eq!(offset_of!(MboMsg, action), 38);
+        assert_eq!(offset_of!(MboMsg, side), 39);
+        assert_eq!(offset_of!(MboMsg, ts_recv), 40);
+        assert_eq!(offset_of!(MboMsg, ts_in_delta), 48);
+        assert_eq!(offset_of!(MboMsg, sequence), 52);
+        assert_eq!(offset_of!(TradeMsg, price), 16);
+        assert_eq!(offset_of!(TradeMsg, size), 24);
+        assert_eq!(offset_of!(TradeMsg, ts_recv), 32);
+        assert_eq!(offset_of!(Mbp1Msg, levels), 48);
+        assert_eq!(offset_of!(StatusMsg, ts_recv), 16);
+        assert_eq!(offset_of!(StatusMsg, action), 24);
+        assert_eq!(offset_of!(StatMsg, quantity), 40);
+        assert_eq!(offset_of!(StatMsg, sequence), 48);
+        assert_eq!(offset_of!(StatMsg, stat_type), 56);
+        assert_eq!(offset_of!(ImbalanceMsg, ref_price), 24);
+        assert_eq!(offset_of!(ImbalanceMsg, paired_qty), 88);
+        assert_eq!(offset_of!(SymbolMappingMsg, stype_in_symbol), 17);
+        assert_eq!(offset_of!(SymbolMappingMsg, stype_out_symbol), 89);
+        assert_eq!(offset_of!(SymbolMappingMsg, start_ts), 160);
+        assert_eq!(offset_of!(InstrumentDefMsg, raw_symbol), 238);
+    }
+}

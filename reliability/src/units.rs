@@ -1,0 +1,316 @@
+//! The numbers of the protocol, each a type of its own, so that an epoch can never be passed
+//! where a sequence is meant.
+//!
+//! All are plain `u64`/`u16` on the wire, little-endian (docs/PROTOCOL.md §2). Arithmetic is
+//! explicit: nothing here wraps.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! number {
+    ($(#[$doc:meta])* $name:ident($inner:ty)) => {
+        $(#[$doc])*
+        #[derive(
+            Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
+        #[serde(transparent)]
+        pub struct $name(pub $inner);
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(&self.0, f)
+            }
+        }
+    };
+}
+
+number! {
+    /// One incarnation of a publisher's stream, strictly increasing: the fencing token.
+    /// 0 means "none known yet" and is never published.
+    Epoch(u64)
+}
+number! {
+    /// Number of a datagram within (epoch, channel): no gaps, from 1. 0 means "before the first".
+    Sequence(u64)
+}
+number! {
+    /// Number of a record within (epoch, channel), from 1; what a gap lost is known exactly by it.
+    RecordNumber(u64)
+}
+number! {
+    /// One sequence space with one ring.
+    ChannelId(u16)
+}
+number! {
+    /// One input of the publisher: a line pair of an exchange, a simulator, an own handler.
+    SourceId(u16)
+}
+number! {
+    /// A hash of everything in a channel's config that must be equal for two processes to agree.
+    ConfigHash(u64)
+}
+number! {
+    /// Nanoseconds. As an instant: monotonic protocol time where a rule depends on it, or UTC
+    /// since the Unix epoch in stamps that only measure. As a span: a length of time.
+    Nanos(u64)
+}
+
+impl Epoch {
+    /// "No epoch known yet".
+    pub const NONE: Self = Self(0);
+}
+
+impl Sequence {
+    /// Before the first datagram.
+    pub const NONE: Self = Self(0);
+    /// The first datagram of a fresh epoch.
+    pub const FIRST: Self = Self(1);
+
+    /// The sequence after this one; stays at the last one rather than wrap (584,000 years at one
+    /// million datagrams a second).
+    #[must_use]
+    pub const fn next(self) -> Self {
+        Self(self.0.saturating_add(1))
+    }
+
+    /// The sequence before this one, or [`Sequence::NONE`].
+    #[must_use]
+    pub const fn previous(self) -> Self {
+        Self(self.0.saturating_sub(1))
+    }
+
+    /// This sequence moved forward by `n`, saturating.
+    #[must_use]
+    pub const fn plus(self, n: u64) -> Self {
+        Self(self.0.saturating_add(n))
+    }
+
+    /// This sequence moved back by `n`, saturating at [`Sequence::NONE`].
+    #[must_use]
+    pub const fn minus(self, n: u64) -> Self {
+        Self(self.0.saturating_sub(n))
+    }
+
+    /// How many steps lead from `earlier` to this one; 0 when `earlier` is not earlier.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl RecordNumber {
+    /// The first record of a fresh epoch.
+    pub const FIRST: Self = Self(1);
+
+    /// This number moved forward by `n`, saturating.
+    #[must_use]
+    pub const fn plus(self, n: u64) -> Self {
+        Self(self.0.saturating_add(n))
+    }
+
+    /// How many records lie between `earlier` and this one; 0 when `earlier` is not earlier.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> u64 {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Nanos {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// Further away than any timer.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// A span of microseconds.
+    #[must_use]
+    pub const fn from_us(us: u64) -> Self {
+        Self(us.saturating_mul(1_000))
+    }
+
+    /// A span of milliseconds.
+    #[must_use]
+    pub const fn from_ms(ms: u64) -> Self {
+        Self(ms.saturating_mul(1_000_000))
+    }
+
+    /// A span of seconds.
+    #[must_use]
+    pub const fn from_secs(s: u64) -> Self {
+        Self(s.saturating_mul(1_000_000_000))
+    }
+
+    /// Whole microseconds, rounded down.
+    #[must_use]
+    pub const fn as_us(self) -> u64 {
+        self.0 / 1_000
+    }
+
+    /// This instant `span` later, saturating.
+    #[must_use]
+    pub const fn after(self, span: Self) -> Self {
+        Self(self.0.saturating_add(span.0))
+    }
+
+    /// The span since `earlier`; zero when `earlier` is later, so a clock that steps back can
+    /// never make a huge one.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Self {
+        Self(self.0.saturating_sub(earlier.0))
+    }
+
+    /// This span `n` times, saturating.
+    #[must_use]
+    pub const fn times(self, n: u64) -> Self {
+        Self(self.0.saturating_mul(n))
+    }
+}
+
+/// A run of sequences, both ends included and `first <= last`: it is never empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SequenceRange {
+    /// First sequence of the run.
+    pub first: Sequence,
+    /// Last sequence of the run.
+    pub last: Sequence,
+}
+
+impl SequenceRange {
+    /// The run from `first` to `last`, or `None` when that would be empty.
+    #[must_use]
+    pub const fn new(first: Sequence, last: Sequence) -> Option<Self> {
+        if first.0 <= last.0 {
+            Some(Self { first, last })
+        } else {
+            None
+        }
+    }
+
+    /// The run of one sequence.
+    #[must_use]
+    pub const fn one(sequence: Sequence) -> Self {
+        Self {
+            first: sequence,
+            last: sequence,
+        }
+    }
+
+    /// How many sequences the run holds, at least 1 (saturating for the run of all `u64`).
+    #[expect(clippy::len_without_is_empty, reason = "a range is never empty")]
+    #[must_use]
+    pub const fn len(self) -> u64 {
+        (self.last.0 - self.first.0).saturating_add(1)
+    }
+
+    /// Whether `sequence` lies in the run.
+    #[must_use]
+    pub const fn contains(self, sequence: Sequence) -> bool {
+        self.first.0 <= sequence.0 && sequence.0 <= self.last.0
+    }
+
+    /// The part of the run that also lies in `other`.
+    #[must_use]
+    pub fn intersection(self, other: Self) -> Option<Self> {
+        Self::new(self.first.max(other.first), self.last.min(other.last))
+    }
+
+    /// The sequences of the run, in order. Ends properly at `u64::MAX`.
+    pub fn iter(self) -> impl Iterator<Item = Sequence> {
+        (self.first.0..=self.last.0).map(Sequence)
+    }
+}
+
+impl fmt::Display for SequenceRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.first == self.last {
+            write!(f, "{}", self.first)
+        } else {
+            write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+/// Where in a source's stream a message stands: how many session changes or sequence resets came
+/// before it (16 bits), and the venue's own sequence of it (48 bits). Ordered as the source
+/// published; one source's positions never decrease (docs/PROTOCOL.md §3, `source_sequence`).
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[serde(transparent)]
+pub struct SourcePosition(pub u64);
+
+impl SourcePosition {
+    const SEQUENCE_BITS: u32 = 48;
+    /// The highest venue sequence that fits.
+    pub const SEQUENCE_MAX: u64 = (1 << Self::SEQUENCE_BITS) - 1;
+
+    /// Joins a session ordinal and a venue sequence; a sequence beyond 48 bits saturates, so that
+    /// order is kept.
+    #[must_use]
+    pub const fn new(ordinal: u16, sequence: u64) -> Self {
+        let sequence = if sequence > Self::SEQUENCE_MAX {
+            Self::SEQUENCE_MAX
+        } else {
+            sequence
+        };
+        Self(((ordinal as u64) << Self::SEQUENCE_BITS) | sequence)
+    }
+
+    /// Session changes and sequence resets before this message.
+    #[must_use]
+    pub const fn ordinal(self) -> u16 {
+        (self.0 >> Self::SEQUENCE_BITS) as u16
+    }
+
+    /// The venue's sequence of the message.
+    #[must_use]
+    pub const fn sequence(self) -> u64 {
+        self.0 & Self::SEQUENCE_MAX
+    }
+}
+
+impl fmt::Display for SourcePosition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.ordinal(), self.sequence())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_knows_its_ends_and_is_never_empty() {
+        assert_eq!(SequenceRange::new(Sequence(5), Sequence(4)), None);
+        let range = SequenceRange::new(Sequence(u64::MAX - 1), Sequence(u64::MAX)).unwrap();
+        assert_eq!(range.len(), 2);
+        assert_eq!(range.iter().count(), 2);
+        assert_eq!(
+            SequenceRange {
+                first: Sequence(0),
+                last: Sequence(u64::MAX)
+            }
+            .len(),
+            u64::MAX,
+            "the run of all sequences saturates instead of wrapping to zero"
+        );
+    }
+
+    #[test]
+    fn sequences_saturate_at_both_ends() {
+        assert_eq!(Sequence(u64::MAX).next(), Sequence(u64::MAX));
+        assert_eq!(Sequence(0).previous(), Sequence(0));
+        assert_eq!(Sequence(1 << 32).since(Sequence((1 << 32) - 1)), 1);
+        assert_eq!(Nanos(5).since(Nanos(9)), Nanos::ZERO);
+    }
+
+    #[test]
+    fn a_source_position_orders_by_session_before_sequence() {
+        let before = SourcePosition::new(1, SourcePosition::SEQUENCE_MAX + 7);
+        let after = SourcePosition::new(2, 1);
+        assert!(before < after);
+        assert_eq!(before.sequence(), SourcePosition::SEQUENCE_MAX);
+        assert_eq!((after.ordinal(), after.sequence()), (2, 1));
+        assert_eq!(after.to_string(), "2:1");
+    }
+}

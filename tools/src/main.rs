@@ -1,0 +1,2 @@
+//! tickcast
+fn main() {}
