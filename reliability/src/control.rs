@@ -1,0 +1,737 @@
+//! Control messages: how a subscriber joins, asks for what it missed, and is answered. Over TCP
+//! first, always (docs/PROTOCOL.md §6).
+//!
+//! A frame is an 8-byte head and a body. What is exchanged once per connection (JOIN, WELCOME,
+//! REJECTED) is JSON, so that both sides can grow fields; what is exchanged under loss is binary.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::delivery::Start;
+use crate::units::{ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
+
+/// Length of a frame's head: body length u32, type u8, reserved u8, channel u16.
+pub const FRAME_HEAD_LEN: usize = 8;
+/// The largest body a publisher accepts.
+pub const BODY_LEN_MAX_TO_PUBLISHER: usize = 64 * 1024;
+/// The largest body a subscriber accepts: a WELCOME with the directory of a whole exchange.
+pub const BODY_LEN_MAX_TO_SUBSCRIBER: usize = 16 * 1024 * 1024;
+/// How many ranges one NACK may name.
+pub const NACK_RANGES_MAX: usize = 256;
+/// The longest name of a subscriber or channel, in bytes.
+pub const NAME_LEN_MAX: usize = 64;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// Joins channels, and repairs gaps.
+    Repair,
+    /// Replays history for the subscriber that was given this session number, within the
+    /// joiners' budget, so that its repairs never wait behind it.
+    Replay {
+        /// From WELCOME.
+        session: u64,
+    },
+}
+
+/// A channel, as a person or a program names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ChannelName {
+    /// By number.
+    Id(ChannelId),
+    /// By name.
+    Name(String),
+}
+
+/// A channel that a subscriber wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinChannel {
+    /// Which.
+    pub channel: ChannelName,
+    /// From where.
+    #[serde(default)]
+    pub start: Start,
+    /// The highest epoch that a publisher confirmed to us; a claim, which is only counted.
+    #[serde(default)]
+    pub confirmed_epoch: Epoch,
+}
+
+/// JOIN: the first message of a connection, from the subscriber.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// Who asks; for logs and metrics, at most [`NAME_LEN_MAX`] bytes.
+    pub name: String,
+    /// The wire versions it reads.
+    pub wire_versions: Vec<u8>,
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// The channels it wants; empty for a replay connection.
+    #[serde(default)]
+    pub channels: Vec<JoinChannel>,
+}
+
+/// One line of a UDP fan-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpLine {
+    /// Multicast group and port.
+    pub group: SocketAddrV4,
+    /// The address it is sent from: datagrams from elsewhere are strangers'.
+    pub sender: Ipv4Addr,
+}
+
+/// One way to receive a channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "transport", rename_all = "snake_case")]
+pub enum FanOutOffer {
+    /// UDP multicast, on one line or two.
+    Udp {
+        /// A, then B where there is one.
+        lines: Vec<UdpLine>,
+    },
+    /// One that this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// An instrument's number and symbol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instrument {
+    /// As in the records' headers.
+    pub id: u32,
+    /// As the venue spells it.
+    pub symbol: String,
+}
+
+/// What the publisher offers of one channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelOffer {
+    /// Its number.
+    pub channel: ChannelId,
+    /// Its name.
+    pub name: String,
+    /// The epoch it is in.
+    pub epoch: Epoch,
+    /// The last sequence sent; 0 before the first.
+    pub newest: Sequence,
+    /// The oldest sequence that can be had; `newest + 1` when there is none.
+    pub oldest: Sequence,
+    /// Number of the record after the last one sent.
+    pub next_record: RecordNumber,
+    /// Bytes of a slot: no datagram is longer.
+    pub slot_len: u32,
+    /// Slots of the ring.
+    pub slots: u64,
+    /// Hash of the channel's config.
+    pub config_hash: ConfigHash,
+    /// Whether END has been sent.
+    pub ended: bool,
+    /// All the ways to receive it.
+    pub fan_outs: Vec<FanOutOffer>,
+    /// The instruments known so far.
+    #[serde(default)]
+    pub directory: Vec<Instrument>,
+}
+
+/// WELCOME: the answer to a JOIN.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The wire version that will be spoken.
+    pub wire_version: u8,
+    /// The publisher's name.
+    pub publisher: String,
+    /// Names this subscriber to a replay connection.
+    pub session: u64,
+    /// The channels that were asked for, in that order; empty for a replay connection.
+    pub channels: Vec<ChannelOffer>,
+}
+
+/// Why a JOIN was rejected or a connection is being closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RejectCode {
+    /// No wire version in common.
+    WireVersion,
+    /// A channel that does not exist.
+    UnknownChannel,
+    /// A session that does not exist.
+    UnknownSession,
+    /// Too many connections; try later.
+    TooMany,
+    /// The peer broke the protocol.
+    Protocol,
+    /// The peer did not read its answers.
+    Overflow,
+    /// The publisher is shutting down.
+    ShuttingDown,
+    /// A reason that this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// REJECTED: the publisher's last word on a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rejected {
+    /// For programs.
+    pub code: RejectCode,
+    /// For people: what was wrong, and what to do.
+    pub text: String,
+    /// When trying again makes sense; 0: not without a change.
+    #[serde(default)]
+    pub retry_after_ms: u64,
+}
+
+/// Why sequences that a NACK asked for are not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RefusalReason {
+    /// The ring no longer holds them; `oldest` says what it does.
+    Window = 1,
+    /// They have not been sent yet.
+    Ahead = 2,
+    /// A budget is used up; ask again after `retry_after_us`.
+    Budget = 3,
+    /// Replay is slower than 1.5 times the live stream: it would never end.
+    TooSlow = 4,
+    /// The NACK names an epoch that is not the channel's.
+    Epoch = 5,
+    /// The range makes no sense.
+    Malformed = 6,
+}
+
+impl RefusalReason {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Window),
+            2 => Some(Self::Ahead),
+            3 => Some(Self::Budget),
+            4 => Some(Self::TooSlow),
+            5 => Some(Self::Epoch),
+            6 => Some(Self::Malformed),
+            _ => None,
+        }
+    }
+}
+
+/// REFUSED: these sequences are not coming, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The channel's epoch.
+    pub epoch: Epoch,
+    /// The sequences refused.
+    pub range: SequenceRange,
+    /// Why.
+    pub reason: RefusalReason,
+    /// When asking again makes sense.
+    pub retry_after_us: u32,
+    /// The oldest sequence that can be had.
+    pub oldest: Sequence,
+    /// Number of the first record in it, so that what is lost is known exactly; 0 when unknown.
+    pub oldest_record: RecordNumber,
+}
+
+/// Which budget a NACK draws on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NackClass {
+    /// Gaps of the live stream.
+    Repair = 1,
+    /// History for a joiner or one that fell behind.
+    Replay = 2,
+}
+
+/// PROGRESS: how far a subscriber is, every 100 ms and at END; also asks for STATUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The epoch it follows.
+    pub epoch: Epoch,
+    /// The last sequence delivered or declared lost.
+    pub sequence: Sequence,
+    /// Records declared lost so far.
+    pub lost_records: u64,
+    /// The highest sequence heard of.
+    pub heard: Sequence,
+    /// The subscriber's clock (UTC) when this was sent; comes back in STATUS.
+    pub sent_at: Nanos,
+}
+
+/// STATUS: the publisher's word on a channel, in answer to PROGRESS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The channel's epoch.
+    pub epoch: Epoch,
+    /// The last sequence sent.
+    pub newest: Sequence,
+    /// The oldest sequence that can be had.
+    pub oldest: Sequence,
+    /// Number of the record after the last one sent.
+    pub next_record: RecordNumber,
+    /// `sent_at` of the PROGRESS that this answers.
+    pub echo: Nanos,
+    /// The publisher's clock (UTC) when it answered: clock offset and round trip follow.
+    pub answered_at: Nanos,
+    /// Whether END has been sent.
+    pub ended: bool,
+}
+
+/// A message and the channel it concerns (0 where it concerns the connection).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// From the subscriber, first.
+    Join(Join),
+    /// From the publisher, first.
+    Welcome(Welcome),
+    /// From the publisher, last.
+    Rejected(Rejected),
+    /// From the subscriber: send these again.
+    Nack {
+        /// Whose epoch the sequences belong to.
+        epoch: Epoch,
+        /// The budget it draws on.
+        class: NackClass,
+        /// At most [`NACK_RANGES_MAX`], ascending.
+        ranges: Vec<SequenceRange>,
+    },
+    /// From the publisher: a datagram, with RETRANSMITTED set in its relay byte.
+    Datagram(&'a [u8]),
+    /// From the publisher: these are not coming.
+    Refused(Refused),
+    /// From the subscriber.
+    Progress(Progress),
+    /// From the publisher.
+    Status(Status),
+    /// From the subscriber: it goes, on purpose.
+    Leave,
+}
+
+/// Why bytes are not a control message. The peer is at fault; the connection is closed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// A body beyond the limit.
+    #[error(
+        "a control message announces a body of {len} bytes, at most {max} are allowed here; is the other side a tickcast peer?"
+    )]
+    TooLong {
+        /// Announced.
+        len: usize,
+        /// Allowed.
+        max: usize,
+    },
+    /// A type this version does not know.
+    #[error("control message of unknown type {kind}; the other side may be of a later version")]
+    Type {
+        /// The type byte.
+        kind: u8,
+    },
+    /// A body that does not fit its type.
+    #[error("the body of a {message} message can't be read: {reason}")]
+    Body {
+        /// Which message.
+        message: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+const JOIN: u8 = 1;
+const WELCOME: u8 = 2;
+const REJECTED: u8 = 3;
+const NACK: u8 = 4;
+const DATAGRAM: u8 = 5;
+const REFUSED: u8 = 6;
+const PROGRESS: u8 = 7;
+const STATUS: u8 = 8;
+const LEAVE: u8 = 9;
+
+impl<'a> Message<'a> {
+    /// Appends the message as a frame to `out`.
+    pub fn write(&self, channel: ChannelId, out: &mut Vec<u8>) {
+        let start = out.len();
+        let kind = match self {
+            Self::Join(_) => JOIN,
+            Self::Welcome(_) => WELCOME,
+            Self::Rejected(_) => REJECTED,
+            Self::Nack { .. } => NACK,
+            Self::Datagram(_) => DATAGRAM,
+            Self::Refused(_) => REFUSED,
+            Self::Progress(_) => PROGRESS,
+            Self::Status(_) => STATUS,
+            Self::Leave => LEAVE,
+        };
+        out.extend([0, 0, 0, 0, kind, 0]);
+        out.extend(channel.0.to_le_bytes());
+        match self {
+            Self::Join(join) => json(join, out),
+            Self::Welcome(welcome) => json(welcome, out),
+            Self::Rejected(rejected) => json(rejected, out),
+            Self::Nack {
+                epoch,
+                class,
+                ranges,
+            } => {
+                out.extend(epoch.0.to_le_bytes());
+                out.extend([*class as u8, 0]);
+                out.extend((ranges.len() as u16).to_le_bytes());
+                out.extend([0; 4]);
+                for range in ranges {
+                    out.extend(range.first.0.to_le_bytes());
+                    out.extend(range.last.0.to_le_bytes());
+                }
+            }
+            Self::Datagram(bytes) => out.extend_from_slice(bytes),
+            Self::Refused(refused) => {
+                out.extend(refused.epoch.0.to_le_bytes());
+                out.extend(refused.range.first.0.to_le_bytes());
+                out.extend(refused.range.last.0.to_le_bytes());
+                out.extend(refused.oldest.0.to_le_bytes());
+                out.extend(refused.oldest_record.0.to_le_bytes());
+                out.extend(refused.retry_after_us.to_le_bytes());
+                out.extend([refused.reason as u8, 0, 0, 0]);
+            }
+            Self::Progress(progress) => {
+                out.extend(progress.epoch.0.to_le_bytes());
+                out.extend(progress.sequence.0.to_le_bytes());
+                out.extend(progress.lost_records.to_le_bytes());
+                out.extend(progress.heard.0.to_le_bytes());
+                out.extend(progress.sent_at.0.to_le_bytes());
+            }
+            Self::Status(status) => {
+                out.extend(status.epoch.0.to_le_bytes());
+                out.extend(status.newest.0.to_le_bytes());
+                out.extend(status.oldest.0.to_le_bytes());
+                out.extend(status.next_record.0.to_le_bytes());
+                out.extend(status.echo.0.to_le_bytes());
+                out.extend(status.answered_at.0.to_le_bytes());
+                out.extend([u8::from(status.ended), 0, 0, 0, 0, 0, 0, 0]);
+            }
+            Self::Leave => {}
+        }
+        let len = (out.len() - start - FRAME_HEAD_LEN) as u32;
+        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+    }
+
+    /// Reads the first whole frame of `bytes`: the message, its channel, and how many bytes it
+    /// took; `None` when more bytes are needed. Bodies longer than known are read up to what is
+    /// known, so that later versions can append fields.
+    ///
+    /// # Errors
+    /// [`ControlError`], after which the connection is of no use.
+    pub fn read(
+        bytes: &'a [u8],
+        body_len_max: usize,
+    ) -> Result<Option<(ChannelId, Self, usize)>, ControlError> {
+        let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_LEN>() else {
+            return Ok(None);
+        };
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let (kind, channel) = (head[4], ChannelId(u16::from_le_bytes([head[6], head[7]])));
+        if !(JOIN..=LEAVE).contains(&kind) {
+            return Err(ControlError::Type { kind });
+        }
+        if len > body_len_max {
+            return Err(ControlError::TooLong {
+                len,
+                max: body_len_max,
+            });
+        }
+        let Some(body) = rest.get(..len) else {
+            return Ok(None);
+        };
+        let message = match kind {
+            JOIN => Self::Join(parse_json("JOIN", body)?),
+            WELCOME => Self::Welcome(parse_json("WELCOME", body)?),
+            REJECTED => Self::Rejected(parse_json("REJECTED", body)?),
+            NACK => read_nack(body)?,
+            DATAGRAM => Self::Datagram(body),
+            REFUSED => {
+                let mut fields = Fields::new("REFUSED", body, 48)?;
+                let epoch = Epoch(fields.u64());
+                let (first, last) = (Sequence(fields.u64()), Sequence(fields.u64()));
+                let (oldest, oldest_record) = (Sequence(fields.u64()), RecordNumber(fields.u64()));
+                let tail = fields.u64();
+                Self::Refused(Refused {
+                    epoch,
+                    range: SequenceRange::new(first, last)
+                        .ok_or_else(|| bad("REFUSED", "its range is empty"))?,
+                    reason: RefusalReason::from_byte((tail >> 32) as u8)
+                        .ok_or_else(|| bad("REFUSED", "its reason is unknown"))?,
+                    retry_after_us: tail as u32,
+                    oldest,
+                    oldest_record,
+                })
+            }
+            PROGRESS => {
+                let mut fields = Fields::new("PROGRESS", body, 40)?;
+                Self::Progress(Progress {
+                    epoch: Epoch(fields.u64()),
+                    sequence: Sequence(fields.u64()),
+                    lost_records: fields.u64(),
+                    heard: Sequence(fields.u64()),
+                    sent_at: Nanos(fields.u64()),
+                })
+            }
+            STATUS => {
+                let mut fields = Fields::new("STATUS", body, 56)?;
+                Self::Status(Status {
+                    epoch: Epoch(fields.u64()),
+                    newest: Sequence(fields.u64()),
+                    oldest: Sequence(fields.u64()),
+                    next_record: RecordNumber(fields.u64()),
+                    echo: Nanos(fields.u64()),
+                    answered_at: Nanos(fields.u64()),
+                    ended: fields.u64() & 1 == 1,
+                })
+            }
+            _ => Self::Leave,
+        };
+        Ok(Some((channel, message, FRAME_HEAD_LEN + len)))
+    }
+}
+
+fn bad(message: &'static str, reason: impl Into<String>) -> ControlError {
+    ControlError::Body {
+        message,
+        reason: reason.into(),
+    }
+}
+
+fn json(value: &impl Serialize, out: &mut Vec<u8>) {
+    // Our own types with string keys always serialise, and a Vec takes every byte.
+    serde_json::to_writer(out, value).unwrap_or_default();
+}
+
+fn parse_json<T: for<'de> Deserialize<'de>>(
+    message: &'static str,
+    body: &[u8],
+) -> Result<T, ControlError> {
+    serde_json::from_slice(body).map_err(|error| bad(message, error.to_string()))
+}
+
+fn read_nack(body: &[u8]) -> Result<Message<'static>, ControlError> {
+    let mut fields = Fields::new("NACK", body, 16)?;
+    let epoch = Epoch(fields.u64());
+    let tail = fields.u64();
+    let class = match tail as u8 {
+        1 => NackClass::Repair,
+        2 => NackClass::Replay,
+        _ => return Err(bad("NACK", "its class is neither repair nor replay")),
+    };
+    let count = usize::from((tail >> 16) as u16);
+    if count > NACK_RANGES_MAX {
+        return Err(bad(
+            "NACK",
+            format!("{count} ranges, at most {NACK_RANGES_MAX} are allowed"),
+        ));
+    }
+    if fields.left() < count * 16 {
+        return Err(bad("NACK", "it is cut off"));
+    }
+    let ranges = (0..count)
+        .map(|_| {
+            SequenceRange::new(Sequence(fields.u64()), Sequence(fields.u64()))
+                .filter(|range| range.first != Sequence::NONE)
+                .ok_or_else(|| bad("NACK", "a range is empty or starts at 0"))
+        })
+        .collect::<Result<_, _>>()?;
+    Ok(Message::Nack {
+        epoch,
+        class,
+        ranges,
+    })
+}
+
+/// Reads little-endian words from a body whose length was checked.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn new(message: &'static str, body: &'a [u8], needed: usize) -> Result<Self, ControlError> {
+        if body.len() < needed {
+            return Err(bad(
+                message,
+                format!("{} bytes, {needed} are needed", body.len()),
+            ));
+        }
+        Ok(Self(body))
+    }
+
+    fn u64(&mut self) -> u64 {
+        let Some((word, rest)) = self.0.split_first_chunk::<8>() else {
+            return 0;
+        };
+        self.0 = rest;
+        u64::from_le_bytes(*word)
+    }
+
+    const fn left(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn range(first: u64, last: u64) -> SequenceRange {
+        SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+    }
+
+    fn samples() -> Vec<Message<'static>> {
+        vec![
+            Message::Join(Join {
+                name: "risk-1".into(),
+                wire_versions: vec![1],
+                purpose: Purpose::Replay { session: u64::MAX },
+                channels: vec![JoinChannel {
+                    channel: ChannelName::Name("equities".into()),
+                    start: Start::At(Epoch(u64::MAX), Sequence(9)),
+                    confirmed_epoch: Epoch(3),
+                }],
+            }),
+            Message::Welcome(Welcome {
+                wire_version: 1,
+                publisher: "p".into(),
+                session: 77,
+                channels: vec![ChannelOffer {
+                    channel: ChannelId(4),
+                    name: "equities".into(),
+                    epoch: Epoch(u64::MAX - 1),
+                    newest: Sequence(10),
+                    oldest: Sequence(2),
+                    next_record: RecordNumber(99),
+                    slot_len: 1472,
+                    slots: 1024,
+                    config_hash: ConfigHash(5),
+                    ended: false,
+                    fan_outs: vec![FanOutOffer::Udp {
+                        lines: vec![UdpLine {
+                            group: SocketAddrV4::new(Ipv4Addr::new(239, 1, 2, 3), 4000),
+                            sender: Ipv4Addr::LOCALHOST,
+                        }],
+                    }],
+                    directory: vec![Instrument {
+                        id: 1,
+                        symbol: "ABC".into(),
+                    }],
+                }],
+            }),
+            Message::Rejected(Rejected {
+                code: RejectCode::UnknownChannel,
+                text: "no".into(),
+                retry_after_ms: 0,
+            }),
+            Message::Nack {
+                epoch: Epoch(8),
+                class: NackClass::Replay,
+                ranges: vec![range(1, 1), range(5, u64::MAX)],
+            },
+            Message::Datagram(&[1, 2, 3]),
+            Message::Refused(Refused {
+                epoch: Epoch(8),
+                range: range(3, 4),
+                reason: RefusalReason::Budget,
+                retry_after_us: u32::MAX,
+                oldest: Sequence(7),
+                oldest_record: RecordNumber(70),
+            }),
+            Message::Progress(Progress {
+                epoch: Epoch(1),
+                sequence: Sequence(2),
+                lost_records: 3,
+                heard: Sequence(4),
+                sent_at: Nanos(5),
+            }),
+            Message::Status(Status {
+                epoch: Epoch(1),
+                newest: Sequence(2),
+                oldest: Sequence(3),
+                next_record: RecordNumber(4),
+                echo: Nanos(5),
+                answered_at: Nanos(6),
+                ended: true,
+            }),
+            Message::Leave,
+        ]
+    }
+
+    #[test]
+    fn every_message_comes_back_as_it_was_written_from_any_split() {
+        for message in samples() {
+            let mut frame = Vec::new();
+            message.write(ChannelId(513), &mut frame);
+            let whole = frame.len();
+            frame.extend([0xff; 3]);
+            let read = Message::read(&frame, BODY_LEN_MAX_TO_SUBSCRIBER);
+            assert_eq!(read, Ok(Some((ChannelId(513), message, whole))));
+            for cut in 0..whole {
+                assert_eq!(
+                    Message::read(&frame[..cut], BODY_LEN_MAX_TO_SUBSCRIBER),
+                    Ok(None)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_body_beyond_the_limit_is_refused_before_it_is_awaited() {
+        let head = [0xff, 0xff, 0xff, 0x7f, JOIN, 0, 0, 0];
+        let read = Message::read(&head, BODY_LEN_MAX_TO_PUBLISHER);
+        assert!(matches!(
+            read,
+            Err(ControlError::TooLong {
+                max: BODY_LEN_MAX_TO_PUBLISHER,
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn a_nack_with_an_empty_range_or_too_many_is_refused() {
+        let nack = |first: u64, last: u64, count: u16| {
+            let mut frame = vec![0; FRAME_HEAD_LEN];
+            frame[0..4].copy_from_slice(&32u32.to_le_bytes());
+            frame[4] = NACK;
+            frame.extend(1u64.to_le_bytes());
+            frame.extend([1, 0]);
+            frame.extend(count.to_le_bytes());
+            frame.extend([0; 4]);
+            frame.extend(first.to_le_bytes());
+            frame.extend(last.to_le_bytes());
+            Message::read(&frame, BODY_LEN_MAX_TO_PUBLISHER).map(|_| ())
+        };
+        assert_eq!(nack(5, 5, 1), Ok(()));
+        for (first, last, count) in [(6, 5, 1), (0, 5, 1), (5, 5, 2), (5, 5, 257)] {
+            assert!(matches!(
+                nack(first, last, count),
+                Err(ControlError::Body { .. })
+            ));
+        }
+    }
+
+    #[test]
+    fn an_offer_of_an_unknown_transport_does_not_spoil_the_welcome() {
+        let offer = r#"{"transport":"carrier_pigeon","loft":3}"#;
+        assert_eq!(
+            serde_json::from_str::<FanOutOffer>(offer).unwrap(),
+            FanOutOffer::Unknown
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..12) {
+            let _ = Message::read(&bytes, 4096);
+            if bytes.len() >= FRAME_HEAD_LEN {
+                let len = (bytes.len() - FRAME_HEAD_LEN) as u32;
+                bytes[..4].copy_from_slice(&len.to_le_bytes());
+                bytes[4] = kind;
+                let _ = Message::read(&bytes, 4096);
+            }
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! Counters: each written by one thread, read by any, without a lock.
+//!
+//! Every loss, drop and refusal of the protocol moves one of these; the relations that must hold
+//! between them are tested (`docs/PROTOCOL.md` §10). All series exist from the start, so that a
+//! dashboard never waits for a first error.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A number with a single writer. Reads from other threads see some recent value.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds `n`. Only the owning thread may call this: it is a load and a store, not a locked
+    /// instruction.
+    #[inline]
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Adds one.
+    #[inline]
+    pub fn increment(&self) {
+        self.add(1);
+    }
+
+    /// Replaces the value, for gauges such as "gaps open now".
+    #[inline]
+    pub fn set(&self, n: u64) {
+        self.0.store(n, Relaxed);
+    }
+
+    /// The current value.
+    #[inline]
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// Declares a struct of [`Counter`]s whose names and meanings can be walked: the one definition
+/// that metrics, reports and tests read.
+#[macro_export]
+macro_rules! counters {
+    ($(#[$doc:meta])* pub struct $name:ident { $($(#[doc = $help:literal])+ $field:ident,)+ }) => {
+        $(#[$doc])*
+        #[derive(Debug, Default)]
+        pub struct $name {
+            $($(#[doc = $help])+ pub $field: $crate::counters::Counter,)+
+        }
+
+        impl $name {
+            /// Calls `f` with name, meaning and value of every counter, in the order declared.
+            pub fn each(&self, mut f: impl FnMut(&'static str, &'static str, u64)) {
+                $(f(stringify!($field), concat!($($help),+).trim_start(), self.$field.get());)+
+            }
+        }
+    };
+}
+
+counters! {
+    /// What one channel of a subscriber has seen. Loss and gaps are counted in sequences
+    /// (datagrams) unless the name says records.
+    pub struct ReceiverCounters {
+        /// Datagrams taken from the transport, of every kind.
+        received_datagrams,
+        /// Bytes of those.
+        received_bytes,
+        /// Heartbeats among them that counted.
+        heartbeats,
+        /// Sequenced datagrams handed to the application (data, events, END).
+        delivered_datagrams,
+        /// Records handed to the application.
+        delivered_records,
+        /// Datagrams that had already been received: the other line, a repair too many, a resend.
+        duplicates,
+        /// Datagrams dropped because their CRC did not fit.
+        corrupt_dropped,
+        /// Datagrams dropped because they could not be read.
+        malformed_dropped,
+        /// Datagrams dropped because they came from an address that nobody named.
+        stranger_dropped,
+        /// Datagrams dropped because their channel is not one that was joined.
+        other_channel_dropped,
+        /// Datagrams of an epoch that the repair connection has not confirmed.
+        unknown_epoch_dropped,
+        /// Datagrams of an epoch that is over.
+        old_epoch_dropped,
+        /// Datagrams that leap beyond the ring; acted on only when the repair connection confirms.
+        leap_dropped,
+        /// Newer datagrams dropped because the window was full; they are repaired later.
+        window_full_dropped,
+        /// Datagrams that came after their loss had been declared.
+        late_dropped,
+        /// Sequences found missing.
+        gaps_detected,
+        /// Of those, sequences that came after all.
+        gaps_recovered,
+        /// Of those, sequences declared lost.
+        gaps_lost,
+        /// Of those, sequences still open (a gauge).
+        gaps_open,
+        /// Runs of missing sequences found (one run is one gap of many sequences).
+        gap_episodes,
+        /// Loss events handed to the application.
+        loss_events,
+        /// Records that those events declared lost, where their number is known.
+        lost_records,
+        /// Loss events whose number of records nobody knows.
+        losses_of_unknown_size,
+        /// NACK messages sent.
+        nacks_sent,
+        /// Sequences asked for in them.
+        nacked_sequences,
+        /// Repaired datagrams received over the repair connection.
+        repairs_received,
+        /// Repaired datagrams received by multicast.
+        multicast_repairs_received,
+        /// Refusals received, of any reason.
+        refusals_received,
+        /// Times that one sequence carried two different contents.
+        fencing_violations,
+        /// Times that multicast was found lost while the publisher went on.
+        multicast_lost,
+        /// Times that a line went silent while another was heard.
+        line_down,
+        /// Times that the repair connection was established.
+        repair_links_up,
+        /// Times that it went down.
+        repair_links_down,
+        /// Epochs followed.
+        epochs,
+        /// Events of the stream (source loss, epoch reason) delivered.
+        stream_events,
+        /// Source messages that the publisher declared lost.
+        source_messages_lost,
+        /// Datagrams that the kernel dropped for want of socket buffer (all channels of a socket).
+        kernel_dropped,
+    }
+}
+
+counters! {
+    /// What the publish side of one channel has done.
+    pub struct SenderCounters {
+        /// Source messages taken in.
+        published_messages,
+        /// Records taken in.
+        published_records,
+        /// Datagrams sealed (data, events, END).
+        sealed_datagrams,
+        /// Bytes of those.
+        sealed_bytes,
+        /// Heartbeats made.
+        heartbeats,
+        /// Datagrams handed to fan-outs, all fan-outs added up.
+        sent_datagrams,
+        /// Datagrams that a stalled fan-out never sent; receivers repair them.
+        skipped_datagrams,
+        /// Times that a fan-out was torn down because it held the ring.
+        fan_out_resets,
+        /// Records refused because they can't be sent (too large for a slot).
+        oversize_records,
+        /// Source messages lost before they reached the ring; each is told in the stream.
+        source_messages_lost,
+    }
+}
+
+counters! {
+    /// What the repair side of one channel has done. NACKs are counted in sequences.
+    pub struct RepairCounters {
+        /// Sequences that NACKs asked for.
+        nacked,
+        /// Of those, answered with the datagram to the asker alone.
+        answered,
+        /// Of those, answered by one multicast for many.
+        answered_by_multicast,
+        /// Of those, refused because the ring no longer holds them.
+        refused_window,
+        /// Of those, refused because they have not been sent yet.
+        refused_ahead,
+        /// Of those, refused because a budget was used up.
+        refused_budget,
+        /// Of those, refused because the joiner could never catch up.
+        refused_too_slow,
+        /// Of those, refused because the NACK names another epoch.
+        refused_epoch,
+        /// Of those, refused because the NACK asks for a range that makes no sense.
+        refused_malformed,
+        /// Of those, dropped with the connection of the asker.
+        abandoned,
+        /// Of those, waiting for budget (a gauge).
+        pending,
+        /// NACK messages received.
+        nack_messages,
+        /// Bytes of repair sent to single subscribers.
+        repair_bytes,
+        /// Bytes of repair sent by multicast.
+        multicast_repair_bytes,
+        /// Bytes of replay sent to joiners.
+        replay_bytes,
+        /// Slots that were overwritten while they were copied; the asker is refused, window.
+        lapped_copies,
+        /// JOINs accepted.
+        joins,
+        /// JOINs rejected.
+        joins_rejected,
+        /// JOINs that claimed an epoch higher than ours; counted, no effect.
+        higher_epoch_claims,
+        /// Subscribers joined now (a gauge).
+        subscribers,
+        /// Connections closed because the peer broke the protocol.
+        protocol_errors,
+        /// Connections closed because the peer did not read its answers.
+        overflow_disconnects,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_counter_is_listed_with_its_meaning_from_the_start() {
+        let counters = RepairCounters::default();
+        counters.answered.add(3);
+        let mut seen = Vec::new();
+        counters.each(|name, help, value| {
+            assert!(
+                !help.is_empty() && !help.starts_with(' '),
+                "{name}: {help:?}"
+            );
+            seen.push((name, value));
+        });
+        assert_eq!(seen[0], ("nacked", 0));
+        assert!(seen.contains(&("answered", 3)));
+    }
+}
