@@ -119,6 +119,8 @@ pub struct ChannelOffer {
     pub newest: Sequence,
     /// The oldest sequence that can be had; `newest + 1` when there is none.
     pub oldest: Sequence,
+    /// Number of the first record in `oldest`, or of the next record where there is none.
+    pub oldest_record: RecordNumber,
     /// Number of the record after the last one sent.
     pub next_record: RecordNumber,
     /// Bytes of a slot: no datagram is longer.
@@ -255,7 +257,8 @@ pub struct Progress {
     pub lost_records: u64,
     /// The highest sequence heard of.
     pub heard: Sequence,
-    /// The subscriber's clock (UTC) when this was sent; comes back in STATUS.
+    /// The subscriber's own clock when this was sent; comes back in STATUS, nothing else is done
+    /// with it.
     pub sent_at: Nanos,
 }
 
@@ -603,6 +606,7 @@ mod tests {
                     epoch: Epoch(u64::MAX - 1),
                     newest: Sequence(10),
                     oldest: Sequence(2),
+                    oldest_record: RecordNumber(20),
                     next_record: RecordNumber(99),
                     slot_len: 1472,
                     slots: 1024,

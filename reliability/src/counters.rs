@@ -100,6 +100,14 @@ counters! {
         gaps_lost,
         /// Of those, sequences still open (a gauge).
         gaps_open,
+        /// Sequences wanted that were sent before we joined.
+        history_wanted,
+        /// Of those, sequences that came.
+        history_received,
+        /// Of those, sequences declared lost.
+        history_lost,
+        /// Of those, sequences still awaited (a gauge).
+        history_open,
         /// Runs of missing sequences found (one run is one gap of many sequences).
         gap_episodes,
         /// Loss events handed to the application.
@@ -200,18 +208,36 @@ counters! {
         replay_bytes,
         /// Slots that were overwritten while they were copied; the asker is refused, window.
         lapped_copies,
+        /// Sequences asked for again while their answer was still queued; not counted as nacked.
+        nacked_again,
         /// JOINs accepted.
         joins,
-        /// JOINs rejected.
-        joins_rejected,
         /// JOINs that claimed an epoch higher than ours; counted, no effect.
         higher_epoch_claims,
         /// Subscribers joined now (a gauge).
         subscribers,
+    }
+}
+
+counters! {
+    /// What the repair service of a publisher has done, all channels together.
+    pub struct RepairServiceCounters {
+        /// Connections taken.
+        connections,
+        /// Connections there are now (a gauge).
+        connected,
+        /// Replay connections that belonged to a session.
+        replay_joins,
+        /// JOINs rejected, and connections beyond the limit.
+        joins_rejected,
         /// Connections closed because the peer broke the protocol.
         protocol_errors,
         /// Connections closed because the peer did not read its answers.
         overflow_disconnects,
+        /// Connections closed because nothing was heard on them for too long.
+        silent_disconnects,
+        /// Events dropped because nobody took them.
+        events_dropped,
     }
 }
 

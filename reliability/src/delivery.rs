@@ -64,7 +64,7 @@ pub enum Via {
 /// What the application should know beside the record; the record itself is never altered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Quality {
-    /// It was missing and came by repair, of whichever kind.
+    /// It was missing before it came.
     pub repaired: bool,
     /// An earlier sequence had not been delivered when this one was (`arrival` only).
     pub out_of_order: bool,
@@ -95,6 +95,8 @@ pub struct Position {
     pub sent_at: Nanos,
     /// When its datagram was received, protocol time (monotonic).
     pub received_at: Nanos,
+    /// How long it had been missing; zero when it never was.
+    pub missing_for: Nanos,
 }
 
 /// One thing handed to the application.

@@ -1,8 +1,26 @@
 //! The protocol of tickcast, without I/O, clock or threads.
+pub mod asking;
+pub mod budget;
 pub mod control;
 pub mod counters;
 pub mod delivery;
+pub mod gaps;
+pub mod heartbeat;
+pub mod joining;
+pub mod lines;
+pub mod link;
+pub mod liveness;
 pub mod loss;
+pub mod nack;
+pub mod order;
+pub mod publisher_core;
+pub mod receiver;
+pub mod receiver_config;
 pub mod record;
+pub mod ring;
+pub mod ring_layout;
+pub mod sequencer;
+pub mod subscriber_core;
 pub mod units;
+pub mod window;
 pub mod wire;

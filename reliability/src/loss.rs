@@ -26,11 +26,13 @@ pub enum LossCause {
     Fenced,
     /// Repair is switched off in this subscriber.
     RepairOff,
+    /// Its CRC fits but its records can't be read: the publisher sent what no version carries.
+    Unreadable,
 }
 
 impl LossCause {
     /// Every cause, for tables and metrics.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Window,
         Self::Deadline,
         Self::Burst,
@@ -39,6 +41,7 @@ impl LossCause {
         Self::PublisherDead,
         Self::Fenced,
         Self::RepairOff,
+        Self::Unreadable,
     ];
 }
 
@@ -53,6 +56,7 @@ impl fmt::Display for LossCause {
             Self::PublisherDead => "publisher dead",
             Self::Fenced => "fenced",
             Self::RepairOff => "repair off",
+            Self::Unreadable => "unreadable",
         })
     }
 }
@@ -60,7 +64,7 @@ impl fmt::Display for LossCause {
 /// A run of sequences that will never be delivered, exact to the record where anybody knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
-    /// The datagrams lost.
+    /// The datagrams lost. A `last` of `u64::MAX` says: to the end of that epoch, wherever it was.
     pub sequences: SequenceRange,
     /// The records they carried; `None` when nobody knows (the tail of an epoch that died).
     pub records: Option<u64>,

@@ -47,6 +47,10 @@ number! {
     SourceId(u16)
 }
 number! {
+    /// One way out of a ring: a multicast socket, a queue pair. Numbered from 0 within a channel.
+    FanOutId(u8)
+}
+number! {
     /// A hash of everything in a channel's config that must be equal for two processes to agree.
     ConfigHash(u64)
 }
@@ -164,6 +168,15 @@ impl Nanos {
     pub const fn times(self, n: u64) -> Self {
         Self(self.0.saturating_mul(n))
     }
+}
+
+/// What time it is, on the two clocks that the protocol keeps apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Now {
+    /// Protocol time: monotonic, of no date. Rules and timers depend on it alone.
+    pub monotonic: Nanos,
+    /// UTC since the Unix epoch: for stamps that only measure.
+    pub utc: Nanos,
 }
 
 /// A run of sequences, both ends included and `first <= last`: it is never empty.

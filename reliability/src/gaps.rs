@@ -1,0 +1,489 @@
+//! What is missing: runs of sequences, in order, each knowing when it was found and when to ask
+//! for it next. Many gaps are open at once and none waits for another (docs/PROTOCOL.md §5.2).
+//!
+//! Bounded by the caller: within a window of W sequences there are at most W/2 runs, and beyond
+//! it everything missing is one run.
+
+use std::collections::VecDeque;
+
+use crate::control::NackClass;
+use crate::units::{Nanos, Sequence, SequenceRange};
+
+/// A run of missing sequences that are asked for together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The sequences.
+    pub range: SequenceRange,
+    /// When they were found missing.
+    pub found_at: Nanos,
+    /// When to ask for them (again).
+    pub ask_at: Nanos,
+    /// When they were last asked for; meaningless while `tries` is 0.
+    pub asked_at: Nanos,
+    /// How often they have been asked for.
+    pub tries: u32,
+    /// On whose budget.
+    pub class: NackClass,
+    /// How they came to be missing.
+    pub origin: Origin,
+    /// Which discovery they belong to: one jump of the sequence is one episode.
+    episode: u64,
+}
+
+/// Why sequences are missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// They were sent while we listened, and did not come.
+    Live,
+    /// They were sent before we joined.
+    History,
+}
+
+/// What became of one jump of the sequence when its last sequence was settled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// First sequence of the jump.
+    pub first: Sequence,
+    /// How many sequences came after all.
+    pub recovered: u64,
+    /// How many never will.
+    pub lost: u64,
+    /// When it was found.
+    pub found_at: Nanos,
+    /// How it came to be missing.
+    pub origin: Origin,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Episode {
+    settled: Settled,
+    open: u64,
+}
+
+/// All that is missing.
+#[derive(Clone, Debug, Default)]
+pub struct Gaps {
+    runs: VecDeque<Gap>,
+    episodes: VecDeque<Episode>,
+    /// Number of the episode at the front of `episodes`.
+    first_episode: u64,
+    open_live: u64,
+    open_history: u64,
+}
+
+impl Gaps {
+    /// How many sequences of this origin are missing.
+    #[must_use]
+    pub const fn open(&self, origin: Origin) -> u64 {
+        match origin {
+            Origin::Live => self.open_live,
+            Origin::History => self.open_history,
+        }
+    }
+
+    /// Whether nothing is missing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// The oldest run.
+    #[must_use]
+    pub fn first(&self) -> Option<&Gap> {
+        self.runs.front()
+    }
+
+    /// All runs, oldest first.
+    pub fn iter(&self) -> impl Iterator<Item = &Gap> {
+        self.runs.iter()
+    }
+
+    /// Notes that `range`, which must lie above everything noted before, is missing. Sequences
+    /// that continue the last run and have not been asked for either join it.
+    pub fn found(
+        &mut self,
+        range: SequenceRange,
+        now: Nanos,
+        ask_at: Nanos,
+        class: NackClass,
+        origin: Origin,
+    ) {
+        *self.open_of(origin) += range.len();
+        if let Some(last) = self.runs.back_mut()
+            && last.range.last.next() == range.first
+            && last.tries == 0
+            && (last.class, last.origin) == (class, origin)
+        {
+            last.range.last = range.last;
+            // The run's episode is the newest one, because runs are only ever added at the end.
+            if let Some(episode) = self.episodes.back_mut() {
+                episode.open += range.len();
+            }
+            return;
+        }
+        let settled = Settled {
+            first: range.first,
+            recovered: 0,
+            lost: 0,
+            found_at: now,
+            origin,
+        };
+        self.episodes.push_back(Episode {
+            settled,
+            open: range.len(),
+        });
+        let episode = self.first_episode + self.episodes.len() as u64 - 1;
+        self.runs.push_back(Gap {
+            range,
+            found_at: now,
+            ask_at,
+            asked_at: now,
+            tries: 0,
+            class,
+            origin,
+            episode,
+        });
+    }
+
+    /// Takes `sequence` out because it came. Gives the gap it lay in, and the episode if this was
+    /// its last open sequence; `None` when it was not missing.
+    pub fn fill(&mut self, sequence: Sequence) -> Option<(Gap, Option<Settled>)> {
+        let at = self.find(sequence)?;
+        let gap = self.runs[at];
+        let below = SequenceRange::new(gap.range.first, sequence.previous());
+        let above = SequenceRange::new(sequence.next(), gap.range.last);
+        // At the very last sequence `next` stays put: nothing lies above.
+        let above = above.filter(|_| sequence != gap.range.last);
+        let below = below.filter(|_| sequence != gap.range.first);
+        match (below, above) {
+            (None, None) => {
+                self.runs.remove(at);
+            }
+            (Some(range), None) | (None, Some(range)) => self.runs[at].range = range,
+            (Some(below), Some(above)) => {
+                self.runs[at].range = below;
+                self.runs.insert(
+                    at + 1,
+                    Gap {
+                        range: above,
+                        ..gap
+                    },
+                );
+            }
+        }
+        Some((gap, self.settle(gap.episode, 1, 0)))
+    }
+
+    /// Takes everything of `range` that is missing out as lost; tells each part taken.
+    pub fn lose(
+        &mut self,
+        range: SequenceRange,
+        mut on: impl FnMut(SequenceRange, Origin, Option<Settled>),
+    ) {
+        let mut at = self
+            .runs
+            .partition_point(|gap| gap.range.last < range.first);
+        while let Some(&gap) = self.runs.get(at) {
+            let Some(lost) = gap.range.intersection(range) else {
+                break;
+            };
+            self.isolate(at, lost);
+            let at_lost = if gap.range.first < lost.first {
+                at + 1
+            } else {
+                at
+            };
+            self.runs.remove(at_lost);
+            let settled = self.settle(gap.episode, 0, lost.len());
+            on(lost, gap.origin, settled);
+            at = at_lost;
+        }
+    }
+
+    /// Calls `on` with each part of a run that lies in `range`, as a gap of its own that may be
+    /// changed: this is how the part of a long run that fits the window is asked for.
+    pub fn visit(&mut self, range: SequenceRange, mut on: impl FnMut(&mut Gap) -> Visit) {
+        let mut at = self
+            .runs
+            .partition_point(|gap| gap.range.last < range.first);
+        while let Some(&gap) = self.runs.get(at) {
+            let Some(part) = gap.range.intersection(range) else {
+                break;
+            };
+            let mut seen = Gap { range: part, ..gap };
+            let verdict = on(&mut seen);
+            if (seen.ask_at, seen.tries, seen.class) != (gap.ask_at, gap.tries, gap.class) {
+                // The caller may also have narrowed the part it changed.
+                let part = seen.range.intersection(part).unwrap_or(part);
+                self.isolate(at, part);
+                if gap.range.first < part.first {
+                    at += 1;
+                }
+                self.runs[at] = Gap {
+                    range: part,
+                    episode: gap.episode,
+                    ..seen
+                };
+            }
+            if verdict == Visit::Stop {
+                break;
+            }
+            at += 1;
+        }
+    }
+
+    /// Forgets everything, as at a change of epoch.
+    pub fn clear(&mut self) {
+        self.runs.clear();
+        self.first_episode += self.episodes.len() as u64;
+        self.episodes.clear();
+        (self.open_live, self.open_history) = (0, 0);
+    }
+
+    const fn open_of(&mut self, origin: Origin) -> &mut u64 {
+        match origin {
+            Origin::Live => &mut self.open_live,
+            Origin::History => &mut self.open_history,
+        }
+    }
+
+    fn find(&self, sequence: Sequence) -> Option<usize> {
+        let at = self.runs.partition_point(|gap| gap.range.last < sequence);
+        self.runs
+            .get(at)
+            .is_some_and(|gap| gap.range.contains(sequence))
+            .then_some(at)
+    }
+
+    /// Splits the run at `at` so that `part` of it is a run of its own.
+    fn isolate(&mut self, at: usize, part: SequenceRange) {
+        let gap = self.runs[at];
+        if part.last < gap.range.last {
+            self.runs[at].range.last = part.last;
+            let above = SequenceRange {
+                first: part.last.next(),
+                last: gap.range.last,
+            };
+            self.runs.insert(
+                at + 1,
+                Gap {
+                    range: above,
+                    ..gap
+                },
+            );
+        }
+        if gap.range.first < part.first {
+            self.runs[at].range.first = part.first;
+            let below = SequenceRange {
+                first: gap.range.first,
+                last: part.first.previous(),
+            };
+            self.runs.insert(
+                at,
+                Gap {
+                    range: below,
+                    ..gap
+                },
+            );
+        }
+    }
+
+    fn settle(&mut self, episode: u64, recovered: u64, lost: u64) -> Option<Settled> {
+        let at = usize::try_from(episode.checked_sub(self.first_episode)?).ok()?;
+        let entry = self.episodes.get_mut(at)?;
+        entry.open -= recovered + lost;
+        entry.settled.recovered += recovered;
+        entry.settled.lost += lost;
+        let (origin, settled) = (
+            entry.settled.origin,
+            (entry.open == 0).then_some(entry.settled),
+        );
+        *self.open_of(origin) -= recovered + lost;
+        while self
+            .episodes
+            .front()
+            .is_some_and(|episode| episode.open == 0)
+        {
+            self.episodes.pop_front();
+            self.first_episode += 1;
+        }
+        settled
+    }
+}
+
+/// Whether [`Gaps::visit`] goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Visit {
+    /// To the next run.
+    Continue,
+    /// No further.
+    Stop,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::{RngExt, SeedableRng};
+    use std::collections::BTreeSet;
+
+    fn range(first: u64, last: u64) -> SequenceRange {
+        SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+    }
+
+    fn found(gaps: &mut Gaps, first: u64, last: u64, at: u64) {
+        gaps.found(
+            range(first, last),
+            Nanos(at),
+            Nanos(at),
+            NackClass::Repair,
+            Origin::Live,
+        );
+    }
+
+    #[test]
+    fn a_filled_run_is_settled_once_with_what_came_and_what_did_not() {
+        let mut gaps = Gaps::default();
+        found(&mut gaps, 5, 8, 100);
+        assert_eq!(gaps.fill(Sequence(6)).unwrap().1, None);
+        assert_eq!(gaps.fill(Sequence(6)), None, "it is no longer missing");
+        assert_eq!(gaps.fill(Sequence(8)).unwrap().1, None);
+        gaps.lose(range(1, 5), |part, _, settled| {
+            assert_eq!((part, settled), (range(5, 5), None))
+        });
+        let (_, settled) = gaps.fill(Sequence(7)).unwrap();
+        let expected = Settled {
+            first: Sequence(5),
+            recovered: 3,
+            lost: 1,
+            found_at: Nanos(100),
+            origin: Origin::Live,
+        };
+        assert_eq!(settled, Some(expected));
+        assert!(gaps.is_empty() && gaps.first().is_none());
+    }
+
+    #[test]
+    fn runs_next_to_each_other_join_only_before_they_are_asked_for() {
+        let mut gaps = Gaps::default();
+        found(&mut gaps, 5, 6, 1);
+        found(&mut gaps, 7, 9, 2);
+        assert_eq!(gaps.iter().count(), 1);
+        gaps.visit(range(0, 100), |gap| {
+            gap.tries = 1;
+            Visit::Continue
+        });
+        found(&mut gaps, 10, 10, 3);
+        assert_eq!(gaps.iter().count(), 2);
+        assert_eq!(gaps.open(Origin::Live), 6);
+    }
+
+    #[test]
+    fn the_part_of_a_run_that_is_asked_for_becomes_a_run_of_its_own() {
+        let mut gaps = Gaps::default();
+        found(&mut gaps, 10, 100, 1);
+        gaps.visit(range(0, 20), |gap| {
+            assert_eq!(gap.range, range(10, 20));
+            gap.tries += 1;
+            Visit::Continue
+        });
+        let seen: Vec<_> = gaps.iter().map(|gap| (gap.range, gap.tries)).collect();
+        assert_eq!(seen, [(range(10, 20), 1), (range(21, 100), 0)]);
+        for sequence in 10..=99 {
+            assert_eq!(gaps.fill(Sequence(sequence)).unwrap().1, None);
+        }
+        assert_eq!(gaps.fill(Sequence(100)).unwrap().1.unwrap().recovered, 91);
+    }
+
+    #[test]
+    fn a_visit_that_changes_nothing_splits_nothing() {
+        let mut gaps = Gaps::default();
+        found(&mut gaps, 10, 100, 1);
+        gaps.visit(range(20, 30), |_| Visit::Continue);
+        assert_eq!(gaps.iter().count(), 1);
+    }
+
+    #[test]
+    fn the_last_sequence_of_all_can_be_missing_and_come() {
+        let mut gaps = Gaps::default();
+        found(&mut gaps, u64::MAX - 1, u64::MAX, 1);
+        assert!(gaps.fill(Sequence(u64::MAX)).unwrap().1.is_none());
+        assert!(gaps.fill(Sequence(u64::MAX - 1)).unwrap().1.is_some());
+        assert!(gaps.is_empty());
+    }
+
+    /// Random operations beside a plain set of numbers: both must agree after every step.
+    #[test]
+    fn any_run_of_operations_agrees_with_a_plain_set() {
+        for seed in 0..200 {
+            let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+            let mut gaps = Gaps::default();
+            let mut model = BTreeSet::new();
+            let mut head = if seed % 2 == 0 { 0 } else { (1u64 << 32) - 50 };
+            let base = head;
+            let (mut recovered, mut lost, mut settled) = (0u64, 0u64, 0u64);
+            let mut detected = 0u64;
+            for step in 0..400 {
+                match random.random_range(0..4) {
+                    0 => {
+                        let first = head + random.random_range(1..4);
+                        let last = first + random.random_range(0..12);
+                        head = last;
+                        found(&mut gaps, first, last, step);
+                        model.extend(first..=last);
+                        detected += last - first + 1;
+                    }
+                    1 => {
+                        let sequence = random.random_range(base..=head + 2);
+                        let filled = gaps.fill(Sequence(sequence));
+                        assert_eq!(filled.is_some(), model.remove(&sequence), "seed {seed}");
+                        recovered += u64::from(filled.is_some());
+                        settled += filled.and_then(|f| f.1).map_or(0, |s| s.recovered + s.lost);
+                    }
+                    2 => {
+                        let first = random.random_range(base..=head + 2);
+                        let last = first + random.random_range(0..8);
+                        gaps.lose(range(first, last), |part, _, done| {
+                            for sequence in part.iter() {
+                                assert!(model.remove(&sequence.0), "seed {seed}");
+                                lost += 1;
+                            }
+                            settled += done.map_or(0, |s| s.recovered + s.lost);
+                        });
+                        assert!(model.range(first..=last).next().is_none(), "seed {seed}");
+                    }
+                    _ => {
+                        let first = random.random_range(base..=head + 2);
+                        let window = range(first, first + random.random_range(0..20));
+                        gaps.visit(window, |gap| {
+                            gap.tries += 1;
+                            Visit::Continue
+                        });
+                    }
+                }
+                let listed: Vec<u64> = gaps
+                    .iter()
+                    .flat_map(|gap| gap.range.iter().map(|s| s.0))
+                    .collect();
+                assert!(
+                    listed.iter().copied().eq(model.iter().copied()),
+                    "seed {seed}"
+                );
+                assert_eq!(gaps.open(Origin::Live), model.len() as u64, "seed {seed}");
+                assert_eq!(
+                    detected,
+                    recovered + lost + gaps.open(Origin::Live),
+                    "seed {seed}"
+                );
+            }
+            gaps.lose(range(0, u64::MAX), |part, _, done| {
+                lost += part.len();
+                settled += done.map_or(0, |s| s.recovered + s.lost);
+            });
+            assert_eq!(
+                (detected, settled),
+                (recovered + lost, detected),
+                "seed {seed}"
+            );
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Beginning, and beginning again: what WELCOME says decides where delivery starts, whether an
+//! interrupted stream goes on, and which epoch is followed (docs/PROTOCOL.md §5.1, §6.2).
+
+use crate::control::ChannelOffer;
+use crate::delivery::{Event, Item, LinkDownReason, Start};
+use crate::gaps::{Origin, Visit};
+use crate::loss::{Loss, LossCause};
+use crate::receiver::{ALL, Receiver};
+use crate::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
+
+/// What a WELCOME led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Welcomed {
+    /// The stream begins here.
+    Began,
+    /// It goes on where it was interrupted.
+    GoesOn,
+    /// Another epoch is followed from now on.
+    EpochChanged,
+    /// The offer is of an epoch older than ours: a zombie's. Nothing changed.
+    Zombie,
+}
+
+impl Receiver {
+    /// The repair connection is up and the publisher offers this.
+    pub fn handle_welcome(
+        &mut self,
+        now: Nanos,
+        offer: &ChannelOffer,
+        start: Start,
+        on: &mut impl FnMut(Item<'_>),
+    ) -> Welcomed {
+        if offer.epoch < self.epoch {
+            self.counters.old_epoch_dropped.increment();
+            return Welcomed::Zombie;
+        }
+        self.link_up = true;
+        self.counters.repair_links_up.increment();
+        self.slots = offer.slots;
+        self.answered_at = now;
+        self.progress_at = now;
+        let welcomed = if self.epoch == Epoch::NONE {
+            self.begin(now, offer, start, on);
+            Welcomed::Began
+        } else if offer.epoch == self.epoch {
+            self.events.push_back(Event::RepairLinkUp);
+            self.note_heard(offer.newest, now, Origin::Live);
+            self.order.note_fact(offer.newest.next(), offer.next_record);
+            self.ask_again(now);
+            Welcomed::GoesOn
+        } else {
+            self.events.push_back(Event::RepairLinkUp);
+            self.follow(now, offer, on);
+            Welcomed::EpochChanged
+        };
+        self.floor = self.floor.max(offer.oldest);
+        self.handle_timeout(now, on);
+        welcomed
+    }
+
+    /// The repair connection is down: nothing is asked for, and the clock of repair stands still.
+    pub fn handle_link_down(&mut self, reason: LinkDownReason) {
+        if std::mem::replace(&mut self.link_up, false) {
+            self.counters.repair_links_down.increment();
+            self.events.push_back(Event::RepairLinkDown(reason));
+        }
+    }
+
+    /// The replay connection is down: what was asked for there is asked for again.
+    pub fn handle_replay_down(&mut self, now: Nanos) {
+        self.ask_again(now);
+    }
+
+    fn begin(
+        &mut self,
+        now: Nanos,
+        offer: &ChannelOffer,
+        start: Start,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        self.epoch = offer.epoch;
+        self.counters.epochs.increment();
+        let oldest = (offer.oldest, Some(offer.oldest_record));
+        let (next, next_record) = match start {
+            Start::Live => (offer.newest.next(), Some(offer.next_record)),
+            Start::Oldest => oldest,
+            Start::At(epoch, sequence) if epoch == offer.epoch => {
+                let next = sequence.max(Sequence::FIRST).min(offer.newest.next());
+                if next == offer.oldest {
+                    oldest
+                } else {
+                    let at_head = next == offer.newest.next();
+                    (next, at_head.then_some(offer.next_record))
+                }
+            }
+            Start::At(epoch, sequence) => {
+                // Its epoch is over; what it missed of it nobody can tell.
+                self.order.restart(epoch, sequence, None);
+                self.tell_epoch_tail(epoch, sequence, on);
+                let change = Event::EpochChanged {
+                    from: epoch,
+                    to: offer.epoch,
+                };
+                on(Item::Event(&self.order.position(), &change));
+                oldest
+            }
+        };
+        self.order.restart(offer.epoch, next, next_record);
+        self.heard = next.previous();
+        self.lines.restart();
+        let position = self.order.position();
+        on(Item::Event(
+            &position,
+            &Event::Joined {
+                after: next.previous(),
+            },
+        ));
+        self.live_after = Some(offer.newest);
+        self.note_heard(offer.newest, now, Origin::History);
+        self.order.note_fact(offer.newest.next(), offer.next_record);
+        if next < offer.oldest {
+            self.order.note_fact(offer.oldest, offer.oldest_record);
+            self.lose_below(offer.oldest);
+        }
+    }
+
+    /// Follows the publisher into another epoch: all of it, from its first datagram.
+    fn follow(&mut self, now: Nanos, offer: &ChannelOffer, on: &mut impl FnMut(Item<'_>)) {
+        let from = self.epoch;
+        self.lose(ALL, LossCause::Epoch);
+        self.order.advance(&self.counters, on);
+        self.order.give_up_pending(&self.counters, on);
+        if !self.order.ended() {
+            self.tell_epoch_tail(from, self.heard.next(), on);
+        }
+        self.epoch = offer.epoch;
+        self.counters.epochs.increment();
+        let change = Event::EpochChanged {
+            from,
+            to: offer.epoch,
+        };
+        on(Item::Event(&self.order.position(), &change));
+        self.order
+            .restart(offer.epoch, Sequence::FIRST, Some(RecordNumber::FIRST));
+        self.gaps.clear();
+        self.in_doubt.clear();
+        self.lines.restart();
+        self.floor = Sequence::NONE;
+        self.heard = Sequence::NONE;
+        self.end_at = None;
+        self.end_told = false;
+        self.live_after = Some(offer.newest);
+        self.note_heard(offer.newest, now, Origin::History);
+        self.order.note_fact(offer.newest.next(), offer.next_record);
+        if offer.oldest > Sequence::FIRST {
+            self.order.note_fact(offer.oldest, offer.oldest_record);
+            self.lose_below(offer.oldest);
+        }
+    }
+
+    fn lose_below(&mut self, oldest: Sequence) {
+        if let Some(gone) = SequenceRange::new(Sequence::FIRST, oldest.previous()) {
+            self.lose(gone, LossCause::Window);
+        }
+    }
+
+    /// What was never heard of an epoch that is over: lost, and nobody knows how much.
+    fn tell_epoch_tail(&mut self, epoch: Epoch, first: Sequence, on: &mut impl FnMut(Item<'_>)) {
+        debug_assert!(epoch <= self.epoch || self.epoch == Epoch::NONE);
+        self.counters.loss_events.increment();
+        self.counters.losses_of_unknown_size.increment();
+        let sequences = SequenceRange {
+            first,
+            last: Sequence(u64::MAX),
+        };
+        let loss = Loss {
+            sequences,
+            records: None,
+            cause: LossCause::Epoch,
+        };
+        on(Item::Event(&self.order.position(), &Event::Lost(loss)));
+    }
+
+    /// Everything that had been asked for is asked for again, as if for the first time.
+    fn ask_again(&mut self, now: Nanos) {
+        self.gaps.visit(ALL, |gap| {
+            gap.tries = 0;
+            gap.ask_at = now;
+            Visit::Continue
+        });
+    }
+}

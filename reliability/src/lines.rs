@@ -1,0 +1,156 @@
+//! Lines: one publisher's ring on one network or two. The first copy of a sequence wins; a gap is
+//! asked for when every *live* line has passed it, or the skew bound is over. A silent line is
+//! down and holds nothing up (docs/PROTOCOL.md §5.3).
+
+use crate::delivery::LineId;
+use crate::units::{Nanos, Sequence};
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    heard_at: Nanos,
+    highest: Sequence,
+    up: bool,
+}
+
+/// A line that changed its state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LineChange {
+    /// Silent while another line is heard.
+    Down(LineId),
+    /// Heard again.
+    Up(LineId),
+}
+
+/// All lines of a channel.
+#[derive(Clone, Debug)]
+pub struct Lines {
+    lines: [Line; LineId::MAX],
+    count: usize,
+}
+
+impl Lines {
+    /// `count` lines, all taken to be up from `now` on.
+    #[must_use]
+    pub fn new(count: usize, now: Nanos) -> Self {
+        let line = Line {
+            heard_at: now,
+            highest: Sequence::NONE,
+            up: true,
+        };
+        Self {
+            lines: [line; LineId::MAX],
+            count: count.clamp(1, LineId::MAX),
+        }
+    }
+
+    /// How many lines there are.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Notes that `line` carried a datagram or heartbeat up to `sequence`. Tells when it had been
+    /// down.
+    #[inline]
+    pub fn heard(&mut self, line: LineId, sequence: Sequence, now: Nanos) -> Option<LineChange> {
+        let entry = self.lines[..self.count].get_mut(usize::from(line.0))?;
+        entry.heard_at = now;
+        entry.highest = entry.highest.max(sequence);
+        let was_down = !std::mem::replace(&mut entry.up, true);
+        was_down.then_some(LineChange::Up(line))
+    }
+
+    /// Whether every live line has passed `sequence`, so that no copy of it can be on its way.
+    #[must_use]
+    pub fn all_passed(&self, sequence: Sequence) -> bool {
+        self.lines[..self.count]
+            .iter()
+            .all(|line| !line.up || line.highest >= sequence)
+    }
+
+    /// Takes lines down that were silent for `silence` while another was heard within it. Tells
+    /// one change at a time; call again until there is none.
+    pub fn check(&mut self, now: Nanos, silence: Nanos) -> Option<LineChange> {
+        let latest = self.lines[..self.count]
+            .iter()
+            .map(|line| line.heard_at)
+            .max()?;
+        if self.count < 2 || now.since(latest) >= silence {
+            return None;
+        }
+        for (id, line) in (0..).zip(&mut self.lines[..self.count]) {
+            if line.up && now.since(line.heard_at) >= silence {
+                line.up = false;
+                return Some(LineChange::Down(LineId(id)));
+            }
+        }
+        None
+    }
+
+    /// Whether this line is up.
+    #[must_use]
+    pub fn is_up(&self, line: LineId) -> bool {
+        self.lines[..self.count]
+            .get(usize::from(line.0))
+            .is_some_and(|line| line.up)
+    }
+
+    /// Starts over at a change of epoch: what was passed counts no more.
+    pub fn restart(&mut self) {
+        for line in &mut self.lines {
+            line.highest = Sequence::NONE;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: LineId = LineId(0);
+    const B: LineId = LineId(1);
+
+    #[test]
+    fn a_gap_waits_for_the_slower_live_line() {
+        let mut lines = Lines::new(2, Nanos(0));
+        assert_eq!(lines.heard(A, Sequence(10), Nanos(1)), None);
+        assert!(!lines.all_passed(Sequence(9)));
+        lines.heard(B, Sequence(9), Nanos(2));
+        assert!(lines.all_passed(Sequence(9)));
+        assert!(!lines.all_passed(Sequence(10)));
+    }
+
+    #[test]
+    fn a_silent_line_goes_down_once_and_holds_nothing_up() {
+        let mut lines = Lines::new(2, Nanos(0));
+        lines.heard(A, Sequence(10), Nanos(100));
+        assert_eq!(lines.check(Nanos(99), Nanos(100)), None);
+        assert_eq!(
+            lines.check(Nanos(100), Nanos(100)),
+            Some(LineChange::Down(B))
+        );
+        assert_eq!(lines.check(Nanos(101), Nanos(100)), None);
+        assert!(lines.all_passed(Sequence(10)));
+        assert_eq!(
+            lines.heard(B, Sequence(3), Nanos(110)),
+            Some(LineChange::Up(B))
+        );
+        assert!(!lines.all_passed(Sequence(10)));
+    }
+
+    #[test]
+    fn when_everything_is_silent_no_single_line_is_blamed() {
+        let mut lines = Lines::new(2, Nanos(0));
+        assert_eq!(lines.check(Nanos(500), Nanos(100)), None);
+        let mut one = Lines::new(1, Nanos(0));
+        one.heard(A, Sequence(1), Nanos(1));
+        assert_eq!(one.check(Nanos(5), Nanos(1)), None);
+    }
+
+    #[test]
+    fn a_line_that_was_not_announced_is_ignored() {
+        let mut lines = Lines::new(1, Nanos(0));
+        assert_eq!(lines.heard(B, Sequence(7), Nanos(1)), None);
+        assert!(!lines.all_passed(Sequence(7)));
+    }
+}

@@ -1,0 +1,194 @@
+//! Is the publisher there, and does its multicast reach us? Silence is measured against the
+//! interval that the publisher announced itself; dead is told apart from stale, and both from
+//! multicast that is lost on its way (docs/PROTOCOL.md §5.5).
+
+use crate::units::Nanos;
+
+/// Limits of silence.
+#[derive(Clone, Copy, Debug)]
+pub struct LivenessLimits {
+    /// Never stale before this long a silence, however short the announced interval.
+    pub stale_min: Nanos,
+    /// Dead after this long a silence of multicast and repair path together.
+    pub dead: Nanos,
+}
+
+/// What changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LivenessChange {
+    /// Silent for three announced intervals.
+    Stale,
+    /// Heard again by multicast.
+    Fresh,
+    /// The publisher goes on, but multicast does not reach us.
+    MulticastLost,
+    /// Multicast reaches us again.
+    MulticastRestored,
+    /// Silent on every path for long.
+    Dead,
+}
+
+/// The state of one channel's publisher as seen from here.
+#[derive(Clone, Debug)]
+pub struct Liveness {
+    limits: LivenessLimits,
+    multicast_at: Nanos,
+    word_at: Nanos,
+    interval: Nanos,
+    stale: bool,
+    multicast_lost: bool,
+    dead: bool,
+}
+
+impl Liveness {
+    /// Starts as if everything had just been heard.
+    #[must_use]
+    pub const fn new(limits: LivenessLimits, now: Nanos) -> Self {
+        Self {
+            limits,
+            multicast_at: now,
+            word_at: now,
+            interval: Nanos::ZERO,
+            stale: false,
+            multicast_lost: false,
+            dead: false,
+        }
+    }
+
+    /// Something came by multicast. Tells up to one change; if multicast had been lost, that it is
+    /// restored.
+    #[inline]
+    pub fn heard_multicast(&mut self, now: Nanos) -> Option<LivenessChange> {
+        self.multicast_at = now;
+        self.word_at = now;
+        if !self.stale {
+            return None;
+        }
+        self.stale = false;
+        self.dead = false;
+        if std::mem::take(&mut self.multicast_lost) {
+            Some(LivenessChange::MulticastRestored)
+        } else {
+            Some(LivenessChange::Fresh)
+        }
+    }
+
+    /// The publisher announced when it will be heard next at the latest.
+    pub fn announced(&mut self, interval: Nanos) {
+        self.interval = interval;
+    }
+
+    /// The publisher spoke on the repair path. `ahead`: it has sent what we never heard of by
+    /// multicast.
+    pub fn heard_repair(&mut self, ahead: bool, now: Nanos) -> Option<LivenessChange> {
+        self.word_at = now;
+        self.dead = false;
+        if self.stale && ahead && !self.multicast_lost {
+            self.multicast_lost = true;
+            return Some(LivenessChange::MulticastLost);
+        }
+        None
+    }
+
+    /// Looks at the clock. Tells up to one change at a time; call again until there is none.
+    pub fn check(&mut self, now: Nanos) -> Option<LivenessChange> {
+        if !self.stale && now >= self.stale_at() {
+            self.stale = true;
+            return Some(LivenessChange::Stale);
+        }
+        if !self.dead && now >= self.dead_at() {
+            self.dead = true;
+            return Some(LivenessChange::Dead);
+        }
+        None
+    }
+
+    /// When [`Liveness::check`] has something to say if nothing is heard until then.
+    #[must_use]
+    pub fn next_check(&self) -> Nanos {
+        if !self.stale {
+            self.stale_at()
+        } else if !self.dead {
+            self.dead_at()
+        } else {
+            Nanos::MAX
+        }
+    }
+
+    /// Whether nothing came by multicast for three announced intervals.
+    #[must_use]
+    pub const fn is_stale(&self) -> bool {
+        self.stale
+    }
+
+    /// Whether multicast is lost while the publisher goes on.
+    #[must_use]
+    pub const fn is_multicast_lost(&self) -> bool {
+        self.multicast_lost
+    }
+
+    fn stale_at(&self) -> Nanos {
+        self.multicast_at
+            .after(self.interval.times(3).max(self.limits.stale_min))
+    }
+
+    fn dead_at(&self) -> Nanos {
+        self.word_at.after(self.limits.dead)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: LivenessLimits = LivenessLimits {
+        stale_min: Nanos(30),
+        dead: Nanos(1000),
+    };
+
+    #[test]
+    fn silence_is_measured_against_the_announced_interval() {
+        let mut liveness = Liveness::new(LIMITS, Nanos(0));
+        assert_eq!(liveness.check(Nanos(29)), None);
+        assert_eq!(liveness.next_check(), Nanos(30));
+        liveness.announced(Nanos(20));
+        assert_eq!(liveness.check(Nanos(59)), None);
+        assert_eq!(liveness.check(Nanos(60)), Some(LivenessChange::Stale));
+        assert_eq!(liveness.check(Nanos(60)), None);
+        assert_eq!(
+            liveness.heard_multicast(Nanos(70)),
+            Some(LivenessChange::Fresh)
+        );
+    }
+
+    #[test]
+    fn multicast_is_lost_only_when_the_publisher_says_that_it_went_on() {
+        let mut liveness = Liveness::new(LIMITS, Nanos(0));
+        assert_eq!(
+            liveness.heard_repair(true, Nanos(10)),
+            None,
+            "not silent for long enough"
+        );
+        assert_eq!(liveness.check(Nanos(30)), Some(LivenessChange::Stale));
+        assert_eq!(liveness.heard_repair(false, Nanos(31)), None);
+        let lost = liveness.heard_repair(true, Nanos(32));
+        assert_eq!(lost, Some(LivenessChange::MulticastLost));
+        assert_eq!(liveness.heard_repair(true, Nanos(33)), None, "told once");
+        assert_eq!(
+            liveness.check(Nanos(1032)),
+            None,
+            "the repair path keeps it alive"
+        );
+        let restored = liveness.heard_multicast(Nanos(1040));
+        assert_eq!(restored, Some(LivenessChange::MulticastRestored));
+    }
+
+    #[test]
+    fn dead_comes_after_stale_when_every_path_is_silent() {
+        let mut liveness = Liveness::new(LIMITS, Nanos(0));
+        assert_eq!(liveness.check(Nanos(2000)), Some(LivenessChange::Stale));
+        assert_eq!(liveness.check(Nanos(2000)), Some(LivenessChange::Dead));
+        assert_eq!(liveness.check(Nanos(2000)), None);
+        assert_eq!(liveness.next_check(), Nanos::MAX);
+    }
+}

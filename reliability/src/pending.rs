@@ -1,0 +1,139 @@
+//! Sequences that wait to be answered: kept as runs, so that a NACK for a whole ring takes as much
+//! memory as one for a single datagram, and asked for twice is answered once.
+
+use std::collections::VecDeque;
+
+use crate::units::{Sequence, SequenceRange};
+
+/// Disjoint runs in ascending order, boundedly many.
+#[derive(Clone, Debug, Default)]
+pub struct PendingRanges {
+    ranges: VecDeque<SequenceRange>,
+    sequences: u64,
+}
+
+impl PendingRanges {
+    /// Adds a run, and returns how many of its sequences were not pending before; `None`, without
+    /// effect, when it would be the run after `ranges_max`.
+    pub fn insert(&mut self, range: SequenceRange, ranges_max: usize) -> Option<u64> {
+        // Those that overlap or touch `range`.
+        let from = (self.ranges).partition_point(|r| r.last.next() < range.first);
+        let to = (self.ranges).partition_point(|r| r.first <= range.last.next());
+        if from >= to {
+            if self.ranges.len() >= ranges_max {
+                return None;
+            }
+            self.ranges.insert(from, range);
+            self.sequences = self.sequences.saturating_add(range.len());
+            return Some(range.len());
+        }
+        let merged = SequenceRange {
+            first: self.ranges[from].first.min(range.first),
+            last: self.ranges[to - 1].last.max(range.last),
+        };
+        let before: u64 = self.ranges.range(from..to).map(|r| r.len()).sum();
+        self.ranges[from] = merged;
+        self.ranges.drain(from + 1..to);
+        let added = merged.len() - before;
+        self.sequences = self.sequences.saturating_add(added);
+        Some(added)
+    }
+
+    /// The first sequence that is pending.
+    #[must_use]
+    pub fn first(&self) -> Option<Sequence> {
+        Some(self.ranges.front()?.first)
+    }
+
+    /// Takes the first sequence out.
+    pub fn pop(&mut self) -> Option<Sequence> {
+        let first = self.first()?;
+        self.take_below(first.next()).map(|range| range.first)
+    }
+
+    /// Takes out the first run, or the part of it that lies below `floor`; `None` when nothing
+    /// does.
+    pub fn take_below(&mut self, floor: Sequence) -> Option<SequenceRange> {
+        let front = self.ranges.front_mut()?;
+        if front.first >= floor {
+            return None;
+        }
+        let mut taken = *front;
+        if front.last < floor {
+            self.ranges.pop_front();
+        } else {
+            taken.last = floor.previous();
+            front.first = floor;
+        }
+        self.sequences = self.sequences.saturating_sub(taken.len());
+        Some(taken)
+    }
+
+    /// Forgets all, and returns how many sequences that were.
+    pub fn clear(&mut self) -> u64 {
+        self.ranges.clear();
+        std::mem::take(&mut self.sequences)
+    }
+
+    /// How many sequences are pending.
+    #[must_use]
+    pub const fn sequences(&self) -> u64 {
+        self.sequences
+    }
+
+    /// Whether nothing is pending.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ranges.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    fn run(first: u64, last: u64) -> SequenceRange {
+        SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn it_holds_exactly_what_was_asked_for_once_each_in_order(
+            asked in proptest::collection::vec((1u64..200, 0u64..20), 1..60),
+            floor in 1u64..220,
+        ) {
+            let mut pending = PendingRanges::default();
+            let mut model = BTreeSet::new();
+            for (first, more) in asked {
+                let before = model.len() as u64;
+                model.extend(first..=first + more);
+                let added = pending.insert(run(first, first + more), 1000);
+                prop_assert_eq!(added, Some(model.len() as u64 - before));
+                prop_assert_eq!(pending.sequences(), model.len() as u64);
+            }
+            while let Some(range) = pending.take_below(Sequence(floor)) {
+                for sequence in range.iter() {
+                    prop_assert!(model.remove(&sequence.0) && sequence.0 < floor);
+                }
+            }
+            for sequence in model {
+                prop_assert_eq!(pending.pop(), Some(Sequence(sequence)));
+            }
+            prop_assert!(pending.is_empty());
+            prop_assert_eq!(pending.sequences(), 0);
+        }
+    }
+
+    #[test]
+    fn the_number_of_runs_is_bounded_but_touching_ones_join() {
+        let mut pending = PendingRanges::default();
+        assert_eq!(pending.insert(run(10, 20), 2), Some(11));
+        assert_eq!(pending.insert(run(30, 40), 2), Some(11));
+        assert_eq!(pending.insert(run(50, 50), 2), None);
+        assert_eq!(pending.insert(run(41, 49), 2), Some(9));
+        assert_eq!(pending.insert(run(1, u64::MAX), 2), Some(u64::MAX - 31));
+        assert_eq!(pending.clear(), u64::MAX);
+    }
+}

@@ -1,0 +1,410 @@
+//! The publish thread's core: what is published is sealed at once or refused with a reason, every
+//! fan-out is told what to send, and none can hold the feed up.
+//!
+//! Five verbs, no I/O: put messages in ([`PublisherCore::publish`], `flush`, `event`, `end`), say
+//! what the fan-outs did (`handle_posted`, `handle_completed`), say what time it is
+//! (`handle_timeout`), and take out what to send (`poll_transmit`), when to come back
+//! (`poll_timeout`) and what happened (`poll`). It is deterministic: same inputs, same outputs.
+//! Source: docs/PROTOCOL.md §4.1 (heartbeats), §9 (the ring).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::counters::SenderCounters;
+use crate::heartbeat::{HeartbeatConfig, HeartbeatSchedule};
+use crate::record::RecordBatch;
+use crate::ring::RingWriter;
+use crate::sequencer::{PublishError, Sequencer};
+use crate::units::{
+    FanOutId, Nanos, Now, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+};
+use crate::wire::{HEADER_LEN, Header, Heartbeat, Kind, PublisherState, StreamEvent, crc_of};
+
+/// Length of a heartbeat datagram in bytes.
+pub const HEARTBEAT_LEN: usize = HEADER_LEN + Heartbeat::LEN;
+
+/// How many events wait to be taken before further lost messages are only counted.
+const EVENTS_MAX: usize = 1024;
+
+/// How a publisher behaves on one channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PublisherConfig {
+    /// The intervals of heartbeats.
+    pub heartbeat: HeartbeatConfig,
+    /// A fan-out that leaves no more than this many slots of the ring free is torn down; 0 means
+    /// an eighth of the ring. At least 2, at most all but 2.
+    pub fan_out_margin_slots: u64,
+}
+
+/// What a fan-out should send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transmit {
+    /// These slots, in order. They are given out again until
+    /// [`PublisherCore::handle_posted`] says that they are under way.
+    Slots(SequenceRange),
+    /// This heartbeat. It is given out once.
+    Heartbeat([u8; HEARTBEAT_LEN]),
+}
+
+/// What the driver should know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PublisherEvent {
+    /// This fan-out held the ring until it was nearly full. Its transport must be flushed before
+    /// as many further datagrams are published as its margin has slots: the slots that it still
+    /// pins are overwritten then.
+    FanOutReset {
+        /// Which.
+        fan_out: FanOutId,
+        /// What it never sent; its receivers repair that. `None` when all was posted but not
+        /// completed.
+        skipped: Option<SequenceRange>,
+    },
+    /// A message was too large for a datagram; the stream tells so.
+    SourceLost {
+        /// Whose.
+        source: SourceId,
+        /// Which.
+        position: SourcePosition,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct FanOut {
+    posted: Sequence,
+    completed: Sequence,
+    heartbeat: Option<DueHeartbeat>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct DueHeartbeat {
+    at_utc: Nanos,
+    next_interval: Nanos,
+}
+
+/// The publish side of one channel.
+pub struct PublisherCore {
+    sequencer: Sequencer,
+    fan_outs: Vec<FanOut>,
+    margin: u64,
+    heartbeats: HeartbeatSchedule,
+    subscribers: u32,
+    hold_off_us: u32,
+    stopped: bool,
+    events: VecDeque<PublisherEvent>,
+    counters: Arc<SenderCounters>,
+}
+
+impl PublisherCore {
+    /// Goes on where `ring` stands; nothing sealed in it counts as unsent. The first heartbeat is
+    /// due soon after `now`.
+    #[must_use]
+    pub fn new(
+        config: PublisherConfig,
+        ring: RingWriter,
+        counters: Arc<SenderCounters>,
+        now: Nanos,
+    ) -> Self {
+        let slots = ring.geometry().slots();
+        let margin = match config.fan_out_margin_slots {
+            0 => slots / 8,
+            slots => slots,
+        };
+        let sealed = ring.sealed();
+        let fan_out = FanOut {
+            posted: sealed,
+            completed: sealed,
+            heartbeat: None,
+        };
+        let mut core = Self {
+            fan_outs: vec![fan_out; ring.identity().fan_outs.into()],
+            sequencer: Sequencer::new(ring, counters.clone()),
+            margin: margin.clamp(2, slots - 2),
+            heartbeats: HeartbeatSchedule::new(config.heartbeat, now),
+            subscribers: 0,
+            hold_off_us: 0,
+            stopped: false,
+            events: VecDeque::new(),
+            counters,
+        };
+        core.release_slots();
+        core
+    }
+
+    /// Publishes one message of a source: it is packed with others of that source, and sealed when
+    /// the next one does not fit or at [`Self::flush`].
+    ///
+    /// # Errors
+    /// [`PublishError`]: too large (counted, told in the stream), exhausted, or ended.
+    pub fn publish(
+        &mut self,
+        message: &RecordBatch,
+        source: SourceId,
+        position: SourcePosition,
+        now: Now,
+    ) -> Result<(), PublishError> {
+        self.make_room();
+        let sealed = self.sequencer.sealed();
+        let result = self.sequencer.publish(message, source, position, now.utc);
+        let too_large = matches!(result, Err(PublishError::TooLarge { .. }));
+        if too_large && self.events.len() < EVENTS_MAX {
+            self.events
+                .push_back(PublisherEvent::SourceLost { source, position });
+        }
+        self.after_sealing(sealed, now.monotonic);
+        result
+    }
+
+    /// Seals what was published: there is nothing more waiting (`last_of_burst`), or the caller
+    /// wants it out. Without anything open it does nothing.
+    #[inline]
+    pub fn flush(&mut self, now: Now, last_of_burst: bool) {
+        let sealed = self.sequencer.sealed();
+        self.sequencer.flush(now.utc, last_of_burst);
+        self.after_sealing(sealed, now.monotonic);
+    }
+
+    /// Tells of something in the stream, in order with what was published.
+    ///
+    /// # Errors
+    /// [`PublishError::Exhausted`] or [`PublishError::Ended`].
+    pub fn event(&mut self, event: &StreamEvent, now: Now) -> Result<Sequence, PublishError> {
+        self.make_room();
+        let sealed = self.sequencer.sealed();
+        let result = self.sequencer.event(event, now.utc);
+        self.after_sealing(sealed, now.monotonic);
+        result
+    }
+
+    /// Ends the session: seals END. Heartbeats go on, saying so, until [`Self::stop`].
+    ///
+    /// # Errors
+    /// [`PublishError::Ended`] when it was ended before.
+    pub fn end(&mut self, now: Now) -> Result<Sequence, PublishError> {
+        self.make_room();
+        let sealed = self.sequencer.sealed();
+        let result = self.sequencer.end(now.utc);
+        self.after_sealing(sealed, now.monotonic);
+        if result.is_ok() {
+            self.sequencer.ring_mut().set_state(PublisherState::Ended);
+        }
+        result
+    }
+
+    /// No heartbeats from here on: everyone has reached END, or the time to linger is over.
+    pub fn stop(&mut self) {
+        self.stopped = true;
+        for fan_out in &mut self.fan_outs {
+            fan_out.heartbeat = None;
+        }
+    }
+
+    /// A fan-out has handed the slots up to `up_to` to its transport. This is what counts as sent.
+    pub fn handle_posted(&mut self, fan_out: FanOutId, up_to: Sequence) {
+        let sealed = self.sequencer.sealed();
+        if let Some(state) = self.fan_outs.get_mut(usize::from(fan_out.0)) {
+            let up_to = up_to.min(sealed);
+            let count = up_to.since(state.posted);
+            if count > 0 {
+                state.posted = up_to;
+                self.counters.sent_datagrams.add(count);
+                self.sequencer.ring_mut().set_sent(fan_out, up_to);
+            }
+        }
+    }
+
+    /// A fan-out's transport no longer refers to the slots up to `up_to`: for one that copies,
+    /// together with [`Self::handle_posted`].
+    pub fn handle_completed(&mut self, fan_out: FanOutId, up_to: Sequence) {
+        if let Some(state) = self.fan_outs.get_mut(usize::from(fan_out.0)) {
+            state.completed = state.completed.max(up_to.min(state.posted));
+        }
+        self.release_slots();
+    }
+
+    /// Time has passed. Calling it too early or too often does nothing.
+    pub fn handle_timeout(&mut self, now: Now) {
+        if self.stopped {
+            return;
+        }
+        if let Some(next_interval) = self.heartbeats.handle_timeout(now.monotonic) {
+            self.sequencer.ring_mut().set_heartbeat_at(now.utc);
+            for fan_out in &mut self.fan_outs {
+                fan_out.heartbeat = Some(DueHeartbeat {
+                    at_utc: now.utc,
+                    next_interval,
+                });
+            }
+        }
+    }
+
+    /// What this fan-out should send next; `None`: nothing. Data goes before heartbeats. A driver
+    /// whose transport takes no more now just comes back later.
+    pub fn poll_transmit(&mut self, fan_out: FanOutId) -> Option<Transmit> {
+        let index = usize::from(fan_out.0);
+        let state = self.fan_outs.get(index)?;
+        if let Some(range) = SequenceRange::new(state.posted.next(), self.sequencer.sealed()) {
+            return Some(Transmit::Slots(range));
+        }
+        let (posted, due) = (state.posted, state.heartbeat?);
+        self.fan_outs[index].heartbeat = None;
+        self.counters.heartbeats.increment();
+        Some(Transmit::Heartbeat(self.heartbeat(posted, due)))
+    }
+
+    /// When to call [`Self::handle_timeout`]; `None` after [`Self::stop`].
+    #[must_use]
+    #[inline]
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        (!self.stopped).then(|| self.heartbeats.timeout())
+    }
+
+    /// What happened, oldest first. Call it after every input that can seal: a fan-out that was
+    /// reset must be flushed soon.
+    pub fn poll(&mut self) -> Option<PublisherEvent> {
+        self.events.pop_front()
+    }
+
+    /// How many subscribers there are, and how long they should wait before a first NACK; goes
+    /// out with the next heartbeat.
+    pub const fn set_group(&mut self, subscribers: u32, hold_off_us: u32) {
+        self.subscribers = subscribers;
+        self.hold_off_us = hold_off_us;
+    }
+
+    /// The venue's name of a source's session, kept in its checkpoint.
+    pub fn set_session(&mut self, source: SourceId, session: [u8; 16]) {
+        self.sequencer.set_session(source, session);
+    }
+
+    /// The datagram of a sealed slot, for sending it.
+    #[must_use]
+    #[inline]
+    pub fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
+        self.sequencer.ring().slot(sequence)
+    }
+
+    /// The ring: geometry, addresses of slots, readers.
+    #[must_use]
+    pub const fn ring(&self) -> &RingWriter {
+        self.sequencer.ring()
+    }
+
+    /// Whether a flush would seal something.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.sequencer.is_open()
+    }
+
+    /// Whether END was sealed.
+    #[must_use]
+    pub const fn is_ended(&self) -> bool {
+        self.sequencer.is_ended()
+    }
+
+    /// The last sequence sealed.
+    #[must_use]
+    pub const fn sealed(&self) -> Sequence {
+        self.sequencer.sealed()
+    }
+
+    /// The last sequence that this fan-out posted; [`Sequence::NONE`] for one that is not there.
+    #[must_use]
+    pub fn posted(&self, fan_out: FanOutId) -> Sequence {
+        let state = self.fan_outs.get(usize::from(fan_out.0));
+        state.map_or(Sequence::NONE, |state| state.posted)
+    }
+
+    fn heartbeat(&self, posted: Sequence, due: DueHeartbeat) -> [u8; HEARTBEAT_LEN] {
+        let ring = self.sequencer.ring();
+        let identity = ring.identity();
+        let body = Heartbeat {
+            next_interval_us: u32::try_from(due.next_interval.0.div_ceil(1_000))
+                .unwrap_or(u32::MAX)
+                .max(1),
+            hold_off_us: self.hold_off_us,
+            subscribers: self.subscribers,
+            state: if self.sequencer.is_ended() {
+                PublisherState::Ended
+            } else {
+                PublisherState::Live
+            },
+            config_hash: identity.config_hash,
+        }
+        .to_bytes();
+        let header = Header {
+            kind: Kind::Heartbeat,
+            channel: identity.channel,
+            count: 0,
+            epoch: identity.epoch,
+            sequence: posted,
+            first_record: ring.next_record_after(posted).unwrap_or(RecordNumber(0)),
+            source_position: SourcePosition(0),
+            sent_at: due.at_utc,
+            retained: ring.retained(posted),
+            source: SourceId(0),
+            payload_len: Heartbeat::LEN as u16,
+            flags: 0,
+            header_len: HEADER_LEN as u16,
+            relay: 0,
+        };
+        let crc = crc_of(&header.to_bytes(0), &body);
+        let mut bytes = [0; HEARTBEAT_LEN];
+        bytes[..HEADER_LEN].copy_from_slice(&header.to_bytes(crc));
+        bytes[HEADER_LEN..].copy_from_slice(&body);
+        bytes
+    }
+
+    /// Tears down the fan-outs that hold the ring until it is nearly full. One input seals two
+    /// datagrams at most (what was open, and an event), which is the least a margin can be.
+    fn make_room(&mut self) {
+        let sealed = self.sequencer.sealed();
+        let bound = self.sequencer.ring().geometry().slots() - self.margin;
+        for (index, state) in self.fan_outs.iter_mut().enumerate() {
+            if sealed.since(state.completed) < bound {
+                continue;
+            }
+            let fan_out = FanOutId(index as u8);
+            let skipped = SequenceRange::new(state.posted.next(), sealed);
+            self.counters
+                .skipped_datagrams
+                .add(skipped.map_or(0, SequenceRange::len));
+            self.counters.fan_out_resets.increment();
+            (state.posted, state.completed) = (sealed, sealed);
+            // What was skipped counts as sent, so that heartbeats make receivers ask for it.
+            self.sequencer.ring_mut().set_sent(fan_out, sealed);
+            // One event for each fan-out at most waits, however long nobody takes it.
+            let waiting = self.events.iter_mut().find_map(|event| match event {
+                PublisherEvent::FanOutReset {
+                    fan_out: waiting,
+                    skipped,
+                } if *waiting == fan_out => Some(skipped),
+                _ => None,
+            });
+            match (waiting, skipped) {
+                (Some(Some(before)), Some(now)) => before.last = now.last,
+                (Some(before), _) => *before = before.or(skipped),
+                (None, _) => {
+                    (self.events).push_back(PublisherEvent::FanOutReset { fan_out, skipped })
+                }
+            }
+        }
+        self.release_slots();
+    }
+
+    fn release_slots(&mut self) {
+        let completed = self.fan_outs.iter().map(|f| f.completed).min();
+        let completed = completed.unwrap_or_else(|| self.sequencer.sealed());
+        self.sequencer.set_completed(completed);
+    }
+
+    #[inline]
+    fn after_sealing(&mut self, before: Sequence, now: Nanos) {
+        if self.sequencer.sealed() > before {
+            self.heartbeats.on_data(now);
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! One channel of a subscriber: takes datagrams from any line and from repair, believes only what
+//! the repair connection confirmed, and delivers each sequence once or declares it lost.
+//!
+//! Three files make it: this one takes things in; `asking.rs` asks for what is missing and hears
+//! the answers; `joining.rs` begins, and follows the publisher into another epoch. No I/O, no
+//! clock: time and the CRC's verdict are arguments (docs/PROTOCOL.md §5).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::control::NackClass;
+use crate::counters::ReceiverCounters;
+use crate::delivery::{Delivery, Event, Item, Via};
+use crate::gaps::{Gap, Gaps, Origin, Settled};
+use crate::lines::{LineChange, Lines};
+use crate::liveness::{Liveness, LivenessChange, LivenessLimits};
+use crate::loss::LossCause;
+use crate::nack::NackTimer;
+use crate::order::Order;
+use crate::receiver_config::ReceiverConfig;
+use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use crate::window::{Held, Window};
+use crate::wire::{CrcVerdict, Datagram, Heartbeat, Kind, PublisherState, relay_flags};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Receiver {
+    pub(crate) config: ReceiverConfig,
+    pub(crate) channel: ChannelId,
+    pub(crate) epoch: Epoch,
+    /// Slots of the publisher's ring: no honest datagram leaps further.
+    pub(crate) slots: u64,
+    /// The highest sequence known to have been sent.
+    pub(crate) heard: Sequence,
+    /// The highest floor heard: nothing below it can be had any more.
+    pub(crate) floor: Sequence,
+    pub(crate) gaps: Gaps,
+    pub(crate) order: Order,
+    pub(crate) lines: Lines,
+    pub(crate) liveness: Liveness,
+    pub(crate) nack: NackTimer,
+    /// When the repair path last gave an answer.
+    pub(crate) answered_at: Nanos,
+    /// Delivering beyond this sequence means being live; `None` when that was told.
+    pub(crate) live_after: Option<Sequence>,
+    /// Sequences whose content is in doubt; asked for once.
+    pub(crate) in_doubt: Vec<Sequence>,
+    /// Whether the repair connection is up.
+    pub(crate) link_up: bool,
+    /// When to tell progress next, and when it was told last.
+    pub(crate) progress_at: Nanos,
+    pub(crate) progress_told_at: Nanos,
+    /// The sequence of END, once the publisher said that it was sent.
+    pub(crate) end_at: Option<Sequence>,
+    /// Whether progress was told after END.
+    pub(crate) end_told: bool,
+    /// Set when the groups should be joined anew.
+    pub(crate) rejoin: bool,
+    pub(crate) rejoin_at: Nanos,
+    /// What happened outside the order of delivery, to be told with the next call.
+    pub(crate) events: VecDeque<Event>,
+    pub(crate) counters: Arc<ReceiverCounters>,
+}
+
+/// At most this many sequences are in doubt at a time; more say the same.
+const IN_DOUBT_MAX: usize = 64;
+
+impl Receiver {
+    /// A receiver for `channel`, whose publisher has a ring of `slots` slots of `slot_len` bytes
+    /// and sends on `lines` lines. It delivers nothing before it is welcomed.
+    #[must_use]
+    pub fn new(
+        config: ReceiverConfig,
+        channel: ChannelId,
+        (slots, slot_len): (u64, usize),
+        lines: usize,
+        seed: u64,
+        now: Nanos,
+        counters: Arc<ReceiverCounters>,
+    ) -> Self {
+        let window = Window::new(config.window_slots as usize, slot_len);
+        let limits = LivenessLimits {
+            stale_min: Nanos::from_us(config.stale_us.into()),
+            dead: Nanos::from_us(config.dead_us.into()),
+        };
+        Self {
+            config,
+            channel,
+            epoch: Epoch::NONE,
+            slots,
+            heard: Sequence::NONE,
+            floor: Sequence::NONE,
+            gaps: Gaps::default(),
+            order: Order::new(channel, window, config.delivery == Delivery::Arrival),
+            lines: Lines::new(lines, now),
+            liveness: Liveness::new(limits, now),
+            nack: NackTimer::new(Nanos::from_us(config.nack_retry_us.into()), seed),
+            answered_at: Nanos::ZERO,
+            live_after: None,
+            in_doubt: Vec::with_capacity(IN_DOUBT_MAX),
+            link_up: false,
+            progress_at: now,
+            progress_told_at: Nanos::ZERO,
+            end_at: None,
+            end_told: false,
+            rejoin: false,
+            rejoin_at: now,
+            events: VecDeque::with_capacity(64),
+            counters,
+        }
+    }
+
+    /// The channel.
+    #[must_use]
+    pub const fn channel(&self) -> ChannelId {
+        self.channel
+    }
+
+    /// The epoch followed.
+    #[must_use]
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// What has been counted.
+    #[must_use]
+    pub fn counters(&self) -> &Arc<ReceiverCounters> {
+        &self.counters
+    }
+
+    /// Whether everything up to END was delivered or declared lost.
+    #[must_use]
+    pub const fn ended(&self) -> bool {
+        self.order.ended()
+    }
+
+    /// The last sequence delivered or declared lost, and the highest heard of.
+    #[must_use]
+    pub const fn progress(&self) -> (Sequence, Sequence) {
+        (self.order.next().previous(), self.heard)
+    }
+
+    /// Takes a datagram, whose structure and CRC were checked, and delivers what can be.
+    #[inline]
+    pub fn handle_datagram(
+        &mut self,
+        now: Nanos,
+        via: Via,
+        datagram: &Datagram<'_>,
+        verdict: CrcVerdict,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let header = datagram.header();
+        let sequence = header.sequence;
+        self.counters.received_datagrams.increment();
+        self.counters
+            .received_bytes
+            .add(datagram.bytes().len() as u64);
+        if verdict == CrcVerdict::Bad {
+            return self.counters.corrupt_dropped.increment();
+        }
+        if header.channel != self.channel {
+            return self.counters.other_channel_dropped.increment();
+        }
+        if header.epoch != self.epoch {
+            return self.doubt_epoch(header.epoch, now);
+        }
+        if sequence.since(self.heard.max(self.order.next())) > self.slots {
+            self.counters.leap_dropped.increment();
+            return self.ask_status_soon(now);
+        }
+        if let Via::Line(line) = via {
+            if let Some(change) = self.lines.heard(line, sequence, now) {
+                self.note_line(change);
+            }
+            if let Some(change) = self.liveness.heard_multicast(now) {
+                self.note_liveness(change);
+            }
+        }
+        if let Some(oldest) = header.oldest() {
+            self.floor = self.floor.max(oldest);
+        }
+        if header.kind == Kind::Heartbeat {
+            self.take_heartbeat(now, datagram);
+        } else {
+            self.take_sequenced(now, via, datagram, on);
+        }
+        self.settle(now, on);
+    }
+
+    /// Counts a datagram that could not even be read.
+    pub fn handle_malformed(&self) {
+        self.counters.received_datagrams.increment();
+        self.counters.malformed_dropped.increment();
+    }
+
+    /// Counts a datagram from an address that neither WELCOME nor the config named.
+    pub fn handle_stranger(&self) {
+        self.counters.received_datagrams.increment();
+        self.counters.stranger_dropped.increment();
+    }
+
+    /// Tells what happened outside the order of delivery, and declares lost what the clock says.
+    /// Calling it early or twice does nothing.
+    pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+        while let Some(change) = self.liveness.check(now) {
+            self.note_liveness(change);
+            if change == LivenessChange::Dead && !self.link_up {
+                self.lose(ALL, LossCause::PublisherDead);
+                self.order.advance(&self.counters, on);
+                self.order.give_up_pending(&self.counters, on);
+            }
+        }
+        let silence = Nanos::from_us(self.config.line_silence_us.into());
+        while let Some(change) = self.lines.check(now, silence) {
+            self.note_line(change);
+        }
+        if self.liveness.is_stale() && !self.ended() && now >= self.rejoin_at && self.link_up {
+            self.rejoin = true;
+            self.rejoin_at = now.after(REJOIN_EVERY);
+        }
+        self.give_up_overdue(now);
+        self.order.advance(&self.counters, on);
+        self.settle(now, on);
+    }
+
+    /// When [`Receiver::handle_timeout`] or [`Receiver::collect_asks`] has something to do if
+    /// nothing comes until then.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Nanos {
+        let mut at = self.progress_at.min(self.liveness.next_check());
+        if self.lines.count() > 1 || self.liveness.is_stale() {
+            at = at.min(self.rejoin_at.max(self.progress_at));
+        }
+        if let Some(gap) = self.gaps.first()
+            && let Some(wait) = self.patience()
+        {
+            at = at.min(gap.found_at.after(wait));
+        }
+        at.min(self.next_ask())
+    }
+
+    /// Tells events that wait to be told.
+    pub fn drain_events(&mut self, on: &mut impl FnMut(Item<'_>)) {
+        while let Some(event) = self.events.pop_front() {
+            on(Item::Event(&self.order.position(), &event));
+        }
+    }
+
+    /// Whether the groups should be joined anew; tells it once.
+    pub const fn take_rejoin(&mut self) -> bool {
+        std::mem::replace(&mut self.rejoin, false)
+    }
+
+    /// Declares everything that is still open lost: the application leaves, or the publisher is
+    /// gone for good.
+    pub fn close(&mut self, cause: LossCause, on: &mut impl FnMut(Item<'_>)) {
+        self.lose(ALL, cause);
+        self.order.advance(&self.counters, on);
+        self.order.give_up_pending(&self.counters, on);
+        self.drain_events(on);
+    }
+
+    fn take_heartbeat(&mut self, now: Nanos, datagram: &Datagram<'_>) {
+        let header = datagram.header();
+        let Some(heartbeat) = Heartbeat::parse(datagram.payload()) else {
+            return self.counters.malformed_dropped.increment();
+        };
+        self.counters.heartbeats.increment();
+        self.liveness
+            .announced(Nanos::from_us(heartbeat.next_interval_us.into()));
+        self.nack
+            .advise_hold_off(Nanos::from_us(heartbeat.hold_off_us.into()));
+        self.note_heard(header.sequence, now, Origin::Live);
+        self.order
+            .note_fact(header.sequence.next(), header.first_record);
+        if heartbeat.state == PublisherState::Ended {
+            self.end_at = Some(header.sequence);
+        }
+    }
+
+    #[inline]
+    fn take_sequenced(
+        &mut self,
+        now: Nanos,
+        via: Via,
+        datagram: &Datagram<'_>,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let header = datagram.header();
+        let sequence = header.sequence;
+        let repaired_copy = header.relay & relay_flags::RETRANSMITTED != 0;
+        if via == Via::Repair {
+            self.answered_at = now;
+            self.counters.repairs_received.increment();
+        } else if repaired_copy {
+            self.counters.multicast_repairs_received.increment();
+        }
+        let mut held = Held {
+            sequence,
+            first_record: header.first_record,
+            count: header.count,
+            crc: datagram.crc(),
+            via,
+            received_at: now,
+            missing_for: Nanos::ZERO,
+        };
+        if sequence >= self.order.beyond() {
+            self.note_heard(sequence, now, Origin::Live);
+            return self.counters.window_full_dropped.increment();
+        }
+        if sequence > self.heard {
+            self.note_heard(sequence.previous(), now, Origin::Live);
+            self.heard = sequence;
+        } else if let Some((gap, settled)) = self.gaps.fill(sequence) {
+            if gap.origin == Origin::Live {
+                self.counters.gaps_recovered.increment();
+                // At least one nanosecond: zero says that it was never missing.
+                held.missing_for = now.since(gap.found_at).max(Nanos(1));
+            } else {
+                self.counters.history_received.increment();
+            }
+            if gap.tries == 1
+                && gap.class == NackClass::Repair
+                && (repaired_copy || via == Via::Repair)
+            {
+                self.nack.measured(now.since(gap.asked_at));
+            }
+            self.note_settled(settled, now);
+        } else {
+            return self.take_again(&held, datagram);
+        }
+        if datagram.bytes().len() > self.order.window().slot_len() {
+            // Longer than the slot size of WELCOME: no repair will bring anything else.
+            self.counters.malformed_dropped.increment();
+            self.order
+                .lose(SequenceRange::one(sequence), LossCause::Unreadable);
+            self.order.advance(&self.counters, on);
+        } else {
+            self.order.offer(datagram, held, &self.counters, on);
+        }
+    }
+
+    /// A datagram that is not missing: a duplicate, one that comes too late, or an impostor's.
+    #[cold]
+    fn take_again(&mut self, held: &Held, datagram: &Datagram<'_>) {
+        let sequence = held.sequence;
+        match self.order.window().seen(sequence) {
+            Some((seen, delivered)) if seen.crc != held.crc => {
+                self.counters.fencing_violations.increment();
+                let decided = held.via == Via::Repair;
+                if decided && !delivered {
+                    self.order.replace_waiting(*held, datagram.bytes());
+                } else if !decided
+                    && self.in_doubt.len() < IN_DOUBT_MAX
+                    && !self.in_doubt.contains(&sequence)
+                {
+                    self.in_doubt.push(sequence);
+                }
+                let wrong_one_delivered = decided && delivered;
+                self.events.push_back(Event::FencingViolation {
+                    sequence,
+                    wrong_one_delivered,
+                });
+            }
+            Some(_) => self.counters.duplicates.increment(),
+            // Not remembered: declared lost lately, or longer ago than the window remembers.
+            None if sequence.plus(self.order.window().span()) > self.order.next() => {
+                self.counters.late_dropped.increment();
+            }
+            None => self.counters.duplicates.increment(),
+        }
+    }
+
+    #[cold]
+    fn doubt_epoch(&mut self, epoch: Epoch, now: Nanos) {
+        if epoch < self.epoch {
+            self.counters.old_epoch_dropped.increment();
+        } else {
+            self.counters.unknown_epoch_dropped.increment();
+            self.ask_status_soon(now);
+        }
+    }
+
+    /// Notes that everything up to `last` has been sent: what was not heard of is missing.
+    pub(crate) fn note_heard(&mut self, last: Sequence, now: Nanos, origin: Origin) {
+        let Some(range) = SequenceRange::new(self.heard.next(), last) else {
+            return;
+        };
+        if last <= self.heard {
+            return;
+        }
+        self.heard = last;
+        let too_big = range.len() > u64::from(self.config.burst_max);
+        let class = if too_big || origin == Origin::History {
+            NackClass::Replay
+        } else {
+            NackClass::Repair
+        };
+        if origin == Origin::Live {
+            self.counters.gaps_detected.add(range.len());
+            self.counters.gap_episodes.increment();
+        } else {
+            self.counters.history_wanted.add(range.len());
+        }
+        let grace = Nanos::from_us(self.config.reorder_grace_us.into());
+        let ask_at = now.after(grace).after(self.nack.first());
+        self.gaps.found(range, now, ask_at, class, origin);
+        if too_big && origin == Origin::Live && self.config.delivery != Delivery::Ordered {
+            // Who asked for low latency would rather lose the burst than replay it.
+            self.lose(range, LossCause::Burst);
+        }
+    }
+
+    /// Declares what is missing of `range` lost.
+    pub(crate) fn lose(&mut self, range: SequenceRange, cause: LossCause) {
+        let (order, counters) = (&mut self.order, &self.counters);
+        self.gaps.lose(range, |part, origin, _| {
+            match origin {
+                Origin::Live => counters.gaps_lost.add(part.len()),
+                Origin::History => counters.history_lost.add(part.len()),
+            }
+            order.lose(part, cause);
+        });
+    }
+
+    /// How long a gap may stay open at all, if there is a limit.
+    const fn patience(&self) -> Option<Nanos> {
+        match self.config.delivery {
+            Delivery::OrderedWithin(deadline) if self.config.repair => Some(deadline),
+            _ if !self.config.repair => Some(Nanos::from_us(self.config.unrepaired_wait_us as u64)),
+            _ => None,
+        }
+    }
+
+    fn give_up_overdue(&mut self, now: Nanos) {
+        let Some(wait) = self.patience() else { return };
+        let cause = if self.config.repair {
+            LossCause::Deadline
+        } else {
+            LossCause::RepairOff
+        };
+        // A joiner's history has no deadline: it is awaited as long as repair is on at all.
+        let overdue = |gap: &&Gap| {
+            now >= gap.found_at.after(wait)
+                && (gap.origin == Origin::Live || cause == LossCause::RepairOff)
+        };
+        loop {
+            let first = self.gaps.iter().find(overdue).map(|gap| gap.range);
+            let Some(range) = first else { break };
+            self.lose(range, cause);
+        }
+    }
+
+    fn note_settled(&mut self, settled: Option<Settled>, now: Nanos) {
+        if let Some(settled) = settled
+            && settled.recovered > 0
+            && settled.origin == Origin::Live
+        {
+            self.events.push_back(Event::GapRecovered {
+                first: settled.first,
+                sequences: settled.recovered,
+                took: now.since(settled.found_at),
+            });
+        }
+    }
+
+    fn note_line(&mut self, change: LineChange) {
+        self.events.push_back(match change {
+            LineChange::Down(line) => {
+                self.counters.line_down.increment();
+                Event::LineDown(line)
+            }
+            LineChange::Up(line) => Event::LineUp(line),
+        });
+    }
+
+    pub(crate) fn note_liveness(&mut self, change: LivenessChange) {
+        self.events.push_back(match change {
+            LivenessChange::Stale if self.ended() => return,
+            LivenessChange::Dead if self.ended() => return,
+            LivenessChange::Fresh if self.ended() => return,
+            LivenessChange::Stale => {
+                // Find out at once whether the publisher is gone, or only its multicast.
+                self.progress_at = Nanos::ZERO;
+                Event::Stale
+            }
+            LivenessChange::Fresh => Event::Fresh,
+            LivenessChange::MulticastLost => {
+                self.counters.multicast_lost.increment();
+                Event::MulticastLost
+            }
+            LivenessChange::MulticastRestored => Event::MulticastRestored,
+            LivenessChange::Dead => Event::PublisherDead,
+        });
+    }
+
+    /// After every input: what follows from the new state.
+    #[inline]
+    fn settle(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+        self.counters.gaps_open.set(self.gaps.open(Origin::Live));
+        self.counters
+            .history_open
+            .set(self.gaps.open(Origin::History));
+        if let Some(after) = self.live_after
+            && self.order.next() > after
+        {
+            self.live_after = None;
+            on(Item::Event(&self.order.position(), &Event::Live));
+        }
+        if !self.events.is_empty() {
+            self.drain_events(on);
+        }
+        if self.end_at.is_some_and(|end| self.order.next() > end) {
+            // END itself was lost for good: the publisher's word stands for it.
+            self.order.end_without_datagram(on);
+        }
+        if self.order.ended() && !self.end_told {
+            // The publisher lingers until it knows that we have everything.
+            self.end_told = true;
+            self.progress_at = now;
+        }
+    }
+}
+
+/// Every sequence there is.
+pub(crate) const ALL: SequenceRange = SequenceRange {
+    first: Sequence(0),
+    last: Sequence(u64::MAX),
+};
+const REJOIN_EVERY: Nanos = Nanos::from_ms(200);

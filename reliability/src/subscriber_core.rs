@@ -1,0 +1,549 @@
+//! The subscriber's core: the connection to the publisher, and one [`Receiver`] per channel. It
+//! only routes; every rule lives in the file that is named after it.
+//!
+//! Five verbs, as with any sans-I/O core: `handle_*` takes an input (and delivers through the
+//! closure), `poll_action` and `poll_transmit` give what the driver must do, `poll_timeout` says
+//! when [`SubscriberCore::handle_timeout`] is due. After any input, poll until nothing comes.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::asking::{Asks, PathHealth};
+use crate::control::{
+    ChannelName, ChannelOffer, FanOutOffer, Join, JoinChannel, Message, NACK_RANGES_MAX, NackClass,
+    Purpose, Rejected, Welcome,
+};
+use crate::counters::ReceiverCounters;
+use crate::delivery::{Item, LineId, LinkDownReason, Start, Via};
+use crate::link::{Link, LinkTimers};
+use crate::loss::LossCause;
+use crate::receiver::Receiver;
+use crate::receiver_config::ReceiverConfig;
+use crate::units::{ChannelId, Nanos, SequenceRange};
+use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
+
+/// The two connections to a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Path {
+    /// JOIN, NACKs, progress.
+    Repair,
+    /// History, so that no repair waits behind it.
+    Replay,
+}
+
+/// A channel to follow.
+#[derive(Clone, Debug)]
+pub struct ChannelWanted {
+    /// Which.
+    pub channel: ChannelName,
+    /// From where.
+    pub start: Start,
+    /// How.
+    pub config: ReceiverConfig,
+    /// How many lines the driver listens on, where that is not what the publisher offers.
+    pub lines: Option<usize>,
+}
+
+/// What a core follows, and as whom.
+#[derive(Clone, Debug)]
+pub struct SubscriberSettings {
+    /// For the publisher's logs and metrics.
+    pub name: String,
+    /// The channels.
+    pub channels: Vec<ChannelWanted>,
+    /// Times of the connections.
+    pub link: LinkTimers,
+    /// Decides everything random.
+    pub seed: u64,
+}
+
+/// What the driver must do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Begin to connect; answer with `handle_connected` or `handle_disconnected`.
+    Connect(Path),
+    /// Close the connection; no answer is expected.
+    Disconnect(Path),
+    /// Listen to this channel from now on, by one of its fan-outs. Comes again with each WELCOME,
+    /// and may then differ.
+    Listen(ChannelOffer),
+    /// Leave the channel's groups and join them anew.
+    Rejoin(ChannelId),
+    /// The publisher rejected our JOIN; it is tried again unless `retry_after_ms` is 0.
+    Rejected(Rejected),
+}
+
+/// Longest slot that a WELCOME may announce, in bytes.
+const SLOT_LEN_MAX: u32 = 65_536;
+/// A replay connection that nothing uses is closed after this.
+const REPLAY_IDLE: Nanos = Nanos::from_secs(2);
+/// After this many failed attempts history is asked for on the repair connection.
+const REPLAY_ATTEMPTS_MAX: u32 = 3;
+
+struct Entry {
+    wanted: ChannelWanted,
+    counters: Arc<ReceiverCounters>,
+    receiver: Option<Receiver>,
+}
+
+/// See the module.
+pub struct SubscriberCore {
+    name: String,
+    seed: u64,
+    entries: Vec<Entry>,
+    repair: Link,
+    replay: Link,
+    replay_failures: u32,
+    replay_used_at: Nanos,
+    session: u64,
+    actions: VecDeque<Action>,
+    /// Frames that wait for their connection to be taken by the driver.
+    out_repair: Vec<u8>,
+    out_replay: Vec<u8>,
+    asks: Asks,
+}
+
+impl SubscriberCore {
+    /// A core that will connect as soon as it is polled.
+    #[must_use]
+    pub fn new(settings: SubscriberSettings, now: Nanos) -> Self {
+        let entries = settings.channels.into_iter().map(|wanted| Entry {
+            wanted,
+            counters: Arc::default(),
+            receiver: None,
+        });
+        let mut core = Self {
+            name: settings.name,
+            seed: settings.seed,
+            entries: entries.collect(),
+            repair: Link::new(settings.link, settings.seed),
+            replay: Link::new(settings.link, settings.seed ^ u64::MAX),
+            replay_failures: 0,
+            replay_used_at: now,
+            session: 0,
+            actions: VecDeque::new(),
+            out_repair: Vec::new(),
+            out_replay: Vec::new(),
+            asks: Asks::default(),
+        };
+        core.repair.want(now);
+        core
+    }
+
+    /// Bytes that came by multicast on a line of `channel`, from an address that was announced.
+    #[inline]
+    pub fn handle_received(
+        &mut self,
+        now: Nanos,
+        channel: ChannelId,
+        line: LineId,
+        bytes: &[u8],
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let Some(receiver) = self.receiver_mut(channel) else {
+            return;
+        };
+        match Datagram::parse(bytes) {
+            Ok(datagram) => {
+                let verdict = datagram.verdict();
+                receiver.handle_datagram(now, Via::Line(line), &datagram, verdict, on);
+            }
+            Err(_) => receiver.handle_malformed(),
+        }
+    }
+
+    /// As [`SubscriberCore::handle_received`], with the verdict as an input: how a recorded run is
+    /// fed to the core again.
+    pub fn handle_datagram(
+        &mut self,
+        now: Nanos,
+        channel: ChannelId,
+        via: Via,
+        datagram: &Datagram<'_>,
+        verdict: CrcVerdict,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        if let Some(receiver) = self.receiver_mut(channel) {
+            receiver.handle_datagram(now, via, datagram, verdict, on);
+        }
+    }
+
+    /// A datagram came from an address that neither WELCOME nor the config names.
+    pub fn handle_stranger(&mut self, channel: ChannelId) {
+        if let Some(receiver) = self.receiver_mut(channel) {
+            receiver.handle_stranger();
+        }
+    }
+
+    /// A connection is established.
+    pub fn handle_connected(&mut self, now: Nanos, path: Path) {
+        let (link, _) = self.link_mut(path);
+        link.connected(now);
+        let purpose = match path {
+            Path::Repair => Purpose::Repair,
+            Path::Replay => Purpose::Replay {
+                session: self.session,
+            },
+        };
+        let channels = match path {
+            Path::Repair => self.entries.iter().map(Entry::join).collect(),
+            Path::Replay => Vec::new(),
+        };
+        let join = Message::Join(Join {
+            name: self.name.clone(),
+            wire_versions: vec![WIRE_VERSION],
+            purpose,
+            channels,
+        });
+        // Before whatever waits already.
+        let (_, out) = self.link_mut(path);
+        let waiting = std::mem::take(out);
+        join.write(ChannelId(0), out);
+        out.extend(waiting);
+    }
+
+    /// A connection could not be established, or is over.
+    pub fn handle_disconnected(
+        &mut self,
+        now: Nanos,
+        path: Path,
+        reason: LinkDownReason,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let (link, out) = self.link_mut(path);
+        link.failed(now);
+        out.clear();
+        match path {
+            Path::Repair => {
+                for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+                    receiver.handle_link_down(reason);
+                    receiver.drain_events(on);
+                }
+                // The session is over with its connection, and so is its replay.
+                if self.replay.is_wanted() {
+                    self.replay.stop();
+                    self.out_replay.clear();
+                    self.actions.push_back(Action::Disconnect(Path::Replay));
+                }
+            }
+            Path::Replay => {
+                self.replay_failures += 1;
+                for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+                    receiver.handle_replay_down(now);
+                }
+            }
+        }
+    }
+
+    /// A control message came.
+    pub fn handle_message(
+        &mut self,
+        now: Nanos,
+        path: Path,
+        channel: ChannelId,
+        message: &Message<'_>,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        match message {
+            Message::Welcome(welcome) if path == Path::Repair => self.welcomed(now, welcome, on),
+            Message::Welcome(_) => {
+                self.replay.up(now);
+                self.replay_failures = 0;
+            }
+            Message::Rejected(rejected) => {
+                let wait = Nanos::from_ms(rejected.retry_after_ms);
+                let (link, _) = self.link_mut(path);
+                link.rejected(now, wait);
+                self.actions.push_back(Action::Disconnect(path));
+                if path == Path::Repair {
+                    self.actions.push_back(Action::Rejected(rejected.clone()));
+                }
+                self.handle_disconnected(now, path, LinkDownReason::Rejected, on);
+            }
+            Message::Datagram(bytes) => {
+                let Some(receiver) = self.receiver_mut(channel) else {
+                    return;
+                };
+                match Datagram::parse(bytes) {
+                    Ok(datagram) => {
+                        let verdict = datagram.verdict();
+                        receiver.handle_datagram(now, Via::Repair, &datagram, verdict, on);
+                    }
+                    Err(_) => receiver.handle_malformed(),
+                }
+                if path == Path::Replay {
+                    self.replay_used_at = now;
+                }
+            }
+            Message::Refused(refused) => {
+                if let Some(receiver) = self.receiver_mut(channel) {
+                    receiver.handle_refused(now, refused, on);
+                }
+            }
+            Message::Status(status) => {
+                let Some(receiver) = self.receiver_mut(channel) else {
+                    return;
+                };
+                if status.epoch > receiver.epoch() {
+                    // Its WELCOME says all that has changed with the epoch.
+                    self.break_off(now, Path::Repair, LinkDownReason::Closed, on);
+                } else {
+                    receiver.handle_status(now, status, on);
+                }
+            }
+            // These are ours to send; a peer that sends them is no publisher.
+            Message::Join(_) | Message::Nack { .. } | Message::Progress(_) | Message::Leave => {
+                self.break_off(now, path, LinkDownReason::Protocol, on);
+            }
+        }
+    }
+
+    /// The clock reached [`SubscriberCore::poll_timeout`]. Calling it early or twice is harmless.
+    pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+        for path in [Path::Repair, Path::Replay] {
+            let (link, _) = self.link_mut(path);
+            if link.is_late(now) {
+                self.break_off(now, path, LinkDownReason::Unreachable, on);
+            }
+            let (link, _) = self.link_mut(path);
+            if link.start_if_due(now) {
+                self.actions.push_back(Action::Connect(path));
+            }
+        }
+        if self.replay.is_up() && now.since(self.replay_used_at) > REPLAY_IDLE {
+            self.replay.stop();
+            self.actions.push_back(Action::Disconnect(Path::Replay));
+        }
+        for receiver in self
+            .entries
+            .iter_mut()
+            .filter_map(|entry| entry.receiver.as_mut())
+        {
+            receiver.handle_timeout(now, on);
+            if receiver.take_rejoin() {
+                self.actions.push_back(Action::Rejoin(receiver.channel()));
+            }
+        }
+    }
+
+    /// When something is to be done if nothing comes until then.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Nanos {
+        let links = self.repair.next_due().min(self.replay.next_due());
+        let idle = if self.replay.is_up() {
+            self.replay_used_at.after(REPLAY_IDLE).after(Nanos(1))
+        } else {
+            Nanos::MAX
+        };
+        let receivers = self
+            .entries
+            .iter()
+            .filter_map(|entry| entry.receiver.as_ref());
+        receivers
+            .map(Receiver::poll_timeout)
+            .fold(links.min(idle), Nanos::min)
+    }
+
+    /// The next thing the driver must do.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// Appends frames to send to `out` and tells on which connection; `None` when there is nothing.
+    pub fn poll_transmit(
+        &mut self,
+        now: Nanos,
+        out: &mut Vec<u8>,
+        on: &mut impl FnMut(Item<'_>),
+    ) -> Option<Path> {
+        self.ask(now, on);
+        for path in [Path::Repair, Path::Replay] {
+            let (link, waiting) = self.link_mut(path);
+            if link.is_connected() && !waiting.is_empty() {
+                out.append(waiting);
+                return Some(path);
+            }
+        }
+        None
+    }
+
+    /// Says good-bye: LEAVE is queued, and what is still open is declared lost with `cause`.
+    pub fn leave(&mut self, cause: LossCause, on: &mut impl FnMut(Item<'_>)) {
+        for receiver in self
+            .entries
+            .iter_mut()
+            .filter_map(|entry| entry.receiver.as_mut())
+        {
+            receiver.close(cause, on);
+        }
+        Message::Leave.write(ChannelId(0), &mut self.out_repair);
+    }
+
+    /// The receivers of all channels that have been welcomed.
+    pub fn receivers(&self) -> impl Iterator<Item = &Receiver> {
+        self.entries
+            .iter()
+            .filter_map(|entry| entry.receiver.as_ref())
+    }
+
+    /// The counters of each channel wanted, in the order of the settings.
+    pub fn counters(&self) -> impl Iterator<Item = &Arc<ReceiverCounters>> {
+        self.entries.iter().map(|entry| &entry.counters)
+    }
+
+    /// Whether every channel has delivered END.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.entries
+            .iter()
+            .all(|entry| entry.receiver.as_ref().is_some_and(Receiver::ended))
+    }
+
+    /// Whether the repair connection is up.
+    #[must_use]
+    pub const fn is_joined(&self) -> bool {
+        self.repair.is_up()
+    }
+
+    fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut impl FnMut(Item<'_>)) {
+        let fits = welcome.wire_version == WIRE_VERSION
+            && welcome.channels.len() == self.entries.len()
+            && welcome
+                .channels
+                .iter()
+                .all(|offer| (64..=SLOT_LEN_MAX).contains(&offer.slot_len) && offer.slots > 0);
+        if !fits {
+            return self.break_off(now, Path::Repair, LinkDownReason::Protocol, on);
+        }
+        self.repair.up(now);
+        self.session = welcome.session;
+        for (entry, offer) in self.entries.iter_mut().zip(&welcome.channels) {
+            let lines = entry.wanted.lines.unwrap_or_else(|| offered_lines(offer));
+            let seed = self.seed ^ (u64::from(offer.channel.0) << 32);
+            let receiver = entry.receiver.get_or_insert_with(|| {
+                let ring = (offer.slots, offer.slot_len as usize);
+                let counters = Arc::clone(&entry.counters);
+                Receiver::new(
+                    entry.wanted.config,
+                    offer.channel,
+                    ring,
+                    lines,
+                    seed,
+                    now,
+                    counters,
+                )
+            });
+            self.actions.push_back(Action::Listen(offer.clone()));
+            receiver.handle_welcome(now, offer, entry.wanted.start, on);
+        }
+    }
+
+    /// Gives a connection up from our side.
+    fn break_off(
+        &mut self,
+        now: Nanos,
+        path: Path,
+        reason: LinkDownReason,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        self.actions.push_back(Action::Disconnect(path));
+        self.handle_disconnected(now, path, reason, on);
+    }
+
+    /// Turns what the receivers want to know into frames.
+    fn ask(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+        if !self.repair.is_up() {
+            return;
+        }
+        let mut exhausted = false;
+        let replay_path = if self.replay_failures < REPLAY_ATTEMPTS_MAX {
+            Path::Replay
+        } else {
+            Path::Repair
+        };
+        for entry in &mut self.entries {
+            let Some(receiver) = entry.receiver.as_mut() else {
+                continue;
+            };
+            let (channel, epoch) = (receiver.channel(), receiver.epoch());
+            if let Some(progress) = receiver.take_progress(now) {
+                Message::Progress(progress).write(channel, &mut self.out_repair);
+            }
+            self.asks.repair.clear();
+            self.asks.replay.clear();
+            exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
+            let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
+                for ranges in ranges.chunks(NACK_RANGES_MAX) {
+                    entry.counters.nacks_sent.increment();
+                    Message::Nack {
+                        epoch,
+                        class,
+                        ranges: ranges.to_vec(),
+                    }
+                    .write(channel, out);
+                }
+            };
+            nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
+            if !self.asks.replay.is_empty() {
+                let out = match replay_path {
+                    Path::Replay => {
+                        self.replay_used_at = now;
+                        self.replay.want(now);
+                        &mut self.out_replay
+                    }
+                    Path::Repair => &mut self.out_repair,
+                };
+                nack(NackClass::Replay, &self.asks.replay, out);
+            }
+        }
+        if self.replay.start_if_due(now) {
+            self.actions.push_back(Action::Connect(Path::Replay));
+        }
+        if exhausted {
+            self.break_off(now, Path::Repair, LinkDownReason::Unanswered, on);
+        }
+    }
+
+    #[inline]
+    fn receiver_mut(&mut self, channel: ChannelId) -> Option<&mut Receiver> {
+        let mut receivers = self
+            .entries
+            .iter_mut()
+            .filter_map(|entry| entry.receiver.as_mut());
+        receivers.find(|receiver| receiver.channel() == channel)
+    }
+
+    const fn link_mut(&mut self, path: Path) -> (&mut Link, &mut Vec<u8>) {
+        match path {
+            Path::Repair => (&mut self.repair, &mut self.out_repair),
+            Path::Replay => (&mut self.replay, &mut self.out_replay),
+        }
+    }
+}
+
+impl Entry {
+    /// What JOIN asks for: where we are if we have begun, else where we want to begin.
+    fn join(&self) -> JoinChannel {
+        let channel = self.wanted.channel.clone();
+        match &self.receiver {
+            Some(receiver) => JoinChannel {
+                channel,
+                start: Start::At(receiver.epoch(), receiver.progress().0.next()),
+                confirmed_epoch: receiver.epoch(),
+            },
+            None => JoinChannel {
+                channel,
+                start: self.wanted.start,
+                confirmed_epoch: crate::units::Epoch::NONE,
+            },
+        }
+    }
+}
+
+fn offered_lines(offer: &ChannelOffer) -> usize {
+    let lines = offer.fan_outs.iter().map(|fan_out| match fan_out {
+        FanOutOffer::Udp { lines } => lines.len(),
+        FanOutOffer::Unknown => 0,
+    });
+    lines.max().unwrap_or(1)
+}

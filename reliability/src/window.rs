@@ -1,0 +1,222 @@
+//! The window: datagrams that came before their turn, held until the ones before them are
+//! settled; and a memory of what was already delivered, to tell duplicates and impostors.
+//!
+//! Fixed size, allocated once. Sequence s lives at `s & mask`, so a window of W sequences holds
+//! any run of W in flight; what lies beyond is the caller's to drop and repair later.
+
+use crate::delivery::Via;
+use crate::record::{words_as_bytes, words_as_bytes_mut};
+use crate::units::{Nanos, RecordNumber, Sequence};
+
+/// What is remembered of a datagram beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// Its number.
+    pub sequence: Sequence,
+    /// Number of its first record.
+    pub first_record: RecordNumber,
+    /// How many records it carries.
+    pub count: u16,
+    /// Its CRC: the identity of its content.
+    pub crc: u32,
+    /// How it came.
+    pub via: Via,
+    /// When it came.
+    pub received_at: Nanos,
+    /// How long it had been missing before.
+    pub missing_for: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    held: Held,
+    len: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Empty,
+    /// Bytes are here, waiting for their turn.
+    Waiting,
+    /// Handed to the application; only the identity is kept.
+    Delivered,
+}
+
+const EMPTY: Entry = Entry {
+    held: Held {
+        sequence: Sequence::NONE,
+        first_record: RecordNumber(0),
+        count: 0,
+        crc: 0,
+        via: Via::Repair,
+        received_at: Nanos::ZERO,
+        missing_for: Nanos::ZERO,
+    },
+    len: 0,
+    state: State::Empty,
+};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Window {
+    entries: Box<[Entry]>,
+    words: Box<[u64]>,
+    slot_words: usize,
+    waiting: usize,
+}
+
+impl Window {
+    /// A window of `slots` (a power of two) datagrams of at most `slot_len` bytes each.
+    #[must_use]
+    pub fn new(slots: usize, slot_len: usize) -> Self {
+        let slots = slots.next_power_of_two();
+        let slot_words = slot_len.div_ceil(8);
+        Self {
+            entries: vec![EMPTY; slots].into(),
+            words: vec![0; slots * slot_words].into(),
+            slot_words,
+            waiting: 0,
+        }
+    }
+
+    /// How many sequences it spans.
+    #[must_use]
+    pub const fn span(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// The longest datagram it can hold, in bytes.
+    #[must_use]
+    pub const fn slot_len(&self) -> usize {
+        self.slot_words * 8
+    }
+
+    /// How many datagrams wait for their turn.
+    #[must_use]
+    pub const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Keeps a copy of a datagram until its turn. It must fit a slot, and its sequence must lie
+    /// within one span of the next one to deliver.
+    pub fn hold(&mut self, held: Held, bytes: &[u8]) {
+        let at = self.index(held.sequence);
+        let slot = &mut self.words[at * self.slot_words..(at + 1) * self.slot_words];
+        let slot = words_as_bytes_mut(slot);
+        let len = bytes.len().min(slot.len());
+        slot[..len].copy_from_slice(&bytes[..len]);
+        self.waiting += usize::from(self.entries[at].state != State::Waiting);
+        self.entries[at] = Entry {
+            held,
+            len: len as u32,
+            state: State::Waiting,
+        };
+    }
+
+    /// Remembers a datagram that was handed to the application at once.
+    #[inline]
+    pub fn delivered(&mut self, held: Held) {
+        let at = self.index(held.sequence);
+        self.entries[at] = Entry {
+            held,
+            len: 0,
+            state: State::Delivered,
+        };
+    }
+
+    /// The datagram that waits under this number.
+    #[must_use]
+    pub fn waiting_at(&self, sequence: Sequence) -> Option<(&Held, &[u8])> {
+        let at = self.index(sequence);
+        let entry = &self.entries[at];
+        if entry.state != State::Waiting || entry.held.sequence != sequence {
+            return None;
+        }
+        let words = &self.words[at * self.slot_words..(at + 1) * self.slot_words];
+        Some((&entry.held, &words_as_bytes(words)[..entry.len as usize]))
+    }
+
+    /// Marks the datagram that waits under this number as handed over; its bytes are free.
+    pub fn release(&mut self, sequence: Sequence) {
+        let at = self.index(sequence);
+        let entry = &mut self.entries[at];
+        if entry.state == State::Waiting && entry.held.sequence == sequence {
+            entry.state = State::Delivered;
+            self.waiting -= 1;
+        }
+    }
+
+    /// What is remembered under this number, waiting or delivered.
+    #[must_use]
+    pub fn seen(&self, sequence: Sequence) -> Option<(&Held, bool)> {
+        let entry = &self.entries[self.index(sequence)];
+        (entry.state != State::Empty && entry.held.sequence == sequence)
+            .then_some((&entry.held, entry.state == State::Delivered))
+    }
+
+    /// Forgets everything, as at a change of epoch.
+    pub fn clear(&mut self) {
+        self.entries.fill(EMPTY);
+        self.waiting = 0;
+    }
+
+    const fn index(&self, sequence: Sequence) -> usize {
+        (sequence.0 as usize) & (self.entries.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(sequence: u64, crc: u32) -> Held {
+        Held {
+            sequence: Sequence(sequence),
+            crc,
+            ..EMPTY.held
+        }
+    }
+
+    #[test]
+    fn what_is_held_comes_back_once_and_is_remembered_after() {
+        let mut window = Window::new(8, 20);
+        window.hold(held(u64::MAX, 7), &[1, 2, 3]);
+        let (seen, bytes) = window.waiting_at(Sequence(u64::MAX)).unwrap();
+        assert_eq!((seen.crc, bytes), (7, &[1, 2, 3][..]));
+        assert_eq!(bytes.as_ptr().addr() % 8, 0);
+        window.release(Sequence(u64::MAX));
+        window.release(Sequence(u64::MAX));
+        assert!(window.waiting_at(Sequence(u64::MAX)).is_none());
+        assert_eq!(
+            window
+                .seen(Sequence(u64::MAX))
+                .map(|(h, done)| (h.crc, done)),
+            Some((7, true))
+        );
+        assert_eq!(window.waiting(), 0);
+    }
+
+    #[test]
+    fn a_number_one_span_away_is_not_taken_for_the_one_that_is_there() {
+        let mut window = Window::new(8, 16);
+        window.delivered(held(3, 1));
+        assert!(window.seen(Sequence(11)).is_none());
+        window.hold(held(11, 2), &[9; 16]);
+        assert!(window.seen(Sequence(3)).is_none());
+        assert!(window.waiting_at(Sequence(3)).is_none());
+        assert_eq!(window.waiting_at(Sequence(11)).unwrap().1, &[9; 16]);
+        window.clear();
+        assert!(window.seen(Sequence(11)).is_none());
+        assert_eq!(window.waiting(), 0);
+    }
+
+    #[test]
+    fn holding_a_sequence_again_replaces_its_content() {
+        let mut window = Window::new(4, 16);
+        window.hold(held(1, 1), &[1]);
+        window.hold(held(1, 2), &[2, 2]);
+        assert_eq!(window.waiting(), 1);
+        assert_eq!(window.waiting_at(Sequence(1)).unwrap().1, &[2, 2]);
+    }
+}

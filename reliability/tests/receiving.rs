@@ -1,0 +1,1083 @@
+//! What a subscriber's core does with everything a network and a publisher can do to it, in
+//! virtual time, against a publisher made of a list of datagrams.
+
+use std::collections::BTreeMap;
+
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tickcast_reliability::control::{
+    ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Status, Welcome,
+};
+use tickcast_reliability::counters::ReceiverCounters;
+use tickcast_reliability::delivery::{Delivery, Event, Item, LineId, LinkDownReason, Start};
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::loss::{Loss, LossCause};
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::record::{MboMsg, RecordBatch};
+use tickcast_reliability::subscriber_core::{
+    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+};
+use tickcast_reliability::units::{
+    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
+    SourcePosition,
+};
+use tickcast_reliability::wire::{
+    Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, crc_of, relay_flags,
+};
+
+const CHANNEL: ChannelId = ChannelId(7);
+const A: LineId = LineId(0);
+const B: LineId = LineId(1);
+
+/// A publisher made of the datagrams it has sent.
+struct Publisher {
+    epoch: Epoch,
+    sent: BTreeMap<u64, Vec<u8>>,
+    next: u64,
+    next_record: u64,
+    /// The oldest sequence it still answers for.
+    oldest: u64,
+    ended: bool,
+}
+
+impl Publisher {
+    fn new(epoch: u64, first: u64) -> Self {
+        let (sent, epoch) = (BTreeMap::new(), Epoch(epoch));
+        Self {
+            epoch,
+            sent,
+            next: first,
+            next_record: 1,
+            oldest: first,
+            ended: false,
+        }
+    }
+
+    fn header(&self, kind: Kind, count: u16, payload_len: usize) -> Header {
+        let sequence = if kind == Kind::Heartbeat {
+            self.next - 1
+        } else {
+            self.next
+        };
+        Header {
+            kind,
+            channel: CHANNEL,
+            count,
+            epoch: self.epoch,
+            sequence: Sequence(sequence),
+            first_record: RecordNumber(self.next_record),
+            source_position: SourcePosition(sequence),
+            sent_at: Nanos(1),
+            retained: u32::try_from(sequence + 1 - self.oldest).unwrap(),
+            source: SourceId(1),
+            payload_len: u16::try_from(payload_len).unwrap(),
+            flags: 0,
+            header_len: 64,
+            relay: 0,
+        }
+    }
+
+    fn seal(header: &Header, payload: &[u8]) -> Vec<u8> {
+        let crc = crc_of(&header.to_bytes(0), payload);
+        let mut bytes = header.to_bytes(crc).to_vec();
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    /// Sends `count` records in one datagram; each carries its own number.
+    fn publish(&mut self, count: u16) -> Vec<u8> {
+        let mut batch = RecordBatch::default();
+        for n in 0..u64::from(count) {
+            batch.push(&MboMsg {
+                order_id: self.next_record + n,
+                ..MboMsg::default()
+            });
+        }
+        let bytes = Self::seal(
+            &self.header(Kind::Data, count, batch.bytes().len()),
+            batch.bytes(),
+        );
+        self.took(bytes.clone(), count)
+    }
+
+    fn end(&mut self) -> Vec<u8> {
+        self.ended = true;
+        let bytes = Self::seal(&self.header(Kind::End, 0, 0), &[]);
+        self.took(bytes, 0)
+    }
+
+    fn took(&mut self, bytes: Vec<u8>, count: u16) -> Vec<u8> {
+        self.sent.insert(self.next, bytes.clone());
+        self.next += 1;
+        self.next_record += u64::from(count);
+        bytes
+    }
+
+    fn heartbeat(&self) -> Vec<u8> {
+        let body = Heartbeat {
+            next_interval_us: 1_000,
+            hold_off_us: 0,
+            subscribers: 1,
+            state: if self.ended {
+                PublisherState::Ended
+            } else {
+                PublisherState::Live
+            },
+            config_hash: ConfigHash(0),
+        };
+        Self::seal(
+            &self.header(Kind::Heartbeat, 0, Heartbeat::LEN),
+            &body.to_bytes(),
+        )
+    }
+
+    fn newest(&self) -> Sequence {
+        Sequence(self.next - 1)
+    }
+
+    fn oldest_record(&self) -> RecordNumber {
+        let oldest = self.sent.get(&self.oldest);
+        oldest.map_or(RecordNumber(self.next_record), |bytes| {
+            RecordNumber(u64::from_le_bytes(bytes[24..32].try_into().unwrap()))
+        })
+    }
+
+    fn welcome(&self, lines: usize) -> Welcome {
+        let line = tickcast_reliability::control::UdpLine {
+            group: "239.0.0.1:1".parse().unwrap(),
+            sender: "127.0.0.1".parse().unwrap(),
+        };
+        Welcome {
+            wire_version: 1,
+            publisher: "p".into(),
+            session: 9,
+            channels: vec![ChannelOffer {
+                channel: CHANNEL,
+                name: "c".into(),
+                epoch: self.epoch,
+                newest: self.newest(),
+                oldest: Sequence(self.oldest),
+                oldest_record: self.oldest_record(),
+                next_record: RecordNumber(self.next_record),
+                slot_len: 1472,
+                slots: 1024,
+                config_hash: ConfigHash(0),
+                ended: self.ended,
+                fan_outs: vec![FanOutOffer::Udp {
+                    lines: vec![line; lines],
+                }],
+                directory: vec![],
+            }],
+        }
+    }
+
+    fn status(&self) -> Status {
+        Status {
+            epoch: self.epoch,
+            newest: self.newest(),
+            oldest: Sequence(self.oldest),
+            next_record: RecordNumber(self.next_record),
+            echo: Nanos(0),
+            answered_at: Nanos(0),
+            ended: self.ended,
+        }
+    }
+}
+
+/// A subscriber's core with everything it did, and the clock.
+struct World {
+    core: SubscriberCore,
+    now: Nanos,
+    records: Vec<u64>,
+    events: Vec<Event>,
+    nacks: Vec<SequenceRange>,
+    progresses: usize,
+    rejoins: usize,
+    disconnects: usize,
+    lines: usize,
+    answer: bool,
+    connectable: bool,
+}
+
+impl World {
+    fn new(config: ReceiverConfig, start: Start, lines: usize) -> Self {
+        let settings = SubscriberSettings {
+            name: "s".into(),
+            channels: vec![ChannelWanted {
+                channel: ChannelName::Id(CHANNEL),
+                start,
+                config,
+                lines: None,
+            }],
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let now = Nanos::from_secs(1);
+        Self {
+            core: SubscriberCore::new(settings, now),
+            now,
+            records: vec![],
+            events: vec![],
+            nacks: vec![],
+            progresses: 0,
+            rejoins: 0,
+            disconnects: 0,
+            lines,
+            answer: true,
+            connectable: true,
+        }
+    }
+
+    fn joined(config: ReceiverConfig, publisher: &Publisher) -> Self {
+        let mut world = Self::new(config, Start::Live, 1);
+        world.settle(publisher);
+        world
+    }
+
+    fn counters(&self) -> &ReceiverCounters {
+        self.core.counters().next().unwrap()
+    }
+
+    fn input(&mut self, f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>))) {
+        let Self {
+            core,
+            now,
+            records,
+            events,
+            ..
+        } = self;
+        f(core, *now, &mut |item| match item {
+            Item::Record(position, record) => {
+                let order_id = record.get::<MboMsg>().unwrap().order_id;
+                assert_eq!(
+                    position.record,
+                    RecordNumber(order_id),
+                    "a record is misnumbered"
+                );
+                records.push(order_id);
+            }
+            Item::Event(_, event) => events.push(event.clone()),
+        });
+    }
+
+    fn hear(&mut self, line: LineId, bytes: &[u8]) {
+        let words = bytes.len().div_ceil(8);
+        let mut aligned = vec![0u64; words];
+        let buffer = tickcast_reliability::record::words_as_bytes_mut(&mut aligned);
+        buffer[..bytes.len()].copy_from_slice(bytes);
+        let bytes = &buffer[..bytes.len()];
+        self.input(|core, now, mut on| core.handle_received(now, CHANNEL, line, bytes, &mut on));
+    }
+
+    /// Lets the core do everything it wants now, with the publisher answering at once.
+    fn settle(&mut self, publisher: &Publisher) {
+        for _ in 0..10_000 {
+            let mut busy = false;
+            self.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+            let mut out = Vec::new();
+            loop {
+                let mut path = None;
+                self.input(|c, now, mut on| path = c.poll_transmit(now, &mut out, &mut on));
+                let Some(path) = path else { break };
+                busy = true;
+                self.answer(publisher, path, &std::mem::take(&mut out));
+            }
+            while let Some(action) = self.core.poll_action() {
+                busy = true;
+                match action {
+                    Action::Connect(path) if self.connectable => {
+                        self.core.handle_connected(self.now, path);
+                    }
+                    Action::Connect(path) => {
+                        let down = LinkDownReason::Unreachable;
+                        self.input(|c, now, mut on| {
+                            c.handle_disconnected(now, path, down, &mut on)
+                        });
+                    }
+                    Action::Disconnect(_) => self.disconnects += 1,
+                    Action::Rejoin(_) => self.rejoins += 1,
+                    Action::Listen(_) | Action::Rejected(_) => {}
+                }
+            }
+            if !busy {
+                return;
+            }
+        }
+        panic!("the core never comes to rest");
+    }
+
+    fn answer(&mut self, publisher: &Publisher, path: Path, mut frames: &[u8]) {
+        while let Some((_, message, taken)) = Message::read(frames, 1 << 20).unwrap() {
+            frames = &frames[taken..];
+            match message {
+                Message::Join(_) => {
+                    let mut welcome = publisher.welcome(self.lines);
+                    if path == Path::Replay {
+                        welcome.channels.clear();
+                    }
+                    self.tell(path, &Message::Welcome(welcome));
+                }
+                Message::Progress(_) => {
+                    self.progresses += 1;
+                    if self.answer {
+                        self.tell(path, &Message::Status(publisher.status()));
+                    }
+                }
+                Message::Nack { epoch, ranges, .. } => {
+                    for range in ranges {
+                        self.nacks.push(range);
+                        if self.answer {
+                            self.answer_nack(publisher, path, epoch, range);
+                        }
+                    }
+                }
+                Message::Leave => {}
+                other => panic!("a subscriber sent {other:?}"),
+            }
+        }
+    }
+
+    fn answer_nack(
+        &mut self,
+        publisher: &Publisher,
+        path: Path,
+        epoch: Epoch,
+        range: SequenceRange,
+    ) {
+        let refuse = |range, reason| {
+            Message::Refused(Refused {
+                epoch: publisher.epoch,
+                range,
+                reason,
+                retry_after_us: 100,
+                oldest: Sequence(publisher.oldest),
+                oldest_record: publisher.oldest_record(),
+            })
+        };
+        if epoch != publisher.epoch {
+            return self.tell(path, &refuse(range, RefusalReason::Epoch));
+        }
+        let gone = SequenceRange::new(Sequence(1), Sequence(publisher.oldest).previous());
+        if let Some(gone) = gone.and_then(|gone| gone.intersection(range)) {
+            self.tell(path, &refuse(gone, RefusalReason::Window));
+        }
+        for sequence in range.iter().filter(|s| s.0 >= publisher.oldest) {
+            let mut copy = publisher.sent[&sequence.0].clone();
+            copy[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
+            self.tell(path, &Message::Datagram(&copy));
+        }
+    }
+
+    fn tell(&mut self, path: Path, message: &Message<'_>) {
+        // As from a receive buffer: datagrams start at an aligned address.
+        if let Message::Datagram(bytes) = message {
+            let mut aligned = vec![0u64; bytes.len().div_ceil(8)];
+            let buffer = tickcast_reliability::record::words_as_bytes_mut(&mut aligned);
+            buffer[..bytes.len()].copy_from_slice(bytes);
+            let copy = Message::Datagram(&buffer[..bytes.len()]);
+            self.input(|c, now, mut on| c.handle_message(now, path, CHANNEL, &copy, &mut on));
+        } else {
+            self.input(|c, now, mut on| c.handle_message(now, path, CHANNEL, message, &mut on));
+        }
+    }
+
+    fn pass(&mut self, span: Nanos, publisher: &Publisher) {
+        let until = self.now.after(span);
+        while self.now < until {
+            let due = self
+                .core
+                .poll_timeout()
+                .max(self.now.after(Nanos::from_us(1)));
+            self.now = due.min(until);
+            self.settle(publisher);
+        }
+    }
+
+    fn cut(&mut self, reason: LinkDownReason) {
+        self.input(|c, now, mut on| c.handle_disconnected(now, Path::Repair, reason, &mut on));
+    }
+
+    fn losses(&self) -> Vec<Loss> {
+        let loss = |event: &Event| match event {
+            Event::Lost(loss) => Some(*loss),
+            _ => None,
+        };
+        self.events.iter().filter_map(loss).collect()
+    }
+
+    fn saw(&self, wanted: &Event) -> bool {
+        self.events.contains(wanted)
+    }
+
+    /// The relations that hold after every run, whatever happened.
+    fn assert_balanced(&self, publisher: &Publisher, context: &str) {
+        let c = self.counters();
+        assert_eq!(
+            c.gaps_detected.get(),
+            c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_open.get(),
+            "gaps = recovered + lost + open; {context}"
+        );
+        assert_eq!(
+            c.history_wanted.get(),
+            c.history_received.get() + c.history_lost.get() + c.history_open.get(),
+            "history = received + lost + open; {context}"
+        );
+        assert!(
+            self.records.windows(2).all(|w| w[0] < w[1]),
+            "strictly increasing; {context}"
+        );
+        assert_eq!(
+            c.delivered_records.get(),
+            self.records.len() as u64,
+            "{context}"
+        );
+        if c.gaps_open.get() == 0 && c.losses_of_unknown_size.get() == 0 {
+            assert_eq!(
+                c.delivered_records.get() + c.lost_records.get(),
+                publisher.next_record - 1,
+                "delivered + lost = published; {context}"
+            );
+        }
+    }
+}
+
+fn numbers(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
+    range.collect()
+}
+
+fn immediate() -> ReceiverConfig {
+    ReceiverConfig {
+        burst_max: 100,
+        ..ReceiverConfig::default()
+    }
+}
+
+#[test]
+fn datagrams_in_order_are_delivered_at_once_and_nothing_is_asked() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    assert_eq!(
+        world.events[..2],
+        [Event::Joined { after: Sequence(0) }, Event::Live]
+    );
+    for n in 1..=10u64 {
+        let bytes = publisher.publish(2);
+        world.hear(A, &bytes);
+        assert_eq!(world.records.len() as u64, 2 * n);
+    }
+    world.settle(&publisher);
+    assert!(world.nacks.is_empty());
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn many_gaps_are_asked_for_in_one_go_and_delivered_in_order() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    for n in 1..=20u64 {
+        let bytes = publisher.publish(1);
+        if n % 3 != 0 {
+            world.hear(A, &bytes);
+        }
+    }
+    assert_eq!(world.records, [1, 2]);
+    world.settle(&publisher);
+    assert_eq!(world.records, numbers(1..=20));
+    assert_eq!(world.nacks.len(), 6);
+    assert_eq!(
+        world.counters().nacks_sent.get(),
+        1,
+        "all gaps of a poll in one message"
+    );
+    assert!(world.saw(&Event::GapRecovered {
+        first: Sequence(3),
+        sequences: 1,
+        took: Nanos(0)
+    }));
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn a_lost_tail_is_found_by_the_heartbeat_and_a_lost_end_is_repaired() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    let _lost = publisher.publish(3);
+    world.hear(A, &publisher.heartbeat());
+    world.settle(&publisher);
+    assert_eq!(world.records, numbers(1..=4));
+    let _lost = publisher.end();
+    world.hear(A, &publisher.heartbeat());
+    let told_before = world.progresses;
+    world.settle(&publisher);
+    assert!(world.saw(&Event::EndOfSession) && world.core.ended());
+    assert!(
+        world.progresses > told_before,
+        "the publisher lingers until it knows"
+    );
+    world.pass(Nanos::from_ms(500), &publisher);
+    assert!(
+        !world.saw(&Event::Stale),
+        "silence after the end is no fault"
+    );
+}
+
+#[test]
+fn a_heartbeat_that_overtakes_or_lags_makes_no_phantom_gap() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let early = publisher.heartbeat();
+    let first = publisher.publish(1);
+    world.hear(A, &first);
+    world.hear(A, &early);
+    world.hear(A, &publisher.heartbeat());
+    world.settle(&publisher);
+    assert_eq!(world.counters().gaps_detected.get(), 0);
+    assert_eq!(world.counters().heartbeats.get(), 2);
+}
+
+#[test]
+fn duplicates_and_corrupt_and_foreign_datagrams_are_counted_and_have_no_effect() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let first = publisher.publish(1);
+    world.hear(A, &first);
+    world.hear(A, &first);
+    let mut corrupt = publisher.publish(1);
+    corrupt[70] ^= 4;
+    world.hear(A, &corrupt);
+    world.hear(A, &corrupt[..80]);
+    let mut other_channel = Publisher::new(5, 1);
+    let mut bytes = other_channel.publish(1);
+    bytes[4] = 99;
+    let crc = crc_of(bytes[..64].try_into().unwrap(), &bytes[64..]);
+    bytes[60..64].copy_from_slice(&crc.to_le_bytes());
+    world.hear(A, &bytes);
+    let c = world.counters();
+    assert_eq!(c.duplicates.get(), 1);
+    assert_eq!(c.corrupt_dropped.get(), 1);
+    assert_eq!(c.malformed_dropped.get(), 1);
+    assert_eq!(c.other_channel_dropped.get(), 1);
+    assert_eq!(world.records, [1]);
+    world.hear(A, &publisher.heartbeat());
+    world.settle(&publisher);
+    assert_eq!(world.records, [1, 2]);
+}
+
+#[test]
+fn a_valid_datagram_of_an_unconfirmed_epoch_or_a_leap_is_only_counted() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    world.hear(A, &Publisher::new(u64::MAX, 1).publish(1));
+    world.hear(A, &Publisher::new(4, 1).publish(1));
+    world.hear(A, &Publisher::new(5, 5_000).publish(1));
+    world.hear(A, &Publisher::new(5, u64::MAX - 1).heartbeat());
+    world.settle(&publisher);
+    let c = world.counters();
+    assert_eq!(c.unknown_epoch_dropped.get(), 1);
+    assert_eq!(c.old_epoch_dropped.get(), 1);
+    assert_eq!(c.leap_dropped.get(), 2);
+    assert_eq!(c.gaps_detected.get(), 0);
+    world.hear(A, &publisher.publish(1));
+    assert_eq!(world.records, [1, 2]);
+}
+
+#[test]
+fn a_leap_that_the_publisher_confirms_is_followed_by_replay() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    for _ in 0..3_000 {
+        publisher.publish(1);
+    }
+    publisher.oldest = 2_200;
+    world.hear(A, &publisher.publish(1));
+    assert_eq!(world.counters().leap_dropped.get(), 1);
+    world.pass(Nanos::from_ms(50), &publisher);
+    let lost = SequenceRange::new(Sequence(2), Sequence(2_199)).unwrap();
+    let expected = Loss {
+        sequences: lost,
+        records: Some(2_198),
+        cause: LossCause::Window,
+    };
+    assert_eq!(world.losses(), [expected]);
+    let mut delivered = vec![1];
+    delivered.extend(2_200..=3_002);
+    assert_eq!(world.records, delivered);
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn what_the_ring_no_longer_holds_is_declared_lost_to_the_record_and_in_order() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    for _ in 0..10 {
+        publisher.publish(3);
+    }
+    publisher.oldest = 6;
+    world.hear(A, &publisher.publish(1));
+    world.settle(&publisher);
+    let sequences = SequenceRange::new(Sequence(2), Sequence(5)).unwrap();
+    let loss = Loss {
+        sequences,
+        records: Some(12),
+        cause: LossCause::Window,
+    };
+    assert_eq!(world.losses(), [loss]);
+    let mut expected = vec![1];
+    expected.extend(14..=32);
+    assert_eq!(world.records, expected);
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn without_repair_every_gap_is_named_after_its_wait_and_the_tail_too() {
+    let config = ReceiverConfig {
+        repair: false,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    for n in 1..=10u64 {
+        let bytes = publisher.publish(2);
+        if ![3, 4, 10].contains(&n) {
+            world.hear(A, &bytes);
+        }
+    }
+    world.hear(A, &publisher.heartbeat());
+    world.pass(Nanos::from_ms(19), &publisher);
+    assert!(world.losses().is_empty(), "it may still fill by itself");
+    world.pass(Nanos::from_ms(2), &publisher);
+    let losses: Vec<_> = world
+        .losses()
+        .iter()
+        .map(|l| (l.sequences.to_string(), l.records, l.cause))
+        .collect();
+    let off = LossCause::RepairOff;
+    assert_eq!(
+        losses,
+        [("3-4".into(), Some(4), off), ("10".into(), Some(2), off)]
+    );
+    assert!(world.nacks.is_empty());
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn within_a_deadline_a_gap_is_repaired_or_given_up_and_a_late_copy_is_dropped() {
+    let delivery = Delivery::OrderedWithin(Nanos::from_ms(2));
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(
+        ReceiverConfig {
+            delivery,
+            ..immediate()
+        },
+        &publisher,
+    );
+    world.answer = false;
+    let late = publisher.publish(1);
+    world.hear(A, &publisher.publish(1));
+    world.pass(Nanos::from_us(1_999), &publisher);
+    assert!(world.records.is_empty() && !world.nacks.is_empty());
+    world.pass(Nanos::from_us(2), &publisher);
+    assert_eq!(world.records, [2]);
+    assert_eq!(world.losses()[0].cause, LossCause::Deadline);
+    world.hear(A, &late);
+    assert_eq!(world.counters().late_dropped.get(), 1);
+    assert_eq!(world.records, [2]);
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn in_arrival_order_nothing_waits_and_each_datagram_comes_once() {
+    let config = ReceiverConfig {
+        delivery: Delivery::Arrival,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::new(config, Start::Live, 1);
+    world.settle(&publisher);
+    let sent: Vec<_> = (0..4).map(|_| publisher.publish(1)).collect();
+    for n in [0, 2, 3, 2, 1, 3] {
+        world.hear(A, &sent[n]);
+    }
+    assert_eq!(world.records, [1, 3, 4, 2]);
+    assert_eq!(world.counters().duplicates.get(), 2);
+    assert_eq!(
+        world.core.receivers().next().unwrap().progress().0,
+        Sequence(4)
+    );
+}
+
+#[test]
+fn two_lines_hide_each_others_loss_and_only_common_loss_is_asked_for() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::new(immediate(), Start::Live, 2);
+    world.settle(&publisher);
+    for n in 1..=30u64 {
+        let bytes = publisher.publish(1);
+        if n % 5 != 0 && n != 11 {
+            world.hear(A, &bytes);
+        }
+        if n % 7 != 0 && n != 11 {
+            world.hear(B, &bytes);
+        }
+        world.settle(&publisher);
+    }
+    world.hear(A, &publisher.heartbeat());
+    world.hear(B, &publisher.heartbeat());
+    world.settle(&publisher);
+    assert_eq!(world.nacks, [SequenceRange::one(Sequence(11))]);
+    assert_eq!(world.records, numbers(1..=30));
+}
+
+#[test]
+fn a_cut_line_goes_down_without_a_needless_nack_and_comes_up_again() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::new(immediate(), Start::Live, 2);
+    world.settle(&publisher);
+    for n in 1..=100u64 {
+        let bytes = publisher.publish(1);
+        world.hear(A, &bytes);
+        if n > 60 {
+            world.hear(B, &bytes);
+        }
+        world.pass(Nanos::from_ms(1), &publisher);
+    }
+    assert!(world.saw(&Event::LineDown(B)) && world.saw(&Event::LineUp(B)));
+    assert!(world.nacks.is_empty());
+    for _ in 0..50 {
+        let bytes = publisher.publish(1);
+        world.hear(B, &bytes);
+        world.pass(Nanos::from_ms(1), &publisher);
+    }
+    assert!(world.saw(&Event::LineDown(A)) && world.nacks.is_empty());
+    assert_eq!(world.records, numbers(1..=150));
+}
+
+#[test]
+fn lost_multicast_is_told_followed_over_the_repair_path_and_joined_anew() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    for _ in 0..60 {
+        publisher.publish(1);
+        world.pass(Nanos::from_ms(1), &publisher);
+    }
+    assert!(world.saw(&Event::Stale) && world.saw(&Event::MulticastLost));
+    assert!(world.rejoins >= 1);
+    assert_eq!(world.counters().multicast_lost.get(), 1);
+    assert!(
+        world.records.len() >= 58,
+        "followed by unicast: {}",
+        world.records.len()
+    );
+    world.hear(A, &publisher.publish(1));
+    world.settle(&publisher);
+    assert!(world.saw(&Event::MulticastRestored));
+    assert_eq!(world.records, numbers(1..=62));
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn while_the_repair_link_is_down_the_clock_stands_still_and_then_goes_on() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    publisher.publish(1);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    for _ in 0..300 {
+        world.hear(A, &publisher.publish(1));
+        world.pass(Nanos::from_ms(10), &publisher);
+    }
+    assert_eq!(world.records, [1]);
+    assert!(world.losses().is_empty());
+    world.connectable = true;
+    world.pass(Nanos::from_secs(3), &publisher);
+    assert_eq!(world.records, numbers(1..=302));
+    assert!(world.saw(&Event::RepairLinkDown(LinkDownReason::Closed)));
+    assert!(world.saw(&Event::RepairLinkUp));
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn a_publisher_silent_on_every_path_is_dead_and_its_open_gaps_are_lost() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    publisher.publish(1);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    world.hear(A, &publisher.publish(2));
+    world.pass(Nanos::from_secs(6), &publisher);
+    assert!(world.saw(&Event::Stale) && world.saw(&Event::PublisherDead));
+    assert_eq!(world.losses()[0].cause, LossCause::PublisherDead);
+    assert_eq!(world.losses()[0].records, Some(1));
+    assert_eq!(world.records, [2, 3]);
+}
+
+#[test]
+fn unanswered_questions_are_retried_a_bounded_number_of_times_and_then_the_link_is_built_anew() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.answer = false;
+    publisher.publish(1);
+    world.hear(A, &publisher.publish(1));
+    world.pass(Nanos::from_secs(1), &publisher);
+    assert!(world.disconnects >= 1);
+    assert!(world.saw(&Event::RepairLinkDown(LinkDownReason::Unanswered)));
+    let links = world.counters().repair_links_up.get() as usize;
+    assert!(
+        world.nacks.len() <= 8 * links,
+        "{} questions on {links} links",
+        world.nacks.len()
+    );
+    world.answer = true;
+    world.pass(Nanos::from_secs(3), &publisher);
+    assert_eq!(world.records, [1, 2]);
+}
+
+#[test]
+fn a_join_from_the_oldest_is_spliced_to_live_with_no_gap_and_no_repeat() {
+    let mut publisher = Publisher::new(5, 1);
+    for _ in 0..5_000 {
+        publisher.publish(1);
+    }
+    publisher.oldest = 4_100;
+    let mut world = World::new(immediate(), Start::Oldest, 1);
+    world.settle(&publisher);
+    for _ in 0..100 {
+        world.hear(A, &publisher.publish(1));
+    }
+    world.settle(&publisher);
+    assert!(
+        world.records == numbers(4_100..=5_100),
+        "{} records",
+        world.records.len()
+    );
+    let live = world.events.iter().filter(|e| **e == Event::Live).count();
+    assert_eq!((live, world.counters().gaps_detected.get()), (1, 0));
+    assert_eq!(world.counters().history_received.get(), 901);
+    assert!(world.losses().is_empty());
+}
+
+#[test]
+fn a_join_at_a_sequence_begins_exactly_there_and_names_what_is_gone() {
+    let mut publisher = Publisher::new(5, 1);
+    for _ in 0..100 {
+        publisher.publish(1);
+    }
+    let mut world = World::new(immediate(), Start::At(Epoch(5), Sequence(90)), 1);
+    world.settle(&publisher);
+    assert_eq!(
+        world.records,
+        numbers(90..=100),
+        "{:?} {:?}",
+        world.events,
+        world.nacks
+    );
+    publisher.oldest = 50;
+    let mut world = World::new(immediate(), Start::At(Epoch(5), Sequence(40)), 1);
+    world.settle(&publisher);
+    assert_eq!(world.records, numbers(50..=100));
+    assert_eq!(
+        world.losses()[0].sequences,
+        SequenceRange::new(Sequence(40), Sequence(49)).unwrap()
+    );
+}
+
+#[test]
+fn a_confirmed_new_epoch_is_followed_from_its_beginning_and_the_old_tail_is_told() {
+    let mut old = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &old);
+    world.hear(A, &old.publish(1));
+    old.publish(1);
+    world.hear(A, &old.publish(1));
+    let mut new = Publisher::new(6, 1);
+    for _ in 0..3 {
+        new.publish(1);
+    }
+    world.cut(LinkDownReason::Closed);
+    world.pass(Nanos::from_ms(100), &new);
+    assert!(world.saw(&Event::EpochChanged {
+        from: Epoch(5),
+        to: Epoch(6)
+    }));
+    let causes: Vec<_> = world
+        .losses()
+        .iter()
+        .map(|l| (l.sequences.first.0, l.cause))
+        .collect();
+    assert_eq!(causes, [(2, LossCause::Epoch), (4, LossCause::Epoch)]);
+    assert_eq!(world.records, [1, 3, 1, 2, 3]);
+    world.cut(LinkDownReason::Closed);
+    world.pass(Nanos::from_ms(100), &old);
+    assert_eq!(
+        world.core.receivers().next().unwrap().epoch(),
+        Epoch(6),
+        "a zombie is not followed"
+    );
+}
+
+#[test]
+fn two_contents_under_one_number_raise_an_alarm_and_the_repair_path_decides() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let mut impostor = Publisher::new(5, 1);
+    let right = publisher.publish(1);
+    let wrong = impostor.publish(2);
+    world.hear(A, &wrong);
+    world.hear(A, &right);
+    assert_eq!(world.counters().fencing_violations.get(), 1);
+    world.settle(&publisher);
+    let alarm = Event::FencingViolation {
+        sequence: Sequence(1),
+        wrong_one_delivered: true,
+    };
+    assert!(world.saw(&alarm));
+}
+
+#[test]
+fn an_impostor_that_still_waits_is_replaced_by_the_repair_paths_copy() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let mut impostor = Publisher::new(5, 1);
+    impostor.publish(1);
+    let first = publisher.publish(1);
+    let wrong = impostor.publish(2);
+    let right = publisher.publish(1);
+    world.hear(A, &wrong);
+    world.hear(A, &right);
+    // The gap's own answer comes last, so that the doubt is settled before its turn.
+    world.answer = false;
+    world.settle(&publisher);
+    world.answer_nack(
+        &publisher,
+        Path::Repair,
+        Epoch(5),
+        SequenceRange::one(Sequence(2)),
+    );
+    world.hear(A, &first);
+    assert_eq!(world.records, [1, 2]);
+}
+
+#[test]
+fn newer_datagrams_than_the_window_holds_are_dropped_and_repaired_later() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    world.answer = false;
+    publisher.publish(1);
+    for _ in 0..60 {
+        world.hear(A, &publisher.publish(1));
+        world.settle(&publisher);
+    }
+    assert!(world.records.is_empty());
+    assert_eq!(world.counters().window_full_dropped.get(), 45);
+    world.answer = true;
+    world.pass(Nanos::from_ms(100), &publisher);
+    assert_eq!(world.records, numbers(1..=61));
+    world.assert_balanced(&publisher, "");
+}
+
+/// One random run: everything the network can do, for a seed, at some place in the numbers.
+fn random_run(seed: u64, first: u64, delivery: Delivery, repair: bool) {
+    let context = format!("seed {seed}, first {first}, {delivery:?}, repair {repair}");
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let config = ReceiverConfig {
+        delivery,
+        repair,
+        window_slots: 64,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, first);
+    publisher.oldest = first;
+    let mut world = World::joined(config, &publisher);
+    let mut delayed: Vec<Vec<u8>> = Vec::new();
+    let loss = random.random_range(0.0..0.4);
+    for _ in 0..400 {
+        let bytes = publisher.publish(random.random_range(0..4));
+        let mut arrivals = Vec::new();
+        if random.random_bool(loss) {
+            // dropped
+        } else if random.random_bool(0.1) {
+            delayed.push(bytes.clone());
+        } else {
+            arrivals.push(bytes.clone());
+        }
+        if random.random_bool(0.1) {
+            arrivals.push(bytes.clone());
+        }
+        if random.random_bool(0.05) {
+            let mut corrupt = bytes.clone();
+            let at = random.random_range(0..corrupt.len());
+            corrupt[at] ^= 1 << (random.next_u32() % 8);
+            arrivals.push(corrupt);
+        }
+        if random.random_bool(0.05) {
+            arrivals.push(bytes[..random.random_range(0..bytes.len())].to_vec());
+        }
+        if random.random_bool(0.2) && !delayed.is_empty() {
+            arrivals.push(delayed.swap_remove(random.random_range(0..delayed.len())));
+        }
+        if random.random_bool(0.1) {
+            arrivals.push(publisher.heartbeat());
+        }
+        for arrival in arrivals {
+            world.hear(A, &arrival);
+        }
+        world.answer = random.random_bool(0.8);
+        if random.random_bool(0.02) {
+            let oldest = publisher.next.saturating_sub(random.random_range(1..40));
+            publisher.oldest = publisher.oldest.max(oldest);
+        }
+        if random.random_bool(0.01) {
+            world.cut(LinkDownReason::Closed);
+        }
+        let span = Nanos::from_us(random.random_range(1..300));
+        world.pass(span, &publisher);
+    }
+    publisher.end();
+    world.answer = true;
+    for _ in 0..40 {
+        world.hear(A, &publisher.heartbeat());
+        world.pass(Nanos::from_ms(100), &publisher);
+    }
+    assert!(
+        world.core.ended(),
+        "everything settles once the faults stop; {context}"
+    );
+    assert_eq!(world.counters().gaps_open.get(), 0, "{context}");
+    if delivery == Delivery::Arrival {
+        world.records.sort_unstable();
+    }
+    world.assert_balanced(&publisher, &context);
+    let lost: u64 = world
+        .losses()
+        .iter()
+        .map(|loss| loss.records.unwrap())
+        .sum();
+    assert_eq!(lost, world.counters().lost_records.get(), "{context}");
+}
+
+#[test]
+fn any_seed_of_faults_ends_with_everything_delivered_or_declared() {
+    let seeds = std::env::var("TICKCAST_SEEDS")
+        .ok()
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(60);
+    let within = Delivery::OrderedWithin(Nanos::from_ms(1));
+    for seed in 0..seeds {
+        for first in [1, (1 << 32) - 200, u64::MAX - 1_000] {
+            for delivery in [Delivery::Ordered, within, Delivery::Arrival] {
+                for repair in [true, false] {
+                    random_run(seed, first, delivery, repair);
+                }
+            }
+        }
+    }
+}
