@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(gaps.fill(Sequence(6)), None, "it is no longer missing");
         assert_eq!(gaps.fill(Sequence(8)).unwrap().1, None);
         gaps.lose(range(1, 5), |part, _, settled| {
-            assert_eq!((part, settled), (range(5, 5), None))
+            assert_eq!((part, settled), (range(5, 5), None));
         });
         let (_, settled) = gaps.fill(Sequence(7)).unwrap();
         let expected = Settled {

@@ -388,7 +388,8 @@ impl PublisherCore {
                 (Some(Some(before)), Some(now)) => before.last = now.last,
                 (Some(before), _) => *before = before.or(skipped),
                 (None, _) => {
-                    (self.events).push_back(PublisherEvent::FanOutReset { fan_out, skipped })
+                    let reset = PublisherEvent::FanOutReset { fan_out, skipped };
+                    self.events.push_back(reset);
                 }
             }
         }

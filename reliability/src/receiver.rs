@@ -134,6 +134,12 @@ impl Receiver {
         self.order.ended()
     }
 
+    /// Whether something is missing that an answer of the publisher would bring.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        !self.gaps.is_empty() || !self.in_doubt.is_empty()
+    }
+
     /// The last sequence delivered or declared lost, and the highest heard of.
     #[must_use]
     pub const fn progress(&self) -> (Sequence, Sequence) {

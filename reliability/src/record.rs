@@ -246,6 +246,13 @@ impl RecordBatch {
         Ok(())
     }
 
+    /// Becomes a copy of `other` in the memory it has, so that steady state allocates nothing.
+    #[inline]
+    pub fn copy_from(&mut self, other: &Self) {
+        self.words.clone_from(&other.words);
+        self.count = other.count;
+    }
+
     /// Forgets the records, keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
@@ -277,6 +284,25 @@ impl RecordBatch {
         Records {
             bytes: self.bytes(),
         }
+    }
+}
+
+/// A buffer that gives bytes an aligned address. Keeps its memory.
+#[derive(Clone, Debug, Default)]
+pub struct AlignedCopy {
+    words: Vec<u64>,
+}
+
+impl AlignedCopy {
+    /// The same bytes at an aligned address: a copy, in this buffer.
+    pub fn of(&mut self, bytes: &[u8]) -> &[u8] {
+        let words = bytes.len().div_ceil(RECORD_ALIGN);
+        if self.words.len() < words {
+            self.words.resize(words, 0);
+        }
+        let copy = &mut words_as_bytes_mut(&mut self.words[..words])[..bytes.len()];
+        copy.copy_from_slice(bytes);
+        copy
     }
 }
 

@@ -19,6 +19,7 @@ use crate::link::{Link, LinkTimers};
 use crate::loss::LossCause;
 use crate::receiver::Receiver;
 use crate::receiver_config::ReceiverConfig;
+use crate::record::AlignedCopy;
 use crate::units::{ChannelId, Nanos, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
 
@@ -101,6 +102,7 @@ pub struct SubscriberCore {
     out_repair: Vec<u8>,
     out_replay: Vec<u8>,
     asks: Asks,
+    aligned: AlignedCopy,
 }
 
 impl SubscriberCore {
@@ -125,12 +127,14 @@ impl SubscriberCore {
             out_repair: Vec::new(),
             out_replay: Vec::new(),
             asks: Asks::default(),
+            aligned: AlignedCopy::default(),
         };
         core.repair.want(now);
         core
     }
 
     /// Bytes that came by multicast on a line of `channel`, from an address that was announced.
+    /// They must be aligned as records are: what is not can't be read, and counts as such.
     #[inline]
     pub fn handle_received(
         &mut self,
@@ -261,16 +265,18 @@ impl SubscriberCore {
                 self.handle_disconnected(now, path, LinkDownReason::Rejected, on);
             }
             Message::Datagram(bytes) => {
-                let Some(receiver) = self.receiver_mut(channel) else {
-                    return;
-                };
-                match Datagram::parse(bytes) {
-                    Ok(datagram) => {
-                        let verdict = datagram.verdict();
-                        receiver.handle_datagram(now, Via::Repair, &datagram, verdict, on);
+                let mut aligned = std::mem::take(&mut self.aligned);
+                if let Some(receiver) = self.receiver_mut(channel) {
+                    // Within a stream of frames it stands at any address.
+                    match Datagram::parse(aligned.of(bytes)) {
+                        Ok(datagram) => {
+                            let verdict = datagram.verdict();
+                            receiver.handle_datagram(now, Via::Repair, &datagram, verdict, on);
+                        }
+                        Err(_) => receiver.handle_malformed(),
                     }
-                    Err(_) => receiver.handle_malformed(),
                 }
+                self.aligned = aligned;
                 if path == Path::Replay {
                     self.replay_used_at = now;
                 }
@@ -384,6 +390,25 @@ impl SubscriberCore {
         self.entries
             .iter()
             .filter_map(|entry| entry.receiver.as_ref())
+    }
+
+    /// Every channel wanted, in the order of the settings; `None` before its welcome.
+    pub fn entries(&self) -> impl Iterator<Item = Option<&Receiver>> {
+        self.entries.iter().map(|entry| entry.receiver.as_ref())
+    }
+
+    /// The receiver of a channel that has been welcomed.
+    #[must_use]
+    pub fn receiver(&self, channel: ChannelId) -> Option<&Receiver> {
+        self.receivers()
+            .find(|receiver| receiver.channel() == channel)
+    }
+
+    /// Which of the settings' channels this is.
+    #[must_use]
+    pub fn index_of(&self, channel: ChannelId) -> Option<usize> {
+        self.entries()
+            .position(|r| r.is_some_and(|receiver| receiver.channel() == channel))
     }
 
     /// The counters of each channel wanted, in the order of the settings.

@@ -13,7 +13,7 @@ use tickcast_reliability::delivery::{Delivery, Event, Item, LineId, LinkDownReas
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::{Loss, LossCause};
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::record::{MboMsg, RecordBatch};
+use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
 use tickcast_reliability::subscriber_core::{
     Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
 };
@@ -261,11 +261,8 @@ impl World {
     }
 
     fn hear(&mut self, line: LineId, bytes: &[u8]) {
-        let words = bytes.len().div_ceil(8);
-        let mut aligned = vec![0u64; words];
-        let buffer = tickcast_reliability::record::words_as_bytes_mut(&mut aligned);
-        buffer[..bytes.len()].copy_from_slice(bytes);
-        let bytes = &buffer[..bytes.len()];
+        let mut aligned = AlignedCopy::default();
+        let bytes = aligned.of(bytes);
         self.input(|core, now, mut on| core.handle_received(now, CHANNEL, line, bytes, &mut on));
     }
 
@@ -369,16 +366,7 @@ impl World {
     }
 
     fn tell(&mut self, path: Path, message: &Message<'_>) {
-        // As from a receive buffer: datagrams start at an aligned address.
-        if let Message::Datagram(bytes) = message {
-            let mut aligned = vec![0u64; bytes.len().div_ceil(8)];
-            let buffer = tickcast_reliability::record::words_as_bytes_mut(&mut aligned);
-            buffer[..bytes.len()].copy_from_slice(bytes);
-            let copy = Message::Datagram(&buffer[..bytes.len()]);
-            self.input(|c, now, mut on| c.handle_message(now, path, CHANNEL, &copy, &mut on));
-        } else {
-            self.input(|c, now, mut on| c.handle_message(now, path, CHANNEL, message, &mut on));
-        }
+        self.input(|c, now, mut on| c.handle_message(now, path, CHANNEL, message, &mut on));
     }
 
     fn pass(&mut self, span: Nanos, publisher: &Publisher) {

@@ -1,0 +1,241 @@
+//! A bounded table from symbols to instrument ids: dense, in order of first appearance, so that
+//! the same input gives the same ids every time.
+//!
+//! Steady state allocates nothing; only the first sight of a symbol may.
+
+use std::{
+    collections::HashMap,
+    ffi::c_char,
+    fmt,
+    hash::{BuildHasher, Hasher, RandomState},
+};
+
+use tickcast_reliability::record::{RType, RecordHeader, SType, SymbolMappingMsg};
+
+/// A venue's symbol of at most 8 ASCII characters, left-justified, padded with spaces.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Symbol(pub [u8; 8]);
+
+impl Symbol {
+    /// The symbol's characters without the padding (spaces or zeros at its end).
+    #[must_use]
+    pub fn trimmed(&self) -> &[u8] {
+        let end = self.0.iter().rposition(|&b| b != b' ' && b != 0);
+        &self.0[..end.map_or(0, |last| last + 1)]
+    }
+}
+
+impl fmt::Display for Symbol {
+    /// As the venue wrote it; a byte that is no printable ASCII is escaped.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.trimmed().escape_ascii(), f)
+    }
+}
+
+impl fmt::Debug for Symbol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Symbol({self})")
+    }
+}
+
+/// What a look-up found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The instrument's id, at least 1 (0 means the whole venue).
+    pub id: u32,
+    /// Whether the symbol was seen for the first time: its mapping must be published.
+    pub is_new: bool,
+}
+
+/// The table. Two sources that publish together must use disjoint ids: give them tables that
+/// start at different ids.
+#[derive(Clone, Debug)]
+pub struct Instruments {
+    ids: HashMap<u64, u32, SymbolHash>,
+    symbols: Vec<Symbol>,
+    first_id: u32,
+    limit: usize,
+}
+
+impl Default for Instruments {
+    /// Ids from 1, room for [`Instruments::DEFAULT_LIMIT`] symbols.
+    fn default() -> Self {
+        Self::new(1, Self::DEFAULT_LIMIT)
+    }
+}
+
+impl Instruments {
+    /// Several times the symbols of any US equities venue.
+    pub const DEFAULT_LIMIT: usize = 1 << 16;
+
+    /// An empty table that gives out ids from `first_id` (at least 1), for at most `limit`
+    /// symbols.
+    #[must_use]
+    pub fn new(first_id: u32, limit: usize) -> Self {
+        let first_id = first_id.max(1);
+        let room = usize::try_from(u32::MAX - first_id).unwrap_or(usize::MAX);
+        Self {
+            ids: HashMap::with_hasher(SymbolHash::default()),
+            symbols: Vec::new(),
+            first_id,
+            limit: limit.min(room),
+        }
+    }
+
+    /// The id of a symbol, giving it the next one when it is new; `None` when the table is full.
+    #[inline]
+    pub fn resolve(&mut self, symbol: Symbol) -> Option<Resolved> {
+        match self.ids.get(&u64::from_ne_bytes(symbol.0)) {
+            Some(&id) => Some(Resolved { id, is_new: false }),
+            None => self.add(symbol),
+        }
+    }
+
+    #[cold]
+    fn add(&mut self, symbol: Symbol) -> Option<Resolved> {
+        if self.symbols.len() >= self.limit {
+            return None;
+        }
+        let id = self.first_id + u32::try_from(self.symbols.len()).ok()?;
+        self.symbols.push(symbol);
+        self.ids.insert(u64::from_ne_bytes(symbol.0), id);
+        Some(Resolved { id, is_new: true })
+    }
+
+    /// The id of a symbol that has been seen.
+    #[must_use]
+    pub fn id(&self, symbol: Symbol) -> Option<u32> {
+        self.ids.get(&u64::from_ne_bytes(symbol.0)).copied()
+    }
+
+    /// The symbol of an id that has been given out.
+    #[must_use]
+    pub fn symbol(&self, id: u32) -> Option<Symbol> {
+        let index = usize::try_from(id.checked_sub(self.first_id)?).ok()?;
+        self.symbols.get(index).copied()
+    }
+
+    /// All symbols with their ids, in order of first appearance.
+    pub fn iter(&self) -> impl Iterator<Item = (Symbol, u32)> + '_ {
+        self.symbols.iter().copied().zip(self.first_id..)
+    }
+
+    /// How many symbols have an id.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.symbols.len()
+    }
+
+    /// Whether no symbol has been seen.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
+    }
+}
+
+/// The record that tells subscribers which symbol an id stands for: raw symbol in, decimal text
+/// of the id out, valid from `ts_event` on.
+#[must_use]
+pub fn mapping(symbol: Symbol, id: u32, publisher_id: u16, ts_event: u64) -> SymbolMappingMsg {
+    SymbolMappingMsg {
+        hd: RecordHeader::new::<SymbolMappingMsg>(
+            RType::SymbolMapping as u8,
+            publisher_id,
+            id,
+            ts_event,
+        ),
+        stype_in: SType::RawSymbol as u8,
+        stype_in_symbol: text(symbol.to_string().as_bytes()),
+        stype_out: SType::InstrumentId as u8,
+        stype_out_symbol: text(id.to_string().as_bytes()),
+        start_ts: ts_event,
+        ..SymbolMappingMsg::default()
+    }
+}
+
+/// Text in a record's zero-terminated field; what does not fit is cut off.
+#[must_use]
+pub fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
+    let mut field = [0; N];
+    for (to, &from) in field.iter_mut().take(N.saturating_sub(1)).zip(bytes) {
+        *to = from as c_char;
+    }
+    field
+}
+
+/// Hashes a symbol by one multiplication, keyed at random so that no input can be made to collide.
+#[derive(Clone, Debug)]
+struct SymbolHash(u64);
+
+impl Default for SymbolHash {
+    fn default() -> Self {
+        Self(RandomState::new().hash_one(0))
+    }
+}
+
+impl BuildHasher for SymbolHash {
+    type Hasher = SymbolHasher;
+
+    fn build_hasher(&self) -> SymbolHasher {
+        SymbolHasher(self.0)
+    }
+}
+
+struct SymbolHasher(u64);
+
+impl Hasher for SymbolHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        // 2^64 divided by the golden ratio; folding brings the mixed high half down to where the
+        // map takes its bucket from.
+        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
+        self.0 = (product >> 64) as u64 ^ product as u64;
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ids_are_dense_and_in_order_of_first_appearance() {
+        let mut table = Instruments::new(10, 3);
+        let ids: Vec<_> = [b"ZVZZT   ", b"A       ", b"ZVZZT   ", b"AB      "]
+            .map(|s| table.resolve(Symbol(*s)).unwrap())
+            .map(|r| (r.id, r.is_new))
+            .to_vec();
+        assert_eq!(ids, [(10, true), (11, true), (10, false), (12, true)]);
+        assert_eq!(table.symbol(11).unwrap().to_string(), "A");
+        assert_eq!(table.symbol(9), None);
+        assert_eq!(table.iter().last(), Some((Symbol(*b"AB      "), 12)));
+    }
+
+    #[test]
+    fn a_full_table_gives_no_id_but_still_knows_the_old_ones() {
+        let mut table = Instruments::new(1, 1);
+        assert!(table.resolve(Symbol(*b"A       ")).is_some());
+        assert_eq!(table.resolve(Symbol(*b"B       ")), None);
+        assert_eq!(table.len(), 1);
+        assert_eq!(table.id(Symbol(*b"A       ")), Some(1));
+    }
+
+    #[test]
+    fn a_mapping_names_symbol_and_id_as_text() {
+        let record = mapping(Symbol(*b"BRK.B   "), 4_294_967_295, 38, 7);
+        assert_eq!(record.stype_in_symbol().unwrap(), "BRK.B");
+        assert_eq!(record.stype_out_symbol().unwrap(), "4294967295");
+        assert_eq!(record.hd.instrument_id, u32::MAX);
+        let odd = mapping(Symbol([0xff, 0, b'A', b'\n', 1, 2, 3, 4]), 1, 38, 7);
+        assert!(odd.stype_in_symbol().unwrap().is_ascii());
+    }
+}

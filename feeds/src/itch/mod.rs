@@ -1,0 +1,124 @@
+//! Nasdaq TotalView-ITCH 5.0: MoldUDP64 packets or a file's messages in, DBN records out.
+//!
+//! [`messages`] is the layout, [`normalise`] what each message becomes, [`orders`] the open orders
+//! (ITCH refers to them by number), [`clock`] the venue's day.
+
+pub mod clock;
+pub mod messages;
+pub mod normalise;
+pub mod orders;
+mod records;
+
+use tickcast_reliability::units::{Nanos, SourcePosition};
+
+pub use self::clock::TradeDate;
+use self::{clock::SessionClock, normalise::Normaliser, orders::Orders};
+use crate::{
+    moldudp64::{Event, MoldUdp64},
+    source::{Decoder, Incident, MessageCounts, Packet, Sink},
+};
+
+/// What an [`ItchDecoder`] has to know beforehand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItchSettings {
+    /// The day the venue's times belong to.
+    pub trade_date: TradeDate,
+    /// DBN publisher of the records.
+    pub publisher_id: u16,
+    /// Orders held at most; 48 to 96 bytes of memory each.
+    pub orders_max: usize,
+    /// Whether a first packet beyond sequence 1 is a gap rather than a late join.
+    pub expect_from_one: bool,
+}
+
+impl Default for ItchSettings {
+    fn default() -> Self {
+        Self {
+            trade_date: TradeDate::default(),
+            publisher_id: Normaliser::XNAS_ITCH,
+            orders_max: 1 << 23,
+            expect_from_one: false,
+        }
+    }
+}
+
+/// Decodes one stream of ITCH 5.0.
+#[derive(Clone, Debug)]
+pub struct ItchDecoder {
+    mold: MoldUdp64,
+    normaliser: Normaliser,
+    trade_date: TradeDate,
+}
+
+impl ItchDecoder {
+    /// A decoder that has seen nothing yet.
+    #[must_use]
+    pub fn new(settings: ItchSettings) -> Self {
+        Self {
+            mold: MoldUdp64::new(settings.expect_from_one),
+            normaliser: Normaliser::new(settings.publisher_id, settings.orders_max),
+            trade_date: settings.trade_date,
+        }
+    }
+
+    /// Decodes one message that came without a packet (BinaryFILE: message n has sequence n).
+    #[inline]
+    pub fn message(
+        &mut self,
+        sequence: u64,
+        received_at: Nanos,
+        message: &[u8],
+        sink: &mut dyn Sink,
+    ) {
+        if !self.normaliser.clock.is_set() {
+            self.normaliser.clock = SessionClock::new(self.trade_date, received_at);
+        }
+        let position = SourcePosition::new(0, sequence);
+        self.normaliser
+            .message(position, received_at, message, sink);
+    }
+
+    /// The day of the next session, where it is not taken from receive times. Call it before that
+    /// session's first packet.
+    pub fn set_trade_date(&mut self, trade_date: TradeDate) {
+        self.trade_date = trade_date;
+    }
+
+    /// The orders that are open.
+    #[must_use]
+    pub const fn orders(&self) -> &Orders {
+        self.normaliser.orders()
+    }
+}
+
+impl Decoder for ItchDecoder {
+    fn packet(&mut self, packet: Packet<'_>, sink: &mut dyn Sink) {
+        let Self {
+            mold,
+            normaliser,
+            trade_date,
+        } = self;
+        let received_at = packet.received_at;
+        if !normaliser.clock.is_set() {
+            normaliser.clock = SessionClock::new(*trade_date, received_at);
+        }
+        mold.packet(packet.payload, |event| match event {
+            Event::Message(position, bytes) => {
+                normaliser.message(position, received_at, bytes, sink);
+            }
+            Event::Incident(incident) => {
+                if matches!(
+                    incident,
+                    Incident::SessionChange { .. } | Incident::SequenceReset { .. }
+                ) {
+                    normaliser.begin_session(SessionClock::new(*trade_date, received_at));
+                }
+                sink.incident(incident);
+            }
+        });
+    }
+
+    fn counts(&self) -> &MessageCounts {
+        self.normaliser.counts()
+    }
+}

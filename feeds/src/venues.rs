@@ -1,0 +1,156 @@
+//! The table of feed formats: each has one name, one decoder, and one way to be recognised.
+
+use std::{fmt, str::FromStr};
+
+use thiserror::Error;
+
+use crate::{
+    iex::{IexDecoder, transport::Segment},
+    instruments::Instruments,
+    itch::{self, ItchDecoder, ItchSettings},
+    moldudp64::Header,
+    source::Decoder,
+};
+
+/// What the UDP payloads of a feed are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// IEX-TP with TOPS 1.5, TOPS 1.6 or DEEP 1.0; which of them the segments say.
+    IexTp,
+    /// MoldUDP64 with ITCH 5.0.
+    MoldUdp64Itch50,
+}
+
+/// What decoders have to know beforehand; each takes its own part.
+#[derive(Clone, Debug, Default)]
+pub struct Settings {
+    /// Where IEX's symbols get their ids from (ITCH brings its own).
+    pub instruments: Instruments,
+    /// What ITCH does not say itself, such as its trade date.
+    pub itch: ItchSettings,
+}
+
+/// A name that is in no row of the table. The caller's fault.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("there is no feed format {name:?}: use one of {}", names())]
+pub struct UnknownFormat {
+    /// The name as given.
+    pub name: String,
+}
+
+impl Format {
+    /// All formats, in the order in which they are tried.
+    pub const ALL: [Self; 2] = [Self::IexTp, Self::MoldUdp64Itch50];
+
+    /// The name in configs and on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::IexTp => "iex-tp",
+            Self::MoldUdp64Itch50 => "moldudp64-itch50",
+        }
+    }
+
+    /// A decoder that has seen nothing.
+    #[must_use]
+    pub fn decoder(self, settings: Settings) -> Box<dyn Decoder> {
+        match self {
+            Self::IexTp => Box::new(IexDecoder::new(settings.instruments)),
+            Self::MoldUdp64Itch50 => Box::new(ItchDecoder::new(settings.itch)),
+        }
+    }
+
+    /// The format that the payload of one packet is in, when it can be told. Try the first few
+    /// packets of a feed: one may be damaged.
+    #[must_use]
+    pub fn detect(payload: &[u8]) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|format| format.recognises(payload))
+    }
+
+    fn recognises(self, payload: &[u8]) -> bool {
+        match self {
+            Self::IexTp => Segment::read(payload).is_ok_and(|segment| {
+                let mut messages = segment.messages();
+                messages.by_ref().for_each(drop);
+                messages.fault().is_none()
+            }),
+            Self::MoldUdp64Itch50 => is_mold_with_itch(payload),
+        }
+    }
+}
+
+/// Whether the packet is blocks of ITCH messages from end to end. A packet without messages has
+/// nothing to be told by.
+fn is_mold_with_itch(payload: &[u8]) -> bool {
+    let Some((header, mut blocks)) = Header::split(payload) else {
+        return false;
+    };
+    let mut count = 0_u64;
+    while let Some((len, rest)) = blocks.split_first_chunk::<2>() {
+        let len = usize::from(u16::from_be_bytes(*len));
+        let Some((message, rest)) = rest.split_at_checked(len) else {
+            return false;
+        };
+        if itch::messages::Message::read(message).is_err() {
+            return false;
+        }
+        count += 1;
+        blocks = rest;
+    }
+    count > 0 && count == u64::from(header.count) && blocks.is_empty()
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = UnknownFormat;
+
+    fn from_str(name: &str) -> Result<Self, UnknownFormat> {
+        let found = Self::ALL.into_iter().find(|format| format.name() == name);
+        found.ok_or_else(|| UnknownFormat { name: name.into() })
+    }
+}
+
+fn names() -> String {
+    Format::ALL.map(Format::name).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_format_has_a_name_that_finds_it() {
+        for format in Format::ALL {
+            assert_eq!(format.to_string().parse(), Ok(format));
+        }
+        let error = "itch".parse::<Format>().unwrap_err().to_string();
+        assert!(error.contains("\"itch\"") && error.contains("iex-tp"));
+    }
+
+    #[test]
+    fn a_format_is_recognised_by_whole_packets_only() {
+        let mut deep = vec![0; 40];
+        deep[..4].copy_from_slice(&[1, 0, 0x04, 0x80]);
+        deep[24] = 1;
+        assert_eq!(Format::detect(&deep), Some(Format::IexTp));
+        deep[14] = 1;
+        assert_eq!(Format::detect(&deep), None, "a message is missing");
+
+        let system_event = b"S\0\0\0\0\0\0\0\0\0\0O";
+        let mut mold = b"SESSION001\0\0\0\0\0\0\0\x01\0\x01\0\x0c".to_vec();
+        mold.extend(system_event);
+        assert_eq!(Format::detect(&mold), Some(Format::MoldUdp64Itch50));
+        mold[22] = b'z';
+        assert_eq!(Format::detect(&mold), None, "no ITCH message");
+        assert_eq!(Format::detect(&mold[..20]), None);
+        assert_eq!(Format::detect(b""), None);
+    }
+}

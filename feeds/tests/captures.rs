@@ -1,0 +1,713 @@
+//! Captures of every kind the reader knows, built here byte by byte, whole and damaged.
+
+mod common;
+
+use std::{
+    fs,
+    io::{Cursor, Write},
+    net::SocketAddr,
+};
+
+use common::data_dir;
+use flate2::{Compression, write::GzEncoder};
+use proptest::{collection::vec, prelude::*};
+use tickcast_feeds::capture::{Capture, CaptureError, CaptureFormat, CaptureStats};
+
+const ETHERNET: u32 = 1;
+const STAMP_NS: u64 = 1_517_060_400_128_208_123;
+
+// Frames.
+
+fn udp(payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x28, 0x89, 0x28, 0x8a];
+    bytes.extend((payload.len() as u16 + 8).to_be_bytes());
+    bytes.extend([0, 0]);
+    bytes.extend(payload);
+    bytes
+}
+
+fn ipv4(protocol: u8, fragment: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x45, 0];
+    bytes.extend((body.len() as u16 + 20).to_be_bytes());
+    bytes.extend([0, 1]);
+    bytes.extend(fragment.to_be_bytes());
+    bytes.extend([64, protocol, 0, 0, 10, 0, 0, 1, 233, 215, 21, 3]);
+    bytes.extend(body);
+    bytes
+}
+
+fn ipv6(next: u8, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0x60, 0, 0, 0];
+    bytes.extend((body.len() as u16).to_be_bytes());
+    bytes.extend([next, 64]);
+    bytes.extend([0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    bytes.extend([0xff, 0x02, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9]);
+    bytes.extend(body);
+    bytes
+}
+
+fn ethernet(tags: &[u16], ethertype: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![1, 0, 0x5e, 0x57, 0x15, 3, 0, 0x1e, 0x67, 0xf8, 0x82, 0x3a];
+    for tag in tags {
+        bytes.extend(tag.to_be_bytes());
+        bytes.extend([0, 42]);
+    }
+    bytes.extend(ethertype.to_be_bytes());
+    bytes.extend(body);
+    bytes
+}
+
+fn plain(payload: &[u8]) -> Vec<u8> {
+    ethernet(&[], 0x0800, &ipv4(17, 0, &udp(payload)))
+}
+
+// Files.
+
+#[derive(Clone, Copy, Debug)]
+enum Order {
+    Little,
+    Big,
+}
+
+impl Order {
+    fn u16(self, n: u16) -> [u8; 2] {
+        match self {
+            Self::Little => n.to_le_bytes(),
+            Self::Big => n.to_be_bytes(),
+        }
+    }
+
+    fn u32(self, n: u32) -> [u8; 4] {
+        match self {
+            Self::Little => n.to_le_bytes(),
+            Self::Big => n.to_be_bytes(),
+        }
+    }
+}
+
+fn pcap_record(order: Order, fraction_ns: u64, frame: &[u8], original_len: usize) -> Vec<u8> {
+    let (s, ns) = (STAMP_NS / 1_000_000_000, STAMP_NS % 1_000_000_000);
+    let lens = [frame.len() as u32, original_len as u32];
+    let mut bytes = Vec::new();
+    for word in [s as u32, (ns / fraction_ns) as u32, lens[0], lens[1]] {
+        bytes.extend(order.u32(word));
+    }
+    bytes.extend(frame);
+    bytes
+}
+
+fn pcap_of(order: Order, fraction_ns: u64, link: u32, frames: &[Vec<u8>]) -> Vec<u8> {
+    let magic = match fraction_ns {
+        1 => 0xa1b2_3c4d,
+        _ => 0xa1b2_c3d4,
+    };
+    let mut bytes = order.u32(magic).to_vec();
+    bytes.extend(order.u16(2));
+    bytes.extend(order.u16(4));
+    for word in [0, 0, 65_535, link] {
+        bytes.extend(order.u32(word));
+    }
+    for frame in frames {
+        bytes.extend(pcap_record(order, fraction_ns, frame, frame.len()));
+    }
+    bytes
+}
+
+fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
+    pcap_of(Order::Little, 1_000, ETHERNET, frames)
+}
+
+fn block(order: Order, kind: u32, body: &[u8]) -> Vec<u8> {
+    let padded = body.len().next_multiple_of(4);
+    let len = order.u32(padded as u32 + 12);
+    let mut bytes = order.u32(kind).to_vec();
+    bytes.extend(len);
+    bytes.extend(body);
+    bytes.resize(8 + padded, 0);
+    bytes.extend(len);
+    bytes
+}
+
+fn section(order: Order) -> Vec<u8> {
+    let mut body = order.u32(0x1a2b_3c4d).to_vec();
+    body.extend(order.u16(1));
+    body.extend(order.u16(0));
+    body.extend([0xff; 8]);
+    block(order, 0x0a0d_0d0a, &body)
+}
+
+/// Code and value of each option.
+type Options<'a> = &'a [(u16, &'a [u8])];
+
+fn interface(order: Order, link: u16, options: Options<'_>) -> Vec<u8> {
+    let mut body = order.u16(link).to_vec();
+    body.extend(order.u16(0));
+    body.extend(order.u32(0));
+    for (code, value) in options {
+        body.extend(order.u16(*code));
+        body.extend(order.u16(value.len() as u16));
+        body.extend(*value);
+        body.resize(body.len().next_multiple_of(4), 0);
+    }
+    if !options.is_empty() {
+        body.extend([0; 4]);
+    }
+    block(order, 1, &body)
+}
+
+fn enhanced(order: Order, interface: u32, ticks: u64, frame: &[u8], original: usize) -> Vec<u8> {
+    let mut body = Vec::new();
+    let lens = [frame.len() as u32, original as u32];
+    for word in [
+        interface,
+        (ticks >> 32) as u32,
+        ticks as u32,
+        lens[0],
+        lens[1],
+    ] {
+        body.extend(order.u32(word));
+    }
+    body.extend(frame);
+    block(order, 6, &body)
+}
+
+fn pcapng(order: Order, frames: &[Vec<u8>]) -> Vec<u8> {
+    let mut bytes = [section(order), interface(order, 1, &[(9, &[9])])].concat();
+    for frame in frames {
+        bytes.extend(enhanced(order, 0, STAMP_NS, frame, frame.len()));
+    }
+    bytes
+}
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+// Reading.
+
+#[derive(Debug, PartialEq)]
+struct Read {
+    received_at: u64,
+    ends: (SocketAddr, SocketAddr),
+    payload: Vec<u8>,
+    original_len: usize,
+}
+
+fn open(bytes: &[u8]) -> Result<Capture, CaptureError> {
+    Capture::from_reader("test.bin", Cursor::new(bytes.to_vec()))
+}
+
+fn drain(capture: &mut Capture) -> (Vec<Read>, Option<CaptureError>) {
+    let mut all = Vec::new();
+    let error = loop {
+        match capture.next() {
+            Ok(None) => break None,
+            Err(error) => break Some(error),
+            Ok(Some(d)) => all.push(Read {
+                received_at: d.received_at.0,
+                ends: (d.source, d.destination),
+                payload: d.payload.to_vec(),
+                original_len: d.original_len,
+            }),
+        }
+    };
+    let stats = capture.stats();
+    assert_eq!(stats.frames, stats.datagrams + stats.skipped.total());
+    assert_eq!(stats.datagrams, all.len() as u64);
+    assert!(matches!(capture.next(), Ok(None)), "the end stays the end");
+    (all, error)
+}
+
+fn read(bytes: &[u8]) -> (Vec<Read>, CaptureStats) {
+    let mut capture = open(bytes).unwrap();
+    let (all, error) = drain(&mut capture);
+    assert!(error.is_none(), "{error:?}");
+    (all, *capture.stats())
+}
+
+fn payloads(bytes: &[u8]) -> Vec<Vec<u8>> {
+    read(bytes).0.into_iter().map(|r| r.payload).collect()
+}
+
+fn fault(bytes: &[u8]) -> CaptureError {
+    match open(bytes) {
+        Err(error) => error,
+        Ok(mut capture) => drain(&mut capture).1.expect("an error"),
+    }
+}
+
+#[test]
+fn pcap_is_read_in_both_orders_and_both_resolutions_gzip_or_not() {
+    let frames = [plain(b"one"), plain(b"two")];
+    for order in [Order::Little, Order::Big] {
+        for (fraction_ns, stamp) in [(1, STAMP_NS), (1_000, STAMP_NS / 1_000 * 1_000)] {
+            let file = pcap_of(order, fraction_ns, ETHERNET, &frames);
+            for bytes in [gzip(&file), file] {
+                let (all, stats) = read(&bytes);
+                let case = format!("{order:?} {fraction_ns}");
+                assert_eq!(all.len(), 2, "{case}");
+                assert_eq!(all[0].received_at, stamp, "{case}");
+                assert_eq!(all[1].payload, b"two", "{case}");
+                let ends = ["10.0.0.1:10377", "233.215.21.3:10378"];
+                let ends = ends.map(|a| a.parse().unwrap());
+                assert_eq!(all[0].ends, (ends[0], ends[1]), "{case}");
+                assert_eq!(stats.truncated, 0, "{case}");
+            }
+        }
+    }
+    assert_eq!(open(&pcap(&frames)).unwrap().format(), CaptureFormat::Pcap);
+}
+
+#[test]
+fn pcapng_is_read_in_both_orders_gzip_or_not() {
+    for order in [Order::Little, Order::Big] {
+        let file = pcapng(order, &[plain(b"one"), plain(b"three")]);
+        for bytes in [gzip(&file), file] {
+            let (all, _) = read(&bytes);
+            assert_eq!(all.len(), 2, "{order:?}");
+            assert_eq!(all[1].payload, b"three");
+            assert_eq!(all[1].received_at, STAMP_NS);
+            let format = open(&bytes).unwrap().format();
+            assert_eq!(format, CaptureFormat::PcapNg);
+        }
+    }
+}
+
+#[test]
+fn pcapng_stamps_follow_each_interfaces_resolution_and_offset() {
+    for order in [Order::Little, Order::Big] {
+        let offset = match order {
+            Order::Little => 100_i64.to_le_bytes(),
+            Order::Big => 100_i64.to_be_bytes(),
+        };
+        let frame = plain(b"x");
+        let cases: [(Options<'_>, u64, u64); 6] = [
+            (&[], 1_500_000, 1_500_000_000),
+            (&[(9, &[3])], 1_500, 1_500_000_000),
+            (&[(9, &[9])], 1_500, 1_500),
+            (&[(9, &[12])], 1_500_000, 1_500),
+            // 2^-10 s: 1536 ticks are 1.5 s.
+            (&[(9, &[0x8a])], 1_536, 1_500_000_000),
+            (&[(9, &[9]), (14, &offset)], 7, 100_000_000_007),
+        ];
+        let mut bytes = section(order);
+        for (options, _, _) in &cases {
+            bytes.extend(interface(order, 1, options));
+        }
+        for (index, (_, ticks, _)) in cases.iter().enumerate() {
+            bytes.extend(enhanced(order, index as u32, *ticks, &frame, frame.len()));
+        }
+        let stamps: Vec<_> = read(&bytes).0.iter().map(|r| r.received_at).collect();
+        assert_eq!(stamps, cases.map(|(_, _, expected)| expected), "{order:?}");
+    }
+}
+
+#[test]
+fn a_second_section_may_have_another_byte_order_and_starts_its_own_interfaces() {
+    let frame = plain(b"x");
+    let mut bytes = pcapng(Order::Little, std::slice::from_ref(&frame));
+    bytes.extend(section(Order::Big));
+    bytes.extend(enhanced(Order::Big, 0, 1, &frame, frame.len()));
+    bytes.extend(interface(Order::Big, 1, &[]));
+    bytes.extend(enhanced(Order::Big, 0, 1, &frame, frame.len()));
+    let (all, stats) = read(&bytes);
+    assert_eq!(all.len(), 2);
+    assert_eq!(
+        stats.skipped.unknown_link, 1,
+        "no interface was described yet"
+    );
+}
+
+#[test]
+fn blocks_that_are_no_packets_are_passed_over_however_long() {
+    let order = Order::Little;
+    let mut bytes = pcapng(order, &[plain(b"a")]);
+    bytes.extend(block(order, 5, &[0; 40]));
+    bytes.extend(block(order, 0x0bad_0bad, &vec![7; 3 << 20]));
+    bytes.extend(enhanced(order, 0, 1, &plain(b"b"), 43));
+    let (all, stats) = read(&bytes);
+    assert_eq!((all.len(), stats.frames, stats.truncated), (2, 2, 0));
+    bytes.extend(block(order, 5, &[0; 40]));
+    assert_eq!(read(&bytes).1.truncated, 0, "such a block may be the last");
+    bytes.truncate(bytes.len() - 4);
+    assert_eq!(read(&bytes).1.truncated, 1, "or be cut off");
+}
+
+#[test]
+fn a_simple_packet_block_has_no_time_and_an_obsolete_one_is_counted() {
+    let order = Order::Little;
+    let frame = plain(b"simple");
+    let simple = [&order.u32(frame.len() as u32)[..], &frame].concat();
+    let mut bytes = pcapng(order, &[]);
+    bytes.extend(block(order, 3, &simple));
+    bytes.extend(block(order, 2, &[0; 40]));
+    let (all, stats) = read(&bytes);
+    assert_eq!(
+        (all[0].received_at, &all[0].payload[..]),
+        (0, &b"simple"[..])
+    );
+    assert_eq!((stats.frames, stats.skipped.unknown_link), (2, 1));
+}
+
+#[test]
+fn every_link_layer_leads_to_the_same_datagram() {
+    let ip = ipv4(17, 0, &udp(b"x"));
+    let ip6 = ipv6(17, &udp(b"x"));
+    let sll = [&[0; 14][..], &[8, 0], &ip].concat();
+    let sll2 = [&[8, 0][..], &[0; 18], &ip].concat();
+    let loopback = [&[2, 0, 0, 0][..], &ip].concat();
+    for (link, frame) in [
+        (1, ethernet(&[], 0x0800, &ip)),
+        (1, ethernet(&[0x8100], 0x0800, &ip)),
+        (1, ethernet(&[0x88a8, 0x8100], 0x0800, &ip)),
+        (1, ethernet(&[0x9100, 0x8100], 0x86dd, &ip6)),
+        // The upper bits say that frames end in a check sequence of 4 bytes.
+        (
+            0x2400_0001,
+            [ethernet(&[], 0x0800, &ip), vec![9; 4]].concat(),
+        ),
+        (101, ip.clone()),
+        (101, ip6.clone()),
+        (228, ip.clone()),
+        (229, ip6),
+        (113, sll),
+        (276, sll2),
+        (0, loopback),
+    ] {
+        let file = pcap_of(Order::Little, 1_000, link, &[frame]);
+        assert_eq!(payloads(&file), [b"x"], "link type {link:#x}");
+    }
+}
+
+#[test]
+fn ipv6_extension_headers_are_skipped() {
+    let udp = udp(b"six");
+    let options = [&[17, 0, 0, 0, 0, 0, 0, 0][..], &udp].concat();
+    let long = [&[60, 1][..], &[0; 14], &options].concat();
+    let whole = [&[17, 0, 0, 0, 0, 0, 0, 1][..], &udp].concat();
+    let authenticated = [&[17, 1][..], &[0; 10], &udp].concat();
+    let part = [&[17, 0, 0, 1, 0, 0, 0, 1][..], &udp].concat();
+    let frames = [
+        (0, long),
+        (44, whole),
+        (51, authenticated),
+        (44, part),
+        (58, udp),
+    ];
+    let frames = frames.map(|(next, body)| ethernet(&[], 0x86dd, &ipv6(next, &body)));
+    let (all, stats) = read(&pcap(&frames));
+    assert_eq!(all.len(), 3);
+    assert!(all.iter().all(|r| r.payload == b"six"));
+    assert_eq!((stats.skipped.fragments, stats.skipped.not_udp), (1, 1));
+}
+
+#[test]
+fn what_is_no_whole_udp_is_counted_by_reason_and_skipped() {
+    let datagram = udp(b"x");
+    let mut short_udp = datagram.clone();
+    short_udp[5] = 7;
+    let mut long_udp = datagram.clone();
+    long_udp[5] = 200;
+    let mut header_len = ipv4(17, 0, &datagram);
+    header_len[0] = 0x44;
+    let frames = [
+        ethernet(&[], 0x0806, &[0; 28]),
+        ethernet(&[0x8100], 0x8847, &[0; 28]),
+        ethernet(&[], 0x0800, &ipv4(6, 0, &[0; 20])),
+        ethernet(&[], 0x0800, &ipv4(17, 0x2000, &datagram)),
+        ethernet(&[], 0x0800, &ipv4(17, 7, &datagram)),
+        ethernet(&[], 0x0800, &ipv4(17, 0, &short_udp)),
+        ethernet(&[], 0x0800, &ipv4(17, 0, &long_udp)),
+        ethernet(&[], 0x0800, &header_len),
+        ethernet(&[], 0x0800, &[]),
+        vec![],
+        plain(b"good"),
+    ];
+    let (all, stats) = read(&pcap(&frames));
+    assert_eq!(all.len(), 1);
+    let skipped = stats.skipped;
+    assert_eq!((skipped.not_ip, skipped.not_udp), (2, 1));
+    assert_eq!((skipped.fragments, skipped.malformed), (2, 5));
+}
+
+#[test]
+fn padding_of_a_short_frame_is_no_payload() {
+    let mut frame = plain(b"x");
+    frame.resize(60, 0xee);
+    assert_eq!(payloads(&pcap(&[frame])), [b"x"]);
+}
+
+#[test]
+fn the_flag_dont_fragment_makes_no_fragment() {
+    let frame = ethernet(&[], 0x0800, &ipv4(17, 0x4000, &udp(b"x")));
+    assert_eq!(payloads(&pcap(&[frame])), [b"x"]);
+}
+
+#[test]
+fn a_snapped_packet_is_given_and_flagged() {
+    let frame = plain(b"0123456789");
+    let snapped = &frame[..frame.len() - 4];
+    let order = Order::Little;
+    let mut ng = pcapng(order, &[]);
+    ng.extend(enhanced(order, 0, 1, snapped, frame.len()));
+    let mut classic = pcap(&[]);
+    classic.extend(pcap_record(order, 1_000, snapped, frame.len()));
+    for bytes in [classic, ng] {
+        let (all, stats) = read(&bytes);
+        assert_eq!(all[0].payload, b"012345");
+        assert_eq!(all[0].original_len, 10);
+        assert_eq!((stats.datagrams, stats.snapped), (1, 1));
+        let mut capture = open(&bytes).unwrap();
+        assert!(capture.next().unwrap().unwrap().is_snapped());
+    }
+    assert_eq!(read(&pcap(&[frame])).1.snapped, 0);
+}
+
+#[test]
+fn a_file_cut_anywhere_ends_there_and_only_a_cut_within_a_record_is_truncation() {
+    let frames = [plain(b"one"), plain(b"two"), plain(b"three")];
+    for file in [
+        pcap(&frames),
+        pcapng(Order::Little, &frames),
+        pcapng(Order::Big, &frames),
+    ] {
+        let mut lens = Vec::new();
+        for len in 4..=file.len() {
+            let (all, stats) = read(&file[..len]);
+            lens.push((all.len(), stats.truncated));
+            assert!(stats.truncated <= 1);
+        }
+        assert!(lens.is_sorted_by_key(|(n, _)| *n), "never less from more");
+        let whole = lens.iter().filter(|(_, truncated)| *truncated == 0);
+        // pcap: after its header and each record; pcapng: after each of its five blocks.
+        let is_pcapng = file.starts_with(&[0x0a]);
+        assert_eq!(whole.count(), if is_pcapng { 5 } else { 4 });
+        assert_eq!(lens.last(), Some(&(3, 0)));
+    }
+}
+
+#[test]
+fn a_gzip_stream_that_breaks_off_gives_what_it_held_and_is_truncated() {
+    let frames: Vec<_> = (0..200_u32)
+        .map(|n| plain(&n.wrapping_mul(0x9e37_79b9).to_le_bytes().repeat(8)))
+        .collect();
+    let file = gzip(&pcap(&frames));
+    let (all, stats) = read(&file[..file.len() / 2]);
+    assert!(!all.is_empty() && all.len() < 200, "{}", all.len());
+    assert_eq!(stats.truncated, 1);
+    let (all, stats) = read(&file[..file.len() - 1]);
+    assert_eq!(
+        (all.len(), stats.truncated),
+        (200, 1),
+        "only the trailer is cut"
+    );
+}
+
+#[test]
+fn several_gzip_members_are_one_file() {
+    let file = pcap(&[plain(b"one"), plain(b"two")]);
+    let (a, b) = file.split_at(30);
+    assert_eq!(payloads(&[gzip(a), gzip(b)].concat()), [b"one", b"two"]);
+}
+
+#[test]
+fn a_corrupt_gzip_stream_is_an_error_with_its_place() {
+    let mut file = gzip(&pcap(&[plain(b"one")]));
+    let crc = file.len() - 8;
+    file[crc] ^= 1;
+    let error = fault(&file);
+    assert!(matches!(error, CaptureError::Damaged { .. }), "{error:?}");
+    assert!(error.to_string().contains("gzip"), "{error}");
+}
+
+#[test]
+fn an_absurd_length_is_an_error_that_names_its_place_and_costs_no_memory() {
+    let good = pcap(&[plain(b"one")]);
+    let mut record = pcap_record(Order::Little, 1_000, b"", 0);
+    record[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let error = fault(&[good.clone(), record].concat());
+    let text = error.to_string();
+    assert!(
+        matches!(error, CaptureError::TooLong { offset, len, .. }
+            if offset == good.len() as u64 && len == u64::from(u32::MAX)),
+        "{text}"
+    );
+    assert!(text.contains(&good.len().to_string()) && text.contains("copy or record"));
+
+    let good = pcapng(Order::Little, &[plain(b"one")]);
+    let mut huge = block(Order::Little, 6, &[0; 20]);
+    huge[4..8].copy_from_slice(&0xffff_fff0_u32.to_le_bytes());
+    let error = fault(&[good.clone(), huge.clone()].concat());
+    assert!(matches!(error, CaptureError::TooLong { offset, .. } if offset == good.len() as u64));
+    huge[4..8].copy_from_slice(&3_u32.to_le_bytes());
+    assert!(matches!(
+        fault(&[good, huge].concat()),
+        CaptureError::Damaged { .. }
+    ));
+}
+
+#[test]
+fn pcapng_nonsense_is_an_error() {
+    let mut order = pcapng(Order::Little, &[]);
+    order[8] = 0;
+    assert!(matches!(
+        fault(&order),
+        CaptureError::Damaged { offset: 0, .. }
+    ));
+    let mut caplen = pcapng(Order::Little, &[plain(b"one")]);
+    let at = section(Order::Little).len() + interface(Order::Little, 1, &[(9, &[9])]).len() + 20;
+    caplen[at..at + 4].copy_from_slice(&5_000_u32.to_le_bytes());
+    assert!(matches!(fault(&caplen), CaptureError::Damaged { .. }));
+    let many = interface(Order::Little, 1, &[]).repeat(5_000);
+    let many = [section(Order::Little), many].concat();
+    assert!(matches!(fault(&many), CaptureError::Damaged { .. }));
+}
+
+#[test]
+fn an_unknown_link_type_is_an_error_in_pcap_and_counted_in_pcapng() {
+    let error = fault(&pcap_of(Order::Little, 1_000, 147, &[plain(b"x")]));
+    assert!(matches!(error, CaptureError::UnknownLink { link: 147, .. }));
+    let order = Order::Little;
+    let mut bytes = [section(order), interface(order, 147, &[])].concat();
+    bytes.extend(enhanced(order, 0, 1, &plain(b"x"), 43));
+    let (all, stats) = read(&bytes);
+    assert_eq!((all.len(), stats.skipped.unknown_link), (0, 1));
+}
+
+#[test]
+fn files_that_are_no_captures_are_told_apart_in_sentences() {
+    let dir = std::env::temp_dir().join(format!("tickcast-captures-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let write = |name: &str, bytes: &[u8]| {
+        let path = dir.join(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    };
+    let text = |error: Option<CaptureError>| error.expect("an error").to_string();
+    let empty = write("empty.pcap", b"");
+    let error = Capture::open(&empty).err();
+    assert!(matches!(error, Some(CaptureError::Empty { .. })));
+    assert!(text(error).contains("empty.pcap is empty"));
+
+    let error = Capture::open(write("nothing.gz", &gzip(b""))).err();
+    assert!(matches!(error, Some(CaptureError::Empty { .. })));
+
+    let error = Capture::open(&dir).err();
+    assert!(matches!(error, Some(CaptureError::Directory { .. })));
+    assert!(text(error).contains("is a directory"));
+
+    let error = Capture::open(dir.join("missing.pcap")).err();
+    assert!(matches!(error, Some(CaptureError::Missing { .. })));
+    assert!(text(error).contains("check the path"));
+
+    for (name, bytes) in [
+        ("a.pcap", &b"\x00\x0cS\x00\x00\x00"[..]),
+        ("b.pcap.gz", &gzip(b"\x00\x0cS\x00\x00\x00")),
+        ("c", b"\xd4\xc3"),
+    ] {
+        let error = Capture::open(write(name, bytes)).err();
+        assert!(
+            matches!(error, Some(CaptureError::NotACapture { .. })),
+            "{name}"
+        );
+        assert!(text(error).contains("neither pcap nor pcapng"), "{name}");
+    }
+
+    let file = pcap(&[plain(b"one")]);
+    let mut capture = Capture::open(write("names_do_not_count.txt", &file)).unwrap();
+    assert_eq!(capture.size(), Some(file.len() as u64));
+    assert_eq!(drain(&mut capture).0.len(), 1);
+    assert_eq!(capture.position(), file.len() as u64);
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+#[test]
+fn a_reader_that_gives_single_bytes_makes_no_difference() {
+    struct Slow(Cursor<Vec<u8>>);
+    impl std::io::Read for Slow {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            let len = buffer.len().min(1);
+            self.0.read(&mut buffer[..len])
+        }
+    }
+    let frames = [plain(b"one"), plain(&[7; 1_400])];
+    for file in [
+        pcap(&frames),
+        pcapng(Order::Big, &frames),
+        gzip(&pcap(&frames)),
+    ] {
+        let mut capture = Capture::from_reader("slow", Slow(Cursor::new(file))).unwrap();
+        let (all, error) = drain(&mut capture);
+        assert!(error.is_none());
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[1].payload, [7; 1_400]);
+        assert_eq!(capture.stats().truncated, 0);
+    }
+}
+
+#[test]
+fn the_real_cme_capture_is_a_pcapng_whatever_its_name_says() {
+    let Some(dir) = data_dir() else { return };
+    let mut capture = Capture::open(dir.join("cme-mdp3/Cme.Mdp3.Sbe.v6.1.pcap")).unwrap();
+    assert_eq!(capture.format(), CaptureFormat::PcapNg);
+    let (all, error) = drain(&mut capture);
+    assert!(error.is_none());
+    assert_eq!(all.len(), 10_000, "5,000 packets on each of two lines");
+    let mut groups: Vec<_> = all.iter().map(|r| r.ends.1).collect();
+    groups.sort_unstable();
+    groups.dedup();
+    assert_eq!(groups.len(), 2);
+    assert!(
+        all.iter().any(|r| r.received_at % 1_000 != 0),
+        "nanosecond stamps"
+    );
+}
+
+// Any bytes.
+
+fn survives(bytes: &[u8]) {
+    if let Ok(mut capture) = open(bytes) {
+        drain(&mut capture);
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_without_panic(bytes in vec(any::<u8>(), 0..300)) {
+        survives(&bytes);
+        for magic in [&[0xd4, 0xc3, 0xb2, 0xa1][..], &[0xa1, 0xb2, 0x3c, 0x4d]] {
+            survives(&[magic, &bytes].concat());
+        }
+        survives(&[&[0x1f, 0x8b, 8][..], &bytes].concat());
+        survives(&[section(Order::Little), bytes.clone()].concat());
+        survives(&[section(Order::Big), bytes].concat());
+    }
+
+    #[test]
+    fn any_mutation_of_a_capture_is_read_without_panic(
+        form in 0..5_usize,
+        edits in vec((any::<prop::sample::Index>(), any::<u8>()), 1..12),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let frames = [
+            plain(b"payload"),
+            ethernet(&[0x8100], 0x86dd, &ipv6(0, &[&[17, 0, 0, 0, 0, 0, 0, 0][..], &udp(b"v6")].concat())),
+            ethernet(&[], 0x0800, &ipv4(17, 0, &udp(&[1; 50]))),
+        ];
+        let mut bytes = match form {
+            0 => pcap(&frames),
+            1 => pcap_of(Order::Big, 1, ETHERNET, &frames),
+            2 => pcapng(Order::Little, &frames),
+            3 => pcapng(Order::Big, &frames),
+            _ => gzip(&pcap(&frames)),
+        };
+        for (at, value) in edits {
+            *at.get_mut(&mut bytes[..]) = value;
+        }
+        survives(&bytes);
+        bytes.truncate(cut.index(bytes.len()));
+        survives(&bytes);
+    }
+}

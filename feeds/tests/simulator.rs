@@ -1,0 +1,548 @@
+//! The simulated market, seen from outside: what its packets say, read by the decoder and by a
+//! book of our own, is what its books hold.
+
+mod common;
+
+use std::collections::{HashMap, HashSet};
+
+use jiff::civil::date;
+use proptest::prelude::*;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tickcast_feeds::{
+    itch::{ItchDecoder, ItchSettings, TradeDate},
+    moldudp64::{END_OF_SESSION, Header},
+    simulator::{
+        Arrivals, Mix, Simulator, SimulatorConfig, SimulatorError,
+        book::{Book, Side},
+    },
+    source::{Decoder, Incident, Packet, Sink},
+};
+use tickcast_reliability::{
+    record::{Action, InstrumentDefMsg, MboMsg, RecordBatch},
+    units::{Nanos, SourcePosition},
+};
+
+/// What a subscriber would keep: books built of A, C and M alone.
+#[derive(Default)]
+struct Books {
+    /// Side, price in 1e-9 and size, by instrument and order.
+    orders: HashMap<u32, HashMap<u64, (char, i64, u32)>>,
+    incidents: Vec<Incident>,
+    fills: u64,
+    newest: u64,
+}
+
+impl Sink for Books {
+    fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
+        assert_eq!(
+            position.sequence(),
+            self.newest + 1,
+            "no message is left out"
+        );
+        self.newest += 1;
+        let mut is_last = None;
+        for record in records.records() {
+            let Some(m) = record.get::<MboMsg>() else {
+                continue;
+            };
+            assert_ne!(is_last, Some(true), "LAST comes last");
+            is_last = Some(m.flags.is_last());
+            let book = self.orders.entry(m.hd.instrument_id).or_default();
+            let side = char::from(m.side as u8);
+            match m.action().unwrap() {
+                Action::Add => {
+                    let known = book.insert(m.order_id, (side, m.price, m.size));
+                    assert!(known.is_none(), "a reference is used once");
+                }
+                Action::Cancel => {
+                    let order = book.get_mut(&m.order_id).unwrap();
+                    assert_eq!((order.0, order.1), (side, m.price));
+                    order.2 = order.2.checked_sub(m.size).unwrap();
+                    if order.2 == 0 {
+                        book.remove(&m.order_id);
+                    }
+                }
+                Action::Fill => {
+                    self.fills += 1;
+                    let (side, price, size) = book[&m.order_id];
+                    assert!(m.size <= size, "no more is executed than rests");
+                    let is_better = |other: &(char, i64, u32)| match side {
+                        'B' => other.1 > price,
+                        _ => other.1 < price,
+                    };
+                    let better = book.values().any(|o| o.0 == side && is_better(o));
+                    assert!(!better, "the best price is executed first");
+                    let older = book
+                        .iter()
+                        .any(|(id, o)| o.0 == side && o.1 == price && *id < m.order_id);
+                    assert!(!older, "at one price the oldest order is executed first");
+                }
+                _ => {}
+            }
+        }
+        assert_ne!(is_last, Some(false), "an event ends");
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        self.incidents.push(incident);
+    }
+}
+
+impl Books {
+    fn assert_equal(&self, simulator: &Simulator, seed: u64) {
+        for locate in 1..=simulator.symbols() {
+            let book = simulator.book(locate).unwrap();
+            let letter = |side| if side == Side::Bid { 'B' } else { 'A' };
+            let expected: HashMap<_, _> = [Side::Bid, Side::Ask]
+                .into_iter()
+                .flat_map(|side| book.orders(side))
+                .map(|o| {
+                    (
+                        o.reference,
+                        (letter(o.side), i64::from(o.price) * 100_000, o.shares),
+                    )
+                })
+                .collect();
+            let ours = self
+                .orders
+                .get(&u32::from(locate))
+                .cloned()
+                .unwrap_or_default();
+            assert_eq!(
+                ours, expected,
+                "seed {seed}, locate {locate}, message {}",
+                self.newest
+            );
+            assert_uncrossed(book, seed);
+        }
+    }
+}
+
+fn assert_uncrossed(book: &Book, seed: u64) {
+    if let (Some(bid), Some(ask)) = (book.best(Side::Bid), book.best(Side::Ask)) {
+        assert!(bid < ask, "seed {seed}: {bid} meets {ask}");
+    }
+}
+
+fn decoder() -> ItchDecoder {
+    ItchDecoder::new(ItchSettings {
+        trade_date: TradeDate::Fixed(date(2025, 3, 7)),
+        expect_from_one: true,
+        ..ItchSettings::default()
+    })
+}
+
+fn config() -> SimulatorConfig {
+    SimulatorConfig {
+        symbols: 20,
+        messages: 150_000,
+        pauses_per_million: 500.0,
+        pause_ms: 20,
+        ..SimulatorConfig::default()
+    }
+}
+
+fn packets(config: &SimulatorConfig, seed: u64) -> Vec<(Nanos, Vec<u8>)> {
+    let mut simulator = Simulator::new(config, seed).unwrap();
+    let mut packets = Vec::new();
+    while let Some(packet) = simulator.next_packet() {
+        packets.push((packet.at, packet.payload.to_vec()));
+    }
+    packets
+}
+
+#[test]
+fn the_books_a_subscriber_builds_are_the_simulators_own() {
+    for seed in [1, 2] {
+        let mut simulator = Simulator::new(&config(), seed).unwrap();
+        let (mut decoder, mut books) = (decoder(), Books::default());
+        let mut checkpoints = 0;
+        while let Some(packet) = simulator.next_packet() {
+            let packet = Packet {
+                received_at: Nanos(1 + packet.at.0),
+                payload: packet.payload,
+            };
+            decoder.packet(packet, &mut books);
+            if simulator.is_settled() && books.newest >= checkpoints * 5_000 {
+                checkpoints += 1;
+                books.assert_equal(&simulator, seed);
+            }
+        }
+        books.assert_equal(&simulator, seed);
+        assert!(checkpoints > 25, "seed {seed}: {checkpoints} checkpoints");
+        assert!(books.fills > 5_000, "seed {seed}: {} fills", books.fills);
+        assert_eq!(books.incidents, [Incident::EndOfSession], "seed {seed}");
+        assert_eq!(books.newest, simulator.messages());
+        assert_eq!(decoder.counts().total(), simulator.messages());
+        assert!(simulator.messages() >= 150_000);
+        for kind in *b"SRHYLVhJAFECXDUPQBIN" {
+            let n = decoder.counts().of(kind);
+            assert!(n > 0, "seed {seed}: no {}", char::from(kind));
+        }
+        assert_eq!(decoder.counts().of(b'R'), 20);
+        assert_eq!(decoder.counts().of(b'S'), 6);
+    }
+}
+
+#[test]
+fn the_same_seed_and_config_give_the_same_bytes_and_another_seed_others() {
+    let config = SimulatorConfig {
+        messages: 20_000,
+        ..config()
+    };
+    assert!(packets(&config, 3) == packets(&config, 3));
+    assert!(packets(&config, 3) != packets(&config, 4));
+}
+
+#[test]
+fn packets_are_genuine_numbered_without_gap_and_within_the_mtu() {
+    let config = SimulatorConfig {
+        messages: 50_000,
+        payload_max: 600,
+        ..config()
+    };
+    let packets = packets(&config, 5);
+    let (mut next, mut at, mut in_several) = (1, Nanos(0), 0);
+    let mut ends = 0;
+    for (sent_at, payload) in &packets {
+        assert!(payload.len() <= 600);
+        assert!(*sent_at >= at, "time never goes back");
+        at = *sent_at;
+        let (header, mut blocks) = Header::split(payload).unwrap();
+        assert_eq!((header.session, header.sequence), (*b"TICKCAST  ", next));
+        if header.count == END_OF_SESSION {
+            ends += 1;
+            continue;
+        }
+        assert_eq!(ends, 0, "nothing follows the end");
+        in_several += u32::from(header.count > 1);
+        for _ in 0..header.count {
+            let len = usize::from(u16::from_be_bytes([blocks[0], blocks[1]]));
+            blocks = &blocks[2 + len..];
+        }
+        assert!(blocks.is_empty());
+        next += u64::from(header.count);
+    }
+    assert_eq!(ends, 3, "the end is said more than once");
+    assert!(in_several > 100);
+}
+
+#[test]
+fn what_a_lossy_line_drops_is_reported_as_missing_to_the_message() {
+    let (seed, mut rng) = (10, ChaCha8Rng::seed_from_u64(10));
+    let config = SimulatorConfig {
+        messages: 30_000,
+        ..config()
+    };
+    let (mut decoder, mut told) = (decoder(), common::Counted::default());
+    let (mut sent, mut dropped) = (0, 0);
+    for (at, payload) in &packets(&config, seed) {
+        let count = Header::split(payload).unwrap().0.count;
+        let count = if count == END_OF_SESSION {
+            0
+        } else {
+            u64::from(count)
+        };
+        sent += count;
+        if count > 0 && rng.random_range(0..20_u32) == 0 {
+            dropped += count;
+            continue;
+        }
+        for _ in 0..rng.random_range(1..3_u32) {
+            decoder.packet(
+                Packet {
+                    received_at: Nanos(1 + at.0),
+                    payload,
+                },
+                &mut told,
+            );
+        }
+    }
+    let missing = told.incidents.iter().map(|incident| match incident {
+        Incident::Gap { missing, .. } => *missing,
+        _ => 0,
+    });
+    assert_eq!(missing.sum::<u64>(), dropped, "seed {seed}");
+    assert_eq!(told.messages + dropped, sent, "seed {seed}");
+    assert_eq!(told.out_of_order, 0, "seed {seed}");
+    assert!(dropped > 500, "seed {seed}: {dropped}");
+}
+
+#[test]
+fn a_quiet_line_carries_heartbeats() {
+    let config = SimulatorConfig {
+        symbols: 1,
+        messages: 0,
+        duration_ms: 60_000,
+        arrivals: Arrivals {
+            base_per_s: 0.1,
+            branching: 0.0,
+            ..Arrivals::default()
+        },
+        ..config()
+    };
+    let packets = packets(&config, 6);
+    let heartbeats = packets
+        .iter()
+        .filter(|(_, p)| p.len() == 20 && p[18..] == [0, 0])
+        .count();
+    assert!(
+        (40..=60).contains(&heartbeats),
+        "{heartbeats} in a minute of few messages"
+    );
+    for pair in packets.windows(2) {
+        assert!(pair[1].0.since(pair[0].0) <= Nanos::from_ms(1_001));
+    }
+    let mut told = common::Recorded::default();
+    let mut decoder = decoder();
+    for (at, payload) in &packets {
+        decoder.packet(
+            Packet {
+                received_at: Nanos(1 + at.0),
+                payload,
+            },
+            &mut told,
+        );
+    }
+    assert_eq!(told.incidents, [Incident::EndOfSession]);
+}
+
+#[test]
+fn a_day_opens_with_its_directory_and_closes_in_order() {
+    let config = SimulatorConfig {
+        names: vec!["ZVZZT".into()],
+        messages: 0,
+        duration_ms: 50,
+        ..config()
+    };
+    let mut told = common::Recorded::default();
+    let mut decoder = decoder();
+    for (at, payload) in &packets(&config, 7) {
+        decoder.packet(
+            Packet {
+                received_at: Nanos(1 + at.0),
+                payload,
+            },
+            &mut told,
+        );
+    }
+    let definitions = told.all::<InstrumentDefMsg>();
+    let symbols: Vec<_> = definitions
+        .iter()
+        .map(|d| d.raw_symbol().unwrap())
+        .collect();
+    assert_eq!(symbols[..3], ["ZVZZT", "AAAA", "AAAB"]);
+    assert_eq!(symbols.iter().collect::<HashSet<_>>().len(), 20);
+    // 2025-03-07 09:30 in New York, at UTC-5.
+    let begins = 1_741_357_800_000_000_000;
+    assert_eq!(
+        told.messages[0]
+            .1
+            .records()
+            .next()
+            .unwrap()
+            .header()
+            .ts_event,
+        begins
+    );
+    let last = told
+        .messages
+        .last()
+        .unwrap()
+        .1
+        .records()
+        .next()
+        .unwrap()
+        .header()
+        .ts_event;
+    assert!(
+        (50_000_000..60_000_000).contains(&(last - begins)),
+        "trading lasted 50 ms"
+    );
+}
+
+#[test]
+fn arrivals_come_at_the_configured_rate_and_cluster() {
+    let config = SimulatorConfig {
+        symbols: 4,
+        messages: 0,
+        duration_ms: 200_000,
+        arrivals: Arrivals {
+            base_per_s: 100.0,
+            branching: 0.6,
+            decay_per_s: 500.0,
+            skew: 0.0,
+        },
+        pauses_per_million: 0.0,
+        coalesce_us: 0,
+        ..config()
+    };
+    let seed = 8;
+    let mut simulator = Simulator::new(&config, seed).unwrap();
+    let (mut arrivals, mut in_window) = (0_u64, vec![0_u64; 2_000]);
+    while let Some(packet) = simulator.next_packet() {
+        let window = (packet.at.0 / 100_000_000) as usize;
+        arrivals += 1;
+        if let Some(n) = in_window.get_mut(window) {
+            *n += 1;
+        }
+    }
+    // One packet an arrival, but for those within the same nanosecond and the opening.
+    let rate = arrivals as f64 / 200.0;
+    let expected = 4.0 * 100.0 / (1.0 - 0.6);
+    assert!(
+        (rate / expected - 1.0).abs() < 0.04,
+        "seed {seed}: {rate} for {expected}"
+    );
+    let n = in_window.len() as f64;
+    let mean = in_window.iter().sum::<u64>() as f64 / n;
+    let variance = in_window
+        .iter()
+        .map(|&c| (c as f64 - mean).powi(2))
+        .sum::<f64>()
+        / n;
+    assert!(
+        variance / mean > 3.0,
+        "seed {seed}: {} is 1 for Poisson",
+        variance / mean
+    );
+}
+
+#[test]
+fn many_symbols_of_unequal_activity_all_have_a_book() {
+    let config = SimulatorConfig {
+        symbols: u16::MAX,
+        messages: 1,
+        ..SimulatorConfig::default()
+    };
+    let mut simulator = Simulator::new(&config, 9).unwrap();
+    let (mut decoder, mut told) = (decoder(), common::Counted::default());
+    while let Some(packet) = simulator.next_packet() {
+        let packet = Packet {
+            received_at: Nanos(1),
+            payload: packet.payload,
+        };
+        decoder.packet(packet, &mut told);
+    }
+    assert_eq!(decoder.counts().of(b'R'), 65_535);
+    assert_eq!(told.incidents, [Incident::EndOfSession]);
+    assert!(simulator.book(0).is_none());
+    assert!(!simulator.book(u16::MAX).unwrap().is_empty());
+    assert_eq!(simulator.name(1), Some(*b"AAAA    "));
+}
+
+#[test]
+fn a_config_that_makes_no_market_is_refused() {
+    let config = SimulatorConfig {
+        symbols: 0,
+        ..SimulatorConfig::default()
+    };
+    assert!(matches!(
+        Simulator::new(&config, 1).err(),
+        Some(SimulatorError::Range {
+            field: "symbols",
+            ..
+        })
+    ));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_config_that_is_accepted_makes_a_day_that_ends(
+        (symbols, depth, payload_max) in (1_u16..9, 2_u32..60, 128_u16..9_000),
+        (messages, duration_ms) in (1_u64..3_000, 0_u64..2_000),
+        (base_per_s, branching, skew) in (1e-3..1e6, 0.0..0.999, 0.0..4.0),
+        (add, cancel, delete, replace) in (0.1..9.0, 0.0..9.0, 0.1..9.0, 0.0..9.0),
+        (execute, hidden, attributed) in (0.0..50.0, 0.0..9.0, 0.0..=1.0),
+        (price_min_cents, pauses_per_million) in (100_u32..300, 0.0..1e6),
+        seed in any::<u64>(),
+    ) {
+        let config = SimulatorConfig {
+            symbols, depth, payload_max, messages, duration_ms, attributed,
+            arrivals: Arrivals { base_per_s, branching, skew, ..Arrivals::default() },
+            mix: Mix { add, cancel, delete, replace, execute, hidden },
+            price_min_cents, price_max_cents: 300, pauses_per_million,
+            begins_at_s: 85_000,
+            ..SimulatorConfig::default()
+        };
+        let mut simulator = Simulator::new(&config, seed).unwrap();
+        let (mut decoder, mut books) = (decoder(), Books::default());
+        while let Some(packet) = simulator.next_packet() {
+            let packet = Packet { received_at: Nanos(1), payload: packet.payload };
+            decoder.packet(packet, &mut books);
+        }
+        books.assert_equal(&simulator, seed);
+        prop_assert_eq!(books.incidents, [Incident::EndOfSession]);
+    }
+
+    #[test]
+    fn damaged_packets_of_a_market_never_make_the_decoder_panic(
+        seed in 0_u64..20,
+        damage in prop::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), any::<u8>()), 1..200),
+    ) {
+        let config = SimulatorConfig { symbols: 2, messages: 400, ..SimulatorConfig::default() };
+        let mut packets = packets(&config, seed);
+        for (packet, at, value) in damage {
+            let packet = packet.index(packets.len());
+            let payload = &mut packets[packet].1;
+            let at = at.index(payload.len());
+            payload[at] = value;
+        }
+        let (mut decoder, mut told) = (decoder(), common::Counted::default());
+        for (at, payload) in &packets {
+            decoder.packet(Packet { received_at: *at, payload }, &mut told);
+        }
+        prop_assert_eq!(told.out_of_order, 0);
+    }
+}
+
+/// Not a test: prints how fast it is. `cargo test --release -- --ignored --nocapture speed`.
+#[test]
+#[ignore = "measures"]
+fn speed() {
+    let config = SimulatorConfig {
+        messages: 5_000_000,
+        ..SimulatorConfig::default()
+    };
+    let mut simulator = Simulator::new(&config, 1).unwrap();
+    let (mut bytes, mut lens) = (Vec::with_capacity(300 << 20), Vec::new());
+    let start = std::time::Instant::now();
+    while let Some(packet) = simulator.next_packet() {
+        bytes.extend_from_slice(packet.payload);
+        lens.push(packet.payload.len());
+    }
+    let made = start.elapsed().as_secs_f64();
+    struct Nothing(u64);
+    impl Sink for Nothing {
+        fn message(&mut self, _: SourcePosition, records: &RecordBatch) {
+            self.0 += records.len() as u64;
+        }
+        fn incident(&mut self, _: Incident) {}
+    }
+    let (mut decoder, mut sink, mut at) = (decoder(), Nothing(0), 0);
+    let start = std::time::Instant::now();
+    for len in &lens {
+        let payload = &bytes[at..at + len];
+        at += len;
+        decoder.packet(
+            Packet {
+                received_at: Nanos(1),
+                payload,
+            },
+            &mut sink,
+        );
+    }
+    let decoded = start.elapsed().as_secs_f64();
+    let messages = simulator.messages() as f64 / 1e6;
+    println!(
+        "{} packets, {} records; made {:.1} M messages/s, decoded {:.1} M messages/s",
+        lens.len(),
+        sink.0,
+        messages / made,
+        messages / decoded
+    );
+}

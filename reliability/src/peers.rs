@@ -1,0 +1,142 @@
+//! The connections of the repair service: what each is for, what waits to be sent to it, and how
+//! far its subscriber is. Each holds a bounded amount of memory, whatever its peer does.
+
+use crate::budget::TokenBucket;
+use crate::control::{Join, JoinChannel, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
+use crate::pending::PendingRanges;
+use crate::units::Nanos;
+use crate::wire::WIRE_VERSION;
+
+/// The most channels that one JOIN may name.
+pub const JOIN_CHANNELS_MAX: usize = 256;
+
+/// A connection, as the driver numbers them; never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(pub u64);
+
+/// What a connection is for, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It has not said JOIN yet.
+    Connecting,
+    /// It follows channels.
+    Subscriber {
+        session: u64,
+        replay: Option<PeerId>,
+    },
+    /// It replays history for this session.
+    Replay { session: u64 },
+    /// It is told why, then closed.
+    Closing(Rejected),
+}
+
+/// What waits for a peer on one channel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerChannel {
+    /// Index of the channel in the core.
+    pub(crate) channel: usize,
+    /// What it last said of itself, of the channel's epoch.
+    pub(crate) progress: Option<Progress>,
+    /// Whether it was reported as slow.
+    pub(crate) slow: bool,
+    pub(crate) repair: PendingRanges,
+    pub(crate) replay: PendingRanges,
+}
+
+impl PeerChannel {
+    pub(crate) fn of(channel: usize) -> Self {
+        Self {
+            channel,
+            ..Self::default()
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) role: Role,
+    pub(crate) name: String,
+    pub(crate) channels: Vec<PeerChannel>,
+    pub(crate) bucket: TokenBucket,
+    /// Frames that cost no budget: WELCOME, REFUSED, STATUS, REJECTED.
+    pub(crate) outbox: Vec<u8>,
+    /// Bytes that the driver has not got rid of yet.
+    pub(crate) backlog: usize,
+    pub(crate) heard_at: Nanos,
+    /// Whether it stands in the round of those with something to be sent.
+    pub(crate) in_round: bool,
+    /// Nothing can be sent to it before this time.
+    pub(crate) blocked_until: Nanos,
+    /// Which of its queues comes next.
+    pub(crate) turn: usize,
+}
+
+impl Peer {
+    pub(crate) fn new(bucket: TokenBucket, now: Nanos) -> Self {
+        Self {
+            role: Role::Connecting,
+            name: String::new(),
+            channels: Vec::new(),
+            bucket,
+            outbox: Vec::new(),
+            backlog: 0,
+            heard_at: now,
+            in_round: false,
+            blocked_until: Nanos::ZERO,
+            turn: 0,
+        }
+    }
+
+    /// Whether anything waits to be sent.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.outbox.is_empty()
+            || (self.channels.iter()).any(|c| !c.repair.is_empty() || !c.replay.is_empty())
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.role, Role::Closing(_))
+    }
+}
+
+/// A rejection that trying again does not help against.
+pub(crate) fn rejected(code: RejectCode, text: impl Into<String>) -> Rejected {
+    Rejected {
+        code,
+        text: text.into(),
+        retry_after_ms: 0,
+    }
+}
+
+/// Checks everything in a JOIN that does not depend on what the publisher has.
+pub(crate) fn check_join(join: &Join) -> Result<&[JoinChannel], Rejected> {
+    let protocol = |text: String| Err(rejected(RejectCode::Protocol, text));
+    if !join.wire_versions.contains(&WIRE_VERSION) {
+        return Err(rejected(
+            RejectCode::WireVersion,
+            format!(
+                "this publisher speaks wire version {WIRE_VERSION}, the subscriber reads {:?}; upgrade the older side",
+                &join.wire_versions[..join.wire_versions.len().min(16)]
+            ),
+        ));
+    }
+    if join.name.len() > NAME_LEN_MAX {
+        return protocol(format!(
+            "the subscriber's name has {} bytes, at most {NAME_LEN_MAX} are allowed",
+            join.name.len()
+        ));
+    }
+    match join.purpose {
+        Purpose::Replay { .. } if !join.channels.is_empty() => {
+            protocol("a replay connection names no channels; its session has them".into())
+        }
+        Purpose::Repair if join.channels.is_empty() => {
+            protocol("the JOIN names no channel; name at least one".into())
+        }
+        _ if join.channels.len() > JOIN_CHANNELS_MAX => protocol(format!(
+            "the JOIN names {} channels, at most {JOIN_CHANNELS_MAX} are allowed",
+            join.channels.len()
+        )),
+        _ => Ok(&join.channels),
+    }
+}

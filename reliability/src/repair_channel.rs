@@ -1,0 +1,230 @@
+//! One channel as the repair service sees it: what of its ring can be had, and how fast it lives.
+
+use std::sync::Arc;
+
+use crate::control::{
+    ChannelOffer, FRAME_HEAD_LEN, FanOutOffer, Instrument, RefusalReason, Refused, Status,
+};
+use crate::counters::RepairCounters;
+use crate::repair::RepairLog;
+use crate::repair_config::RepairConfig;
+use crate::ring::RingReader;
+use crate::units::{ChannelId, Epoch, Nanos, Now, RecordNumber, Sequence, SequenceRange};
+use crate::wire::PublisherState;
+
+/// What a channel is called, and all the ways to receive it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelInfo {
+    /// Its name.
+    pub name: String,
+    /// All the ways to receive it.
+    pub fan_outs: Vec<FanOutOffer>,
+    /// The instruments known so far.
+    pub directory: Vec<Instrument>,
+}
+
+/// A ring at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// The last sequence that all fan-outs have sent: a receiver of any of them may be told to
+    /// expect it.
+    pub(crate) newest: Sequence,
+    /// The last sequence that some fan-out has sent: its receivers may miss it. What is sealed
+    /// but not sent is never given out, so that asking early gains nothing.
+    pub(crate) askable: Sequence,
+    /// The oldest sequence that can be had; `newest + 1` when none.
+    pub(crate) oldest: Sequence,
+    pub(crate) oldest_record: RecordNumber,
+    pub(crate) next_record: RecordNumber,
+    pub(crate) ended: bool,
+}
+
+pub(crate) struct Channel {
+    pub(crate) id: ChannelId,
+    pub(crate) epoch: Epoch,
+    pub(crate) info: ChannelInfo,
+    pub(crate) ring: RingReader,
+    pub(crate) counters: Arc<RepairCounters>,
+    pub(crate) log: RepairLog,
+    pub(crate) subscribers: u32,
+    pending: u64,
+    measured_at: Nanos,
+    measured: Sequence,
+    live_bytes_per_s: Option<u64>,
+}
+
+impl Channel {
+    pub(crate) fn new(
+        config: &RepairConfig,
+        info: ChannelInfo,
+        ring: RingReader,
+        counters: Arc<RepairCounters>,
+        now: Nanos,
+    ) -> Self {
+        Self {
+            id: ring.identity().channel,
+            epoch: ring.identity().epoch,
+            info,
+            measured: ring.sealed(),
+            ring,
+            counters,
+            log: RepairLog::new(config),
+            subscribers: 0,
+            pending: 0,
+            measured_at: now,
+            live_bytes_per_s: None,
+        }
+    }
+
+    /// Slots at the old end that are not served: they might be overwritten while they are copied.
+    fn guard(&self) -> u64 {
+        let slots = self.ring.geometry().slots();
+        (slots / 64).max(16).min(slots / 4)
+    }
+
+    /// The oldest sequence that is served.
+    pub(crate) fn floor(&self) -> Sequence {
+        let safe = self.ring.geometry().slots() - self.guard();
+        (self.ring.oldest()).max(self.ring.sealed().next().minus(safe))
+    }
+
+    pub(crate) fn view(&self) -> View {
+        // State first: once it says ended, `sealed` is END.
+        let ended = self.ring.state() == Some(PublisherState::Ended);
+        let askable = self.ring.sent_by_any();
+        let mut newest = self.ring.sent_by_all();
+        let floor = self.floor();
+        // A fan-out is torn down before it lags so far that the ring forgets what it sent.
+        newest = newest.max(floor.previous());
+        let next_record = self.ring.next_record_after(newest);
+        let next_record = next_record.unwrap_or(RecordNumber(0));
+        let oldest = floor.min(newest.next());
+        let oldest_record = if oldest > newest {
+            next_record
+        } else {
+            (self.ring.first_record_of(oldest)).unwrap_or(RecordNumber(0))
+        };
+        View {
+            newest,
+            askable: askable.max(newest),
+            oldest,
+            oldest_record,
+            next_record,
+            ended: ended && newest == self.ring.sealed(),
+        }
+    }
+
+    pub(crate) fn offer(&self) -> ChannelOffer {
+        let view = self.view();
+        let geometry = self.ring.geometry();
+        ChannelOffer {
+            channel: self.id,
+            name: self.info.name.clone(),
+            epoch: self.epoch,
+            newest: view.newest,
+            oldest: view.oldest,
+            oldest_record: view.oldest_record,
+            next_record: view.next_record,
+            slot_len: geometry.slot_len() as u32,
+            slots: geometry.slots(),
+            config_hash: self.ring.identity().config_hash,
+            ended: view.ended,
+            fan_outs: self.info.fan_outs.clone(),
+            directory: self.info.directory.clone(),
+        }
+    }
+
+    pub(crate) fn status(&self, echo: Nanos, now: Now) -> Status {
+        let view = self.view();
+        Status {
+            epoch: self.epoch,
+            newest: view.newest,
+            oldest: view.oldest,
+            next_record: view.next_record,
+            echo,
+            answered_at: now.utc,
+            ended: view.ended,
+        }
+    }
+
+    pub(crate) fn refusal(
+        &self,
+        range: SequenceRange,
+        reason: RefusalReason,
+        retry_after_us: u64,
+    ) -> Refused {
+        let view = self.view();
+        Refused {
+            epoch: self.epoch,
+            range,
+            reason,
+            retry_after_us: u32::try_from(retry_after_us).unwrap_or(u32::MAX),
+            oldest: view.oldest,
+            oldest_record: view.oldest_record,
+        }
+    }
+
+    /// Counts sequences that a NACK asked for and that were refused.
+    pub(crate) fn count_refused(&self, reason: RefusalReason, sequences: u64) {
+        let counters = &self.counters;
+        match reason {
+            RefusalReason::Window => &counters.refused_window,
+            RefusalReason::Ahead => &counters.refused_ahead,
+            RefusalReason::Budget => &counters.refused_budget,
+            RefusalReason::TooSlow => &counters.refused_too_slow,
+            RefusalReason::Epoch => &counters.refused_epoch,
+            RefusalReason::Malformed => &counters.refused_malformed,
+        }
+        .add(sequences);
+    }
+
+    pub(crate) fn add_pending(&mut self, sequences: u64) {
+        self.pending = self.pending.saturating_add(sequences);
+        self.counters.pending.set(self.pending);
+    }
+
+    pub(crate) fn drop_pending(&mut self, sequences: u64) {
+        self.pending = self.pending.saturating_sub(sequences);
+        self.counters.pending.set(self.pending);
+    }
+
+    /// Whether a joiner that replays `bytes_per_s` can never have `wanted` sequences up to `last`
+    /// before the ring has come round to them.
+    ///
+    /// The ring overwrites `last` once `room = last + servable slots − sealed` further datagrams
+    /// are sealed. The joiner needs the time of `wanted` datagrams at its rate `J`; with the live
+    /// stream at `L`, and half of it again in reserve, `1.5 × L × wanted / J` are sealed
+    /// meanwhile. It is too slow when that is more than `room`. Datagram sizes cancel out, so
+    /// both rates are in bytes. From the oldest slot of a full ring on, `wanted = room`, and what
+    /// remains is `J < 1.5 × L`.
+    pub(crate) fn is_too_slow(&self, bytes_per_s: u64, wanted: u64, last: Sequence) -> bool {
+        let live = u128::from(self.live_bytes_per_s.unwrap_or(0));
+        let safe = self.ring.geometry().slots() - self.guard();
+        let room = last.plus(safe).since(self.ring.sealed());
+        live * 3 * u128::from(wanted) > 2 * u128::from(bytes_per_s) * u128::from(room)
+    }
+
+    /// Measures the live stream: what was sealed since the last time, by the length of the
+    /// latest datagrams, smoothed over about four measurements.
+    pub(crate) fn measure(&mut self, now: Nanos) {
+        let elapsed = now.since(self.measured_at);
+        if elapsed == Nanos::ZERO {
+            return;
+        }
+        let sealed = self.ring.sealed();
+        let latest = sealed.minus(15).max(self.ring.oldest());
+        let lens = SequenceRange::new(latest, sealed).map_or((0, 0), |range| {
+            (range.iter().filter_map(|s| self.ring.len_of(s)))
+                .fold((0u64, 0u64), |(n, sum), len| (n + 1, sum + len as u64))
+        });
+        let mean = lens.1 / lens.0.max(1) + FRAME_HEAD_LEN as u64;
+        let bytes = u128::from(sealed.since(self.measured)) * u128::from(mean);
+        let rate = bytes * 1_000_000_000 / u128::from(elapsed.0);
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        self.live_bytes_per_s = Some(match self.live_bytes_per_s {
+            None => rate,
+            Some(before) => before - before / 4 + rate / 4,
+        });
+        (self.measured, self.measured_at) = (sealed, now);
+    }
+}

@@ -1,0 +1,377 @@
+//! The repair service's core, one for all channels of a publisher: every NACK is answered, by the
+//! datagram or by a refusal with its reason; nobody's repairs exceed their budget or starve
+//! another's; and no peer, whatever it sends, makes it hold unbounded memory.
+//!
+//! Five verbs, no I/O: say who came, spoke and went (`handle_connected`, `handle_message`,
+//! `handle_backlog`, `handle_disconnected`) and what time it is (`handle_timeout`); take out what
+//! to send (`poll_transmit`), when to come back (`poll_timeout`) and what happened (`poll`). Slots
+//! are copied out of the rings, never referred to. Source: docs/PROTOCOL.md §6.
+//!
+//! Counters balance at any time: nacked = answered + answered by multicast + refused (by reason) +
+//! abandoned + pending, in sequences.
+
+mod answering;
+mod asking;
+mod joining;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use crate::budget::TokenBucket;
+use crate::control::{Instrument, Message, RejectCode, Rejected};
+use crate::counters::{RepairCounters, RepairServiceCounters};
+use crate::peers::{Peer, PeerId, Role, rejected};
+use crate::repair_channel::Channel;
+pub use crate::repair_channel::ChannelInfo;
+use crate::repair_config::RepairConfig;
+use crate::ring::RingReader;
+use crate::units::{ChannelId, Epoch, Nanos, Now};
+
+/// Between measurements of the live rate and looks at silent connections.
+const TICK: Nanos = Nanos::from_ms(100);
+/// When asking again makes sense for what has not been sent yet.
+const AHEAD_RETRY_US: u64 = 100;
+/// When asking again makes sense for a replay that is too slow.
+const TOO_SLOW_RETRY_US: u64 = 1_000_000;
+/// The longest that a refusal for want of budget tells to wait.
+const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
+/// When a rejected peer may come again, where that can help.
+const RETRY_AFTER_MS: u64 = 1_000;
+/// How many events wait to be taken; more are dropped and counted.
+const EVENTS_MAX: usize = 4096;
+
+/// Where bytes go that were appended to the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// Whole frames for this connection.
+    Peer(PeerId),
+    /// One datagram for the channel's multicast group, on all its fan-outs and lines.
+    Multicast(ChannelId),
+}
+
+/// What the driver should know or do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RepairEvent {
+    /// A subscriber joined these channels.
+    Joined {
+        /// Its connection.
+        peer: PeerId,
+        /// Its name.
+        name: String,
+        /// What it joined.
+        channels: Vec<ChannelId>,
+    },
+    /// A subscriber is gone.
+    Left {
+        /// Its connection.
+        peer: PeerId,
+        /// Its name.
+        name: String,
+        /// Whether it said so.
+        on_purpose: bool,
+    },
+    /// Close this connection once what was given out for it is written, or at once where that
+    /// takes long. The core has forgotten it already.
+    Close {
+        /// Which.
+        peer: PeerId,
+        /// What it was told; `None` when it left on purpose.
+        reason: Option<Rejected>,
+    },
+    /// A JOIN claimed an epoch higher than ours: counted, no effect.
+    HigherEpochClaimed {
+        /// Whose.
+        peer: PeerId,
+        /// Of which channel.
+        channel: ChannelId,
+        /// Which epoch.
+        epoch: Epoch,
+    },
+    /// A subscriber is more than half a ring behind.
+    SlowSubscriber {
+        /// Its connection.
+        peer: PeerId,
+        /// Its name.
+        name: String,
+        /// On which channel.
+        channel: ChannelId,
+        /// By how many datagrams.
+        behind: u64,
+    },
+}
+
+/// How an attempt to serve a peer went.
+enum Served {
+    Sent(Destination),
+    Blocked(Nanos),
+    Nothing,
+}
+
+/// The repair side of a publisher.
+pub struct RepairCore {
+    config: RepairConfig,
+    publisher: String,
+    channels: Vec<Channel>,
+    peers: BTreeMap<PeerId, Peer>,
+    sessions: BTreeMap<u64, PeerId>,
+    session_seed: u64,
+    /// Those with something to be sent, each once, next first.
+    round: VecDeque<PeerId>,
+    repair: TokenBucket,
+    joiners: TokenBucket,
+    events: VecDeque<RepairEvent>,
+    tick_at: Nanos,
+    scratch: Vec<u64>,
+    counters: Arc<RepairServiceCounters>,
+}
+
+impl RepairCore {
+    /// A service for these channels, without connections. `session_seed` is any number that
+    /// differs from start to start: session numbers follow from it.
+    #[must_use]
+    pub fn new(
+        config: RepairConfig,
+        publisher: String,
+        channels: Vec<(ChannelInfo, RingReader, Arc<RepairCounters>)>,
+        counters: Arc<RepairServiceCounters>,
+        session_seed: u64,
+        now: Now,
+    ) -> Self {
+        let now = now.monotonic;
+        let channels: Vec<Channel> = (channels.into_iter())
+            .map(|(info, ring, counters)| Channel::new(&config, info, ring, counters, now))
+            .collect();
+        let slot_len = channels.iter().map(|c| c.ring.geometry().slot_len()).max();
+        Self {
+            repair: TokenBucket::new(config.repair_bytes_per_s, config.repair_burst_bytes, now),
+            joiners: TokenBucket::new(config.joiner_bytes_per_s, config.joiner_burst_bytes, now),
+            config,
+            publisher,
+            scratch: vec![0; slot_len.unwrap_or(0) / 8],
+            channels,
+            peers: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            session_seed,
+            round: VecDeque::new(),
+            events: VecDeque::new(),
+            tick_at: now.after(TICK),
+            counters,
+        }
+    }
+
+    /// A connection was accepted.
+    pub fn handle_connected(&mut self, now: Now, peer: PeerId) {
+        let bucket = TokenBucket::new(
+            self.config.subscriber_bytes_per_s,
+            self.config.subscriber_burst_bytes,
+            now.monotonic,
+        );
+        let full = self.peers.len() >= self.config.peers_max;
+        self.peers.insert(peer, Peer::new(bucket, now.monotonic));
+        self.counters.connections.increment();
+        self.counters.connected.set(self.peers.len() as u64);
+        if full {
+            let text = format!(
+                "this publisher serves at most {} connections; raise peers_max or come again",
+                self.config.peers_max
+            );
+            self.reject(
+                peer,
+                Rejected {
+                    retry_after_ms: RETRY_AFTER_MS,
+                    ..rejected(RejectCode::TooMany, text)
+                },
+            );
+        }
+    }
+
+    /// A peer said something. What is said after it was rejected is ignored.
+    pub fn handle_message(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        channel: ChannelId,
+        message: Message<'_>,
+    ) {
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        state.heard_at = now.monotonic;
+        let connecting = state.role == Role::Connecting;
+        match (state.is_closing(), connecting, message) {
+            (true, ..) => {}
+            (_, true, Message::Join(join)) => self.join(peer, &join),
+            (_, _, Message::Leave) => self.remove(peer, true, true, None),
+            (_, true, _) => self.break_off(peer, "a connection begins with JOIN".into()),
+            (
+                _,
+                _,
+                Message::Nack {
+                    epoch,
+                    class,
+                    ranges,
+                },
+            ) => self.nack(now, peer, channel, epoch, class, &ranges),
+            (_, _, Message::Progress(progress)) => {
+                let Some((index, at)) = self.joined(peer, channel) else {
+                    return;
+                };
+                self.progress(peer, index, at, progress);
+                let status = self.channels[index].status(progress.sent_at, now);
+                self.say(peer, channel, &Message::Status(status));
+            }
+            _ => self.break_off(peer, "a message that subscribers do not send".into()),
+        }
+    }
+
+    /// A peer sent bytes that are no control message; `text` says what is wrong with them.
+    pub fn handle_protocol_error(&mut self, peer: PeerId, text: String) {
+        if self.peers.get(&peer).is_some_and(|p| !p.is_closing()) {
+            self.break_off(peer, text);
+        }
+    }
+
+    /// Bytes given out for this peer that are still unsent. Told after each attempt to write.
+    pub fn handle_backlog(&mut self, peer: PeerId, bytes: usize) {
+        let pause = self.config.backlog_pause_bytes;
+        if let Some(state) = self.peers.get_mut(&peer) {
+            let resumes = state.backlog >= pause && bytes < pause;
+            state.backlog = bytes;
+            if resumes {
+                self.enter_round(peer);
+            }
+        }
+    }
+
+    /// A connection is gone. What it still waited for is abandoned.
+    pub fn handle_disconnected(&mut self, peer: PeerId) {
+        self.remove(peer, false, false, None);
+    }
+
+    /// Time has passed. Calling it too early or too often does nothing.
+    pub fn handle_timeout(&mut self, now: Now) {
+        if now.monotonic < self.tick_at {
+            return;
+        }
+        self.tick_at = now.monotonic.after(TICK);
+        for channel in &mut self.channels {
+            channel.measure(now.monotonic);
+        }
+        let join_timeout = Nanos::from_us(self.config.join_timeout_us);
+        let silent_timeout = Nanos::from_us(self.config.silent_timeout_us);
+        let silent: Vec<PeerId> = (self.peers.iter())
+            .filter(|(_, peer)| {
+                let silence = now.monotonic.since(peer.heard_at);
+                match peer.role {
+                    Role::Connecting => silence >= join_timeout,
+                    Role::Subscriber { .. } | Role::Closing(_) => silence >= silent_timeout,
+                    Role::Replay { .. } => false,
+                }
+            })
+            .map(|(id, _)| *id)
+            .collect();
+        for peer in silent {
+            self.counters.silent_disconnects.increment();
+            let reason = rejected(RejectCode::Protocol, "nothing was heard for too long");
+            self.close(peer, reason);
+        }
+    }
+
+    /// Appends the next bytes to send to `out`, and says where they go; `None`: nothing now. One
+    /// datagram a call at most, peers in turn. Call it after every input until it returns `None`.
+    pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
+        for _ in 0..self.round.len() {
+            let id = self.round.pop_front()?;
+            let served = self.serve(id, now.monotonic, out);
+            let Some(peer) = self.peers.get_mut(&id) else {
+                if let Served::Sent(destination) = served {
+                    return Some(destination);
+                }
+                continue;
+            };
+            peer.in_round = !matches!(served, Served::Nothing) && peer.has_work();
+            if peer.in_round {
+                self.round.push_back(id);
+            }
+            match served {
+                Served::Sent(destination) => {
+                    peer.blocked_until = now.monotonic;
+                    return Some(destination);
+                }
+                Served::Blocked(until) => peer.blocked_until = until,
+                Served::Nothing => {}
+            }
+        }
+        None
+    }
+
+    /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`].
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Nanos> {
+        let blocked = self.round.iter().filter_map(|id| self.peers.get(id));
+        let blocked = blocked.map(|peer| peer.blocked_until).min();
+        Some(self.tick_at.min(blocked.unwrap_or(Nanos::MAX)))
+    }
+
+    /// What happened, oldest first.
+    pub fn poll(&mut self) -> Option<RepairEvent> {
+        self.events.pop_front()
+    }
+
+    /// How many subscribers follow this channel, and how long they should wait before a first
+    /// NACK: what [`crate::publisher_core::PublisherCore::set_group`] takes.
+    #[must_use]
+    pub fn group(&self, channel: ChannelId) -> (u32, u32) {
+        let of = self.channels.iter().find(|c| c.id == channel);
+        let subscribers = of.map_or(0, |c| c.subscribers);
+        (subscribers, self.config.hold_off_us(subscribers))
+    }
+
+    /// Whether every channel has ended and every subscriber of it has said that it reached END.
+    /// With nobody joined, an ended channel counts as reached.
+    #[must_use]
+    pub fn all_reached_end(&self) -> bool {
+        self.channels.iter().enumerate().all(|(index, channel)| {
+            let view = channel.view();
+            let reached = |peer: &Peer| {
+                peer.is_closing()
+                    || (peer.channels.iter())
+                        .filter(|c| c.channel == index)
+                        .all(|c| c.progress.is_some_and(|p| p.sequence >= view.newest))
+            };
+            let subscribers = self.peers.values();
+            let mut subscribers = subscribers
+                .filter(|p| matches!(p.role, Role::Subscriber { .. } | Role::Closing(_)));
+            view.ended && subscribers.all(reached)
+        })
+    }
+
+    /// What new joiners are told of a channel's instruments.
+    pub fn set_directory(&mut self, channel: ChannelId, directory: Vec<Instrument>) {
+        if let Some(channel) = self.channels.iter_mut().find(|c| c.id == channel) {
+            channel.info.directory = directory;
+        }
+    }
+
+    /// Tells every peer that the publisher goes; each is closed once it was told.
+    pub fn shut_down(&mut self) {
+        let peers: Vec<PeerId> = self.peers.keys().copied().collect();
+        for peer in peers {
+            let reason = Rejected {
+                retry_after_ms: RETRY_AFTER_MS,
+                ..rejected(RejectCode::ShuttingDown, "the publisher is shutting down")
+            };
+            self.close(peer, reason);
+        }
+    }
+
+    fn event(&mut self, event: RepairEvent) {
+        // A `Close` is never dropped; there is one for each connection at most.
+        if self.events.len() >= EVENTS_MAX && !matches!(event, RepairEvent::Close { .. }) {
+            self.counters.events_dropped.increment();
+            return;
+        }
+        self.events.push_back(event);
+    }
+}

@@ -1,0 +1,180 @@
+//! How what was asked for is sent: peers in turn, a datagram each, within the budgets
+//! (docs/PROTOCOL.md §6.3).
+
+use arrayvec::ArrayVec;
+
+use super::{Destination, RepairCore, Served};
+use crate::budget::TokenBucket;
+use crate::control::{FRAME_HEAD_LEN, Message, NackClass, RefusalReason};
+use crate::peers::{PeerId, Role};
+use crate::record::words_as_bytes;
+use crate::repair::Answer;
+use crate::repair_channel::Channel;
+use crate::units::{Nanos, SequenceRange};
+use crate::wire::{RELAY_OFFSET, relay_flags};
+
+impl RepairCore {
+    pub(super) fn enter_round(&mut self, id: PeerId) {
+        if let Some(peer) = self.peers.get_mut(&id)
+            && peer.has_work()
+        {
+            peer.blocked_until = Nanos::ZERO;
+            if !peer.in_round {
+                peer.in_round = true;
+                self.round.push_back(id);
+            }
+        }
+    }
+
+    pub(super) fn serve(&mut self, id: PeerId, now: Nanos, out: &mut Vec<u8>) -> Served {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return Served::Nothing;
+        };
+        if !peer.outbox.is_empty() {
+            out.append(&mut peer.outbox);
+            if let Role::Closing(reason) = &peer.role {
+                let reason = reason.clone();
+                self.remove(id, false, true, Some(reason));
+            }
+            return Served::Sent(Destination::Peer(id));
+        }
+        if peer.backlog >= self.config.backlog_pause_bytes {
+            // `handle_backlog` brings it back.
+            return Served::Nothing;
+        }
+        let mut until = Nanos::MAX;
+        for _ in 0..peer.channels.len() * 2 {
+            let Some(peer) = self.peers.get_mut(&id) else {
+                return Served::Nothing;
+            };
+            peer.turn = (peer.turn + 1) % (peer.channels.len() * 2);
+            let (at, class) = match peer.turn % 2 {
+                0 => (peer.turn / 2, NackClass::Repair),
+                _ => (peer.turn / 2, NackClass::Replay),
+            };
+            match self.serve_queue(id, at, class, now, out) {
+                Served::Sent(destination) => return Served::Sent(destination),
+                Served::Blocked(time) => until = until.min(time),
+                Served::Nothing => {}
+            }
+        }
+        if until == Nanos::MAX {
+            Served::Nothing
+        } else {
+            Served::Blocked(until)
+        }
+    }
+
+    fn serve_queue(
+        &mut self,
+        id: PeerId,
+        at: usize,
+        class: NackClass,
+        now: Nanos,
+        out: &mut Vec<u8>,
+    ) -> Served {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return Served::Nothing;
+        };
+        let of = &mut peer.channels[at];
+        let channel = &mut self.channels[of.channel];
+        let queue = match class {
+            NackClass::Repair => &mut of.repair,
+            NackClass::Replay => &mut of.replay,
+        };
+        let most = channel.ring.geometry().slot_len() + FRAME_HEAD_LEN;
+        loop {
+            let Some(sequence) = queue.first() else {
+                return Served::Nothing;
+            };
+            if let Some(gone) = queue.take_below(channel.floor()) {
+                return refuse_pending(channel, gone, id, out);
+            }
+            let answer = match class {
+                NackClass::Repair => channel.log.answer(sequence, channel.subscribers, now),
+                NackClass::Replay => Answer::Unicast,
+            };
+            let multicast = answer == Answer::Multicast;
+            match answer {
+                Answer::Wait(until) => return Served::Blocked(until),
+                Answer::Answered => {
+                    queue.pop();
+                    channel.drop_pending(1);
+                    channel.counters.answered_by_multicast.increment();
+                    continue;
+                }
+                Answer::Unicast | Answer::Multicast => {}
+            }
+            // Whole slots of credit are asked for, so that nothing is copied in vain.
+            let buckets: [Option<&mut TokenBucket>; 2] = match class {
+                NackClass::Replay => [Some(&mut self.joiners), None],
+                NackClass::Repair if multicast => [Some(&mut self.repair), None],
+                NackClass::Repair => [Some(&mut self.repair), Some(&mut peer.bucket)],
+            };
+            let mut blocked = Nanos::ZERO;
+            let mut charged = buckets.into_iter().flatten().collect::<ArrayVec<_, 2>>();
+            for bucket in &mut charged {
+                if !bucket.has(now, most) {
+                    blocked = blocked.max(bucket.available_at(most));
+                }
+            }
+            if blocked > Nanos::ZERO {
+                return Served::Blocked(blocked);
+            }
+            let Ok(len) = channel.ring.copy(sequence, &mut self.scratch) else {
+                queue.pop();
+                channel.counters.lapped_copies.increment();
+                return refuse_pending(channel, SequenceRange::one(sequence), id, out);
+            };
+            let bytes = &words_as_bytes(&self.scratch)[..len];
+            let start = out.len();
+            let counters = &channel.counters;
+            let datagram = if multicast {
+                out.extend_from_slice(bytes);
+                channel.log.sent_multicast(sequence, now);
+                start
+            } else {
+                Message::Datagram(bytes).write(channel.id, out);
+                channel.log.sent_unicast(sequence);
+                start + FRAME_HEAD_LEN
+            };
+            out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
+            let sent = out.len() - start;
+            for bucket in &mut charged {
+                bucket.take(now, sent);
+            }
+            match (class, multicast) {
+                (NackClass::Replay, _) => &counters.replay_bytes,
+                (_, true) => &counters.multicast_repair_bytes,
+                (_, false) => &counters.repair_bytes,
+            }
+            .add(sent as u64);
+            if multicast {
+                counters.answered_by_multicast.increment();
+            } else {
+                counters.answered.increment();
+            }
+            queue.pop();
+            channel.drop_pending(1);
+            return Served::Sent(if multicast {
+                Destination::Multicast(channel.id)
+            } else {
+                Destination::Peer(id)
+            });
+        }
+    }
+}
+
+/// Refuses sequences that were pending and that the ring no longer holds.
+fn refuse_pending(
+    channel: &mut Channel,
+    gone: SequenceRange,
+    peer: PeerId,
+    out: &mut Vec<u8>,
+) -> Served {
+    channel.drop_pending(gone.len());
+    channel.count_refused(RefusalReason::Window, gone.len());
+    let refusal = channel.refusal(gone, RefusalReason::Window, 0);
+    Message::Refused(refusal).write(channel.id, out);
+    Served::Sent(Destination::Peer(peer))
+}

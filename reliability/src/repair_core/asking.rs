@@ -1,0 +1,201 @@
+//! What subscribers ask for: a NACK is taken apart into what is refused at once, each part with its
+//! reason, and what is queued (docs/PROTOCOL.md §6.2).
+
+use super::{AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, TOO_SLOW_RETRY_US};
+use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
+use crate::peers::{Peer, PeerId, Role, rejected};
+use crate::units::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
+
+impl RepairCore {
+    /// The index of a channel that this peer joined, in the core and in the peer. A peer that
+    /// speaks of another one breaks the protocol.
+    pub(super) fn joined(&mut self, peer: PeerId, channel: ChannelId) -> Option<(usize, usize)> {
+        let state = self.peers.get(&peer)?;
+        let mut joined = state.channels.iter().enumerate();
+        let found = joined.find(|(_, c)| self.channels[c.channel].id == channel);
+        let found = found.map(|(at, of)| (of.channel, at));
+        if found.is_none() {
+            self.break_off(peer, format!("channel {channel} was not joined here"));
+        }
+        found
+    }
+
+    pub(super) fn progress(&mut self, peer: PeerId, index: usize, at: usize, progress: Progress) {
+        let channel = &self.channels[index];
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if progress.epoch != channel.epoch || !matches!(state.role, Role::Subscriber { .. }) {
+            return;
+        }
+        let of = &mut state.channels[at];
+        of.progress = Some(progress);
+        let behind = channel.view().newest.since(progress.sequence);
+        let slots = channel.ring.geometry().slots();
+        let was_slow = of.slow;
+        of.slow = behind > if was_slow { slots / 4 } else { slots / 2 };
+        if of.slow && !was_slow {
+            let event = RepairEvent::SlowSubscriber {
+                peer,
+                name: state.name.clone(),
+                channel: channel.id,
+                behind,
+            };
+            self.event(event);
+        }
+    }
+
+    pub(super) fn nack(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        channel: ChannelId,
+        epoch: Epoch,
+        class: NackClass,
+        ranges: &[SequenceRange],
+    ) {
+        let Some((index, at)) = self.joined(peer, channel) else {
+            return;
+        };
+        // On a replay connection everything is replay; where there is one, replay belongs there.
+        let role = self.peers.get(&peer).map(|p| p.role.clone());
+        let (class, elsewhere) = match role {
+            Some(Role::Replay { .. }) => (NackClass::Replay, false),
+            Some(Role::Subscriber { replay, .. }) => {
+                (class, class == NackClass::Replay && replay.is_some())
+            }
+            _ => return,
+        };
+        self.channels[index].counters.nack_messages.increment();
+        for &range in ranges {
+            let channel = &self.channels[index];
+            let refusal = if epoch != channel.epoch {
+                Some((RefusalReason::Epoch, 0))
+            } else if range.first == Sequence::NONE {
+                Some((RefusalReason::Malformed, 0))
+            } else if elsewhere {
+                Some((RefusalReason::Budget, AHEAD_RETRY_US))
+            } else {
+                None
+            };
+            if let Some((reason, retry_after_us)) = refusal {
+                self.refuse_new(peer, index, range, reason, retry_after_us);
+                continue;
+            }
+            let view = channel.view();
+            let below = SequenceRange::new(range.first, range.last.min(view.oldest.previous()));
+            if let Some(below) = below {
+                self.refuse_new(peer, index, below, RefusalReason::Window, 0);
+            }
+            let above = SequenceRange::new(range.first.max(view.askable.next()), range.last);
+            if let Some(above) = above {
+                self.refuse_new(peer, index, above, RefusalReason::Ahead, AHEAD_RETRY_US);
+            }
+            let held =
+                SequenceRange::new(range.first.max(view.oldest), range.last.min(view.askable));
+            if let Some(held) = held {
+                self.queue(now.monotonic, peer, index, at, class, held);
+            }
+        }
+        self.enter_round(peer);
+    }
+
+    pub(super) fn queue(
+        &mut self,
+        now: Nanos,
+        id: PeerId,
+        index: usize,
+        at: usize,
+        class: NackClass,
+        range: SequenceRange,
+    ) {
+        let joiners = self.active_joiners(id);
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let of = &mut peer.channels[at];
+        let channel = &mut self.channels[index];
+        let queue = match class {
+            NackClass::Repair => &mut of.repair,
+            NackClass::Replay => &mut of.replay,
+        };
+        let rate = match class {
+            NackClass::Repair => self.config.subscriber_bytes_per_s,
+            NackClass::Replay => self.config.joiner_bytes_per_s / joiners,
+        };
+        let wanted = queue.sequences().saturating_add(range.len());
+        if class == NackClass::Replay && channel.is_too_slow(rate, wanted, range.last) {
+            let reason = RefusalReason::TooSlow;
+            return self.refuse_new(id, index, range, reason, TOO_SLOW_RETRY_US);
+        }
+        match queue.insert(range, self.config.pending_ranges_max) {
+            Some(added) => {
+                channel.counters.nacked.add(added);
+                channel.counters.nacked_again.add(range.len() - added);
+                channel.add_pending(added);
+                if class == NackClass::Repair {
+                    // Losses of many are short; of long runs the beginning is enough to find them.
+                    for sequence in range.iter().take(64) {
+                        channel.log.ask(sequence, id, now);
+                    }
+                }
+            }
+            None => {
+                let bytes =
+                    (queue.sequences()).saturating_mul(channel.ring.geometry().slot_len() as u64);
+                let wait_us = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
+                let wait_us = u64::try_from(wait_us).unwrap_or(u64::MAX);
+                let retry_after_us = wait_us.clamp(AHEAD_RETRY_US, BUDGET_RETRY_US_MAX);
+                self.refuse_new(id, index, range, RefusalReason::Budget, retry_after_us);
+            }
+        }
+    }
+
+    /// How many replays share the joiners' budget, `with` being one of them.
+    pub(super) fn active_joiners(&self, with: PeerId) -> u64 {
+        let replaying = |p: &Peer| p.channels.iter().any(|c| !c.replay.is_empty());
+        let others = (self.round.iter().filter(|id| **id != with))
+            .filter_map(|id| self.peers.get(id))
+            .filter(|p| replaying(p));
+        1 + others.count() as u64
+    }
+
+    /// Refuses sequences that were not pending.
+    pub(super) fn refuse_new(
+        &mut self,
+        peer: PeerId,
+        index: usize,
+        range: SequenceRange,
+        reason: RefusalReason,
+        retry_after_us: u64,
+    ) {
+        let channel = &self.channels[index];
+        // One absurd range must not spoil the counters for good.
+        let count = range.len().min(u32::MAX.into());
+        channel.counters.nacked.add(count);
+        channel.count_refused(reason, count);
+        let id = channel.id;
+        let refusal = channel.refusal(range, reason, retry_after_us);
+        self.say(peer, id, &Message::Refused(refusal));
+    }
+
+    /// Queues an answer that costs no budget. A peer that does not read its answers is closed.
+    pub(super) fn say(&mut self, peer: PeerId, channel: ChannelId, message: &Message<'_>) {
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if state.is_closing() {
+            return;
+        }
+        message.write(channel, &mut state.outbox);
+        let waiting = state.outbox.len() + state.backlog;
+        let bounded = !matches!(message, Message::Welcome(_));
+        if bounded && waiting > self.config.backlog_close_bytes {
+            self.counters.overflow_disconnects.increment();
+            let text = format!("{waiting} bytes of answers were not read; read them as they come");
+            self.close(peer, rejected(RejectCode::Overflow, text));
+        } else {
+            self.enter_round(peer);
+        }
+    }
+}

@@ -1,0 +1,272 @@
+//! Those that read a ring: they copy, check that nothing moved meanwhile, and never write
+//! (docs/PROTOCOL.md §9).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::fence;
+
+use super::{
+    HEADER_WORDS, RingMemory, SEQUENCE_WORD, WORD, Words, check_identity, checkpoint_offset,
+    datagram_len, fan_out_offset, next_record_after, numbers_of,
+};
+use crate::record::words_as_bytes;
+use crate::ring_layout::{
+    CHECKPOINTS_MAX, Checkpoint, CopyError, Geometry, LAYOUT_VERSION, RING_MAGIC, RingError,
+    RingIdentity, offset,
+};
+use crate::units::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
+    SourcePosition,
+};
+use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, PublisherState};
+
+/// Copies datagrams out of a ring that someone else writes. It never writes.
+#[derive(Clone)]
+pub struct RingReader {
+    words: Words,
+    identity: RingIdentity,
+}
+
+impl RingReader {
+    pub(super) const fn of(words: Words, identity: RingIdentity) -> Self {
+        Self { words, identity }
+    }
+
+    /// Finds the ring in `memory`. The memory may be mapped read-only.
+    ///
+    /// # Errors
+    /// [`RingError`] says why there is none that this build can read.
+    pub fn attach(memory: Arc<dyn RingMemory>) -> Result<Self, RingError> {
+        let smallest = Geometry::new(Geometry::SLOT_LEN_MIN, Geometry::SLOTS_MIN)?;
+        let head = Words::new(memory.clone(), smallest)?;
+        let magic = head.load(offset::MAGIC);
+        if magic != RING_MAGIC {
+            return Err(RingError::Magic { magic });
+        }
+        let layout = head.load(offset::LAYOUT);
+        if layout != LAYOUT_VERSION {
+            return Err(RingError::Layout { layout });
+        }
+        let slot_len = u32::try_from(head.load(offset::SLOT_LEN)).unwrap_or(u32::MAX);
+        let geometry = Geometry::new(slot_len, head.load(offset::SLOTS))?;
+        let mut boot_id = [0; 16];
+        boot_id[..8].copy_from_slice(&head.load(offset::BOOT_ID).to_le_bytes());
+        boot_id[8..].copy_from_slice(&head.load(offset::BOOT_ID + WORD).to_le_bytes());
+        let identity = RingIdentity {
+            channel: ChannelId(head.load(offset::CHANNEL) as u16),
+            epoch: Epoch(head.load(offset::EPOCH)),
+            config_hash: ConfigHash(head.load(offset::CONFIG_HASH)),
+            boot_id,
+            fan_outs: u8::try_from(head.load(offset::FAN_OUTS)).unwrap_or(u8::MAX),
+            first_sequence: Sequence(head.load(offset::FIRST_SEQUENCE)),
+            first_record: RecordNumber(head.load(offset::FIRST_RECORD)),
+        };
+        check_identity(&identity)?;
+        let words = Words::new(memory, geometry)?;
+        Ok(Self { words, identity })
+    }
+
+    /// The same reader, if the ring was made under this config.
+    ///
+    /// # Errors
+    /// [`RingError::Config`] when it was not.
+    pub fn expecting(self, config_hash: ConfigHash) -> Result<Self, RingError> {
+        if self.identity.config_hash == config_hash {
+            return Ok(self);
+        }
+        Err(RingError::Config {
+            found: self.identity.config_hash.0,
+            expected: config_hash.0,
+        })
+    }
+
+    /// Checks the CRC, epoch and sequence of every slot held, and says which they are; `None` when
+    /// the ring is empty. For a ring that nobody writes just now.
+    ///
+    /// # Errors
+    /// [`RingError::Slot`] names the first slot that does not hold what was sealed.
+    pub fn verify(&self) -> Result<Option<SequenceRange>, RingError> {
+        let Some(held) = SequenceRange::new(self.oldest(), self.sealed()) else {
+            return Ok(None);
+        };
+        if held.len() > self.words.geometry.slots() {
+            return Err(RingError::Slot {
+                sequence: held.first.0,
+            });
+        }
+        let mut buffer = vec![0; self.words.geometry.slot_len() / WORD];
+        for sequence in held.iter() {
+            let good = self.copy(sequence, &mut buffer).is_ok_and(|len| {
+                Datagram::parse(&words_as_bytes(&buffer)[..len]).is_ok_and(|d| {
+                    d.verdict() == CrcVerdict::Good && d.header().epoch == self.identity.epoch
+                })
+            });
+            if !good {
+                return Err(RingError::Slot {
+                    sequence: sequence.0,
+                });
+            }
+        }
+        Ok(Some(held))
+    }
+
+    /// Copies the datagram of `sequence` to the start of `buffer`, which has room for a whole
+    /// slot, and returns its length in bytes.
+    ///
+    /// # Errors
+    /// [`CopyError`]; what `buffer` then holds means nothing.
+    pub fn copy(&self, sequence: Sequence, buffer: &mut [u64]) -> Result<usize, CopyError> {
+        let slot_len = self.words.geometry.slot_len();
+        if buffer.len() * WORD < slot_len {
+            return Err(CopyError::Buffer {
+                len: buffer.len() * WORD,
+                needed: slot_len,
+            });
+        }
+        let slot = self.words.slot(sequence);
+        let found = u64::from_le(slot[SEQUENCE_WORD].load(Acquire));
+        if found != sequence.0 || sequence == Sequence::NONE {
+            return Err(self.missing(sequence, found));
+        }
+        for (to, from) in buffer[..HEADER_WORDS].iter_mut().zip(slot) {
+            *to = from.load(Relaxed);
+        }
+        let len = datagram_len(u64::from_le(buffer[6]), u64::from_le(buffer[7]));
+        let possible = (HEADER_LEN..=slot_len).contains(&len);
+        let words = if possible {
+            len.div_ceil(WORD)
+        } else {
+            HEADER_WORDS
+        };
+        for (to, from) in buffer[..words].iter_mut().zip(slot).skip(HEADER_WORDS) {
+            *to = from.load(Relaxed);
+        }
+        // Whatever was loaded of a later datagram makes this load see a later sequence word.
+        fence(Acquire);
+        let found = u64::from_le(slot[SEQUENCE_WORD].load(Relaxed));
+        if found != sequence.0 {
+            return Err(CopyError::Lapped {
+                oldest: self.oldest(),
+            });
+        }
+        if possible {
+            Ok(len)
+        } else {
+            Err(CopyError::Damaged { len })
+        }
+    }
+
+    fn missing(&self, sequence: Sequence, found: u64) -> CopyError {
+        let oldest = self.oldest();
+        if sequence < oldest || found > sequence.0 {
+            CopyError::Lapped { oldest }
+        } else {
+            CopyError::NotSealed {
+                sealed: self.sealed(),
+            }
+        }
+    }
+
+    /// Number of the record after `sequence`: 0 records are in events and END. `None` when the
+    /// ring no longer holds the sequence, or not yet.
+    #[must_use]
+    pub fn next_record_after(&self, sequence: Sequence) -> Option<RecordNumber> {
+        next_record_after(&self.words, &self.identity, sequence)
+    }
+
+    /// Number of the first record of `sequence`; `None` when the ring does not hold it.
+    #[must_use]
+    pub fn first_record_of(&self, sequence: Sequence) -> Option<RecordNumber> {
+        Some(numbers_of(&self.words, sequence)?.0)
+    }
+
+    /// Bytes of the datagram of `sequence`; `None` when the ring does not hold it.
+    #[must_use]
+    pub fn len_of(&self, sequence: Sequence) -> Option<usize> {
+        Some(numbers_of(&self.words, sequence)?.2)
+    }
+
+    /// What the ring is.
+    #[must_use]
+    pub const fn identity(&self) -> &RingIdentity {
+        &self.identity
+    }
+
+    /// Its size.
+    #[must_use]
+    pub const fn geometry(&self) -> Geometry {
+        self.words.geometry
+    }
+
+    /// The last sequence sealed.
+    #[must_use]
+    pub fn sealed(&self) -> Sequence {
+        Sequence(self.words.load(offset::SEALED))
+    }
+
+    /// The oldest sequence held; `sealed + 1` when the ring is empty.
+    #[must_use]
+    pub fn oldest(&self) -> Sequence {
+        Sequence(self.words.load(offset::OLDEST))
+    }
+
+    /// The last sequence that this fan-out has sent.
+    #[must_use]
+    pub fn sent(&self, fan_out: FanOutId) -> Sequence {
+        Sequence(self.words.load(fan_out_offset(fan_out)))
+    }
+
+    /// The last sequence that every fan-out has sent; the last one sealed where there is none.
+    #[must_use]
+    pub fn sent_by_all(&self) -> Sequence {
+        let all = (0..self.identity.fan_outs).map(|f| self.sent(FanOutId(f)));
+        all.min().unwrap_or_else(|| self.sealed())
+    }
+
+    /// The last sequence that any fan-out has sent; the last one sealed where there is none.
+    #[must_use]
+    pub fn sent_by_any(&self) -> Sequence {
+        let all = (0..self.identity.fan_outs).map(|f| self.sent(FanOutId(f)));
+        all.max().unwrap_or_else(|| self.sealed())
+    }
+
+    /// What the publisher says it is doing; `None` when it says nothing known.
+    #[must_use]
+    pub fn state(&self) -> Option<PublisherState> {
+        [
+            PublisherState::Live,
+            PublisherState::Ended,
+            PublisherState::Standby,
+        ]
+        .into_iter()
+        .find(|state| *state as u64 == self.words.load(offset::STATE))
+    }
+
+    /// When the publisher last made a heartbeat, UTC.
+    #[must_use]
+    pub fn heartbeat_at(&self) -> Nanos {
+        Nanos(self.words.load(offset::HEARTBEAT_AT))
+    }
+
+    /// How far a source was sealed; `None` when it has no checkpoint or that is being written.
+    #[must_use]
+    pub fn checkpoint(&self, source: SourceId) -> Option<Checkpoint> {
+        (0..CHECKPOINTS_MAX).find_map(|index| {
+            let at = checkpoint_offset(index);
+            let version = self.words.load(at);
+            if self.words.load(at + 8) != u64::from(source.0) + 1 {
+                return None;
+            }
+            let position = SourcePosition(self.words.load(at + 16));
+            let mut session = [0; 16];
+            session[..8].copy_from_slice(&self.words.load(at + 24).to_le_bytes());
+            session[8..].copy_from_slice(&self.words.load(at + 32).to_le_bytes());
+            fence(Acquire);
+            (version & 1 == 0 && self.words.load(at) == version).then_some(Checkpoint {
+                source,
+                position,
+                session,
+            })
+        })
+    }
+}

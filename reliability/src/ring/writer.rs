@@ -1,0 +1,331 @@
+//! The one that writes a ring: a slot is open, then sealed, then never modified until the ring
+//! comes round to it (docs/PROTOCOL.md §9).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::fence;
+
+use super::{
+    OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words, check_identity,
+    checkpoint_offset, datagram_len, fan_out_offset, next_record_after, split,
+};
+use crate::ring_layout::{
+    CHECKPOINTS_MAX, CONTROL_PAGE_LEN, Checkpoint, FAN_OUTS_MAX, Geometry, LAYOUT_VERSION,
+    RING_MAGIC, RingError, RingIdentity, SEQUENCE_LAST, offset,
+};
+use crate::units::{FanOutId, Nanos, RecordNumber, Sequence, SourceId, SourcePosition};
+use crate::wire::{HEADER_LEN, Header, Kind, PublisherState, crc_of};
+
+/// What the caller of [`RingWriter::seal`] says of a datagram; the ring knows the rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// What it is; must be a kind that takes a sequence.
+    pub kind: Kind,
+    /// Records in it.
+    pub count: u16,
+    /// Whose messages.
+    pub source: SourceId,
+    /// Position of the last complete message.
+    pub source_position: SourcePosition,
+    /// Now, UTC.
+    pub sent_at: Nanos,
+    /// See [`crate::wire::datagram_flags`].
+    pub flags: u16,
+}
+
+/// The one that writes a ring. Not `Clone`: there is one for each ring.
+pub struct RingWriter {
+    words: OwnWords,
+    identity: RingIdentity,
+    sealed: Sequence,
+    oldest: Sequence,
+    next_record: RecordNumber,
+    /// Bytes appended to the open slot, where one is open.
+    open: Option<usize>,
+    sources: [Option<SourceId>; CHECKPOINTS_MAX],
+}
+
+impl RingWriter {
+    /// Makes an empty ring in `memory`, whatever was there before, and touches every slot, so
+    /// that no later write faults a page in.
+    ///
+    /// # Errors
+    /// [`RingError`] when the memory or the identity can't hold a ring.
+    pub fn create(
+        memory: Arc<dyn RingMemory>,
+        geometry: Geometry,
+        identity: RingIdentity,
+    ) -> Result<Self, RingError> {
+        check_identity(&identity)?;
+        let mut words = OwnWords(Words::new(memory, geometry)?);
+        words.store(offset::MAGIC, 0);
+        fence(Release);
+        for word in &words.0.all()[1..CONTROL_PAGE_LEN / WORD] {
+            word.store(0, Relaxed);
+        }
+        for slot in 0..geometry.slots() {
+            words.slot_mut(Sequence(slot))[SEQUENCE_WORD].store(0, Relaxed);
+        }
+        let (boot_low, boot_high) = split(identity.boot_id);
+        let sealed = identity.first_sequence.previous();
+        for (offset, value) in [
+            (offset::LAYOUT, LAYOUT_VERSION),
+            (offset::SLOT_LEN, geometry.slot_len() as u64),
+            (offset::SLOTS, geometry.slots()),
+            (offset::CHANNEL, identity.channel.0.into()),
+            (offset::CONFIG_HASH, identity.config_hash.0),
+            (offset::EPOCH, identity.epoch.0),
+            (offset::BOOT_ID, boot_low),
+            (offset::BOOT_ID + WORD, boot_high),
+            (offset::FAN_OUTS, identity.fan_outs.into()),
+            (offset::FIRST_SEQUENCE, identity.first_sequence.0),
+            (offset::FIRST_RECORD, identity.first_record.0),
+            (offset::SEALED, sealed.0),
+            (offset::OLDEST, identity.first_sequence.0),
+            (offset::NEXT_RECORD, identity.first_record.0),
+            (offset::STATE, PublisherState::Live as u64),
+        ] {
+            words.store(offset, value);
+        }
+        for fan_out in 0..FAN_OUTS_MAX as u8 {
+            words.store(fan_out_offset(FanOutId(fan_out)), sealed.0);
+        }
+        words.store(offset::MAGIC, RING_MAGIC);
+        Ok(Self {
+            words,
+            identity,
+            sealed,
+            oldest: identity.first_sequence,
+            next_record: identity.first_record,
+            open: None,
+            sources: [None; CHECKPOINTS_MAX],
+        })
+    }
+
+    /// Opens the slot after the last sealed one, and returns its sequence; the slot that is
+    /// overwritten is out of the ring from here on. Opening an open slot changes nothing.
+    ///
+    /// # Errors
+    /// [`RingError::Exhausted`] after [`SEQUENCE_LAST`].
+    pub fn open(&mut self) -> Result<Sequence, RingError> {
+        let sequence = self.sealed.next();
+        if self.open.is_some() {
+            return Ok(sequence);
+        }
+        if sequence > SEQUENCE_LAST {
+            return Err(RingError::Exhausted);
+        }
+        let oldest = sequence.minus(self.words.0.geometry.slots() - 1);
+        if oldest > self.oldest {
+            self.oldest = oldest;
+            self.words.store(offset::OLDEST, oldest.0);
+        }
+        // Release: who sees the slot invalid also sees that `oldest` has moved past it.
+        self.words.slot_mut(sequence)[SEQUENCE_WORD].store(0, Release);
+        // Whoever reads any of the words written from here on finds the sequence word changed.
+        fence(Release);
+        self.open = Some(0);
+        Ok(sequence)
+    }
+
+    /// Bytes that still fit the open slot; a whole payload when none is open.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.payload_max() - self.open.unwrap_or(0)
+    }
+
+    /// The longest payload of a datagram.
+    #[must_use]
+    pub fn payload_max(&self) -> usize {
+        self.words.0.geometry.slot_len() - HEADER_LEN
+    }
+
+    /// Whether a slot is open.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Writes `bytes` behind what the open slot holds. A length that is no multiple of 8 is
+    /// filled up with zeros, so that records stay aligned.
+    ///
+    /// # Errors
+    /// [`RingError::SlotFull`] and [`RingError::NotOpen`], without effect.
+    #[inline]
+    pub fn append(&mut self, bytes: &[u8]) -> Result<(), RingError> {
+        let at = self.open.ok_or(RingError::NotOpen)?;
+        let (len, room) = (bytes.len().next_multiple_of(WORD), self.room());
+        if len > room {
+            return Err(RingError::SlotFull { len, room });
+        }
+        let slot = self.words.slot_mut(self.sealed.next());
+        let first = (HEADER_LEN + at) / WORD;
+        for (word, chunk) in slot[first..].iter().zip(bytes.chunks(WORD)) {
+            let mut value = [0; WORD];
+            value[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_ne_bytes(value), Relaxed);
+        }
+        self.open = Some(at + len);
+        Ok(())
+    }
+
+    /// Seals the open slot: header, CRC over the slot's own bytes, sequence last. From here on it
+    /// is never modified until the ring comes round.
+    ///
+    /// # Errors
+    /// [`RingError::NotOpen`].
+    pub fn seal(&mut self, seal: Seal) -> Result<Sequence, RingError> {
+        let len = self.open.ok_or(RingError::NotOpen)?;
+        let sequence = self.sealed.next();
+        let header = Header {
+            kind: seal.kind,
+            channel: self.identity.channel,
+            count: seal.count,
+            epoch: self.identity.epoch,
+            sequence,
+            first_record: self.next_record,
+            source_position: seal.source_position,
+            sent_at: seal.sent_at,
+            retained: self.retained(sequence),
+            source: seal.source,
+            payload_len: len as u16,
+            flags: seal.flags,
+            header_len: HEADER_LEN as u16,
+            relay: 0,
+        };
+        let crc = crc_of(
+            &header.to_bytes(0),
+            self.words.bytes_of(sequence, HEADER_LEN, len),
+        );
+        let bytes = header.to_bytes(crc);
+        let slot = self.words.slot_mut(sequence);
+        for (index, (word, chunk)) in slot.iter().zip(bytes.chunks_exact(WORD)).enumerate() {
+            if index != SEQUENCE_WORD {
+                let mut value = [0; WORD];
+                value.copy_from_slice(chunk);
+                word.store(u64::from_ne_bytes(value), Relaxed);
+            }
+        }
+        slot[SEQUENCE_WORD].store(sequence.0.to_le(), Release);
+        self.open = None;
+        self.sealed = sequence;
+        self.next_record = self.next_record.plus(seal.count.into());
+        self.words.store(offset::NEXT_RECORD, self.next_record.0);
+        self.words.store(offset::SEALED, sequence.0);
+        Ok(sequence)
+    }
+
+    /// The datagram of a sealed slot, for sending it; `None` when the ring does not hold it.
+    #[must_use]
+    #[inline]
+    pub fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
+        if sequence < self.oldest || sequence > self.sealed {
+            return None;
+        }
+        let lens = self.words.0.slot(sequence);
+        let len = datagram_len(
+            u64::from_le(lens[6].load(Relaxed)),
+            u64::from_le(lens[7].load(Relaxed)),
+        );
+        Some(
+            self.words
+                .bytes_of(sequence, 0, len.min(self.words.0.geometry.slot_len())),
+        )
+    }
+
+    /// The address of the slot that holds `sequence`, for transports that pin it. It may be read
+    /// until the fan-out reports it completed; it is a whole slot long.
+    #[must_use]
+    pub fn slot_ptr(&self, sequence: Sequence) -> *const u8 {
+        self.words.0.slot(sequence).as_ptr().cast()
+    }
+
+    /// `sequence + 1 − oldest`, what a header says in `retained`; 0 when nothing is held.
+    #[must_use]
+    pub fn retained(&self, sequence: Sequence) -> u32 {
+        u32::try_from(sequence.next().since(self.oldest)).unwrap_or(u32::MAX)
+    }
+
+    /// Number of the record after `sequence`; `None` when the ring can't tell.
+    #[must_use]
+    pub fn next_record_after(&self, sequence: Sequence) -> Option<RecordNumber> {
+        next_record_after(&self.words.0, &self.identity, sequence)
+    }
+
+    /// The last sequence sealed.
+    #[must_use]
+    pub const fn sealed(&self) -> Sequence {
+        self.sealed
+    }
+
+    /// The oldest sequence held.
+    #[must_use]
+    pub const fn oldest(&self) -> Sequence {
+        self.oldest
+    }
+
+    /// Number of the record after the last one sealed.
+    #[must_use]
+    pub const fn next_record(&self) -> RecordNumber {
+        self.next_record
+    }
+
+    /// What the ring is.
+    #[must_use]
+    pub const fn identity(&self) -> &RingIdentity {
+        &self.identity
+    }
+
+    /// Its size.
+    #[must_use]
+    pub const fn geometry(&self) -> Geometry {
+        self.words.0.geometry
+    }
+
+    /// Tells everyone how far a fan-out has sent.
+    pub fn set_sent(&mut self, fan_out: FanOutId, sequence: Sequence) {
+        self.words.store(fan_out_offset(fan_out), sequence.0);
+    }
+
+    /// Tells everyone what the publisher is doing.
+    pub fn set_state(&mut self, state: PublisherState) {
+        self.words.store(offset::STATE, state as u64);
+    }
+
+    /// Tells everyone that the publisher lives.
+    pub fn set_heartbeat_at(&mut self, utc: Nanos) {
+        self.words.store(offset::HEARTBEAT_AT, utc.0);
+    }
+
+    /// Keeps how far a source is sealed. `false` when there are more sources than a ring keeps
+    /// checkpoints for: that one is replayed from its beginning after a restart.
+    pub fn set_checkpoint(&mut self, checkpoint: Checkpoint) -> bool {
+        let wanted = Some(checkpoint.source);
+        let Some(index) = (self.sources.iter()).position(|s| *s == wanted || s.is_none()) else {
+            return false;
+        };
+        self.sources[index] = wanted;
+        let (low, high) = split(checkpoint.session);
+        let at = checkpoint_offset(index);
+        let version = self.words.0.load(at);
+        self.words.store(at, version | 1);
+        fence(Release);
+        self.words.store(at + 8, u64::from(checkpoint.source.0) + 1);
+        self.words.store(at + 16, checkpoint.position.0);
+        self.words.store(at + 24, low);
+        self.words.store(at + 32, high);
+        self.words.store(at, (version | 1).wrapping_add(1));
+        true
+    }
+
+    #[cfg(test)]
+    pub(super) const fn words_mut(&mut self) -> &mut OwnWords {
+        &mut self.words
+    }
+
+    /// A reader of this ring.
+    #[must_use]
+    pub fn reader(&self) -> RingReader {
+        RingReader::of(self.words.0.clone(), self.identity)
+    }
+}

@@ -1,0 +1,158 @@
+//! Moves a subscriber along: sockets to core, core to sockets. Decides nothing itself.
+
+use std::net::SocketAddr;
+
+use tickcast_reliability::control::ChannelOffer;
+use tickcast_reliability::delivery::Item;
+use tickcast_reliability::subscriber_core::{Action, SubscriberCore, SubscriberSettings};
+use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_transport::ReceiveError;
+
+use crate::builder::SubscriberBuilder;
+use crate::error::SubscribeError;
+use crate::listening::Listening;
+use crate::session::Session;
+use crate::subscriber::Polled;
+
+/// The connections are looked at this often while nothing is missing; at once when something is.
+const SESSION_EVERY: Nanos = Nanos::from_us(100);
+/// A group that could not be joined is tried again after this.
+const LISTEN_RETRY: Nanos = Nanos::from_secs(1);
+
+pub(crate) struct Driver {
+    pub(crate) builder: SubscriberBuilder,
+    pub(crate) core: SubscriberCore,
+    pub(crate) listening: Vec<Listening>,
+    /// What keeps it from working as configured, if anything does.
+    pub(crate) problem: Option<SubscribeError>,
+    session: Session,
+    /// Offers whose groups could not be joined, and when to try again.
+    pending: Vec<(ChannelOffer, Nanos)>,
+    session_at: Nanos,
+    /// The core's next deadline as of the last look.
+    due_at: Nanos,
+}
+
+impl Driver {
+    pub(crate) fn new(
+        builder: SubscriberBuilder,
+        settings: SubscriberSettings,
+        addresses: Vec<SocketAddr>,
+        now: Nanos,
+    ) -> Self {
+        Self {
+            builder,
+            core: SubscriberCore::new(settings, now),
+            listening: Vec::new(),
+            problem: None,
+            session: Session::new(addresses),
+            pending: Vec::new(),
+            session_at: now,
+            due_at: now,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn poll(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) -> Polled {
+        let mut polled = Polled::default();
+        let mut failed = None;
+        for listening in &mut self.listening {
+            match listening.poll(now, &mut self.core, on) {
+                Ok(count) => polled.datagrams += count,
+                Err(error) => failed = Some((listening.channel, error)),
+            }
+        }
+        let due = now >= self.session_at || now >= self.due_at;
+        if due || self.core.receivers().any(|receiver| receiver.is_waiting()) {
+            polled.messages = self.session.receive(now, &mut self.core, on);
+            self.core.handle_timeout(now, on);
+            self.session.transmit(now, &mut self.core, on);
+            self.act(now, on);
+            self.session_at = now.after(SESSION_EVERY);
+            self.due_at = self.core.poll_timeout();
+        }
+        if let Some((channel, error)) = failed {
+            self.receive_failed(channel, error);
+        }
+        polled
+    }
+
+    /// Sends what the core has to say, now.
+    pub(crate) fn transmit(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+        self.session.transmit(now, &mut self.core, on);
+    }
+
+    /// Does what the core wants done.
+    #[inline]
+    fn act(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Connect(path) => self.session.connect(now, path, &mut self.core, on),
+                Action::Disconnect(path) => self.session.disconnect(path),
+                Action::Listen(offer) => self.listen(now, offer),
+                Action::Rejoin(channel) => {
+                    let listening = self.listening.iter_mut().find(|l| l.channel == channel);
+                    if let Some(Err(error)) = listening.map(Listening::rejoin) {
+                        self.receive_failed(channel, error);
+                    }
+                }
+                Action::Rejected(rejected) => {
+                    tracing::warn!(code = ?rejected.code, "rejected: {}", rejected.text);
+                    let (code, text) = (rejected.code, rejected.text);
+                    self.problem = Some(SubscribeError::Rejected { code, text });
+                }
+            }
+        }
+        while let Some(at) = self.pending.iter().position(|(_, at)| now >= *at) {
+            let (offer, _) = self.pending.swap_remove(at);
+            self.listen(now, offer);
+        }
+        for listening in &self.listening {
+            if let Some(receiver) = self.core.receiver(listening.channel) {
+                receiver
+                    .counters()
+                    .kernel_dropped
+                    .set(listening.kernel_drops());
+            }
+        }
+    }
+
+    #[cold]
+    fn listen(&mut self, now: Nanos, offer: ChannelOffer) {
+        let Some(at) = self.core.index_of(offer.channel) else {
+            return;
+        };
+        self.pending
+            .retain(|(pending, _)| pending.channel != offer.channel);
+        let channel = &self.builder.channels[at];
+        let current = self
+            .listening
+            .iter()
+            .position(|l| l.channel == offer.channel);
+        if current.is_some_and(|at| self.listening[at].fits(&self.builder, channel, &offer)) {
+            return;
+        }
+        match Listening::open(&self.builder, channel, &offer) {
+            Ok(listening) => {
+                tracing::info!(channel = %offer.name, epoch = %offer.epoch, "listening");
+                self.problem = None;
+                match current {
+                    Some(at) => self.listening[at] = listening,
+                    None => self.listening.push(listening),
+                }
+            }
+            Err(error) => {
+                tracing::error!(channel = %offer.name, "cannot listen: {error}");
+                self.problem = Some(error);
+                self.pending.push((offer, now.after(LISTEN_RETRY)));
+            }
+        }
+    }
+
+    #[cold]
+    fn receive_failed(&mut self, channel: ChannelId, source: ReceiveError) {
+        tracing::error!(%channel, "receiving failed: {source}");
+        let channel = channel.to_string();
+        self.problem = Some(SubscribeError::Receive { channel, source });
+    }
+}

@@ -1,0 +1,223 @@
+//! Rules on Rust code: what a crate may reach for, and what it may not do.
+
+use crate::source::{Source, Tree, pattern};
+use crate::{Violation, holds, holds_for_all, lines_found, places_found, violation};
+
+/// Every match of `text` in `code`, by line.
+fn matches(code: &str, text: &str) -> Vec<(usize, String)> {
+    let pattern = pattern(text);
+    let found = code.lines().enumerate().flat_map(|(i, line)| {
+        let all = pattern.find_iter(line);
+        all.map(|m| (i + 1, m.as_str().to_owned()))
+            .collect::<Vec<_>>()
+    });
+    found.collect()
+}
+
+fn io_clock_or_thread_in_core(source: &Source) -> Vec<Violation> {
+    if !source.path.starts_with("reliability/src/") {
+        return Vec::new();
+    }
+    const REACH: &str = concat!(
+        r"std::(?:fs|io|thread|process|env)\b|\bstd::net::[^;]*\b(?:Tcp|Udp)\w*",
+        r"|\b(?:TcpStream|TcpListener|UdpSocket|Instant|SystemTime)\b",
+        r"|\bstd::\{[^;]*\b(?:fs|io|thread)\b|\bthread::(?:spawn|sleep)\b"
+    );
+    let found = matches(&source.product, REACH).into_iter();
+    found
+        .map(|(line, what)| violation(line, format!("the core reaches for `{what}`")))
+        .collect()
+}
+
+#[test]
+fn the_core_does_no_io_reads_no_clock_and_starts_no_thread() {
+    holds(io_clock_or_thread_in_core);
+    let bad = "use std::net::{Ipv4Addr, UdpSocket};\nuse std::net::SocketAddrV4;\n\
+               fn f() { std::thread::sleep(x); }\nuse std::time::{Duration, Instant};\n\
+               // std::fs\n#[cfg(test)]\nmod tests { use std::io; }\nuse std::{fmt, fs};\n";
+    let rule = io_clock_or_thread_in_core;
+    assert_eq!(lines_found(rule, "reliability/src/a.rs", bad), [1, 3, 4, 8]);
+    assert_eq!(lines_found(rule, "transport/src/a.rs", bad), []);
+}
+
+/// Where memory may be touched by hand.
+fn may_be_unsafe(path: &str) -> bool {
+    path.starts_with("transport/")
+        || path.starts_with("reliability/src/ring/")
+        || matches!(
+            path,
+            "reliability/src/ring.rs" | "reliability/src/record.rs" | "subscriber/src/ffi.rs"
+        )
+}
+
+fn unsafe_elsewhere(source: &Source) -> Vec<Violation> {
+    if !source.is_rust() || may_be_unsafe(&source.path) {
+        return Vec::new();
+    }
+    let found = matches(&source.code, r"\bunsafe\b").into_iter();
+    found
+        .map(|(line, _)| violation(line, "unsafe code is not for this file"))
+        .collect()
+}
+
+#[test]
+fn unsafe_code_stays_in_the_files_made_for_it() {
+    holds(unsafe_elsewhere);
+    let bad = "// unsafe\nlet a = \"unsafe\";\nlet b = unsafe { c() };\n";
+    assert_eq!(
+        lines_found(unsafe_elsewhere, "feeds/src/a.rs", bad),
+        [3],
+        "only the code counts"
+    );
+    assert_eq!(
+        lines_found(unsafe_elsewhere, "reliability/src/ring.rs", bad),
+        []
+    );
+}
+
+/// How far above an unsafe block its comment may stand: a statement may begin before it.
+const SAFETY_WITHIN_LINES: usize = 6;
+
+/// The SAFETY comment that speaks for `line`, without line breaks.
+fn safety_comment(source: &Source, line: usize) -> Option<String> {
+    let lines: Vec<&str> = source.text.lines().collect();
+    let above = (line.saturating_sub(SAFETY_WITHIN_LINES).max(1)..=line).rev();
+    // The statement starts in the first line above which there is a comment, and no gap between.
+    let start = above.take_while(|&n| !lines[n - 1].trim().is_empty());
+    let comments = start.map(|n| source.comment_above(n));
+    comments
+        .into_iter()
+        .find(|c| c.contains("SAFETY:"))
+        .map(|c| c.replace("\n//", ""))
+}
+
+fn unsafe_without_test(tree: &Tree) -> Vec<(String, Violation)> {
+    let backticked = pattern(r"`(?:\w+::)*([a-z0-9]+(?:_[a-z0-9]+){2,})`");
+    let mut found = Vec::new();
+    for source in tree.files.iter().filter(|s| s.is_rust()) {
+        for (line, _) in matches(&source.product, r"\bunsafe\s+impl\b|\bunsafe\s*(?:\{|$)") {
+            let mut wrong = |what: String| found.push((source.path.clone(), violation(line, what)));
+            let Some(comment) = safety_comment(source, line) else {
+                wrong("no `// SAFETY:` comment above".into());
+                continue;
+            };
+            if comment.contains("as above") || comment.contains("as for `") {
+                continue;
+            }
+            let Some((_, by)) = comment.split_once("xercised") else {
+                wrong("its SAFETY comment does not say which test exercises it".into());
+                continue;
+            };
+            for name in backticked.captures_iter(by).map(|c| c[1].to_owned()) {
+                if !tree.has_function(&name) {
+                    wrong(format!("it names the test `{name}`, which does not exist"));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_unsafe_block_says_why_it_is_sound_and_which_test_exercises_it() {
+    holds_for_all(unsafe_without_test);
+    let text = "\
+// SAFETY: owned. Exercised by
+// `tests::it_is_read_back`.
+let a = unsafe { b() };
+
+let c =
+    unsafe { d() };
+
+// SAFETY: owned.
+unsafe impl Send for E {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for E {}
+
+// SAFETY: owned. Exercised by `tests::no_such_test`.
+#[allow(x)]
+let f = g(
+    unsafe { h() },
+);
+fn it_is_read_back() {}
+";
+    let found = places_found(unsafe_without_test, &[("transport/src/a.rs", text)]);
+    assert_eq!(found.iter().map(|f| f.1).collect::<Vec<_>>(), [6, 9, 16]);
+}
+
+fn may_panic(source: &Source) -> Vec<Violation> {
+    if !source.is_library() {
+        return Vec::new();
+    }
+    const PANIC: &str = concat!(
+        r"\.unwrap\(\)|\.expect\(|\.unwrap_err\(\)|\.expect_err\(",
+        r"|\b(?:panic|unreachable|todo|unimplemented|dbg|e?println|e?print)!"
+    );
+    let found = matches(&source.product, PANIC).into_iter();
+    let found = found.filter(|(line, _)| !source.comment_above(*line).contains("invariant:"));
+    let what = |what| format!("`{what}` in a library; without an `// invariant:` comment above");
+    found
+        .map(|(line, text)| violation(line, what(text)))
+        .collect()
+}
+
+#[test]
+fn libraries_neither_panic_nor_print() {
+    holds(may_panic);
+    let bad = "fn f() {\n    a.unwrap();\n    // invariant: b is never empty\n    b.expect(\"b\");\n\
+               \n    println!(\"c\");\n    d.unwrap_or(0);\n    // e.unwrap()\n}\n\
+               #[cfg(test)]\nmod tests {\n    fn g() { h.unwrap(); }\n}\n#[expect(dead_code)]\n";
+    assert_eq!(lines_found(may_panic, "feeds/src/a.rs", bad), [2, 6]);
+    assert_eq!(lines_found(may_panic, "feeds/tests/a.rs", bad), []);
+    assert_eq!(lines_found(may_panic, "publisher/src/main.rs", bad), []);
+}
+
+fn unit_first(source: &Source) -> Vec<Violation> {
+    if !source.is_rust() {
+        return Vec::new();
+    }
+    const NAME: &str = r"\bpub(?:\([^)]*\))?\s+(?:us|ms|ns|bytes_per)_\w+\s*:";
+    let found = matches(&source.code, NAME).into_iter();
+    found
+        .map(|(line, what)| violation(line, format!("`{what}`: units come last in a name")))
+        .collect()
+}
+
+#[test]
+fn units_come_last_in_names() {
+    holds(unit_first);
+    let bad = "pub struct A {\n    pub us_retry: u32,\n    pub retry_us: u32,\n    \
+               pub(crate) ns_: u64,\n    pub(crate) ns_sent: u64,\n    pub message: u8,\n}\n";
+    assert_eq!(lines_found(unit_first, "a.rs", bad), [2, 5]);
+}
+
+const COLUMNS_MAX: usize = 110;
+
+fn long_or_tabbed_line(source: &Source) -> Vec<Violation> {
+    if !source.is_rust() {
+        return Vec::new();
+    }
+    let mut found = Vec::new();
+    for (i, line) in source.text.lines().enumerate() {
+        let columns = source.columns.get(i).copied().unwrap_or(0);
+        if columns > COLUMNS_MAX {
+            let what = format!("{columns} columns, at most {COLUMNS_MAX}; texts do not count");
+            found.push(violation(i + 1, what));
+        }
+        if line.contains('\t') {
+            found.push(violation(i + 1, "a tab"));
+        }
+    }
+    found
+}
+
+#[test]
+fn lines_of_rust_fit_the_page_and_hold_no_tab() {
+    holds(long_or_tabbed_line);
+    let text = format!(
+        "let a = \"{}\";\n// {}\n\tb\n",
+        "x".repeat(150),
+        "y".repeat(108)
+    );
+    assert_eq!(lines_found(long_or_tabbed_line, "a.rs", &text), [2, 3]);
+}

@@ -1,0 +1,75 @@
+//! The house rules as tests: each one names its rule, and prints file and line of every violation.
+//!
+//! A rule is a function from text to [`Violation`]s, so that each is also tested on a planted bad
+//! snippet: a rule that cannot fail holds nothing up. [`source`] reads the tree, [`code`] holds the
+//! rules on Rust, [`layout`] those on crates and files, [`words`] those on wording and bytes,
+//! [`docs`] those on the documents.
+
+mod code;
+mod docs;
+mod layout;
+mod source;
+mod words;
+
+use source::{Source, Tree};
+
+/// One breach of a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    /// From 1; 0 where the whole file is meant.
+    pub(crate) line: usize,
+    /// What is wrong.
+    pub(crate) what: String,
+}
+
+/// A rule on one file.
+type Rule = fn(&Source) -> Vec<Violation>;
+
+/// A rule on the tree: each violation with the path of its file.
+type TreeRule = fn(&Tree) -> Vec<(String, Violation)>;
+
+/// A violation in `line`.
+pub(crate) fn violation(line: usize, what: impl Into<String>) -> Violation {
+    Violation {
+        line,
+        what: what.into(),
+    }
+}
+
+/// Applies a rule to every file of the repository.
+#[track_caller]
+fn holds(rule: Rule) {
+    let tree = Tree::read();
+    let found = tree.files.iter().flat_map(|file| {
+        let path = file.path.clone();
+        rule(file).into_iter().map(move |v| (path.clone(), v))
+    });
+    none(found.collect());
+}
+
+/// Applies a rule to the repository as a whole.
+#[track_caller]
+fn holds_for_all(rule: TreeRule) {
+    none(rule(&Tree::read()));
+}
+
+#[track_caller]
+fn none(found: Vec<(String, Violation)>) {
+    for (path, Violation { line, what }) in &found {
+        println!("{path}:{line}: {what}");
+    }
+    assert!(found.is_empty(), "{} violations, see above", found.len());
+}
+
+/// The lines in which a rule finds something wrong in `text`, as if it stood under `path`.
+fn lines_found(rule: Rule, path: &str, text: &str) -> Vec<usize> {
+    let found = rule(&Source::new(path, text));
+    found.iter().map(|v| v.line).collect()
+}
+
+/// Where a rule on the tree finds something wrong in a tree of these files.
+fn places_found(rule: TreeRule, files: &[(&str, &str)]) -> Vec<(String, usize)> {
+    let tree = Tree::of(files);
+    let found = rule(&tree).into_iter();
+    found.map(|(path, v)| (path, v.line)).collect()
+}

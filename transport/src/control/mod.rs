@@ -1,0 +1,217 @@
+//! The control connection over TCP: whole frames in, whole frames out, and nothing that blocks.
+//!
+//! [`ControlServer`] is the publisher's side, [`ControlClient`] the subscriber's. Both read
+//! [`Message`]s as `tickcast_reliability::control` frames them, both bound what they hold of a
+//! peer in either direction, and neither keeps a peer that sends what is no message.
+
+mod client;
+mod server;
+
+use std::io::{self, Read, Write};
+
+use thiserror::Error;
+use tickcast_reliability::control::{ControlError, FRAME_HEAD_LEN, Message};
+use tickcast_reliability::units::ChannelId;
+
+pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
+pub use server::{ControlServer, PeerId, PeerInfo, ServerConfig, ServerEvent, ServerStats, Waker};
+
+/// Why a connection is over.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// The other side closed it.
+    #[error("the other side closed the connection")]
+    ByPeer,
+    /// This side closed it.
+    #[error("closed from this side")]
+    ByUs,
+    /// The peer broke the protocol.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(#[from] ControlError),
+    /// The network or the operating system gave up on it.
+    #[error("the connection broke: {0}")]
+    Io(io::Error),
+    /// It could not be established.
+    #[error("can't connect: {0}; is a publisher listening there?")]
+    Unreachable(io::Error),
+    /// It was not established in time.
+    #[error("no answer to the connection attempt in time; is a firewall between?")]
+    Timeout,
+}
+
+/// Why a message was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The peer does not read: what is queued for it has reached the bound.
+    #[error(
+        "{backlog} bytes are queued for a peer that does not read them, at most {max} are kept"
+    )]
+    Full {
+        /// Bytes queued.
+        backlog: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// There is no connection.
+    #[error("not connected")]
+    NotConnected,
+}
+
+/// Bytes received and not yet read as messages.
+struct Inbox {
+    bytes: Vec<u8>,
+    start: usize,
+    end: usize,
+    body_len_max: usize,
+}
+
+/// What a round of reading came to.
+enum Filled {
+    /// Nothing more to read now.
+    Drained,
+    /// The budget of this round is used up; there may be more.
+    More,
+    /// The other side is done sending.
+    End,
+}
+
+impl Inbox {
+    const LEN_MIN: usize = 16 * 1024;
+    /// A buffer that grew beyond this for one long message is given back.
+    const LEN_KEPT: usize = 256 * 1024;
+
+    fn new(body_len_max: usize) -> Self {
+        Self {
+            bytes: vec![0; Self::LEN_MIN],
+            start: 0,
+            end: 0,
+            body_len_max,
+        }
+    }
+
+    fn clear(&mut self) {
+        (self.start, self.end) = (0, 0);
+    }
+
+    /// Reads once. The buffer grows with what has arrived, never with what was announced.
+    fn fill(&mut self, from: &mut impl Read) -> io::Result<Filled> {
+        if self.start == self.end {
+            self.clear();
+            if self.bytes.len() > Self::LEN_KEPT {
+                self.bytes = vec![0; Self::LEN_MIN];
+            }
+        }
+        if self.end == self.bytes.len() {
+            self.bytes.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            if self.end == self.bytes.len() {
+                let len = (self.bytes.len() * 2).min(FRAME_HEAD_LEN + self.body_len_max);
+                self.bytes.resize(len.max(self.end + 1), 0);
+            }
+        }
+        loop {
+            match from.read(&mut self.bytes[self.end..]) {
+                Ok(0) => return Ok(Filled::End),
+                Ok(count) => {
+                    self.end += count;
+                    return Ok(Filled::More);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Filled::Drained);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Hands over every whole message; how many.
+    fn messages(
+        &mut self,
+        mut on: impl FnMut(ChannelId, Message<'_>),
+    ) -> Result<usize, ControlError> {
+        let mut count = 0;
+        while let Some((channel, message, len)) =
+            Message::read(&self.bytes[self.start..self.end], self.body_len_max)?
+        {
+            on(channel, message);
+            self.start += len;
+            count += 1;
+        }
+        Ok(count)
+    }
+}
+
+/// Frames that wait to be written.
+#[derive(Default)]
+struct Outbox {
+    bytes: Vec<u8>,
+    start: usize,
+}
+
+impl Outbox {
+    const LEN_KEPT: usize = 256 * 1024;
+
+    const fn backlog(&self) -> usize {
+        self.bytes.len() - self.start
+    }
+
+    fn clear(&mut self) {
+        self.bytes.clear();
+        self.start = 0;
+    }
+
+    /// Queues a whole frame, or none of it.
+    fn push(
+        &mut self,
+        channel: ChannelId,
+        message: &Message<'_>,
+        max: usize,
+    ) -> Result<(), SendError> {
+        self.make_room();
+        let before = self.bytes.len();
+        message.write(channel, &mut self.bytes);
+        if self.backlog() > max {
+            self.bytes.truncate(before);
+            let backlog = self.backlog();
+            return Err(SendError::Full { backlog, max });
+        }
+        Ok(())
+    }
+
+    /// Queues whole frames, or none of them.
+    fn push_frames(&mut self, frames: &[u8], max: usize) -> Result<(), SendError> {
+        let backlog = self.backlog();
+        if backlog + frames.len() > max {
+            return Err(SendError::Full { backlog, max });
+        }
+        self.make_room();
+        self.bytes.extend_from_slice(frames);
+        Ok(())
+    }
+
+    fn make_room(&mut self) {
+        if self.start > 0 && self.start >= self.bytes.len() / 2 {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+        }
+    }
+
+    /// Writes as much as is taken; `true` when nothing is left.
+    fn write(&mut self, to: &mut impl Write) -> io::Result<bool> {
+        while self.start < self.bytes.len() {
+            match to.write(&self.bytes[self.start..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => self.start += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.clear();
+        self.bytes.shrink_to(Self::LEN_KEPT);
+        Ok(true)
+    }
+}

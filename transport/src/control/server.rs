@@ -1,0 +1,529 @@
+//! The publisher's side of the control connections: accepts a bounded number, reads whole messages,
+//! and keeps a bounded backlog for each peer.
+//!
+//! It decides nothing: it tells which peer is late with its JOIN, how long each backlog is, and
+//! why a connection ended. Who is closed, and with which last word, is the service's choice.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token};
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RejectCode, Rejected};
+use tickcast_reliability::units::ChannelId;
+
+use super::{CloseReason, Filled, Inbox, Outbox, SendError};
+
+/// Bounds of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerConfig {
+    /// Connections at most; further ones get REJECTED with `too_many`.
+    pub connections_max: usize,
+    /// Bytes of messages queued for one peer at most.
+    pub backlog_bytes_max: usize,
+    /// Bytes that one poll reads from one peer at most, so that none starves the others.
+    pub read_bytes_max: usize,
+    /// After how long a peer without a first message is reported.
+    pub join_timeout: Duration,
+    /// How long a closing peer may take to read its last message.
+    pub linger: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            connections_max: 1024,
+            backlog_bytes_max: 4 << 20,
+            read_bytes_max: 64 << 10,
+            join_timeout: Duration::from_secs(2),
+            linger: Duration::from_secs(1),
+        }
+    }
+}
+
+/// One connection, never used again for another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PeerId(usize);
+
+/// What a poll of the server brought.
+#[derive(Debug)]
+pub enum ServerEvent<'a> {
+    /// Somebody connected.
+    Connected(PeerId, SocketAddr),
+    /// A message, valid within the call.
+    Frame(PeerId, ChannelId, Message<'a>),
+    /// No whole message has come within `join_timeout`; said once. Close it.
+    JoinOverdue(PeerId),
+    /// The connection is gone; the last event of this peer.
+    Closed(PeerId, CloseReason),
+}
+
+/// What is known of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerInfo {
+    /// The other side's address.
+    pub address: SocketAddr,
+    /// Bytes queued and not yet taken by the connection.
+    pub backlog_bytes: usize,
+    /// Messages read from it.
+    pub messages: u64,
+    /// When something was last read from it, or when it connected.
+    pub heard_at: Instant,
+    /// Whether it is being closed.
+    pub closing: bool,
+}
+
+/// Counters since the server was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerStats {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections turned away because there were too many.
+    pub turned_away: u64,
+    /// Failures to accept, for example because the process is out of descriptors.
+    pub accept_errors: u64,
+    /// Messages read.
+    pub messages: u64,
+    /// Connections closed because what came was no message.
+    pub protocol_errors: u64,
+    /// Messages not queued because a peer's backlog was full.
+    pub overflows: u64,
+}
+
+/// Wakes a server's poll from another thread.
+#[derive(Clone, Debug)]
+pub struct Waker(Arc<mio::Waker>);
+
+impl Waker {
+    /// Makes the poll in progress, or the next one, return at once.
+    ///
+    /// # Errors
+    /// When the operating system refuses.
+    pub fn wake(&self) -> io::Result<()> {
+        self.0.wake()
+    }
+}
+
+const LISTENER: Token = Token(0);
+const WAKER: Token = Token(1);
+const FIRST_PEER: usize = 2;
+/// Connections beyond the bound that are held open for as long as their REJECTED takes.
+const TURNED_AWAY_MAX: usize = 16;
+
+struct Peer {
+    stream: TcpStream,
+    address: SocketAddr,
+    inbox: Inbox,
+    outbox: Outbox,
+    connected_at: Instant,
+    heard_at: Instant,
+    messages: u64,
+    /// The kernel may have bytes that we have not read: readiness is told only once.
+    readable: bool,
+    /// Messages were queued since the last write, or the connection takes more again.
+    writable: bool,
+    overdue_told: bool,
+    phase: Phase,
+    /// Never became a peer: no events about it.
+    turned_away: bool,
+}
+
+enum Phase {
+    Open,
+    /// The backlog is being written; then the connection is shut down and the other side awaited.
+    Closing {
+        until: Instant,
+        shut: bool,
+    },
+}
+
+/// Listens for subscribers.
+pub struct ControlServer {
+    poll: Poll,
+    events: Events,
+    listener: TcpListener,
+    waker: Waker,
+    peers: BTreeMap<PeerId, Peer>,
+    next_peer: usize,
+    accept_pending: bool,
+    config: ServerConfig,
+    stats: ServerStats,
+    /// Peers to look at in this round; kept for its memory.
+    round: Vec<PeerId>,
+}
+
+impl ControlServer {
+    /// Listens at `address`; port 0 lets the system choose.
+    ///
+    /// # Errors
+    /// When the address is taken or not this host's.
+    pub fn bind(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let mut listener = TcpListener::bind(address)?;
+        poll.registry()
+            .register(&mut listener, LISTENER, Interest::READABLE)?;
+        let waker = Waker(Arc::new(mio::Waker::new(poll.registry(), WAKER)?));
+        Ok(Self {
+            poll,
+            events: Events::with_capacity(256),
+            listener,
+            waker,
+            peers: BTreeMap::new(),
+            next_peer: FIRST_PEER,
+            accept_pending: true,
+            config,
+            stats: ServerStats::default(),
+            round: Vec::new(),
+        })
+    }
+
+    /// The address it listens at.
+    ///
+    /// # Errors
+    /// When the operating system does not say.
+    pub fn local_address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// A handle that wakes [`poll`](Self::poll).
+    #[must_use]
+    pub fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    /// Writes what is queued, waits at most `timeout` for something to happen (`None`: for as long
+    /// as it takes, but for the timers), and tells what did.
+    ///
+    /// # Errors
+    /// When the operating system's polling fails; a peer's failure is an event.
+    pub fn poll(
+        &mut self,
+        timeout: Option<Duration>,
+        mut on: impl FnMut(ServerEvent<'_>),
+    ) -> io::Result<()> {
+        self.flush();
+        let timeout = self.wait_at_most(timeout);
+        match self.poll.poll(&mut self.events, timeout) {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            _ => {}
+        }
+        for event in &self.events {
+            match event.token() {
+                LISTENER => self.accept_pending = true,
+                WAKER => {}
+                Token(number) => {
+                    if let Some(peer) = self.peers.get_mut(&PeerId(number)) {
+                        peer.readable |= event.is_readable() || event.is_error();
+                        peer.writable |= event.is_writable();
+                    }
+                }
+            }
+        }
+        let now = Instant::now();
+        if self.accept_pending {
+            self.accept(now, &mut on);
+        }
+        self.round.clear();
+        self.round.extend(self.peers.keys());
+        for i in 0..self.round.len() {
+            self.serve(self.round[i], now, &mut on);
+        }
+        Ok(())
+    }
+
+    /// Work that is left over must not wait, and neither must a timer.
+    fn wait_at_most(&self, timeout: Option<Duration>) -> Option<Duration> {
+        let now = Instant::now();
+        let mut wait = timeout;
+        let mut at_most = |span: Duration| wait = Some(wait.map_or(span, |wait| wait.min(span)));
+        for peer in self.peers.values() {
+            if peer.readable {
+                at_most(Duration::ZERO);
+            }
+            match peer.phase {
+                Phase::Closing { until, .. } => at_most(until.saturating_duration_since(now)),
+                Phase::Open if peer.messages == 0 && !peer.overdue_told => {
+                    let until = peer.connected_at + self.config.join_timeout;
+                    at_most(until.saturating_duration_since(now));
+                }
+                Phase::Open => {}
+            }
+        }
+        if self.accept_pending {
+            // Left pending only by a failure to accept, which a little patience may cure.
+            at_most(Duration::from_millis(10));
+        }
+        wait
+    }
+
+    fn accept(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    let Err(error) = self.admit(stream, address, now, on) else {
+                        continue;
+                    };
+                    let _ = error; // counted; the connection is dropped
+                    self.stats.accept_errors += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.accept_pending = false;
+                    return;
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                    ) => {}
+                Err(_) => {
+                    self.stats.accept_errors += 1;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn admit(
+        &mut self,
+        mut stream: TcpStream,
+        address: SocketAddr,
+        now: Instant,
+        on: &mut impl FnMut(ServerEvent<'_>),
+    ) -> io::Result<()> {
+        let turned_away = self.peers.len() >= self.config.connections_max;
+        if turned_away {
+            self.stats.turned_away += 1;
+            if self.peers.len() >= self.config.connections_max + TURNED_AWAY_MAX {
+                return Ok(());
+            }
+        }
+        stream.set_nodelay(true)?;
+        let id = PeerId(self.next_peer);
+        let interest = Interest::READABLE | Interest::WRITABLE;
+        self.poll
+            .registry()
+            .register(&mut stream, Token(id.0), interest)?;
+        self.next_peer += 1;
+        self.peers.insert(
+            id,
+            Peer {
+                stream,
+                address,
+                inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
+                outbox: Outbox::default(),
+                connected_at: now,
+                heard_at: now,
+                messages: 0,
+                readable: true,
+                writable: true,
+                overdue_told: false,
+                phase: Phase::Open,
+                turned_away,
+            },
+        );
+        if turned_away {
+            let rejected = Message::Rejected(Rejected {
+                code: RejectCode::TooMany,
+                text: format!(
+                    "the publisher serves {} connections at most; try again later",
+                    self.config.connections_max
+                ),
+                retry_after_ms: 1_000,
+            });
+            self.close(id, Some((ChannelId(0), &rejected)));
+        } else {
+            self.stats.accepted += 1;
+            on(ServerEvent::Connected(id, address));
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, id: PeerId, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let before = peer.messages;
+        let mut result = peer.read(&self.config, now, |channel, message| {
+            on(ServerEvent::Frame(id, channel, message));
+        });
+        self.stats.messages += peer.messages - before;
+        if result.is_ok() {
+            result = peer.write(now);
+        }
+        if let Err(reason) = result {
+            self.stats.protocol_errors += u64::from(matches!(reason, CloseReason::Protocol(_)));
+            self.remove(id, reason, on);
+        } else if matches!(peer.phase, Phase::Open)
+            && peer.messages == 0
+            && !peer.overdue_told
+            && now.duration_since(peer.connected_at) >= self.config.join_timeout
+        {
+            peer.overdue_told = true;
+            on(ServerEvent::JoinOverdue(id));
+        }
+    }
+
+    fn remove(&mut self, id: PeerId, reason: CloseReason, on: &mut impl FnMut(ServerEvent<'_>)) {
+        if let Some(mut peer) = self.peers.remove(&id) {
+            // Closing the stream deregisters it too; a failure here has nothing to tell.
+            let _ = self.poll.registry().deregister(&mut peer.stream);
+            if !peer.turned_away {
+                on(ServerEvent::Closed(id, reason));
+            }
+        }
+    }
+
+    /// Queues a message; [`flush`](Self::flush) or the next poll writes it.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing of the message was queued then.
+    pub fn send(
+        &mut self,
+        peer: PeerId,
+        channel: ChannelId,
+        message: &Message<'_>,
+    ) -> Result<(), SendError> {
+        let max = self.config.backlog_bytes_max;
+        self.queue(peer, |outbox| outbox.push(channel, message, max))
+    }
+
+    /// Queues frames that were written already; [`flush`](Self::flush) or the next poll sends them.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing of them was queued then.
+    pub fn send_frames(&mut self, peer: PeerId, frames: &[u8]) -> Result<(), SendError> {
+        let max = self.config.backlog_bytes_max;
+        self.queue(peer, |outbox| outbox.push_frames(frames, max))
+    }
+
+    fn queue(
+        &mut self,
+        peer: PeerId,
+        push: impl FnOnce(&mut Outbox) -> Result<(), SendError>,
+    ) -> Result<(), SendError> {
+        let open = |p: &&mut Peer| matches!(p.phase, Phase::Open);
+        let to = self.peers.get_mut(&peer).filter(open);
+        let to = to.ok_or(SendError::NotConnected)?;
+        let queued = push(&mut to.outbox);
+        self.stats.overflows += u64::from(queued.is_err());
+        to.writable = true;
+        queued
+    }
+
+    /// Writes what is queued as far as the connections take it. A failure is an event of the next
+    /// poll.
+    pub fn flush(&mut self) {
+        for peer in self.peers.values_mut() {
+            if peer.writable && peer.outbox.backlog() > 0 {
+                match peer.outbox.write(&mut peer.stream) {
+                    Ok(done) => peer.writable = done,
+                    Err(_) => peer.readable = true, // reading meets the failure again
+                }
+            }
+        }
+    }
+
+    /// Says one last thing to a peer, if anything, and closes the connection once the peer has
+    /// read it, or `linger` is over. `Closed` follows as an event. The last message is queued
+    /// whatever the backlog.
+    pub fn close(&mut self, peer: PeerId, last: Option<(ChannelId, &Message<'_>)>) {
+        let Some(peer) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if matches!(peer.phase, Phase::Closing { .. }) {
+            return;
+        }
+        if let Some((channel, message)) = last {
+            // With this bound it can't be refused.
+            let _ = peer.outbox.push(channel, message, usize::MAX);
+        }
+        peer.writable = true;
+        peer.phase = Phase::Closing {
+            until: Instant::now() + self.config.linger,
+            shut: false,
+        };
+    }
+
+    /// What is known of a peer; `None` once it is gone.
+    #[must_use]
+    pub fn peer(&self, peer: PeerId) -> Option<PeerInfo> {
+        self.peers.get(&peer).map(Peer::info)
+    }
+
+    /// All peers.
+    pub fn peers(&self) -> impl Iterator<Item = (PeerId, PeerInfo)> {
+        let admitted = self.peers.iter().filter(|(_, peer)| !peer.turned_away);
+        admitted.map(|(id, peer)| (*id, peer.info()))
+    }
+
+    /// Counters since it was opened.
+    #[must_use]
+    pub const fn stats(&self) -> &ServerStats {
+        &self.stats
+    }
+}
+
+impl Peer {
+    const fn info(&self) -> PeerInfo {
+        PeerInfo {
+            address: self.address,
+            backlog_bytes: self.outbox.backlog(),
+            messages: self.messages,
+            heard_at: self.heard_at,
+            closing: matches!(self.phase, Phase::Closing { .. }),
+        }
+    }
+
+    fn read(
+        &mut self,
+        config: &ServerConfig,
+        now: Instant,
+        mut on: impl FnMut(ChannelId, Message<'_>),
+    ) -> Result<(), CloseReason> {
+        let mut read = 0;
+        while self.readable && read < config.read_bytes_max {
+            let held = self.inbox.end - self.inbox.start;
+            let filled = self.inbox.fill(&mut self.stream).map_err(CloseReason::Io)?;
+            read += (self.inbox.end - self.inbox.start).saturating_sub(held);
+            match filled {
+                Filled::Drained => self.readable = false,
+                Filled::More => self.heard_at = now,
+                Filled::End if matches!(self.phase, Phase::Closing { .. }) => {
+                    return Err(CloseReason::ByUs);
+                }
+                Filled::End => return Err(CloseReason::ByPeer),
+            }
+            if matches!(self.phase, Phase::Closing { .. }) {
+                self.inbox.clear();
+            } else {
+                self.messages += self.inbox.messages(&mut on)? as u64;
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, now: Instant) -> Result<(), CloseReason> {
+        if self.writable && self.outbox.backlog() > 0 {
+            self.writable = self
+                .outbox
+                .write(&mut self.stream)
+                .map_err(CloseReason::Io)?;
+        }
+        if let Phase::Closing { until, shut } = &mut self.phase {
+            if !*shut && self.outbox.backlog() == 0 {
+                // The other side reads to the end; closing at once could cost it the last message.
+                *shut = true;
+                self.stream
+                    .shutdown(Shutdown::Write)
+                    .map_err(|_| CloseReason::ByUs)?;
+            }
+            if now >= *until {
+                return Err(CloseReason::ByUs);
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,332 @@
+//! The memory that rings live in: zeroed, page-aligned, shared, and backed by memory, never by a
+//! disk whose write-back would stall the publisher.
+//!
+//! A file outlives its process: who opens it again finds the bytes as they were. Only one process
+//! at a time owns a file; the lock goes with the mapping.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use memmap2::{MmapOptions, MmapRaw};
+use thiserror::Error;
+use tickcast_reliability::ring::RingMemory;
+
+/// Why memory can't be mapped. The configuration or the host is at fault.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MappingError {
+    /// No length, or more than there is.
+    #[error("a mapping of {len} bytes was asked for; it must be between 1 and {max}")]
+    Length {
+        /// Asked for.
+        len: usize,
+        /// The most.
+        max: usize,
+    },
+    /// The path lies on a file system that writes to a disk.
+    #[error(
+        "{path} lies on a file system of type {kind:#x}, not on tmpfs or hugetlbfs; choose a path below /dev/shm or a hugetlbfs mount, or leave it out"
+    )]
+    Disk {
+        /// Which.
+        path: PathBuf,
+        /// The file system's magic number.
+        kind: i64,
+    },
+    /// Another process owns it.
+    #[error("{path} belongs to another process; is a publisher running with the same path?")]
+    Locked {
+        /// Which.
+        path: PathBuf,
+    },
+    /// There is not enough memory left.
+    #[error(
+        "{path} can't have {len} bytes: {source}; free memory, enlarge the file system, or make the ring smaller"
+    )]
+    NoRoom {
+        /// Which.
+        path: PathBuf,
+        /// Asked for.
+        len: usize,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The operating system refuses a step.
+    #[error("can't {what} {path}: {source}")]
+    Io {
+        /// The step.
+        what: &'static str,
+        /// Of what.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// How the bytes of a file were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The file is new, or had another length and was replaced: all zero.
+    Fresh,
+    /// The file was there, with the length asked for: as its last owner left it.
+    Kept,
+}
+
+/// A shared mapping, readable and writable, until it is dropped.
+#[derive(Debug)]
+pub struct SharedMapping {
+    map: MmapRaw,
+    /// Keeps the lock, and the memory of a memfd reachable through its descriptor.
+    file: File,
+}
+
+const LEN_MAX: usize = isize::MAX as usize / 2;
+
+impl SharedMapping {
+    /// Memory without a name: gone with the last process that has its descriptor. `name` shows in
+    /// `/proc`.
+    ///
+    /// # Errors
+    /// [`MappingError`].
+    pub fn memfd(name: &str, len: usize) -> Result<Self, MappingError> {
+        check_len(len)?;
+        let path = PathBuf::from(format!("memfd:{name}"));
+        // A zero in the name ends it early, which harms nobody.
+        let text: Vec<u8> = name
+            .bytes()
+            .take_while(|b| *b != 0)
+            .take(200)
+            .chain([0])
+            .collect();
+        // SAFETY: `text` ends with a zero and lives through the call; the descriptor returned is
+        // nobody else's. Exercised by `tests::memory_without_a_name_is_zeroed_and_page_aligned`.
+        let file = unsafe {
+            let fd = libc::memfd_create(text.as_ptr().cast(), libc::MFD_CLOEXEC);
+            (fd >= 0).then(|| File::from_raw_fd(fd))
+        };
+        let file = file.ok_or_else(|| io_error("create", &path, io::Error::last_os_error()))?;
+        Self::map(file, &path, len)
+    }
+
+    /// A file on tmpfs or hugetlbfs, made where there is none and owned by this process alone. On
+    /// hugetlbfs the length is rounded up to whole pages.
+    ///
+    /// A file of another length is not resized but replaced by a new one: whoever has the old one
+    /// mapped keeps it, and is not killed by pages that vanish.
+    ///
+    /// # Errors
+    /// [`MappingError`].
+    pub fn file(path: &Path, len: usize) -> Result<(Self, Found), MappingError> {
+        check_len(len)?;
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let directory = directory.unwrap_or(Path::new("."));
+        let opened = File::open(directory).map_err(|e| io_error("open", directory, e))?;
+        let page = memory_backed(&opened, path)?;
+        let len = len.next_multiple_of(page);
+        let file = open_locked(path)?;
+        let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+        let (file, found) = match metadata.len() {
+            0 => (file, Found::Fresh),
+            there if there == len as u64 => (file, Found::Kept),
+            _ => {
+                std::fs::remove_file(path).map_err(|e| io_error("replace", path, e))?;
+                (open_locked(path)?, Found::Fresh)
+            }
+        };
+        Ok((Self::map(file, path, len)?, found))
+    }
+
+    fn map(file: File, path: &Path, len: usize) -> Result<Self, MappingError> {
+        // Reserved at once: a store into a page that can't be had would kill the process.
+        // SAFETY: only numbers are passed. Exercised by
+        // `tests::more_memory_than_there_is_is_refused_and_not_fatal`.
+        let reserved = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) };
+        if reserved != 0 {
+            return Err(MappingError::NoRoom {
+                path: path.to_owned(),
+                len,
+                source: io::Error::last_os_error(),
+            });
+        }
+        let map = MmapOptions::new().len(len).map_raw(&file);
+        let map = map.map_err(|e| io_error("map", path, e))?;
+        Ok(Self { map, file })
+    }
+}
+
+impl AsRawFd for SharedMapping {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+// SAFETY: the mapping stays at one address, page-aligned, of `len` bytes that `fallocate` backed
+// with memory (zeroed by the kernel), until it is dropped; the lock on a file keeps other writers
+// out, and a memfd has none. No reference into it is ever made here. Exercised by
+// `tests::a_file_keeps_its_bytes_for_the_next_owner`.
+unsafe impl RingMemory for SharedMapping {
+    fn as_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.map.len()
+    }
+}
+
+const fn check_len(len: usize) -> Result<(), MappingError> {
+    if len == 0 || len > LEN_MAX {
+        return Err(MappingError::Length { len, max: LEN_MAX });
+    }
+    Ok(())
+}
+
+fn io_error(what: &'static str, path: &Path, source: io::Error) -> MappingError {
+    MappingError::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// Opens or creates, and takes the lock of the file that has the name then: between the two steps
+/// its owner may have replaced it.
+fn open_locked(path: &Path) -> Result<File, MappingError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true).truncate(false);
+    for _ in 0..8 {
+        let file = options.open(path).map_err(|e| io_error("open", path, e))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => break,
+            Err(TryLockError::Error(source)) => return Err(io_error("lock", path, source)),
+        }
+        let opened = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+        let named = std::fs::metadata(path).ok();
+        if named.is_some_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
+            return Ok(file);
+        }
+    }
+    // Locked, or replaced again and again: either way somebody else is at it.
+    Err(MappingError::Locked {
+        path: path.to_owned(),
+    })
+}
+
+/// The page size of the file system that `directory` lies on, if it is one of memory.
+fn memory_backed(directory: &File, path: &Path) -> Result<usize, MappingError> {
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: `stat` is room for one `statfs`, for which zero bytes are a value, so it is
+    // initialised whatever the call does. Exercised by
+    // `tests::a_path_on_a_disk_is_refused`.
+    let (result, stat) = unsafe {
+        let result = libc::fstatfs(directory.as_raw_fd(), stat.as_mut_ptr());
+        (result, stat.assume_init())
+    };
+    if result != 0 {
+        return Err(io_error("inspect", path, io::Error::last_os_error()));
+    }
+    let kind = stat.f_type;
+    if kind == libc::HUGETLBFS_MAGIC {
+        return Ok((stat.f_bsize as usize).max(1));
+    }
+    if kind == libc::TMPFS_MAGIC {
+        return Ok(1);
+    }
+    Err(MappingError::Disk {
+        path: path.to_owned(),
+        kind,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(mapping: &SharedMapping) -> Vec<u8> {
+        // SAFETY: the test is the only one to use the mapping, and makes no reference to it.
+        (0..mapping.len())
+            .map(|i| unsafe { mapping.as_ptr().add(i).read() })
+            .collect()
+    }
+
+    fn in_memory(name: &str) -> PathBuf {
+        Path::new("/dev/shm").join(format!("tickcast-test-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn memory_without_a_name_is_zeroed_and_page_aligned() {
+        let mapping = SharedMapping::memfd("ring", 10_000).unwrap();
+        assert_eq!((mapping.as_ptr().addr() % 4096, mapping.len()), (0, 10_000));
+        assert!(bytes(&mapping).iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn a_file_keeps_its_bytes_for_the_next_owner() {
+        let path = in_memory("kept");
+        let (first, found) = SharedMapping::file(&path, 8192).unwrap();
+        assert_eq!(found, Found::Fresh);
+        // SAFETY: within the mapping, which nobody else uses.
+        unsafe { first.as_ptr().add(8191).write(7) };
+        drop(first);
+        let (second, found) = SharedMapping::file(&path, 8192).unwrap();
+        assert_eq!((found, bytes(&second)[8191]), (Found::Kept, 7));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_has_one_owner_at_a_time() {
+        let path = in_memory("owned");
+        let (_first, _) = SharedMapping::file(&path, 4096).unwrap();
+        let second = SharedMapping::file(&path, 4096);
+        assert!(matches!(second, Err(MappingError::Locked { .. })));
+        // Nor does a wish for another length take it away.
+        let third = SharedMapping::file(&path, 8192);
+        assert!(matches!(third, Err(MappingError::Locked { .. })));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_another_length_is_replaced_and_not_resized() {
+        let path = in_memory("replaced");
+        let (old, _) = SharedMapping::file(&path, 8192).unwrap();
+        // Opened by itself, as another process would: a mapping shares its descriptor's lock.
+        let file = File::open(&path).unwrap();
+        let reader = MmapOptions::new().len(8192).map_raw_read_only(&file);
+        let reader = reader.unwrap();
+        // SAFETY: within the mapping, which nobody writes at the same time.
+        unsafe { old.as_ptr().add(5000).write(9) };
+        drop(old);
+        let (new, found) = SharedMapping::file(&path, 4096).unwrap();
+        assert_eq!((found, new.len()), (Found::Fresh, 4096));
+        assert!(bytes(&new).iter().all(|b| *b == 0));
+        // SAFETY: the old file's pages live as long as the reader's mapping.
+        assert_eq!(unsafe { reader.as_ptr().add(5000).read() }, 9);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_path_on_a_disk_is_refused() {
+        // /proc is no disk, but no memory that could hold a ring either, and is always there.
+        for path in ["/proc/tickcast-ring", "/sys/tickcast-ring"] {
+            let error = SharedMapping::file(Path::new(path), 4096).unwrap_err();
+            assert!(matches!(error, MappingError::Disk { .. }), "{error}");
+            assert!(error.to_string().contains("/dev/shm"));
+        }
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_refused_and_not_fatal() {
+        let path = in_memory("huge");
+        let error = SharedMapping::file(&path, 1 << 50).unwrap_err();
+        assert!(matches!(error, MappingError::NoRoom { .. }), "{error}");
+        std::fs::remove_file(&path).unwrap();
+        assert!(matches!(
+            SharedMapping::memfd("none", 0),
+            Err(MappingError::Length { .. })
+        ));
+    }
+}

@@ -1,0 +1,481 @@
+//! The network in memory: one or more fan-outs, any number of receivers, and a hand that can cut,
+//! stall and complete.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::record::{words_as_bytes, words_as_bytes_mut};
+use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+
+use crate::{
+    FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
+};
+
+/// When posted slots are read and delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Completion {
+    /// After this many further calls to any fan-out's `completed` or receiver's `poll`.
+    AfterPolls(u32),
+    /// When [`Fabric::complete`] says so.
+    Manual,
+}
+
+/// What a fabric is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FabricConfig {
+    /// One or two.
+    pub lines: usize,
+    /// When sends complete.
+    pub completion: Completion,
+    /// Slots a fan-out can have posted at once.
+    pub send_queue_len: usize,
+    /// Buffers of each receiver.
+    pub receive_buffers: usize,
+    /// Datagrams that a receiver's poll hands over at most.
+    pub batch: usize,
+    /// The longest datagram.
+    pub datagram_len_max: usize,
+}
+
+impl Default for FabricConfig {
+    fn default() -> Self {
+        Self {
+            lines: 1,
+            completion: Completion::AfterPolls(3),
+            send_queue_len: 128,
+            receive_buffers: 256,
+            batch: 64,
+            datagram_len_max: 1472,
+        }
+    }
+}
+
+/// The network. Clones are handles on the same one.
+#[derive(Clone)]
+pub struct Fabric(Arc<Mutex<State>>);
+
+struct State {
+    config: FabricConfig,
+    /// Moves on with every poll of anybody.
+    tick: u64,
+    stalled: bool,
+    cut: [bool; LineId::MAX],
+    senders: Vec<Sender>,
+    receivers: Vec<Receiver>,
+}
+
+/// A fan-out as the network sees it.
+struct Sender {
+    from: Ipv4Addr,
+    memory: Arc<dyn RingMemory>,
+    queue: VecDeque<Work>,
+    completed: Option<Sequence>,
+    stats: Vec<SendStats>,
+}
+
+/// A slot that was posted and not yet read.
+struct Work {
+    sequence: Sequence,
+    offset: usize,
+    len: usize,
+    /// The tick at which it is done.
+    due: u64,
+}
+
+/// A receiver as the network sees it.
+struct Receiver {
+    joined: [bool; LineId::MAX],
+    free: Vec<Vec<u64>>,
+    ready: VecDeque<Arrival>,
+    stats: Vec<ReceiveStats>,
+}
+
+struct Arrival {
+    line: LineId,
+    from: Ipv4Addr,
+    words: Vec<u64>,
+    len: usize,
+}
+
+impl Fabric {
+    /// A network without anybody. Numbers out of range are brought into range.
+    #[must_use]
+    pub fn new(config: FabricConfig) -> Self {
+        Self(Arc::new(Mutex::new(State {
+            config: FabricConfig {
+                lines: config.lines.clamp(1, LineId::MAX),
+                ..config
+            },
+            tick: 0,
+            stalled: false,
+            cut: [false; LineId::MAX],
+            senders: Vec::new(),
+            receivers: Vec::new(),
+        })))
+    }
+
+    /// A fan-out that sends from `memory`, the ring's, as if from the address `from`.
+    #[must_use]
+    pub fn fan_out(&self, memory: Arc<dyn RingMemory>, from: Ipv4Addr) -> MemoryFanOut {
+        let mut state = self.state();
+        let lines = state.config.lines;
+        state.senders.push(Sender {
+            from,
+            memory: Arc::clone(&memory),
+            queue: VecDeque::new(),
+            completed: None,
+            stats: vec![SendStats::default(); lines],
+        });
+        MemoryFanOut {
+            fabric: self.clone(),
+            memory,
+            index: state.senders.len() - 1,
+            datagram_len_max: state.config.datagram_len_max,
+            stats: vec![SendStats::default(); lines],
+        }
+    }
+
+    /// A receiver on all lines.
+    #[must_use]
+    pub fn receiver(&self) -> MemoryReceiver {
+        let mut state = self.state();
+        let FabricConfig {
+            lines,
+            receive_buffers,
+            batch,
+            datagram_len_max,
+            ..
+        } = state.config;
+        let buffer = vec![0; datagram_len_max.div_ceil(8)];
+        let stats = ReceiveStats {
+            joins: 1,
+            ..ReceiveStats::default()
+        };
+        state.receivers.push(Receiver {
+            joined: [true; LineId::MAX],
+            free: vec![buffer; receive_buffers],
+            ready: VecDeque::with_capacity(receive_buffers),
+            stats: vec![stats; lines],
+        });
+        MemoryReceiver {
+            fabric: self.clone(),
+            index: state.receivers.len() - 1,
+            batch,
+            stats: vec![stats; lines],
+        }
+    }
+
+    /// Completes the `count` oldest posted slots of every fan-out, whatever their time; nothing
+    /// while it is stalled.
+    pub fn complete(&self, count: usize) {
+        let mut state = self.state();
+        if state.stalled {
+            return;
+        }
+        for sender in 0..state.senders.len() {
+            for _ in 0..count {
+                state.deliver_next(sender);
+            }
+        }
+    }
+
+    /// Stalls every fan-out: nothing is taken and nothing completes until it is lifted.
+    pub fn stall(&self, stalled: bool) {
+        self.state().stalled = stalled;
+    }
+
+    /// Cuts a line: what is sent on it arrives nowhere, and the sender does not notice.
+    pub fn cut(&self, line: LineId, cut: bool) {
+        if let Some(state) = self.state().cut.get_mut(usize::from(line.0)) {
+            *state = cut;
+        }
+    }
+
+    /// Takes a receiver's membership of a line away without its knowing, as a switch would.
+    pub fn forget(&self, receiver: &MemoryReceiver, line: LineId) {
+        let mut state = self.state();
+        if let Some(joined) = state.receivers[receiver.index]
+            .joined
+            .get_mut(usize::from(line.0))
+        {
+            *joined = false;
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // The state is whole between any two statements that could panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Time passes: everything that is due is delivered.
+    fn tick(&mut self) {
+        self.tick += 1;
+        if self.stalled {
+            return;
+        }
+        for sender in 0..self.senders.len() {
+            while self.senders[sender]
+                .queue
+                .front()
+                .is_some_and(|w| w.due <= self.tick)
+            {
+                self.deliver_next(sender);
+            }
+        }
+    }
+
+    /// Reads the oldest posted slot *now* and delivers it.
+    fn deliver_next(&mut self, sender: usize) {
+        let from = &mut self.senders[sender];
+        let Some(work) = from.queue.pop_front() else {
+            return;
+        };
+        from.completed = Some(work.sequence);
+        let mut words = vec![0; work.len.div_ceil(8)];
+        read_slot(&*from.memory, work.offset, &mut words);
+        let address = from.from;
+        self.deliver(sender, address, &words_as_bytes(&words)[..work.len]);
+    }
+
+    fn deliver(&mut self, sender: usize, from: Ipv4Addr, bytes: &[u8]) {
+        for line in 0..self.config.lines {
+            let sent = &mut self.senders[sender].stats[line];
+            sent.datagrams += 1;
+            sent.bytes += bytes.len() as u64;
+            if self.cut[line] {
+                continue;
+            }
+            for receiver in self.receivers.iter_mut().filter(|r| r.joined[line]) {
+                let Some(mut words) = receiver.free.pop() else {
+                    receiver.stats[line].buffer_drops += 1;
+                    continue;
+                };
+                words_as_bytes_mut(&mut words)[..bytes.len()].copy_from_slice(bytes);
+                receiver.ready.push_back(Arrival {
+                    line: LineId(line as u8),
+                    from,
+                    words,
+                    len: bytes.len(),
+                });
+            }
+        }
+    }
+}
+
+/// Copies a slot out of memory that its writer may be writing: word by word, relaxed, as torn as
+/// a network card would read it.
+fn read_slot(memory: &dyn RingMemory, offset: usize, words: &mut [u64]) {
+    let first = memory.as_ptr().wrapping_add(offset).cast::<u64>();
+    for (i, word) in words.iter_mut().enumerate() {
+        // SAFETY: `post` checked that the slot lies in `memory` on an 8-byte boundary, its last
+        // word whole, and the memory stays mapped while we hold it; the access is atomic, as the
+        // writer's are. Exercised by tests/memory.rs
+        // `a_slot_written_before_its_send_completed_goes_out_corrupted`.
+        *word = unsafe { AtomicU64::from_ptr(first.add(i)) }.load(Ordering::Relaxed);
+    }
+}
+
+/// Sends through a [`Fabric`].
+pub struct MemoryFanOut {
+    fabric: Fabric,
+    memory: Arc<dyn RingMemory>,
+    index: usize,
+    datagram_len_max: usize,
+    stats: Vec<SendStats>,
+}
+
+impl MemoryFanOut {
+    /// Where a slot lies in the registered memory.
+    fn offset(&self, slot: &[u8], sequence: Sequence) -> Result<usize, FanOutError> {
+        let offset = slot
+            .as_ptr()
+            .addr()
+            .checked_sub(self.memory.as_ptr().addr());
+        let words_end = |offset: usize| offset + slot.len().next_multiple_of(8);
+        offset
+            .filter(|offset| offset % 8 == 0 && words_end(*offset) <= self.memory.len())
+            .ok_or(FanOutError::NotRegistered { sequence })
+    }
+}
+
+impl FanOut for MemoryFanOut {
+    fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError> {
+        let mut last = None;
+        let mut stalled = false;
+        for sequence in range.iter() {
+            let slot = slots
+                .slot(sequence)
+                .ok_or(FanOutError::NotSealed { sequence })?;
+            let (len, max) = (slot.len(), self.datagram_len_max);
+            if len > max {
+                return Err(FanOutError::TooLong { len, max });
+            }
+            let offset = self.offset(slot, sequence)?;
+            let mut state = self.fabric.state();
+            let due = match state.config.completion {
+                Completion::AfterPolls(polls) => state.tick + u64::from(polls),
+                Completion::Manual => u64::MAX,
+            };
+            let (room, full) = (state.config.send_queue_len, state.stalled);
+            let sender = &mut state.senders[self.index];
+            if full || sender.queue.len() >= room {
+                sender.stats.iter_mut().for_each(|line| line.stalls += 1);
+                stalled = true;
+                break;
+            }
+            sender.queue.push_back(Work {
+                sequence,
+                offset,
+                len,
+                due,
+            });
+            last = Some(sequence);
+        }
+        let state = self.fabric.state();
+        self.stats.copy_from_slice(&state.senders[self.index].stats);
+        Ok(Posted { last, stalled })
+    }
+
+    fn completed(&mut self) -> Option<Sequence> {
+        let mut state = self.fabric.state();
+        state.tick();
+        let sender = &state.senders[self.index];
+        self.stats.copy_from_slice(&sender.stats);
+        sender.completed
+    }
+
+    fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError> {
+        let (len, max) = (bytes.len(), self.datagram_len_max);
+        if len > max {
+            return Err(FanOutError::TooLong { len, max });
+        }
+        let mut state = self.fabric.state();
+        let taken = !state.stalled;
+        if taken {
+            let from = state.senders[self.index].from;
+            state.deliver(self.index, from, bytes);
+        } else {
+            let lines = state.senders[self.index].stats.iter_mut();
+            lines.for_each(|line| line.copies_dropped += 1);
+        }
+        self.stats.copy_from_slice(&state.senders[self.index].stats);
+        Ok(taken)
+    }
+
+    fn reset(&mut self) {
+        let mut state = self.fabric.state();
+        let sender = &mut state.senders[self.index];
+        let flushed = sender.queue.len() as u64;
+        sender
+            .stats
+            .iter_mut()
+            .for_each(|line| line.flushed += flushed);
+        sender.queue.clear();
+        sender.completed = None;
+        self.stats.copy_from_slice(&sender.stats);
+    }
+
+    fn datagram_len_max(&self) -> usize {
+        self.datagram_len_max
+    }
+
+    fn stats(&self) -> &[SendStats] {
+        &self.stats
+    }
+}
+
+impl Drop for MemoryFanOut {
+    fn drop(&mut self) {
+        self.reset();
+    }
+}
+
+/// Receives from a [`Fabric`].
+pub struct MemoryReceiver {
+    fabric: Fabric,
+    index: usize,
+    batch: usize,
+    stats: Vec<ReceiveStats>,
+}
+
+impl MemoryReceiver {
+    fn set_joined(&mut self, line: LineId, joined: bool) -> Result<(), ReceiveError> {
+        let lines = self.stats.len();
+        if usize::from(line.0) >= lines {
+            return Err(ReceiveError::NoSuchLine { line, lines });
+        }
+        let mut state = self.fabric.state();
+        let receiver = &mut state.receivers[self.index];
+        receiver.joined[usize::from(line.0)] = joined;
+        receiver.stats[usize::from(line.0)].joins += u64::from(joined);
+        self.stats.copy_from_slice(&receiver.stats);
+        Ok(())
+    }
+}
+
+impl Receive for MemoryReceiver {
+    fn poll(
+        &mut self,
+        now: Nanos,
+        on: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, ReceiveError> {
+        self.fabric.state().tick();
+        let mut count = 0;
+        while count < self.batch {
+            // Not held during the call: it may well post, or poll another receiver.
+            let Some(arrival) = self.fabric.state().receivers[self.index].ready.pop_front() else {
+                break;
+            };
+            on(Received {
+                line: arrival.line,
+                from: arrival.from,
+                bytes: &words_as_bytes(&arrival.words)[..arrival.len],
+                received_at: now,
+            });
+            count += 1;
+            let mut state = self.fabric.state();
+            let receiver = &mut state.receivers[self.index];
+            let stats = &mut receiver.stats[usize::from(arrival.line.0)];
+            stats.datagrams += 1;
+            stats.bytes += arrival.len as u64;
+            receiver.free.push(arrival.words);
+        }
+        let mut state = self.fabric.state();
+        let receiver = &mut state.receivers[self.index];
+        if count > 0 {
+            receiver.stats[0].batches += 1;
+        }
+        self.stats.copy_from_slice(&receiver.stats);
+        Ok(count)
+    }
+
+    fn join(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        self.set_joined(line, true)
+    }
+
+    fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        self.set_joined(line, false)
+    }
+
+    fn raw_fds(&self) -> &[RawFd] {
+        &[]
+    }
+
+    fn stats(&self) -> &[ReceiveStats] {
+        &self.stats
+    }
+}
+
+impl Drop for MemoryReceiver {
+    fn drop(&mut self) {
+        // It stays in the list, so that the others keep their places, but gets nothing any more.
+        self.fabric.state().receivers[self.index].joined = [false; LineId::MAX];
+    }
+}

@@ -1,0 +1,168 @@
+//! A control connection in memory: whole frames over two bounded queues, with a hand that can cut.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tickcast_reliability::control::{
+    BODY_LEN_MAX_TO_PUBLISHER, BODY_LEN_MAX_TO_SUBSCRIBER, ControlError, Message,
+};
+use tickcast_reliability::units::ChannelId;
+
+use crate::control::SendError;
+
+/// What a poll of one end brought.
+#[derive(Debug, PartialEq, Eq)]
+pub enum LinkEvent<'a> {
+    /// The connection is up (at the start, and after each restore).
+    Connected,
+    /// A message, valid within the call.
+    Frame(ChannelId, Message<'a>),
+    /// The connection is down; what was on its way is gone. With the peer's offence, if it sent
+    /// what is no message.
+    Disconnected(Option<ControlError>),
+}
+
+/// The connection itself, for the test to cut and restore. Clones are handles on the same one.
+#[derive(Clone)]
+pub struct Link(Arc<Mutex<Wire>>);
+
+struct Wire {
+    /// To the publisher, to the subscriber.
+    queues: [Vec<u8>; 2],
+    bytes_max: usize,
+    up: bool,
+    /// Counts the times it went up, so that an end notices a cut that was restored at once.
+    round: u64,
+}
+
+/// One end. It is polled; nothing blocks.
+pub struct LinkEnd {
+    link: Link,
+    /// Which queue it reads; it writes the other.
+    reads: usize,
+    body_len_max: usize,
+    /// The round in which this end last knew itself connected.
+    known: Option<u64>,
+    /// What is being handed over; kept for its memory.
+    taken: Vec<u8>,
+}
+
+/// A connection that is up, as (handle, publisher's end, subscriber's end). In each direction at
+/// most `bytes_max` bytes wait.
+#[must_use]
+pub fn link(bytes_max: usize) -> (Link, LinkEnd, LinkEnd) {
+    let link = Link(Arc::new(Mutex::new(Wire {
+        queues: [Vec::new(), Vec::new()],
+        bytes_max,
+        up: true,
+        round: 1,
+    })));
+    let end = |reads, body_len_max| LinkEnd {
+        link: link.clone(),
+        reads,
+        body_len_max,
+        known: None,
+        taken: Vec::new(),
+    };
+    let publisher = end(0, BODY_LEN_MAX_TO_PUBLISHER);
+    let subscriber = end(1, BODY_LEN_MAX_TO_SUBSCRIBER);
+    (link, publisher, subscriber)
+}
+
+impl Link {
+    /// Cuts it: both ends learn of it, and what was on its way is gone.
+    pub fn cut(&self) {
+        let mut wire = self.wire();
+        wire.up = false;
+        wire.queues.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Connects both ends anew.
+    pub fn restore(&self) {
+        let mut wire = self.wire();
+        wire.up = true;
+        wire.round += 1;
+        wire.queues.iter_mut().for_each(Vec::clear);
+    }
+
+    /// Puts bytes on the way to the publisher as if the subscriber had sent them.
+    pub fn forge_to_publisher(&self, bytes: &[u8]) {
+        self.wire().queues[0].extend_from_slice(bytes);
+    }
+
+    fn wire(&self) -> MutexGuard<'_, Wire> {
+        // The state is whole between any two statements that could panic.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl LinkEnd {
+    /// Hands over what has happened and what has arrived; how many messages. Never blocks.
+    pub fn poll(&mut self, mut on: impl FnMut(LinkEvent<'_>)) -> usize {
+        let (up, round) = {
+            let mut wire = self.link.wire();
+            if wire.up && self.known.is_none_or(|known| known == wire.round) {
+                self.taken.append(&mut wire.queues[self.reads]);
+            }
+            (wire.up, wire.round)
+        };
+        if self.known.is_some_and(|known| !up || known != round) {
+            self.known = None;
+            self.taken.clear();
+            on(LinkEvent::Disconnected(None));
+            return 0;
+        }
+        if !up {
+            return 0;
+        }
+        if self.known.is_none() {
+            self.known = Some(round);
+            on(LinkEvent::Connected);
+        }
+        let (mut start, mut count) = (0, 0);
+        loop {
+            match Message::read(&self.taken[start..], self.body_len_max) {
+                Ok(Some((channel, message, len))) => {
+                    on(LinkEvent::Frame(channel, message));
+                    start += len;
+                    count += 1;
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    self.link.cut();
+                    self.known = None;
+                    self.taken.clear();
+                    on(LinkEvent::Disconnected(Some(error)));
+                    return count;
+                }
+            }
+        }
+        self.taken.drain(..start);
+        count
+    }
+
+    /// Puts a message on its way.
+    ///
+    /// # Errors
+    /// [`SendError`]; nothing of the message was sent then.
+    pub fn send(&mut self, channel: ChannelId, message: &Message<'_>) -> Result<(), SendError> {
+        let mut wire = self.link.wire();
+        if !wire.up || self.known != Some(wire.round) {
+            return Err(SendError::NotConnected);
+        }
+        let max = wire.bytes_max;
+        let queue = &mut wire.queues[1 - self.reads];
+        let backlog = queue.len();
+        message.write(channel, queue);
+        if queue.len() > max {
+            queue.truncate(backlog);
+            return Err(SendError::Full { backlog, max });
+        }
+        Ok(())
+    }
+
+    /// Whether this end knows itself connected.
+    #[must_use]
+    pub const fn is_connected(&self) -> bool {
+        self.known.is_some()
+    }
+}

@@ -1,0 +1,72 @@
+//! Pins the calling thread to a core, or says which cores there are.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Number of a core, as the operating system counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Core(pub usize);
+
+/// Why a thread can't be pinned. The configuration or the host's limits are at fault.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PinError {
+    /// This process may not run on that core.
+    #[error(
+        "core {core} is not available to this process, which may use {available:?}; choose one of these or widen its cpuset"
+    )]
+    NotAvailable {
+        /// Which was asked for.
+        core: usize,
+        /// Which there are.
+        available: Vec<usize>,
+    },
+    /// The operating system refused.
+    #[error(
+        "the operating system refused to pin this thread to core {core}; does a sandbox forbid sched_setaffinity?"
+    )]
+    Refused {
+        /// Which was asked for.
+        core: usize,
+    },
+}
+
+/// Pins the calling thread to `core`. Call it before the thread touches its memory, so that the
+/// memory is that core's.
+///
+/// # Errors
+/// [`PinError`]; the thread then runs where it ran before.
+pub fn pin_to(core: Core) -> Result<(), PinError> {
+    let available = core_affinity::get_core_ids().unwrap_or_default();
+    let Some(id) = available.iter().find(|id| id.id == core.0) else {
+        return Err(PinError::NotAvailable {
+            core: core.0,
+            available: available.iter().map(|id| id.id).collect(),
+        });
+    };
+    if core_affinity::set_for_current(*id) {
+        Ok(())
+    } else {
+        Err(PinError::Refused { core: core.0 })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_core_that_is_not_there_is_refused_with_those_that_are() {
+        // A thread of its own: the pin must not outlive the test.
+        std::thread::spawn(|| {
+            let Err(PinError::NotAvailable { core, available }) = pin_to(Core(1 << 20)) else {
+                panic!("there is no such core")
+            };
+            assert_eq!(core, 1 << 20);
+            assert_eq!(pin_to(Core(available[0])), Ok(()));
+        })
+        .join()
+        .unwrap();
+    }
+}

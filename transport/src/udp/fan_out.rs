@@ -1,0 +1,411 @@
+//! The UDP fan-out: every slot on every line, straight from the ring, in batches.
+//!
+//! The kernel copies at once, so nothing stays pinned after a post. Each line keeps its own place:
+//! one whose send buffer is full waits alone.
+
+use std::io;
+use std::net::SocketAddrV4;
+use std::os::fd::AsRawFd;
+
+use serde::{Deserialize, Serialize};
+use socket2::Socket;
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::units::{Sequence, SequenceRange};
+
+use super::UDP_LEN_MAX;
+use super::batch::{BATCH_MAX, Gathered, SendBatch};
+use super::interface::Interface;
+use super::socket::{
+    BufferGrant, Direction, UdpError, UdpWarning, check_group, check_mtu, check_range, describe,
+    open_sender, set_buffer,
+};
+use crate::{FanOut, FanOutError, Posted, SendStats, Slots};
+
+/// One line to send on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpSendLine {
+    /// Multicast group and port.
+    pub group: SocketAddrV4,
+    /// The interface to send from; its address is the sender's.
+    #[serde(default)]
+    pub interface: Interface,
+}
+
+/// How a channel is sent.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpFanOutConfig {
+    /// A, then B where there is one.
+    pub lines: Vec<UdpSendLine>,
+    /// How many routers a datagram may pass; 0, the default, keeps it on this host.
+    #[serde(default)]
+    pub ttl: u8,
+    /// Send buffer to ask for; the system's default where it is left out.
+    #[serde(default)]
+    pub send_buffer_bytes: Option<usize>,
+    /// The longest datagram, that is the slot size.
+    pub datagram_len_max: usize,
+}
+
+/// Sends a channel by UDP multicast.
+pub struct UdpFanOut {
+    lines: Vec<Line>,
+    stats: Vec<SendStats>,
+    grants: Vec<BufferGrant>,
+    warnings: Vec<UdpWarning>,
+    batch: SendBatch,
+    /// The last sequence that all lines have taken.
+    completed: Option<Sequence>,
+    datagram_len_max: usize,
+}
+
+struct Line {
+    socket: Socket,
+    /// The last sequence that this line is done with.
+    taken: Sequence,
+}
+
+/// What became of one system call.
+enum Outcome {
+    Sent(usize),
+    Full,
+    /// The network would not have the first datagram.
+    Refused(i32),
+}
+
+impl UdpFanOut {
+    /// Opens a socket per line.
+    ///
+    /// # Errors
+    /// [`UdpError`] says which line, and what to change.
+    pub fn open(config: &UdpFanOutConfig) -> Result<Self, UdpError> {
+        if !(1..=LineId::MAX).contains(&config.lines.len()) {
+            return Err(UdpError::Lines {
+                lines: config.lines.len(),
+            });
+        }
+        check_range("datagram_len_max", config.datagram_len_max, 1, UDP_LEN_MAX)?;
+        let (mut lines, mut grants, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+        for line in &config.lines {
+            check_group(line.group)?;
+            let interface = line.interface.resolve()?;
+            let target = describe(line.group, &interface);
+            let socket = open_sender(line.group, &interface, config.ttl)?;
+            let buffer = set_buffer(&socket, Direction::Send, config.send_buffer_bytes, &target);
+            let (grant, warning) = buffer.map_err(|source| UdpError::Io {
+                what: "set the send buffer",
+                target: target.clone(),
+                source,
+            })?;
+            warnings.extend(warning);
+            warnings.extend(check_mtu(&target, config.datagram_len_max, &interface));
+            grants.push(grant);
+            lines.push(Line {
+                socket,
+                taken: Sequence::NONE,
+            });
+        }
+        Ok(Self {
+            stats: vec![SendStats::default(); lines.len()],
+            lines,
+            grants,
+            warnings,
+            batch: SendBatch::new(),
+            completed: None,
+            datagram_len_max: config.datagram_len_max,
+        })
+    }
+
+    /// What is not as it was configured.
+    #[must_use]
+    pub fn warnings(&self) -> &[UdpWarning] {
+        &self.warnings
+    }
+
+    /// The send buffers, one a line.
+    #[must_use]
+    pub fn buffers(&self) -> &[BufferGrant] {
+        &self.grants
+    }
+
+    /// Where the datagrams come from, one address a line: what a WELCOME tells subscribers.
+    #[must_use]
+    pub fn senders(&self) -> Vec<SocketAddrV4> {
+        let of = |line: &Line| line.socket.local_addr().ok()?.as_socket_ipv4();
+        self.lines.iter().filter_map(of).collect()
+    }
+}
+
+impl FanOut for UdpFanOut {
+    fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError> {
+        // A post that goes on where the last one ended finds each line at its own place;
+        // any other begins anew on all lines.
+        if taken_by_all(&self.lines) != range.first.previous() {
+            for line in &mut self.lines {
+                line.taken = range.first.previous();
+            }
+        }
+        let mut stalled = [false; LineId::MAX];
+        loop {
+            let going = self
+                .lines
+                .iter()
+                .zip(stalled)
+                .filter(|(_, stalled)| !stalled);
+            let behind = going.map(|(line, _)| line.taken).min();
+            let Some(behind) = behind.filter(|taken| *taken < range.last) else {
+                break;
+            };
+            let first = behind.next();
+            let last = first.plus(BATCH_MAX as u64 - 1).min(range.last);
+            let chunk = SequenceRange { first, last };
+            for sequence in chunk.iter() {
+                let slot = slots.slot(sequence);
+                check_len(
+                    slot.ok_or(FanOutError::NotSealed { sequence })?,
+                    self.datagram_len_max,
+                )?;
+            }
+            let mut batch = self.batch.gather(chunk.iter().map_while(|s| slots.slot(s)));
+            for (i, line) in self.lines.iter_mut().enumerate() {
+                let skip = line.taken.since(behind) as usize;
+                if stalled[i] || skip >= batch.len() {
+                    continue;
+                }
+                let (taken, full) =
+                    send_all(i, &line.socket, &mut batch, skip, &mut self.stats[i])?;
+                line.taken = line.taken.plus(taken as u64);
+                stalled[i] = full;
+                self.stats[i].stalls += u64::from(full);
+            }
+        }
+        let last = Some(taken_by_all(&self.lines)).filter(|last| *last >= range.first);
+        self.completed = last.or(self.completed);
+        Ok(Posted {
+            last,
+            stalled: stalled.contains(&true),
+        })
+    }
+
+    fn completed(&mut self) -> Option<Sequence> {
+        self.completed
+    }
+
+    fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError> {
+        check_len(bytes, self.datagram_len_max)?;
+        let mut batch = self.batch.gather(std::iter::once(bytes));
+        let mut everywhere = true;
+        for (i, line) in self.lines.iter().enumerate() {
+            let (_, full) = send_all(i, &line.socket, &mut batch, 0, &mut self.stats[i])?;
+            self.stats[i].copies_dropped += u64::from(full);
+            everywhere &= !full;
+        }
+        Ok(everywhere)
+    }
+
+    fn reset(&mut self) {
+        // The kernel owns copies of what it took: nothing is pinned, nothing needs flushing.
+        self.completed = None;
+        for line in &mut self.lines {
+            line.taken = Sequence::NONE;
+        }
+    }
+
+    fn datagram_len_max(&self) -> usize {
+        self.datagram_len_max
+    }
+
+    fn stats(&self) -> &[SendStats] {
+        &self.stats
+    }
+}
+
+fn taken_by_all(lines: &[Line]) -> Sequence {
+    lines
+        .iter()
+        .map(|line| line.taken)
+        .min()
+        .unwrap_or_default()
+}
+
+fn check_len(bytes: &[u8], max: usize) -> Result<(), FanOutError> {
+    let len = bytes.len();
+    if len > max {
+        return Err(FanOutError::TooLong { len, max });
+    }
+    Ok(())
+}
+
+/// Sends the batch from `skip` on. Returns how many datagrams are done with, sent or refused, and
+/// whether the send buffer is full.
+fn send_all(
+    line: usize,
+    socket: &Socket,
+    batch: &mut Gathered<'_>,
+    skip: usize,
+    stats: &mut SendStats,
+) -> Result<(usize, bool), FanOutError> {
+    let mut at = skip;
+    let mut tried_again = false;
+    while at < batch.len() {
+        match outcome(line, batch.send(socket.as_raw_fd(), at))? {
+            Outcome::Sent(count) => {
+                stats.batches += 1;
+                stats.datagrams += count as u64;
+                stats.bytes += batch.bytes(at, count);
+                at += count;
+                tried_again = false;
+            }
+            Outcome::Full => return Ok((at - skip, true)),
+            // The error may be an earlier datagram's, reported late: this one gets a second try.
+            Outcome::Refused(_) if !tried_again => tried_again = true,
+            Outcome::Refused(errno) => {
+                stats.refused += 1;
+                stats.last_errno = errno;
+                at += 1;
+                tried_again = false;
+            }
+        }
+    }
+    Ok((at - skip, false))
+}
+
+fn outcome(line: usize, result: io::Result<usize>) -> Result<Outcome, FanOutError> {
+    let source = match result {
+        Ok(count) => return Ok(Outcome::Sent(count)),
+        Err(source) => source,
+    };
+    match source.raw_os_error() {
+        Some(libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM | libc::EINTR) => Ok(Outcome::Full),
+        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EDESTADDRREQ) | None => {
+            Err(FanOutError::Io {
+                line: LineId(line as u8),
+                source,
+            })
+        }
+        Some(errno) => Ok(Outcome::Refused(errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    /// Loopback never fills a send buffer, so these lines are local sockets, whose queues do.
+    fn fan_out(lines: usize) -> (UdpFanOut, Vec<UnixDatagram>) {
+        let pairs = (0..lines).map(|_| UnixDatagram::pair().unwrap());
+        let (near, far): (Vec<_>, Vec<_>) = pairs.unzip();
+        far.iter()
+            .for_each(|socket| socket.set_nonblocking(true).unwrap());
+        let line = |socket| Line {
+            socket: Socket::from(OwnedFd::from(socket)),
+            taken: Sequence::NONE,
+        };
+        let fan_out = UdpFanOut {
+            lines: near.into_iter().map(line).collect(),
+            stats: vec![SendStats::default(); lines],
+            grants: Vec::new(),
+            warnings: Vec::new(),
+            batch: SendBatch::new(),
+            completed: None,
+            datagram_len_max: 64,
+        };
+        (fan_out, far)
+    }
+
+    /// A slot for every sequence up to 1000; its bytes are the sequence.
+    struct Numbers(Vec<[u8; 8]>);
+
+    impl Numbers {
+        fn new() -> Self {
+            Self((0..=1000u64).map(u64::to_le_bytes).collect())
+        }
+    }
+
+    impl Slots for Numbers {
+        fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
+            self.0.get(sequence.0 as usize).map(<[u8; 8]>::as_slice)
+        }
+    }
+
+    fn drain(socket: &UnixDatagram, into: &mut Vec<u64>) {
+        let mut bytes = [0; 8];
+        while let Ok(8) = socket.recv(&mut bytes) {
+            into.push(u64::from_le_bytes(bytes));
+        }
+    }
+
+    fn up_to(first: u64, last: u64) -> SequenceRange {
+        SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+    }
+
+    #[test]
+    fn a_line_that_stalls_does_not_hold_back_the_other_and_misses_nothing() {
+        let (mut fan_out, far) = fan_out(2);
+        let slots = Numbers::new();
+        let (mut on_a, mut on_b, mut next) = (Vec::new(), Vec::new(), 1);
+        // Line A is read now and then, line B only when nothing else goes on.
+        while next <= 1000 {
+            let posted = fan_out.post(&slots, up_to(next, 1000)).unwrap();
+            assert_eq!(posted.stalled, posted.last != Some(Sequence(1000)));
+            next = posted.last.map_or(next, |last| last.0 + 1);
+            let before = on_a.len();
+            drain(&far[0], &mut on_a);
+            if on_a.len() == before {
+                drain(&far[1], &mut on_b);
+            }
+        }
+        far.iter()
+            .zip([&mut on_a, &mut on_b])
+            .for_each(|(f, to)| drain(f, to));
+        let all: Vec<u64> = (1..=1000).collect();
+        assert_eq!((&on_a, &on_b), (&all, &all), "each once, in order");
+        assert!(fan_out.stats()[1].stalls > 0);
+        assert_eq!(fan_out.completed(), Some(Sequence(1000)));
+    }
+
+    #[test]
+    fn after_a_reset_no_line_remembers_how_far_ahead_it_was() {
+        let (mut fan_out, far) = fan_out(2);
+        let slots = Numbers::new();
+        let (mut on_a, mut on_b) = (Vec::new(), Vec::new());
+        while fan_out.send_copy(&[0; 8]).unwrap() {}
+        drain(&far[0], &mut on_a);
+        let posted = fan_out.post(&slots, up_to(1, 3)).unwrap();
+        assert_eq!(
+            (posted.last, posted.stalled),
+            (None, true),
+            "line B is full"
+        );
+        fan_out.reset();
+        drain(&far[0], &mut on_a);
+        drain(&far[1], &mut on_b);
+        on_a.clear();
+        on_b.clear();
+        let posted = fan_out.post(&slots, up_to(1, 3)).unwrap();
+        assert_eq!(posted.last, Some(Sequence(3)));
+        drain(&far[0], &mut on_a);
+        drain(&far[1], &mut on_b);
+        assert_eq!((on_a, on_b), (vec![1, 2, 3], vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn what_a_network_refuses_is_counted_and_the_other_line_goes_on() {
+        let (mut fan_out, mut far) = fan_out(2);
+        drop(far.remove(0));
+        let posted = fan_out.post(&Numbers::new(), up_to(1, 5)).unwrap();
+        assert_eq!((posted.last, posted.stalled), (Some(Sequence(5)), false));
+        let stats = fan_out.stats();
+        assert_eq!((stats[0].refused, stats[0].datagrams), (5, 0));
+        assert_ne!(stats[0].last_errno, 0);
+        assert_eq!(stats[1].datagrams, 5);
+        assert!(
+            fan_out.send_copy(&[0; 8]).unwrap(),
+            "refused is not stalled"
+        );
+    }
+}

@@ -1,0 +1,437 @@
+//! The UDP receivers: a channel's, on one line or two, and a feed's live input.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, RawFd};
+
+use serde::{Deserialize, Serialize};
+use socket2::Socket;
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::units::Nanos;
+
+use super::UDP_LEN_MAX;
+use super::batch::{Arrived, BATCH_MAX, ReceiveBatch};
+use super::interface::Interface;
+use super::socket::{
+    BufferGrant, Direction, Membership, UdpError, UdpWarning, check_group, check_range, describe,
+    open_receiver, set_buffer, set_busy_poll,
+};
+use crate::{Receive, ReceiveError, ReceiveStats, Received};
+
+/// One line to receive on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpReceiveLine {
+    /// Multicast group and port.
+    pub group: SocketAddrV4,
+    /// The interface to receive on.
+    #[serde(default)]
+    pub interface: Interface,
+    /// The addresses it may be sent from; empty: anybody's.
+    #[serde(default)]
+    pub senders: Vec<Ipv4Addr>,
+}
+
+/// How a channel is received.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpReceiverConfig {
+    /// A, then B where there is one.
+    pub lines: Vec<UdpReceiveLine>,
+    /// The longest datagram, that is the slot size; longer ones are dropped and counted.
+    pub datagram_len_max: usize,
+    /// Receive buffer to ask for, per line; the system's default where it is left out.
+    #[serde(default)]
+    pub receive_buffer_bytes: Option<usize>,
+    /// Whether to join only the known senders' trees: the network then keeps strangers out, and
+    /// they can't be counted. Where it is off, everybody's datagrams arrive and strangers' are
+    /// dropped here, and counted.
+    #[serde(default = "yes")]
+    pub source_specific: bool,
+    /// Datagrams a poll takes at most, per line.
+    #[serde(default = "batch_default")]
+    pub batch: usize,
+    /// How long the kernel polls the device in our name; needs privilege.
+    #[serde(default)]
+    pub busy_poll_us: Option<u32>,
+}
+
+/// The live input of a feed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FeedReceiverConfig {
+    /// What to listen to: a multicast group, or an address of this host (0.0.0.0: all of them),
+    /// and the port; port 0 lets the system choose one (unicast only).
+    pub listen: SocketAddrV4,
+    /// The interface to join the group on.
+    #[serde(default)]
+    pub interface: Interface,
+    /// The address it is sent from, where that is known.
+    #[serde(default)]
+    pub source: Option<Ipv4Addr>,
+    /// The longest datagram; longer ones are dropped and counted.
+    #[serde(default = "feed_datagram_default")]
+    pub datagram_len_max: usize,
+    /// Receive buffer to ask for; the system's default where it is left out.
+    #[serde(default)]
+    pub receive_buffer_bytes: Option<usize>,
+    /// Datagrams a poll takes at most.
+    #[serde(default = "batch_default")]
+    pub batch: usize,
+    /// How long the kernel polls the device in our name; needs privilege.
+    #[serde(default)]
+    pub busy_poll_us: Option<u32>,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+const fn batch_default() -> usize {
+    BATCH_MAX
+}
+
+const fn feed_datagram_default() -> usize {
+    9_000
+}
+
+/// Receives a channel by UDP multicast.
+pub struct UdpReceiver {
+    lines: Vec<Line>,
+    stats: Vec<ReceiveStats>,
+    fds: Vec<RawFd>,
+    grants: Vec<BufferGrant>,
+    warnings: Vec<UdpWarning>,
+}
+
+impl UdpReceiver {
+    /// Opens a socket per line and joins the groups.
+    ///
+    /// # Errors
+    /// [`UdpError`] says which line, and what to change.
+    pub fn open(config: &UdpReceiverConfig) -> Result<Self, UdpError> {
+        if !(1..=LineId::MAX).contains(&config.lines.len()) {
+            return Err(UdpError::Lines {
+                lines: config.lines.len(),
+            });
+        }
+        let mut all = Self {
+            lines: Vec::new(),
+            stats: Vec::new(),
+            fds: Vec::new(),
+            grants: Vec::new(),
+            warnings: Vec::new(),
+        };
+        for line in &config.lines {
+            check_group(line.group)?;
+            let (line, grant) = Line::open(
+                &Opening {
+                    address: line.group,
+                    interface: &line.interface,
+                    senders: &line.senders,
+                    source_specific: config.source_specific,
+                    datagram_len_max: config.datagram_len_max,
+                    receive_buffer_bytes: config.receive_buffer_bytes,
+                    batch: config.batch,
+                    busy_poll_us: config.busy_poll_us,
+                },
+                &mut all.warnings,
+            )?;
+            all.fds.push(line.socket.as_raw_fd());
+            all.lines.push(line);
+            all.grants.push(grant);
+            all.stats.push(ReceiveStats {
+                joins: 1,
+                ..ReceiveStats::default()
+            });
+        }
+        Ok(all)
+    }
+
+    /// What is not as it was configured.
+    #[must_use]
+    pub fn warnings(&self) -> &[UdpWarning] {
+        &self.warnings
+    }
+
+    /// The receive buffers, one a line.
+    #[must_use]
+    pub fn buffers(&self) -> &[BufferGrant] {
+        &self.grants
+    }
+
+    fn line(&self, line: LineId) -> Result<&Line, ReceiveError> {
+        let lines = self.lines.len();
+        let found = self.lines.get(usize::from(line.0));
+        found.ok_or(ReceiveError::NoSuchLine { line, lines })
+    }
+}
+
+impl Receive for UdpReceiver {
+    fn poll(
+        &mut self,
+        now: Nanos,
+        on: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, ReceiveError> {
+        let mut received = 0;
+        for (i, (line, stats)) in self.lines.iter_mut().zip(&mut self.stats).enumerate() {
+            let id = LineId(i as u8);
+            received += line.poll(id, stats, &mut |arrived| {
+                on(Received {
+                    line: id,
+                    from: arrived.from,
+                    bytes: arrived.bytes,
+                    received_at: now,
+                });
+            })?;
+        }
+        Ok(received)
+    }
+
+    fn join(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        let it = self.line(line)?;
+        it.join()
+            .map_err(|source| ReceiveError::Membership { line, source })?;
+        self.stats[usize::from(line.0)].joins += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        self.line(line)?
+            .leave()
+            .map_err(|source| ReceiveError::Membership { line, source })
+    }
+
+    fn raw_fds(&self) -> &[RawFd] {
+        &self.fds
+    }
+
+    fn stats(&self) -> &[ReceiveStats] {
+        &self.stats
+    }
+}
+
+/// One datagram of a feed, lent for the length of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct FeedDatagram<'a> {
+    /// The address it was sent from.
+    pub from: Ipv4Addr,
+    /// Its bytes.
+    pub bytes: &'a [u8],
+}
+
+/// Receives an exchange feed by UDP, multicast or unicast.
+pub struct FeedReceiver {
+    line: Line,
+    stats: ReceiveStats,
+    grant: BufferGrant,
+    warnings: Vec<UdpWarning>,
+}
+
+impl FeedReceiver {
+    /// Opens the socket and joins the group, where it is one.
+    ///
+    /// # Errors
+    /// [`UdpError`] says what to change.
+    pub fn open(config: &FeedReceiverConfig) -> Result<Self, UdpError> {
+        if config.listen.ip().is_multicast() {
+            check_group(config.listen)?;
+        }
+        let senders: Vec<Ipv4Addr> = config.source.into_iter().collect();
+        let mut warnings = Vec::new();
+        let (line, grant) = Line::open(
+            &Opening {
+                address: config.listen,
+                interface: &config.interface,
+                senders: &senders,
+                source_specific: true,
+                datagram_len_max: config.datagram_len_max,
+                receive_buffer_bytes: config.receive_buffer_bytes,
+                batch: config.batch,
+                busy_poll_us: config.busy_poll_us,
+            },
+            &mut warnings,
+        )?;
+        Ok(Self {
+            line,
+            stats: ReceiveStats {
+                joins: 1,
+                ..ReceiveStats::default()
+            },
+            grant,
+            warnings,
+        })
+    }
+
+    /// Hands over what has arrived, at most a batch, and never blocks. How many there were.
+    ///
+    /// # Errors
+    /// [`ReceiveError`] when the socket is of no more use.
+    pub fn poll(&mut self, on: &mut dyn FnMut(FeedDatagram<'_>)) -> Result<usize, ReceiveError> {
+        self.line.poll(LineId(0), &mut self.stats, &mut |arrived| {
+            on(FeedDatagram {
+                from: arrived.from,
+                bytes: arrived.bytes,
+            });
+        })
+    }
+
+    /// The address it listens at, with the port that the system chose.
+    #[must_use]
+    pub fn local_address(&self) -> Option<SocketAddrV4> {
+        self.line.socket.local_addr().ok()?.as_socket_ipv4()
+    }
+
+    /// Counters since it was opened.
+    #[must_use]
+    pub const fn stats(&self) -> &ReceiveStats {
+        &self.stats
+    }
+
+    /// The receive buffer.
+    #[must_use]
+    pub const fn buffer(&self) -> BufferGrant {
+        self.grant
+    }
+
+    /// What is not as it was configured.
+    #[must_use]
+    pub fn warnings(&self) -> &[UdpWarning] {
+        &self.warnings
+    }
+}
+
+impl AsRawFd for FeedReceiver {
+    fn as_raw_fd(&self) -> RawFd {
+        self.line.socket.as_raw_fd()
+    }
+}
+
+struct Opening<'a> {
+    address: SocketAddrV4,
+    interface: &'a Interface,
+    senders: &'a [Ipv4Addr],
+    source_specific: bool,
+    datagram_len_max: usize,
+    receive_buffer_bytes: Option<usize>,
+    batch: usize,
+    busy_poll_us: Option<u32>,
+}
+
+/// One socket with its membership and buffers.
+struct Line {
+    socket: Socket,
+    /// `None` where the address is unicast.
+    membership: Option<Membership>,
+    senders: Vec<Ipv4Addr>,
+    batch: ReceiveBatch,
+    /// The kernel's last drop count, modulo 2^32.
+    drops: u32,
+}
+
+impl Line {
+    fn open(
+        opening: &Opening<'_>,
+        warnings: &mut Vec<UdpWarning>,
+    ) -> Result<(Self, BufferGrant), UdpError> {
+        check_range("datagram_len_max", opening.datagram_len_max, 1, UDP_LEN_MAX)?;
+        check_range("batch", opening.batch, 1, BATCH_MAX)?;
+        let interface = opening.interface.resolve()?;
+        let target = describe(opening.address, &interface);
+        let io = |what: &'static str| {
+            let target = target.clone();
+            move |source| UdpError::Io {
+                what,
+                target,
+                source,
+            }
+        };
+        let socket = open_receiver(opening.address, &interface)?;
+        let asked = opening.receive_buffer_bytes;
+        let (grant, warning) = set_buffer(&socket, Direction::Receive, asked, &target)
+            .map_err(io("set the receive buffer"))?;
+        warnings.extend(warning);
+        if let Some(us) = opening.busy_poll_us {
+            warnings.extend(set_busy_poll(&socket, us, &target));
+        }
+        let membership = opening.address.ip().is_multicast().then(|| Membership {
+            group: *opening.address.ip(),
+            interface,
+            senders: if opening.source_specific {
+                opening.senders.to_vec()
+            } else {
+                Vec::new()
+            },
+        });
+        let line = Self {
+            socket,
+            membership,
+            senders: opening.senders.to_vec(),
+            batch: ReceiveBatch::new(opening.batch, opening.datagram_len_max),
+            drops: 0,
+        };
+        line.join().map_err(io("join the group"))?;
+        Ok((line, grant))
+    }
+
+    fn join(&self) -> std::io::Result<()> {
+        self.membership
+            .as_ref()
+            .map_or(Ok(()), |m| m.join(&self.socket))
+    }
+
+    fn leave(&self) -> std::io::Result<()> {
+        self.membership
+            .as_ref()
+            .map_or(Ok(()), |m| m.leave(&self.socket))
+    }
+
+    fn poll(
+        &mut self,
+        id: LineId,
+        stats: &mut ReceiveStats,
+        on: &mut dyn FnMut(Arrived<'_>),
+    ) -> Result<usize, ReceiveError> {
+        let count = match self.batch.receive(self.socket.as_raw_fd()) {
+            Ok(count) => count,
+            Err(source) => return quiet_or_error(id, stats, source),
+        };
+        stats.batches += 1;
+        let mut handed = 0;
+        for i in 0..count {
+            let arrived = self.batch.arrived(i);
+            if let Some(drops) = arrived.drops {
+                stats.buffer_drops += u64::from(drops.wrapping_sub(self.drops));
+                self.drops = drops;
+            }
+            if arrived.truncated {
+                stats.oversize += 1;
+            } else if !self.senders.is_empty() && !self.senders.contains(&arrived.from) {
+                stats.strangers += 1;
+            } else {
+                stats.datagrams += 1;
+                stats.bytes += arrived.bytes.len() as u64;
+                handed += 1;
+                on(arrived);
+            }
+        }
+        Ok(handed)
+    }
+}
+
+fn quiet_or_error(
+    line: LineId,
+    stats: &mut ReceiveStats,
+    source: std::io::Error,
+) -> Result<usize, ReceiveError> {
+    match source.raw_os_error() {
+        Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+        Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) | None => {
+            Err(ReceiveError::Io { line, source })
+        }
+        Some(errno) => {
+            stats.transient_errors += 1;
+            stats.last_errno = errno;
+            Ok(0)
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! Opens and tunes the sockets: what was asked for and what the kernel granted are never confused.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, RawFd};
+
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
+use thiserror::Error;
+
+use super::interface::{InterfaceError, ResolvedInterface};
+
+/// Why a UDP transport can't be opened. The configuration or the host is at fault.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum UdpError {
+    /// The interface can't be used.
+    #[error(transparent)]
+    Interface(#[from] InterfaceError),
+    /// The number of lines.
+    #[error("{lines} lines are configured; a channel has one line or two")]
+    Lines {
+        /// How many.
+        lines: usize,
+    },
+    /// A group that is no group.
+    #[error("{group} is not a multicast group; choose one within 239.0.0.0/8, with a port")]
+    NotAGroup {
+        /// What was configured.
+        group: SocketAddrV4,
+    },
+    /// A number outside its limits.
+    #[error("{field} is {value}, it must lie between {min} and {max}")]
+    OutOfRange {
+        /// Which.
+        field: &'static str,
+        /// What was configured.
+        value: usize,
+        /// The least.
+        min: usize,
+        /// The most.
+        max: usize,
+    },
+    /// The operating system refuses a step.
+    #[error("can't {what} for {target}: {source}")]
+    Io {
+        /// The step.
+        what: &'static str,
+        /// Group or address, and interface.
+        target: String,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+/// A socket buffer: what was asked for, and what the kernel granted, in bytes as an application
+/// counts (the kernel itself books twice that, and each datagram costs more than its length).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferGrant {
+    /// Asked for; 0 when the system's default was taken.
+    pub asked_bytes: usize,
+    /// Granted.
+    pub granted_bytes: usize,
+}
+
+/// Something that works but not as configured. Worth a log line at the start.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum UdpWarning {
+    /// The kernel granted less buffer than was asked for: bursts will be dropped sooner.
+    #[error(
+        "{what} of {target}: asked for {asked_bytes} bytes, the kernel granted {granted_bytes}; raise it with: sysctl -w {sysctl}={asked_bytes}"
+    )]
+    Buffer {
+        /// "receive buffer" or "send buffer".
+        what: &'static str,
+        /// Group or address, and interface.
+        target: String,
+        /// What was asked for.
+        asked_bytes: usize,
+        /// What was granted.
+        granted_bytes: usize,
+        /// The setting that limits it.
+        sysctl: &'static str,
+    },
+    /// Datagrams will be cut into IP fragments, each of which can be lost.
+    #[error(
+        "{target}: datagrams of {datagram_len} bytes exceed the interface's MTU of {mtu}; they will be sent in fragments, make the slots {fits} bytes or less"
+    )]
+    Fragments {
+        /// Group and interface.
+        target: String,
+        /// Length of the longest datagram.
+        datagram_len: usize,
+        /// The interface's MTU.
+        mtu: usize,
+        /// What would fit.
+        fits: usize,
+    },
+    /// Busy polling was asked for and is not to be had.
+    #[error(
+        "{target}: busy polling for {us} us was refused ({reason}); it needs CAP_NET_ADMIN, or leave busy_poll_us out"
+    )]
+    BusyPoll {
+        /// Group or address, and interface.
+        target: String,
+        /// What was asked for.
+        us: u32,
+        /// What the operating system said.
+        reason: String,
+    },
+}
+
+/// Bytes of IP and UDP headers before a datagram.
+const HEADERS_LEN: usize = 28;
+
+/// Which way a buffer is for.
+#[derive(Clone, Copy)]
+pub(super) enum Direction {
+    Send,
+    Receive,
+}
+
+pub(super) fn describe(address: SocketAddrV4, interface: &ResolvedInterface) -> String {
+    format!("{address} on {} ({})", interface.name, interface.address)
+}
+
+pub(super) fn check_group(group: SocketAddrV4) -> Result<(), UdpError> {
+    if group.ip().is_multicast() && group.port() != 0 {
+        Ok(())
+    } else {
+        Err(UdpError::NotAGroup { group })
+    }
+}
+
+pub(super) fn check_range(
+    field: &'static str,
+    value: usize,
+    min: usize,
+    max: usize,
+) -> Result<(), UdpError> {
+    if (min..=max).contains(&value) {
+        Ok(())
+    } else {
+        Err(UdpError::OutOfRange {
+            field,
+            value,
+            min,
+            max,
+        })
+    }
+}
+
+pub(super) fn check_mtu(
+    target: &str,
+    datagram_len: usize,
+    interface: &ResolvedInterface,
+) -> Option<UdpWarning> {
+    let mtu = interface
+        .mtu
+        .filter(|mtu| datagram_len + HEADERS_LEN > *mtu)?;
+    Some(UdpWarning::Fragments {
+        target: target.to_owned(),
+        datagram_len,
+        mtu,
+        fits: (mtu.saturating_sub(HEADERS_LEN)) / 64 * 64,
+    })
+}
+
+/// A socket to send to `group`: from the interface's address, connected, so that a send needs no
+/// route look-up.
+pub(super) fn open_sender(
+    group: SocketAddrV4,
+    interface: &ResolvedInterface,
+    ttl: u8,
+) -> Result<Socket, UdpError> {
+    let step = |what: &'static str, result: io::Result<()>| {
+        result.map_err(|source| UdpError::Io {
+            what,
+            target: describe(group, interface),
+            source,
+        })
+    };
+    let socket = open(group, interface)?;
+    step(
+        "bind a sender",
+        socket.bind(&SocketAddrV4::new(interface.address, 0).into()),
+    )?;
+    let chosen = libc::ip_mreqn {
+        imr_multiaddr: libc::in_addr { s_addr: 0 },
+        imr_address: libc::in_addr {
+            s_addr: u32::from(interface.address).to_be(),
+        },
+        imr_ifindex: interface.index as i32,
+    };
+    step(
+        "choose the interface",
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, chosen),
+    )?;
+    step("set the TTL", socket.set_multicast_ttl_v4(ttl.into()))?;
+    step("set the loop-back", socket.set_multicast_loop_v4(true))?;
+    step("connect a sender", socket.connect(&group.into()))?;
+    Ok(socket)
+}
+
+/// A socket that receives what is sent to `address`, and nothing else: bound to the group itself,
+/// and not a member of anything yet.
+pub(super) fn open_receiver(
+    address: SocketAddrV4,
+    interface: &ResolvedInterface,
+) -> Result<Socket, UdpError> {
+    let step = |what: &'static str, result: io::Result<()>| {
+        result.map_err(|source| UdpError::Io {
+            what,
+            target: describe(address, interface),
+            source,
+        })
+    };
+    let socket = open(address, interface)?;
+    if address.ip().is_multicast() {
+        // Several subscribers of one host share a group; a unicast port has one owner.
+        step("share the port", socket.set_reuse_address(true))?;
+        step(
+            "keep other memberships out",
+            socket.set_multicast_all_v4(false),
+        )?;
+    }
+    step(
+        "count the kernel's drops",
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1i32),
+    )?;
+    step("bind a receiver", socket.bind(&address.into()))?;
+    Ok(socket)
+}
+
+fn open(address: SocketAddrV4, interface: &ResolvedInterface) -> Result<Socket, UdpError> {
+    Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))
+        .and_then(|socket| socket.set_nonblocking(true).map(|()| socket))
+        .map_err(|source| UdpError::Io {
+            what: "open a socket",
+            target: describe(address, interface),
+            source,
+        })
+}
+
+/// Asks for a buffer, beyond the system's limit where we may, and compares.
+pub(super) fn set_buffer(
+    socket: &Socket,
+    direction: Direction,
+    asked_bytes: Option<usize>,
+    target: &str,
+) -> io::Result<(BufferGrant, Option<UdpWarning>)> {
+    let (what, sysctl, force) = match direction {
+        Direction::Send => ("send buffer", "net.core.wmem_max", libc::SO_SNDBUFFORCE),
+        Direction::Receive => ("receive buffer", "net.core.rmem_max", libc::SO_RCVBUFFORCE),
+    };
+    if let Some(asked) = asked_bytes {
+        let asked = i32::try_from(asked).unwrap_or(i32::MAX / 2);
+        if set_option(socket, libc::SOL_SOCKET, force, asked).is_err() {
+            match direction {
+                Direction::Send => socket.set_send_buffer_size(asked as usize)?,
+                Direction::Receive => socket.set_recv_buffer_size(asked as usize)?,
+            }
+        }
+    }
+    let booked = match direction {
+        Direction::Send => socket.send_buffer_size()?,
+        Direction::Receive => socket.recv_buffer_size()?,
+    };
+    let grant = BufferGrant {
+        asked_bytes: asked_bytes.unwrap_or(0),
+        granted_bytes: booked / 2,
+    };
+    let warning = (grant.granted_bytes < grant.asked_bytes).then(|| UdpWarning::Buffer {
+        what,
+        target: target.to_owned(),
+        asked_bytes: grant.asked_bytes,
+        granted_bytes: grant.granted_bytes,
+        sysctl,
+    });
+    Ok((grant, warning))
+}
+
+/// Lets the kernel poll the device for us; refused without privilege, which is only a warning.
+pub(super) fn set_busy_poll(socket: &Socket, us: u32, target: &str) -> Option<UdpWarning> {
+    let asked = i32::try_from(us).unwrap_or(i32::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, asked)
+        .err()
+        .map(|error| UdpWarning::BusyPoll {
+            target: target.to_owned(),
+            us,
+            reason: error.to_string(),
+        })
+}
+
+/// Membership of a group on an interface: of all senders when `senders` is empty, else of these.
+#[derive(Clone, Debug)]
+pub(super) struct Membership {
+    pub(super) group: Ipv4Addr,
+    pub(super) interface: ResolvedInterface,
+    pub(super) senders: Vec<Ipv4Addr>,
+}
+
+impl Membership {
+    /// Joins; being a member already is fine.
+    pub(super) fn join(&self, socket: &Socket) -> io::Result<()> {
+        if self.senders.is_empty() {
+            let interface = InterfaceIndexOrAddress::Index(self.interface.index);
+            return already(socket.join_multicast_v4_n(&self.group, &interface));
+        }
+        for sender in &self.senders {
+            already(socket.join_ssm_v4(sender, &self.group, &self.interface.address))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves; not being a member is fine.
+    pub(super) fn leave(&self, socket: &Socket) -> io::Result<()> {
+        if self.senders.is_empty() {
+            let interface = InterfaceIndexOrAddress::Index(self.interface.index);
+            return already(socket.leave_multicast_v4_n(&self.group, &interface));
+        }
+        for sender in &self.senders {
+            let left = socket.leave_ssm_v4(sender, &self.group, &self.interface.address);
+            // What the kernel says when it knows of no membership of the group at all.
+            let unknown = |e: &io::Error| e.raw_os_error() == Some(libc::EINVAL);
+            if !left.as_ref().is_err_and(unknown) {
+                already(left)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn already(result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error)
+            if matches!(
+                error.raw_os_error(),
+                Some(libc::EADDRINUSE | libc::EADDRNOTAVAIL)
+            ) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}
+
+fn set_option<T: Copy>(fd: &impl AsRawFd, level: i32, name: i32, value: T) -> io::Result<()> {
+    let fd: RawFd = fd.as_raw_fd();
+    // SAFETY: `value` lives through the call and its size is passed along; the kernel copies it
+    // and checks the size against the option. Exercised by every test in tests/udp.rs that opens
+    // a socket.
+    let result = unsafe {
+        libc::setsockopt(
+            fd,
+            level,
+            name,
+            (&raw const value).cast(),
+            size_of::<T>() as libc::socklen_t,
+        )
+    };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
