@@ -728,7 +728,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic(mut bytes in proptest::collection::vec(any::<u8>(), 0..120), kind in 0u8..12) {
+        fn arbitrary_bytes_never_panic(
+            mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
+            kind in 0u8..12,
+        ) {
             let _ = Message::read(&bytes, 4096);
             if bytes.len() >= FRAME_HEAD_LEN {
                 let len = (bytes.len() - FRAME_HEAD_LEN) as u32;

@@ -122,13 +122,15 @@ pub enum LinkDownReason {
     Rejected,
     /// The other side broke the protocol.
     Protocol,
+    /// The other side offers an epoch that is over.
+    OldEpoch,
 }
 
 /// Something that happened to the stream. Those marked *in order* stand exactly where it happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The publisher welcomed us: delivery begins after `from` (in order).
+    /// The publisher welcomed us: delivery begins after `after` (in order).
     Joined {
         /// The sequence before the first one to be delivered.
         after: Sequence,

@@ -1,9 +1,10 @@
 //! Beginning, and beginning again: what WELCOME says decides where delivery starts, whether an
-//! interrupted stream goes on, and which epoch is followed (docs/PROTOCOL.md §5.1, §6.2).
+//! interrupted stream goes on, and which epoch is followed (docs/PROTOCOL.md §5.1, §6.1).
 
 use crate::control::ChannelOffer;
-use crate::delivery::{Event, Item, LinkDownReason, Start};
+use crate::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use crate::gaps::{Origin, Visit};
+use crate::lines::Lines;
 use crate::loss::{Loss, LossCause};
 use crate::receiver::{ALL, Receiver};
 use crate::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
@@ -69,6 +70,13 @@ impl Receiver {
     /// The replay connection is down: what was asked for there is asked for again.
     pub fn handle_replay_down(&mut self, now: Nanos) {
         self.ask_again(now);
+    }
+
+    /// The channel is sent on this many lines from now on.
+    pub fn set_lines(&mut self, lines: usize, now: Nanos) {
+        if lines.clamp(1, LineId::MAX) != self.lines.count() {
+            self.lines = Lines::new(lines, now);
+        }
     }
 
     fn begin(
@@ -140,6 +148,7 @@ impl Receiver {
             to: offer.epoch,
         };
         on(Item::Event(&self.order.position(), &change));
+        self.order.fit_slots(offer.slot_len as usize);
         self.order
             .restart(offer.epoch, Sequence::FIRST, Some(RecordNumber::FIRST));
         self.gaps.clear();

@@ -87,6 +87,21 @@ impl Lines {
         None
     }
 
+    /// When [`Lines::check`] may take a line down if nothing is heard of it until then.
+    #[must_use]
+    pub fn next_check(&self, silence: Nanos) -> Nanos {
+        if self.count < 2 {
+            return Nanos::MAX;
+        }
+        let live = self.lines[..self.count].iter().filter(|line| line.up);
+        let latest = live.clone().map(|line| line.heard_at).max();
+        let earliest = live.map(|line| line.heard_at).min();
+        // A line that is as late as the other is no more silent than it.
+        earliest
+            .filter(|at| Some(*at) != latest)
+            .map_or(Nanos::MAX, |at| at.after(silence))
+    }
+
     /// Whether this line is up.
     #[must_use]
     pub fn is_up(&self, line: LineId) -> bool {
@@ -145,6 +160,19 @@ mod tests {
         let mut one = Lines::new(1, Nanos(0));
         one.heard(A, Sequence(1), Nanos(1));
         assert_eq!(one.check(Nanos(5), Nanos(1)), None);
+    }
+
+    #[test]
+    fn the_next_check_is_when_the_quieter_line_would_go_down() {
+        let mut lines = Lines::new(2, Nanos(0));
+        assert_eq!(lines.next_check(Nanos(100)), Nanos::MAX);
+        lines.heard(A, Sequence(1), Nanos(50));
+        assert_eq!(lines.next_check(Nanos(100)), Nanos(100));
+        assert_eq!(
+            lines.check(Nanos(100), Nanos(100)),
+            Some(LineChange::Down(B))
+        );
+        assert_eq!(lines.next_check(Nanos(100)), Nanos::MAX);
     }
 
     #[test]

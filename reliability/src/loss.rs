@@ -14,7 +14,7 @@ pub enum LossCause {
     Window,
     /// The delivery deadline passed (`ordered within`).
     Deadline,
-    /// The hole was over the burst limit and catching up was not wanted or not possible.
+    /// The gap was over the burst limit and catching up was not wanted or not possible.
     Burst,
     /// Their epoch is over.
     Epoch,

@@ -7,6 +7,8 @@ use crate::units::Nanos;
 
 /// The round trip assumed before the first one was measured.
 const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
+/// No group is so large that its receivers should hold off longer.
+const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
 /// Retries double at most this often.
 const DOUBLINGS_MAX: u32 = 8;
 
@@ -32,8 +34,9 @@ impl NackTimer {
     }
 
     /// What the publisher advises: receivers wait at random up to this long before a first NACK.
-    pub const fn advise_hold_off(&mut self, hold_off: Nanos) {
-        self.hold_off = hold_off;
+    /// Bounded, because it comes in a datagram.
+    pub fn advise_hold_off(&mut self, hold_off: Nanos) {
+        self.hold_off = hold_off.min(HOLD_OFF_MAX);
     }
 
     /// A question was answered after `rtt`.

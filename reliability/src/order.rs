@@ -82,6 +82,13 @@ impl Order {
         self.fact = None;
     }
 
+    /// Makes room for datagrams of this length; what is held is dropped if there was none.
+    pub fn fit_slots(&mut self, slot_len: usize) {
+        if slot_len > self.window.slot_len() {
+            self.window = Window::new(self.window.span() as usize, slot_len);
+        }
+    }
+
     /// The next sequence to deliver or declare lost.
     #[must_use]
     pub const fn next(&self) -> Sequence {

@@ -171,7 +171,7 @@ impl Receiver {
         if header.epoch != self.epoch {
             return self.doubt_epoch(header.epoch, now);
         }
-        if sequence.since(self.heard.max(self.order.next())) > self.slots {
+        if sequence.since(self.heard.max(self.order.next())) > self.leap_max() {
             self.counters.leap_dropped.increment();
             return self.ask_status_soon(now);
         }
@@ -234,9 +234,16 @@ impl Receiver {
     /// nothing comes until then.
     #[must_use]
     pub fn poll_timeout(&self) -> Nanos {
-        let mut at = self.progress_at.min(self.liveness.next_check());
-        if self.lines.count() > 1 || self.liveness.is_stale() {
-            at = at.min(self.rejoin_at.max(self.progress_at));
+        let silence = Nanos::from_us(self.config.line_silence_us.into());
+        let mut at = self
+            .liveness
+            .next_check()
+            .min(self.lines.next_check(silence));
+        if self.link_up {
+            at = at.min(self.progress_at);
+            if self.liveness.is_stale() && !self.ended() {
+                at = at.min(self.rejoin_at);
+            }
         }
         if let Some(gap) = self.gaps.first()
             && let Some(wait) = self.patience()
@@ -280,8 +287,9 @@ impl Receiver {
         self.note_heard(header.sequence, now, Origin::Live);
         self.order
             .note_fact(header.sequence.next(), header.first_record);
-        if heartbeat.state == PublisherState::Ended {
-            self.end_at = Some(header.sequence);
+        if heartbeat.state == PublisherState::Ended && self.end_at.is_none() {
+            // A datagram ends nothing: STATUS says whether it is true.
+            self.ask_status_soon(now);
         }
     }
 
@@ -428,6 +436,15 @@ impl Receiver {
             }
             order.lose(part, cause);
         });
+    }
+
+    /// How far a datagram may leap before the repair connection has to confirm it: the ring, or
+    /// what would be given up at once.
+    fn leap_max(&self) -> u64 {
+        match self.config.delivery {
+            Delivery::Ordered => self.slots,
+            _ => self.slots.min(self.config.burst_max.into()),
+        }
     }
 
     /// How long a gap may stay open at all, if there is a limit.

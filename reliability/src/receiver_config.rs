@@ -1,5 +1,5 @@
 //! What a subscriber may set of the protocol, with defaults for a rack, and the check that the
-//! timers fit each other (docs/PROTOCOL.md §9).
+//! timers fit each other (docs/PROTOCOL.md §11).
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -28,7 +28,7 @@ pub struct ReceiverConfig {
     pub nack_retry_us: u32,
     /// After this many unanswered questions the path counts as down and is built anew.
     pub nack_tries: u32,
-    /// A hole of more sequences than this is not NACKed but replayed (`ordered`), or given up.
+    /// A gap of more sequences than this is not NACKed but replayed (`ordered`), or given up.
     pub burst_max: u32,
     /// At most this many sequences of a replay are asked for at a time.
     pub replay_in_flight: u32,

@@ -3,7 +3,7 @@
 //!
 //! Guarantees: a [`Records`] that was made is a run of whole records of known type and size, so
 //! walking it can neither panic nor read past its end. It does not judge the values inside.
-//! Source: the `dbn` crate, pinned; docs/PROTOCOL.md §5 freezes these layouts as wire version 1.
+//! Source: the `dbn` crate, pinned; docs/PROTOCOL.md §3.2 freezes these layouts as wire version 1.
 
 use std::mem::size_of;
 

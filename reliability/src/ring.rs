@@ -450,7 +450,10 @@ mod tests {
         for source in 0..16 {
             assert!(writer.set_checkpoint(checkpoint(source)));
         }
-        assert!(!writer.set_checkpoint(checkpoint(16)), "there is no more room");
+        assert!(
+            !writer.set_checkpoint(checkpoint(16)),
+            "there is no more room"
+        );
         assert!(writer.set_checkpoint(checkpoint(15)));
         assert_eq!(reader.checkpoint(SourceId(15)), Some(checkpoint(15)));
         assert_eq!(reader.checkpoint(SourceId(16)), None);
@@ -458,35 +461,34 @@ mod tests {
 
     #[test]
     fn a_reader_that_is_lapped_never_gets_a_mixture() {
-        // The payload of sequence s is s in every word, of a length that depends on s.
-        const COPIES: u64 = 20_000;
-        let (mut writer, memory) = ring(1);
+        // The payload of sequence s is s in every word, of a length that depends on s. Slots are
+        // long, so that a copy takes long enough to be overtaken: without the second look at the
+        // sequence word this fails.
+        const COPIES: u64 = 100_000;
+        let geometry = Geometry::new(8960, 16).unwrap();
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let mut writer = RingWriter::create(memory.clone(), geometry, identity(1)).unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let reading = scope.spawn(|| {
                 let reader = RingReader::attach(memory).unwrap();
-                let mut buffer = [0; 128];
-                let (mut good, mut lapped) = (0, 0);
+                let mut buffer = [0; 1120];
+                let (mut tries, mut good, mut lapped) = (0, 0, 0);
                 while good < COPIES || lapped == 0 {
-                    // Alternately a fresh one and one that is just being overwritten.
-                    let sealed = reader.sealed();
-                    let back = if good % 2 == 0 { 15 } else { 0 };
-                    let wanted = sealed.minus(back);
+                    // Alternately the newest one and the one to be overwritten next.
+                    tries += 1;
+                    let wanted = reader.sealed().minus(15 * (tries % 2));
                     match reader.copy(wanted, &mut buffer) {
                         Ok(len) => {
-                            let datagram =
-                                Datagram::parse(&words_as_bytes_mut(&mut buffer)[..len]).unwrap();
+                            let bytes = &words_as_bytes_mut(&mut buffer)[..len];
+                            let datagram = Datagram::parse(bytes).unwrap();
                             assert_eq!(datagram.verdict(), CrcVerdict::Good);
                             assert_eq!(datagram.header().sequence, wanted);
                             let word = wanted.0.to_ne_bytes();
                             assert!(datagram.payload().chunks(8).all(|c| c == word));
                             good += 1;
                         }
-                        Err(CopyError::Lapped { .. }) => {
-                            lapped += 1;
-                            // Let a slot that keeps being overwritten not hold up the count.
-                            good += 1;
-                        }
+                        Err(CopyError::Lapped { .. }) => lapped += 1,
                         Err(CopyError::NotSealed { .. }) => {}
                         Err(error) => panic!("{error}"),
                     }
@@ -495,8 +497,8 @@ mod tests {
             });
             while !stop.load(Relaxed) && !reading.is_finished() {
                 let next = writer.sealed().next();
-                let words = [next.0; 120];
-                let len = 8 * (1 + next.0 as usize % 120);
+                let words = [next.0; 1112];
+                let len = 8 * (1000 + next.0 as usize % 113);
                 write(&mut writer, &words_as_bytes(&words)[..len], 1);
             }
             reading.join().unwrap();

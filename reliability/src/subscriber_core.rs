@@ -15,6 +15,7 @@ use crate::control::{
 };
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Item, LineId, LinkDownReason, Start, Via};
+use crate::joining::Welcomed;
 use crate::link::{Link, LinkTimers};
 use crate::loss::LossCause;
 use crate::receiver::Receiver;
@@ -442,6 +443,7 @@ impl SubscriberCore {
         }
         self.repair.up(now);
         self.session = welcome.session;
+        let mut zombie = false;
         for (entry, offer) in self.entries.iter_mut().zip(&welcome.channels) {
             let lines = entry.wanted.lines.unwrap_or_else(|| offered_lines(offer));
             let seed = self.seed ^ (u64::from(offer.channel.0) << 32);
@@ -458,8 +460,15 @@ impl SubscriberCore {
                     counters,
                 )
             });
-            self.actions.push_back(Action::Listen(offer.clone()));
-            receiver.handle_welcome(now, offer, entry.wanted.start, on);
+            receiver.set_lines(lines, now);
+            if receiver.handle_welcome(now, offer, entry.wanted.start, on) == Welcomed::Zombie {
+                zombie = true;
+            } else {
+                self.actions.push_back(Action::Listen(offer.clone()));
+            }
+        }
+        if zombie {
+            self.break_off(now, Path::Repair, LinkDownReason::OldEpoch, on);
         }
     }
 

@@ -441,6 +441,43 @@ fn immediate() -> ReceiverConfig {
 }
 
 #[test]
+fn a_heartbeat_alone_ends_no_session_and_holds_nobody_off_for_long() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut forger = Publisher::new(5, 1);
+    forger.publish(1);
+    forger.ended = true;
+    world.hear(A, &forger.heartbeat());
+    world.pass(Nanos::from_ms(20), &publisher);
+    assert!(!world.core.ended() && !world.saw(&Event::EndOfSession));
+    world.hear(A, &publisher.publish(1));
+    assert_eq!(world.records, [1, 2]);
+}
+
+#[test]
+fn a_burst_is_given_up_only_when_the_publisher_confirms_that_it_was_sent() {
+    let within = Delivery::OrderedWithin(Nanos::from_ms(2));
+    let config = ReceiverConfig {
+        delivery: within,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    world.hear(A, &publisher.publish(1));
+    world.hear(A, &Publisher::new(5, 500).publish(1));
+    world.pass(Nanos::from_ms(5), &publisher);
+    assert!(world.losses().is_empty(), "nobody sent it");
+    for _ in 0..300 {
+        publisher.publish(1);
+    }
+    world.hear(A, &publisher.publish(1));
+    world.pass(Nanos::from_ms(5), &publisher);
+    assert_eq!(world.losses()[0].cause, LossCause::Burst);
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
 fn datagrams_in_order_are_delivered_at_once_and_nothing_is_asked() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);

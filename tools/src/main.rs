@@ -1,2 +1,51 @@
-//! tickcast
-fn main() {}
+//! `tickcast`: moves market data about, breaks it on purpose, and says exactly what became of it.
+//!
+//! Every verb is a file of `commands/`; what it prints on stdout is its result, everything else
+//! goes to stderr. Exit codes: [`exit`].
+
+mod cli;
+mod commands;
+mod digest;
+mod exit;
+mod faults;
+mod files;
+mod output;
+mod packets;
+mod progress;
+mod send;
+mod signals;
+mod table;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use exit::{CommandError, Exit};
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are answers, not errors. Nobody is left to tell if this fails.
+            let _ = error.print();
+            let asked = !error.use_stderr();
+            return if asked { Exit::Whole } else { Exit::Usage }.into();
+        }
+    };
+    cli.log.start();
+    let done = match cli.command {
+        Command::Demo(args) => commands::demo::run(&args),
+        Command::Listen(args) => commands::listen::run(&args),
+        Command::Replay(args) => commands::replay::run(&args),
+        Command::Inject(args) => commands::inject::run(&args),
+    };
+    match done {
+        Ok(exit) => exit.into(),
+        Err(CommandError::NobodyReads) => Exit::Whole.into(),
+        Err(error) => {
+            eprintln!("tickcast: {error}");
+            error.exit().into()
+        }
+    }
+}

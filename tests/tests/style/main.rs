@@ -50,7 +50,7 @@ fn holds(rule: Rule) {
 /// Applies a rule to the repository as a whole.
 #[track_caller]
 fn holds_for_all(rule: TreeRule) {
-    none(rule(&Tree::read()));
+    none(rule(Tree::read()));
 }
 
 #[track_caller]

@@ -78,7 +78,7 @@ fn nothing_names_a_path_of_one_machine() {
 fn registry_host(source: &Source) -> Vec<Violation> {
     const HOSTS: &str = concat!(
         r"(?i)\b(?:[\w-]+\.)*crates\.io\b|\bpypi\.org|\bpythonhosted\.org|\bdeb\.debian\.org",
-        r"|\bproxy\.golang\.org|\bnpmjs\.(?:org|com)|\b(?:artifactory|jfrog)\b"
+        r"|\bproxy\.golang\.org|\bnpmjs\.(?:org|com)"
     );
     said(
         source,

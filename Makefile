@@ -1,0 +1,66 @@
+# Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
+
+.DEFAULT_GOAL := help
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test demo deny clean
+
+SHELL := /bin/bash
+CARGO ?= cargo
+BIN = $(or $(CARGO_TARGET_DIR),target)/release
+SUB = @TICKCAST_SET_UP=1 $(MAKE) --no-print-directory
+# CI sets LOCKED=--locked, so that a Cargo.lock that was not committed with its change is an error.
+LOCKED ?=
+export CARGO_TERM_PROGRESS_WHEN ?= never
+
+help: ## list the verbs
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  e.g. make demo DEMO_ARGS='--drop 0.05 --seed 7'"
+
+setup: ## install what this machine lacks (quick when nothing does)
+	@.ci/setup
+
+fmt: setup ## format the code
+	$(CARGO) fmt --all
+
+fmt-check: setup ## fail if the code is not formatted
+	$(CARGO) fmt --all --check
+
+lint: setup ## clippy, warnings are errors
+	$(CARGO) clippy --workspace --all-targets $(LOCKED) -- -D warnings
+
+docs: setup ## build the API documents, warnings are errors
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(LOCKED)
+
+build: setup ## build everything, optimised
+	$(CARGO) build --workspace --release $(LOCKED)
+
+unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
+	$(CARGO) test $(if $(findstring -p ,$(TEST_ARGS)),,--workspace) $(LOCKED) $(TEST_ARGS)
+
+check-configs: setup ## check the example configs of the publisher with the service itself
+	$(CARGO) build --release $(LOCKED) -p tickcast-publisher
+	@n=0; for f in $$(grep -ls '"\$$schema": *"publisher.schema.json"' configs/*.json); do \
+		echo "checking $$f"; $(BIN)/tickcast-publisher --config $$f --check || exit 1; n=$$((n + 1)); \
+	done; echo "$$n configs are sound"
+
+test: setup ## all of the above but fmt, as stages
+	$(SUB) --silent stages
+
+.PHONY: stages
+stages:
+	@.ci/stage fmt-check $(MAKE) --no-print-directory fmt-check
+	@.ci/stage lint $(MAKE) --no-print-directory lint
+	@.ci/stage docs $(MAKE) --no-print-directory docs
+	@.ci/stage build $(MAKE) --no-print-directory build
+	@.ci/stage check-configs $(MAKE) --no-print-directory check-configs
+	@.ci/stage unit $(MAKE) --no-print-directory unit
+
+demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
+	$(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher
+	$(BIN)/tickcast demo $(DEMO_ARGS)
+
+deny: ## licences, advisories, sources of dependencies (needs cargo-deny)
+	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --all-features check; \
+	else echo "deny: cargo-deny is not installed, nothing was checked; 'cargo install cargo-deny' gets it"; fi
+
+clean: ## remove what was built
+	$(CARGO) clean

@@ -1,0 +1,268 @@
+//! What was typed: the JSON config with every default, and errors that name the JSON path. What
+//! it means, and whether it goes together, is [`crate::plan`]'s part.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tickcast_reliability::heartbeat::HeartbeatConfig;
+use tickcast_reliability::repair_config::RepairConfig;
+use tickcast_reliability::units::ChannelId;
+use tickcast_transport::idle::Idle;
+use tickcast_transport::pin::Core;
+use tickcast_transport::udp::Interface;
+
+use crate::error::ConfigError;
+pub use crate::input_config::{
+    CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig, UdpInputConfig,
+};
+
+/// A publisher: its channels, its inputs, and how it runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where the schema of this file is; for editors.
+    #[serde(rename = "$schema", default, skip_serializing_if = "Option::is_none")]
+    pub schema: Option<String>,
+    /// For people.
+    #[serde(rename = "$comment", default, skip_serializing_if = "Option::is_none")]
+    pub comment: Option<serde_json::Value>,
+    /// What subscribers, logs and the state file call this publisher, at most 64 bytes of
+    /// letters, digits, `-`, `_` and `.`.
+    pub name: String,
+    /// Where subscribers connect; port 0 lets the system choose.
+    #[serde(default = "control_default")]
+    pub control: SocketAddr,
+    /// Where metrics are served; null: nowhere. Port 0 lets the system choose.
+    #[serde(default)]
+    pub admin: Option<SocketAddr>,
+    /// The interface of lines and inputs that name none.
+    #[serde(default)]
+    pub interface: Interface,
+    /// How many routers a datagram may pass; 0 keeps it on this host.
+    #[serde(default)]
+    pub ttl: u8,
+    /// Directory that keeps the last epoch; without one it is taken from the clock alone.
+    #[serde(default)]
+    pub state_dir: Option<PathBuf>,
+    /// What is published.
+    pub channels: Vec<ChannelConfig>,
+    /// Where it comes from.
+    pub inputs: Vec<InputConfig>,
+    /// Which threads there are, and how they wait.
+    #[serde(default)]
+    pub threads: ThreadsConfig,
+    /// The intervals of heartbeats, in microseconds.
+    #[serde(default)]
+    pub heartbeat: HeartbeatConfig,
+    /// What repair may cost.
+    #[serde(default)]
+    pub repair: RepairConfig,
+    /// What the subscribers' configs say; only used for checks.
+    #[serde(default)]
+    pub subscribers: SubscribersConfig,
+    /// Bytes per second of the slowest link, for the check that repair leaves it half; null: no
+    /// check.
+    #[serde(default)]
+    pub link_bytes_per_s: Option<u64>,
+    /// How long to wait after END for subscribers that have not reached it, in milliseconds.
+    #[serde(default = "linger_default")]
+    pub linger_ms: u64,
+    /// Whether to take a digest of each channel's records (XXH3-128).
+    #[serde(default)]
+    pub digest: bool,
+    /// Whether the session ends when all inputs have; otherwise a signal ends it.
+    #[serde(default = "yes")]
+    pub end_when_inputs_end: bool,
+}
+
+/// One sequence space with one ring.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ChannelConfig {
+    /// Its number.
+    pub id: ChannelId,
+    /// Its name, as for a publisher.
+    pub name: String,
+    /// The symbols it carries: exact (`MSFT`), a prefix (`A*`), a range of first letters (`A-M`),
+    /// or `*`: those that no other channel carries.
+    #[serde(default = "all_symbols")]
+    pub symbols: Vec<String>,
+    /// Bytes of a slot, the longest datagram: a multiple of 64 from 1024 to 8960.
+    #[serde(default = "slot_len_default")]
+    pub slot_len: u32,
+    /// Slots of the ring, a power of two.
+    #[serde(default = "slots_default")]
+    pub slots: u64,
+    /// Datagrams per second at the busiest, to say how many seconds the ring holds.
+    #[serde(default = "peak_default")]
+    pub peak_datagrams_per_s: u64,
+    /// A fan-out that leaves no more than this many slots free is torn down; 0: an eighth.
+    #[serde(default)]
+    pub fan_out_margin_slots: u64,
+    /// All the ways out, at least one.
+    pub fan_out: Vec<FanOutConfig>,
+}
+
+/// One way out of a ring.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FanOutConfig {
+    /// What kind.
+    pub transport: TransportKind,
+    /// A, then B where there is one.
+    pub lines: Vec<LineConfig>,
+    /// Send buffer to ask the kernel for, per line; null: the system's default.
+    #[serde(default)]
+    pub send_buffer_bytes: Option<usize>,
+}
+
+/// A kind of fan-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum TransportKind {
+    /// UDP multicast.
+    Udp,
+}
+
+/// One network that carries a channel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LineConfig {
+    /// Multicast group and port.
+    pub group: SocketAddrV4,
+    /// The interface to send from; null: the publisher's.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+}
+
+/// Which threads there are, where they run, and how they wait.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ThreadsConfig {
+    /// One thread for feed and publishing, or one each.
+    pub mode: ThreadMode,
+    /// Core of the feed threads; with several inputs they share it.
+    pub feed_core: Option<Core>,
+    /// Core of the publish thread; in `inline` mode of the only one.
+    pub publish_core: Option<Core>,
+    /// Core of the repair service.
+    pub repair_core: Option<Core>,
+    /// How feed and publish threads wait.
+    pub idle: Idle,
+    /// Batches that wait between a feed thread and the publish thread at most; 2 or more.
+    pub hop_batches: usize,
+}
+
+impl Default for ThreadsConfig {
+    fn default() -> Self {
+        Self {
+            mode: ThreadMode::Threaded,
+            feed_core: None,
+            publish_core: None,
+            repair_core: None,
+            idle: Idle::Sleep { us: 50 },
+            hop_batches: 1024,
+        }
+    }
+}
+
+/// How many threads stand between an input and the wire.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThreadMode {
+    /// A thread for each input, and one that publishes.
+    #[default]
+    Threaded,
+    /// One thread for all.
+    Inline,
+}
+
+/// What subscribers are configured with, as far as it must fit the publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SubscribersConfig {
+    /// The longest deadline of any subscriber with `ordered within`, in microseconds.
+    pub gap_deadline_us: u64,
+    /// The shortest `nack_retry_us` of any subscriber.
+    pub nack_retry_us: u64,
+}
+
+impl Default for SubscribersConfig {
+    fn default() -> Self {
+        Self {
+            gap_deadline_us: 50_000,
+            nack_retry_us: 50,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a config file.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the JSON path, the value, and what to do.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
+        Self::parse(&text)
+    }
+
+    /// Reads a config.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let config = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+            let (at, error) = (error.path().to_string(), error.into_inner());
+            ConfigError::Shape {
+                at,
+                reason: error.to_string(),
+            }
+        })?;
+        json.end().map_err(|error| ConfigError::Shape {
+            at: ".".into(),
+            reason: error.to_string(),
+        })?;
+        Ok(config)
+    }
+
+    /// The config as JSON, with all defaults filled in.
+    #[must_use]
+    pub fn to_json(&self) -> serde_json::Value {
+        // Every key is a string and every number finite, or it could not have been read.
+        serde_json::to_value(self).unwrap_or_default()
+    }
+}
+
+fn control_default() -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], 7400))
+}
+
+fn all_symbols() -> Vec<String> {
+    vec!["*".into()]
+}
+
+const fn slot_len_default() -> u32 {
+    1472
+}
+
+const fn slots_default() -> u64 {
+    65_536
+}
+
+const fn peak_default() -> u64 {
+    50_000
+}
+
+const fn linger_default() -> u64 {
+    2_000
+}
+
+const fn yes() -> bool {
+    true
+}

@@ -1,0 +1,30 @@
+//! A digest of a channel's records: XXH3-128 over their bytes in order, before they are packed.
+//! Subscribers take the same over what they were given: equal digests mean that nothing was lost,
+//! added, altered or put in another order.
+
+use tickcast_reliability::record::RecordBatch;
+use xxhash_rust::xxh3::Xxh3;
+
+/// A digest being taken.
+#[derive(Clone)]
+pub struct Digest(Box<Xxh3>);
+
+impl Default for Digest {
+    fn default() -> Self {
+        Self(Box::new(Xxh3::new()))
+    }
+}
+
+impl Digest {
+    /// Adds records.
+    #[inline]
+    pub fn add(&mut self, records: &RecordBatch) {
+        self.0.update(records.bytes());
+    }
+
+    /// The digest of everything added so far, as 32 hexadecimal digits.
+    #[must_use]
+    pub fn to_hex(&self) -> String {
+        format!("{:032x}", self.0.digest128())
+    }
+}

@@ -1,0 +1,225 @@
+//! Every start opens an epoch higher than all before it: one above the last that was kept, and at
+//! least the wall clock's microseconds. With a state directory the last one is on disk before
+//! anything is published under it (docs/PROTOCOL.md, the trust rule).
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence};
+use tickcast_reliability::wire::{EpochReason, StreamEvent};
+
+use crate::error::PublisherError;
+
+/// What the state file holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    epoch: Epoch,
+    /// The last sequence of each channel, where the epoch was ended properly.
+    #[serde(default)]
+    ended_at: BTreeMap<u16, Sequence>,
+}
+
+/// The epoch of this run, and what is known of the one before.
+#[derive(Debug)]
+pub struct EpochState {
+    epoch: Epoch,
+    before: State,
+    store: Option<Store>,
+}
+
+#[derive(Debug)]
+struct Store {
+    directory: PathBuf,
+    path: PathBuf,
+    /// Held for as long as this publisher runs.
+    _lock: File,
+}
+
+impl EpochState {
+    /// Opens an epoch for the publisher `name`, and keeps it in `directory` where one is given.
+    ///
+    /// # Errors
+    /// [`PublisherError`] when the state can't be read, kept or locked: a publisher that could
+    /// fall back behind an epoch of its own must not start.
+    pub fn open(directory: Option<&Path>, name: &str, utc: Nanos) -> Result<Self, PublisherError> {
+        let store = match directory {
+            Some(directory) => Some(Store::open(directory, name)?),
+            None => None,
+        };
+        let before = match &store {
+            Some(store) => store.read()?,
+            None => State::default(),
+        };
+        let last = before.epoch.0;
+        if last == u64::MAX {
+            let path = store.map(|s| s.path).unwrap_or_default();
+            let reason = "its epoch is the last there is".into();
+            return Err(PublisherError::StateDamaged { path, reason });
+        }
+        let epoch = Epoch((last + 1).max(utc.as_us()));
+        if let Some(store) = &store {
+            store.keep(&State {
+                epoch,
+                ended_at: BTreeMap::new(),
+            })?;
+        }
+        Ok(Self {
+            epoch,
+            before,
+            store,
+        })
+    }
+
+    /// The epoch.
+    #[must_use]
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// What the first datagram of a channel says.
+    #[must_use]
+    pub fn opened(&self, channel: ChannelId) -> StreamEvent {
+        let previous = self.before.epoch;
+        StreamEvent::EpochOpened {
+            reason: if previous == Epoch::NONE {
+                EpochReason::Fresh
+            } else {
+                EpochReason::Restart
+            },
+            previous,
+            previous_last: self
+                .before
+                .ended_at
+                .get(&channel.0)
+                .copied()
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Keeps where each channel ended, for the next epoch to tell.
+    ///
+    /// # Errors
+    /// [`PublisherError::State`].
+    pub fn close(&self, ended_at: &[(ChannelId, Sequence)]) -> Result<(), PublisherError> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        store.keep(&State {
+            epoch: self.epoch,
+            ended_at: ended_at
+                .iter()
+                .map(|(channel, last)| (channel.0, *last))
+                .collect(),
+        })
+    }
+}
+
+impl Store {
+    fn open(directory: &Path, name: &str) -> Result<Self, PublisherError> {
+        std::fs::create_dir_all(directory).map_err(|e| state("create", directory, e))?;
+        let lock_path = directory.join(format!("{name}.lock"));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let lock = options
+            .open(&lock_path)
+            .map_err(|e| state("open", &lock_path, e))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(PublisherError::StateLocked { path: lock_path });
+            }
+            Err(TryLockError::Error(error)) => return Err(state("lock", &lock_path, error)),
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+            path: directory.join(format!("{name}.epoch.json")),
+            _lock: lock,
+        })
+    }
+
+    fn read(&self) -> Result<State, PublisherError> {
+        let text = match std::fs::read_to_string(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+            Err(error) => return Err(state("read", &self.path, error)),
+        };
+        serde_json::from_str(&text).map_err(|error| PublisherError::StateDamaged {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Written beside, synced, renamed, and the rename synced: there is a whole file at any time.
+    fn keep(&self, kept: &State) -> Result<(), PublisherError> {
+        let beside = self.path.with_extension("new");
+        let written = || -> io::Result<()> {
+            let mut file = File::create(&beside)?;
+            serde_json::to_writer(&mut file, kept)?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            std::fs::rename(&beside, &self.path)?;
+            File::open(&self.directory)?.sync_all()
+        };
+        written().map_err(|e| state("write", &self.path, e))
+    }
+}
+
+fn state(what: &'static str, path: &Path, source: io::Error) -> PublisherError {
+    PublisherError::State {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const C: ChannelId = ChannelId(1);
+
+    #[test]
+    fn epochs_rise_even_when_the_clock_steps_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |us| EpochState::open(Some(dir.path()), "a", Nanos::from_us(us)).unwrap();
+        let first = open(1_000);
+        assert_eq!(first.epoch(), Epoch(1_000));
+        let fresh = StreamEvent::EpochOpened {
+            reason: EpochReason::Fresh,
+            previous: Epoch::NONE,
+            previous_last: Sequence::NONE,
+        };
+        assert_eq!(first.opened(C), fresh);
+        first.close(&[(C, Sequence(7))]).unwrap();
+        drop(first);
+        let second = open(10);
+        assert_eq!(second.epoch(), Epoch(1_001));
+        let restart = StreamEvent::EpochOpened {
+            reason: EpochReason::Restart,
+            previous: Epoch(1_000),
+            previous_last: Sequence(7),
+        };
+        assert_eq!(second.opened(C), restart);
+        drop(second);
+        let third = open(5_000);
+        assert_eq!(third.epoch(), Epoch(5_000));
+        let StreamEvent::EpochOpened { previous_last, .. } = third.opened(C) else {
+            panic!("an epoch event")
+        };
+        assert_eq!(previous_last, Sequence::NONE, "the second was never closed");
+    }
+
+    #[test]
+    fn state_that_is_damaged_or_in_use_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || EpochState::open(Some(dir.path()), "a", Nanos::ZERO);
+        let held = open().unwrap();
+        assert!(matches!(open(), Err(PublisherError::StateLocked { .. })));
+        drop(held);
+        std::fs::write(dir.path().join("a.epoch.json"), "{\"epoch\": -1}").unwrap();
+        assert!(matches!(open(), Err(PublisherError::StateDamaged { .. })));
+    }
+}

@@ -1,0 +1,244 @@
+//! Why the publisher can't start or go on, by whose fault; each says what was wrong, where, and
+//! what to do, and knows its exit code.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use tickcast_feeds::capture::CaptureError;
+use tickcast_feeds::simulator::SimulatorError;
+use tickcast_reliability::ring_layout::RingError;
+use tickcast_reliability::sequencer::PublishError;
+use tickcast_transport::mapping::MappingError;
+use tickcast_transport::pin::PinError;
+use tickcast_transport::udp::UdpError;
+use tickcast_transport::{FanOutError, ReceiveError};
+
+/// What is wrong with a config. Whoever wrote it is at fault.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("the config {} can't be read: {source}; check the path", .path.display())]
+    Read {
+        /// As given.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The text is no JSON, or does not have the shape of a config.
+    #[error("at {at}: {reason}")]
+    Shape {
+        /// Where in the config, as a JSON path; `.` is the whole.
+        at: String,
+        /// What is wrong, with line and column where they are known.
+        reason: String,
+    },
+    /// A value that is not possible.
+    #[error("at {at}: {value} can't be used: {remedy}")]
+    Value {
+        /// Where in the config, as a JSON path.
+        at: String,
+        /// What was written.
+        value: String,
+        /// What is wrong with it, and what would be right.
+        remedy: String,
+    },
+}
+
+impl ConfigError {
+    /// A value that is not possible.
+    pub(crate) fn value(
+        at: impl Into<String>,
+        value: impl ToString,
+        remedy: impl ToString,
+    ) -> Self {
+        Self::Value {
+            at: at.into(),
+            value: value.to_string(),
+            remedy: remedy.to_string(),
+        }
+    }
+}
+
+/// Why a publisher does not start, or stops early.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PublisherError {
+    /// The config.
+    #[error("config: {0}")]
+    Config(#[from] ConfigError),
+    /// The epoch of the last run can't be read or kept.
+    #[error("state_dir: can't {what} {}: {source}; check that the directory exists and is writable", .path.display())]
+    State {
+        /// The step.
+        what: &'static str,
+        /// Of which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The file that keeps the epoch holds something else.
+    #[error("state_dir: {} does not hold an epoch ({reason}); restore it, or remove it if no subscriber remembers the epochs of before", .path.display())]
+    StateDamaged {
+        /// Which file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Another publisher uses the same state.
+    #[error("state_dir: {} belongs to a running publisher; stop it, or give this one another name or state_dir", .path.display())]
+    StateLocked {
+        /// The lock file.
+        path: PathBuf,
+    },
+    /// A port can't be listened at.
+    #[error(
+        "{what} can't listen at {address}: {reason}; is another publisher running, or is the address not this host's?"
+    )]
+    Listen {
+        /// "control" or "admin".
+        what: &'static str,
+        /// Where.
+        address: SocketAddr,
+        /// What the operating system said.
+        reason: String,
+    },
+    /// A fan-out can't be opened.
+    #[error("channel {channel}: {source}")]
+    FanOut {
+        /// Name of the channel.
+        channel: String,
+        /// What is wrong.
+        source: UdpError,
+    },
+    /// A fan-out can't go on.
+    #[error("channel {channel}: {source}")]
+    Send {
+        /// Name of the channel.
+        channel: String,
+        /// What is wrong.
+        source: FanOutError,
+    },
+    /// A ring can't have its memory.
+    #[error("channel {channel}: {source}")]
+    Memory {
+        /// Name of the channel.
+        channel: String,
+        /// What is wrong.
+        source: MappingError,
+    },
+    /// A ring can't be made.
+    #[error("channel {channel}: {source}")]
+    Ring {
+        /// Name of the channel.
+        channel: String,
+        /// What is wrong.
+        source: RingError,
+    },
+    /// A channel can't take any more.
+    #[error("channel {channel}: {source}")]
+    Publish {
+        /// Name of the channel.
+        channel: String,
+        /// Why.
+        source: PublishError,
+    },
+    /// A file can't be read, or not further.
+    #[error("source {source_id}: {source}")]
+    Capture {
+        /// Which source.
+        source_id: u16,
+        /// What is wrong.
+        source: CaptureError,
+    },
+    /// A file in which no known feed was found.
+    #[error(
+        "source {source_id}: no feed format was recognised in {what}; set \"format\" to one of iex-tp, moldudp64-itch50, binary-file"
+    )]
+    Unrecognised {
+        /// Which source.
+        source_id: u16,
+        /// Where it was looked for.
+        what: String,
+    },
+    /// The simulator can't start.
+    #[error("source {source_id}: {source}")]
+    Simulator {
+        /// Which source.
+        source_id: u16,
+        /// What is wrong.
+        source: SimulatorError,
+    },
+    /// The live input can't be opened.
+    #[error("source {source_id}: {source}")]
+    Listening {
+        /// Which source.
+        source_id: u16,
+        /// What is wrong.
+        source: UdpError,
+    },
+    /// The live input can't go on.
+    #[error("source {source_id}: {source}")]
+    Receive {
+        /// Which source.
+        source_id: u16,
+        /// What is wrong.
+        source: ReceiveError,
+    },
+    /// A thread can't run on its core.
+    #[error("threads: {0}")]
+    Pin(#[from] PinError),
+    /// A file that was asked for can't be written.
+    #[error("can't write {}: {source}; check that its directory exists and is writable", .path.display())]
+    Write {
+        /// Which file.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The operating system refused something that always works.
+    #[error("can't {what}: {source}")]
+    System {
+        /// The step.
+        what: &'static str,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// A thread of this process panicked: a bug.
+    #[error("the {thread} thread panicked; this is a bug, please report it with the log")]
+    Panicked {
+        /// Which thread.
+        thread: &'static str,
+    },
+}
+
+impl PublisherError {
+    /// The exit code of the service: 2 for what the operator configured, 3 for what can't be
+    /// reached, 4 for the rest.
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_)
+            | Self::State { .. }
+            | Self::StateDamaged { .. }
+            | Self::StateLocked { .. }
+            | Self::FanOut { .. }
+            | Self::Memory { .. }
+            | Self::Ring { .. }
+            | Self::Capture { .. }
+            | Self::Unrecognised { .. }
+            | Self::Simulator { .. }
+            | Self::Listening { .. }
+            | Self::Pin(_)
+            | Self::Write { .. } => 2,
+            Self::Listen { .. } => 3,
+            Self::Send { .. }
+            | Self::Receive { .. }
+            | Self::Publish { .. }
+            | Self::System { .. }
+            | Self::Panicked { .. } => 4,
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! `tickcast-publisher`: the publisher as a service. Exit codes: 0 whole, 1 loss or a finding, 2
+//! usage or config, 3 unreachable, 4 internal.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use clap::{Parser, ValueEnum};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use tickcast_publisher::Publisher;
+use tickcast_publisher::config::Config;
+use tickcast_publisher::error::PublisherError;
+use tickcast_publisher::plan::Plan;
+use tracing_subscriber::EnvFilter;
+
+/// Publishes market data by multicast, and repairs what subscribers missed.
+#[derive(Parser)]
+#[command(version)]
+struct Cli {
+    /// The config, JSON (configs/publisher.schema.json says what can stand in it).
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Say what the config means and what is doubtful about it, and do nothing.
+    #[arg(long, conflicts_with = "print_effective")]
+    check: bool,
+    /// Print the config with all defaults filled in, and do nothing.
+    #[arg(long)]
+    print_effective: bool,
+    /// Write what the run came to into this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// Write the addresses that are listened at into this file, as JSON, once they are.
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+    /// How log lines look; RUST_LOG says which there are.
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    start_log(cli.log_format);
+    exit_on_panic();
+    match run(&cli) {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::from(error.exit_code())
+        }
+    }
+}
+
+fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
+    let plan = Plan::new(Config::read(&cli.config)?)?;
+    if cli.check {
+        print(&plan.to_string())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    if cli.print_effective {
+        print(&format!("{:#}\n", plan.config.to_json()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    for warning in &plan.warnings {
+        tracing::warn!("{warning}");
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGTERM, SIGINT] {
+        // The second one ends the process at once; the first only sets the flag.
+        signal_hook::flag::register_conditional_shutdown(signal, 1, stop.clone())
+            .and_then(|_| signal_hook::flag::register(signal, stop.clone()))
+            .map_err(|source| PublisherError::System {
+                what: "take signals",
+                source,
+            })?;
+    }
+    let publisher = Publisher::open(plan, stop)?;
+    let control = publisher.control_address();
+    let admin = publisher.admin_address();
+    tracing::info!(
+        publisher = publisher.shared().name,
+        epoch = publisher.shared().epoch.0,
+        %control,
+        admin = admin.map(tracing::field::display),
+        "listening"
+    );
+    if let Some(path) = &cli.ready_file {
+        let inputs: Vec<_> = (publisher.listen_addresses().into_iter())
+            .map(|(source, listen)| json!({ "source": source, "listen": listen }))
+            .collect();
+        let ready = json!({ "control": control, "admin": admin, "inputs": inputs });
+        write_whole(path, &ready)?;
+    }
+    let summary = publisher.run()?;
+    if let Some(path) = &cli.summary {
+        write_whole(path, summary.json())?;
+    }
+    tracing::info!(
+        records = summary.published_records(),
+        loss = summary.has_loss(),
+        "done"
+    );
+    Ok(if summary.has_loss() {
+        ExitCode::from(1)
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn start_log(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr);
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}
+
+/// A panic in any thread ends the process: a publisher that lost a thread would look alive.
+fn exit_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::exit(4);
+    }));
+}
+
+fn print(text: &str) -> Result<(), PublisherError> {
+    let written = io::stdout().write_all(text.as_bytes());
+    written.map_err(|source| PublisherError::System {
+        what: "write to standard output",
+        source,
+    })
+}
+
+/// Written beside and renamed: whoever waits for the file finds it whole.
+fn write_whole(path: &Path, json: &serde_json::Value) -> Result<(), PublisherError> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    let beside = PathBuf::from(beside);
+    let written = std::fs::write(&beside, format!("{json:#}\n"))
+        .and_then(|()| std::fs::rename(&beside, path));
+    written.map_err(|source| PublisherError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}

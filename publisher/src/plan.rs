@@ -1,0 +1,477 @@
+//! What a config means: interfaces resolved, geometries checked, symbols mapped, and everything
+//! that must go together compared, so that a publisher that starts does not fail for its config.
+
+use std::fmt;
+use std::net::SocketAddrV4;
+use std::str::FromStr;
+
+use jiff::civil::Date;
+use tickcast_feeds::itch::TradeDate;
+use tickcast_reliability::control::{FanOutOffer, NAME_LEN_MAX, UdpLine};
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::ring_layout::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
+use tickcast_reliability::units::{ChannelId, ConfigHash};
+use tickcast_reliability::wire::WIRE_VERSION;
+use tickcast_transport::udp::{Interface, ResolvedInterface, UdpFanOutConfig, UdpSendLine};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::channels::{CHANNELS_MAX, SymbolRule, SymbolRules};
+use crate::config::{ChannelConfig, Config, InputConfig, InputFormat, Pace, ThreadMode};
+use crate::error::ConfigError;
+
+/// A config that was found to make sense.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What was typed, with all defaults.
+    pub config: Config,
+    /// The channels, in the order of the config.
+    pub channels: Vec<ChannelPlan>,
+    /// Which channel takes which symbols.
+    pub rules: SymbolRules,
+    /// What works, but hardly as it was meant.
+    pub warnings: Vec<String>,
+}
+
+/// One channel.
+#[derive(Clone, Debug)]
+pub struct ChannelPlan {
+    /// Its number.
+    pub id: ChannelId,
+    /// Its name.
+    pub name: String,
+    /// Its ring.
+    pub geometry: Geometry,
+    /// Seconds that the ring holds at the peak rate.
+    pub holds_s: f64,
+    /// Hash of what two processes must agree on.
+    pub config_hash: ConfigHash,
+    /// Its ways out.
+    pub fan_outs: Vec<FanOutPlan>,
+    /// See the config.
+    pub fan_out_margin_slots: u64,
+}
+
+/// One way out of a ring.
+#[derive(Clone, Debug)]
+pub struct FanOutPlan {
+    /// What the transport opens.
+    pub udp: UdpFanOutConfig,
+    /// Where each line leaves this host.
+    pub interfaces: Vec<ResolvedInterface>,
+}
+
+impl FanOutPlan {
+    /// What a WELCOME says of it.
+    #[must_use]
+    pub fn offer(&self) -> FanOutOffer {
+        let lines = self.udp.lines.iter().zip(&self.interfaces);
+        FanOutOffer::Udp {
+            lines: lines
+                .map(|(line, interface)| UdpLine {
+                    group: line.group,
+                    sender: interface.address,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl Plan {
+    /// Checks a config and resolves what it names. Opens nothing.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the JSON path, the value, and what would be right.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        check_name("name", &config.name)?;
+        let mut warnings = Vec::new();
+        let channels = channels(&config, &mut warnings)?;
+        let rules = rules(&config, &mut warnings)?;
+        inputs(&config, &mut warnings)?;
+        timers(&config, &mut warnings)?;
+        if !(2..=1 << 20).contains(&config.threads.hop_batches) {
+            let remedy = "it must be from 2 to 1048576";
+            return Err(ConfigError::value(
+                "threads.hop_batches",
+                config.threads.hop_batches,
+                remedy,
+            ));
+        }
+        if config.admin == Some(config.control) && config.control.port() != 0 {
+            let remedy = "control and admin need a port each";
+            return Err(ConfigError::value("admin", config.control, remedy));
+        }
+        Ok(Self {
+            config,
+            channels,
+            rules,
+            warnings,
+        })
+    }
+}
+
+fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {
+    let is_good = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if (1..=NAME_LEN_MAX).contains(&name.len())
+        && name.bytes().all(is_good)
+        && !name.starts_with('.')
+    {
+        return Ok(());
+    }
+    let remedy = "a name is 1 to 64 letters, digits, '-', '_' or '.', and does not begin with '.'";
+    Err(ConfigError::value(at, format_args!("{name:?}"), remedy))
+}
+
+fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPlan>, ConfigError> {
+    if !(1..=CHANNELS_MAX).contains(&config.channels.len()) {
+        let count = format!("{} channels", config.channels.len());
+        let remedy = "a publisher has from 1 to 64";
+        return Err(ConfigError::value("channels", count, remedy));
+    }
+    let mut groups: Vec<(SocketAddrV4, String)> = Vec::new();
+    let mut plans: Vec<ChannelPlan> = Vec::new();
+    for (index, channel) in config.channels.iter().enumerate() {
+        let at = format!("channels[{index}]");
+        check_name(&format!("{at}.name"), &channel.name)?;
+        if plans.iter().any(|other| other.id == channel.id) {
+            let remedy = "another channel has this id; give each its own";
+            return Err(ConfigError::value(format!("{at}.id"), channel.id, remedy));
+        }
+        if plans.iter().any(|other| other.name == channel.name) {
+            let remedy = "another channel has this name; give each its own";
+            return Err(ConfigError::value(
+                format!("{at}.name"),
+                &channel.name,
+                remedy,
+            ));
+        }
+        plans.push(channel_plan(config, channel, &at, &mut groups, warnings)?);
+    }
+    Ok(plans)
+}
+
+fn channel_plan(
+    config: &Config,
+    channel: &ChannelConfig,
+    at: &str,
+    groups: &mut Vec<(SocketAddrV4, String)>,
+    warnings: &mut Vec<String>,
+) -> Result<ChannelPlan, ConfigError> {
+    let geometry = Geometry::new(channel.slot_len, channel.slots).map_err(|error| {
+        ConfigError::value(at, format_args!("the ring of {}", channel.name), error)
+    })?;
+    if channel.peak_datagrams_per_s == 0 {
+        let remedy = "it must be at least 1";
+        return Err(ConfigError::value(
+            format!("{at}.peak_datagrams_per_s"),
+            0,
+            remedy,
+        ));
+    }
+    let margin = channel.fan_out_margin_slots;
+    if margin != 0 && !(2..=channel.slots - 2).contains(&margin) {
+        let remedy = "it must be 0 (an eighth of the ring), or from 2 to all slots but 2";
+        return Err(ConfigError::value(
+            format!("{at}.fan_out_margin_slots"),
+            margin,
+            remedy,
+        ));
+    }
+    let holds_s = channel.slots as f64 / channel.peak_datagrams_per_s as f64;
+    let needed_s = (config.subscribers.gap_deadline_us as f64 * 4e-6).max(1.0);
+    if holds_s < needed_s {
+        let slots = (needed_s * channel.peak_datagrams_per_s as f64).ceil() as u64;
+        warnings.push(format!(
+            "channel {}: its ring holds {holds_s:.2} s at {} datagrams/s, less than {needed_s:.2} s \
+             (4 x gap deadline, at least 1 s): set slots to {} or more",
+            channel.name,
+            channel.peak_datagrams_per_s,
+            slots.next_power_of_two()
+        ));
+    }
+    if !(1..=FAN_OUTS_MAX).contains(&channel.fan_out.len()) {
+        let count = format!("{} fan-outs", channel.fan_out.len());
+        let remedy = format!("a channel has from 1 to {FAN_OUTS_MAX}");
+        return Err(ConfigError::value(format!("{at}.fan_out"), count, remedy));
+    }
+    let mut fan_outs = Vec::new();
+    for (index, fan_out) in channel.fan_out.iter().enumerate() {
+        let at = format!("{at}.fan_out[{index}]");
+        if !(1..=LineId::MAX).contains(&fan_out.lines.len()) {
+            let count = format!("{} lines", fan_out.lines.len());
+            let remedy = "a fan-out has one line or two";
+            return Err(ConfigError::value(format!("{at}.lines"), count, remedy));
+        }
+        let (mut lines, mut interfaces) = (Vec::new(), Vec::new());
+        for (index, line) in fan_out.lines.iter().enumerate() {
+            let at = format!("{at}.lines[{index}]");
+            let group = line.group;
+            if !group.ip().is_multicast() || group.port() == 0 {
+                let remedy = "it is no multicast group; choose one within 239.0.0.0/8, with a port";
+                return Err(ConfigError::value(format!("{at}.group"), group, remedy));
+            }
+            if let Some((_, other)) = groups.iter().find(|(known, _)| *known == group) {
+                let remedy = format!("{other} has this group and port too; give each its own");
+                return Err(ConfigError::value(format!("{at}.group"), group, remedy));
+            }
+            groups.push((group, at.clone()));
+            let interface = line.interface.clone().unwrap_or(config.interface.clone());
+            interfaces.push(resolve(&interface, &format!("{at}.interface"))?);
+            lines.push(UdpSendLine { group, interface });
+        }
+        for (line, interface) in lines.iter().zip(&interfaces) {
+            let packet = channel.slot_len as usize + 28;
+            if interface.mtu.is_some_and(|mtu| packet > mtu) {
+                warnings.push(format!(
+                    "channel {}: datagrams of {} bytes exceed the MTU of {} on the way to {}; they \
+                     will be sent in fragments, make slot_len smaller",
+                    channel.name,
+                    channel.slot_len,
+                    interface.mtu.unwrap_or_default(),
+                    line.group
+                ));
+            }
+        }
+        fan_outs.push(FanOutPlan {
+            udp: UdpFanOutConfig {
+                lines,
+                ttl: config.ttl,
+                send_buffer_bytes: fan_out.send_buffer_bytes,
+                datagram_len_max: channel.slot_len as usize,
+            },
+            interfaces,
+        });
+    }
+    let agreed = serde_json::json!({
+        "wire_version": WIRE_VERSION, "id": channel.id, "name": channel.name,
+        "slot_len": channel.slot_len, "slots": channel.slots, "symbols": channel.symbols,
+    });
+    Ok(ChannelPlan {
+        id: channel.id,
+        name: channel.name.clone(),
+        geometry,
+        holds_s,
+        config_hash: ConfigHash(xxh3_64(agreed.to_string().as_bytes())),
+        fan_outs,
+        fan_out_margin_slots: margin,
+    })
+}
+
+fn resolve(interface: &Interface, at: &str) -> Result<ResolvedInterface, ConfigError> {
+    let resolved = interface.resolve();
+    resolved.map_err(|error| ConfigError::value(at, interface, error))
+}
+
+fn rules(config: &Config, warnings: &mut Vec<String>) -> Result<SymbolRules, ConfigError> {
+    let mut all = Vec::new();
+    for (index, channel) in config.channels.iter().enumerate() {
+        let at = format!("channels[{index}].symbols");
+        if channel.symbols.is_empty() {
+            let remedy = "name at least one symbol, or [\"*\"] for all that no other channel takes";
+            return Err(ConfigError::value(at, "[]", remedy));
+        }
+        let mut rules = Vec::new();
+        for (index, text) in channel.symbols.iter().enumerate() {
+            let rule = SymbolRule::parse(text).map_err(|remedy| {
+                ConfigError::value(format!("{at}[{index}]"), format_args!("{text:?}"), remedy)
+            })?;
+            rules.push(rule);
+        }
+        all.push(rules);
+    }
+    let rules = SymbolRules::new(all);
+    if rules.rest().is_empty() {
+        warnings.push(
+            "no channel has the symbols [\"*\"]: messages of instruments that no channel names are \
+             not published, and counted"
+                .into(),
+        );
+    }
+    Ok(rules)
+}
+
+fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
+    if !(1..=CHECKPOINTS_MAX).contains(&config.inputs.len()) {
+        let count = format!("{} inputs", config.inputs.len());
+        let remedy = format!("a publisher has from 1 to {CHECKPOINTS_MAX}");
+        return Err(ConfigError::value("inputs", count, remedy));
+    }
+    let mut itch = 0;
+    for (index, input) in config.inputs.iter().enumerate() {
+        let at = format!("inputs[{index}]");
+        let source = input.source();
+        if config.inputs[..index].iter().any(|i| i.source() == source) {
+            let remedy = "another input has this source number; give each its own";
+            return Err(ConfigError::value(format!("{at}.source"), source, remedy));
+        }
+        let (pace, date) = match input {
+            InputConfig::Capture(input) => {
+                itch += usize::from(input.format != InputFormat::IexTp);
+                if input.records_max == Some(0) {
+                    return Err(no_records(&at));
+                }
+                if !input.file.is_file() {
+                    let file = input.file.display();
+                    warnings.push(format!("{at}.file: there is no file {file} here"));
+                }
+                (Some(input.pace), input.trade_date.as_deref())
+            }
+            InputConfig::Simulator(input) => {
+                itch += 1;
+                let checked = input.market.check();
+                checked.map_err(|error| ConfigError::value(&at, "the market", error))?;
+                if input.records_max == Some(0) {
+                    return Err(no_records(&at));
+                }
+                (Some(input.pace), Some(&*input.trade_date))
+            }
+            InputConfig::Udp(input) => {
+                itch += usize::from(input.format != InputFormat::IexTp);
+                if input.format == InputFormat::BinaryFile {
+                    let remedy = "packets are never a file; use auto, iex-tp or moldudp64-itch50";
+                    let at = format!("{at}.format");
+                    return Err(ConfigError::value(at, "binary-file", remedy));
+                }
+                if input.listen.ip().is_multicast() && input.listen.port() == 0 {
+                    let remedy = "a group needs a port";
+                    let at = format!("{at}.listen");
+                    return Err(ConfigError::value(at, input.listen, remedy));
+                }
+                let interface = input.interface.as_ref().unwrap_or(&config.interface);
+                resolve(interface, &format!("{at}.interface"))?;
+                (None, input.trade_date.as_deref())
+            }
+        };
+        let wrong = match pace {
+            Some(Pace::Times(times)) => !(times.is_finite() && times > 0.0 && times <= 1e6),
+            Some(Pace::MessagesPerS(n)) => n == 0,
+            _ => false,
+        };
+        if wrong {
+            let (at, value) = (format!("{at}.pace"), format!("{pace:?}"));
+            let remedy = "use \"max\", {\"times\": above 0} or {\"messages_per_s\": at least 1}";
+            return Err(ConfigError::value(at, value, remedy));
+        }
+        trade_date(date, &at)?;
+    }
+    if itch > 1 {
+        warnings.push(
+            "several inputs may be ITCH, whose instrument ids all begin at 1: tell them apart by \
+             source, or run a publisher for each"
+                .into(),
+        );
+    }
+    if config.threads.mode == ThreadMode::Inline && config.threads.feed_core.is_some() {
+        warnings.push("threads.feed_core has no effect in inline mode: set publish_core".into());
+    }
+    Ok(())
+}
+
+fn no_records(at: &str) -> ConfigError {
+    let remedy = "it must be at least 1, or null for all";
+    ConfigError::value(format!("{at}.records_max"), 0, remedy)
+}
+
+/// The day of ITCH's midnight.
+pub(crate) fn trade_date(date: Option<&str>, at: &str) -> Result<TradeDate, ConfigError> {
+    let Some(text) = date else {
+        return Ok(TradeDate::Received);
+    };
+    let date = Date::from_str(text).map_err(|_| {
+        let remedy = "it must be a day, as 2019-01-30";
+        ConfigError::value(format!("{at}.trade_date"), format_args!("{text:?}"), remedy)
+    })?;
+    Ok(TradeDate::Fixed(date))
+}
+
+fn timers(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
+    let heartbeat = config.heartbeat;
+    (heartbeat.check()).map_err(|e| ConfigError::value("heartbeat", "the intervals", e))?;
+    (config.repair.check()).map_err(|e| ConfigError::value("repair", "the budget", e))?;
+    (config.repair)
+        .check_against_retry(config.subscribers.nack_retry_us)
+        .map_err(|e| ConfigError::value("subscribers.nack_retry_us", "the retry", e))?;
+    if let Some(link) = config.link_bytes_per_s
+        && let Err(error) = config.repair.check_against_link(link)
+    {
+        warnings.push(format!("link_bytes_per_s: {error}"));
+    }
+    if config.linger_ms > 3_600_000 {
+        let remedy = "it must be at most 3600000 (an hour)";
+        return Err(ConfigError::value("linger_ms", config.linger_ms, remedy));
+    }
+    Ok(())
+}
+
+impl fmt::Display for Plan {
+    /// What `--check` prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = &self.config;
+        writeln!(
+            f,
+            "publisher {}: control at {}",
+            config.name, config.control
+        )?;
+        match config.admin {
+            Some(admin) => writeln!(f, "metrics at http://{admin}/metrics")?,
+            None => writeln!(f, "metrics: nowhere (admin is null)")?,
+        }
+        for (plan, channel) in self.channels.iter().zip(&config.channels) {
+            writeln!(
+                f,
+                "channel {} ({}): symbols {}; ring of {} slots of {} bytes ({:.1} MiB) holds {:.2} s at {} datagrams/s",
+                plan.id,
+                plan.name,
+                channel.symbols.join(" "),
+                channel.slots,
+                channel.slot_len,
+                plan.geometry.bytes() as f64 / f64::from(1 << 20),
+                plan.holds_s,
+                channel.peak_datagrams_per_s
+            )?;
+            for fan_out in &plan.fan_outs {
+                for (i, (line, interface)) in fan_out
+                    .udp
+                    .lines
+                    .iter()
+                    .zip(&fan_out.interfaces)
+                    .enumerate()
+                {
+                    writeln!(
+                        f,
+                        "  udp line {}: {} from {} ({}), ttl {}",
+                        LineId(i as u8),
+                        line.group,
+                        interface.address,
+                        interface.name,
+                        fan_out.udp.ttl
+                    )?;
+                }
+            }
+        }
+        for input in &config.inputs {
+            match input {
+                InputConfig::Capture(i) => {
+                    writeln!(
+                        f,
+                        "source {}: capture {}, pace {:?}",
+                        i.source,
+                        i.file.display(),
+                        i.pace
+                    )?;
+                }
+                InputConfig::Simulator(i) => {
+                    writeln!(
+                        f,
+                        "source {}: simulator, seed {}, {} symbols, pace {:?}",
+                        i.source, i.seed, i.market.symbols, i.pace
+                    )?;
+                }
+                InputConfig::Udp(i) => writeln!(f, "source {}: udp {}", i.source, i.listen)?,
+            }
+        }
+        for warning in &self.warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
+        Ok(())
+    }
+}

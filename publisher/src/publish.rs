@@ -1,0 +1,406 @@
+//! One channel's way out: what is published is sealed into its ring and goes out on every fan-out;
+//! none of them can hold the feed up.
+//!
+//! [`ChannelWriter`] drives the sans-I/O core of a channel; [`Router`] and the rules of the
+//! service (which message to which channel, what is told of a source) stand above it in
+//! [`Publishing`].
+//!
+//! [`Router`]: crate::channels::Router
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tickcast_feeds::source::Incident;
+use tickcast_reliability::publisher_core::{
+    PublisherConfig, PublisherCore, PublisherEvent, Transmit,
+};
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::ring::RingWriter;
+use tickcast_reliability::sequencer::PublishError;
+use tickcast_reliability::units::{FanOutId, Nanos, Now, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
+use tickcast_transport::FanOut;
+
+use crate::channels::{ChannelSet, Router};
+use crate::digest::Digest;
+use crate::error::PublisherError;
+use crate::hop::{Item, Overflow};
+use crate::shared::{ChannelShared, Shared, SourceShared};
+
+/// Between looks at what the transports counted.
+const STATS_NS: u64 = 100_000_000;
+
+/// The one that publishes on a channel.
+pub struct ChannelWriter {
+    core: PublisherCore,
+    fan_outs: Vec<Box<dyn FanOut>>,
+    digest: Option<Digest>,
+    shared: Arc<ChannelShared>,
+    stats_at: Nanos,
+}
+
+impl ChannelWriter {
+    /// Publishes on `ring`, which has as many fan-outs as are given.
+    #[must_use]
+    pub fn new(
+        config: PublisherConfig,
+        ring: RingWriter,
+        fan_outs: Vec<Box<dyn FanOut>>,
+        digest: bool,
+        shared: Arc<ChannelShared>,
+        now: Nanos,
+    ) -> Self {
+        Self {
+            core: PublisherCore::new(config, ring, shared.sender.clone(), now),
+            fan_outs,
+            digest: digest.then(Digest::default),
+            shared,
+            stats_at: now,
+        }
+    }
+
+    /// Publishes one message of a source. It goes out with the next [`flush`](Self::flush), or
+    /// when its datagram is full, with the next [`drive`](Self::drive). One that is too large for
+    /// a datagram is counted and told in the stream as lost.
+    ///
+    /// # Errors
+    /// [`PublisherError::Publish`]: the session was ended, or its sequences are used up.
+    #[inline]
+    pub fn publish(
+        &mut self,
+        message: &RecordBatch,
+        source: SourceId,
+        position: SourcePosition,
+        now: Now,
+    ) -> Result<(), PublisherError> {
+        match self.core.publish(message, source, position, now) {
+            Ok(()) => {
+                if let Some(digest) = &mut self.digest {
+                    digest.add(message);
+                }
+                Ok(())
+            }
+            Err(PublishError::TooLarge { .. }) => Ok(()),
+            Err(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Seals what was published: nothing more is waiting.
+    #[inline]
+    pub fn flush(&mut self, now: Now) {
+        self.core.flush(now, true);
+    }
+
+    /// Tells of something in the stream, in order with what was published.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish).
+    pub fn event(&mut self, event: &StreamEvent, now: Now) -> Result<Sequence, PublisherError> {
+        self.core
+            .event(event, now)
+            .map_err(|error| self.failed(error))
+    }
+
+    /// Ends the session: seals END.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish).
+    pub fn end(&mut self, now: Now) -> Result<Sequence, PublisherError> {
+        if let Some(digest) = &self.digest {
+            self.shared.set_digest(digest.to_hex());
+        }
+        self.core.end(now).map_err(|error| self.failed(error))
+    }
+
+    /// No heartbeats from here on.
+    pub fn stop(&mut self, now: Nanos) {
+        self.core.stop();
+        self.show_stats(now);
+    }
+
+    /// The last sequence sealed.
+    #[must_use]
+    pub const fn sealed(&self) -> Sequence {
+        self.core.sealed()
+    }
+
+    /// Sends what is sealed and what is due, as far as the transports take it, and never waits.
+    /// Whether anything was sent. Call it after every batch of messages and when idle.
+    ///
+    /// # Errors
+    /// [`PublisherError::Send`] when a fan-out is of no more use.
+    pub fn drive(&mut self, now: Now) -> Result<bool, PublisherError> {
+        let advised = (&self.shared.subscribers, &self.shared.hold_off_us);
+        self.core
+            .set_group(advised.0.load(Relaxed), advised.1.load(Relaxed));
+        self.core.handle_timeout(now);
+        self.reset_fan_outs();
+        let mut worked = false;
+        for index in 0..self.fan_outs.len() {
+            worked |= self.transmit(index)?;
+        }
+        if now.monotonic >= self.stats_at {
+            self.show_stats(now.monotonic);
+        }
+        Ok(worked)
+    }
+
+    fn transmit(&mut self, index: usize) -> Result<bool, PublisherError> {
+        let id = FanOutId(index as u8);
+        let failed = |source| PublisherError::Send {
+            channel: self.shared.plan.name.clone(),
+            source,
+        };
+        let fan_out = &mut self.fan_outs[index];
+        let mut worked = false;
+        while let Some(transmit) = self.core.poll_transmit(id) {
+            match transmit {
+                Transmit::Slots(range) => {
+                    let posted = fan_out.post(self.core.ring(), range).map_err(failed)?;
+                    if let Some(last) = posted.last {
+                        self.core.handle_posted(id, last);
+                        worked = true;
+                    }
+                    if posted.last != Some(range.last) {
+                        break;
+                    }
+                }
+                Transmit::Heartbeat(bytes) => {
+                    // One that found no room was counted; the next one is not far.
+                    fan_out.send_copy(&bytes).map_err(failed)?;
+                }
+            }
+        }
+        if let Some(completed) = fan_out.completed() {
+            self.core.handle_completed(id, completed);
+        }
+        Ok(worked)
+    }
+
+    /// Flushes the transports of fan-outs that the core tore down.
+    fn reset_fan_outs(&mut self) {
+        while let Some(event) = self.core.poll() {
+            let channel = &self.shared.plan.name;
+            match event {
+                PublisherEvent::FanOutReset { fan_out, skipped } => {
+                    if let Some(transport) = self.fan_outs.get_mut(usize::from(fan_out.0)) {
+                        transport.reset();
+                    }
+                    let skipped = skipped.map_or(0, |range| range.len());
+                    tracing::warn!(
+                        channel,
+                        fan_out = fan_out.0,
+                        skipped,
+                        "a fan-out held the ring and was torn down; its receivers will ask for repair"
+                    );
+                }
+                PublisherEvent::SourceLost { source, position } => {
+                    tracing::error!(
+                        channel,
+                        source = source.0,
+                        %position,
+                        "a message does not fit a datagram and was told in the stream as lost; use a larger slot_len"
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn show_stats(&mut self, now: Nanos) {
+        self.stats_at = now.after(Nanos(STATS_NS));
+        for (fan_out, lines) in self.fan_outs.iter().zip(&self.shared.lines) {
+            for (stats, shown) in fan_out.stats().iter().zip(lines) {
+                shown.set(stats);
+            }
+        }
+    }
+
+    #[cold]
+    fn failed(&self, source: PublishError) -> PublisherError {
+        PublisherError::Publish {
+            channel: self.shared.plan.name.clone(),
+            source,
+        }
+    }
+}
+
+/// All channels, and the routes of every source to them.
+pub struct Publishing {
+    writers: Vec<ChannelWriter>,
+    sources: Vec<(Arc<SourceShared>, Router)>,
+    shared: Arc<Shared>,
+    /// The first thing that went wrong where no error could be returned.
+    failure: Option<PublisherError>,
+}
+
+impl Publishing {
+    /// Publishes on `writers`, in the order of the config, what the sources tell.
+    #[must_use]
+    pub const fn new(
+        writers: Vec<ChannelWriter>,
+        sources: Vec<(Arc<SourceShared>, Router)>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        Self {
+            writers,
+            sources,
+            shared,
+            failure: None,
+        }
+    }
+
+    /// Publishes what a source told; sources are counted as in the config.
+    #[inline]
+    pub fn take(&mut self, source: usize, item: &Item<'_>, now: Now) {
+        match item {
+            Item::Message(position, records) => self.message(source, *position, records, now),
+            Item::Incident(incident) => self.incident(source, *incident, now),
+            Item::Overflow(overflow) => self.overflow(source, overflow, now),
+        }
+    }
+
+    #[inline]
+    fn message(&mut self, index: usize, at: SourcePosition, records: &RecordBatch, now: Now) {
+        let (source, router) = &mut self.sources[index];
+        let shared = &self.shared;
+        let channels = router.route(records, |announced| {
+            for channel in announced.channels.iter() {
+                shared.channels[channel]
+                    .directory()
+                    .put(announced.instrument.clone());
+            }
+        });
+        if channels.is_empty() {
+            return source.counters.source_unrouted_messages.increment();
+        }
+        let source = source.source;
+        for channel in channels.iter() {
+            if let Err(error) = self.writers[channel].publish(records, source, at, now) {
+                self.failure.get_or_insert(error);
+            }
+        }
+    }
+
+    fn incident(&mut self, index: usize, incident: Incident, now: Now) {
+        let source = self.sources[index].0.source.0;
+        match incident {
+            Incident::Gap { from, missing } => {
+                tracing::warn!(source, %from, missing, "the source has a gap");
+                let all = ChannelSet::first(self.writers.len());
+                self.lost(index, all, SourceLossReason::Gap, from, missing, &[], now);
+            }
+            Incident::SequenceReset { next } => {
+                tracing::info!(source, %next, "the source counts from the start again");
+            }
+            Incident::SessionChange { next } => {
+                tracing::info!(source, %next, "the source opened another session");
+            }
+            Incident::EndOfSession => tracing::info!(source, "the source ended its session"),
+            _ => {}
+        }
+    }
+
+    fn overflow(&mut self, index: usize, overflow: &Overflow, now: Now) {
+        let (source, router) = &self.sources[index];
+        let channels = router.of_all(&overflow.instruments);
+        tracing::warn!(
+            source = source.source.0,
+            from = %overflow.from,
+            messages = overflow.messages,
+            "the publish thread could not keep up: messages were lost before it; use faster cores or more hop_batches"
+        );
+        let reason = SourceLossReason::Overflow;
+        let (from, messages) = (overflow.from, overflow.messages);
+        self.lost(
+            index,
+            channels,
+            reason,
+            from,
+            messages,
+            &overflow.instruments,
+            now,
+        );
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one event")]
+    fn lost(
+        &mut self,
+        index: usize,
+        channels: ChannelSet,
+        reason: SourceLossReason,
+        from: SourcePosition,
+        messages: u64,
+        instruments: &[u32],
+        now: Now,
+    ) {
+        let event = StreamEvent::SourceLost {
+            source: self.sources[index].0.source,
+            reason,
+            from,
+            messages,
+            instruments: instruments.to_vec(),
+        };
+        for channel in channels.iter() {
+            if let Err(error) = self.writers[channel].event(&event, now) {
+                self.failure.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Nothing more is waiting: seals what is open.
+    #[inline]
+    pub fn flush(&mut self, now: Now) {
+        for writer in &mut self.writers {
+            writer.flush(now);
+        }
+    }
+
+    /// Sends what is sealed and due on all channels. Whether anything was sent.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since the last time.
+    pub fn drive(&mut self, now: Now) -> Result<bool, PublisherError> {
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        let mut worked = false;
+        for writer in &mut self.writers {
+            worked |= writer.drive(now)?;
+        }
+        Ok(worked)
+    }
+
+    /// Tells on every channel.
+    ///
+    /// # Errors
+    /// As [`ChannelWriter::event`].
+    pub fn event(
+        &mut self,
+        event: impl Fn(usize) -> StreamEvent,
+        now: Now,
+    ) -> Result<(), PublisherError> {
+        for (index, writer) in self.writers.iter_mut().enumerate() {
+            writer.event(&event(index), now)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the session on every channel.
+    ///
+    /// # Errors
+    /// As [`ChannelWriter::end`].
+    pub fn end(&mut self, now: Now) -> Result<(), PublisherError> {
+        for writer in &mut self.writers {
+            writer.end(now)?;
+        }
+        Ok(())
+    }
+
+    /// Stops the heartbeats of every channel.
+    pub fn stop(&mut self, now: Nanos) {
+        for writer in &mut self.writers {
+            writer.stop(now);
+        }
+    }
+}

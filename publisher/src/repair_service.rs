@@ -1,0 +1,384 @@
+//! The repair service: its own thread, so that joining, repair and replay never delay fresh data.
+//! It carries what the sans-I/O [`RepairCore`] says between the control connections and the
+//! multicast sockets, and tells the publish thread how large its group is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use tickcast_reliability::control::{Message, Progress};
+use tickcast_reliability::peers::PeerId;
+use tickcast_reliability::repair_config::RepairConfig;
+use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
+use tickcast_reliability::units::{ChannelId, Nanos, Now};
+use tickcast_transport::FanOut;
+use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::control::{
+    CloseReason, ControlServer, PeerId as Connection, ServerConfig, ServerEvent,
+};
+
+use crate::error::PublisherError;
+use crate::shared::{Shared, SubscriberStatus};
+
+/// How long a shutdown waits for peers to read their last message.
+const GOODBYE: Duration = Duration::from_millis(500);
+/// The longest sleep, so that flags of other threads are seen.
+const WAIT_MAX: Duration = Duration::from_millis(20);
+/// Subscribers that are remembered after they left.
+const LEFT_MAX: usize = 1024;
+
+/// The limits of the control server that goes with a repair config.
+#[must_use]
+pub fn server_config(repair: &RepairConfig) -> ServerConfig {
+    ServerConfig {
+        // The core turns further ones away, with a word; the server only if that fails.
+        connections_max: repair.peers_max.saturating_add(64),
+        // The core closes earlier; a WELCOME with a whole directory must fit on top.
+        backlog_bytes_max: repair.backlog_close_bytes.saturating_add(32 << 20),
+        join_timeout: Duration::from_micros(repair.join_timeout_us),
+        ..ServerConfig::default()
+    }
+}
+
+/// The repair service of a publisher.
+pub struct RepairService {
+    core: RepairCore,
+    server: ControlServer,
+    /// The sockets for multicast repairs, in the order of the channels.
+    multicast: Vec<Vec<Box<dyn FanOut>>>,
+    shared: Arc<Shared>,
+    clock: SystemClock,
+    peers: Peers,
+    directory_versions: Vec<u64>,
+    out: Vec<u8>,
+    stats_at: Nanos,
+}
+
+/// Who is connected, under the names of both sides.
+#[derive(Default)]
+struct Peers {
+    by_connection: BTreeMap<Connection, PeerId>,
+    connections: BTreeMap<PeerId, Connection>,
+    last: u64,
+}
+
+impl Peers {
+    fn add(&mut self, connection: Connection) -> PeerId {
+        self.last += 1;
+        let peer = PeerId(self.last);
+        self.by_connection.insert(connection, peer);
+        self.connections.insert(peer, connection);
+        peer
+    }
+
+    fn of(&self, connection: Connection) -> Option<PeerId> {
+        self.by_connection.get(&connection).copied()
+    }
+
+    fn remove(&mut self, connection: Connection) -> Option<PeerId> {
+        let peer = self.by_connection.remove(&connection)?;
+        self.connections.remove(&peer);
+        Some(peer)
+    }
+}
+
+impl RepairService {
+    /// Serves the channels of `shared` to whoever connects to `server`. `multicast` holds the
+    /// fan-outs for multicast repairs of each channel.
+    #[must_use]
+    pub fn new(
+        config: RepairConfig,
+        server: ControlServer,
+        multicast: Vec<Vec<Box<dyn FanOut>>>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let clock = SystemClock;
+        let now = now(clock);
+        let channels = shared.channels.iter().map(|channel| {
+            let info = ChannelInfo {
+                name: channel.plan.name.clone(),
+                fan_outs: channel.plan.fan_outs.iter().map(|f| f.offer()).collect(),
+                directory: Vec::new(),
+            };
+            (info, channel.ring.clone(), channel.repair.clone())
+        });
+        let seed = now.utc.0 ^ u64::from(std::process::id());
+        let service = shared.service.clone();
+        let name = shared.name.clone();
+        Self {
+            core: RepairCore::new(config, name, channels.collect(), service, seed, now),
+            server,
+            multicast,
+            clock,
+            peers: Peers::default(),
+            directory_versions: vec![0; shared.channels.len()],
+            shared,
+            out: Vec::with_capacity(64 << 10),
+            stats_at: now.monotonic,
+        }
+    }
+
+    /// Serves until the publisher shuts down, then says goodbye to all peers.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when polling fails; [`PublisherError::Send`] when a multicast
+    /// socket is of no more use.
+    pub fn run(mut self) -> Result<(), PublisherError> {
+        while !self.shared.is_shutting_down() {
+            self.round(WAIT_MAX)?;
+        }
+        self.core.shut_down();
+        let until = Instant::now() + GOODBYE;
+        while !self.peers.connections.is_empty() && Instant::now() < until {
+            self.round(Duration::from_millis(5))?;
+        }
+        Ok(())
+    }
+
+    fn round(&mut self, wait_max: Duration) -> Result<(), PublisherError> {
+        let now_before = self.clock.now();
+        let timer = self.core.poll_timeout().unwrap_or(Nanos::MAX);
+        let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
+        self.receive(wait)?;
+        let now = now(self.clock);
+        self.core.handle_timeout(now);
+        self.transmit(now)?;
+        self.events();
+        self.tell(now.monotonic);
+        Ok(())
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<(), PublisherError> {
+        let (core, peers, shared) = (&mut self.core, &mut self.peers, &self.shared);
+        let (clock, versions) = (self.clock, &mut self.directory_versions);
+        let polled = self.server.poll(Some(wait), |event| match event {
+            ServerEvent::Connected(connection, address) => {
+                tracing::debug!(%address, "a connection was accepted");
+                core.handle_connected(now(clock), peers.add(connection));
+            }
+            ServerEvent::Frame(connection, channel, message) => {
+                let Some(peer) = peers.of(connection) else {
+                    return;
+                };
+                match &message {
+                    // Now, so that whatever was sealed before WELCOME can be read with it.
+                    Message::Join(_) => refresh_directories(core, shared, versions),
+                    Message::Progress(progress) => note(shared, peer, channel, progress),
+                    _ => {}
+                }
+                core.handle_message(now(clock), peer, channel, message);
+            }
+            ServerEvent::Closed(connection, reason) => {
+                let Some(peer) = peers.remove(connection) else {
+                    return;
+                };
+                if let CloseReason::Protocol(error) = &reason {
+                    tracing::info!(peer = peer.0, %error, "a connection was closed");
+                    core.handle_protocol_error(peer, error.to_string());
+                }
+                core.handle_disconnected(peer);
+            }
+            // The core has the same timer.
+            _ => {}
+        });
+        polled.map_err(|source| PublisherError::System {
+            what: "poll the control connections",
+            source,
+        })
+    }
+
+    fn transmit(&mut self, now: Now) -> Result<(), PublisherError> {
+        loop {
+            self.out.clear();
+            let Some(destination) = self.core.poll_transmit(now, &mut self.out) else {
+                break;
+            };
+            match destination {
+                Destination::Peer(peer) => {
+                    let Some(connection) = self.peers.connections.get(&peer).copied() else {
+                        continue;
+                    };
+                    // What does not fit is more than the core lets pile up before it closes.
+                    let sent = self.server.send_frames(connection, &self.out);
+                    if sent.is_err() {
+                        self.server.close(connection, None);
+                    }
+                    let backlog = self.server.peer(connection).map_or(0, |p| p.backlog_bytes);
+                    self.core.handle_backlog(peer, backlog);
+                }
+                Destination::Multicast(channel) => self.multicast(channel)?,
+            }
+        }
+        self.server.flush();
+        for (connection, info) in self.server.peers() {
+            if let Some(peer) = self.peers.of(connection) {
+                self.core.handle_backlog(peer, info.backlog_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn multicast(&mut self, channel: ChannelId) -> Result<(), PublisherError> {
+        let mut all = self.shared.channels.iter().zip(&mut self.multicast);
+        let Some((shared, fan_outs)) = all.find(|(c, _)| c.plan.id == channel) else {
+            return Ok(());
+        };
+        for fan_out in fan_outs {
+            // One that found no room was counted; who misses it asks again.
+            fan_out
+                .send_copy(&self.out)
+                .map_err(|source| PublisherError::Send {
+                    channel: shared.plan.name.clone(),
+                    source,
+                })?;
+        }
+        Ok(())
+    }
+
+    fn events(&mut self) {
+        while let Some(event) = self.core.poll() {
+            match event {
+                RepairEvent::Joined {
+                    peer,
+                    name,
+                    channels,
+                } => {
+                    tracing::info!(subscriber = name, channels = channels.len(), "joined");
+                    self.joined(peer, &name, &channels);
+                }
+                RepairEvent::Left {
+                    peer,
+                    name,
+                    on_purpose,
+                } => {
+                    tracing::info!(subscriber = name, on_purpose, "left");
+                    let mut all = self.shared.subscribers();
+                    for status in all.iter_mut().filter(|s| s.peer == peer.0) {
+                        status.joined = false;
+                    }
+                    let gone = all.iter().filter(|s| !s.joined).count();
+                    if gone > LEFT_MAX
+                        && let Some(oldest) = all.iter().position(|s| !s.joined)
+                    {
+                        all.remove(oldest);
+                    }
+                }
+                RepairEvent::Close { peer, reason } => {
+                    if let Some(reason) = reason {
+                        tracing::info!(peer = peer.0, text = reason.text, "closing a connection");
+                    }
+                    if let Some(connection) = self.peers.connections.get(&peer) {
+                        self.server.close(*connection, None);
+                    }
+                }
+                RepairEvent::HigherEpochClaimed { channel, epoch, .. } => tracing::warn!(
+                    channel = channel.0,
+                    %epoch,
+                    "a JOIN claims an epoch higher than ours; counted, no effect"
+                ),
+                RepairEvent::SlowSubscriber {
+                    name,
+                    channel,
+                    behind,
+                    ..
+                } => tracing::warn!(
+                    subscriber = name,
+                    channel = channel.0,
+                    behind,
+                    "a subscriber is more than half a ring behind"
+                ),
+                _ => {}
+            }
+        }
+    }
+
+    fn joined(&self, peer: PeerId, name: &str, channels: &[ChannelId]) {
+        let mut all = self.shared.subscribers();
+        for channel in channels {
+            // One that comes again takes its old place.
+            all.retain(|s| s.joined || s.name != name || s.channel != *channel);
+            all.push(SubscriberStatus {
+                name: name.into(),
+                channel: *channel,
+                joined: true,
+                sequence: 0,
+                heard: 0,
+                lag: 0,
+                lost_records: 0,
+                follows: false,
+                peer: peer.0,
+            });
+        }
+    }
+
+    /// Tells the other threads what they have to know of the subscribers.
+    fn tell(&mut self, now: Nanos) {
+        for channel in &self.shared.channels {
+            let (subscribers, hold_off_us) = self.core.group(channel.plan.id);
+            channel.subscribers.store(subscribers, Relaxed);
+            channel.hold_off_us.store(hold_off_us, Relaxed);
+        }
+        if self.shared.is_ended() {
+            self.shared.set_all_reached_end(self.core.all_reached_end());
+        }
+        if now < self.stats_at {
+            return;
+        }
+        self.stats_at = now.after(Nanos::from_ms(10));
+        let joined = {
+            let all = self.shared.subscribers();
+            let mut peers: Vec<u64> = all.iter().filter(|s| s.joined).map(|s| s.peer).collect();
+            peers.sort_unstable();
+            peers.dedup();
+            peers.len()
+        };
+        self.shared.joined.store(joined as u32, Relaxed);
+        for (channel, fan_outs) in self.shared.channels.iter().zip(&self.multicast) {
+            for (fan_out, lines) in fan_outs.iter().zip(&channel.repair_lines) {
+                for (stats, shown) in fan_out.stats().iter().zip(lines) {
+                    shown.set(stats);
+                }
+            }
+        }
+    }
+}
+
+fn now(clock: SystemClock) -> Now {
+    Now {
+        monotonic: clock.now(),
+        utc: clock.utc(),
+    }
+}
+
+fn refresh_directories(core: &mut RepairCore, shared: &Shared, versions: &mut [u64]) {
+    for (channel, version) in shared.channels.iter().zip(versions) {
+        let directory = channel.directory();
+        if directory.version != *version {
+            *version = directory.version;
+            core.set_directory(channel.plan.id, directory.instruments().to_vec());
+        }
+    }
+}
+
+/// Keeps what a subscriber says of itself, for reports.
+fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) {
+    let Some(of) = shared.channels.iter().find(|c| c.plan.id == channel) else {
+        return;
+    };
+    let follows = progress.epoch == shared.epoch;
+    let sealed = of.ring.sealed();
+    let mut all = shared.subscribers();
+    let status = all
+        .iter_mut()
+        .find(|s| s.peer == peer.0 && s.channel == channel);
+    if let Some(status) = status {
+        status.follows = follows;
+        status.lost_records = progress.lost_records;
+        if follows {
+            status.sequence = progress.sequence.0;
+            status.heard = progress.heard.0;
+            status.lag = sealed.since(progress.sequence);
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! What the threads of a publisher share: counters that each has one writer, flags, and what few
+//! threads tell each other rarely. Nothing here is locked once per tick.
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use tickcast_feeds::source::MessageCounts;
+use tickcast_reliability::control::Instrument;
+use tickcast_reliability::counters::{RepairCounters, RepairServiceCounters, SenderCounters};
+use tickcast_reliability::ring::RingReader;
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SourceId};
+use tickcast_transport::SendStats;
+
+use crate::plan::ChannelPlan;
+
+tickcast_reliability::counters! {
+    /// What came of one source. Everything but the first four is an incident.
+    pub struct SourceCounters {
+        /// Packets taken in (UDP payloads, or messages of a file).
+        source_packets,
+        /// Bytes of those.
+        source_bytes,
+        /// Venue messages that became records.
+        source_messages,
+        /// Records of those.
+        source_records,
+        /// Gaps in the source's sequence; each is told in the stream.
+        source_gaps,
+        /// Messages missing in them.
+        source_missing_messages,
+        /// Times that the venue started counting again.
+        source_resets,
+        /// Times that the venue opened another session.
+        source_session_changes,
+        /// Times that the venue ended a session.
+        source_session_ends,
+        /// Messages that had been seen before (the other line, a resend).
+        source_duplicates,
+        /// Packets or messages that could not be read.
+        source_malformed,
+        /// Well-formed messages of types that are not known.
+        source_unknown_messages,
+        /// Messages about orders that are not known.
+        source_unknown_orders,
+        /// Quantities that did not fit and were saturated.
+        source_saturated,
+        /// Files that ended in the middle of a record.
+        source_truncated,
+        /// Captured frames passed over: no UDP, fragments, damaged, of a link that is not read.
+        source_skipped_frames,
+        /// Captured datagrams of which only the beginning was kept.
+        source_snapped,
+        /// Packets passed over before the feed's format was recognised.
+        source_unrecognised_packets,
+        /// Messages lost because the hop to the publish thread was full; told in the stream.
+        source_overflow_messages,
+        /// Messages of instruments that no channel carries.
+        source_unrouted_messages,
+        /// Packets that the kernel dropped for want of receive buffer.
+        source_kernel_dropped,
+        /// Packets longer than the receive buffers.
+        source_oversize,
+        /// Packets from addresses that the config does not name.
+        source_strangers,
+        /// Errors that ended the source early.
+        source_errors,
+        /// Whether the source has ended (a gauge).
+        source_ended,
+    }
+}
+
+tickcast_reliability::counters! {
+    /// What one line of one fan-out has done.
+    pub struct LineCounters {
+        /// Datagrams handed to the network.
+        line_datagrams,
+        /// Their bytes.
+        line_bytes,
+        /// System calls that sent something.
+        line_batches,
+        /// Times that the send buffer was full.
+        line_stalls,
+        /// Datagrams that the network refused.
+        line_refused,
+        /// Heartbeats and multicast repairs that found no room.
+        line_copies_dropped,
+        /// Datagrams dropped when the fan-out was torn down.
+        line_flushed,
+        /// The last error number of the operating system, 0 for none (a gauge).
+        line_last_errno,
+    }
+}
+
+impl LineCounters {
+    /// Shows what a transport counted.
+    pub fn set(&self, stats: &SendStats) {
+        self.line_datagrams.set(stats.datagrams);
+        self.line_bytes.set(stats.bytes);
+        self.line_batches.set(stats.batches);
+        self.line_stalls.set(stats.stalls);
+        self.line_refused.set(stats.refused);
+        self.line_copies_dropped.set(stats.copies_dropped);
+        self.line_flushed.set(stats.flushed);
+        self.line_last_errno
+            .set(stats.last_errno.unsigned_abs().into());
+    }
+}
+
+/// A source as all threads see it.
+pub struct SourceShared {
+    /// Its number.
+    pub source: SourceId,
+    /// What came of it.
+    pub counters: SourceCounters,
+    types: [AtomicU64; 256],
+}
+
+impl SourceShared {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(source: SourceId) -> Self {
+        Self {
+            source,
+            counters: SourceCounters::default(),
+            types: [const { AtomicU64::new(0) }; 256],
+        }
+    }
+
+    /// Shows how many messages of each type a decoder has seen.
+    pub fn set_types(&self, counts: &MessageCounts) {
+        for (kind, count) in counts.iter() {
+            self.types[usize::from(kind)].store(count, Relaxed);
+        }
+    }
+
+    /// The message types seen, as they are shown to people, with how often.
+    #[must_use]
+    pub fn types(&self) -> Vec<(String, u64)> {
+        let all = (0..=u8::MAX).zip(&self.types);
+        let seen = all
+            .map(|(kind, n)| (kind, n.load(Relaxed)))
+            .filter(|(_, n)| *n > 0);
+        seen.map(|(kind, n)| (char::from(kind).escape_default().to_string(), n))
+            .collect()
+    }
+}
+
+/// The instruments of a channel.
+#[derive(Debug, Default)]
+pub struct Directory {
+    instruments: Vec<Instrument>,
+    places: HashMap<u32, usize>,
+    /// Goes up with every change.
+    pub version: u64,
+}
+
+impl Directory {
+    /// Adds an instrument, or gives one another symbol.
+    pub fn put(&mut self, instrument: Instrument) {
+        match self.places.get(&instrument.id) {
+            Some(&at) if self.instruments[at] == instrument => return,
+            Some(&at) => self.instruments[at] = instrument,
+            None => {
+                self.places.insert(instrument.id, self.instruments.len());
+                self.instruments.push(instrument);
+            }
+        }
+        self.version += 1;
+    }
+
+    /// All instruments, in the order they were announced.
+    #[must_use]
+    pub fn instruments(&self) -> &[Instrument] {
+        &self.instruments
+    }
+}
+
+/// A channel as all threads see it.
+pub struct ChannelShared {
+    /// What it was planned to be.
+    pub plan: ChannelPlan,
+    /// The publish side's counters.
+    pub sender: Arc<SenderCounters>,
+    /// The repair side's counters.
+    pub repair: Arc<RepairCounters>,
+    /// Counters of every line of every fan-out, as the publish thread sends.
+    pub lines: Vec<Vec<LineCounters>>,
+    /// Counters of the lines that multicast repairs go out on.
+    pub repair_lines: Vec<Vec<LineCounters>>,
+    /// The ring.
+    pub ring: RingReader,
+    /// Subscribers that have joined, told by the repair service.
+    pub subscribers: AtomicU32,
+    /// The hold-off advised, told by the repair service.
+    pub hold_off_us: AtomicU32,
+    directory: Mutex<Directory>,
+    digest: Mutex<Option<String>>,
+}
+
+impl ChannelShared {
+    /// A channel that nothing has been published on.
+    #[must_use]
+    pub fn new(plan: ChannelPlan, ring: RingReader) -> Self {
+        let lines = || {
+            let of = |fan_out: &crate::plan::FanOutPlan| {
+                fan_out
+                    .udp
+                    .lines
+                    .iter()
+                    .map(|_| LineCounters::default())
+                    .collect()
+            };
+            plan.fan_outs.iter().map(of).collect()
+        };
+        Self {
+            lines: lines(),
+            repair_lines: lines(),
+            sender: Arc::default(),
+            repair: Arc::default(),
+            ring,
+            subscribers: AtomicU32::new(0),
+            hold_off_us: AtomicU32::new(0),
+            directory: Mutex::default(),
+            digest: Mutex::default(),
+            plan,
+        }
+    }
+
+    /// The instruments known.
+    pub fn directory(&self) -> MutexGuard<'_, Directory> {
+        locked(&self.directory)
+    }
+
+    /// Shows the digest of the records published so far.
+    pub fn set_digest(&self, digest: String) {
+        *locked(&self.digest) = Some(digest);
+    }
+
+    /// The digest of all records, once the session has ended.
+    #[must_use]
+    pub fn digest(&self) -> Option<String> {
+        locked(&self.digest).clone()
+    }
+}
+
+/// What a subscriber last said of itself on one channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SubscriberStatus {
+    /// Its name.
+    pub name: String,
+    /// Which channel.
+    pub channel: ChannelId,
+    /// Whether it is joined now.
+    pub joined: bool,
+    /// The last sequence delivered or declared lost.
+    pub sequence: u64,
+    /// The highest sequence it has heard of.
+    pub heard: u64,
+    /// How many sequences it is behind what was sealed.
+    pub lag: u64,
+    /// Records it declared lost.
+    pub lost_records: u64,
+    /// Whether it follows the channel's epoch; before its first word it does not.
+    pub follows: bool,
+    /// Which connection it is; not for people.
+    #[serde(skip)]
+    pub peer: u64,
+}
+
+/// Everything shared.
+pub struct Shared {
+    /// The publisher's name.
+    pub name: String,
+    /// The epoch of all channels.
+    pub epoch: Epoch,
+    /// When it was opened, monotonic.
+    pub opened_at: Nanos,
+    /// The channels, in the order of the config.
+    pub channels: Vec<Arc<ChannelShared>>,
+    /// The sources, in the order of the config.
+    pub sources: Vec<Arc<SourceShared>>,
+    /// The repair service's counters.
+    pub service: Arc<RepairServiceCounters>,
+    /// Distinct subscribers that are joined now.
+    pub joined: AtomicU32,
+    stop: Arc<AtomicBool>,
+    ended: AtomicBool,
+    all_reached_end: AtomicBool,
+    shut_down: AtomicBool,
+    subscribers: Mutex<Vec<SubscriberStatus>>,
+}
+
+impl Shared {
+    /// Nothing has happened yet. Setting `stop` ends the session.
+    #[must_use]
+    pub fn new(
+        name: String,
+        epoch: Epoch,
+        opened_at: Nanos,
+        channels: Vec<Arc<ChannelShared>>,
+        sources: Vec<Arc<SourceShared>>,
+        stop: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            name,
+            epoch,
+            opened_at,
+            channels,
+            sources,
+            service: Arc::default(),
+            joined: AtomicU32::new(0),
+            stop,
+            ended: AtomicBool::new(false),
+            all_reached_end: AtomicBool::new(false),
+            shut_down: AtomicBool::new(false),
+            subscribers: Mutex::default(),
+        }
+    }
+
+    /// Whether the inputs should stop.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stop.load(Relaxed)
+    }
+
+    /// Makes the inputs stop and the session end.
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
+    }
+
+    /// Whether END was sealed on every channel.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Acquire)
+    }
+
+    pub(crate) fn set_ended(&self) {
+        self.ended.store(true, Release);
+    }
+
+    /// Whether every subscriber has said that it reached END.
+    #[must_use]
+    pub fn have_all_reached_end(&self) -> bool {
+        self.all_reached_end.load(Acquire)
+    }
+
+    pub(crate) fn set_all_reached_end(&self, reached: bool) {
+        self.all_reached_end.store(reached, Release);
+    }
+
+    /// Whether the services should go too.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.shut_down.load(Acquire)
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.stop();
+        self.shut_down.store(true, Release);
+    }
+
+    /// What every subscriber last said of itself, those that have left included.
+    pub fn subscribers(&self) -> MutexGuard<'_, Vec<SubscriberStatus>> {
+        locked(&self.subscribers)
+    }
+}
+
+/// A panic ends the process, so a lock that a panicking thread held protects nothing any more.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

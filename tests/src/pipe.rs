@@ -1,0 +1,64 @@
+//! A connection in virtual time: two ordered, reliable byte streams that can be slow, stalled, cut,
+//! or half open. What one side wrote arrives in pieces of any size.
+
+use std::collections::VecDeque;
+
+use tickcast_reliability::peers::PeerId;
+use tickcast_reliability::subscriber_core::Path;
+use tickcast_reliability::units::Nanos;
+
+/// Bytes that a side which does not read takes all the same.
+pub const RECEIVE_BUFFER: usize = 64 << 10;
+
+/// One direction.
+#[derive(Debug, Default)]
+pub struct Pipe {
+    /// Written and not yet on its way.
+    pub unsent: VecDeque<u8>,
+    /// Arrived and not yet taken as whole frames.
+    pub received: Vec<u8>,
+    /// Whether a step is scheduled.
+    pub moving: bool,
+    /// When the latest piece arrives.
+    pub last_arrival: Nanos,
+    /// The writer closes once everything is on its way.
+    pub closing: bool,
+}
+
+impl Pipe {
+    /// Takes up to `len` bytes to put on their way.
+    pub fn take(&mut self, len: usize) -> Vec<u8> {
+        let len = len.min(self.unsent.len());
+        self.unsent.drain(..len).collect()
+    }
+}
+
+/// A connection between a subscriber and a publisher.
+#[derive(Debug)]
+pub struct Connection {
+    /// Index of the publisher.
+    pub publisher: usize,
+    /// Index of the subscriber.
+    pub subscriber: usize,
+    /// Which incarnation of that subscriber.
+    pub life: u64,
+    /// Which of its two.
+    pub path: Path,
+    /// As the publisher numbers it.
+    pub peer: PeerId,
+    /// Whether the subscriber's side is open.
+    pub near: bool,
+    /// Whether the publisher's side is open.
+    pub far: bool,
+    /// From subscriber to publisher.
+    pub up: Pipe,
+    /// From publisher to subscriber.
+    pub down: Pipe,
+}
+
+impl Connection {
+    /// One of its directions.
+    pub const fn pipe(&mut self, up: bool) -> &mut Pipe {
+        if up { &mut self.up } else { &mut self.down }
+    }
+}

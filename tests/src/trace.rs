@@ -1,0 +1,108 @@
+//! The event log of a run: one line for each thing that happened, hashed as it goes. Two runs
+//! whose hashes are equal did the same.
+
+use std::collections::VecDeque;
+use std::io::{BufWriter, Write};
+
+use tickcast_reliability::units::Nanos;
+
+/// How many of the last lines are kept to be shown beside a violation.
+const RECENT: usize = 60;
+
+#[derive(Clone, Copy, Debug)]
+struct Line {
+    at: Nanos,
+    what: &'static str,
+    who: usize,
+    a: u64,
+    b: u64,
+}
+
+impl std::fmt::Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (us, ns) = (self.at.0 / 1_000, self.at.0 % 1_000);
+        let Self {
+            what, who, a, b, ..
+        } = self;
+        write!(f, "{us}.{ns:03} {what} {who} {a} {b}")
+    }
+}
+
+/// See the module.
+pub struct Trace {
+    hash: u64,
+    lines: u64,
+    recent: VecDeque<Line>,
+    out: Option<BufWriter<Box<dyn Write>>>,
+}
+
+impl Default for Trace {
+    fn default() -> Self {
+        Self {
+            hash: 0xcbf2_9ce4_8422_2325,
+            lines: 0,
+            recent: VecDeque::with_capacity(RECENT),
+            out: None,
+        }
+    }
+}
+
+impl Trace {
+    /// A log that is also written to `out`, one line each: time in µs, what, who, two numbers.
+    #[must_use]
+    pub fn to(out: Box<dyn Write>) -> Self {
+        Self {
+            out: Some(BufWriter::new(out)),
+            ..Self::default()
+        }
+    }
+
+    /// Something happened to `who`.
+    #[inline]
+    pub fn note(&mut self, at: Nanos, what: &'static str, who: usize, a: u64, b: u64) {
+        let mut hash = self.hash;
+        for byte in what.bytes() {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        for word in [at.0, who as u64, a, b] {
+            hash = (hash ^ word)
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(29);
+        }
+        self.hash = hash;
+        self.lines += 1;
+        let line = Line {
+            at,
+            what,
+            who,
+            a,
+            b,
+        };
+        if self.recent.len() == RECENT {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(line);
+        if let Some(out) = &mut self.out {
+            // A log that can't be written is seen by its length; the run goes on.
+            let _ = writeln!(out, "{line}");
+        }
+    }
+
+    /// The hash of all lines so far.
+    #[must_use]
+    pub const fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// How many lines there were.
+    #[must_use]
+    pub const fn lines(&self) -> u64 {
+        self.lines
+    }
+
+    /// The last lines, oldest first.
+    #[must_use]
+    pub fn recent(&self) -> Vec<String> {
+        self.recent.iter().map(Line::to_string).collect()
+    }
+}

@@ -1,0 +1,262 @@
+//! What strangers and broken peers can do: be counted, and harm nobody but themselves.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
+
+use common::{
+    Follower, PATIENCE, Publisher, channel, drive, drive_to_end, free_group, one_channel, simulated,
+};
+use tickcast_reliability::control::{
+    ChannelName, Join, JoinChannel, Message, NackClass, Purpose, RefusalReason,
+};
+use tickcast_reliability::units::{
+    ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+};
+use tickcast_reliability::wire::{Header, Kind, crc_of};
+
+/// A datagram whose CRC is right, whatever it says.
+fn forged(epoch: u64, sequence: u64) -> Vec<u8> {
+    let header = Header {
+        kind: Kind::Data,
+        channel: ChannelId(1),
+        count: 0,
+        epoch: Epoch(epoch),
+        sequence: Sequence(sequence),
+        first_record: RecordNumber(1),
+        source_position: SourcePosition(0),
+        sent_at: Nanos(0),
+        retained: 0,
+        source: SourceId(1),
+        payload_len: 0,
+        flags: 0,
+        header_len: 64,
+        relay: 0,
+    };
+    header.to_bytes(crc_of(&header.to_bytes(0), &[])).to_vec()
+}
+
+/// Sends to a group from this address of loopback.
+fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
+    let socket = UdpSocket::bind((source, 0)).expect("a socket");
+    socket.set_multicast_loop_v4(true).expect("loop");
+    socket.set_multicast_ttl_v4(0).expect("TTL 0");
+    let socket = socket2::Socket::from(socket);
+    socket
+        .set_multicast_if_v4(&Ipv4Addr::LOCALHOST)
+        .expect("loopback");
+    for datagram in datagrams {
+        socket
+            .send_to(datagram, &std::net::SocketAddr::from(to).into())
+            .expect("sent");
+    }
+}
+
+#[test]
+fn strangers_and_unconfirmed_epochs_and_leaps_are_counted_and_have_no_effect() {
+    let group = free_group();
+    let publisher = Publisher::start(&one_channel(&[group], simulated(40_000, 20_000, 1)));
+    let builder = publisher.subscriber().channel("all").source_specific(false);
+    let mut followers = [Follower::new(builder)];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 2_000
+    });
+    let epoch = followers[0].subscriber.channels()[0].epoch.0;
+    send_from(
+        Ipv4Addr::new(127, 0, 0, 2),
+        group,
+        &[forged(epoch, 1_000_000), forged(1, 1)],
+    );
+    let attacks = [
+        forged(u64::MAX, 1),
+        forged(u64::MAX, u64::MAX),
+        forged(epoch - 1, 5),
+        forged(epoch, u64::MAX - 1),
+        b"not a datagram".to_vec(),
+        Vec::new(),
+    ];
+    send_from(Ipv4Addr::LOCALHOST, group, &attacks);
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    followers[0].assert_balanced();
+    let c = followers[0].counters(0);
+    assert_eq!(c.stranger_dropped.get(), 2);
+    assert_eq!(c.unknown_epoch_dropped.get(), 2);
+    assert_eq!(c.old_epoch_dropped.get(), 1);
+    assert_eq!(c.leap_dropped.get(), 1);
+    assert!(c.malformed_dropped.get() >= 1);
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+    assert!(followers[0].losses.is_empty());
+    assert!(!followers[0].saw(|e| matches!(e, tickcast_subscriber::Event::EpochChanged { .. })));
+}
+
+/// A bare control connection.
+struct Peer(TcpStream, Vec<u8>);
+
+impl Peer {
+    fn connect(publisher: &Publisher) -> Self {
+        let stream = TcpStream::connect(publisher.control).expect("the control port answers");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        Self(stream, Vec::new())
+    }
+
+    fn say(&mut self, channel: u16, message: &Message<'_>) {
+        let mut frame = Vec::new();
+        message.write(ChannelId(channel), &mut frame);
+        self.0.write_all(&frame).expect("written");
+    }
+
+    fn join(&mut self, confirmed_epoch: u64, versions: &[u8], channel: &str) {
+        let join = Join {
+            name: "peer".into(),
+            wire_versions: versions.to_vec(),
+            purpose: Purpose::Repair,
+            channels: vec![JoinChannel {
+                channel: ChannelName::Name(channel.into()),
+                start: tickcast_subscriber::Start::Live,
+                confirmed_epoch: Epoch(confirmed_epoch),
+            }],
+        };
+        self.say(0, &Message::Join(join));
+    }
+
+    /// The next message, handed to `on`; `None` when the publisher closed the connection.
+    fn hear<T>(&mut self, on: impl FnOnce(&Message<'_>) -> T) -> Option<T> {
+        loop {
+            if let Some((_, message, len)) = Message::read(&self.1, 1 << 24).expect("a message") {
+                let answer = on(&message);
+                self.1.drain(..len);
+                return Some(answer);
+            }
+            let mut bytes = [0; 4096];
+            match self.0.read(&mut bytes) {
+                Ok(0) => return None,
+                Ok(len) => self.1.extend_from_slice(&bytes[..len]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("nothing was heard: {error}"),
+            }
+        }
+    }
+
+    fn is_closed(&mut self) -> bool {
+        while let Some(()) = self.hear(|_| ()) {}
+        true
+    }
+}
+
+#[test]
+fn a_join_that_claims_a_higher_epoch_is_counted_and_the_publisher_goes_on() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    let mut peer = Peer::connect(&publisher);
+    peer.join(u64::MAX, &[1], "all");
+    let welcomed = peer.hear(|message| matches!(message, Message::Welcome(_)));
+    assert_eq!(welcomed, Some(true), "a claim is no reason to refuse");
+    peer.say(0, &Message::Leave);
+    drop(peer);
+    let metrics = publisher.metrics();
+    let counted = metrics.lines().any(|line| {
+        line.contains("higher_epoch_claims") && !line.starts_with('#') && line.ends_with(" 1")
+    });
+    assert!(counted, "{metrics}");
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn bad_joins_are_rejected_with_a_reason_and_garbage_closes_only_its_own_connection() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+
+    let rejection = |join: &dyn Fn(&mut Peer)| {
+        let mut peer = Peer::connect(&publisher);
+        join(&mut peer);
+        let text = peer.hear(|message| match message {
+            Message::Rejected(rejected) => rejected.text.clone(),
+            other => panic!("{other:?}"),
+        });
+        assert!(peer.is_closed());
+        text.expect("a rejection")
+    };
+    assert!(rejection(&|peer| peer.join(0, &[1], "no-such-channel")).contains("no-such-channel"));
+    assert!(rejection(&|peer| peer.join(0, &[200], "all")).contains("version"));
+    let stray_replay = rejection(&|peer| {
+        let join = Join {
+            name: "peer".into(),
+            wire_versions: vec![1],
+            purpose: Purpose::Replay { session: 12_345 },
+            channels: vec![],
+        };
+        peer.say(0, &Message::Join(join));
+    });
+    assert!(!stray_replay.is_empty());
+
+    let garbage: [&[u8]; 4] = [
+        b"GET / HTTP/1.1\r\nHost: x\r\n\r\n",
+        &[0xff; 64],
+        &[4, 0, 0, 0, 1, 0, 0, 0, b'{', b'}', b'}', b'}'],
+        &[0xff, 0xff, 0xff, 0x7f, 1, 0, 0, 0],
+    ];
+    for bytes in garbage {
+        let mut peer = Peer::connect(&publisher);
+        peer.0.write_all(bytes).expect("written");
+        assert!(peer.is_closed(), "{bytes:?}");
+    }
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn every_nack_is_answered_however_strange() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    let epoch = followers[0].subscriber.channels()[0].epoch;
+    let mut peer = Peer::connect(&publisher);
+    peer.join(0, &[1], "all");
+    assert_eq!(
+        peer.hear(|message| matches!(message, Message::Welcome(_))),
+        Some(true)
+    );
+    let nack = |epoch, first, last| Message::Nack {
+        epoch,
+        class: NackClass::Repair,
+        ranges: vec![SequenceRange::new(Sequence(first), Sequence(last)).expect("a range")],
+    };
+    let answer = |peer: &mut Peer| {
+        peer.hear(|message| match message {
+            Message::Refused(refused) => Some(refused.reason),
+            Message::Datagram(_) => None,
+            other => panic!("{other:?}"),
+        })
+        .expect("an answer")
+    };
+    peer.say(1, &nack(epoch, 1, 1));
+    assert_eq!(answer(&mut peer), None, "the datagram itself");
+    peer.say(1, &nack(Epoch(epoch.0 - 1), 1, 1));
+    assert_eq!(answer(&mut peer), Some(RefusalReason::Epoch));
+    peer.say(1, &nack(epoch, u64::MAX - 5, u64::MAX));
+    assert_eq!(answer(&mut peer), Some(RefusalReason::Ahead));
+    // All there is and ever will be: bounded work, and an answer for every part of it.
+    peer.say(1, &nack(epoch, 1, u64::MAX));
+    let _first = answer(&mut peer);
+    peer.say(0, &Message::Leave);
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}

@@ -1,0 +1,153 @@
+//! What can be typed: the verbs, the options they share, and how their values are read.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tickcast_transport::idle::Idle;
+use tracing_subscriber::EnvFilter;
+
+use crate::commands::{demo, inject, listen, replay};
+
+/// Moves market data about, breaks it on purpose, and says exactly what became of it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "tickcast",
+    version,
+    after_help = "Exit codes: 0 whole, 1 loss or finding, 2 usage or config, 3 unreachable, 4 internal."
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
+}
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Runs the whole system on this host, under loss, and proves that nothing is missing.
+    Demo(demo::Args),
+    /// Joins a live publisher and prints or counts what it publishes.
+    Listen(listen::Args),
+    /// Paces a capture into a publisher's live UDP input.
+    Replay(replay::Args),
+    /// Relays one multicast group to another with faults, and reports exactly which.
+    Inject(inject::Args),
+}
+
+/// Where log lines go to: stderr.
+#[derive(Debug, Args)]
+pub(crate) struct LogArgs {
+    /// What to log: error, warn, info, debug, trace, or filters as in RUST_LOG.
+    #[arg(long, global = true, default_value = "warn")]
+    log: String,
+    /// How to write log lines.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogArgs {
+    /// Logs from now on.
+    pub(crate) fn start(&self) {
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(&self.log))
+            .with_ansi(stderr().is_terminal())
+            .with_writer(stderr);
+        match self.log_format {
+            LogFormat::Text => log.init(),
+            LogFormat::Json => log.json().init(),
+        }
+    }
+}
+
+/// A number from 0 to 1.
+pub(crate) fn probability(text: &str) -> Result<f64, String> {
+    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    // A NaN is in no range.
+    if (0.0..=1.0).contains(&number) {
+        return Ok(number);
+    }
+    Err("a probability lies between 0 and 1; 0.01 is one in a hundred".into())
+}
+
+/// A number above 0.
+pub(crate) fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && f64::is_finite(number) => Ok(number),
+        _ => Err(format!("{text:?} is not a number above 0")),
+    }
+}
+
+/// Seconds, with a fraction or without.
+pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    Duration::try_from_secs_f64(number).map_err(|_| "a span of time is 0 or more seconds".into())
+}
+
+/// `spin`, `yield` or `sleep:MICROSECONDS`.
+pub(crate) fn idle(text: &str) -> Result<Idle, String> {
+    let unknown = || format!("{text:?} is none of spin, yield, sleep:MICROSECONDS");
+    match (text, text.strip_prefix("sleep:")) {
+        ("spin", _) => Ok(Idle::Spin),
+        ("yield", _) => Ok(Idle::Yield),
+        (_, Some(us)) => us.parse().map(|us| Idle::Sleep { us }).map_err(|_| unknown()),
+        _ => Err(unknown()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent_and_every_option_explains_itself() {
+        let mut root = Cli::command();
+        root.build();
+        root.clone().debug_assert();
+        for verb in root.get_subcommands() {
+            assert!(verb.get_about().is_some(), "{} has no help", verb.get_name());
+            for option in verb.get_arguments() {
+                let help = option.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(!help.is_empty(), "{} {} has no help", verb.get_name(), option.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn probabilities_are_within_0_and_1() {
+        assert_eq!(probability("0.25"), Ok(0.25));
+        for wrong in ["-0.1", "1.5", "NaN", "1%"] {
+            assert!(probability(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn idling_is_read_by_name() {
+        assert_eq!(idle("spin"), Ok(Idle::Spin));
+        assert_eq!(idle("yield"), Ok(Idle::Yield));
+        assert_eq!(idle("sleep:50"), Ok(Idle::Sleep { us: 50 }));
+        for wrong in ["sleep", "sleep:", "sleep:-1", "nap"] {
+            assert!(idle(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn seconds_may_have_a_fraction_but_no_sign() {
+        assert_eq!(seconds("2.5"), Ok(Duration::from_millis(2_500)));
+        for wrong in ["-1", "NaN", "inf", "2s"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

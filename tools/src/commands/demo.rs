@@ -1,0 +1,5 @@
+//! demo
+use crate::exit::{CommandError, Exit};
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {}
+pub(crate) fn run(_: &Args) -> Result<Exit, CommandError> { Ok(Exit::Whole) }

@@ -1,0 +1,233 @@
+//! `tickcast inject`: a relay from one multicast group to another that keeps the bytes, breaks
+//! what it was told to break, and reports exactly what that was.
+
+mod report;
+
+use std::net::SocketAddrV4;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tickcast_reliability::wire::Datagram;
+use tickcast_transport::Receive;
+use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::faults::FaultPlan;
+use tickcast_transport::idle::Idle;
+use tickcast_transport::udp::{
+    Interface, UDP_LEN_MAX, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
+};
+
+use crate::cli::{idle, seconds};
+use crate::exit::{CommandError, Exit};
+use crate::faults::FaultArgs;
+use crate::files::write_json;
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::send::Sender;
+use crate::signals::Stop;
+use crate::table::thousands;
+use report::{EndedBy, Report, Seen};
+
+/// From where to where, what goes wrong on the way, and when to stop.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The group that the publisher sends to.
+    #[arg(long, value_name = "GROUP:PORT")]
+    from: SocketAddrV4,
+    /// The group to send to; subscribers listen there with --line-override.
+    #[arg(long, value_name = "GROUP:PORT")]
+    to: SocketAddrV4,
+    /// The interface to receive on, and to send from.
+    #[arg(long, value_name = "NAME|ADDRESS", default_value_t)]
+    interface: Interface,
+    /// How many routers a relayed datagram may pass; 0 keeps it on this host.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    ttl: u8,
+    #[command(flatten)]
+    faults: FaultArgs,
+    /// Stop after so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Stop when the session has ended on every channel and nothing has come for so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "3")]
+    linger: Duration,
+    /// Go on after the end of a session; another may follow.
+    #[arg(long)]
+    stay: bool,
+    /// How to wait: spin, yield or sleep:US.
+    #[arg(long, value_name = "HOW", value_parser = idle, default_value = "sleep:50")]
+    idle: Idle,
+    /// Write the report to this file; otherwise it goes to stdout.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+    /// Write this file as soon as datagrams are relayed.
+    #[arg(long, value_name = "FILE")]
+    ready_file: Option<PathBuf>,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// Socket buffer to ask for, in bytes: what is lost before the relay is not in its report.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
+/// Relays until it is time to stop.
+///
+/// # Errors
+/// [`CommandError`] when a group can't be used, the faults make no sense, or the report can't be
+/// written.
+pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+    if args.from == args.to {
+        let text = format!(
+            "--from and --to are both {}: a relay to itself never ends; use another group or port",
+            args.from
+        );
+        return Err(CommandError::Usage(text));
+    }
+    let config = args.faults.config()?;
+    let stop = Stop::on_signals()?;
+    let mut relay = Relay::open(args, FaultPlan::new(config.clone())?)?;
+    if let Some(path) = &args.ready_file {
+        let ready = serde_json::json!({
+            "from": args.from,
+            "to": args.to,
+            "sender": relay.sender.sender(),
+            "seed": config.seed,
+        });
+        write_json(path, &ready)?;
+    }
+    let mut progress = Progress::new("inject", None, args.quiet);
+    let (mut idle, mut ended_by) = (args.idle, None);
+    let ended_by = loop {
+        let worked = relay.turn()?;
+        // What waits in the socket when the end comes is relayed all the same.
+        if let Some(ended_by) = ended_by.filter(|_| !worked) {
+            break ended_by;
+        }
+        ended_by = ended_by.or_else(|| relay.is_over(args, &stop));
+        let counts = relay.plan.counts();
+        progress.show(counts.passed_in, || {
+            format!(
+                "{} in, {} out, {} dropped, {} damaged, {} twice, {} late",
+                thousands(counts.passed_in),
+                thousands(counts.passed_out),
+                thousands(counts.dropped_all()),
+                thousands(counts.corrupted + counts.truncated),
+                thousands(counts.duplicated),
+                thousands(counts.reordered + counts.delayed),
+            )
+        });
+        idle.idle(worked);
+    };
+    relay.flush()?;
+    progress.finish();
+    let report = Report::new(&relay, args, config, ended_by);
+    match &args.report {
+        Some(path) => write_json(path, &report)?,
+        None => {
+            let mut output = Output::stdout();
+            output.line(format_args!("{:#}", serde_json::json!(report)))?;
+            output.flush()?;
+        }
+    }
+    Ok(Exit::whole_if(report.exact))
+}
+
+/// One group on its way to another.
+struct Relay {
+    receiver: UdpReceiver,
+    plan: FaultPlan<()>,
+    sender: Sender,
+    seen: Seen,
+    started_at: Instant,
+    heard_at: Instant,
+    /// The error that ended sending, until it can be returned.
+    failed: Option<CommandError>,
+}
+
+impl Relay {
+    fn open(args: &Args, plan: FaultPlan<()>) -> Result<Self, CommandError> {
+        let sender = Sender::to_group(args.to, &args.interface, args.ttl)?;
+        let line = UdpReceiveLine {
+            group: args.from,
+            interface: args.interface.clone(),
+            senders: Vec::new(),
+        };
+        let receiver = UdpReceiver::open(&UdpReceiverConfig {
+            lines: vec![line],
+            datagram_len_max: UDP_LEN_MAX,
+            receive_buffer_bytes: Some(RECEIVE_BUFFER),
+            source_specific: false,
+            batch: tickcast_transport::udp::BATCH_MAX,
+            busy_poll_us: None,
+        })?;
+        for warning in receiver.warnings() {
+            tracing::warn!("{warning}");
+        }
+        let now = Instant::now();
+        Ok(Self {
+            receiver,
+            plan,
+            sender,
+            seen: Seen::default(),
+            started_at: now,
+            heard_at: now,
+            failed: None,
+        })
+    }
+
+    /// Relays what has come and what is due; whether there was anything.
+    fn turn(&mut self) -> Result<bool, CommandError> {
+        let Self {
+            receiver,
+            plan,
+            sender,
+            seen,
+            failed,
+            ..
+        } = self;
+        let now = SystemClock.now();
+        let mut send = |(), bytes: &[u8]| keep_first(failed, sender.send(bytes));
+        plan.due(now, &mut send);
+        let mut news = false;
+        let received = receiver.poll(now, &mut |received| {
+            if let Ok(datagram) = Datagram::parse(received.bytes) {
+                news |= datagram.header().kind.is_sequenced();
+                seen.note(datagram.header());
+            }
+            plan.apply(now, (), received.bytes, &mut send);
+        })?;
+        if news {
+            self.heard_at = Instant::now();
+        }
+        self.failed.take().map_or(Ok(received > 0), Err)
+    }
+
+    /// Lets everything out that still waits.
+    fn flush(&mut self) -> Result<(), CommandError> {
+        let Self {
+            plan,
+            sender,
+            failed,
+            ..
+        } = self;
+        plan.flush(|(), bytes| keep_first(failed, sender.send(bytes)));
+        self.failed.take().map_or(Ok(()), Err)
+    }
+
+    fn is_over(&self, args: &Args, stop: &Stop) -> Option<EndedBy> {
+        let ended = !args.stay && self.seen.all_ended() && self.heard_at.elapsed() >= args.linger;
+        if stop.asked() {
+            Some(EndedBy::Signal)
+        } else if args.duration.is_some_and(|d| self.started_at.elapsed() >= d) {
+            Some(EndedBy::Duration)
+        } else {
+            ended.then_some(EndedBy::EndOfSession)
+        }
+    }
+}
+
+fn keep_first(failed: &mut Option<CommandError>, result: Result<(), CommandError>) {
+    if let Err(error) = result {
+        failed.get_or_insert(error);
+    }
+}

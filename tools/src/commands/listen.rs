@@ -1,0 +1,343 @@
+//! `tickcast listen`: follows channels of a live publisher, prints or counts what it is given, and
+//! says of every record that is missing which it was, and why.
+
+mod account;
+mod print;
+pub(crate) mod summary;
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+use tickcast_subscriber::{
+    ChannelBuilder, Delivery, Idle, Interface, LineOverride, ReceiverConfig, Start, SubscribeError,
+    Subscriber,
+};
+use tickcast_transport::faults::FaultConfig;
+use tickcast_transport::pin::{Core, pin_to};
+
+use crate::cli::{idle, seconds};
+use crate::exit::{CommandError, Exit};
+use crate::faults::FaultArgs;
+use crate::files::write_json;
+use crate::output::Output;
+use crate::signals::Stop;
+use account::Account;
+use summary::{EndedBy, Summary};
+
+/// Whom to follow, how, and what to show.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The publisher's control address.
+    #[arg(long, value_name = "HOST:PORT")]
+    connect: String,
+    /// A channel, by name or number; repeat it for several.
+    #[arg(long = "channel", value_name = "NAME|ID", required = true)]
+    channels: Vec<String>,
+    /// Where to begin: live, oldest, or EPOCH:SEQUENCE.
+    #[arg(long, value_name = "WHERE", value_parser = start, default_value = "live")]
+    from: Start,
+    /// In which order: ordered, within:MICROSECONDS, or arrival.
+    #[arg(long, value_name = "ORDER", value_parser = delivery, default_value = "ordered")]
+    delivery: Delivery,
+    /// Ask for nothing: what is missing is lost, and said.
+    #[arg(long)]
+    no_repair: bool,
+    /// What to print on stdout.
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    format: Format,
+    /// How often the counts are printed, with --format count and count-json.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    every: Duration,
+    /// Stop after so many records.
+    #[arg(long, value_name = "N")]
+    records: Option<u64>,
+    /// Stop after so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    duration: Option<Duration>,
+    /// Give up when the publisher has not welcomed us after so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "10")]
+    join_timeout: Duration,
+    /// Stop when the publisher counts as dead instead of waiting for it to come back.
+    #[arg(long)]
+    until_dead: bool,
+    /// Our name in the publisher's logs and metrics.
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// The interface of line A, and repeated of line B; loopback where it is left out.
+    #[arg(long = "interface", value_name = "NAME|ADDRESS")]
+    interfaces: Vec<Interface>,
+    /// Receive from elsewhere than the publisher says, from `inject` for example; with several
+    /// channels, say which. Repeat it for line B.
+    #[arg(long = "line-override", value_name = "[CHANNEL=]GROUP:PORT@SENDER", value_parser = line)]
+    line_overrides: Vec<Override>,
+    /// Receive whatever comes to the group, so that strangers are counted instead of unseen.
+    #[arg(long)]
+    any_sender: bool,
+    /// Run on this core.
+    #[arg(long, value_name = "N")]
+    core: Option<usize>,
+    /// How to wait: spin, yield or sleep:US.
+    #[arg(long, value_name = "HOW", value_parser = idle, default_value = "sleep:50")]
+    idle: Idle,
+    /// Take a digest (XXH3-128) of every channel's records in the order they are delivered.
+    #[arg(long)]
+    digest: bool,
+    /// Write a summary to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// Do not tell recovered gaps one by one.
+    #[arg(long)]
+    quiet: bool,
+    #[command(flatten)]
+    faults: FaultArgs,
+}
+
+/// What goes to stdout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// Every record, a line for people.
+    Text,
+    /// Every record, a JSON object a line.
+    Json,
+    /// Counts, now and then.
+    Count,
+    /// Counts, now and then, as JSON objects.
+    CountJson,
+}
+
+/// A `--line-override`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Override {
+    channel: Option<String>,
+    line: LineOverride,
+}
+
+/// How long to go on after the end, so that the publisher hears that we have reached it.
+const AFTER_END: Duration = Duration::from_millis(250);
+/// Rounds between looks at clock and signals while there is work.
+const ROUNDS: u32 = 256;
+
+/// Follows until the end of the session, or until it is told to stop.
+///
+/// # Errors
+/// [`CommandError`] when the options make no sense, or the publisher can't be reached or refuses.
+pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+    let faults = args.faults.config()?;
+    let mut subscriber = describe(args, &faults)?.build().map_err(wrong)?;
+    let stop = Stop::on_signals()?;
+    if let Some(core) = args.core {
+        pin_to(Core(core)).map_err(|error| CommandError::Usage(error.to_string()))?;
+    }
+    let mut account = Account::new(args);
+    let ended_by = follow(args, &mut subscriber, &mut account, &stop)?;
+    let lost = account.lost_anything();
+    let summary = Summary::begin(args, &subscriber, &faults, ended_by);
+    let reports = subscriber.leave(|item| account.take(&item));
+    account.finish()?;
+    let summary = summary.finish(&reports, account);
+    if let Some(path) = &args.summary {
+        write_json(path, &summary)?;
+    }
+    print_end(args, &summary)?;
+    Ok(match ended_by {
+        EndedBy::PublisherDead => Exit::Unreachable,
+        _ => Exit::whole_if(!lost),
+    })
+}
+
+/// Polls until there is a reason not to.
+fn follow(
+    args: &Args,
+    subscriber: &mut Subscriber,
+    account: &mut Account,
+    stop: &Stop,
+) -> Result<EndedBy, CommandError> {
+    let (started_at, mut idle) = (Instant::now(), args.idle);
+    let (mut joined, mut ended_at, mut rounds) = (false, None, 0);
+    loop {
+        let worked = subscriber.poll(|item| account.take(&item)).worked();
+        idle.idle(worked);
+        rounds += 1;
+        if worked && rounds < ROUNDS && !account.is_full() {
+            continue;
+        }
+        rounds = 0;
+        account.show(subscriber.is_joined(), subscriber)?;
+        joined |= subscriber.is_joined();
+        if !joined && started_at.elapsed() >= args.join_timeout {
+            return Err(unreachable(args, subscriber));
+        }
+        if subscriber.ended() {
+            let ended_at = *ended_at.get_or_insert_with(Instant::now);
+            if ended_at.elapsed() >= AFTER_END {
+                return Ok(EndedBy::EndOfSession);
+            }
+        }
+        if account.is_full() {
+            return Ok(EndedBy::Records);
+        }
+        if stop.asked() {
+            return Ok(EndedBy::Signal);
+        }
+        if args.duration.is_some_and(|duration| started_at.elapsed() >= duration) {
+            return Ok(EndedBy::Duration);
+        }
+        if args.until_dead && account.publisher_dead() {
+            return Ok(EndedBy::PublisherDead);
+        }
+    }
+}
+
+fn unreachable(args: &Args, subscriber: &Subscriber) -> CommandError {
+    match subscriber.problem() {
+        Some(SubscribeError::Rejected { code, text }) => {
+            CommandError::Rejected(*code, text.clone())
+        }
+        Some(problem) => CommandError::Unreachable(problem.to_string()),
+        None => CommandError::Unreachable(format!(
+            "{} did not welcome us within {:?}; is a publisher running there?",
+            args.connect, args.join_timeout
+        )),
+    }
+}
+
+fn wrong(error: SubscribeError) -> CommandError {
+    CommandError::Usage(error.to_string())
+}
+
+fn describe(
+    args: &Args,
+    faults: &FaultConfig,
+) -> Result<tickcast_subscriber::SubscriberBuilder, CommandError> {
+    let mut builder = Subscriber::builder(&args.connect)
+        .source_specific(!args.any_sender)
+        .seed(faults.seed);
+    if let Some(name) = &args.name {
+        builder = builder.name(name);
+    }
+    for interface in &args.interfaces {
+        builder = builder.interface(interface.clone());
+    }
+    if FaultArgs::asked(faults) {
+        builder = builder.faults(faults.clone());
+    }
+    for name in &args.channels {
+        let config = ReceiverConfig {
+            repair: !args.no_repair,
+            delivery: args.delivery,
+            ..ReceiverConfig::default()
+        };
+        let mut channel = ChannelBuilder::new(name).start(args.from).config(config);
+        for line in args.overrides_of(name)? {
+            channel = channel.line_override(line);
+        }
+        builder = builder.channel(channel);
+    }
+    Ok(builder)
+}
+
+impl Args {
+    fn overrides_of(&self, channel: &str) -> Result<Vec<LineOverride>, CommandError> {
+        let mut lines = Vec::new();
+        for it in &self.line_overrides {
+            match &it.channel {
+                None if self.channels.len() > 1 => {
+                    let text = "--line-override does not say which of several channels it is \
+                                for; write CHANNEL=GROUP:PORT@SENDER";
+                    return Err(CommandError::Usage(text.into()));
+                }
+                Some(name) if !self.channels.contains(name) => {
+                    return Err(CommandError::Usage(format!(
+                        "--line-override is for channel {name:?}, which no --channel names"
+                    )));
+                }
+                Some(name) if name != channel => {}
+                _ => lines.push(it.line),
+            }
+        }
+        Ok(lines)
+    }
+}
+
+fn print_end(args: &Args, summary: &Summary) -> Result<(), CommandError> {
+    if args.format != Format::Count {
+        return Ok(());
+    }
+    let mut output = Output::stdout();
+    output.line(summary)?;
+    output.flush()
+}
+
+fn start(text: &str) -> Result<Start, String> {
+    match text {
+        "live" => return Ok(Start::Live),
+        "oldest" => return Ok(Start::Oldest),
+        _ => {}
+    }
+    let parts = text.split_once(':').and_then(|(epoch, sequence)| {
+        Some((Epoch(epoch.parse().ok()?), Sequence(sequence.parse().ok()?)))
+    });
+    let at = parts.filter(|(epoch, sequence)| epoch.0 > 0 && sequence.0 > 0);
+    let (epoch, sequence) = at.ok_or("write live, oldest, or EPOCH:SEQUENCE, both above 0")?;
+    Ok(Start::At(epoch, sequence))
+}
+
+fn delivery(text: &str) -> Result<Delivery, String> {
+    match (text, text.strip_prefix("within:").map(str::parse)) {
+        ("ordered", _) => Ok(Delivery::Ordered),
+        ("arrival", _) => Ok(Delivery::Arrival),
+        (_, Some(Ok(us))) => Ok(Delivery::OrderedWithin(Nanos::from_us(us))),
+        _ => Err("write ordered, within:MICROSECONDS, or arrival".into()),
+    }
+}
+
+fn line(text: &str) -> Result<Override, String> {
+    let (channel, rest) = match text.split_once('=') {
+        Some((channel, rest)) => (Some(channel.to_owned()), rest),
+        None => (None, text),
+    };
+    let wrong = "write GROUP:PORT@SENDER, for example 239.255.1.2:7000@127.0.0.1";
+    let (group, sender) = rest.split_once('@').ok_or(wrong)?;
+    let group: SocketAddrV4 = group.parse().map_err(|_| wrong)?;
+    let sender: Ipv4Addr = sender.parse().map_err(|_| wrong)?;
+    let line = LineOverride { group, sender };
+    Ok(Override { channel, line })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_start_is_live_oldest_or_a_place() {
+        assert_eq!(start("live"), Ok(Start::Live));
+        assert_eq!(start("oldest"), Ok(Start::Oldest));
+        assert_eq!(start("7:12"), Ok(Start::At(Epoch(7), Sequence(12))));
+        for wrong in ["", "newest", "7", "7:", "0:1", "1:0", "1:-1"] {
+            assert!(start(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_delivery_may_have_a_deadline() {
+        let within = Delivery::OrderedWithin(Nanos::from_us(500));
+        assert_eq!(delivery("within:500"), Ok(within));
+        for wrong in ["within", "within:", "within:1s", "latest"] {
+            assert!(delivery(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_line_override_names_group_port_and_sender() {
+        let it = line("a-l=239.255.1.2:7000@127.0.0.1").unwrap();
+        assert_eq!(it.channel.as_deref(), Some("a-l"));
+        assert_eq!(it.line.group.to_string(), "239.255.1.2:7000");
+        assert_eq!(line("239.255.1.2:7000@127.0.0.1").unwrap().channel, None);
+        for wrong in ["239.255.1.2:7000", "239.255.1.2@127.0.0.1", "a=b@c"] {
+            assert!(line(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What was delivered: printed, counted and digested as it comes, losses kept to the record.
+
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+use serde_json::json;
+use tickcast_subscriber::units::{ChannelId, RecordNumber};
+use tickcast_subscriber::{Event, Item, Position, Subscriber, record::RecordRef};
+
+use super::summary::LostRange;
+use super::{Args, Format, print};
+use crate::digest::Digest;
+use crate::exit::CommandError;
+use crate::output::Output;
+use crate::table::{rate, thousands};
+
+/// The account of one session.
+pub(super) struct Account {
+    format: Format,
+    every: std::time::Duration,
+    quiet: bool,
+    digests: bool,
+    records_max: u64,
+    pub(super) records: u64,
+    pub(super) channels: Vec<ChannelAccount>,
+    pub(super) events: BTreeMap<&'static str, u64>,
+    pub(super) lost: Vec<LostRange>,
+    pub(super) lost_unlisted: u64,
+    dead: bool,
+    output: Output,
+    /// The first thing that went wrong with the output.
+    failed: Option<CommandError>,
+    shown_at: Instant,
+    shown_records: u64,
+}
+
+/// One channel's part.
+pub(super) struct ChannelAccount {
+    pub(super) channel: ChannelId,
+    pub(super) records: u64,
+    pub(super) first_record: RecordNumber,
+    pub(super) last_record: RecordNumber,
+    pub(super) digest: Option<Digest>,
+}
+
+/// Losses that are kept; further ones are counted.
+const LOST_MAX: usize = 1 << 18;
+
+impl Account {
+    pub(super) fn new(args: &Args) -> Self {
+        Self {
+            format: args.format,
+            every: args.every,
+            quiet: args.quiet,
+            digests: args.digest,
+            records_max: args.records.unwrap_or(u64::MAX),
+            records: 0,
+            channels: Vec::new(),
+            events: BTreeMap::new(),
+            lost: Vec::new(),
+            lost_unlisted: 0,
+            dead: false,
+            output: Output::stdout(),
+            failed: None,
+            shown_at: Instant::now(),
+            shown_records: 0,
+        }
+    }
+
+    /// Takes one item.
+    pub(super) fn take(&mut self, item: &Item<'_>) {
+        match item {
+            Item::Record(position, record) => self.record(position, *record),
+            Item::Event(position, event) => self.event(position, event),
+        }
+    }
+
+    fn record(&mut self, position: &Position, record: RecordRef<'_>) {
+        if self.is_full() {
+            return;
+        }
+        self.records += 1;
+        let channel = self.channel(position);
+        channel.records += 1;
+        channel.last_record = position.record;
+        if let Some(digest) = &mut channel.digest {
+            digest.add(record);
+        }
+        let printed = match self.format {
+            Format::Text => self.output.line(print::Text(position, record)),
+            Format::Json => self.output.line(print::json(position, record)),
+            Format::Count | Format::CountJson => return,
+        };
+        self.keep_first(printed);
+    }
+
+    fn channel(&mut self, position: &Position) -> &mut ChannelAccount {
+        let known = self.channels.iter().position(|c| c.channel == position.channel);
+        let at = known.unwrap_or_else(|| {
+            self.channels.push(ChannelAccount {
+                channel: position.channel,
+                records: 0,
+                first_record: position.record,
+                last_record: position.record,
+                digest: self.digests.then(Digest::default),
+            });
+            self.channels.len() - 1
+        });
+        &mut self.channels[at]
+    }
+
+    fn event(&mut self, position: &Position, event: &Event) {
+        *self.events.entry(kind(event)).or_default() += 1;
+        match event {
+            Event::Lost(loss) if self.lost.len() < LOST_MAX => self.lost.push(LostRange {
+                channel: position.channel,
+                epoch: position.epoch,
+                first: loss.sequences.first,
+                last: loss.sequences.last,
+                records: loss.records,
+                cause: loss.cause,
+            }),
+            Event::Lost(_) => self.lost_unlisted += 1,
+            Event::PublisherDead => self.dead = true,
+            Event::Fresh | Event::RepairLinkUp => self.dead = false,
+            Event::GapRecovered { .. } if self.quiet => return,
+            _ => {}
+        }
+        let (channel, sequence) = (position.channel, position.sequence);
+        eprintln!("channel {channel} after {sequence}: {event}");
+        if self.format == Format::Json {
+            let line = print::event(position, kind(event), event);
+            let printed = self.output.line(line);
+            self.keep_first(printed);
+        }
+    }
+
+    fn keep_first(&mut self, result: Result<(), CommandError>) {
+        if let Err(error) = result {
+            self.failed.get_or_insert(error);
+        }
+    }
+
+    /// Prints the counts if it is time to, and lets waiting lines go.
+    pub(super) fn show(
+        &mut self,
+        joined: bool,
+        subscriber: &Subscriber,
+    ) -> Result<(), CommandError> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
+        }
+        let elapsed = self.shown_at.elapsed();
+        match self.format {
+            Format::Text | Format::Json => return self.output.flush(),
+            Format::Count | Format::CountJson if elapsed < self.every => return Ok(()),
+            Format::Count => {
+                let rate = rate(self.records - self.shown_records, elapsed) as u64;
+                let (records, rate) = (thousands(self.records), thousands(rate));
+                self.output.line(format_args!("{records} records, {rate} a second"))?;
+            }
+            Format::CountJson => {
+                let mut counts = [0; 4];
+                for channel in subscriber.channels() {
+                    let counters = &channel.counters;
+                    for (sum, counter) in counts.iter_mut().zip([
+                        &counters.gaps_detected,
+                        &counters.gaps_recovered,
+                        &counters.gaps_open,
+                        &counters.lost_records,
+                    ]) {
+                        *sum += counter.get();
+                    }
+                }
+                let [gaps_detected, gaps_recovered, gaps_open, lost_records] = counts;
+                self.output.line(json!({
+                    "joined": joined,
+                    "delivered_records": self.records,
+                    "gaps_detected": gaps_detected,
+                    "gaps_recovered": gaps_recovered,
+                    "gaps_open": gaps_open,
+                    "lost_records": lost_records,
+                }))?;
+            }
+        }
+        self.shown_at = Instant::now();
+        self.shown_records = self.records;
+        self.output.flush()
+    }
+
+    /// Lets the last lines go, and gives stdout back.
+    pub(super) fn finish(&mut self) -> Result<(), CommandError> {
+        self.failed.take().map_or(Ok(()), Err)?;
+        self.output.flush()
+    }
+
+    /// Whether digests are taken.
+    pub(super) const fn digests(&self) -> bool {
+        self.digests
+    }
+
+    /// Whether as many records were delivered as were asked for.
+    pub(super) const fn is_full(&self) -> bool {
+        self.records >= self.records_max
+    }
+
+    pub(super) const fn lost_anything(&self) -> bool {
+        self.lost_unlisted > 0 || !self.lost.is_empty()
+    }
+
+    pub(super) const fn publisher_dead(&self) -> bool {
+        self.dead
+    }
+}
+
+/// The name that an event is counted under.
+const fn kind(event: &Event) -> &'static str {
+    match event {
+        Event::Joined { .. } => "joined",
+        Event::Live => "live",
+        Event::GapRecovered { .. } => "gap_recovered",
+        Event::Lost(_) => "lost",
+        Event::Stream(_) => "stream",
+        Event::EpochChanged { .. } => "epoch_changed",
+        Event::Stale => "stale",
+        Event::Fresh => "fresh",
+        Event::PublisherDead => "publisher_dead",
+        Event::LineDown(_) => "line_down",
+        Event::LineUp(_) => "line_up",
+        Event::RepairLinkUp => "repair_link_up",
+        Event::RepairLinkDown(_) => "repair_link_down",
+        Event::MulticastLost => "multicast_lost",
+        Event::MulticastRestored => "multicast_restored",
+        Event::FencingViolation { .. } => "fencing_violation",
+        Event::EndOfSession => "end_of_session",
+        _ => "other",
+    }
+}

@@ -1,0 +1,197 @@
+//! Records and events as lines, for people and for programs.
+
+use std::fmt;
+
+use serde_json::{Value, json};
+use tickcast_subscriber::record::{
+    ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, StatMsg, StatusMsg,
+    SymbolMappingMsg, TradeMsg, UNDEF_PRICE,
+};
+use tickcast_subscriber::{Event, Position, Via};
+
+/// A record as a line for people.
+pub(super) struct Text<'a>(pub(super) &'a Position, pub(super) RecordRef<'a>);
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(position, record) = self;
+        let header = record.header();
+        write!(
+            f,
+            "{}:{} #{} {} {}",
+            position.channel,
+            position.sequence,
+            position.record,
+            header.ts_event,
+            header.instrument_id
+        )?;
+        if position.quality.repaired {
+            f.write_str(" (repaired)")?;
+        }
+        let sided = |f: &mut fmt::Formatter<'_>, name, action, side, size: u32, price| {
+            write!(f, " {name} {}{} {size} @ {}", char_of(action), char_of(side), Price(price))
+        };
+        if let Some(mbo) = record.get::<MboMsg>() {
+            sided(f, "mbo", mbo.action, mbo.side, mbo.size, mbo.price)?;
+            return write!(f, " order {} flags {:#04x}", mbo.order_id, mbo.flags.raw());
+        }
+        if let Some(trade) = record.get::<TradeMsg>() {
+            return sided(f, "trade", trade.action, trade.side, trade.size, trade.price);
+        }
+        if let Some(quote) = record.get::<Mbp1Msg>() {
+            let [level] = &quote.levels;
+            let (bid, ask) = (Price(level.bid_px), Price(level.ask_px));
+            return write!(f, " quote {bid} x {} / {ask} x {}", level.bid_sz, level.ask_sz);
+        }
+        write!(f, " {}", name(*record))?;
+        if let Some(status) = record.get::<StatusMsg>() {
+            write!(f, " action {} reason {}", status.action, status.reason)?;
+        }
+        if let Some(imbalance) = record.get::<ImbalanceMsg>() {
+            let price = Price(imbalance.ref_price);
+            write!(f, " paired {} reference {price}", imbalance.paired_qty)?;
+        }
+        if let Some(stat) = record.get::<StatMsg>() {
+            write!(f, " type {} price {}", stat.stat_type, Price(stat.price))?;
+        }
+        symbol(*record).map_or(Ok(()), |symbol| write!(f, " {symbol}"))
+    }
+}
+
+/// A record as a JSON object: where it stands, and its fields.
+pub(super) fn json(position: &Position, record: RecordRef<'_>) -> Value {
+    let header = record.header();
+    let mut all = place(position);
+    put(&mut all, json!({
+        "record": position.record,
+        "type": name(record),
+        "instrument": header.instrument_id,
+        "ts_event": header.ts_event,
+    }));
+    if let Some(mbo) = record.get::<MboMsg>() {
+        put(&mut all, json!({
+            "action": char_of(mbo.action), "side": char_of(mbo.side), "price": price(mbo.price),
+            "size": mbo.size, "order_id": mbo.order_id, "flags": mbo.flags.raw(),
+            "ts_recv": mbo.ts_recv, "venue_sequence": mbo.sequence,
+        }));
+    } else if let Some(trade) = record.get::<TradeMsg>() {
+        put(&mut all, json!({
+            "action": char_of(trade.action), "side": char_of(trade.side),
+            "price": price(trade.price), "size": trade.size, "flags": trade.flags.raw(),
+            "ts_recv": trade.ts_recv, "venue_sequence": trade.sequence,
+        }));
+    } else if let Some(quote) = record.get::<Mbp1Msg>() {
+        let [level] = &quote.levels;
+        put(&mut all, json!({
+            "bid_price": price(level.bid_px), "bid_size": level.bid_sz,
+            "ask_price": price(level.ask_px), "ask_size": level.ask_sz,
+            "flags": quote.flags.raw(), "ts_recv": quote.ts_recv,
+        }));
+    } else if let Some(status) = record.get::<StatusMsg>() {
+        put(&mut all, json!({"action": status.action, "reason": status.reason}));
+    } else if let Some(imbalance) = record.get::<ImbalanceMsg>() {
+        put(&mut all, json!({
+            "reference_price": price(imbalance.ref_price), "paired": imbalance.paired_qty,
+            "imbalance": imbalance.total_imbalance_qty, "side": char_of(imbalance.side),
+        }));
+    } else if let Some(stat) = record.get::<StatMsg>() {
+        put(&mut all, json!({
+            "stat": stat.stat_type, "price": price(stat.price), "quantity": stat.quantity,
+        }));
+    }
+    if let Some(symbol) = symbol(record) {
+        put(&mut all, json!({"symbol": symbol}));
+    }
+    all
+}
+
+/// An event as a JSON object.
+pub(super) fn event(position: &Position, kind: &str, event: &Event) -> Value {
+    let mut all = place(position);
+    put(&mut all, json!({"event": kind, "text": event.to_string()}));
+    if let Event::Lost(loss) = event {
+        put(&mut all, json!({"lost": loss}));
+    }
+    all
+}
+
+fn place(position: &Position) -> Value {
+    let via = match position.via {
+        Via::Line(line) => line.to_string(),
+        Via::Repair => "repair".into(),
+    };
+    json!({
+        "channel": position.channel,
+        "epoch": position.epoch,
+        "sequence": position.sequence,
+        "via": via,
+        "repaired": position.quality.repaired,
+        "after_loss": position.quality.after_loss,
+        "sent_at": position.sent_at,
+    })
+}
+
+fn put(all: &mut Value, more: Value) {
+    if let (Value::Object(all), Value::Object(more)) = (all, more) {
+        all.extend(more);
+    }
+}
+
+/// A price in units of 1e-9, as a decimal number.
+struct Price(i64);
+
+impl fmt::Display for Price {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == UNDEF_PRICE {
+            return f.write_str("-");
+        }
+        let sign = if self.0 < 0 { "-" } else { "" };
+        let (whole, part) = (self.0.unsigned_abs() / 1_000_000_000, self.0.unsigned_abs() % 1_000_000_000);
+        let digits = format!("{part:09}");
+        // Cents are always shown, zeros beyond them never.
+        let kept = digits.trim_end_matches('0').len().max(2);
+        write!(f, "{sign}{whole}.{}", &digits[..kept])
+    }
+}
+
+fn price(price: i64) -> Value {
+    if price == UNDEF_PRICE { Value::Null } else { Price(price).to_string().into() }
+}
+
+#[expect(clippy::cast_sign_loss, reason = "DBN keeps ASCII letters in a C char")]
+const fn char_of(c: std::ffi::c_char) -> char {
+    (c as u8) as char
+}
+
+fn name(record: RecordRef<'_>) -> &'static str {
+    match record.header().rtype().map(|rtype| rtype as u8) {
+        Ok(0x00) => "trade",
+        Ok(0x01) => "quote",
+        Ok(0x12) => "status",
+        Ok(0x13) => "definition",
+        Ok(0x14) => "imbalance",
+        Ok(0x16) => "symbol",
+        Ok(0x18) => "statistic",
+        Ok(0xa0) => "mbo",
+        _ => "record",
+    }
+}
+
+fn symbol(record: RecordRef<'_>) -> Option<&str> {
+    if let Some(definition) = record.get::<InstrumentDefMsg>() {
+        return definition.raw_symbol().ok();
+    }
+    record.get::<SymbolMappingMsg>()?.stype_out_symbol().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prices_are_shown_to_the_cent_or_as_exactly_as_they_are() {
+        let shown = [1_500_000_000, -250_000_000, 12_345_600_000, 1, 0].map(|p| Price(p).to_string());
+        assert_eq!(shown, ["1.50", "-0.25", "12.3456", "0.000000001", "0.00"]);
+        assert_eq!(Price(UNDEF_PRICE).to_string(), "-");
+    }
+}

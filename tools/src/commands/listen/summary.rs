@@ -1,0 +1,254 @@
+//! What a session came to, as JSON: the whole, each channel, and the faults that were injected.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tickcast_subscriber::units::{ChannelId, Epoch, RecordNumber, Sequence};
+use tickcast_subscriber::{ChannelReport, LineId, LossCause, Stage, Subscriber};
+use tickcast_transport::faults::FaultConfig;
+
+use super::Args;
+use super::account::Account;
+use crate::table::{span, thousands};
+
+/// Why listening ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum EndedBy {
+    EndOfSession,
+    Records,
+    Duration,
+    Signal,
+    PublisherDead,
+}
+
+/// A run of sequences that was declared lost.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct LostRange {
+    pub(crate) channel: ChannelId,
+    pub(crate) epoch: Epoch,
+    pub(crate) first: Sequence,
+    pub(crate) last: Sequence,
+    /// How many records; null when nobody knows.
+    pub(crate) records: Option<u64>,
+    pub(crate) cause: LossCause,
+}
+
+/// Percentiles of a span, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Percentiles {
+    pub(crate) count: u64,
+    pub(crate) p50: u64,
+    pub(crate) p99: u64,
+    pub(crate) p999: u64,
+    pub(crate) max: u64,
+}
+
+impl Percentiles {
+    fn of(histogram: &Histogram<u64>) -> Self {
+        Self {
+            count: histogram.len(),
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            p999: histogram.value_at_quantile(0.999),
+            max: histogram.max(),
+        }
+    }
+}
+
+/// One channel.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct ChannelSummary {
+    pub(crate) name: String,
+    /// Null when the publisher never welcomed us.
+    pub(crate) channel: Option<ChannelId>,
+    epoch: Epoch,
+    /// The last sequence delivered or declared lost.
+    sequence: Sequence,
+    ended: bool,
+    pub(crate) delivered_records: u64,
+    first_record: Option<RecordNumber>,
+    last_record: Option<RecordNumber>,
+    pub(crate) digest: Option<String>,
+    pub(crate) lost_records: u64,
+    counters: BTreeMap<String, u64>,
+    latency_ns: Percentiles,
+    repair_ns: Percentiles,
+    /// Counts of the fault injector, a line each; empty without faults.
+    faults: Vec<Value>,
+}
+
+/// The session.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) name: String,
+    publisher: String,
+    pub(crate) ended_by: EndedBy,
+    pub(crate) delivered_records: u64,
+    /// Records declared lost, where their number is known.
+    pub(crate) lost_records: u64,
+    pub(crate) lost_ranges: Vec<LostRange>,
+    /// Losses beyond those listed.
+    lost_ranges_unlisted: u64,
+    /// Losses of which nobody knows how many records they were.
+    pub(crate) losses_of_unknown_size: u64,
+    pub(crate) gaps_detected: u64,
+    pub(crate) gaps_recovered: u64,
+    gaps_lost: u64,
+    gaps_open: u64,
+    pub(crate) duplicates: u64,
+    pub(crate) corrupt_dropped: u64,
+    pub(crate) latency_ns: Percentiles,
+    pub(crate) repair_ns: Percentiles,
+    pub(crate) channels: Vec<ChannelSummary>,
+    /// All channels' counters added up.
+    counters: BTreeMap<String, u64>,
+    events: BTreeMap<String, u64>,
+    pub(crate) seed: u64,
+    /// The faults that were asked for.
+    faults: Value,
+}
+
+impl Summary {
+    /// What the subscriber itself knows; it is gone after it has left.
+    pub(super) fn begin(
+        args: &Args,
+        subscriber: &Subscriber,
+        faults: &FaultConfig,
+        ended_by: EndedBy,
+    ) -> Self {
+        let mut latency = Latency::default();
+        let channels = subscriber.channels();
+        let channels = channels.iter().map(|report| of_channel(report, subscriber, &mut latency));
+        Self {
+            channels: channels.collect(),
+            name: args.name.clone().unwrap_or_default(),
+            publisher: args.connect.clone(),
+            ended_by,
+            latency_ns: latency.sealed_to_delivered.as_ref().map(Percentiles::of).unwrap_or_default(),
+            repair_ns: latency.repair.as_ref().map(Percentiles::of).unwrap_or_default(),
+            seed: faults.seed,
+            faults: serde_json::to_value(faults).unwrap_or_default(),
+            delivered_records: 0,
+            lost_records: 0,
+            lost_ranges: Vec::new(),
+            lost_ranges_unlisted: 0,
+            losses_of_unknown_size: 0,
+            gaps_detected: 0,
+            gaps_recovered: 0,
+            gaps_lost: 0,
+            gaps_open: 0,
+            duplicates: 0,
+            corrupt_dropped: 0,
+            counters: BTreeMap::new(),
+            events: BTreeMap::new(),
+        }
+    }
+
+    /// Adds the final counters, and what was delivered.
+    pub(super) fn finish(mut self, reports: &[ChannelReport], account: Account) -> Self {
+        for (channel, report) in self.channels.iter_mut().zip(reports) {
+            report.counters.each(|name, _, value| {
+                channel.counters.insert(name.into(), value);
+                *self.counters.entry(name.into()).or_default() += value;
+            });
+            channel.sequence = report.delivered;
+            channel.lost_records = report.counters.lost_records.get();
+            let delivered = account.channels.iter().find(|c| Some(c.channel) == report.channel);
+            if let Some(delivered) = delivered {
+                channel.delivered_records = delivered.records;
+                channel.first_record = Some(delivered.first_record);
+                channel.last_record = Some(delivered.last_record);
+                channel.digest = delivered.digest.as_ref().map(crate::digest::Digest::to_hex);
+            } else if account.digests() {
+                channel.digest = Some(crate::digest::Digest::default().to_hex());
+            }
+        }
+        let counted = |name: &str| self.counters.get(name).copied().unwrap_or(0);
+        Self {
+            delivered_records: account.records,
+            lost_records: counted("lost_records"),
+            losses_of_unknown_size: counted("losses_of_unknown_size"),
+            gaps_detected: counted("gaps_detected"),
+            gaps_recovered: counted("gaps_recovered"),
+            gaps_lost: counted("gaps_lost"),
+            gaps_open: counted("gaps_open"),
+            duplicates: counted("duplicates"),
+            corrupt_dropped: counted("corrupt_dropped"),
+            events: account.events.iter().map(|(kind, n)| ((*kind).to_owned(), *n)).collect(),
+            lost_ranges_unlisted: account.lost_unlisted,
+            lost_ranges: account.lost,
+            ..self
+        }
+    }
+}
+
+/// Histograms of all channels together.
+#[derive(Default)]
+struct Latency {
+    sealed_to_delivered: Option<Histogram<u64>>,
+    repair: Option<Histogram<u64>>,
+}
+
+fn of_channel(
+    report: &ChannelReport,
+    subscriber: &Subscriber,
+    all: &mut Latency,
+) -> ChannelSummary {
+    let latency = report.channel.and_then(|channel| subscriber.latency(channel));
+    let of = |stage, sum: &mut Option<Histogram<u64>>| {
+        let Some(histogram) = latency.map(|latency| latency.stage(stage)) else {
+            return Percentiles::default();
+        };
+        match sum {
+            // Histograms of the same kind always fit each other.
+            Some(sum) => drop(sum.add(histogram)),
+            None => *sum = Some(histogram.clone()),
+        }
+        Percentiles::of(histogram)
+    };
+    let faulty = report.channel.and_then(|channel| subscriber.faults(channel));
+    let lines = (0..LineId::MAX as u8).map(LineId);
+    let plans = lines.filter_map(|line| faulty?.plan(line));
+    ChannelSummary {
+        name: report.name.clone(),
+        channel: report.channel,
+        epoch: report.epoch,
+        sequence: report.delivered,
+        ended: report.ended,
+        delivered_records: 0,
+        first_record: None,
+        last_record: None,
+        digest: None,
+        lost_records: 0,
+        counters: BTreeMap::new(),
+        latency_ns: of(Stage::SealedToDelivered, &mut all.sealed_to_delivered),
+        repair_ns: of(Stage::Repair, &mut all.repair),
+        faults: plans.filter_map(|plan| serde_json::to_value(plan.counts()).ok()).collect(),
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} records, {} lost, {} gaps of which {} recovered, latency p50 {} p99 {} max {}",
+            thousands(self.delivered_records),
+            thousands(self.lost_records),
+            thousands(self.gaps_detected),
+            thousands(self.gaps_recovered),
+            span(self.latency_ns.p50),
+            span(self.latency_ns.p99),
+            span(self.latency_ns.max),
+        )?;
+        for channel in &self.channels {
+            if let Some(digest) = &channel.digest {
+                write!(f, "\n{}: digest {digest}", channel.name)?;
+            }
+        }
+        Ok(())
+    }
+}

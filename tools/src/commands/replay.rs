@@ -1,0 +1,302 @@
+//! `tickcast replay`: sends the packets of a recording in order, none left out, at the pace it was
+//! recorded, a multiple of that, a fixed rate, or as fast as they go.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tickcast_reliability::units::Nanos;
+use tickcast_transport::udp::Interface;
+
+use crate::cli::positive;
+use crate::exit::{CommandError, Exit};
+use crate::files::write_json;
+use crate::output::Output;
+use crate::packets::{Packets, PassedOver};
+use crate::progress::Progress;
+use crate::send::Sender;
+use crate::signals::Stop;
+use crate::table::{rate, thousands};
+
+/// What to replay, where to, and how fast.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The recording: pcap, pcapng or Nasdaq's BinaryFILE, gzip or not.
+    file: PathBuf,
+    /// Where the publisher's live input listens: HOST:PORT or GROUP:PORT.
+    #[arg(long, value_name = "ADDRESS")]
+    to: String,
+    /// Times the recorded speed, or max.
+    #[arg(long, value_name = "N|max", default_value = "1", value_parser = speed, allow_negative_numbers = true)]
+    speed: Speed,
+    /// So many packets a second instead, evenly.
+    #[arg(long, value_name = "N", conflicts_with = "speed", value_parser = positive)]
+    rate: Option<f64>,
+    /// The interface to send to a group from.
+    #[arg(long, value_name = "NAME|ADDRESS", default_value_t)]
+    interface: Interface,
+    /// How many routers a packet to a group may pass; 0 keeps it on this host.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    ttl: u8,
+    /// Only a capture's packets that were sent to this address: one line of several.
+    #[arg(long, value_name = "ADDRESS")]
+    only: Option<SocketAddr>,
+    /// Stop after so many packets.
+    #[arg(long, value_name = "N")]
+    packets_max: Option<u64>,
+    /// Send the file so many times. A BinaryFILE is another session each time; a capture's packets
+    /// are the same again, which decoders take for old.
+    #[arg(long = "loop", value_name = "N", default_value_t = 1)]
+    rounds: u64,
+    /// Also write the summary to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// Print the summary as JSON.
+    #[arg(long)]
+    json: bool,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// How fast.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Speed {
+    Times(f64),
+    Max,
+}
+
+fn speed(text: &str) -> Result<Speed, String> {
+    if text == "max" {
+        return Ok(Speed::Max);
+    }
+    let times = positive(text).map_err(|error| format!("{error} (1 is as recorded), or max"))?;
+    Ok(Speed::Times(times))
+}
+
+/// What was done.
+#[derive(Debug, Serialize)]
+struct Summary {
+    packets: u64,
+    bytes: u64,
+    /// Packets that the network refused: nobody listens there, or there is no way.
+    refused: u64,
+    passed_over: PassedOver,
+    seconds: f64,
+    packets_per_s: f64,
+    /// The recording's own length, all rounds together.
+    recorded_seconds: f64,
+    /// Times the recorded speed that was reached.
+    achieved_speed: f64,
+    /// How late the latest packet was, in microseconds.
+    late_max_us: u64,
+    /// Whether the file was sent to its end, as often as asked for.
+    whole: bool,
+}
+
+/// Sends the file.
+///
+/// # Errors
+/// [`CommandError`] when the file can't be read or the address can't be used, or when nobody
+/// listens there.
+pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+    let stop = Stop::on_signals()?;
+    let mut packets = Packets::open(&args.file, args.only)?;
+    let mut sender = Sender::to(&args.to, &args.interface, args.ttl)?;
+    let size = packets.progress().1.map(|size| size.saturating_mul(args.rounds));
+    let mut progress = Progress::new("replay", size, args.quiet);
+    let mut pacer = Pacer::new(args);
+    let (mut count, mut bytes, mut round, mut whole) = (0, 0, 1, false);
+    let packets_max = args.packets_max.unwrap_or(u64::MAX);
+    while count < packets_max && !stop.asked() {
+        let Some(packet) = packets.next()? else {
+            if round >= args.rounds {
+                whole = true;
+                break;
+            }
+            round += 1;
+            packets.rewind()?;
+            pacer.rewind();
+            continue;
+        };
+        if !pacer.wait(packet.at, &stop) {
+            break;
+        }
+        sender.send(packet.payload)?;
+        count += 1;
+        bytes += packet.payload.len() as u64;
+        let (position, size) = packets.progress();
+        progress.show(position + (round - 1) * size.unwrap_or(0), || {
+            let rate = rate(count, pacer.started_at.elapsed()) as u64;
+            format!("{} packets, {} a second", thousands(count), thousands(rate))
+        });
+    }
+    progress.finish();
+    let summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
+    if let Some(path) = &args.summary {
+        write_json(path, &summary)?;
+    }
+    print(&summary, args.json)?;
+    if summary.refused > 0 && summary.refused + 1 >= count {
+        let text = format!("nobody listens at {}; start the publisher first", args.to);
+        return Err(CommandError::Unreachable(text));
+    }
+    Ok(Exit::whole_if(summary.refused == 0))
+}
+
+fn print(summary: &Summary, json: bool) -> Result<(), CommandError> {
+    let mut output = Output::stdout();
+    if json {
+        output.line(serde_json::json!(summary))?;
+        return output.flush();
+    }
+    output.line(format_args!(
+        "{} packets, {} bytes in {:.3} s: {} a second, {:.2} times as recorded, at most {} us late",
+        thousands(summary.packets),
+        thousands(summary.bytes),
+        summary.seconds,
+        thousands(summary.packets_per_s as u64),
+        summary.achieved_speed,
+        thousands(summary.late_max_us),
+    ))?;
+    let passed = summary.passed_over;
+    for (count, what) in [
+        (summary.refused, "packets refused by the network"),
+        (passed.truncated, "record cut off at the end of the file"),
+        (passed.snapped, "packets captured only in part, not sent"),
+        (passed.frames, "frames that are no UDP datagram, not sent"),
+        (passed.other_destination, "packets to other destinations, not sent"),
+    ] {
+        if count > 0 {
+            output.line(format_args!("{} {what}", thousands(count)))?;
+        }
+    }
+    output.flush()
+}
+
+/// Says when each packet goes.
+struct Pacer {
+    speed: Speed,
+    rate: Option<f64>,
+    started_at: Instant,
+    count: u64,
+    /// The recording's clock at its first packet of this round, and at its latest ever.
+    first: Option<Nanos>,
+    span: Nanos,
+    /// The recording's length, all earlier rounds together.
+    earlier: Nanos,
+    late_max: Duration,
+}
+
+impl Pacer {
+    fn new(args: &Args) -> Self {
+        Self {
+            speed: args.speed,
+            rate: args.rate,
+            started_at: Instant::now(),
+            count: 0,
+            first: None,
+            span: Nanos::ZERO,
+            earlier: Nanos::ZERO,
+            late_max: Duration::ZERO,
+        }
+    }
+
+    fn rewind(&mut self) {
+        self.earlier = self.recorded();
+        self.span = Nanos::ZERO;
+        self.first = None;
+    }
+
+    const fn recorded(&self) -> Nanos {
+        self.earlier.after(self.span)
+    }
+
+    /// Waits until a packet recorded at `at` is to go; false when a signal came first.
+    fn wait(&mut self, at: Nanos, stop: &Stop) -> bool {
+        if self.count == 0 {
+            self.started_at = Instant::now();
+        }
+        // A recording's clock may step back, or be silent (0): time goes on from where it was.
+        if at != Nanos::ZERO {
+            let first = *self.first.get_or_insert(at);
+            self.span = self.span.max(at.since(first));
+        }
+        let offset = match (self.rate, self.speed) {
+            (Some(rate), _) => self.count as f64 / rate,
+            (None, Speed::Times(times)) => self.recorded().0 as f64 / 1e9 / times,
+            (None, Speed::Max) => 0.0,
+        };
+        self.count += 1;
+        let unpaced = self.rate.is_none() && self.speed == Speed::Max;
+        let due = Duration::try_from_secs_f64(offset).ok();
+        let Some(due) = due.and_then(|offset| self.started_at.checked_add(offset)) else {
+            return true;
+        };
+        if unpaced {
+            return true;
+        }
+        loop {
+            let now = Instant::now();
+            if now >= due {
+                self.late_max = self.late_max.max(now - due);
+                return true;
+            }
+            if stop.asked() {
+                return false;
+            }
+            wait_a_little(due - now);
+        }
+    }
+
+    fn summary(
+        &self,
+        packets: u64,
+        bytes: u64,
+        refused: u64,
+        passed_over: PassedOver,
+        whole: bool,
+    ) -> Summary {
+        let elapsed = self.started_at.elapsed();
+        let recorded_seconds = self.recorded().0 as f64 / 1e9;
+        Summary {
+            packets,
+            bytes,
+            refused,
+            passed_over,
+            seconds: elapsed.as_secs_f64(),
+            packets_per_s: rate(packets, elapsed),
+            recorded_seconds,
+            achieved_speed: recorded_seconds / elapsed.as_secs_f64().max(1e-9),
+            late_max_us: self.late_max.as_micros() as u64,
+            whole,
+        }
+    }
+}
+
+/// Sleeps through a long wait in pieces, so that a signal is seen, and leaves the end of it to
+/// yielding: a sleep wakes late.
+fn wait_a_little(left: Duration) {
+    const WAKES_LATE: Duration = Duration::from_micros(150);
+    const PIECE: Duration = Duration::from_millis(50);
+    match left.checked_sub(WAKES_LATE) {
+        Some(long) => sleep(long.min(PIECE)),
+        None => std::thread::yield_now(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_positive_numbers_or_max() {
+        assert_eq!(speed("max"), Ok(Speed::Max));
+        assert_eq!(speed("2.5"), Ok(Speed::Times(2.5)));
+        for wrong in ["0", "-1", "inf", "NaN", "fast"] {
+            assert!(speed(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! How a command ends: five exit codes, and an error that says what was wrong, where, and what to
+//! do.
+
+use std::io;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use thiserror::Error;
+use tickcast_feeds::capture::CaptureError;
+use tickcast_reliability::control::RejectCode;
+use tickcast_transport::faults::FaultConfigError;
+use tickcast_transport::udp::UdpError;
+use tickcast_transport::{FanOutError, ReceiveError};
+
+/// What the exit code tells whoever started us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Everything is whole.
+    Whole = 0,
+    /// Something was lost, or is not as it should be; the output says what.
+    Finding = 1,
+    /// The command line, a config or an input file is wrong.
+    Usage = 2,
+    /// The other side can't be reached.
+    Unreachable = 3,
+    /// We, or the host, failed.
+    Internal = 4,
+}
+
+impl Exit {
+    /// [`Exit::Whole`] where that is true.
+    pub(crate) const fn whole_if(whole: bool) -> Self {
+        if whole { Self::Whole } else { Self::Finding }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        Self::from(exit as u8)
+    }
+}
+
+/// Why a command could not do its work.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub(crate) enum CommandError {
+    /// Options that do not go together, or a value that makes no sense.
+    #[error("{0}")]
+    Usage(String),
+    /// A file of JSON that is no such thing.
+    #[error("{} is not {what}: {source}", .path.display())]
+    Json {
+        path: PathBuf,
+        what: &'static str,
+        source: serde_json::Error,
+    },
+    /// An input file can't be read.
+    #[error("{} can't be read: {source}; check the path and its permissions", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    /// An output file can't be written.
+    #[error("{} can't be written: {source}; check the folder and its permissions", .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    /// The faults that were asked for make no sense.
+    #[error(transparent)]
+    Faults(#[from] FaultConfigError),
+    /// A capture can't be read.
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    /// A multicast line can't be opened.
+    #[error(transparent)]
+    Udp(#[from] UdpError),
+    /// An address that can't be used.
+    #[error("{target} can't be used: {source}; give HOST:PORT or GROUP:PORT that this host reaches")]
+    Address { target: String, source: io::Error },
+    /// The other side is not there.
+    #[error("{0}")]
+    Unreachable(String),
+    /// The publisher is there and does not want us.
+    #[error("the publisher rejected us: {1}")]
+    Rejected(RejectCode, String),
+    /// Sending failed for good.
+    #[error(transparent)]
+    Send(#[from] FanOutError),
+    /// Receiving failed for good.
+    #[error(transparent)]
+    Receive(#[from] ReceiveError),
+    /// The host refuses something that has nothing to do with what was asked for.
+    #[error("can't {what}: {source}")]
+    Host {
+        what: &'static str,
+        source: io::Error,
+    },
+    /// Whoever read our output went away: a quiet end.
+    #[error("nobody reads the output any more")]
+    NobodyReads,
+}
+
+impl CommandError {
+    /// The exit code that goes with it.
+    pub(crate) const fn exit(&self) -> Exit {
+        match self {
+            Self::Usage(_)
+            | Self::Json { .. }
+            | Self::Read { .. }
+            | Self::Write { .. }
+            | Self::Faults(_)
+            | Self::Capture(_)
+            | Self::Udp(_)
+            | Self::Address { .. } => Exit::Usage,
+            // What we asked for does not exist, or it may well work later.
+            Self::Rejected(RejectCode::UnknownChannel | RejectCode::WireVersion, _) => Exit::Usage,
+            Self::Unreachable(_) | Self::Rejected(..) => Exit::Unreachable,
+            Self::Send(_) | Self::Receive(_) | Self::Host { .. } => Exit::Internal,
+            Self::NobodyReads => Exit::Whole,
+        }
+    }
+}

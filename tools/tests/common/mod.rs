@@ -1,0 +1,137 @@
+//! What the tests of the command line share: running it with a bound on time, bare multicast
+//! sockets, and groups of one's own.
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// No test waits longer than this for anything.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The binary under test with these arguments.
+pub(crate) fn tickcast(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tickcast"));
+    command.args(args).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs it to its end.
+pub(crate) fn run(args: &[&str]) -> Output {
+    let running = Running(Some(tickcast(args).spawn().unwrap()));
+    running.output()
+}
+
+/// A process that does not outlive its test.
+pub(crate) struct Running(Option<Child>);
+
+impl Running {
+    pub(crate) fn start(args: &[&str]) -> Self {
+        Self(Some(tickcast(args).spawn().unwrap()))
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
+    /// Its exit and output; fails the test if it does not end.
+    pub(crate) fn output(mut self) -> Output {
+        let child = self.0.take().unwrap();
+        let id = child.id();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(child.wait_with_output()));
+        match is_done.recv_timeout(PATIENCE) {
+            Ok(output) => output.unwrap(),
+            Err(_) => {
+                signal(id, "KILL");
+                panic!("the command did not end within {PATIENCE:?}");
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Sends a signal to one process.
+pub(crate) fn signal(id: u32, name: &str) {
+    let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
+    assert!(sent.unwrap().success());
+}
+
+/// Waits until `ready` gives something.
+pub(crate) fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A file of JSON that appears sooner or later.
+pub(crate) fn json_at(path: &Path) -> serde_json::Value {
+    wait_for(&path.display().to_string(), || {
+        serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    })
+}
+
+/// A group that no other test uses, with a free port.
+pub(crate) fn group() -> SocketAddrV4 {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (high, low) = ((std::process::id() % 250) as u8, NEXT.fetch_add(1, Ordering::Relaxed));
+    SocketAddrV4::new(Ipv4Addr::new(239, 255, high, low), port)
+}
+
+/// A bare socket that hears a group on loopback.
+pub(crate) fn listener(group: SocketAddrV4) -> UdpSocket {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+    socket.set_reuse_address(true).unwrap();
+    socket.set_recv_buffer_size(4 << 20).unwrap();
+    socket.bind(&group.into()).unwrap();
+    socket.join_multicast_v4(group.ip(), &Ipv4Addr::LOCALHOST).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    socket.into()
+}
+
+/// A bare socket that sends to a group on loopback.
+pub(crate) fn speaker(group: SocketAddrV4) -> UdpSocket {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
+    socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
+    socket.set_multicast_ttl_v4(0).unwrap();
+    socket.connect(&group.into()).unwrap();
+    socket.into()
+}
+
+/// Recorded data that is not in the repository; `None`, said loudly, where it is absent.
+pub(crate) fn data(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("TICKCAST_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
+        PathBuf::from,
+    );
+    let path = root.join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("SKIPPED: there is no {}; set TICKCAST_DATA to run this test", path.display());
+    None
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
