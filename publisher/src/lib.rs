@@ -118,14 +118,7 @@ impl Publisher {
                 opened_at.monotonic,
             ));
         }
-        let shared = Shared::new(
-            config.name.clone(),
-            epoch.epoch(),
-            opened_at.monotonic,
-            channels,
-            sources,
-            stop,
-        );
+        let shared = Shared::new(config.name.clone(), epoch.epoch(), channels, sources, stop);
         Ok(Self {
             config,
             rules: plan.rules,
@@ -173,6 +166,14 @@ impl Publisher {
     pub fn run(self) -> Result<Summary, PublisherError> {
         let (config, shared) = (self.config, self.shared);
         let threads = config.threads.clone();
+        let routers = (0..self.inputs.len())
+            .map(|index| Router::new(self.rules.clone(), instrument_base(index)));
+        let sources = shared.sources.iter().cloned().zip(routers).collect();
+        let mut to = Publishing::new(self.writers, sources, shared.clone());
+        // Before anyone is served, so that every joiner finds the epoch opened.
+        let began = now();
+        to.event(|at| self.epoch.opened(shared.channels[at].plan.id), began)?;
+        to.drive(began)?;
         let service =
             RepairService::new(config.repair, self.server, self.multicast, shared.clone());
         let guard = StopOnFailure(shared.clone());
@@ -190,13 +191,6 @@ impl Publisher {
                 })?)
             }
         };
-        let routers = (0..self.inputs.len())
-            .map(|index| Router::new(self.rules.clone(), instrument_base(index)));
-        let sources = shared.sources.iter().cloned().zip(routers).collect();
-        let mut to = Publishing::new(self.writers, sources, shared.clone());
-        let began = now();
-        to.event(|at| self.epoch.opened(shared.channels[at].plan.id), began)?;
-        to.drive(began)?;
         let ending = Ending {
             with_inputs: config.end_when_inputs_end,
             linger: Nanos::from_ms(config.linger_ms),

@@ -11,7 +11,7 @@ use tickcast_feeds::source::MessageCounts;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::counters::{RepairCounters, RepairServiceCounters, SenderCounters};
 use tickcast_reliability::ring::RingReader;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SourceId};
+use tickcast_reliability::units::{ChannelId, Epoch, SourceId};
 use tickcast_transport::SendStats;
 
 use crate::plan::ChannelPlan;
@@ -276,8 +276,6 @@ pub struct Shared {
     pub name: String,
     /// The epoch of all channels.
     pub epoch: Epoch,
-    /// When it was opened, monotonic.
-    pub opened_at: Nanos,
     /// The channels, in the order of the config.
     pub channels: Vec<Arc<ChannelShared>>,
     /// The sources, in the order of the config.
@@ -299,7 +297,6 @@ impl Shared {
     pub fn new(
         name: String,
         epoch: Epoch,
-        opened_at: Nanos,
         channels: Vec<Arc<ChannelShared>>,
         sources: Vec<Arc<SourceShared>>,
         stop: Arc<AtomicBool>,
@@ -307,7 +304,6 @@ impl Shared {
         Self {
             name,
             epoch,
-            opened_at,
             channels,
             sources,
             service: Arc::default(),

@@ -175,7 +175,7 @@ impl Receiver {
         }
         let ahead = status.newest > self.heard;
         if let Some(change) = self.liveness.heard_repair(ahead, now) {
-            self.note_liveness(change);
+            self.note_liveness(change, now);
         }
         self.floor = self.floor.max(status.oldest);
         self.note_heard(status.newest, now, Origin::Live);

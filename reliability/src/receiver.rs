@@ -180,7 +180,7 @@ impl Receiver {
                 self.note_line(change);
             }
             if let Some(change) = self.liveness.heard_multicast(now) {
-                self.note_liveness(change);
+                self.note_liveness(change, now);
             }
         }
         if let Some(oldest) = header.oldest() {
@@ -210,7 +210,7 @@ impl Receiver {
     /// Calling it early or twice does nothing.
     pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
         while let Some(change) = self.liveness.check(now) {
-            self.note_liveness(change);
+            self.note_liveness(change, now);
             if change == LivenessChange::Dead && !self.link_up {
                 self.lose(ALL, LossCause::PublisherDead);
                 self.order.advance(&self.counters, on);
@@ -498,7 +498,7 @@ impl Receiver {
         });
     }
 
-    pub(crate) fn note_liveness(&mut self, change: LivenessChange) {
+    pub(crate) fn note_liveness(&mut self, change: LivenessChange, now: Nanos) {
         self.events.push_back(match change {
             LivenessChange::Stale if self.ended() => return,
             LivenessChange::Dead if self.ended() => return,
@@ -506,11 +506,13 @@ impl Receiver {
             LivenessChange::Stale => {
                 // Find out at once whether the publisher is gone, or only its multicast.
                 self.progress_at = Nanos::ZERO;
+                self.rejoin_at = now.after(REJOIN_EVERY);
                 Event::Stale
             }
             LivenessChange::Fresh => Event::Fresh,
             LivenessChange::MulticastLost => {
                 self.counters.multicast_lost.increment();
+                self.rejoin_at = now;
                 Event::MulticastLost
             }
             LivenessChange::MulticastRestored => Event::MulticastRestored,

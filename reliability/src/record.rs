@@ -123,7 +123,7 @@ impl<'a> Records<'a> {
     /// # Errors
     /// [`RecordError`] names the first record that is wrong, and where.
     pub fn check(bytes: &'a [u8], count: usize) -> Result<Self, RecordError> {
-        if !bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN) {
+        if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN) {
             return Err(RecordError::Misaligned);
         }
         let mut offset = 0;
@@ -357,6 +357,11 @@ mod tests {
         let batch = batch();
         let checked = Records::check(batch.bytes(), 3).unwrap();
         assert_eq!(checked.count(), 3);
+        assert_eq!(
+            Records::check(&[], 0).map(Iterator::count),
+            Ok(0),
+            "none is a run too"
+        );
     }
 
     #[test]

@@ -39,16 +39,12 @@ const HIGHEST_NS: u64 = 3_600_000_000_000;
 
 impl Default for ChannelLatency {
     fn default() -> Self {
+        // Of full size from the start: nothing grows in the middle of a session.
         let empty = || {
-            let mut histogram = Histogram::new(3).unwrap_or_else(|_| {
-                // invariant: three digits are within what the crate allows.
-                unreachable!("three significant digits are allowed")
-            });
-            histogram.auto(true);
-            // Grows to its full size now rather than in the middle of a session.
-            histogram.saturating_record(HIGHEST_NS);
-            histogram.reset();
-            histogram
+            Histogram::new_with_bounds(1, HIGHEST_NS, 3).unwrap_or_else(|_| {
+                // invariant: these bounds and three digits are within what the crate allows.
+                unreachable!("one nanosecond to one hour at three digits is allowed")
+            })
         };
         Self {
             stages: [empty(), empty(), empty(), empty()],

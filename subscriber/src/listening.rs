@@ -36,7 +36,12 @@ impl Listening {
         let name = || display(&channel.channel);
         let config = receiver_config(builder, channel, offer)
             .ok_or_else(|| SubscribeError::NoTransport { channel: name() })?;
-        let plain = UdpReceiver::open(&config).map_err(|source| SubscribeError::Udp {
+        let mut open = config.clone();
+        if !open.source_specific {
+            // Everybody's datagrams come here then, so that strangers' are seen and counted.
+            open.lines.iter_mut().for_each(|line| line.senders.clear());
+        }
+        let plain = UdpReceiver::open(&open).map_err(|source| SubscribeError::Udp {
             channel: name(),
             source,
         })?;

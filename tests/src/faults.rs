@@ -251,10 +251,4 @@ pub enum Incident {
     FanOutStalls(u8),
     /// It does again.
     FanOutGoesOn(u8),
-    /// The feed becomes this many times as fast as planned.
-    Faster(u32),
-    /// Weather begins.
-    WeatherBegins,
-    /// Weather ends.
-    WeatherEnds,
 }

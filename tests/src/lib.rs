@@ -7,6 +7,8 @@
 
 pub mod balance;
 pub mod faults;
+mod incidents;
+mod network;
 pub mod pipe;
 pub mod profiles;
 pub mod publisher;

@@ -72,7 +72,9 @@ impl LogArgs {
 
 /// A number from 0 to 1.
 pub(crate) fn probability(text: &str) -> Result<f64, String> {
-    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number"))?;
+    let number: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number"))?;
     // A NaN is in no range.
     if (0.0..=1.0).contains(&number) {
         return Ok(number);
@@ -90,7 +92,9 @@ pub(crate) fn positive(text: &str) -> Result<f64, String> {
 
 /// Seconds, with a fraction or without.
 pub(crate) fn seconds(text: &str) -> Result<Duration, String> {
-    let number: f64 = text.parse().map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    let number: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number of seconds"))?;
     Duration::try_from_secs_f64(number).map_err(|_| "a span of time is 0 or more seconds".into())
 }
 
@@ -100,7 +104,10 @@ pub(crate) fn idle(text: &str) -> Result<Idle, String> {
     match (text, text.strip_prefix("sleep:")) {
         ("spin", _) => Ok(Idle::Spin),
         ("yield", _) => Ok(Idle::Yield),
-        (_, Some(us)) => us.parse().map(|us| Idle::Sleep { us }).map_err(|_| unknown()),
+        (_, Some(us)) => us
+            .parse()
+            .map(|us| Idle::Sleep { us })
+            .map_err(|_| unknown()),
         _ => Err(unknown()),
     }
 }
@@ -117,10 +124,22 @@ mod tests {
         root.build();
         root.clone().debug_assert();
         for verb in root.get_subcommands() {
-            assert!(verb.get_about().is_some(), "{} has no help", verb.get_name());
+            assert!(
+                verb.get_about().is_some(),
+                "{} has no help",
+                verb.get_name()
+            );
             for option in verb.get_arguments() {
-                let help = option.get_help().map(ToString::to_string).unwrap_or_default();
-                assert!(!help.is_empty(), "{} {} has no help", verb.get_name(), option.get_id());
+                let help = option
+                    .get_help()
+                    .map(ToString::to_string)
+                    .unwrap_or_default();
+                assert!(
+                    !help.is_empty(),
+                    "{} {} has no help",
+                    verb.get_name(),
+                    option.get_id()
+                );
             }
         }
     }

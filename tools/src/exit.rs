@@ -70,7 +70,9 @@ pub(crate) enum CommandError {
     #[error(transparent)]
     Udp(#[from] UdpError),
     /// An address that can't be used.
-    #[error("{target} can't be used: {source}; give HOST:PORT or GROUP:PORT that this host reaches")]
+    #[error(
+        "{target} can't be used: {source}; give HOST:PORT or GROUP:PORT that this host reaches"
+    )]
     Address { target: String, source: io::Error },
     /// The other side is not there.
     #[error("{0}")]
@@ -84,6 +86,21 @@ pub(crate) enum CommandError {
     /// Receiving failed for good.
     #[error(transparent)]
     Receive(#[from] ReceiveError),
+    /// A program can't be started.
+    #[error("{} can't be started: {source}", .path.display())]
+    Start { path: PathBuf, source: io::Error },
+    /// A process that we started went wrong.
+    #[error("{name} {how}; its log ends with:\n  {log}")]
+    Process {
+        name: String,
+        how: String,
+        /// Its exit code, if it has ended.
+        code: Option<i32>,
+        log: String,
+    },
+    /// A signal ended it before there was a result.
+    #[error("interrupted before there was a result")]
+    Interrupted,
     /// The host refuses something that has nothing to do with what was asked for.
     #[error("can't {what}: {source}")]
     Host {
@@ -106,10 +123,15 @@ impl CommandError {
             | Self::Faults(_)
             | Self::Capture(_)
             | Self::Udp(_)
-            | Self::Address { .. } => Exit::Usage,
+            | Self::Address { .. }
+            | Self::Process { code: Some(2), .. } => Exit::Usage,
             // What we asked for does not exist, or it may well work later.
             Self::Rejected(RejectCode::UnknownChannel | RejectCode::WireVersion, _) => Exit::Usage,
-            Self::Unreachable(_) | Self::Rejected(..) => Exit::Unreachable,
+            Self::Unreachable(_) | Self::Rejected(..) | Self::Process { code: Some(3), .. } => {
+                Exit::Unreachable
+            }
+            Self::Interrupted => Exit::Finding,
+            Self::Start { .. } | Self::Process { .. } => Exit::Internal,
             Self::Send(_) | Self::Receive(_) | Self::Host { .. } => Exit::Internal,
             Self::NobodyReads => Exit::Whole,
         }

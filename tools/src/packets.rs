@@ -226,6 +226,10 @@ impl MoldPackets {
 /// When an ITCH 5.0 message was sent, since midnight: six bytes behind type, locate and tracking.
 fn stamp(message: &[u8]) -> Nanos {
     message.get(5..11).map_or(Nanos::ZERO, |bytes| {
-        Nanos(bytes.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)))
+        Nanos(
+            bytes
+                .iter()
+                .fold(0, |all, byte| all << 8 | u64::from(*byte)),
+        )
     })
 }

@@ -43,7 +43,11 @@ impl Progress {
 
     /// Shows where we are, if it is time to. `message` is only made then.
     pub(crate) fn show(&mut self, position: u64, message: impl FnOnce() -> String) {
-        let every = if self.bar.is_some() { BAR_EVERY } else { LINES_EVERY };
+        let every = if self.bar.is_some() {
+            BAR_EVERY
+        } else {
+            LINES_EVERY
+        };
         if self.quiet || self.shown_at.elapsed() < every {
             return;
         }

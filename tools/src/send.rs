@@ -76,10 +76,7 @@ impl Sender {
     }
 
     const fn over(way: Way) -> Self {
-        Self {
-            way,
-            refused: 0,
-        }
+        Self { way, refused: 0 }
     }
 
     /// Sends one datagram.

@@ -41,7 +41,11 @@ pub(crate) fn span(ns: u64) -> String {
 /// How many a second, 0 when no time has passed.
 pub(crate) fn rate(count: u64, elapsed: Duration) -> f64 {
     let seconds = elapsed.as_secs_f64();
-    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+    if seconds > 0.0 {
+        count as f64 / seconds
+    } else {
+        0.0
+    }
 }
 
 #[cfg(test)]

@@ -57,21 +57,34 @@ fn relay(options: &[&str], count: u64) -> (Vec<Vec<u8>>, Value) {
     let (from, to) = (group(), group());
     let (out, input) = (listener(to), speaker(from));
     let (from, to) = (from.to_string(), to.to_string());
-    let mut args = vec!["inject", "--from", &from, "--to", &to, "--report", &report, "--quiet"];
-    args.extend(["--ready-file", &ready, "--linger", "0.2", "--interface", "lo"]);
+    let mut args = vec![
+        "inject", "--from", &from, "--to", &to, "--report", &report, "--quiet",
+    ];
+    args.extend([
+        "--ready-file",
+        &ready,
+        "--linger",
+        "0.2",
+        "--interface",
+        "lo",
+    ]);
     args.extend(options);
     let running = Running::start(&args);
     json_at(ready.as_ref());
     for sequence in 1..=count {
         for channel in [1, 2] {
-            input.send(&datagram(channel, sequence, Kind::Data)).unwrap();
+            input
+                .send(&datagram(channel, sequence, Kind::Data))
+                .unwrap();
         }
         if sequence % 32 == 0 {
             sleep(Duration::from_millis(1));
         }
     }
     for channel in [1, 2] {
-        input.send(&datagram(channel, count + 1, Kind::End)).unwrap();
+        input
+            .send(&datagram(channel, count + 1, Kind::End))
+            .unwrap();
     }
     let came = drain(&out);
     let done = running.output();
@@ -95,12 +108,16 @@ fn listed(report: &Value, channel: u16, list: &str) -> BTreeSet<u64> {
     let channels = report["channels"].as_array().unwrap();
     let of = channels.iter().find(|c| c["channel"] == channel).unwrap();
     let ranges = of[list].as_array().unwrap().iter();
-    ranges.flat_map(|r| r["first"].as_u64().unwrap()..=r["last"].as_u64().unwrap()).collect()
+    ranges
+        .flat_map(|r| r["first"].as_u64().unwrap()..=r["last"].as_u64().unwrap())
+        .collect()
 }
 
 fn missing(came: &[Vec<u8>], channel: u16, last: u64) -> BTreeSet<u64> {
     let came: BTreeSet<u64> = whole(came, channel).into_iter().collect();
-    (1..=last).filter(|sequence| !came.contains(sequence)).collect()
+    (1..=last)
+        .filter(|sequence| !came.contains(sequence))
+        .collect()
 }
 
 #[test]
@@ -120,8 +137,24 @@ fn a_relay_without_faults_keeps_every_byte_and_the_order() {
 #[test]
 fn what_the_report_says_was_dropped_is_what_is_missing_to_the_sequence() {
     for seed in ["3", "4"] {
-        let options = ["--seed", seed, "--drop", "0.05", "--burst", "3", "--reorder", "0.05"];
-        let more = ["--duplicate", "0.05", "--delay", "0.02", "--delay-us", "500"];
+        let options = [
+            "--seed",
+            seed,
+            "--drop",
+            "0.05",
+            "--burst",
+            "3",
+            "--reorder",
+            "0.05",
+        ];
+        let more = [
+            "--duplicate",
+            "0.05",
+            "--delay",
+            "0.02",
+            "--delay-us",
+            "500",
+        ];
         let (came, report) = relay(&[&options[..], &more[..]].concat(), 1_500);
         assert_eq!(report["exact"], true, "seed {seed}");
         for channel in [1, 2] {
@@ -131,7 +164,11 @@ fn what_the_report_says_was_dropped_is_what_is_missing_to_the_sequence() {
         }
         let duplicated = report["counts"]["duplicated"].as_u64().unwrap();
         let distinct: BTreeSet<_> = came.iter().collect();
-        assert_eq!(came.len() - distinct.len(), duplicated as usize, "seed {seed}");
+        assert_eq!(
+            came.len() - distinct.len(),
+            duplicated as usize,
+            "seed {seed}"
+        );
     }
 }
 
@@ -166,10 +203,16 @@ fn a_script_in_a_plan_happens_for_certain() {
     std::fs::write(&plan, script.to_string()).unwrap();
     let (came, report) = relay(&["--plan", plan.to_str().unwrap()], 200);
     // Datagrams 200 to 203 are both channels' 101 and 102.
-    assert_eq!(missing(&came, 1, 201), BTreeSet::from([10, 11, 12, 40, 101, 102]));
+    assert_eq!(
+        missing(&came, 1, 201),
+        BTreeSet::from([10, 11, 12, 40, 101, 102])
+    );
     assert_eq!(missing(&came, 2, 201), BTreeSet::from([101, 102]));
     for channel in [1, 2] {
-        assert_eq!(listed(&report, channel, "dropped"), missing(&came, channel, 201));
+        assert_eq!(
+            listed(&report, channel, "dropped"),
+            missing(&came, channel, 201)
+        );
     }
     assert_eq!(report["seed"], 12);
     assert_eq!(report["counts"]["scripted_dropped"], 8);
@@ -183,7 +226,17 @@ fn a_signal_ends_the_relay_with_its_report_on_stdout() {
     let (out, input) = (listener(to), speaker(from));
     let (from, to) = (from.to_string(), to.to_string());
     let ready_text = ready.to_str().unwrap();
-    let args = ["inject", "--from", &from, "--to", &to, "--ready-file", ready_text, "--seed", "1"];
+    let args = [
+        "inject",
+        "--from",
+        &from,
+        "--to",
+        &to,
+        "--ready-file",
+        ready_text,
+        "--seed",
+        "1",
+    ];
     let mut running = Running::start(&args);
     json_at(&ready);
     let mut buffer = [0; 2048];
@@ -205,18 +258,54 @@ fn what_can_not_be_relayed_is_refused_with_a_sentence() {
     let bad_plan = folder.path().join("plan.json");
     std::fs::write(&bad_plan, r#"{"drops": 0.1}"#).unwrap();
     let bad_plan = bad_plan.to_str().unwrap();
-    let groups = ["inject", "--from", "239.255.1.1:7000", "--to", "239.255.1.2:7000"];
+    let groups = [
+        "inject",
+        "--from",
+        "239.255.1.1:7000",
+        "--to",
+        "239.255.1.2:7000",
+    ];
     let with = |more: &[&'static str]| [&groups[..], more].concat();
     let cases = [
-        (vec!["inject", "--from", "239.255.1.1:7000", "--to", "239.255.1.1:7000"], "never ends"),
-        (vec!["inject", "--from", "10.0.0.1:7000", "--to", "239.255.1.1:7000"], "not a multicast group"),
+        (
+            vec![
+                "inject",
+                "--from",
+                "239.255.1.1:7000",
+                "--to",
+                "239.255.1.1:7000",
+            ],
+            "never ends",
+        ),
+        (
+            vec![
+                "inject",
+                "--from",
+                "10.0.0.1:7000",
+                "--to",
+                "239.255.1.1:7000",
+            ],
+            "not a multicast group",
+        ),
         (with(&["--drop", "1.5"]), "between 0 and 1"),
         (with(&["--burst", "3"]), "--drop"),
         (with(&["--drop", "0.9", "--burst", "1"]), "bursts"),
-        (with(&["--reorder", "0.1", "--reorder-depth", "0"]), "reorder.depth"),
-        (with(&["--interface", "nosuch0"]), "no interface is or has nosuch0"),
-        (with(&["--plan", "/nonexistent/plan.json"]), "/nonexistent/plan.json can't be read"),
-        ([&groups[..], &["--plan", bad_plan]].concat(), "unknown field `drops`"),
+        (
+            with(&["--reorder", "0.1", "--reorder-depth", "0"]),
+            "reorder.depth",
+        ),
+        (
+            with(&["--interface", "nosuch0"]),
+            "no interface is or has nosuch0",
+        ),
+        (
+            with(&["--plan", "/nonexistent/plan.json"]),
+            "/nonexistent/plan.json can't be read",
+        ),
+        (
+            [&groups[..], &["--plan", bad_plan]].concat(),
+            "unknown field `drops`",
+        ),
     ];
     for (args, sentence) in cases {
         let done = run(&args);

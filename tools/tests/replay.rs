@@ -24,7 +24,14 @@ fn frame(at_us: u64, destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
     bytes.extend(payload);
     let len = (bytes.len() as u32).to_le_bytes();
     let (seconds, us) = ((at_us / 1_000_000) as u32, (at_us % 1_000_000) as u32);
-    [&seconds.to_le_bytes()[..], &us.to_le_bytes(), &len, &len, &bytes].concat()
+    [
+        &seconds.to_le_bytes()[..],
+        &us.to_le_bytes(),
+        &len,
+        &len,
+        &bytes,
+    ]
+    .concat()
 }
 
 const LINE_A: [u8; 4] = [239, 1, 1, 1];
@@ -37,7 +44,11 @@ fn capture(count: u32) -> Vec<u8> {
     for n in 0..count {
         for (line, destination) in [LINE_A, LINE_B].into_iter().enumerate() {
             let payload = format!("packet {n} line {line}");
-            bytes.extend(frame(1_000_000 + u64::from(n) * 50, destination, payload.as_bytes()));
+            bytes.extend(frame(
+                1_000_000 + u64::from(n) * 50,
+                destination,
+                payload.as_bytes(),
+            ));
         }
     }
     bytes
@@ -45,16 +56,29 @@ fn capture(count: u32) -> Vec<u8> {
 
 fn file(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
     let path = folder.path().join("recording");
-    std::fs::File::create(&path).unwrap().write_all(bytes).unwrap();
+    std::fs::File::create(&path)
+        .unwrap()
+        .write_all(bytes)
+        .unwrap();
     path
 }
 
 /// Runs a replay to `socket`, and gives what came there and the summary.
-fn replay(path: &std::path::Path, socket: &UdpSocket, to: &str, options: &[&str]) -> (Vec<Vec<u8>>, Value) {
+fn replay(
+    path: &std::path::Path,
+    socket: &UdpSocket,
+    to: &str,
+    options: &[&str],
+) -> (Vec<Vec<u8>>, Value) {
     let path = path.display().to_string();
     let args = [&["replay", &path, "--to", to, "--json", "--quiet"], options].concat();
     let done = run(&args);
-    assert_eq!(done.status.code(), Some(0), "{args:?}: {}", text(&done.stderr));
+    assert_eq!(
+        done.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        text(&done.stderr)
+    );
     let mut came = Vec::new();
     let mut buffer = vec![0; 1 << 16];
     while let Ok(len) = socket.recv(&mut buffer) {
@@ -65,7 +89,9 @@ fn replay(path: &std::path::Path, socket: &UdpSocket, to: &str, options: &[&str]
 
 fn unicast() -> (UdpSocket, String) {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
     let to = socket.local_addr().unwrap().to_string();
     (socket, to)
 }
@@ -91,7 +117,16 @@ fn one_line_of_two_is_sent_to_a_group_as_often_as_asked_for() {
     let path = file(&folder, &capture(20));
     let group = group();
     let socket = listener(group);
-    let options = ["--speed", "max", "--only", "239.1.1.2:6000", "--loop", "2", "--interface", "lo"];
+    let options = [
+        "--speed",
+        "max",
+        "--only",
+        "239.1.1.2:6000",
+        "--loop",
+        "2",
+        "--interface",
+        "lo",
+    ];
     let (came, summary) = replay(&path, &socket, &group.to_string(), &options);
     let round = (0..20).map(|n| format!("packet {n} line 1").into_bytes());
     assert_eq!(came, round.clone().chain(round).collect::<Vec<_>>());
@@ -103,7 +138,12 @@ fn it_stops_after_as_many_packets_as_asked_for() {
     let folder = tempfile::tempdir().unwrap();
     let path = file(&folder, &capture(20));
     let (socket, to) = unicast();
-    let (came, summary) = replay(&path, &socket, &to, &["--rate", "5000", "--packets-max", "7"]);
+    let (came, summary) = replay(
+        &path,
+        &socket,
+        &to,
+        &["--rate", "5000", "--packets-max", "7"],
+    );
     assert_eq!((came.len(), &summary["packets"]), (7, &7.into()));
     assert_eq!(summary["whole"], false);
 }
@@ -144,21 +184,37 @@ fn messages_of_a_binary_file_become_packets_of_one_session_with_an_end() {
             packet(name, 8, 0..0, 0xffff),
         ]
     };
-    assert_eq!(came, [session(b"REPLAY0001"), session(b"REPLAY0002")].concat());
+    assert_eq!(
+        came,
+        [session(b"REPLAY0001"), session(b"REPLAY0002")].concat()
+    );
 }
 
 #[test]
 fn a_real_capture_is_sent_packet_for_packet() {
-    let Some(path) = data("iex-tops/TOPS16.pcapng.gz") else { return };
+    let Some(path) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
     let folder = tempfile::tempdir().unwrap();
     let summary = folder.path().join("summary.json");
     let group = group();
     let socket = listener(group);
-    let options = ["--rate", "20000", "--packets-max", "500", "--summary", summary.to_str().unwrap()];
+    let options = [
+        "--rate",
+        "20000",
+        "--packets-max",
+        "500",
+        "--summary",
+        summary.to_str().unwrap(),
+    ];
     let (came, _) = replay(&path, &socket, &group.to_string(), &options);
     let mut capture = tickcast_feeds::capture::Capture::open(&path).unwrap();
     for (n, payload) in came.iter().enumerate() {
-        assert_eq!(capture.next().unwrap().unwrap().payload, payload, "packet {n}");
+        assert_eq!(
+            capture.next().unwrap().unwrap().payload,
+            payload,
+            "packet {n}"
+        );
     }
     assert_eq!(came.len(), 500);
     assert_eq!(json_at(&summary)["packets"], 500);
@@ -172,7 +228,11 @@ fn when_nobody_listens_it_says_so() {
     drop(socket);
     let done = run(&["replay", &path, "--to", &to, "--quiet", "--rate", "5000"]);
     assert_eq!(done.status.code(), Some(3), "{}", text(&done.stdout));
-    assert!(text(&done.stderr).contains("nobody listens"), "{}", text(&done.stderr));
+    assert!(
+        text(&done.stderr).contains("nobody listens"),
+        "{}",
+        text(&done.stderr)
+    );
 }
 
 #[test]
@@ -180,10 +240,22 @@ fn what_can_not_be_replayed_is_refused_with_a_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let junk = file(&folder, b"no capture at all").display().to_string();
     let cases = [
-        (["/nonexistent.pcap", "--to", "127.0.0.1:1", "--speed", "1"], "there is no file"),
-        ([&junk, "--to", "127.0.0.1:1", "--speed", "1"], "neither pcap nor pcapng"),
-        ([&junk, "--to", "127.0.0.1:1", "--speed", "-1"], "not a number above 0"),
-        (["/dev/null", "--to", "127.0.0.1:1", "--speed", "1"], "is empty"),
+        (
+            ["/nonexistent.pcap", "--to", "127.0.0.1:1", "--speed", "1"],
+            "there is no file",
+        ),
+        (
+            [&junk, "--to", "127.0.0.1:1", "--speed", "1"],
+            "neither pcap nor pcapng",
+        ),
+        (
+            [&junk, "--to", "127.0.0.1:1", "--speed", "-1"],
+            "not a number above 0",
+        ),
+        (
+            ["/dev/null", "--to", "127.0.0.1:1", "--speed", "1"],
+            "is empty",
+        ),
     ];
     for (args, sentence) in cases {
         let done = run(&[&["replay"][..], &args].concat());
@@ -194,5 +266,9 @@ fn what_can_not_be_replayed_is_refused_with_a_sentence() {
     let capture = file(&folder, &capture(1)).display().to_string();
     let done = run(&["replay", &capture, "--to", "127.0.0.1"]);
     assert_eq!(done.status.code(), Some(2));
-    assert!(text(&done.stderr).contains("HOST:PORT or GROUP:PORT"), "{}", text(&done.stderr));
+    assert!(
+        text(&done.stderr).contains("HOST:PORT or GROUP:PORT"),
+        "{}",
+        text(&done.stderr)
+    );
 }

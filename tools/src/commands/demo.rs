@@ -1,5 +1,339 @@
-//! demo
+//! `tickcast demo`: the whole system on this host, as processes of their own, under loss; ends with
+//! the proof that every subscriber was given every record, or with the list of those it was not.
+
+mod processes;
+mod setting;
+mod verdict;
+
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::cli::seconds;
 use crate::exit::{CommandError, Exit};
+use crate::faults::FaultArgs;
+use crate::files::{read_json, write_json};
+use crate::output::Output;
+use crate::progress::Progress;
+use crate::signals::Stop;
+use crate::table::thousands;
+use processes::{Process, Watched, published_at};
+use verdict::{Published, Verdict};
+
+/// What is published, to how many, and what goes wrong on the way.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Args {}
-pub(crate) fn run(_: &Args) -> Result<Exit, CommandError> { Ok(Exit::Whole) }
+pub(crate) struct Args {
+    /// Publish this recording instead of a simulated market.
+    #[arg(long, value_name = "FILE")]
+    capture: Option<PathBuf>,
+    /// The subscribers ask for nothing: what is missing is lost, and named.
+    #[arg(long)]
+    no_repair: bool,
+    /// How many subscriber processes.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=64))]
+    subscribers: u32,
+    /// Publish so many records at most [default: all of a recording, 500,000 of a simulation].
+    #[arg(long, value_name = "N")]
+    records: Option<u64>,
+    /// Venue messages a second.
+    #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(1..))]
+    rate: u64,
+    /// Write everything that came of it to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// The publisher to run [default: tickcast-publisher beside this program].
+    #[arg(long, value_name = "FILE")]
+    publisher_bin: Option<PathBuf>,
+    /// Keep configs, logs and summaries of all processes in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    keep_logs: Option<PathBuf>,
+    /// Give up after so long.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "300")]
+    timeout: Duration,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+    /// As in `inject`, at each subscriber with a seed of its own; by default 1% is dropped, in
+    /// bursts of 3.
+    #[command(flatten)]
+    faults: FaultArgs,
+}
+
+const DROP_DEFAULT: f64 = 0.01;
+const BURST_DEFAULT: f64 = 3.0;
+const RECORDS_DEFAULT: u64 = 500_000;
+/// How long a process may take to be ready, and a subscriber to end after the publisher.
+const START_PATIENCE: Duration = Duration::from_secs(20);
+const END_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs it all.
+///
+/// # Errors
+/// [`CommandError`] when a process can't be started or fails; its log is shown.
+pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+    let stop = Stop::on_signals()?;
+    let folder = Folder::new(args.keep_logs.as_deref())?;
+    let seed = args.fault_config()?.seed;
+    let (mut publisher, ready) = start_publisher(args, folder.path(), &stop)?;
+    let mut subscribers = (1..=args.subscribers)
+        .map(|n| start_subscriber(args, folder.path(), n, ready.control))
+        .collect::<Result<Vec<_>, _>>()?;
+    watch(args, &mut publisher, &mut subscribers, &ready, &stop)?;
+    let published: Published = read_json(&folder.path().join("publisher.json"), "a summary")?;
+    let received = (subscribers.iter())
+        .map(|subscriber| read_json(&folder.path().join(subscriber.file("json")), "a summary"))
+        .collect::<Result<Vec<_>, _>>()?;
+    let verdict = Verdict::new(published, received, seed, !args.no_repair);
+    if let Some(path) = &args.summary {
+        write_json(path, &verdict)?;
+    }
+    let mut output = Output::stdout();
+    output.line(&verdict)?;
+    output.flush()?;
+    Ok(Exit::whole_if(verdict.whole))
+}
+
+impl Args {
+    /// How many records to publish; `None` for all that a recording has.
+    fn records_max(&self) -> Option<u64> {
+        let simulated = self.capture.is_none().then_some(RECORDS_DEFAULT);
+        self.records.or(simulated)
+    }
+
+    /// The faults of the first subscriber, with the demo's own defaults.
+    fn fault_config(&self) -> Result<tickcast_transport::faults::FaultConfig, CommandError> {
+        let mut faults = self.faults.clone();
+        if faults.plan.is_none() && faults.drop.is_none() {
+            faults.drop = Some(DROP_DEFAULT);
+        }
+        if faults.drop.is_some_and(|drop| drop > 0.0) {
+            faults.burst.get_or_insert(BURST_DEFAULT);
+        }
+        faults.config()
+    }
+}
+
+/// What the publisher says when it is ready.
+#[derive(Debug, Deserialize)]
+struct Ready {
+    control: SocketAddr,
+    admin: Option<SocketAddr>,
+}
+
+fn start_publisher(
+    args: &Args,
+    folder: &Path,
+    stop: &Stop,
+) -> Result<(Process, Ready), CommandError> {
+    let program = match &args.publisher_bin {
+        Some(program) => program.clone(),
+        None => processes::this_program()?.with_file_name("tickcast-publisher"),
+    };
+    if !program.exists() {
+        return Err(CommandError::Usage(format!(
+            "there is no publisher at {}; build it (cargo build -p tickcast-publisher) or name it \
+             with --publisher-bin",
+            program.display()
+        )));
+    }
+    let config = folder.join("publisher.config.json");
+    write_json(&config, &setting::publisher_config(args)?)?;
+    let ready_file = folder.join("publisher.ready.json");
+    forget(&ready_file)?;
+    let summary = folder.join("publisher.json");
+    forget(&summary)?;
+    let options = [
+        ("--config", config.as_path()),
+        ("--summary", &summary),
+        ("--ready-file", &ready_file),
+    ];
+    let mut publisher = Process::start("publisher", &program, folder, |command| {
+        for (option, path) in options {
+            command.arg(option).arg(path);
+        }
+    })?;
+    let started_at = Instant::now();
+    while !ready_file.exists() {
+        if let Some(code) = publisher.ended()? {
+            return Err(publisher.failed(format_args!("ended with {code} before it was ready")));
+        }
+        if started_at.elapsed() >= START_PATIENCE || stop.asked() {
+            return Err(publisher.failed("was not ready in time"));
+        }
+        sleep(Duration::from_millis(10));
+    }
+    Ok((publisher, read_json(&ready_file, "a ready file")?))
+}
+
+/// Removes what an earlier run left in a folder that is kept.
+fn forget(path: &Path) -> Result<(), CommandError> {
+    match std::fs::remove_file(path) {
+        Err(source) if source.kind() != ErrorKind::NotFound => Err(CommandError::Write {
+            path: path.into(),
+            source,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn start_subscriber(
+    args: &Args,
+    folder: &Path,
+    n: u32,
+    control: SocketAddr,
+) -> Result<Watched, CommandError> {
+    let name = format!("s{n}");
+    let mut faults = args.fault_config()?;
+    // Far enough apart for the seeds of channels and lines, which count on from it.
+    faults.seed = faults
+        .seed
+        .wrapping_mul(100_000)
+        .wrapping_add(u64::from(n) * 1_000);
+    let plan = folder.join(format!("{name}.faults.json"));
+    write_json(&plan, &faults)?;
+    let summary = folder.join(format!("{name}.json"));
+    forget(&summary)?;
+    let program = processes::this_program()?;
+    Watched::start(&name, &program, folder, |command| {
+        command.args([
+            "listen",
+            "--format",
+            "count-json",
+            "--every",
+            "0.1",
+            "--digest",
+        ]);
+        command.args([
+            "--quiet",
+            "--until-dead",
+            "--join-timeout",
+            "20",
+            "--name",
+            &name,
+        ]);
+        command.arg("--connect").arg(control.to_string());
+        command
+            .arg("--plan")
+            .arg(&plan)
+            .arg("--summary")
+            .arg(&summary);
+        for (channel, _) in setting::CHANNELS {
+            command.arg("--channel").arg(channel);
+        }
+        if args.no_repair {
+            command.arg("--no-repair");
+        }
+    })
+}
+
+/// Shows how far everybody is until all have ended by themselves.
+fn watch(
+    args: &Args,
+    publisher: &mut Process,
+    subscribers: &mut [Watched],
+    ready: &Ready,
+    stop: &Stop,
+) -> Result<(), CommandError> {
+    let mut progress = Progress::new("demo", args.records_max(), args.quiet);
+    let started_at = Instant::now();
+    let mut publisher_ended_at = None;
+    loop {
+        if stop.asked() {
+            return Err(CommandError::Interrupted);
+        }
+        if started_at.elapsed() >= args.timeout {
+            return Err(publisher.failed(format_args!("and its subscribers took too long")));
+        }
+        if publisher_ended_at.is_none() {
+            match publisher.ended()? {
+                // 1 says that a source or a subscriber is not whole, which the verdict says too.
+                Some(0 | 1) => publisher_ended_at = Some(Instant::now()),
+                Some(code) => return Err(publisher.failed(format_args!("failed with {code}"))),
+                None => {}
+            }
+        }
+        let mut running = 0;
+        for subscriber in subscribers.iter_mut() {
+            match subscriber.process.ended()? {
+                Some(0 | 1) => {}
+                Some(code) => {
+                    return Err(subscriber
+                        .process
+                        .failed(format_args!("failed with {code}")));
+                }
+                None if publisher_ended_at.is_some_and(|at| at.elapsed() >= END_PATIENCE) => {
+                    return Err(subscriber
+                        .process
+                        .failed("did not end after the publisher had"));
+                }
+                None => running += 1,
+            }
+        }
+        if running == 0 && publisher_ended_at.is_some() {
+            progress.finish();
+            return Ok(());
+        }
+        let slowest = subscribers
+            .iter()
+            .map(|s| s.counts().delivered_records)
+            .min();
+        progress.show(slowest.unwrap_or(0), || {
+            let published = ready.admin.and_then(published_at);
+            told(published, subscribers)
+        });
+        sleep(Duration::from_millis(20));
+    }
+}
+
+/// One line of progress.
+fn told(published: Option<u64>, subscribers: &[Watched]) -> String {
+    let published = published.map_or_else(String::new, |n| format!("published {} ", thousands(n)));
+    let each = subscribers.iter().map(|subscriber| {
+        let counts = subscriber.counts();
+        let (delivered, lost) = (counts.delivered_records, counts.lost_records);
+        let (delivered, recovered) = (thousands(delivered), thousands(counts.gaps_recovered));
+        let name = &subscriber.process.name;
+        match lost {
+            0 => format!("| {name} {delivered} ({recovered} repaired)"),
+            _ => format!("| {name} {delivered} ({} lost)", thousands(lost)),
+        }
+    });
+    published + &each.collect::<Vec<_>>().join(" ")
+}
+
+/// Where the processes' files are.
+enum Folder {
+    Kept(PathBuf),
+    Temporary(tempfile::TempDir),
+}
+
+impl Folder {
+    fn new(keep: Option<&Path>) -> Result<Self, CommandError> {
+        let Some(path) = keep else {
+            let folder = tempfile::Builder::new().prefix("tickcast-demo-").tempdir();
+            return folder
+                .map(Self::Temporary)
+                .map_err(|source| CommandError::Host {
+                    what: "make a temporary folder",
+                    source,
+                });
+        };
+        let made = std::fs::create_dir_all(path);
+        made.map(|()| Self::Kept(path.into()))
+            .map_err(|source| CommandError::Write {
+                path: path.into(),
+                source,
+            })
+    }
+
+    fn path(&self) -> &Path {
+        match self {
+            Self::Kept(path) => path,
+            Self::Temporary(folder) => folder.path(),
+        }
+    }
+}

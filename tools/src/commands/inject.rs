@@ -218,7 +218,10 @@ impl Relay {
         let ended = !args.stay && self.seen.all_ended() && self.heard_at.elapsed() >= args.linger;
         if stop.asked() {
             Some(EndedBy::Signal)
-        } else if args.duration.is_some_and(|d| self.started_at.elapsed() >= d) {
+        } else if args
+            .duration
+            .is_some_and(|d| self.started_at.elapsed() >= d)
+        {
             Some(EndedBy::Duration)
         } else {
             ended.then_some(EndedBy::EndOfSession)

@@ -182,7 +182,10 @@ fn follow(
         if stop.asked() {
             return Ok(EndedBy::Signal);
         }
-        if args.duration.is_some_and(|duration| started_at.elapsed() >= duration) {
+        if args
+            .duration
+            .is_some_and(|duration| started_at.elapsed() >= duration)
+        {
             return Ok(EndedBy::Duration);
         }
         if args.until_dead && account.publisher_dead() {

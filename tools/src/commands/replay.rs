@@ -105,7 +105,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
     let mut packets = Packets::open(&args.file, args.only)?;
     let mut sender = Sender::to(&args.to, &args.interface, args.ttl)?;
-    let size = packets.progress().1.map(|size| size.saturating_mul(args.rounds));
+    let size = packets
+        .progress()
+        .1
+        .map(|size| size.saturating_mul(args.rounds));
     let mut progress = Progress::new("replay", size, args.quiet);
     let mut pacer = Pacer::new(args);
     let (mut count, mut bytes, mut round, mut whole) = (0, 0, 1, false);
@@ -167,7 +170,10 @@ fn print(summary: &Summary, json: bool) -> Result<(), CommandError> {
         (passed.truncated, "record cut off at the end of the file"),
         (passed.snapped, "packets captured only in part, not sent"),
         (passed.frames, "frames that are no UDP datagram, not sent"),
-        (passed.other_destination, "packets to other destinations, not sent"),
+        (
+            passed.other_destination,
+            "packets to other destinations, not sent",
+        ),
     ] {
         if count > 0 {
             output.line(format_args!("{} {what}", thousands(count)))?;

@@ -66,7 +66,10 @@ impl Drop for Running {
 
 /// Sends a signal to one process.
 pub(crate) fn signal(id: u32, name: &str) {
-    let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {id}")).status();
+    let sent = Command::new("sh")
+        .arg("-c")
+        .arg(format!("kill -{name} {id}"))
+        .status();
     assert!(sent.unwrap().success());
 }
 
@@ -92,8 +95,15 @@ pub(crate) fn json_at(path: &Path) -> serde_json::Value {
 /// A group that no other test uses, with a free port.
 pub(crate) fn group() -> SocketAddrV4 {
     static NEXT: AtomicU8 = AtomicU8::new(1);
-    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (high, low) = ((std::process::id() % 250) as u8, NEXT.fetch_add(1, Ordering::Relaxed));
+    let port = UdpSocket::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let (high, low) = (
+        (std::process::id() % 250) as u8,
+        NEXT.fetch_add(1, Ordering::Relaxed),
+    );
     SocketAddrV4::new(Ipv4Addr::new(239, 255, high, low), port)
 }
 
@@ -103,15 +113,21 @@ pub(crate) fn listener(group: SocketAddrV4) -> UdpSocket {
     socket.set_reuse_address(true).unwrap();
     socket.set_recv_buffer_size(4 << 20).unwrap();
     socket.bind(&group.into()).unwrap();
-    socket.join_multicast_v4(group.ip(), &Ipv4Addr::LOCALHOST).unwrap();
-    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    socket
+        .join_multicast_v4(group.ip(), &Ipv4Addr::LOCALHOST)
+        .unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .unwrap();
     socket.into()
 }
 
 /// A bare socket that sends to a group on loopback.
 pub(crate) fn speaker(group: SocketAddrV4) -> UdpSocket {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)).unwrap();
-    socket.bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+    socket
+        .bind(&SocketAddrV4::new(Ipv4Addr::LOCALHOST, 0).into())
+        .unwrap();
     socket.set_multicast_if_v4(&Ipv4Addr::LOCALHOST).unwrap();
     socket.set_multicast_ttl_v4(0).unwrap();
     socket.connect(&group.into()).unwrap();
@@ -128,10 +144,104 @@ pub(crate) fn data(name: &str) -> Option<PathBuf> {
     if path.exists() {
         return Some(path);
     }
-    eprintln!("SKIPPED: there is no {}; set TICKCAST_DATA to run this test", path.display());
+    eprintln!(
+        "SKIPPED: there is no {}; set TICKCAST_DATA to run this test",
+        path.display()
+    );
     None
 }
 
 pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The publisher's binary, built if it is not there or not of today.
+pub(crate) fn publisher_bin() -> PathBuf {
+    static BUILT: std::sync::OnceLock<PathBuf> = std::sync::OnceLock::new();
+    let build = || {
+        let folder = Path::new(env!("CARGO_BIN_EXE_tickcast")).parent().unwrap();
+        let profile = folder.file_name().unwrap().to_str().unwrap();
+        let profile = if profile == "debug" { "dev" } else { profile };
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args([
+            "build",
+            "--quiet",
+            "-p",
+            "tickcast-publisher",
+            "--profile",
+            profile,
+        ]);
+        cargo.arg("--target-dir").arg(folder.parent().unwrap());
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(
+            cargo.status().unwrap().success(),
+            "the publisher can't be built"
+        );
+        folder.join("tickcast-publisher")
+    };
+    BUILT.get_or_init(build).clone()
+}
+
+/// A running publisher of one channel, `all`, with a simulated market.
+pub(crate) struct Publisher {
+    folder: tempfile::TempDir,
+    running: Running,
+    pub(crate) control: String,
+    pub(crate) group: SocketAddrV4,
+}
+
+impl Publisher {
+    /// Publishes so many records, once so many subscribers have joined.
+    pub(crate) fn start(records: u64, wait_for_subscribers: u32) -> Self {
+        Self::start_at("127.0.0.1:0", records, wait_for_subscribers)
+    }
+
+    /// The same, at a known control address.
+    pub(crate) fn start_at(control: &str, records: u64, wait_for_subscribers: u32) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let group = group();
+        let config = serde_json::json!({
+            "name": "test",
+            "control": control,
+            "channels": [{
+                "id": 7, "name": "all", "slots": 4096, "peak_datagrams_per_s": 4_000,
+                "fan_out": [{"transport": "udp", "lines": [{"group": group}]}],
+            }],
+            "inputs": [{
+                "source": 1, "kind": "simulator", "symbols": 20, "messages": 4 * records,
+                "records_max": records, "pace": {"messages_per_s": 10_000},
+                "wait_for_subscribers": wait_for_subscribers,
+            }],
+            "digest": true,
+        });
+        std::fs::write(path("config.json"), config.to_string()).unwrap();
+        let mut command = Command::new(publisher_bin());
+        for (option, name) in [
+            ("--config", "config.json"),
+            ("--summary", "summary.json"),
+            ("--ready-file", "ready.json"),
+        ] {
+            command.arg(option).arg(path(name));
+        }
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped());
+        let running = Running(Some(command.spawn().unwrap()));
+        let ready = json_at(&path("ready.json"));
+        let control = ready["control"].as_str().unwrap().to_owned();
+        Self {
+            folder,
+            running,
+            control,
+            group,
+        }
+    }
+
+    /// Its summary, once it has ended.
+    pub(crate) fn summary(self) -> serde_json::Value {
+        self.running.output();
+        json_at(&self.folder.path().join("summary.json"))
+    }
 }

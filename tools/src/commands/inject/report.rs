@@ -129,12 +129,7 @@ impl Seen {
 }
 
 impl Report {
-    pub(super) fn new(
-        relay: &Relay,
-        args: &Args,
-        plan: FaultConfig,
-        ended_by: EndedBy,
-    ) -> Self {
+    pub(super) fn new(relay: &Relay, args: &Args, plan: FaultConfig, ended_by: EndedBy) -> Self {
         let counts = *relay.plan.counts();
         let stats = relay.receiver.stats().first().copied().unwrap_or_default();
         let received = Received {
@@ -157,7 +152,11 @@ impl Report {
             counts,
             received,
             refused,
-            channels: seen.channels.iter().map(|seen| done(*seen, relay.plan.log())).collect(),
+            channels: seen
+                .channels
+                .iter()
+                .map(|seen| done(*seen, relay.plan.log()))
+                .collect(),
             unlisted_channels: seen.unlisted,
         }
     }
@@ -168,8 +167,10 @@ fn done(seen: ChannelSeen, log: &FaultLog) -> ChannelDone {
         .entries()
         .iter()
         .filter(|entry| (entry.channel, entry.epoch) == (seen.channel, seen.epoch));
-    let (dropped, missed) =
-        (log.dropped(seen.epoch, seen.channel), log.missed(seen.epoch, seen.channel));
+    let (dropped, missed) = (
+        log.dropped(seen.epoch, seen.channel),
+        log.missed(seen.epoch, seen.channel),
+    );
     let count = |ranges: &[SequenceRange]| ranges.iter().map(|range| range.len()).sum();
     ChannelDone {
         seen,

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use serde_json::json;
 use tickcast_subscriber::units::{ChannelId, RecordNumber};
-use tickcast_subscriber::{Event, Item, Position, Subscriber, record::RecordRef};
+use tickcast_subscriber::{Event, Item, Position, StreamEvent, Subscriber, record::RecordRef};
 
 use super::summary::LostRange;
 use super::{Args, Format, print};
@@ -26,6 +26,7 @@ pub(super) struct Account {
     pub(super) events: BTreeMap<&'static str, u64>,
     pub(super) lost: Vec<LostRange>,
     pub(super) lost_unlisted: u64,
+    source_lost: bool,
     dead: bool,
     output: Output,
     /// The first thing that went wrong with the output.
@@ -59,6 +60,7 @@ impl Account {
             events: BTreeMap::new(),
             lost: Vec::new(),
             lost_unlisted: 0,
+            source_lost: false,
             dead: false,
             output: Output::stdout(),
             failed: None,
@@ -95,7 +97,10 @@ impl Account {
     }
 
     fn channel(&mut self, position: &Position) -> &mut ChannelAccount {
-        let known = self.channels.iter().position(|c| c.channel == position.channel);
+        let known = self
+            .channels
+            .iter()
+            .position(|c| c.channel == position.channel);
         let at = known.unwrap_or_else(|| {
             self.channels.push(ChannelAccount {
                 channel: position.channel,
@@ -121,6 +126,7 @@ impl Account {
                 cause: loss.cause,
             }),
             Event::Lost(_) => self.lost_unlisted += 1,
+            Event::Stream(StreamEvent::SourceLost { .. }) => self.source_lost = true,
             Event::PublisherDead => self.dead = true,
             Event::Fresh | Event::RepairLinkUp => self.dead = false,
             Event::GapRecovered { .. } if self.quiet => return,
@@ -157,7 +163,8 @@ impl Account {
             Format::Count => {
                 let rate = rate(self.records - self.shown_records, elapsed) as u64;
                 let (records, rate) = (thousands(self.records), thousands(rate));
-                self.output.line(format_args!("{records} records, {rate} a second"))?;
+                self.output
+                    .line(format_args!("{records} records, {rate} a second"))?;
             }
             Format::CountJson => {
                 let mut counts = [0; 4];
@@ -204,8 +211,9 @@ impl Account {
         self.records >= self.records_max
     }
 
+    /// Whether anything is missing, on the way to us or at the source already.
     pub(super) const fn lost_anything(&self) -> bool {
-        self.lost_unlisted > 0 || !self.lost.is_empty()
+        self.source_lost || self.lost_unlisted > 0 || !self.lost.is_empty()
     }
 
     pub(super) const fn publisher_dead(&self) -> bool {

@@ -29,19 +29,36 @@ impl fmt::Display for Text<'_> {
             f.write_str(" (repaired)")?;
         }
         let sided = |f: &mut fmt::Formatter<'_>, name, action, side, size: u32, price| {
-            write!(f, " {name} {}{} {size} @ {}", char_of(action), char_of(side), Price(price))
+            write!(
+                f,
+                " {name} {}{} {size} @ {}",
+                char_of(action),
+                char_of(side),
+                Price(price)
+            )
         };
         if let Some(mbo) = record.get::<MboMsg>() {
             sided(f, "mbo", mbo.action, mbo.side, mbo.size, mbo.price)?;
             return write!(f, " order {} flags {:#04x}", mbo.order_id, mbo.flags.raw());
         }
         if let Some(trade) = record.get::<TradeMsg>() {
-            return sided(f, "trade", trade.action, trade.side, trade.size, trade.price);
+            return sided(
+                f,
+                "trade",
+                trade.action,
+                trade.side,
+                trade.size,
+                trade.price,
+            );
         }
         if let Some(quote) = record.get::<Mbp1Msg>() {
             let [level] = &quote.levels;
             let (bid, ask) = (Price(level.bid_px), Price(level.ask_px));
-            return write!(f, " quote {bid} x {} / {ask} x {}", level.bid_sz, level.ask_sz);
+            return write!(
+                f,
+                " quote {bid} x {} / {ask} x {}",
+                level.bid_sz, level.ask_sz
+            );
         }
         write!(f, " {}", name(*record))?;
         if let Some(status) = record.get::<StatusMsg>() {
@@ -62,42 +79,63 @@ impl fmt::Display for Text<'_> {
 pub(super) fn json(position: &Position, record: RecordRef<'_>) -> Value {
     let header = record.header();
     let mut all = place(position);
-    put(&mut all, json!({
-        "record": position.record,
-        "type": name(record),
-        "instrument": header.instrument_id,
-        "ts_event": header.ts_event,
-    }));
+    put(
+        &mut all,
+        json!({
+            "record": position.record,
+            "type": name(record),
+            "instrument": header.instrument_id,
+            "ts_event": header.ts_event,
+        }),
+    );
     if let Some(mbo) = record.get::<MboMsg>() {
-        put(&mut all, json!({
-            "action": char_of(mbo.action), "side": char_of(mbo.side), "price": price(mbo.price),
-            "size": mbo.size, "order_id": mbo.order_id, "flags": mbo.flags.raw(),
-            "ts_recv": mbo.ts_recv, "venue_sequence": mbo.sequence,
-        }));
+        put(
+            &mut all,
+            json!({
+                "action": char_of(mbo.action), "side": char_of(mbo.side), "price": price(mbo.price),
+                "size": mbo.size, "order_id": mbo.order_id, "flags": mbo.flags.raw(),
+                "ts_recv": mbo.ts_recv, "venue_sequence": mbo.sequence,
+            }),
+        );
     } else if let Some(trade) = record.get::<TradeMsg>() {
-        put(&mut all, json!({
-            "action": char_of(trade.action), "side": char_of(trade.side),
-            "price": price(trade.price), "size": trade.size, "flags": trade.flags.raw(),
-            "ts_recv": trade.ts_recv, "venue_sequence": trade.sequence,
-        }));
+        put(
+            &mut all,
+            json!({
+                "action": char_of(trade.action), "side": char_of(trade.side),
+                "price": price(trade.price), "size": trade.size, "flags": trade.flags.raw(),
+                "ts_recv": trade.ts_recv, "venue_sequence": trade.sequence,
+            }),
+        );
     } else if let Some(quote) = record.get::<Mbp1Msg>() {
         let [level] = &quote.levels;
-        put(&mut all, json!({
-            "bid_price": price(level.bid_px), "bid_size": level.bid_sz,
-            "ask_price": price(level.ask_px), "ask_size": level.ask_sz,
-            "flags": quote.flags.raw(), "ts_recv": quote.ts_recv,
-        }));
+        put(
+            &mut all,
+            json!({
+                "bid_price": price(level.bid_px), "bid_size": level.bid_sz,
+                "ask_price": price(level.ask_px), "ask_size": level.ask_sz,
+                "flags": quote.flags.raw(), "ts_recv": quote.ts_recv,
+            }),
+        );
     } else if let Some(status) = record.get::<StatusMsg>() {
-        put(&mut all, json!({"action": status.action, "reason": status.reason}));
+        put(
+            &mut all,
+            json!({"action": status.action, "reason": status.reason}),
+        );
     } else if let Some(imbalance) = record.get::<ImbalanceMsg>() {
-        put(&mut all, json!({
-            "reference_price": price(imbalance.ref_price), "paired": imbalance.paired_qty,
-            "imbalance": imbalance.total_imbalance_qty, "side": char_of(imbalance.side),
-        }));
+        put(
+            &mut all,
+            json!({
+                "reference_price": price(imbalance.ref_price), "paired": imbalance.paired_qty,
+                "imbalance": imbalance.total_imbalance_qty, "side": char_of(imbalance.side),
+            }),
+        );
     } else if let Some(stat) = record.get::<StatMsg>() {
-        put(&mut all, json!({
-            "stat": stat.stat_type, "price": price(stat.price), "quantity": stat.quantity,
-        }));
+        put(
+            &mut all,
+            json!({
+                "stat": stat.stat_type, "price": price(stat.price), "quantity": stat.quantity,
+            }),
+        );
     }
     if let Some(symbol) = symbol(record) {
         put(&mut all, json!({"symbol": symbol}));
@@ -146,7 +184,10 @@ impl fmt::Display for Price {
             return f.write_str("-");
         }
         let sign = if self.0 < 0 { "-" } else { "" };
-        let (whole, part) = (self.0.unsigned_abs() / 1_000_000_000, self.0.unsigned_abs() % 1_000_000_000);
+        let (whole, part) = (
+            self.0.unsigned_abs() / 1_000_000_000,
+            self.0.unsigned_abs() % 1_000_000_000,
+        );
         let digits = format!("{part:09}");
         // Cents are always shown, zeros beyond them never.
         let kept = digits.trim_end_matches('0').len().max(2);
@@ -155,7 +196,11 @@ impl fmt::Display for Price {
 }
 
 fn price(price: i64) -> Value {
-    if price == UNDEF_PRICE { Value::Null } else { Price(price).to_string().into() }
+    if price == UNDEF_PRICE {
+        Value::Null
+    } else {
+        Price(price).to_string().into()
+    }
 }
 
 #[expect(clippy::cast_sign_loss, reason = "DBN keeps ASCII letters in a C char")]
@@ -190,7 +235,8 @@ mod tests {
 
     #[test]
     fn prices_are_shown_to_the_cent_or_as_exactly_as_they_are() {
-        let shown = [1_500_000_000, -250_000_000, 12_345_600_000, 1, 0].map(|p| Price(p).to_string());
+        let shown =
+            [1_500_000_000, -250_000_000, 12_345_600_000, 1, 0].map(|p| Price(p).to_string());
         assert_eq!(shown, ["1.50", "-0.25", "12.3456", "0.000000001", "0.00"]);
         assert_eq!(Price(UNDEF_PRICE).to_string(), "-");
     }

@@ -122,14 +122,24 @@ impl Summary {
     ) -> Self {
         let mut latency = Latency::default();
         let channels = subscriber.channels();
-        let channels = channels.iter().map(|report| of_channel(report, subscriber, &mut latency));
+        let channels = channels
+            .iter()
+            .map(|report| of_channel(report, subscriber, &mut latency));
         Self {
             channels: channels.collect(),
             name: args.name.clone().unwrap_or_default(),
             publisher: args.connect.clone(),
             ended_by,
-            latency_ns: latency.sealed_to_delivered.as_ref().map(Percentiles::of).unwrap_or_default(),
-            repair_ns: latency.repair.as_ref().map(Percentiles::of).unwrap_or_default(),
+            latency_ns: latency
+                .sealed_to_delivered
+                .as_ref()
+                .map(Percentiles::of)
+                .unwrap_or_default(),
+            repair_ns: latency
+                .repair
+                .as_ref()
+                .map(Percentiles::of)
+                .unwrap_or_default(),
             seed: faults.seed,
             faults: serde_json::to_value(faults).unwrap_or_default(),
             delivered_records: 0,
@@ -157,7 +167,10 @@ impl Summary {
             });
             channel.sequence = report.delivered;
             channel.lost_records = report.counters.lost_records.get();
-            let delivered = account.channels.iter().find(|c| Some(c.channel) == report.channel);
+            let delivered = account
+                .channels
+                .iter()
+                .find(|c| Some(c.channel) == report.channel);
             if let Some(delivered) = delivered {
                 channel.delivered_records = delivered.records;
                 channel.first_record = Some(delivered.first_record);
@@ -178,7 +191,11 @@ impl Summary {
             gaps_open: counted("gaps_open"),
             duplicates: counted("duplicates"),
             corrupt_dropped: counted("corrupt_dropped"),
-            events: account.events.iter().map(|(kind, n)| ((*kind).to_owned(), *n)).collect(),
+            events: account
+                .events
+                .iter()
+                .map(|(kind, n)| ((*kind).to_owned(), *n))
+                .collect(),
             lost_ranges_unlisted: account.lost_unlisted,
             lost_ranges: account.lost,
             ..self
@@ -198,7 +215,9 @@ fn of_channel(
     subscriber: &Subscriber,
     all: &mut Latency,
 ) -> ChannelSummary {
-    let latency = report.channel.and_then(|channel| subscriber.latency(channel));
+    let latency = report
+        .channel
+        .and_then(|channel| subscriber.latency(channel));
     let of = |stage, sum: &mut Option<Histogram<u64>>| {
         let Some(histogram) = latency.map(|latency| latency.stage(stage)) else {
             return Percentiles::default();
@@ -210,7 +229,9 @@ fn of_channel(
         }
         Percentiles::of(histogram)
     };
-    let faulty = report.channel.and_then(|channel| subscriber.faults(channel));
+    let faulty = report
+        .channel
+        .and_then(|channel| subscriber.faults(channel));
     let lines = (0..LineId::MAX as u8).map(LineId);
     let plans = lines.filter_map(|line| faulty?.plan(line));
     ChannelSummary {
@@ -227,7 +248,9 @@ fn of_channel(
         counters: BTreeMap::new(),
         latency_ns: of(Stage::SealedToDelivered, &mut all.sealed_to_delivered),
         repair_ns: of(Stage::Repair, &mut all.repair),
-        faults: plans.filter_map(|plan| serde_json::to_value(plan.counts()).ok()).collect(),
+        faults: plans
+            .filter_map(|plan| serde_json::to_value(plan.counts()).ok())
+            .collect(),
     }
 }
 

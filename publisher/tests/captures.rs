@@ -1,0 +1,72 @@
+//! Real captures through the whole publisher: every message of the file is published, and what the
+//! file itself lacks is counted. Skipped, loudly, where the data is not there.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{Publisher, config, group};
+use serde_json::{Value, json};
+
+fn data(name: &str) -> Option<PathBuf> {
+    let root = std::env::var_os("TICKCAST_DATA").map_or_else(
+        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data"),
+        PathBuf::from,
+    );
+    let path = root.join(name);
+    if path.is_file() {
+        return Some(path);
+    }
+    eprintln!("SKIPPED: there is no {}; set TICKCAST_DATA", path.display());
+    None
+}
+
+fn publish(file: &Path, more: &[(&str, Value)]) -> (Option<i32>, Value) {
+    let mut input = json!({ "source": 1, "kind": "capture", "file": file, "pace": "max" });
+    for (key, value) in more {
+        input[*key] = value.clone();
+    }
+    Publisher::start(&config(group(), input)).finish()
+}
+
+#[test]
+fn every_quote_and_trade_of_a_tops_capture_is_published() {
+    let Some(file) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
+    let (code, summary) = publish(&file, &[]);
+    let source = &summary["source"];
+    assert_eq!(source["messages"]["Q"], 27_217, "{summary:#}");
+    assert_eq!(source["messages"]["T"], 6_390);
+    assert_eq!(summary["published_records"], source["records"]);
+    let again = publish(&file, &[]).1;
+    assert_eq!(
+        again["channels"][0]["digest"], summary["channels"][0]["digest"],
+        "the same file gives the same records"
+    );
+    let gaps = source["gaps"].as_u64().unwrap();
+    assert_eq!(code, Some(i32::from(gaps > 0)), "{source:#}");
+}
+
+#[test]
+fn resets_and_the_cut_end_of_a_deep_capture_are_counted() {
+    let Some(file) = data("iex-deep/DEEP10.pcap.gz") else {
+        return;
+    };
+    let (_, summary) = publish(&file, &[]);
+    let source = &summary["source"];
+    assert_eq!(source["messages_total"], 391_999, "{source:#}");
+    assert_eq!(source["resets"], 11);
+    assert_eq!(source["truncated"], 1);
+    assert_eq!(summary["published_records"], source["records"]);
+}
+
+#[test]
+fn a_run_can_be_cut_short_by_records() {
+    let Some(file) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
+    let (_, summary) = publish(&file, &[("records_max", json!(1_000))]);
+    let published = summary["published_records"].as_u64().unwrap();
+    assert!((1_000..1_010).contains(&published), "{published}");
+}

@@ -1,0 +1,337 @@
+//! Configs: what is wrong is said as a sentence with path, value and remedy; what is an example
+//! works; and the schema knows every key.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::{Value, json};
+use tickcast_publisher::config::Config;
+use tickcast_publisher::plan::Plan;
+
+fn configs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
+}
+
+fn examples() -> Vec<PathBuf> {
+    let mut all: Vec<PathBuf> = (std::fs::read_dir(configs()).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|e| e == "json"))
+        .filter(|path| {
+            let config: Value =
+                serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+            config["$schema"] == "publisher.schema.json"
+        })
+        .collect();
+    all.sort();
+    assert!(all.len() >= 3, "{all:?}");
+    all
+}
+
+fn publisher(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+        .args(arguments)
+        .output()
+        .unwrap()
+}
+
+fn good() -> Value {
+    json!({
+        "name": "demo",
+        "channels": [{
+            "id": 1, "name": "a",
+            "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.1:7500" }] }],
+        }],
+        "inputs": [{ "source": 1, "kind": "simulator", "messages": 10 }],
+    })
+}
+
+fn plan(config: &Value) -> Result<Plan, String> {
+    let config = Config::parse(&config.to_string()).map_err(|e| e.to_string())?;
+    Plan::new(config).map_err(|e| e.to_string())
+}
+
+#[test]
+fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
+    let second = json!({
+        "id": 2, "name": "b",
+        "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.2:7500" }] }],
+    });
+    let with_second = |change: fn(&mut Value)| {
+        let mut second = second.clone();
+        change(&mut second);
+        json!([good()["channels"][0], second])
+    };
+    let input = |input: Value| json!([input]);
+    let table: &[(&str, Value, &[&str])] = &[
+        ("/nam", json!("x"), &["unknown field `nam`"]),
+        ("/name", json!("a b"), &["name", "\"a b\"", "letters"]),
+        (
+            "/control",
+            json!("localhost"),
+            &["control", "invalid socket address"],
+        ),
+        ("/ttl", json!(256), &["ttl", "256"]),
+        (
+            "/channels",
+            json!([]),
+            &["channels", "0 channels", "from 1 to 64"],
+        ),
+        (
+            "/channels/0/slot_len",
+            json!(1480),
+            &["channels[0]", "1480", "multiple of 64"],
+        ),
+        (
+            "/channels/0/slots",
+            json!(1000),
+            &["channels[0]", "1000", "power of two"],
+        ),
+        (
+            "/channels/0/slotz",
+            json!(16),
+            &["channels[0]", "unknown field `slotz`"],
+        ),
+        (
+            "/channels/0/symbols",
+            json!(["A*B"]),
+            &["channels[0].symbols[0]", "\"A*B\"", "star"],
+        ),
+        (
+            "/channels/0/symbols",
+            json!([]),
+            &["channels[0].symbols", "at least one"],
+        ),
+        (
+            "/channels/0/peak_datagrams_per_s",
+            json!(0),
+            &["peak_datagrams_per_s", "at least 1"],
+        ),
+        (
+            "/channels/0/fan_out_margin_slots",
+            json!(1),
+            &["fan_out_margin_slots", "eighth"],
+        ),
+        (
+            "/channels/0/fan_out",
+            json!([]),
+            &["channels[0].fan_out", "from 1 to 8"],
+        ),
+        (
+            "/channels/0/fan_out/0/transport",
+            json!("rdma"),
+            &["transport", "rdma", "udp"],
+        ),
+        (
+            "/channels/0/fan_out/0/lines",
+            json!([]),
+            &["lines", "one line or two"],
+        ),
+        (
+            "/channels/0/fan_out/0/lines/0/group",
+            json!("10.0.0.1:5"),
+            &[
+                "channels[0].fan_out[0].lines[0].group",
+                "10.0.0.1:5",
+                "239.0.0.0/8",
+            ],
+        ),
+        (
+            "/channels/0/fan_out/0/lines/0/interface",
+            json!("nosuch0"),
+            &["lines[0].interface", "nosuch0", "this host has"],
+        ),
+        (
+            "/channels",
+            with_second(|c| c["id"] = json!(1)),
+            &["channels[1].id", "its own"],
+        ),
+        (
+            "/channels",
+            with_second(|c| c["name"] = json!("a")),
+            &["channels[1].name", "its own"],
+        ),
+        (
+            "/channels",
+            with_second(|c| c["fan_out"] = good()["channels"][0]["fan_out"].clone()),
+            &[
+                "channels[1].fan_out[0].lines[0].group",
+                "channels[0]",
+                "its own",
+            ],
+        ),
+        ("/inputs", json!([]), &["inputs", "from 1 to 16"]),
+        (
+            "/inputs",
+            input(json!({ "source": 1 })),
+            &["inputs[0]", "missing field `kind`"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "fix" })),
+            &["inputs[0]", "\"fix\"", "capture"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "capture", "file": "x", "pace": { "times": 0.0 } })),
+            &["inputs[0].pace", "above 0"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "capture", "file": "x", "pace": "fast" })),
+            &["inputs[0]", "pace", "fast"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "capture", "file": "x", "trade_date": "30.1.2019" }),
+            ),
+            &["inputs[0].trade_date", "30.1.2019", "2019-01-30"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "simulator", "symbols": 0 })),
+            &["inputs[0]", "symbols is 0", "65535"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "simulator", "symbolz": 3 })),
+            &["inputs[0]", "unknown field `symbolz`"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "udp", "listen": "239.1.1.1:0" })),
+            &["inputs[0].listen", "needs a port"],
+        ),
+        (
+            "/inputs",
+            input(
+                json!({ "source": 1, "kind": "udp", "listen": "127.0.0.1:1", "wait_for_subscribers": 1 }),
+            ),
+            &["inputs[0]", "unknown field `wait_for_subscribers`"],
+        ),
+        (
+            "/inputs",
+            json!([{ "source": 1, "kind": "simulator" }, { "source": 1, "kind": "simulator" }]),
+            &["inputs[1].source", "its own"],
+        ),
+        (
+            "/heartbeat",
+            json!({ "first_us": 0 }),
+            &["heartbeat", "must rise"],
+        ),
+        (
+            "/repair",
+            json!({ "peers_max": 0 }),
+            &["repair", "peers_max", "at least 1"],
+        ),
+        (
+            "/subscribers",
+            json!({ "nack_retry_us": 10 }),
+            &[
+                "subscribers.nack_retry_us",
+                "sender_ignore_us (15)",
+                "nack_retry_us (10)",
+            ],
+        ),
+        (
+            "/threads",
+            json!({ "hop_batches": 1 }),
+            &["threads.hop_batches", "from 2"],
+        ),
+        (
+            "/threads",
+            json!({ "idle": "nap" }),
+            &["threads.idle", "nap"],
+        ),
+        ("/linger_ms", json!(99_999_999), &["linger_ms", "3600000"]),
+        ("/admin", json!("127.0.0.1:7400"), &["admin", "a port each"]),
+    ];
+    assert!(plan(&good()).is_ok());
+    for (path, value, expected) in table {
+        let mut config = good();
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        config.pointer_mut(parent).unwrap()[key] = value.clone();
+        let error = plan(&config).expect_err(&format!("{path} = {value} was taken"));
+        for part in *expected {
+            assert!(
+                error.contains(part),
+                "{path} = {value}: {part:?} is not in {error:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn text_that_is_no_config_is_refused_with_its_place() {
+    for (text, expected) in [
+        ("{", "EOF"),
+        ("3", "invalid type"),
+        ("{\"name\": \"a\"}", "missing field `channels`"),
+        ("{\"name\": 1}", "at name: invalid type: integer `1`"),
+    ] {
+        let error = Config::parse(text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{text}: {error}");
+    }
+    let trailing = format!("{} x", good());
+    assert!(
+        Config::parse(&trailing)
+            .unwrap_err()
+            .to_string()
+            .contains("trailing")
+    );
+}
+
+#[test]
+fn a_ring_that_is_too_short_is_a_warning_that_says_how_long_it_should_be() {
+    let mut config = good();
+    config["channels"][0]["slots"] = json!(1024);
+    let plan = plan(&config).unwrap();
+    assert_eq!(plan.warnings.len(), 1, "{:?}", plan.warnings);
+    assert!(plan.warnings[0].contains("0.02 s") && plan.warnings[0].contains("65536"));
+    config["subscribers"] = json!({ "gap_deadline_us": 1_000_000 });
+    let plan = self::plan(&config).unwrap();
+    assert!(plan.warnings[0].contains("4.00 s"), "{:?}", plan.warnings);
+}
+
+#[test]
+fn every_example_passes_the_check_and_fits_the_schema() {
+    let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for path in examples() {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let config: Value = serde_json::from_str(&text).unwrap();
+        if let Err(error) = validator.validate(&config) {
+            panic!("{}: {error} at {}", path.display(), error.instance_path());
+        }
+        let output = publisher(&["--config", path.to_str().unwrap(), "--check"]);
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{}: {said}", path.display());
+        assert!(said.contains("holds") && said.contains(" s at "), "{said}");
+        // With every default filled in, every key there is stands in it: the schema has them all.
+        let output = publisher(&["--config", path.to_str().unwrap(), "--print-effective"]);
+        let effective: Value = serde_json::from_slice(&output.stdout).unwrap();
+        if let Err(error) = validator.validate(&effective) {
+            panic!("{}: {error} at {}", path.display(), error.instance_path());
+        }
+        let again = Config::parse(&effective.to_string()).unwrap();
+        assert_eq!(again, Config::read(&path).unwrap(), "{}", path.display());
+        let mut wrong = config;
+        wrong["no_such_key"] = json!(1);
+        assert!(!validator.is_valid(&wrong));
+    }
+}
+
+#[test]
+fn a_wrong_config_is_exit_code_2_and_one_that_is_missing_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("bad.json");
+    std::fs::write(&path, "{\"name\": 1}").unwrap();
+    let output = publisher(&["--config", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("at name"));
+    let output = publisher(&["--config", "/nonexistent.json", "--check"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent.json"));
+    assert_eq!(publisher(&["--no-such-flag"]).status.code(), Some(2));
+}

@@ -1,0 +1,410 @@
+//! The service as a process: what it publishes is whole, what was missed is repaired, and nothing
+//! that anyone sends to its ports takes it down.
+
+mod common;
+
+use std::net::UdpSocket;
+
+use common::{Control, Listener, Publisher, Said, config, group, wait_for};
+use serde_json::json;
+use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
+use tickcast_reliability::control::{FanOutOffer, Message, UdpLine};
+use tickcast_reliability::units::{Epoch, RecordNumber, Sequence};
+use tickcast_reliability::wire::{Datagram, EpochReason, Kind, RELAY_OFFSET, StreamEvent};
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Listens until END, asks for what was missed, and reports that it has all.
+fn follow_to_the_end(listener: &mut Listener, control: &mut Control, epoch: Epoch) -> u64 {
+    let last = wait_for("END", || {
+        listener.poll();
+        let (last, bytes) = listener.datagrams.last_key_value()?;
+        let ended = Datagram::parse(bytes).unwrap().header().kind == Kind::End;
+        ended.then_some(*last)
+    });
+    for sequence in listener.missing() {
+        control.nack(epoch, &[(sequence, sequence)]);
+        let Said::Datagram(bytes) = control.next("a repair") else {
+            panic!("sequence {sequence} was not repaired")
+        };
+        listener.datagrams.insert(sequence, bytes);
+    }
+    last
+}
+
+fn simulator(messages: u64) -> serde_json::Value {
+    json!({
+        "source": 7, "kind": "simulator", "seed": 3, "symbols": 20, "messages": messages,
+        "pace": { "messages_per_s": 20_000 }, "wait_for_subscribers": 1,
+    })
+}
+
+fn a_simulated_day_arrives_whole(mode: &str) {
+    let group = group();
+    let mut config = config(group, simulator(5_000));
+    config["threads"] = json!({ "mode": mode });
+    let publisher = Publisher::start(&config);
+    let mut listener = Listener::new(group);
+    let mut control = publisher.connect();
+    let welcome = control.join("bare socket");
+    let offer = &welcome.channels[0];
+    let sender = std::net::Ipv4Addr::LOCALHOST;
+    let lines = vec![UdpLine { group, sender }];
+    assert_eq!(offer.fan_outs, [FanOutOffer::Udp { lines }]);
+    assert_eq!(
+        (offer.newest, offer.next_record),
+        (Sequence(1), RecordNumber(1))
+    );
+
+    // The first datagram was sent before anybody joined: the repair service still has it.
+    control.nack(offer.epoch, &[(1, 1)]);
+    let Said::Datagram(first) = control.next("the first datagram") else {
+        panic!("it is held")
+    };
+    listener.datagrams.insert(1, first);
+    let last = follow_to_the_end(&mut listener, &mut control, offer.epoch);
+
+    let first = Datagram::parse(&listener.datagrams[&1]).unwrap();
+    let opened = StreamEvent::parse(first.payload()).unwrap();
+    let StreamEvent::EpochOpened {
+        reason, previous, ..
+    } = opened
+    else {
+        panic!("the first datagram opens the epoch, not {opened:?}")
+    };
+    assert_eq!((reason, previous), (EpochReason::Fresh, Epoch::NONE));
+    let mut next_record = 1;
+    for sequence in 1..=last {
+        let header = listener.header(sequence);
+        assert_eq!(header.sequence, Sequence(sequence));
+        assert_eq!(header.epoch, offer.epoch);
+        assert_eq!(header.first_record, RecordNumber(next_record));
+        next_record += u64::from(header.count);
+    }
+
+    // What is asked for again is what was sent, but for the relay byte.
+    let (from, to) = (last / 2, last / 2 + 9);
+    control.nack(offer.epoch, &[(from, to)]);
+    for sequence in from..=to {
+        let Said::Datagram(mut bytes) = control.next("a repair") else {
+            panic!("sequence {sequence} is held")
+        };
+        assert_ne!(bytes[RELAY_OFFSET], 0);
+        bytes[RELAY_OFFSET] = 0;
+        let mut sent = listener.datagrams[&sequence].clone();
+        sent[RELAY_OFFSET] = 0;
+        assert!(bytes == sent, "sequence {sequence} was altered");
+    }
+    control.nack(offer.epoch, &[(last + 1, last + 1)]);
+    assert!(matches!(control.next("a refusal"), Said::Refused(_)));
+
+    control.progress(offer.epoch, Sequence(last), 0);
+    let (code, summary) = publisher.finish();
+    let (bytes, records) = listener.records();
+    assert_eq!(code, Some(0), "{summary:#}");
+    assert_eq!(summary["published_records"], records);
+    let channel = &summary["channels"][0];
+    assert_eq!(channel["digest"], format!("{:032x}", xxh3_128(&bytes)));
+    assert_eq!(channel["sealed_datagrams"], last);
+    assert_eq!(
+        channel["published_messages"],
+        summary["source"]["messages_total"]
+    );
+    assert_eq!(summary["subscribers"][0]["sequence"], last);
+    assert_eq!(summary["subscribers"][0]["name"], "bare socket");
+    assert!(summary["source"]["messages"]["A"].as_u64().unwrap() > 100);
+    let of = |name: &str| channel[name].as_u64().unwrap();
+    assert_eq!(
+        of("nacked"),
+        of("answered") + of("answered_by_multicast") + of("refused_ahead")
+    );
+}
+
+#[test]
+fn what_is_published_arrives_numbered_and_whole_and_is_repaired_byte_by_byte() {
+    a_simulated_day_arrives_whole("threaded");
+}
+
+#[test]
+fn one_thread_for_all_publishes_the_same() {
+    a_simulated_day_arrives_whole("inline");
+}
+
+#[test]
+fn a_signal_ends_the_session_with_end() {
+    let group = group();
+    let mut input = simulator(1_000_000);
+    input["wait_for_subscribers"] = json!(0);
+    let publisher = Publisher::start(&config(group, input));
+    let mut listener = Listener::new(group);
+    let mut control = publisher.connect();
+    let epoch = control.join("a").channels[0].epoch;
+    wait_for("data", || {
+        listener.poll();
+        (listener.datagrams.len() > 10).then_some(())
+    });
+    // Who joins late is told which instruments were announced before.
+    let mut late = publisher.connect();
+    let directory = &late.join("late").channels[0].directory;
+    assert!(
+        directory.iter().any(|i| i.id == 1 && i.symbol == "AAAA"),
+        "{directory:?}"
+    );
+    late.send(0, &Message::Leave);
+    publisher.terminate();
+    let last = wait_for("END", || {
+        listener.poll();
+        let (last, bytes) = listener.datagrams.last_key_value()?;
+        let kind = Datagram::parse(bytes).unwrap().header().kind;
+        (kind == Kind::End).then_some(*last)
+    });
+    control.progress(epoch, Sequence(last), 0);
+    let goodbye = wait_for("the last word", || match control.poll() {
+        Some(Said::Rejected(text)) => Some(text),
+        _ => None,
+    });
+    assert!(goodbye.contains("shutting down"), "{goodbye}");
+    let (code, summary) = publisher.finish();
+    assert_eq!(code, Some(0), "{summary:#}");
+    assert_eq!(summary["ended"], true);
+}
+
+#[test]
+fn a_subscriber_that_lost_something_is_a_finding() {
+    let group = group();
+    let publisher = Publisher::start(&config(group, simulator(200)));
+    let mut listener = Listener::new(group);
+    let mut control = publisher.connect();
+    let epoch = control.join("a").channels[0].epoch;
+    let last = wait_for("END", || {
+        listener.poll();
+        let (last, bytes) = listener.datagrams.last_key_value()?;
+        let kind = Datagram::parse(bytes).unwrap().header().kind;
+        (kind == Kind::End).then_some(*last)
+    });
+    control.progress(epoch, Sequence(last), 3);
+    let (code, summary) = publisher.finish();
+    assert_eq!(code, Some(1));
+    assert_eq!(summary["subscribers"][0]["lost_records"], 3);
+}
+
+#[test]
+fn garbage_on_the_control_port_closes_that_connection_only() {
+    let group = group();
+    let mut input = simulator(1_000_000);
+    input["wait_for_subscribers"] = json!(0);
+    let mut publisher = Publisher::start(&config(group, input));
+    let mut good = publisher.connect();
+    let welcome = good.join("good");
+    let mut huge = vec![0xff; 8];
+    huge[4] = 1;
+    let mut bad_join = Vec::new();
+    bad_join.extend(4u32.to_le_bytes());
+    bad_join.extend([1, 0, 0, 0]);
+    bad_join.extend(b"null");
+    let mut nack_first = Vec::new();
+    Message::Leave.write(tickcast_reliability::units::ChannelId(0), &mut nack_first);
+    for garbage in [
+        &b"GET / HTTP/1.1\r\n\r\n"[..],
+        &huge,
+        &bad_join,
+        &nack_first,
+        &[0; 64],
+    ] {
+        let mut bad = publisher.connect();
+        bad.send_raw(garbage);
+        wait_for("the connection's end", || {
+            bad.poll();
+            bad.closed.then_some(())
+        });
+    }
+    // An unknown channel is told, then the connection closed.
+    let mut lost = publisher.connect();
+    let join = serde_json::json!({
+        "name": "x", "wire_versions": [1], "purpose": "repair",
+        "channels": [{ "channel": "no such" }],
+    });
+    lost.send(0, &Message::Join(serde_json::from_value(join).unwrap()));
+    assert!(matches!(lost.next("REJECTED"), Said::Rejected(text) if text.contains("no such")));
+    good.progress(welcome.channels[0].epoch, Sequence(1), 0);
+    assert!(matches!(
+        good.next("STATUS"),
+        Said::Status { ended: false, .. }
+    ));
+    assert!(publisher.is_running());
+    let metrics = publisher.get("/metrics");
+    let errors = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix("tickcast_publisher_protocol_errors "));
+    assert!(errors.unwrap().parse::<u64>().unwrap() >= 3, "{errors:?}");
+}
+
+#[test]
+fn every_series_is_there_from_the_start_and_nonsense_is_a_404() {
+    let group = group();
+    let mut publisher = Publisher::start(&config(group, simulator(100)));
+    let metrics = publisher.get("/metrics");
+    assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
+    assert!(metrics.contains("text/plain; version=0.0.4"));
+    let mut expected = Vec::new();
+    let sender = tickcast_reliability::counters::SenderCounters::default();
+    sender.each(|name, _, _| expected.push(format!("{name}{{channel=\"all\"}}")));
+    let repair = tickcast_reliability::counters::RepairCounters::default();
+    repair.each(|name, _, _| expected.push(format!("{name}{{channel=\"all\"}}")));
+    let service = tickcast_reliability::counters::RepairServiceCounters::default();
+    service.each(|name, _, _| expected.push(name.to_owned()));
+    let source = tickcast_publisher::shared::SourceCounters::default();
+    source.each(|name, _, _| expected.push(format!("{name}{{source=\"7\"}}")));
+    for series in expected {
+        assert!(
+            metrics.contains(&format!("\ntickcast_publisher_{series} ")),
+            "{series}"
+        );
+    }
+    assert!(publisher.get("/healthz").contains("ok"));
+    assert!(publisher.get("/status").contains("\"published_records\""));
+    for path in ["/", "/metrics/", "/../etc/passwd", "/%00%ff?x=/metrics"] {
+        assert!(publisher.get(path).starts_with("HTTP/1.1 404"), "{path}");
+    }
+    let post = "POST /metrics HTTP/1.1\r\nContent-Length: 2\r\nConnection: close\r\n\r\nxx";
+    assert!(publisher.admin(post).starts_with("HTTP/1.1 405"));
+    publisher.admin("\r\n\r\n\0\0nonsense\r\n\r\n");
+    publisher.admin("GET /metrics HTTP/9.9\r\nConnection: close\r\n\r\n");
+    assert!(publisher.get("/healthz").contains("ok"));
+    assert!(publisher.is_running());
+}
+
+#[test]
+fn a_gap_in_a_live_feed_is_told_in_the_stream_in_its_place() {
+    let group = group();
+    let input = json!({ "source": 9, "kind": "udp", "listen": "127.0.0.1:0" });
+    let publisher = Publisher::start(&config(group, input));
+    let listen = publisher.ready["inputs"][0]["listen"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert_eq!(publisher.ready["inputs"][0]["source"], 9);
+    let mut listener = Listener::new(group);
+    let mut control = publisher.connect();
+    let epoch = control.join("a").channels[0].epoch;
+    let market = SimulatorConfig {
+        symbols: 5,
+        messages: 500,
+        ..SimulatorConfig::default()
+    };
+    let mut simulator = Simulator::new(&market, 1).unwrap();
+    let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (mut packets, mut withheld) = (0, 0);
+    while let Some(packet) = simulator.next_packet() {
+        packets += 1;
+        if packets == 10 {
+            withheld = u64::from(u16::from_be_bytes([packet.payload[18], packet.payload[19]]));
+            continue;
+        }
+        feed.send_to(packet.payload, &listen).unwrap();
+        // As a venue would: not all at once.
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+    assert!(withheld > 0);
+    let lost = wait_for("the gap's event", || {
+        listener.poll();
+        listener.datagrams.values().find_map(|bytes| {
+            let datagram = Datagram::parse(bytes).unwrap();
+            let event = (datagram.header().kind == Kind::Event).then_some(datagram.payload())?;
+            match StreamEvent::parse(event)? {
+                StreamEvent::SourceLost {
+                    source, messages, ..
+                } => Some((source.0, messages)),
+                StreamEvent::EpochOpened { .. } => None,
+            }
+        })
+    });
+    assert_eq!(lost, (9, withheld));
+    publisher.terminate();
+    let last = follow_to_the_end_from(&mut listener);
+    control.progress(epoch, Sequence(last), 0);
+    let (code, summary) = publisher.finish();
+    assert_eq!(code, Some(1), "a gap is a finding");
+    assert_eq!(summary["source"]["gaps"], 1);
+    assert_eq!(summary["source"]["missing_messages"], withheld);
+    assert_eq!(summary["channels"][0]["source_messages_lost"], withheld);
+}
+
+fn follow_to_the_end_from(listener: &mut Listener) -> u64 {
+    wait_for("END", || {
+        listener.poll();
+        let (last, bytes) = listener.datagrams.last_key_value()?;
+        let kind = Datagram::parse(bytes).unwrap().header().kind;
+        (kind == Kind::End).then_some(*last)
+    })
+}
+
+#[test]
+fn a_restart_opens_a_higher_epoch_and_says_where_the_last_one_ended() {
+    let state = tempfile::tempdir().unwrap();
+    let mut before: Option<(u64, u64)> = None;
+    for _ in 0..2 {
+        let group = group();
+        let mut input = simulator(100);
+        input["pace"] = json!("max");
+        let mut config = config(group, input);
+        config["state_dir"] = json!(state.path());
+        let publisher = Publisher::start(&config);
+        let mut control = publisher.connect();
+        let epoch = control.join("a").channels[0].epoch;
+        control.nack(epoch, &[(1, 1)]);
+        let Said::Datagram(first) = control.next("the first datagram") else {
+            panic!("it is held")
+        };
+        let opened = StreamEvent::parse(Datagram::parse(&first).unwrap().payload()).unwrap();
+        let StreamEvent::EpochOpened {
+            previous,
+            previous_last,
+            ..
+        } = opened
+        else {
+            panic!("the first datagram opens the epoch")
+        };
+        if let Some(before) = before {
+            assert!(epoch.0 > before.0);
+            assert_eq!((previous.0, previous_last.0), before);
+        }
+        let newest = wait_for("the end", || {
+            control.progress(epoch, Sequence(0), 0);
+            match control.next("STATUS") {
+                Said::Status {
+                    newest,
+                    ended: true,
+                } => Some(newest),
+                _ => None,
+            }
+        });
+        control.progress(epoch, newest, 0);
+        let (code, summary) = publisher.finish();
+        assert_eq!(code, Some(0), "{summary:#}");
+        before = Some((epoch.0, newest.0));
+    }
+}
+
+#[test]
+fn a_capture_that_can_not_be_read_is_refused_at_the_start() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("config.json");
+    for (file, expected) in [
+        ("/nonexistent.pcap", "there is no file"),
+        ("/", "directory"),
+    ] {
+        let input = json!({ "source": 1, "kind": "capture", "file": file });
+        std::fs::write(&path, config(group(), input).to_string()).unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+            .arg("--config")
+            .arg(&path)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(
+            said.contains("source 1") && said.contains(expected),
+            "{said}"
+        );
+    }
+}

@@ -1,0 +1,227 @@
+//! Whether everybody was given everything: digests compared, losses balanced to the record.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::units::{ChannelId, SequenceRange};
+
+use crate::commands::listen::summary::{Percentiles, Summary};
+use crate::table::{span, table, thousands};
+
+/// What the publisher says in the end, as far as we read it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Published {
+    published_records: u64,
+    source: Value,
+    channels: Vec<PublishedChannel>,
+}
+
+/// One channel of it.
+#[derive(Debug, Serialize, Deserialize)]
+struct PublishedChannel {
+    id: ChannelId,
+    name: String,
+    published_records: u64,
+    digest: Option<String>,
+}
+
+/// One subscriber beside the publisher.
+#[derive(Debug, Serialize)]
+struct Compared {
+    #[serde(flatten)]
+    summary: Summary,
+    /// Whether every channel's digest equals the publisher's.
+    digest_matches: bool,
+    /// Whether delivered + lost = published on every channel, to the record.
+    balances: bool,
+}
+
+/// What it all came to.
+#[derive(Debug, Serialize)]
+pub(super) struct Verdict {
+    seed: u64,
+    /// Whether every digest of every subscriber equals the publisher's.
+    pub(super) whole: bool,
+    repair: bool,
+    #[serde(flatten)]
+    published: Published,
+    subscribers: Vec<Compared>,
+}
+
+impl Verdict {
+    /// Compares.
+    pub(super) fn new(
+        published: Published,
+        received: Vec<Summary>,
+        seed: u64,
+        repair: bool,
+    ) -> Self {
+        let subscribers: Vec<_> = received
+            .into_iter()
+            .map(|summary| Compared {
+                digest_matches: published.all(&summary, |theirs, ours| {
+                    theirs.digest.is_some() && theirs.digest == ours.digest
+                }),
+                balances: summary.losses_of_unknown_size == 0
+                    && published.all(&summary, |theirs, ours| {
+                        theirs.published_records == ours.delivered_records + ours.lost_records
+                    }),
+                summary,
+            })
+            .collect();
+        Self {
+            seed,
+            whole: subscribers.iter().all(|s| s.digest_matches && s.balances),
+            repair,
+            published,
+            subscribers,
+        }
+    }
+
+    /// The table: what was measured by row, subscribers by column.
+    fn table(&self) -> comfy_table::Table {
+        let names = self.subscribers.iter().map(|s| s.summary.name.as_str());
+        let mut table = table(&std::iter::once("").chain(names).collect::<Vec<_>>());
+        let mut row = |name: &str, value: &dyn Fn(&Compared) -> String| {
+            let values = self.subscribers.iter().map(value);
+            table.add_row(std::iter::once(name.to_owned()).chain(values));
+        };
+        let published = self.published.published_records;
+        row("records published", &|_| thousands(published));
+        row("records delivered", &|s| {
+            thousands(s.summary.delivered_records)
+        });
+        row("records lost", &|s| thousands(s.summary.lost_records));
+        row("gaps (datagrams)", &|s| thousands(s.summary.gaps_detected));
+        row("of those recovered", &|s| {
+            thousands(s.summary.gaps_recovered)
+        });
+        row("duplicates", &|s| thousands(s.summary.duplicates));
+        row("corrupt, dropped", &|s| {
+            thousands(s.summary.corrupt_dropped)
+        });
+        let of = |p: Percentiles, value: u64| {
+            if p.count == 0 {
+                "-".into()
+            } else {
+                span(value)
+            }
+        };
+        let latency = |s: &Compared| s.summary.latency_ns;
+        row("latency p50", &|s| of(latency(s), latency(s).p50));
+        row("latency p99", &|s| of(latency(s), latency(s).p99));
+        row("latency p99.9", &|s| of(latency(s), latency(s).p999));
+        row("latency max", &|s| of(latency(s), latency(s).max));
+        let repair = |s: &Compared| s.summary.repair_ns;
+        row("time to repair p50", &|s| of(repair(s), repair(s).p50));
+        row("time to repair p99", &|s| of(repair(s), repair(s).p99));
+        row("digest equals the publisher's", &|s| {
+            yes(s.digest_matches).into()
+        });
+        table
+    }
+}
+
+impl Published {
+    /// Whether something holds for every channel, all of which a subscriber must have.
+    fn all(
+        &self,
+        summary: &Summary,
+        holds: impl Fn(&PublishedChannel, &crate::commands::listen::summary::ChannelSummary) -> bool,
+    ) -> bool {
+        self.channels.iter().all(|theirs| {
+            let ours = summary
+                .channels
+                .iter()
+                .find(|ours| ours.channel == Some(theirs.id));
+            ours.is_some_and(|ours| holds(theirs, ours))
+        })
+    }
+}
+
+const fn yes(it: bool) -> &'static str {
+    if it { "yes" } else { "NO" }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}\n", self.table())?;
+        for channel in &self.published.channels {
+            let digest = channel.digest.as_deref().unwrap_or("not taken");
+            let records = thousands(channel.published_records);
+            writeln!(
+                f,
+                "channel {}: {records} records, digest {digest}",
+                channel.name
+            )?;
+        }
+        let counted = |name: &str| self.published.source[name].as_u64().filter(|n| *n > 0);
+        for (name, what) in [
+            ("gaps", "gaps in the source itself"),
+            ("resets", "times that the source began to count anew"),
+            ("truncated", "record cut off at the end of the recording"),
+            ("malformed", "packets of the source that could not be read"),
+        ] {
+            if let Some(count) = counted(name) {
+                writeln!(f, "source: {} {what}", thousands(count))?;
+            }
+        }
+        for subscriber in &self.subscribers {
+            self.losses_of(subscriber, f)?;
+        }
+        if self.whole {
+            return write!(
+                f,
+                "Whole: every record reached every subscriber, in order (seed {}).",
+                self.seed
+            );
+        }
+        let balanced = self.subscribers.iter().all(|s| s.balances);
+        let sum = if balanced {
+            "delivered + lost = published for every subscriber, to the record"
+        } else {
+            "delivered + lost is NOT what was published: that is a fault of ours"
+        };
+        let why = if self.repair {
+            ""
+        } else {
+            ", as nothing was repaired"
+        };
+        write!(f, "Not whole{why}; {sum} (seed {}).", self.seed)
+    }
+}
+
+impl Verdict {
+    /// Names what a subscriber lost, by channel and cause; the JSON says how many records each
+    /// range was.
+    fn losses_of(&self, subscriber: &Compared, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let summary = &subscriber.summary;
+        for channel in &self.published.channels {
+            for cause in LossCause::ALL {
+                let lost = summary.lost_ranges.iter();
+                let lost = lost.filter(|lost| (lost.channel, lost.cause) == (channel.id, cause));
+                let lost: Vec<_> = lost.collect();
+                if lost.is_empty() {
+                    continue;
+                }
+                let known: u64 = lost.iter().filter_map(|lost| lost.records).sum();
+                let (name, records) = (&channel.name, thousands(known));
+                write!(
+                    f,
+                    "{} lost {records} records of {name} ({cause}):",
+                    summary.name
+                )?;
+                for range in lost.iter().map(|lost| SequenceRange {
+                    first: lost.first,
+                    last: lost.last,
+                }) {
+                    write!(f, " {range}")?;
+                }
+                writeln!(f)?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,337 @@
+//! Listening to a live publisher: every record once and in order, or named as lost; and a sentence
+//! where there is nothing to listen to.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+
+use common::{Publisher, Running, group, json_at, run, text};
+use serde_json::Value;
+
+/// Runs `listen` to the end; its stdout and summary, and the exit code.
+fn listen(publisher: &Publisher, options: &[&str]) -> (String, Value, i32) {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("summary.json");
+    let args = [
+        "listen",
+        "--connect",
+        &publisher.control,
+        "--channel",
+        "all",
+        "--digest",
+    ];
+    let to = ["--summary", summary.to_str().unwrap()];
+    let done = run(&[&args[..], &to, options].concat());
+    (
+        text(&done.stdout),
+        json_at(&summary),
+        done.status.code().unwrap(),
+    )
+}
+
+#[test]
+fn every_record_is_a_line_of_json_in_order_and_the_digest_is_the_publishers() {
+    let publisher = Publisher::start(2_000, 1);
+    let (printed, summary, code) = listen(&publisher, &["--format", "json"]);
+    let published = publisher.summary();
+    assert_eq!(code, 0);
+    let lines = printed
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let (records, events): (Vec<_>, Vec<_>) = lines.partition(|line| line["record"].is_u64());
+    let numbers: Vec<_> = records
+        .iter()
+        .map(|line| line["record"].as_u64().unwrap())
+        .collect();
+    let count = published["published_records"].as_u64().unwrap();
+    assert_eq!(numbers, (1..=count).collect::<Vec<_>>());
+    assert_eq!(summary["delivered_records"], count);
+    assert_eq!(
+        summary["channels"][0]["digest"],
+        published["channels"][0]["digest"]
+    );
+    assert_eq!(summary["ended_by"], "end_of_session");
+    let kinds: BTreeSet<_> = events
+        .iter()
+        .map(|e| e["event"].as_str().unwrap())
+        .collect();
+    assert!(
+        kinds.contains("joined") && kinds.contains("end_of_session"),
+        "{kinds:?}"
+    );
+}
+
+#[test]
+fn a_late_listener_gets_everything_from_the_oldest_on_under_faults_too() {
+    let publisher = Publisher::start(5_000, 0);
+    std::thread::sleep(std::time::Duration::from_millis(100));
+    let options = [
+        "--from",
+        "oldest",
+        "--format",
+        "count-json",
+        "--every",
+        "0.05",
+        "--seed",
+        "3",
+    ];
+    let faults = [
+        "--drop",
+        "0.05",
+        "--reorder",
+        "0.05",
+        "--duplicate",
+        "0.05",
+        "--corrupt",
+        "0.02",
+    ];
+    let (printed, summary, code) = listen(&publisher, &[&options[..], &faults].concat());
+    let published = publisher.summary();
+    assert_eq!(code, 0);
+    assert_eq!(
+        summary["channels"][0]["digest"],
+        published["channels"][0]["digest"]
+    );
+    assert_eq!(summary["channels"][0]["first_record"], 1);
+    let counted = |name: &str| summary[name].as_u64().unwrap();
+    assert!(counted("gaps_recovered") > 0 && counted("corrupt_dropped") > 0);
+    assert_eq!(counted("gaps_detected"), counted("gaps_recovered"));
+    assert!(
+        summary["channels"][0]["faults"][0]["dropped"]
+            .as_u64()
+            .unwrap()
+            > 0
+    );
+    let told: Vec<Value> = printed
+        .lines()
+        .map(|l| serde_json::from_str(l).unwrap())
+        .collect();
+    assert!(
+        told.iter().any(|counts| counts["joined"] == true),
+        "{printed}"
+    );
+}
+
+#[test]
+fn what_inject_says_it_dropped_is_what_a_listener_without_repair_lost() {
+    let publisher = Publisher::start(4_000, 1);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (from, to) = (publisher.group.to_string(), group().to_string());
+    let (report, ready) = (path("report.json"), path("ready.json"));
+    let groups = [
+        "inject", "--from", &from, "--to", &to, "--quiet", "--linger", "0.3",
+    ];
+    let files = ["--report", &report, "--ready-file", &ready];
+    let faults = [
+        "--seed",
+        "8",
+        "--drop",
+        "0.05",
+        "--burst",
+        "2",
+        "--corrupt",
+        "0.03",
+    ];
+    let relay = Running::start(&[&groups[..], &files, &faults].concat());
+    let sender = json_at(ready.as_ref())["sender"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    let line = format!("all={to}@{sender}");
+    let options = ["--no-repair", "--format", "count", "--line-override", &line];
+    let (_, summary, code) = listen(&publisher, &options);
+    let published = publisher.summary();
+    assert_eq!(code, 1, "something was lost");
+    assert_eq!(relay.output().status.code(), Some(0));
+    let report = json_at(report.as_ref());
+    let sequences = |ranges: &Value| -> BTreeSet<u64> {
+        let ranges = ranges.as_array().unwrap().iter();
+        ranges
+            .flat_map(|r| r["first"].as_u64().unwrap()..=r["last"].as_u64().unwrap())
+            .collect()
+    };
+    let lost = sequences(&summary["lost_ranges"]);
+    assert!(!lost.is_empty(), "seed 8");
+    assert_eq!(lost, sequences(&report["channels"][0]["missed"]), "seed 8");
+    let counted = |name: &str| summary[name].as_u64().unwrap();
+    let sum = counted("delivered_records") + counted("lost_records");
+    assert_eq!(
+        sum,
+        published["published_records"].as_u64().unwrap(),
+        "seed 8"
+    );
+}
+
+#[test]
+fn it_stops_after_as_many_records_as_asked_for() {
+    let publisher = Publisher::start(3_000, 1);
+    let (printed, summary, code) = listen(&publisher, &["--records", "100", "--quiet"]);
+    assert_eq!((printed.lines().count(), code), (100, 0));
+    assert_eq!(summary["delivered_records"], 100);
+    assert_eq!(summary["ended_by"], "records");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_it_quietly() {
+    let publisher = Publisher::start(20_000, 1);
+    let args = [
+        "listen",
+        "--connect",
+        &publisher.control,
+        "--channel",
+        "7",
+        "--log",
+        "error",
+    ];
+    let mut running = Running::start(&args);
+    let mut stdout = BufReader::new(running.child().stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    assert!(line.starts_with("7:"), "{line}");
+    drop(stdout);
+    let done = running.output();
+    assert_eq!(done.status.code(), Some(0));
+    assert!(
+        !text(&done.stderr).contains("panic"),
+        "{}",
+        text(&done.stderr)
+    );
+}
+
+#[test]
+fn where_no_publisher_answers_it_gives_up_and_says_so() {
+    // A socket that takes connections and never says a word.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = silent.local_addr().unwrap().to_string();
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    for address in [silent, nobody] {
+        let args = [
+            "listen",
+            "--connect",
+            &address,
+            "--channel",
+            "all",
+            "--join-timeout",
+            "0.3",
+        ];
+        let done = run(&args);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(3), "{said}");
+        assert!(
+            said.contains("did not welcome us") && said.contains(&address),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn a_channel_that_does_not_exist_is_refused_with_the_publishers_words() {
+    let publisher = Publisher::start(100, 1);
+    let args = [
+        "listen",
+        "--connect",
+        &publisher.control,
+        "--channel",
+        "nosuch",
+    ];
+    let done = run(&[&args[..], &["--join-timeout", "0.5"]].concat());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("rejected") && said.contains("nosuch"),
+        "{said}"
+    );
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused_with_a_sentence() {
+    let base = ["listen", "--connect", "127.0.0.1:1"];
+    let cases: [(&[&str], &str); 9] = [
+        (&[], "--channel"),
+        (&["--channel", ""], "1 to 64 bytes"),
+        (&["--channel", "a", "--from", "yesterday"], "EPOCH:SEQUENCE"),
+        (
+            &["--channel", "a", "--delivery", "latest"],
+            "within:MICROSECONDS",
+        ),
+        (
+            &["--channel", "a", "--delivery", "within:1"],
+            "no time for a repair",
+        ),
+        (
+            &["--channel", "a", "--line-override", "1.2.3.4:5"],
+            "GROUP:PORT@SENDER",
+        ),
+        (
+            &[
+                "--channel",
+                "a",
+                "--line-override",
+                "b=239.1.1.1:5@127.0.0.1",
+            ],
+            "no --channel names",
+        ),
+        (
+            &[
+                "--channel",
+                "a",
+                "--channel",
+                "b",
+                "--line-override",
+                "239.1.1.1:5@127.0.0.1",
+            ],
+            "which of several",
+        ),
+        (&["--channel", "a", "--core", "9999"], "core 9999"),
+    ];
+    for (options, sentence) in cases {
+        let done = run(&[&base[..], options].concat());
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{options:?}: {said}");
+        assert!(said.contains(sentence), "{options:?}: {said}");
+    }
+}
+
+#[test]
+fn it_may_start_before_the_publisher() {
+    // The address is known beforehand only if a port is; take one that is free now.
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .port();
+    let address = format!("127.0.0.1:{port}");
+    let mut running = Running::start(&[
+        "listen",
+        "--connect",
+        &address,
+        "--channel",
+        "all",
+        "--format",
+        "count",
+        "--join-timeout",
+        "30",
+    ]);
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(running.child().try_wait().unwrap().is_none(), "it waits");
+    let publisher = Publisher::start_at(&address, 500, 1);
+    let done = running.output();
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    let published = publisher.summary()["published_records"].as_u64().unwrap();
+    let last = text(&done.stdout)
+        .lines()
+        .last()
+        .unwrap_or_default()
+        .to_owned();
+    assert!(
+        last.starts_with(&format!("{published} records, 0 lost")),
+        "{last}"
+    );
+}
