@@ -43,12 +43,7 @@ impl Receiver {
         // The window ends before `beyond`; at the very end of the numbers it saturates.
         let last = self.order.beyond().previous().max(next);
         let window = SequenceRange { first: next, last };
-        let mut in_flight: u64 = self
-            .gaps
-            .iter()
-            .filter(|gap| gap.class == NackClass::Replay && gap.tries > 0)
-            .map(|gap| gap.range.len())
-            .sum();
+        let mut in_flight = self.replay_in_flight();
         let skew = Nanos::from_us(self.config.line_skew_us.into());
         let tries_max = self.config.nack_tries;
         let in_flight_max = u64::from(self.config.replay_in_flight);
@@ -76,7 +71,8 @@ impl Receiver {
             if gap.class == NackClass::Replay && gap.tries == 0 {
                 let room = in_flight_max.saturating_sub(in_flight);
                 if room == 0 {
-                    return Visit::Stop;
+                    // The rest of the replay waits, but gaps of the live stream do not.
+                    return Visit::Continue;
                 }
                 gap.range.last = gap.range.last.min(gap.range.first.plus(room - 1));
                 in_flight += gap.range.len();
@@ -110,28 +106,31 @@ impl Receiver {
         }
         let beyond = self.order.beyond();
         let skew = Nanos::from_us(self.config.line_skew_us.into());
-        let mut replaying = false;
+        // While the replay asked for is on its way, the rest of it waits.
+        let full = self.replay_in_flight() >= u64::from(self.config.replay_in_flight);
         self.gaps
             .iter()
             .take_while(|gap| gap.range.first < beyond)
-            .filter_map(|gap| {
-                if gap.class == NackClass::Replay {
-                    // One part is asked for, the rest waits for it.
-                    if gap.tries == 0 && replaying {
-                        return None;
-                    }
-                    replaying = true;
-                }
+            .filter(|gap| !(full && gap.class == NackClass::Replay && gap.tries == 0))
+            .map(|gap| {
                 let waits = may_come_by_itself(gap, &self.lines);
                 let at = if waits {
                     gap.found_at.after(skew)
                 } else {
                     Nanos::ZERO
                 };
-                Some(gap.ask_at.max(at))
+                gap.ask_at.max(at)
             })
             .min()
             .unwrap_or(Nanos::MAX)
+    }
+
+    /// Sequences of a replay that were asked for and have not come.
+    fn replay_in_flight(&self) -> u64 {
+        (self.gaps.iter())
+            .filter(|gap| gap.class == NackClass::Replay && gap.tries > 0)
+            .map(|gap| gap.range.len())
+            .sum()
     }
 
     /// The publisher refuses a range.

@@ -271,6 +271,7 @@ impl Receiver {
         self.lose(ALL, cause);
         self.order.advance(&self.counters, on);
         self.order.give_up_pending(&self.counters, on);
+        self.note_open();
         self.drain_events(on);
     }
 
@@ -520,13 +521,18 @@ impl Receiver {
         });
     }
 
-    /// After every input: what follows from the new state.
     #[inline]
-    fn settle(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+    fn note_open(&self) {
         self.counters.gaps_open.set(self.gaps.open(Origin::Live));
         self.counters
             .history_open
             .set(self.gaps.open(Origin::History));
+    }
+
+    /// After every input: what follows from the new state.
+    #[inline]
+    fn settle(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+        self.note_open();
         if let Some(after) = self.live_after
             && self.order.next() > after
         {

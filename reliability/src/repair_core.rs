@@ -23,7 +23,7 @@ use crate::counters::{RepairCounters, RepairServiceCounters};
 use crate::peers::{Peer, PeerId, Role, rejected};
 use crate::repair_channel::Channel;
 pub use crate::repair_channel::ChannelInfo;
-use crate::repair_config::RepairConfig;
+use crate::repair_config::{BURST_BYTES_MIN, RepairConfig};
 use crate::ring::RingReader;
 use crate::units::{ChannelId, Epoch, Nanos, Now};
 
@@ -127,11 +127,12 @@ pub struct RepairCore {
 }
 
 impl RepairCore {
-    /// A service for these channels, without connections. `session_seed` is any number that
+    /// A service for these channels, without connections. The config was checked by
+    /// [`RepairConfig::check`]; bursts too small for a datagram are raised. `session_seed` is any number that
     /// differs from start to start: session numbers follow from it.
     #[must_use]
     pub fn new(
-        config: RepairConfig,
+        mut config: RepairConfig,
         publisher: String,
         channels: Vec<(ChannelInfo, RingReader, Arc<RepairCounters>)>,
         counters: Arc<RepairServiceCounters>,
@@ -139,6 +140,13 @@ impl RepairCore {
         now: Now,
     ) -> Self {
         let now = now.monotonic;
+        for burst in [
+            &mut config.repair_burst_bytes,
+            &mut config.subscriber_burst_bytes,
+            &mut config.joiner_burst_bytes,
+        ] {
+            *burst = (*burst).max(BURST_BYTES_MIN);
+        }
         let channels: Vec<Channel> = (channels.into_iter())
             .map(|(info, ring, counters)| Channel::new(&config, info, ring, counters, now))
             .collect();
@@ -167,6 +175,8 @@ impl RepairCore {
             self.config.subscriber_burst_bytes,
             now.monotonic,
         );
+        // A number that is used again belongs to a new connection.
+        self.remove(peer, false, false, None);
         let full = self.peers.len() >= self.config.peers_max;
         self.peers.insert(peer, Peer::new(bucket, now.monotonic));
         self.counters.connections.increment();
@@ -375,3 +385,6 @@ impl RepairCore {
         self.events.push_back(event);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -322,9 +322,12 @@ mod tests {
 
     #[test]
     fn the_fields_of_the_control_page_do_not_overlap() {
-        assert!(offset::FIRST_RECORD + 8 <= offset::SEALED);
-        assert!(offset::STATE + 8 <= offset::HEARTBEAT_AT);
-        assert!(offset::SENT + FAN_OUTS_MAX * 8 <= offset::CHECKPOINTS);
-        assert!(offset::CHECKPOINTS + CHECKPOINTS_MAX * CHECKPOINT_LEN <= CONTROL_PAGE_LEN);
+        const {
+            assert!(offset::FIRST_RECORD + 8 <= offset::SEALED);
+            assert!(offset::STATE + 8 <= offset::HEARTBEAT_AT);
+            assert!(offset::HEARTBEAT_AT + 8 <= offset::SENT);
+            assert!(offset::SENT + FAN_OUTS_MAX * 8 <= offset::CHECKPOINTS);
+            assert!(offset::CHECKPOINTS + CHECKPOINTS_MAX * CHECKPOINT_LEN <= CONTROL_PAGE_LEN);
+        }
     }
 }

@@ -324,3 +324,229 @@ impl Sequencer {
         &mut self.ring
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{InstrumentDefMsg, MboMsg, TradeMsg};
+    use crate::ring::HeapMemory;
+    use crate::ring_layout::{Geometry, RingIdentity};
+    use crate::units::{ChannelId, ConfigHash, Epoch, SequenceRange};
+    use crate::wire::{CrcVerdict, Datagram, Header};
+
+    const A: SourceId = SourceId(1);
+    const B: SourceId = SourceId(2);
+    const UTC: Nanos = Nanos(1_700_000_000_000_000_000);
+
+    fn sequencer(first: u64, first_record: u64) -> Sequencer {
+        let geometry = Geometry::new(1024, 16).unwrap();
+        let identity = RingIdentity {
+            channel: ChannelId(1),
+            epoch: Epoch(2),
+            config_hash: ConfigHash(3),
+            boot_id: [0; 16],
+            fan_outs: 1,
+            first_sequence: Sequence(first),
+            first_record: RecordNumber(first_record),
+        };
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let ring = RingWriter::create(memory, geometry, identity).unwrap();
+        Sequencer::new(ring, Arc::default())
+    }
+
+    fn message(records: usize) -> RecordBatch {
+        let mut batch = RecordBatch::default();
+        for _ in 0..records {
+            batch.push(&MboMsg::default());
+        }
+        batch
+    }
+
+    fn at(n: u64) -> SourcePosition {
+        SourcePosition::new(0, n)
+    }
+
+    fn header(sequencer: &Sequencer, sequence: u64) -> Header {
+        let bytes = sequencer.ring().slot(Sequence(sequence)).unwrap();
+        let datagram = Datagram::parse(bytes).unwrap();
+        assert_eq!(datagram.verdict(), CrcVerdict::Good);
+        let count = usize::from(datagram.header().count);
+        assert_eq!(datagram.records().unwrap().count(), count);
+        *datagram.header()
+    }
+
+    #[test]
+    fn whole_messages_of_one_source_share_a_datagram() {
+        let mut s = sequencer(1, 1);
+        // 17 records of 56 bytes fit 960 bytes.
+        s.publish(&message(10), A, at(1), UTC).unwrap();
+        s.publish(&message(7), A, at(2), UTC).unwrap();
+        assert_eq!(
+            s.sealed(),
+            Sequence(0),
+            "nothing is sealed before it must be"
+        );
+        s.publish(&message(1), A, at(3), UTC).unwrap();
+        assert_eq!(s.sealed(), Sequence(1), "the third message did not fit");
+        s.publish(&message(1), B, at(9), UTC).unwrap();
+        assert_eq!(s.sealed(), Sequence(2), "the source changed");
+        assert_eq!(s.flush(UTC, true), Some(Sequence(3)));
+        assert_eq!(s.flush(UTC, true), None);
+        let headers: Vec<Header> = (1..=3).map(|n| header(&s, n)).collect();
+        assert_eq!(
+            headers.iter().map(|h| h.count).collect::<Vec<_>>(),
+            [17, 1, 1]
+        );
+        let first: Vec<u64> = headers.iter().map(|h| h.first_record.0).collect();
+        assert_eq!(first, [1, 18, 19]);
+        assert_eq!(
+            headers[0].source_position,
+            at(2),
+            "of the last message in it"
+        );
+        assert_eq!((headers[2].source, headers[2].source_position), (B, at(9)));
+        assert_eq!(
+            headers.iter().map(|h| h.retained).collect::<Vec<_>>(),
+            [1, 2, 3]
+        );
+        assert_eq!(headers[1].flags & datagram_flags::LAST_OF_BURST, 0);
+        assert_ne!(headers[2].flags & datagram_flags::LAST_OF_BURST, 0);
+        assert_eq!(s.counters.published_messages.get(), 4);
+        assert_eq!(s.counters.published_records.get(), 19);
+        assert_eq!(s.counters.sealed_bytes.get(), 3 * 64 + 19 * 56);
+    }
+
+    #[test]
+    fn a_message_too_large_for_a_slot_is_told_in_the_stream_as_lost() {
+        let mut s = sequencer(1, 1);
+        let mut large = RecordBatch::default();
+        for instrument in [9, 4] {
+            let mut definition = InstrumentDefMsg::default();
+            definition.hd.instrument_id = instrument;
+            large.push(&definition);
+        }
+        s.publish(&message(1), A, at(1), UTC).unwrap();
+        let refused = s.publish(&large, A, at(2), UTC);
+        assert_eq!(
+            refused,
+            Err(PublishError::TooLarge {
+                len: 1040,
+                max: 960
+            })
+        );
+        s.publish(&message(1), A, at(3), UTC).unwrap();
+        s.flush(UTC, true);
+        let bytes = s.ring().slot(Sequence(2)).unwrap();
+        let told = StreamEvent::parse(Datagram::parse(bytes).unwrap().payload());
+        assert_eq!(
+            told,
+            Some(StreamEvent::SourceLost {
+                source: A,
+                reason: SourceLossReason::Overflow,
+                from: at(2),
+                messages: 1,
+                instruments: vec![4, 9],
+            })
+        );
+        assert_eq!(
+            header(&s, 2).first_record,
+            RecordNumber(2),
+            "an event has no records"
+        );
+        assert_eq!(header(&s, 3).first_record, RecordNumber(2));
+        assert_eq!(s.counters.oversize_records.get(), 2);
+        assert_eq!(s.counters.source_messages_lost.get(), 1);
+    }
+
+    #[test]
+    fn a_slot_that_is_not_completed_is_never_overwritten() {
+        let mut s = sequencer(1, 1);
+        let publish = |s: &mut Sequencer| {
+            s.publish(&message(1), A, at(1), UTC)?;
+            Ok(s.flush(UTC, false).unwrap())
+        };
+        for n in 1..=16 {
+            assert_eq!(publish(&mut s), Ok(Sequence(n)));
+        }
+        let full = Err(PublishError::RingFull {
+            blocked: Sequence(1),
+        });
+        assert_eq!(publish(&mut s), full);
+        assert_eq!(publish(&mut s), full, "nothing happened");
+        s.set_completed(Sequence(1));
+        assert_eq!(publish(&mut s), Ok(Sequence(17)));
+        assert!(publish(&mut s).is_err());
+    }
+
+    #[test]
+    fn sequences_go_past_32_bits_and_at_their_end_it_refuses_but_for_end() {
+        let mut s = sequencer((1 << 32) - 2, 1);
+        for n in 0..5 {
+            s.publish(&message(1), A, at(n), UTC).unwrap();
+            assert_eq!(s.flush(UTC, true), Some(Sequence((1 << 32) - 2 + n)));
+        }
+        let mut s = sequencer(u64::MAX - 3, 1);
+        for n in 0..2 {
+            s.publish(&message(1), A, at(n), UTC).unwrap();
+            s.flush(UTC, true);
+        }
+        let refused = s.publish(&message(1), A, at(3), UTC);
+        assert_eq!(refused, Err(PublishError::Exhausted));
+        assert_eq!(s.sealed(), SEQUENCE_LAST.previous());
+        assert_eq!(s.end(UTC), Ok(SEQUENCE_LAST));
+        assert_eq!(header(&s, SEQUENCE_LAST.0).kind, Kind::End);
+    }
+
+    #[test]
+    fn record_numbers_never_wrap() {
+        let mut s = sequencer(1, u64::MAX - 1000);
+        let refused = s.publish(&message(1), A, at(1), UTC);
+        assert_eq!(refused, Err(PublishError::Exhausted));
+        assert!(s.end(UTC).is_ok());
+    }
+
+    #[test]
+    fn nothing_follows_the_end() {
+        let mut s = sequencer(1, 1);
+        s.publish(&message(1), A, at(1), UTC).unwrap();
+        assert_eq!(s.end(UTC), Ok(Sequence(2)), "what was open goes before it");
+        assert_eq!(header(&s, 1).kind, Kind::Data);
+        assert_eq!(header(&s, 2).first_record, RecordNumber(2));
+        let event = StreamEvent::EpochOpened {
+            reason: crate::wire::EpochReason::Fresh,
+            previous: Epoch(0),
+            previous_last: Sequence(0),
+        };
+        assert_eq!(
+            s.publish(&message(1), A, at(2), UTC),
+            Err(PublishError::Ended)
+        );
+        assert_eq!(s.event(&event, UTC), Err(PublishError::Ended));
+        assert_eq!(s.end(UTC), Err(PublishError::Ended));
+    }
+
+    #[test]
+    fn checkpoints_follow_what_is_sealed_and_no_more() {
+        let mut s = sequencer(1, 1);
+        let reader = s.ring().reader();
+        s.set_session(A, *b"0000000001\0\0\0\0\0\0");
+        s.publish(&message(1), A, at(5), UTC).unwrap();
+        assert_eq!(reader.checkpoint(A), None);
+        s.publish(&message(0), A, at(6), UTC).unwrap();
+        s.flush(UTC, true);
+        let checkpoint = reader.checkpoint(A).unwrap();
+        assert_eq!(
+            checkpoint.position,
+            at(6),
+            "a message of no records counts too"
+        );
+        assert_eq!(&checkpoint.session[..10], b"0000000001");
+        s.publish(&message(0), A, at(7), UTC).unwrap();
+        assert_eq!(s.flush(UTC, true), None);
+        let all = SequenceRange::one(Sequence(1));
+        assert_eq!(reader.verify(), Ok(Some(all)));
+        let mut trade = RecordBatch::default();
+        trade.push(&TradeMsg::default());
+        assert_eq!(s.publish(&trade, B, at(1), UTC), Ok(()));
+    }
+}

@@ -258,6 +258,8 @@ impl Plan {
                 self.receivers_at_least(3, rng);
                 self.untouched_from = 1;
                 self.repair.multicast_repair = false;
+                // Nothing overtakes, so that every gap is somebody's trouble.
+                self.delay.1 = self.delay.0;
                 weather(self, Whom::One(0), &|w| w.drop = share.max(0.05));
                 let (at, lasts) = (self.some_time(rng), ms(rng.random_range(1..60)));
                 self.spell(at, lasts, Incident::Stall(0), Incident::Resume(0));

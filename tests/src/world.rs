@@ -351,7 +351,10 @@ impl World {
             return Ok(());
         };
         balance::receiver(counters, &subscriber.stream)
-            .map_err(|what| format!("subscriber {number}: {what}"))
+            .map_err(|what| {
+                let gaps = gaps_of(&subscriber.core);
+                format!("subscriber {number}: {what}; {gaps}")
+            })
     }
 
     pub(crate) fn start_publisher(&mut self, first: (u64, u64)) -> Result<(), String> {
@@ -432,8 +435,9 @@ impl World {
         } else {
             subscriber.spins += 1;
             if subscriber.spins > SPINS_MAX {
+                let gaps = gaps_of(&subscriber.core);
                 return Err(format!(
-                    "subscriber {number} wants to be woken at {due}, again and again, and does nothing"
+                    "subscriber {number} wants to be woken at {due}, again and again, and does nothing; {gaps}"
                 ));
             }
         }
@@ -564,6 +568,14 @@ fn tell(
         }
         _ => stream.take(truth, item),
     }
+}
+
+/// What a core misses, for a message.
+fn gaps_of(core: &SubscriberCore) -> String {
+    let mut receivers = core.receivers();
+    let text = receivers.next().map_or(String::new(), |r| format!("{r:?}"));
+    let from = text.find("gaps: ").unwrap_or(0);
+    text[from..].chars().take(700).collect()
 }
 
 pub(crate) const fn spins_max() -> u32 {

@@ -7,7 +7,7 @@ use std::net::UdpSocket;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{data, group, json_at, listener, run, text};
+use common::{Publisher, Running, data, group, json_at, listener, run, text};
 use serde_json::Value;
 
 /// One frame of a classic pcap (microseconds): Ethernet, IPv4, UDP.
@@ -271,4 +271,57 @@ fn what_can_not_be_replayed_is_refused_with_a_sentence() {
         "{}",
         text(&done.stderr)
     );
+}
+
+#[test]
+fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
+    let Some(path) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
+    let mut publisher = Publisher::live();
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("summary.json");
+    let args = [
+        "listen",
+        "--connect",
+        &publisher.control,
+        "--channel",
+        "all",
+        "--digest",
+    ];
+    let to = [
+        "--from",
+        "oldest",
+        "--format",
+        "count",
+        "--summary",
+        summary.to_str().unwrap(),
+    ];
+    let listener = Running::start(&[&args[..], &to].concat());
+    let path = path.display().to_string();
+    let done = run(&[
+        "replay",
+        &path,
+        "--to",
+        &publisher.input,
+        "--rate",
+        "4000",
+        "--quiet",
+    ]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    publisher.end();
+    let heard = listener.output();
+    assert_eq!(heard.status.code(), Some(0), "{}", text(&heard.stderr));
+    let published = publisher.summary();
+    let messages = &published["source"]["messages"];
+    assert_eq!(
+        (&messages["Q"], &messages["T"]),
+        (&27_217.into(), &6_390.into())
+    );
+    let summary = json_at(&summary);
+    assert_eq!(
+        summary["channels"][0]["digest"],
+        published["channels"][0]["digest"]
+    );
+    assert_eq!(summary["delivered_records"], published["published_records"]);
 }

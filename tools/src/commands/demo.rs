@@ -291,18 +291,22 @@ fn watch(
 
 /// One line of progress.
 fn told(published: Option<u64>, subscribers: &[Watched]) -> String {
-    let published = published.map_or_else(String::new, |n| format!("published {} ", thousands(n)));
+    let published = published.map(|n| format!("published {}", thousands(n)));
     let each = subscribers.iter().map(|subscriber| {
         let counts = subscriber.counts();
         let (delivered, lost) = (counts.delivered_records, counts.lost_records);
         let (delivered, recovered) = (thousands(delivered), thousands(counts.gaps_recovered));
         let name = &subscriber.process.name;
         match lost {
-            0 => format!("| {name} {delivered} ({recovered} repaired)"),
-            _ => format!("| {name} {delivered} ({} lost)", thousands(lost)),
+            0 => format!("{name} {delivered} ({recovered} repaired)"),
+            _ => format!("{name} {delivered} ({} lost)", thousands(lost)),
         }
     });
-    published + &each.collect::<Vec<_>>().join(" ")
+    published
+        .into_iter()
+        .chain(each)
+        .collect::<Vec<_>>()
+        .join(" | ")
 }
 
 /// Where the processes' files are.

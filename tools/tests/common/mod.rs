@@ -188,6 +188,8 @@ pub(crate) struct Publisher {
     running: Running,
     pub(crate) control: String,
     pub(crate) group: SocketAddrV4,
+    /// Where a live input listens; empty for the simulator.
+    pub(crate) input: String,
 }
 
 impl Publisher {
@@ -198,6 +200,23 @@ impl Publisher {
 
     /// The same, at a known control address.
     pub(crate) fn start_at(control: &str, records: u64, wait_for_subscribers: u32) -> Self {
+        let simulator = serde_json::json!({
+            "source": 1, "kind": "simulator", "symbols": 20, "messages": 4 * records,
+            "records_max": records, "pace": {"messages_per_s": 10_000},
+            "wait_for_subscribers": wait_for_subscribers,
+        });
+        Self::of(control, &simulator)
+    }
+
+    /// Publishes what comes to a port of this host, until it is told to end.
+    pub(crate) fn live() -> Self {
+        let udp = serde_json::json!({
+            "source": 1, "kind": "udp", "listen": "127.0.0.1:0", "receive_buffer_bytes": 4 << 20,
+        });
+        Self::of("127.0.0.1:0", &udp)
+    }
+
+    fn of(control: &str, input: &serde_json::Value) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let group = group();
@@ -208,11 +227,7 @@ impl Publisher {
                 "id": 7, "name": "all", "slots": 4096, "peak_datagrams_per_s": 4_000,
                 "fan_out": [{"transport": "udp", "lines": [{"group": group}]}],
             }],
-            "inputs": [{
-                "source": 1, "kind": "simulator", "symbols": 20, "messages": 4 * records,
-                "records_max": records, "pace": {"messages_per_s": 10_000},
-                "wait_for_subscribers": wait_for_subscribers,
-            }],
+            "inputs": [input],
             "digest": true,
         });
         std::fs::write(path("config.json"), config.to_string()).unwrap();
@@ -228,15 +243,30 @@ impl Publisher {
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped());
-        let running = Running(Some(command.spawn().unwrap()));
-        let ready = json_at(&path("ready.json"));
+        let mut running = Running(Some(command.spawn().unwrap()));
+        let ready = wait_for("the publisher", || {
+            let ended = running.child().try_wait().unwrap();
+            assert!(ended.is_none(), "it ended before it was ready: {ended:?}");
+            serde_json::from_slice::<serde_json::Value>(&std::fs::read(path("ready.json")).ok()?)
+                .ok()
+        });
         let control = ready["control"].as_str().unwrap().to_owned();
+        let input = ready["inputs"][0]["listen"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned();
         Self {
             folder,
             running,
             control,
             group,
+            input,
         }
+    }
+
+    /// Asks it to end its session.
+    pub(crate) fn end(&mut self) {
+        signal(self.running.child().id(), "TERM");
     }
 
     /// Its summary, once it has ended.

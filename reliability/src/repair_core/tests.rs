@@ -1,0 +1,945 @@
+//! The repair service as its peers see it, over a ring that the test writes.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::*;
+use crate::control::{
+    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Join, JoinChannel, NackClass, Progress,
+    Purpose, RefusalReason, Refused, Status, Welcome,
+};
+use crate::delivery::Start;
+use crate::record::{MboMsg, RecordBatch};
+use crate::ring::{HeapMemory, RingWriter, Seal};
+use crate::ring_layout::{Geometry, RingIdentity};
+use crate::units::{
+    ConfigHash, FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+};
+use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, Header, Kind, PublisherState};
+
+const CHANNEL: ChannelId = ChannelId(4);
+const EPOCH: Epoch = Epoch(9);
+/// Bytes of a datagram of the test in its frame.
+const FRAME: u64 = (FRAME_HEAD + HEADER_LEN + 56) as u64;
+const FRAME_HEAD: usize = crate::control::FRAME_HEAD_LEN;
+
+/// A message to a peer, by value.
+#[derive(Clone, Debug, PartialEq)]
+enum Got {
+    Welcome(Welcome),
+    Rejected(Rejected),
+    Datagram(Header),
+    Refused(Refused),
+    Status(Status),
+}
+
+struct Bench {
+    core: RepairCore,
+    ring: RingWriter,
+    counters: Arc<RepairCounters>,
+    now: Now,
+}
+
+impl Bench {
+    fn new(config: RepairConfig, slots: u64, first: u64) -> Self {
+        let geometry = Geometry::new(1024, slots).unwrap();
+        let identity = RingIdentity {
+            channel: CHANNEL,
+            epoch: EPOCH,
+            config_hash: ConfigHash(3),
+            boot_id: [0; 16],
+            fan_outs: 1,
+            first_sequence: Sequence(first),
+            first_record: RecordNumber(1),
+        };
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let ring = RingWriter::create(memory, geometry, identity).unwrap();
+        let counters = Arc::new(RepairCounters::default());
+        let info = ChannelInfo {
+            name: "equities".into(),
+            fan_outs: vec![FanOutOffer::Udp { lines: Vec::new() }],
+            directory: vec![Instrument {
+                id: 1,
+                symbol: "AAPL".into(),
+            }],
+        };
+        let now = Now {
+            monotonic: Nanos::from_secs(100),
+            utc: Nanos::from_secs(1_700_000_000),
+        };
+        assert_eq!(config.check(), Ok(()));
+        let core = RepairCore::new(
+            config,
+            "pub".into(),
+            vec![(info, ring.reader(), counters.clone())],
+            Arc::default(),
+            42,
+            now,
+        );
+        Self {
+            core,
+            ring,
+            counters,
+            now,
+        }
+    }
+
+    fn with_peers(config: RepairConfig, slots: u64, peers: u64) -> Self {
+        let mut bench = Self::new(config, slots, 1);
+        for peer in 0..peers {
+            bench.join(peer);
+        }
+        bench
+    }
+
+    fn pass(&mut self, us: u64) {
+        self.now.monotonic = self.now.monotonic.after(Nanos::from_us(us));
+        self.now.utc = self.now.utc.after(Nanos::from_us(us));
+    }
+
+    /// Seals and sends this many datagrams of one record.
+    fn publish(&mut self, count: u64) {
+        let mut batch = RecordBatch::default();
+        batch.push(&MboMsg::default());
+        for _ in 0..count {
+            self.ring.open().unwrap();
+            self.ring.append(batch.bytes()).unwrap();
+            self.seal(Kind::Data, 1);
+        }
+    }
+
+    fn seal(&mut self, kind: Kind, count: u16) {
+        let seal = Seal {
+            kind,
+            count,
+            source: SourceId(1),
+            source_position: SourcePosition(0),
+            sent_at: self.now.utc,
+            flags: 0,
+        };
+        let sequence = self.ring.seal(seal).unwrap();
+        self.ring.set_sent(FanOutId(0), sequence);
+    }
+
+    fn connect(&mut self, peer: u64, join: Join) -> Vec<Got> {
+        self.core.handle_connected(self.now, PeerId(peer));
+        self.tell(peer, Message::Join(join));
+        self.take(peer)
+    }
+
+    fn join(&mut self, peer: u64) -> Welcome {
+        match self.connect(peer, join("equities")).remove(0) {
+            Got::Welcome(welcome) => welcome,
+            got => panic!("{got:?}"),
+        }
+    }
+
+    fn tell(&mut self, peer: u64, message: Message<'_>) {
+        self.core
+            .handle_message(self.now, PeerId(peer), CHANNEL, message);
+    }
+
+    fn nack(&mut self, peer: u64, class: NackClass, ranges: &[(u64, u64)]) {
+        let ranges = ranges.iter().map(|(first, last)| run(*first, *last));
+        let nack = Message::Nack {
+            epoch: EPOCH,
+            class,
+            ranges: ranges.collect(),
+        };
+        self.tell(peer, nack);
+    }
+
+    fn repair(&mut self, peer: u64, first: u64, last: u64) {
+        self.nack(peer, NackClass::Repair, &[(first, last)]);
+    }
+
+    /// Everything that goes out now; `None` is the group.
+    fn drain(&mut self) -> Vec<(Option<u64>, Got)> {
+        let mut got = Vec::new();
+        let mut out = Vec::new();
+        while let Some(destination) = self.core.poll_transmit(self.now, &mut out) {
+            let to = match destination {
+                Destination::Peer(peer) => Some(peer.0),
+                Destination::Multicast(channel) => {
+                    assert_eq!(channel, CHANNEL);
+                    None
+                }
+            };
+            let mut bytes = &out[..];
+            if to.is_none() {
+                got.push((None, Got::Datagram(retransmitted(bytes))));
+                bytes = &[];
+            }
+            while !bytes.is_empty() {
+                let (_, message, len) = Message::read(bytes, BODY_LEN_MAX_TO_SUBSCRIBER)
+                    .unwrap()
+                    .expect("frames are whole");
+                bytes = &bytes[len..];
+                got.push((
+                    to,
+                    match message {
+                        Message::Welcome(welcome) => Got::Welcome(welcome),
+                        Message::Rejected(rejected) => Got::Rejected(rejected),
+                        Message::Datagram(bytes) => Got::Datagram(retransmitted(bytes)),
+                        Message::Refused(refused) => Got::Refused(refused),
+                        Message::Status(status) => Got::Status(status),
+                        message => panic!("{message:?}"),
+                    },
+                ));
+            }
+            out.clear();
+        }
+        self.check();
+        got
+    }
+
+    fn take(&mut self, peer: u64) -> Vec<Got> {
+        let all = self.drain().into_iter();
+        all.filter(|(to, _)| *to == Some(peer))
+            .map(|(_, got)| got)
+            .collect()
+    }
+
+    fn events(&mut self) -> Vec<RepairEvent> {
+        std::iter::from_fn(|| self.core.poll()).collect()
+    }
+
+    fn check(&self) {
+        let c = &self.counters;
+        let refused = [
+            &c.refused_window,
+            &c.refused_ahead,
+            &c.refused_budget,
+            &c.refused_too_slow,
+            &c.refused_epoch,
+            &c.refused_malformed,
+        ];
+        let refused: u64 = refused.iter().map(|c| c.get()).sum();
+        let sum = c.answered.get()
+            + c.answered_by_multicast.get()
+            + refused
+            + c.abandoned.get()
+            + c.pending.get();
+        assert_eq!(c.nacked.get(), sum, "the counters balance");
+    }
+}
+
+fn run(first: u64, last: u64) -> SequenceRange {
+    SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+}
+
+fn join(channel: &str) -> Join {
+    Join {
+        name: "risk".into(),
+        wire_versions: vec![1, 2],
+        purpose: Purpose::Repair,
+        channels: vec![JoinChannel {
+            channel: ChannelName::Name(channel.into()),
+            start: Start::Live,
+            confirmed_epoch: Epoch::NONE,
+        }],
+    }
+}
+
+fn replay(session: u64) -> Join {
+    Join {
+        purpose: Purpose::Replay { session },
+        channels: Vec::new(),
+        ..join("")
+    }
+}
+
+fn retransmitted(bytes: &[u8]) -> Header {
+    let datagram = Datagram::parse(bytes).unwrap();
+    assert_eq!(datagram.verdict(), CrcVerdict::Good);
+    let relay = crate::wire::relay_flags::RETRANSMITTED;
+    assert_eq!(datagram.header().relay, relay);
+    *datagram.header()
+}
+
+fn sequences(got: &[Got]) -> Vec<u64> {
+    let of = |got: &Got| match got {
+        Got::Datagram(header) => Some(header.sequence.0),
+        _ => None,
+    };
+    got.iter().filter_map(of).collect()
+}
+
+fn refusals(got: &[Got]) -> Vec<(RefusalReason, SequenceRange)> {
+    let of = |got: &Got| match got {
+        Got::Refused(refused) => Some((refused.reason, refused.range)),
+        _ => None,
+    };
+    got.iter().filter_map(of).collect()
+}
+
+/// A rejection that the peer was told, and then closed with.
+fn rejection(bench: &mut Bench, peer: u64, got: &[Got]) -> Rejected {
+    let Some(Got::Rejected(rejected)) = got.last() else {
+        panic!("{got:?}");
+    };
+    let closed = bench.events().into_iter().any(|event| {
+        event
+            == RepairEvent::Close {
+                peer: PeerId(peer),
+                reason: Some(rejected.clone()),
+            }
+    });
+    assert!(closed, "told first, then closed");
+    rejected.clone()
+}
+
+#[test]
+fn a_join_is_welcomed_with_what_the_ring_holds() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let offer = bench.join(0).channels.remove(0);
+    assert_eq!((offer.newest, offer.oldest), (Sequence(0), Sequence(1)));
+    assert_eq!(
+        (offer.next_record, offer.oldest_record),
+        (RecordNumber(1), RecordNumber(1))
+    );
+    bench.publish(10);
+    let offer = bench.join(1).channels.remove(0);
+    assert_eq!((offer.newest, offer.oldest), (Sequence(10), Sequence(1)));
+    assert_eq!(
+        (offer.next_record, offer.oldest_record),
+        (RecordNumber(11), RecordNumber(1))
+    );
+    assert_eq!(
+        (offer.epoch, offer.slot_len, offer.slots),
+        (EPOCH, 1024, 64)
+    );
+    assert_eq!(
+        (offer.config_hash, offer.directory.len()),
+        (ConfigHash(3), 1)
+    );
+    // A full ring keeps a guard of 16 slots before those that are overwritten next.
+    bench.publish(190);
+    bench.core.set_directory(CHANNEL, Vec::new());
+    let offer = bench.join(2).channels.remove(0);
+    assert_eq!((offer.newest, offer.oldest), (Sequence(200), Sequence(153)));
+    assert_eq!(
+        (offer.oldest_record, offer.directory.len()),
+        (RecordNumber(153), 0)
+    );
+    assert_eq!(bench.core.group(CHANNEL), (3, 0));
+    assert_eq!(bench.counters.joins.get(), 3);
+    bench.repair(2, 153, 153);
+    assert_eq!(
+        sequences(&bench.take(2)),
+        [153],
+        "what is offered can be had"
+    );
+}
+
+#[test]
+fn newest_is_what_was_sent_and_not_what_is_sealed() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    bench.publish(10);
+    bench.ring.set_sent(FanOutId(0), Sequence(7));
+    let offer = bench.join(0).channels.remove(0);
+    assert_eq!(
+        (offer.newest, offer.next_record),
+        (Sequence(7), RecordNumber(8))
+    );
+    bench.repair(0, 7, 10);
+    let got = bench.take(0);
+    assert_eq!(sequences(&got), [7]);
+    assert_eq!(refusals(&got), [(RefusalReason::Ahead, run(8, 10))]);
+}
+
+#[test]
+fn a_join_that_can_not_be_is_rejected_with_its_reason_and_what_to_do() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    type Change = fn(&mut Join);
+    let cases: [(RejectCode, &str, Change); 8] = [
+        (RejectCode::WireVersion, "version 1", |j| {
+            j.wire_versions = vec![7];
+        }),
+        (RejectCode::WireVersion, "[]", |j| j.wire_versions.clear()),
+        (RejectCode::UnknownChannel, "equities (4)", |j| {
+            j.channels[0].channel = ChannelName::Id(ChannelId(77));
+        }),
+        (RejectCode::Protocol, "65 bytes", |j| {
+            j.name = "x".repeat(65);
+        }),
+        (RejectCode::Protocol, "no channel", |j| j.channels.clear()),
+        (RejectCode::Protocol, "twice", |j| {
+            let mut again = j.channels[0].clone();
+            again.channel = ChannelName::Id(CHANNEL);
+            j.channels.push(again);
+        }),
+        (RejectCode::Protocol, "at most 256", |j| {
+            j.channels = vec![j.channels[0].clone(); 257];
+        }),
+        (RejectCode::UnknownSession, "JOIN", |j| *j = replay(1)),
+    ];
+    for (peer, (code, text, change)) in (0..).zip(cases) {
+        let mut wrong = join("equities");
+        change(&mut wrong);
+        let got = bench.connect(peer, wrong);
+        let told = rejection(&mut bench, peer, &got);
+        assert_eq!(told.code, code);
+        assert!(told.text.contains(text), "{}", told.text);
+    }
+    assert_eq!(bench.core.counters.joins_rejected.get(), 8);
+    assert_eq!(bench.core.counters.connected.get(), 0);
+    assert_eq!(bench.core.group(CHANNEL).0, 0);
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_told_so() {
+    let config = RepairConfig {
+        peers_max: 2,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 2);
+    let got = bench.connect(9, join("equities"));
+    let told = rejection(&mut bench, 9, &got);
+    assert_eq!(told.code, RejectCode::TooMany);
+    assert!(told.retry_after_ms > 0);
+    bench.core.handle_disconnected(PeerId(0));
+    bench.join(10);
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_is_closed_and_its_queue_abandoned() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 5);
+    bench.publish(20);
+    bench.core.handle_connected(bench.now, PeerId(9));
+    bench.repair(9, 1, 2);
+    bench.repair(0, 1, 20);
+    bench.tell(0, Message::Join(join("equities")));
+    bench.tell(1, Message::Datagram(&[]));
+    bench
+        .core
+        .handle_protocol_error(PeerId(2), "a body of 4 GB".into());
+    bench.core.handle_message(
+        bench.now,
+        PeerId(3),
+        ChannelId(99),
+        Message::Nack {
+            epoch: EPOCH,
+            class: NackClass::Repair,
+            ranges: vec![run(1, 1)],
+        },
+    );
+    let got = bench.drain();
+    assert_eq!(got.len(), 5, "each is told, nothing else: {got:?}");
+    for (_, got) in got {
+        assert!(matches!(got, Got::Rejected(r) if r.code == RejectCode::Protocol));
+    }
+    assert_eq!(bench.counters.abandoned.get(), 20);
+    assert_eq!(bench.core.counters.protocol_errors.get(), 5);
+    assert_eq!(bench.core.group(CHANNEL).0, 1);
+    bench.repair(0, 1, 1);
+    assert_eq!(bench.drain(), [], "who is gone is not heard");
+}
+
+#[test]
+fn a_nack_is_answered_by_the_datagram_and_the_slot_stays_as_it_was() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(20);
+    let before = bench.ring.slot(Sequence(5)).unwrap().to_vec();
+    bench.nack(0, NackClass::Repair, &[(5, 6), (9, 9)]);
+    assert_eq!(bench.counters.pending.get(), 3);
+    let got = bench.take(0);
+    assert_eq!(sequences(&got), [5, 6, 9]);
+    assert_eq!(bench.ring.slot(Sequence(5)).unwrap(), before);
+    assert_eq!(Datagram::parse(&before).unwrap().header().relay, 0);
+    assert_eq!(bench.counters.answered.get(), 3);
+    assert_eq!(bench.counters.repair_bytes.get(), 3 * FRAME);
+}
+
+#[test]
+fn what_can_not_be_had_is_refused_with_its_reason_and_the_oldest() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(200);
+    bench.repair(0, 100, 210);
+    let got = bench.take(0);
+    assert_eq!(
+        refusals(&got),
+        [
+            (RefusalReason::Window, run(100, 152)),
+            (RefusalReason::Ahead, run(201, 210))
+        ]
+    );
+    assert_eq!(sequences(&got), (153..=200).collect::<Vec<_>>());
+    let Got::Refused(refused) = &got[0] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(
+        (refused.oldest, refused.oldest_record),
+        (Sequence(153), RecordNumber(153))
+    );
+    for (epoch, first, reason) in [
+        (Epoch(8), 160, RefusalReason::Epoch),
+        (Epoch(u64::MAX), 160, RefusalReason::Epoch),
+        (EPOCH, 0, RefusalReason::Malformed),
+    ] {
+        let nack = Message::Nack {
+            epoch,
+            class: NackClass::Repair,
+            ranges: vec![run(first, 170)],
+        };
+        bench.tell(0, nack);
+        let got = bench.take(0);
+        assert_eq!(refusals(&got), [(reason, run(first, 170))]);
+        assert_eq!(got.len(), 1);
+    }
+}
+
+#[test]
+fn what_is_overwritten_while_it_waits_is_refused() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(64);
+    bench.repair(0, 30, 50);
+    bench.publish(40);
+    let got = bench.take(0);
+    assert_eq!(refusals(&got), [(RefusalReason::Window, run(30, 50))]);
+    bench.publish(10);
+    bench.repair(0, 100, 114);
+    bench.publish(42);
+    let got = bench.take(0);
+    assert_eq!(refusals(&got), [(RefusalReason::Window, run(100, 108))]);
+    assert_eq!(sequences(&got), (109..=114).collect::<Vec<_>>());
+}
+
+#[test]
+fn giant_ranges_and_storms_of_nacks_take_no_memory_and_are_all_answered() {
+    let config = RepairConfig {
+        pending_ranges_max: 8,
+        repair_bytes_per_s: 1,
+        subscriber_bytes_per_s: 1,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 16, 1);
+    bench.publish(1 << 16);
+    bench.nack(0, NackClass::Repair, &[(1, u64::MAX)]);
+    let oldest = bench.core.channels[0].floor().0;
+    let held = (1 << 16) - oldest + 1;
+    assert_eq!(bench.counters.pending.get(), held);
+    for _ in 0..10 {
+        bench.nack(0, NackClass::Repair, &[(oldest, 1 << 16); 256]);
+    }
+    assert_eq!(bench.counters.nacked_again.get(), 2_560 * held);
+    assert_eq!(
+        bench.counters.pending.get(),
+        held,
+        "asked for twice is answered once"
+    );
+    bench.check();
+    assert_eq!(
+        bench.core.peers[&PeerId(0)].outbox.len(),
+        2 * (FRAME_HEAD + 48)
+    );
+    // Runs that do not touch, beyond the bound.
+    let mut other = Bench::with_peers(config, 1 << 16, 1);
+    other.publish(1 << 16);
+    let every_other: Vec<(u64, u64)> = (0..200).map(|n| (50_000 + 2 * n, 50_000 + 2 * n)).collect();
+    other.nack(0, NackClass::Repair, &every_other);
+    assert_eq!(other.counters.pending.get(), 8);
+    assert_eq!(other.counters.refused_budget.get(), 192);
+    let got = other.take(0);
+    let told = got.iter().find_map(|got| match got {
+        Got::Refused(refused) => Some(refused.retry_after_us),
+        _ => None,
+    });
+    assert_eq!(
+        told,
+        Some(1_000_000),
+        "at one byte a second, try again late"
+    );
+    assert_eq!(sequences(&got).len(), 8);
+}
+
+#[test]
+fn a_greedy_peer_does_not_starve_another() {
+    let config = RepairConfig {
+        repair_bytes_per_s: 1_000_000,
+        repair_burst_bytes: 10_000,
+        subscriber_bytes_per_s: 1_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 2);
+    bench.publish(10_000);
+    bench.repair(0, 1, 9_000);
+    let (mut greedy, mut modest) = (0, 0);
+    for _ in 0..100 {
+        bench.repair(1, 9_900, 9_902);
+        bench.pass(1_000);
+        for (to, _) in bench.drain() {
+            match to {
+                Some(0) => greedy += 1,
+                _ => modest += 1,
+            }
+        }
+    }
+    assert_eq!(modest, 300, "it got all it asked for, each time");
+    assert!(greedy > 300, "and the rest went to the other: {greedy}");
+    let bytes = bench.counters.repair_bytes.get();
+    assert!(bytes <= 1_000_000 / 10 + 10_000, "{bytes} bytes in 100 ms");
+}
+
+#[test]
+fn one_subscriber_gets_no_more_than_its_own_budget() {
+    let config = RepairConfig {
+        subscriber_bytes_per_s: 100_000,
+        subscriber_burst_bytes: 10_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 2);
+    bench.publish(10_000);
+    bench.repair(0, 1, 9_000);
+    let start = bench.now.monotonic;
+    let mut frames = 0;
+    while bench.now.monotonic.since(start) < Nanos::from_secs(1) {
+        frames += bench.take(0).len() as u64;
+        let next = bench.core.poll_timeout().unwrap();
+        assert!(next > bench.now.monotonic, "it never asks to spin");
+        bench.pass(next.since(bench.now.monotonic).0.div_ceil(1_000));
+        bench.core.handle_timeout(bench.now);
+    }
+    let most = 110_000 / FRAME;
+    // It asks for a whole slot of credit before each, which it may end short of.
+    assert!((most - 9..=most).contains(&frames), "{frames} of {most}");
+    bench.repair(1, 1, 100);
+    let burst = (10_000 - (FRAME_HEAD as u64 + 1024)) / FRAME + 1;
+    assert_eq!(bench.take(1).len() as u64, burst, "the other has its own");
+}
+
+#[test]
+fn what_many_want_is_multicast_once() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 16);
+    bench.publish(20);
+    for peer in 0..16 {
+        bench.repair(peer, 5, 6);
+    }
+    let got = bench.drain();
+    let to: Vec<Option<u64>> = got.iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [None, None], "one of each for all");
+    assert_eq!(bench.counters.answered_by_multicast.get(), 32);
+    assert_eq!(
+        bench.counters.multicast_repair_bytes.get(),
+        2 * (FRAME - FRAME_HEAD as u64)
+    );
+    // One that did not get it asks again.
+    bench.pass(5);
+    bench.repair(3, 5, 5);
+    assert_eq!(bench.drain(), [], "it may still be on its way");
+    bench.pass(20);
+    bench.repair(3, 5, 5);
+    assert_eq!(sequences(&bench.take(3)), [5]);
+}
+
+#[test]
+fn a_lone_loss_is_answered_at_once_and_in_a_large_group_after_a_look_around() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
+    bench.publish(20);
+    assert_eq!(bench.core.group(CHANNEL), (80, 20));
+    bench.repair(0, 5, 5);
+    assert_eq!(bench.drain(), []);
+    let until = bench.core.poll_timeout().unwrap();
+    assert_eq!(until.since(bench.now.monotonic), Nanos::from_us(5));
+    bench.pass(5);
+    assert_eq!(sequences(&bench.take(0)), [5]);
+    bench.repair(1, 6, 8);
+    bench.pass(2);
+    bench.repair(2, 6, 7);
+    let got = bench.drain();
+    assert_eq!(got.iter().filter(|(to, _)| to.is_none()).count(), 2);
+    bench.pass(5);
+    assert_eq!(bench.drain().len(), 1, "the third is wanted by one alone");
+}
+
+#[test]
+fn a_peer_that_does_not_read_gets_no_more_datagrams_and_is_closed_in_the_end() {
+    let config = RepairConfig {
+        backlog_pause_bytes: 10_000,
+        backlog_close_bytes: 20_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 2);
+    bench.publish(20);
+    bench.core.handle_backlog(PeerId(0), 10_000);
+    bench.repair(0, 1, 3);
+    bench.repair(1, 4, 6);
+    assert_eq!(sequences(&bench.take(1)), [4, 5, 6]);
+    assert_eq!(bench.counters.pending.get(), 3);
+    bench.core.handle_backlog(PeerId(0), 9_999);
+    assert_eq!(sequences(&bench.take(0)), [1, 2, 3]);
+    bench.core.handle_backlog(PeerId(0), 19_900);
+    bench.repair(0, 50, 60);
+    bench.repair(0, 50, 60);
+    let got = bench.take(0);
+    assert_eq!(rejection(&mut bench, 0, &got).code, RejectCode::Overflow);
+    assert_eq!(bench.core.counters.overflow_disconnects.get(), 1);
+    bench.repair(1, 7, 7);
+    assert_eq!(sequences(&bench.take(1)), [7]);
+}
+
+#[test]
+fn progress_is_answered_by_status_and_counts_towards_the_end() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
+    bench.publish(20);
+    let progress = |sequence| {
+        Message::Progress(Progress {
+            epoch: EPOCH,
+            sequence: Sequence(sequence),
+            lost_records: 0,
+            heard: Sequence(sequence),
+            sent_at: Nanos(777),
+        })
+    };
+    bench.tell(0, progress(20));
+    let got = bench.take(0);
+    let [Got::Status(status)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(
+        (status.newest, status.next_record),
+        (Sequence(20), RecordNumber(21))
+    );
+    assert_eq!(
+        (status.echo, status.answered_at),
+        (Nanos(777), bench.now.utc)
+    );
+    assert!(!status.ended && !bench.core.all_reached_end());
+    bench.ring.open().unwrap();
+    bench.seal(Kind::End, 0);
+    bench.ring.set_state(PublisherState::Ended);
+    assert!(!bench.core.all_reached_end());
+    bench.tell(0, progress(21));
+    assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.ended));
+    assert!(!bench.core.all_reached_end(), "the other has not");
+    bench.tell(1, progress(20));
+    assert!(!bench.core.all_reached_end());
+    bench.tell(1, progress(21));
+    assert!(bench.core.all_reached_end());
+    bench.join(5);
+    assert!(!bench.core.all_reached_end(), "one that has just come");
+    bench.tell(5, Message::Leave);
+    assert!(bench.core.all_reached_end());
+    let left = bench.events().into_iter().any(|e| {
+        matches!(
+            e,
+            RepairEvent::Left {
+                peer: PeerId(5),
+                on_purpose: true,
+                ..
+            }
+        )
+    });
+    assert!(left);
+}
+
+#[test]
+fn a_slow_subscriber_is_reported_once() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(40);
+    bench.events();
+    for sequence in [1, 2, 3] {
+        bench.tell(
+            0,
+            Message::Progress(Progress {
+                epoch: EPOCH,
+                sequence: Sequence(sequence),
+                lost_records: 0,
+                heard: Sequence(40),
+                sent_at: Nanos(0),
+            }),
+        );
+    }
+    let events = bench.events();
+    assert!(
+        matches!(
+            &events[..],
+            [RepairEvent::SlowSubscriber { behind: 39, .. }]
+        ),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_claim_of_a_higher_epoch_is_counted_and_has_no_effect() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let mut claim = join("equities");
+    claim.channels[0].confirmed_epoch = Epoch(u64::MAX);
+    let got = bench.connect(0, claim);
+    assert!(matches!(&got[0], Got::Welcome(w) if w.channels[0].epoch == EPOCH));
+    assert_eq!(bench.counters.higher_epoch_claims.get(), 1);
+    assert!(matches!(
+        bench.events()[0],
+        RepairEvent::HigherEpochClaimed { .. }
+    ));
+}
+
+#[test]
+fn replay_runs_on_its_own_connection_and_ends_with_the_session() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    bench.publish(20);
+    let session = bench.join(0).session;
+    bench.nack(0, NackClass::Replay, &[(1, 2)]);
+    assert_eq!(sequences(&bench.take(0)), [1, 2], "there is no other yet");
+    let got = bench.connect(1, replay(session));
+    assert!(matches!(&got[..], [Got::Welcome(w)] if w.session == session));
+    bench.nack(1, NackClass::Replay, &[(3, 4)]);
+    bench.nack(1, NackClass::Repair, &[(5, 5)]);
+    assert_eq!(sequences(&bench.take(1)), [3, 4, 5]);
+    assert_eq!(
+        bench.counters.replay_bytes.get(),
+        5 * FRAME,
+        "all of it is replay"
+    );
+    assert_eq!(bench.counters.repair_bytes.get(), 0);
+    bench.nack(0, NackClass::Replay, &[(6, 6)]);
+    assert_eq!(
+        refusals(&bench.take(0)),
+        [(RefusalReason::Budget, run(6, 6))]
+    );
+    let got = bench.connect(2, replay(session));
+    let told = rejection(&mut bench, 2, &got);
+    assert!(told.text.contains("already"));
+    assert_eq!(
+        bench.core.group(CHANNEL).0,
+        1,
+        "a replay connection is no subscriber"
+    );
+    bench.core.handle_disconnected(PeerId(1));
+    bench.connect(3, replay(session));
+    bench.core.handle_disconnected(PeerId(0));
+    let got = bench.take(3);
+    let told = rejection(&mut bench, 3, &got);
+    assert_eq!(told.code, RejectCode::UnknownSession);
+    assert_eq!(bench.core.group(CHANNEL).0, 0);
+}
+
+#[test]
+fn a_replay_that_could_never_catch_up_is_refused() {
+    let config = RepairConfig {
+        joiner_bytes_per_s: 1_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 1);
+    // 128 bytes each, 800 in 100 ms: 1,024,000 bytes/s.
+    for _ in 0..40 {
+        bench.publish(800);
+        bench.pass(100_000);
+        bench.core.handle_timeout(bench.now);
+    }
+    let floor = bench.core.channels[0].floor().0;
+    bench.nack(0, NackClass::Replay, &[(floor, 32_000)]);
+    let got = bench.take(0);
+    assert_eq!(
+        refusals(&got),
+        [(RefusalReason::TooSlow, run(floor, 32_000))]
+    );
+    // The younger part is held long enough.
+    bench.nack(0, NackClass::Replay, &[(30_000, 32_000)]);
+    assert_eq!(refusals(&bench.take(0)), []);
+    assert_eq!(bench.counters.refused_too_slow.get(), 32_000 - floor + 1);
+}
+
+#[test]
+fn repair_works_beyond_32_bits_and_at_the_end_of_sequences() {
+    for first in [(1 << 32) - 10, u64::MAX - 20] {
+        let mut bench = Bench::new(RepairConfig::default(), 16, first);
+        bench.join(0);
+        bench.publish(18);
+        let newest = first + 17;
+        bench.repair(0, first, u64::MAX);
+        let got = bench.take(0);
+        assert_eq!(sequences(&got), (newest - 11..=newest).collect::<Vec<_>>());
+        assert_eq!(
+            refusals(&got),
+            [
+                (RefusalReason::Window, run(first, newest - 12)),
+                (RefusalReason::Ahead, run(newest + 1, u64::MAX))
+            ]
+        );
+    }
+}
+
+#[test]
+fn silent_connections_are_closed_in_time() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.core.handle_connected(bench.now, PeerId(7));
+    bench.pass(2_000_000);
+    bench.core.handle_timeout(bench.now);
+    let got = bench.take(7);
+    assert_eq!(rejection(&mut bench, 7, &got).code, RejectCode::Protocol);
+    bench.pass(58_000_000);
+    bench.core.handle_timeout(bench.now);
+    let got = bench.take(0);
+    rejection(&mut bench, 0, &got);
+    assert_eq!(bench.core.counters.silent_disconnects.get(), 2);
+}
+
+#[test]
+fn everyone_is_told_when_the_publisher_goes() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
+    bench.core.shut_down();
+    let got = bench.drain();
+    assert_eq!(got.len(), 3);
+    for (_, got) in got {
+        assert!(matches!(got, Got::Rejected(r) if r.code == RejectCode::ShuttingDown));
+    }
+    assert_eq!(bench.core.counters.connected.get(), 0);
+}
+
+#[test]
+fn whatever_happens_every_sequence_asked_for_is_accounted_for() {
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let config = RepairConfig {
+            repair_bytes_per_s: 2_000_000,
+            repair_burst_bytes: 20_000,
+            subscriber_bytes_per_s: 1_000_000,
+            subscriber_burst_bytes: 10_000,
+            joiner_bytes_per_s: 1_000_000,
+            pending_ranges_max: 4,
+            large_group: if seed % 2 == 0 { 3 } else { 64 },
+            ..RepairConfig::default()
+        };
+        let mut bench = Bench::new(config, 64, 1);
+        for peer in 0..400 {
+            let at = rng.random_range(0..6);
+            match rng.random_range(0..10) {
+                0 => drop(bench.connect(peer % 6, join("equities"))),
+                1 => bench.core.handle_disconnected(PeerId(at)),
+                2..=3 => bench.publish(rng.random_range(1..40)),
+                4..=7 => {
+                    let class = [NackClass::Repair, NackClass::Replay][rng.random_range(0..2)];
+                    let newest = bench.ring.sealed().0;
+                    let from = newest.saturating_sub(rng.random_range(0..80));
+                    bench.nack(at, class, &[(from, from + rng.random_range(0..20))]);
+                }
+                8 => bench
+                    .core
+                    .handle_backlog(PeerId(at), rng.random_range(0..2_000_000)),
+                _ => bench.core.handle_timeout(bench.now),
+            }
+            bench.pass(rng.random_range(0..300));
+            bench.check();
+            if rng.random_bool(0.7) {
+                drop(bench.drain());
+            }
+        }
+        for peer in 0..6 {
+            bench.core.handle_backlog(PeerId(peer), 0);
+        }
+        for _ in 0..2_000 {
+            drop(bench.drain());
+            let next = bench.core.poll_timeout().unwrap();
+            bench.pass(next.since(bench.now.monotonic).0.div_ceil(1_000));
+            bench.core.handle_timeout(bench.now);
+        }
+        assert_eq!(
+            bench.counters.pending.get(),
+            0,
+            "all is answered, seed {seed}"
+        );
+        assert!(bench.core.round.is_empty(), "seed {seed}");
+    }
+}
