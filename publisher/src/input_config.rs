@@ -42,7 +42,7 @@ pub struct CaptureConfig {
     /// How fast it is read.
     #[serde(default)]
     pub pace: Pace,
-    /// Begin only when so many subscribers have joined.
+    /// Begin only when so many subscribers have joined and listen.
     #[serde(default)]
     pub wait_for_subscribers: u32,
     /// Stop after so many records; null: read all.
@@ -61,7 +61,7 @@ pub struct SimulatorInputConfig {
     pub trade_date: String,
     /// How fast it runs.
     pub pace: Pace,
-    /// Begin only when so many subscribers have joined.
+    /// Begin only when so many subscribers have joined and listen.
     pub wait_for_subscribers: u32,
     /// Stop after so many records; null: the whole day.
     pub records_max: Option<u64>,

@@ -1,7 +1,7 @@
 //! `tickcast-publisher`: the publisher as a service. Exit codes: 0 whole, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -119,6 +119,8 @@ fn start_log(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // Colours are for people at a terminal, not for files.
+        .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
     match format {
         LogFormat::Text => log.init(),

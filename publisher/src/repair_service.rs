@@ -331,7 +331,9 @@ impl RepairService {
             let mut peers: Vec<u64> = all.iter().filter(|s| s.joined).map(|s| s.peer).collect();
             peers.sort_unstable();
             peers.dedup();
-            peers.len()
+            // One that has not spoken of a channel may not be listening to it yet.
+            let follows = |peer: &u64| !all.iter().any(|s| s.peer == *peer && !s.follows);
+            peers.iter().filter(|peer| follows(peer)).count()
         };
         self.shared.joined.store(joined as u32, Relaxed);
         for (channel, fan_outs) in self.shared.channels.iter().zip(&self.multicast) {

@@ -282,7 +282,7 @@ pub struct Shared {
     pub sources: Vec<Arc<SourceShared>>,
     /// The repair service's counters.
     pub service: Arc<RepairServiceCounters>,
-    /// Distinct subscribers that are joined now.
+    /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
     ended: AtomicBool,

@@ -63,7 +63,10 @@ impl Receiver {
     pub fn handle_link_down(&mut self, reason: LinkDownReason) {
         if std::mem::replace(&mut self.link_up, false) {
             self.counters.repair_links_down.increment();
-            self.events.push_back(Event::RepairLinkDown(reason));
+            if !self.ended() {
+                // After the end the publisher may go: that is no news.
+                self.events.push_back(Event::RepairLinkDown(reason));
+            }
         }
     }
 

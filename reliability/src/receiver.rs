@@ -245,8 +245,8 @@ impl Receiver {
                 at = at.min(self.rejoin_at);
             }
         }
-        if let Some(gap) = self.gaps.first()
-            && let Some(wait) = self.patience()
+        if let Some(wait) = self.patience()
+            && let Some(gap) = self.gaps.iter().find(|gap| self.has_deadline(gap))
         {
             at = at.min(gap.found_at.after(wait));
         }
@@ -457,6 +457,11 @@ impl Receiver {
         }
     }
 
+    /// A joiner's history has no deadline: it is awaited as long as repair is on at all.
+    fn has_deadline(&self, gap: &Gap) -> bool {
+        gap.origin == Origin::Live || !self.config.repair
+    }
+
     fn give_up_overdue(&mut self, now: Nanos) {
         let Some(wait) = self.patience() else { return };
         let cause = if self.config.repair {
@@ -464,12 +469,8 @@ impl Receiver {
         } else {
             LossCause::RepairOff
         };
-        // A joiner's history has no deadline: it is awaited as long as repair is on at all.
-        let overdue = |gap: &&Gap| {
-            now >= gap.found_at.after(wait)
-                && (gap.origin == Origin::Live || cause == LossCause::RepairOff)
-        };
         loop {
+            let overdue = |gap: &&Gap| now >= gap.found_at.after(wait) && self.has_deadline(gap);
             let first = self.gaps.iter().find(overdue).map(|gap| gap.range);
             let Some(range) = first else { break };
             self.lose(range, cause);

@@ -187,7 +187,7 @@ impl<'a> Iterator for Records<'a> {
         // SAFETY: `check` established that `bytes` is whole records of known type and size, the
         // first one aligned and all sizes multiples of the alignment; every bit pattern is a
         // value of these types, and the borrow keeps the bytes unchanged.
-        // Exercised by `tests::bytes_that_are_not_records_are_refused` and under Miri.
+        // Exercised by `tests::bytes_that_are_not_records_are_refused`.
         Some(unsafe { RecordRef::new(record) })
     }
 }

@@ -64,7 +64,7 @@ impl HeapMemory {
 }
 
 // SAFETY: the box is never reallocated, its elements are aligned to 64 and made of atomics, so
-// shared writes through the pointer are allowed. Exercised by every test here, also under Miri.
+// shared writes through the pointer are allowed. Exercised by every test here.
 unsafe impl RingMemory for HeapMemory {
     fn as_ptr(&self) -> *mut u8 {
         self.0.as_ptr().cast_mut().cast()

@@ -288,7 +288,7 @@ impl World {
                     Action::Connect(path) => {
                         let down = LinkDownReason::Unreachable;
                         self.input(|c, now, mut on| {
-                            c.handle_disconnected(now, path, down, &mut on)
+                            c.handle_disconnected(now, path, down, &mut on);
                         });
                     }
                     Action::Disconnect(_) => self.disconnects += 1,

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use tickcast_reliability::control::ChannelOffer;
+use tickcast_reliability::control::{ChannelOffer, RejectCode};
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::subscriber_core::{Action, SubscriberCore, SubscriberSettings};
 use tickcast_reliability::units::{ChannelId, Nanos};
@@ -66,6 +66,8 @@ impl Driver {
         if due || self.core.receivers().any(|receiver| receiver.is_waiting()) {
             polled.messages = self.session.receive(now, &mut self.core, on);
             self.core.handle_timeout(now, on);
+            // Groups are joined before the publisher is told that we follow.
+            self.act(now, on);
             self.session.transmit(now, &mut self.core, on);
             self.act(now, on);
             self.session_at = now.after(SESSION_EVERY);
@@ -95,6 +97,9 @@ impl Driver {
                     if let Some(Err(error)) = listening.map(Listening::rejoin) {
                         self.receive_failed(channel, error);
                     }
+                }
+                Action::Rejected(rejected) if rejected.code == RejectCode::ShuttingDown => {
+                    tracing::info!("the publisher is shutting down");
                 }
                 Action::Rejected(rejected) => {
                     tracing::warn!(code = ?rejected.code, "rejected: {}", rejected.text);

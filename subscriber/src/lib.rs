@@ -46,3 +46,8 @@ pub use tickcast_transport::faults;
 pub use tickcast_transport::idle::Idle;
 pub use tickcast_transport::pin::{Core, PinError};
 pub use tickcast_transport::udp::Interface;
+
+/// The code of the README, compiled as it stands there.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct ReadmeExamples;

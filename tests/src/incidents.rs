@@ -175,10 +175,15 @@ impl World {
         }
         let connections = std::mem::take(&mut publisher.peers);
         let mut all: Vec<usize> = connections.into_values().collect();
-        all.extend(publisher.waiting.drain(..).filter_map(|arrival| match arrival {
-            crate::publisher::Arrival::Connected(connection) => Some(connection),
-            _ => None,
-        }));
+        all.extend(
+            publisher
+                .waiting
+                .drain(..)
+                .filter_map(|arrival| match arrival {
+                    crate::publisher::Arrival::Connected(connection) => Some(connection),
+                    _ => None,
+                }),
+        );
         for connection in all {
             let of = &mut self.connections[connection];
             of.far = false;

@@ -90,14 +90,13 @@ impl World {
         } else {
             publisher.spins += 1;
             if publisher.spins > spins_max() {
-                return Err(format!("publisher {index} wants to be woken again and again"));
+                return Err(format!(
+                    "publisher {index} wants to be woken again and again"
+                ));
             }
         }
         let due = due.max(self.now.after(Nanos(1_000)));
-        if due < publisher.wakes_at {
-            publisher.wakes_at = due;
-            self.schedule(due, Event::PublisherTimer(index));
-        }
+        self.wake_publisher(index, due);
         for connection in close {
             self.connections[connection].down.closing = true;
             self.kick(connection, false);
@@ -277,10 +276,13 @@ impl World {
             .check_sent(frames)
             .map_err(|what| format!("subscriber {number}: {what}"))?;
         let Some(connection) = subscriber.connections[index_of(path)] else {
-            return Err(format!("subscriber {number} speaks on {path:?}, which is down"));
+            return Err(format!(
+                "subscriber {number} speaks on {path:?}, which is down"
+            ));
         };
         let sent = frames.len() as u64;
-        self.trace.note(self.now, "says", number, connection as u64, sent);
+        self.trace
+            .note(self.now, "says", number, connection as u64, sent);
         self.connections[connection].up.unsent.extend(frames);
         self.kick(connection, true);
         Ok(())
@@ -465,7 +467,7 @@ impl World {
                 publisher.repair.handle_backlog(peer, left);
                 let due = publisher.repair.poll_timeout().unwrap_or(Nanos::MAX);
                 if due <= self.now {
-                    self.schedule(self.now, Event::PublisherTimer(index));
+                    self.wake_publisher(index, self.now);
                 }
             }
         }
@@ -557,7 +559,8 @@ impl World {
             return Ok(());
         }
         *slot = None;
-        self.trace.note(self.now, "closed", number, connection as u64, 0);
+        self.trace
+            .note(self.now, "closed", number, connection as u64, 0);
         self.with_core(number, |core, now, mut on| {
             core.handle_disconnected(now, path, LinkDownReason::Closed, &mut on);
         })?;

@@ -311,10 +311,7 @@ impl Plan {
                     let (stop, pass) = match rng.random_range(0..3) {
                         0 => (Incident::UpStops(whom), Incident::UpPasses(whom)),
                         1 => (Incident::DownStops(whom), Incident::DownPasses(whom)),
-                        _ => (
-                            Incident::DatagramsStop(whom),
-                            Incident::DatagramsPass(whom),
-                        ),
+                        _ => (Incident::DatagramsStop(whom), Incident::DatagramsPass(whom)),
                     };
                     self.spell(at, lasts, stop, pass);
                 }
@@ -459,10 +456,7 @@ impl Plan {
         self.spell(at, lasts, Incident::UpStops(whom), Incident::UpPasses(whom));
         let (stop, pass) = (Incident::DownStops(whom), Incident::DownPasses(whom));
         self.spell(at, lasts, stop, pass);
-        let (stop, pass) = (
-            Incident::DatagramsStop(whom),
-            Incident::DatagramsPass(whom),
-        );
+        let (stop, pass) = (Incident::DatagramsStop(whom), Incident::DatagramsPass(whom));
         self.spell(at, lasts, stop, pass);
     }
 

@@ -21,6 +21,8 @@ pub struct Stream {
     /// In arrival order: delivered beyond `next`.
     early: BTreeSet<u64>,
     ended: bool,
+    /// The last loss, and what it cost, if nobody said: only the end of an epoch excuses that.
+    of_unknown_size: Option<(SequenceRange, u64)>,
     /// The tail of the epoch was declared lost: only another epoch can follow.
     tail_lost: bool,
     /// Records delivered.
@@ -50,6 +52,7 @@ impl Stream {
             part: 0,
             early: BTreeSet::new(),
             ended: false,
+            of_unknown_size: None,
             tail_lost: false,
             records: 0,
             losses: 0,
@@ -98,6 +101,7 @@ impl Stream {
     /// What is untrue about it.
     pub fn record(&mut self, truth: &Truth, position: &Position, bytes: &[u8]) -> Checked {
         let (sequence, number) = (position.sequence, position.record.0);
+        self.nothing_of_unknown_size()?;
         let of = self.here(truth, position)?;
         let Some(sealed) = of.get(sequence).filter(|s| s.kind == Kind::Data) else {
             return Err(format!(
@@ -191,6 +195,15 @@ impl Stream {
         truth.of(self.epoch).ok_or_else(|| "no such epoch".into())
     }
 
+    fn nothing_of_unknown_size(&self) -> Checked {
+        match self.of_unknown_size {
+            Some((range, records)) => Err(format!(
+                "loss of {range} of unknown size; it cost {records} records, and the epoch goes on"
+            )),
+            None => Ok(()),
+        }
+    }
+
     fn in_turn(&self, sequence: Sequence) -> Checked {
         if sequence == self.next {
             return Ok(());
@@ -227,6 +240,9 @@ impl Stream {
             Some(records) => self.lost_records += records,
             None => self.losses_of_unknown_size += 1,
         }
+        if range.last != Sequence(u64::MAX) {
+            self.nothing_of_unknown_size()?;
+        }
         if self.epoch == Epoch::NONE {
             // The past of a subscriber that names an epoch which is over.
             return Ok(());
@@ -258,11 +274,8 @@ impl Stream {
                     "loss of {range} is said to cost {records} records, it cost {real}"
                 ));
             }
-            None if !matches!(loss.cause, LossCause::Epoch | LossCause::PublisherDead) => {
-                return Err(format!(
-                    "loss of {range} ({}) of unknown size; it cost {real} records",
-                    loss.cause
-                ));
+            None if loss.cause != LossCause::PublisherDead => {
+                self.of_unknown_size = Some((range, real));
             }
             _ => {}
         }
@@ -289,6 +302,7 @@ impl Stream {
         }
         (self.epoch, self.next, self.part) = (to, Sequence::FIRST, 0);
         (self.ended, self.tail_lost) = (false, false);
+        self.of_unknown_size = None;
         self.early.clear();
         Ok(())
     }

@@ -56,6 +56,8 @@ pub struct Subscriber {
     pub wakes_at: Nanos,
     /// How often in a row it wanted to be woken at once without having anything to do.
     pub spins: u32,
+    /// Sequences it missed while it joined.
+    pub gaps_of_joining: u64,
     asked: Asked,
 }
 
@@ -107,6 +109,7 @@ impl Subscriber {
             attempts: [0; 2],
             wakes_at: Nanos::MAX,
             spins: 0,
+            gaps_of_joining: 0,
             asked: Asked::new(),
         }
     }
@@ -139,7 +142,10 @@ impl Subscriber {
                 continue;
             };
             if epoch != self.stream.epoch() {
-                return Err(format!("a NACK of epoch {epoch} in {}", self.stream.epoch()));
+                return Err(format!(
+                    "a NACK of epoch {epoch} in {}",
+                    self.stream.epoch()
+                ));
             }
             let c = self.core.counters().next();
             let doubts = c.map_or(0, |c| c.fencing_violations.get());

@@ -17,7 +17,10 @@ fn data(path: &str) -> Option<PathBuf> {
     );
     let path = folder.join(path);
     if !path.exists() {
-        eprintln!("SKIPPED: {} is not there; set TICKCAST_DATA to run this test", path.display());
+        eprintln!(
+            "SKIPPED: {} is not there; set TICKCAST_DATA to run this test",
+            path.display()
+        );
         return None;
     }
     Some(path)
@@ -36,14 +39,29 @@ fn demo(capture: &Path, more: &[&str]) -> (Option<i32>, Value) {
         .output()
         .expect("the demo runs");
     let text = std::fs::read_to_string(&summary).unwrap_or_else(|error| {
-        panic!("no summary: {error}\n{}", String::from_utf8_lossy(&output.stderr))
+        panic!(
+            "no summary: {error}\n{}",
+            String::from_utf8_lossy(&output.stderr)
+        )
     });
-    (output.status.code(), serde_json::from_str(&text).expect("JSON"))
+    (
+        output.status.code(),
+        serde_json::from_str(&text).expect("JSON"),
+    )
 }
 
 /// Five percent loss in bursts, and everything else that a network does.
 const BAD: [&str; 10] = [
-    "--drop", "0.05", "--burst", "3", "--duplicate", "0.02", "--reorder", "0.02", "--corrupt", "0.01",
+    "--drop",
+    "0.05",
+    "--burst",
+    "3",
+    "--duplicate",
+    "0.02",
+    "--reorder",
+    "0.02",
+    "--corrupt",
+    "0.01",
 ];
 
 fn assert_whole(code: Option<i32>, summary: &Value) {
@@ -55,45 +73,64 @@ fn assert_whole(code: Option<i32>, summary: &Value) {
         assert_eq!(subscriber["digest_matches"], true, "{subscriber:#}");
         assert_eq!(number(subscriber, "delivered_records"), published);
         assert_eq!(number(subscriber, "lost_records"), 0);
-        let (detected, recovered) =
-            (number(subscriber, "gaps_detected"), number(subscriber, "gaps_recovered"));
+        let (detected, recovered) = (
+            number(subscriber, "gaps_detected"),
+            number(subscriber, "gaps_recovered"),
+        );
         assert_eq!(detected, recovered);
     }
 }
 
 #[test]
 fn tops16_goes_through_whole_with_all_its_quotes_and_trades_for_any_seed() {
-    let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else { return };
+    let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
     for seed in ["1", "20261120"] {
         let (code, summary) = demo(&capture, &[&BAD[..], &["--seed", seed]].concat());
         assert_whole(code, &summary);
         assert_eq!(number(&summary["source"]["messages"], "Q"), 27_217);
         assert_eq!(number(&summary["source"]["messages"], "T"), 6_390);
         assert_eq!(number(&summary["source"], "gaps"), 0);
-        let gaps = summary["subscribers"].as_array().expect("subscribers").iter();
-        assert!(gaps.map(|s| number(s, "gaps_detected")).sum::<u64>() > 0, "loss was injected");
+        let gaps = summary["subscribers"]
+            .as_array()
+            .expect("subscribers")
+            .iter();
+        assert!(
+            gaps.map(|s| number(s, "gaps_detected")).sum::<u64>() > 0,
+            "loss was injected"
+        );
     }
 }
 
 #[test]
 fn deep10_goes_through_whole_with_its_resets_and_its_cut_end() {
-    let Some(capture) = data("iex-deep/DEEP10.pcap.gz") else { return };
+    let Some(capture) = data("iex-deep/DEEP10.pcap.gz") else {
+        return;
+    };
     let (code, summary) = demo(&capture, &[&BAD[..], &["--seed", "5"]].concat());
     assert_whole(code, &summary);
     let source = &summary["source"];
     assert_eq!(number(source, "messages_total"), 391_999);
-    assert_eq!((number(source, "resets"), number(source, "truncated")), (11, 1));
+    assert_eq!(
+        (number(source, "resets"), number(source, "truncated")),
+        (11, 1)
+    );
 }
 
 #[test]
 fn without_repair_tops16_names_every_lost_range_and_balances_to_the_record() {
-    let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else { return };
+    let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
     let (code, summary) = demo(&capture, &["--no-repair", "--drop", "0.02", "--seed", "9"]);
     assert_eq!(code, Some(1), "loss is exit code 1");
     let published = number(&summary, "published_records");
     for subscriber in summary["subscribers"].as_array().expect("subscribers") {
-        let (delivered, lost) =
-            (number(subscriber, "delivered_records"), number(subscriber, "lost_records"));
+        let (delivered, lost) = (
+            number(subscriber, "delivered_records"),
+            number(subscriber, "lost_records"),
+        );
         assert!(lost > 0);
         assert_eq!(delivered + lost, published);
         let ranges = subscriber["lost_ranges"].as_array().expect("the ranges");
@@ -104,11 +141,16 @@ fn without_repair_tops16_names_every_lost_range_and_balances_to_the_record() {
 
 #[test]
 fn every_itch_capture_goes_through_whole() {
-    let Some(folder) = data("nasdaq-itch50-moldudp64") else { return };
+    let Some(folder) = data("nasdaq-itch50-moldudp64") else {
+        return;
+    };
     let mut captures: Vec<_> = std::fs::read_dir(folder)
         .expect("the folder can be read")
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
+        .filter(|path| {
+            path.extension()
+                .is_some_and(|extension| extension == "pcap")
+        })
         .collect();
     captures.extend(data("nasdaq-itch50-binaryfile/ex20101224.TEST_ITCH_50"));
     captures.extend(data("nasdaq-itch50-binaryfile/bbekele_sample.itch"));

@@ -97,7 +97,10 @@ fn main() -> ExitCode {
         Some(name) => match PROFILES.iter().find(|p| *p == name) {
             Some(profile) => Some(*profile),
             None => {
-                eprintln!("there is no profile {name}; there are {}", PROFILES.join(", "));
+                eprintln!(
+                    "there is no profile {name}; there are {}",
+                    PROFILES.join(", ")
+                );
                 return ExitCode::from(2);
             }
         },
@@ -136,9 +139,9 @@ fn run_all(args: &Args, seeds: std::ops::Range<u64>, profile: Option<&'static st
     let began = Instant::now();
     let next = AtomicU64::new(seeds.start);
     let state = Mutex::new((Summary::default(), Instant::now()));
-    let threads = args.threads.unwrap_or_else(|| {
-        std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-    });
+    let threads = args
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, std::num::NonZero::get));
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
