@@ -6,7 +6,7 @@ use crate::delivery::Item;
 use crate::gaps::{Gap, Origin, Visit};
 use crate::lines::Lines;
 use crate::loss::LossCause;
-use crate::receiver::Receiver;
+use crate::receiver::{Receiver, ReplayPath};
 use crate::units::{Nanos, RecordNumber, Sequence, SequenceRange};
 
 /// What a receiver wants to ask for in one go.
@@ -16,6 +16,8 @@ pub struct Asks {
     pub repair: Vec<SequenceRange>,
     /// History, ascending; on the joiners' budget.
     pub replay: Vec<SequenceRange>,
+    /// Whether replay is wanted and the path for it is not open.
+    pub replay_wanted: bool,
 }
 
 /// Whether the path still answers.
@@ -48,9 +50,15 @@ impl Receiver {
         let tries_max = self.config.nack_tries;
         let in_flight_max = u64::from(self.config.replay_in_flight);
         let (nack, lines, answered_at) = (&mut self.nack, &self.lines, self.answered_at);
+        let replay_open = self.replay == ReplayPath::Open;
+        let mut replay_wanted = false;
         let mut health = PathHealth::Answers;
         self.gaps.visit(window, |gap| {
             if gap.ask_at > now {
+                return Visit::Continue;
+            }
+            if gap.class == NackClass::Replay && !replay_open {
+                replay_wanted = true;
                 return Visit::Continue;
             }
             if may_come_by_itself(gap, lines) && now < gap.found_at.after(skew) {
@@ -86,6 +94,10 @@ impl Receiver {
             }
             Visit::Continue
         });
+        if replay_wanted && self.replay == ReplayPath::Unwanted {
+            self.replay = ReplayPath::Awaited;
+            asks.replay_wanted = true;
+        }
         let asked = asks
             .repair
             .iter()
@@ -108,10 +120,11 @@ impl Receiver {
         let skew = Nanos::from_us(self.config.line_skew_us.into());
         // While the replay asked for is on its way, the rest of it waits.
         let full = self.replay_in_flight() >= u64::from(self.config.replay_in_flight);
+        let awaited = self.replay == ReplayPath::Awaited;
         self.gaps
             .iter()
             .take_while(|gap| gap.range.first < beyond)
-            .filter(|gap| !(full && gap.class == NackClass::Replay && gap.tries == 0))
+            .filter(|gap| gap.class == NackClass::Repair || !(awaited || (full && gap.tries == 0)))
             .map(|gap| {
                 let waits = may_come_by_itself(gap, &self.lines);
                 let at = if waits {

@@ -1,12 +1,12 @@
 //! Beginning, and beginning again: what WELCOME says decides where delivery starts, whether an
 //! interrupted stream goes on, and which epoch is followed (docs/PROTOCOL.md §5.1, §6.1).
 
-use crate::control::ChannelOffer;
+use crate::control::{ChannelOffer, NackClass};
 use crate::delivery::{Event, Item, LineId, LinkDownReason, Start};
-use crate::gaps::{Origin, Visit};
+use crate::gaps::{Gap, Origin, Visit};
 use crate::lines::Lines;
 use crate::loss::{Loss, LossCause};
-use crate::receiver::{ALL, Receiver};
+use crate::receiver::{ALL, Receiver, ReplayPath};
 use crate::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 
 /// What a WELCOME led to.
@@ -36,6 +36,8 @@ impl Receiver {
             return Welcomed::Zombie;
         }
         self.link_up = true;
+        self.link_silent = false;
+        self.liveness.heard_welcome(now);
         self.counters.repair_links_up.increment();
         self.slots = offer.slots;
         self.answered_at = now;
@@ -47,7 +49,7 @@ impl Receiver {
             self.events.push_back(Event::RepairLinkUp);
             self.note_heard(offer.newest, now, Origin::Live);
             self.order.note_fact(offer.newest.next(), offer.next_record);
-            self.ask_again(now);
+            self.ask_again(now, |_| true);
             Welcomed::GoesOn
         } else {
             self.events.push_back(Event::RepairLinkUp);
@@ -61,6 +63,7 @@ impl Receiver {
 
     /// The repair connection is down: nothing is asked for, and the clock of repair stands still.
     pub fn handle_link_down(&mut self, reason: LinkDownReason) {
+        self.replay = ReplayPath::Unwanted;
         if std::mem::replace(&mut self.link_up, false) {
             self.counters.repair_links_down.increment();
             if !self.ended() {
@@ -72,7 +75,16 @@ impl Receiver {
 
     /// The replay connection is down: what was asked for there is asked for again.
     pub fn handle_replay_down(&mut self, now: Nanos) {
-        self.ask_again(now);
+        self.ask_again(now, |gap| gap.class == NackClass::Replay);
+    }
+
+    /// Whether questions for replay can be sent now.
+    pub(crate) fn set_replay_open(&mut self, open: bool) {
+        if open {
+            self.replay = ReplayPath::Open;
+        } else if self.replay == ReplayPath::Open {
+            self.replay = ReplayPath::Unwanted;
+        }
     }
 
     /// The channel is sent on this many lines from now on.
@@ -194,10 +206,12 @@ impl Receiver {
     }
 
     /// Everything that had been asked for is asked for again, as if for the first time.
-    fn ask_again(&mut self, now: Nanos) {
+    fn ask_again(&mut self, now: Nanos, which: impl Fn(&Gap) -> bool) {
         self.gaps.visit(ALL, |gap| {
-            gap.tries = 0;
-            gap.ask_at = now;
+            if which(gap) {
+                gap.tries = 0;
+                gap.ask_at = now;
+            }
             Visit::Continue
         });
     }

@@ -26,6 +26,8 @@ pub enum LineChange {
 pub struct Lines {
     lines: [Line; LineId::MAX],
     count: usize,
+    /// When [`Lines::check`] looked last.
+    checked_at: Nanos,
 }
 
 impl Lines {
@@ -40,6 +42,7 @@ impl Lines {
         Self {
             lines: [line; LineId::MAX],
             count: count.clamp(1, LineId::MAX),
+            checked_at: now,
         }
     }
 
@@ -71,6 +74,7 @@ impl Lines {
     /// Takes lines down that were silent for `silence` while another was heard within it. Tells
     /// one change at a time; call again until there is none.
     pub fn check(&mut self, now: Nanos, silence: Nanos) -> Option<LineChange> {
+        self.checked_at = now;
         let latest = self.lines[..self.count]
             .iter()
             .map(|line| line.heard_at)
@@ -96,9 +100,11 @@ impl Lines {
         let live = self.lines[..self.count].iter().filter(|line| line.up);
         let latest = live.clone().map(|line| line.heard_at).max();
         let earliest = live.map(|line| line.heard_at).min();
-        // A line that is as late as the other is no more silent than it.
+        // A line that is as late as the other is no more silent than it; and where both were
+        // found silent, neither is blamed before one is heard again.
+        let all_silent = latest.is_some_and(|at| self.checked_at.since(at) >= silence);
         earliest
-            .filter(|at| Some(*at) != latest)
+            .filter(|at| Some(*at) != latest && !all_silent)
             .map_or(Nanos::MAX, |at| at.after(silence))
     }
 
@@ -124,6 +130,21 @@ mod tests {
 
     const A: LineId = LineId(0);
     const B: LineId = LineId(1);
+
+    #[test]
+    fn lines_that_are_silent_together_are_looked_at_again_only_when_one_is_heard() {
+        let mut lines = Lines::new(2, Nanos(0));
+        lines.heard(A, Sequence(1), Nanos(10));
+        lines.heard(B, Sequence(1), Nanos(12));
+        assert_eq!(lines.next_check(Nanos(100)), Nanos(110));
+        // The application was away meanwhile.
+        assert_eq!(lines.check(Nanos(500), Nanos(100)), None);
+        assert_eq!(lines.next_check(Nanos(100)), Nanos::MAX);
+        lines.heard(B, Sequence(2), Nanos(501));
+        assert_eq!(lines.next_check(Nanos(100)), Nanos(110), "at once");
+        let down = lines.check(Nanos(501), Nanos(100));
+        assert_eq!(down, Some(LineChange::Down(A)));
+    }
 
     #[test]
     fn a_gap_waits_for_the_slower_live_line() {

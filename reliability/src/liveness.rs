@@ -90,13 +90,20 @@ impl Liveness {
         None
     }
 
+    /// The publisher welcomed us: it lives, whatever multicast does.
+    pub const fn heard_welcome(&mut self, now: Nanos) {
+        self.word_at = now;
+        self.dead = false;
+    }
+
     /// Looks at the clock. Tells up to one change at a time; call again until there is none.
     pub fn check(&mut self, now: Nanos) -> Option<LivenessChange> {
         if !self.stale && now >= self.stale_at() {
             self.stale = true;
             return Some(LivenessChange::Stale);
         }
-        if !self.dead && now >= self.dead_at() {
+        // Never dead before it is stale: it may have announced a long silence.
+        if self.stale && !self.dead && now >= self.dead_at() {
             self.dead = true;
             return Some(LivenessChange::Dead);
         }

@@ -374,9 +374,8 @@ impl Stream {
                 (Some(expected), Some(found)) => Some(found.since(expected)),
                 _ => None,
             };
-            if next_record.is_some() {
-                self.next_record = next_record;
-            }
+            // Where nobody knows, the old number is of no use: the next loss would count this one's.
+            self.next_record = next_record;
             self.tell_loss(
                 Loss {
                     sequences,

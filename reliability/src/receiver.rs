@@ -47,6 +47,10 @@ pub struct Receiver {
     pub(crate) in_doubt: Vec<Sequence>,
     /// Whether the repair connection is up.
     pub(crate) link_up: bool,
+    /// Set when the repair connection should be built anew: it has been silent as well.
+    pub(crate) link_silent: bool,
+    /// Whether replay can be asked for.
+    pub(crate) replay: ReplayPath,
     /// When to tell progress next, and when it was told last.
     pub(crate) progress_at: Nanos,
     pub(crate) progress_told_at: Nanos,
@@ -60,6 +64,17 @@ pub struct Receiver {
     /// What happened outside the order of delivery, to be told with the next call.
     pub(crate) events: VecDeque<Event>,
     pub(crate) counters: Arc<ReceiverCounters>,
+}
+
+/// Where history, and what is too much for repair, is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplayPath {
+    /// Nobody has asked for it.
+    Unwanted,
+    /// It is being established; until then nothing is asked, and no try is spent.
+    Awaited,
+    /// It takes questions.
+    Open,
 }
 
 /// At most this many sequences are in doubt at a time; more say the same.
@@ -99,6 +114,8 @@ impl Receiver {
             live_after: None,
             in_doubt: Vec::with_capacity(IN_DOUBT_MAX),
             link_up: false,
+            link_silent: false,
+            replay: ReplayPath::Unwanted,
             progress_at: now,
             progress_told_at: Nanos::ZERO,
             end_at: None,
@@ -211,7 +228,9 @@ impl Receiver {
     pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
         while let Some(change) = self.liveness.check(now) {
             self.note_liveness(change, now);
-            if change == LivenessChange::Dead && !self.link_up {
+            if change == LivenessChange::Dead && !self.ended() {
+                // A connection that says nothing either is half open: no answer will come on it.
+                self.link_silent = self.link_up;
                 self.lose(ALL, LossCause::PublisherDead);
                 self.order.advance(&self.counters, on);
                 self.order.give_up_pending(&self.counters, on);
@@ -263,6 +282,11 @@ impl Receiver {
     /// Whether the groups should be joined anew; tells it once.
     pub const fn take_rejoin(&mut self) -> bool {
         std::mem::replace(&mut self.rejoin, false)
+    }
+
+    /// Whether the repair connection should be built anew; tells it once.
+    pub const fn take_link_silent(&mut self) -> bool {
+        std::mem::replace(&mut self.link_silent, false)
     }
 
     /// Declares everything that is still open lost: the application leaves, or the publisher is

@@ -321,6 +321,7 @@ impl SubscriberCore {
             self.replay.stop();
             self.actions.push_back(Action::Disconnect(Path::Replay));
         }
+        let mut silent = false;
         for receiver in self
             .entries
             .iter_mut()
@@ -330,6 +331,10 @@ impl SubscriberCore {
             if receiver.take_rejoin() {
                 self.actions.push_back(Action::Rejoin(receiver.channel()));
             }
+            silent |= receiver.take_link_silent();
+        }
+        if silent && self.repair.is_up() {
+            self.break_off(now, Path::Repair, LinkDownReason::Unanswered, on);
         }
     }
 
@@ -495,6 +500,7 @@ impl SubscriberCore {
         } else {
             Path::Repair
         };
+        let replay_open = replay_path == Path::Repair || self.replay.is_up();
         for entry in &mut self.entries {
             let Some(receiver) = entry.receiver.as_mut() else {
                 continue;
@@ -505,6 +511,8 @@ impl SubscriberCore {
             }
             self.asks.repair.clear();
             self.asks.replay.clear();
+            self.asks.replay_wanted = false;
+            receiver.set_replay_open(replay_open);
             exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
             let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
                 for ranges in ranges.chunks(NACK_RANGES_MAX) {
@@ -518,11 +526,14 @@ impl SubscriberCore {
                 }
             };
             nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
+            if self.asks.replay_wanted {
+                self.replay_used_at = now;
+                self.replay.want(now);
+            }
             if !self.asks.replay.is_empty() {
                 let out = match replay_path {
                     Path::Replay => {
                         self.replay_used_at = now;
-                        self.replay.want(now);
                         &mut self.out_replay
                     }
                     Path::Repair => &mut self.out_repair,

@@ -1106,3 +1106,104 @@ fn any_seed_of_faults_ends_with_everything_delivered_or_declared() {
         }
     }
 }
+
+#[test]
+fn gaps_of_the_live_stream_are_asked_for_while_a_replay_is_on_its_way() {
+    let mut publisher = Publisher::new(5, 1);
+    for _ in 0..40 {
+        publisher.publish(1);
+    }
+    let config = ReceiverConfig {
+        replay_in_flight: 8,
+        ..immediate()
+    };
+    let mut world = World::new(config, Start::Oldest, 1);
+    world.settle(&Publisher::new(5, 1));
+    assert!(world.records.is_empty());
+    world.answer = false;
+    // A hole over the burst limit is replayed, eight at a time, and nothing comes of it yet.
+    for _ in 0..200 {
+        publisher.publish(1);
+    }
+    let after_burst = publisher.publish(1);
+    world.hear(A, &after_burst);
+    world.settle(&publisher);
+    assert_eq!(world.nacks.len(), 1, "{:?}", world.nacks);
+    let _missed = publisher.publish(1);
+    let next = publisher.publish(1);
+    world.hear(A, &next);
+    world.settle(&publisher);
+    let missed = SequenceRange::one(Sequence(242));
+    assert!(world.nacks.contains(&missed), "{:?}", world.nacks);
+    assert!(
+        world.core.poll_timeout() > world.now,
+        "it does not want to be woken for what it can't ask yet"
+    );
+}
+
+#[test]
+fn history_without_a_deadline_wakes_nobody_for_one() {
+    let mut publisher = Publisher::new(5, 1);
+    for _ in 0..20 {
+        publisher.publish(1);
+    }
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_us(500)),
+        nack_retry_us: 200,
+        ..immediate()
+    };
+    let mut world = World::new(config, Start::Oldest, 1);
+    world.answer = false;
+    world.settle(&publisher);
+    for _ in 0..5 {
+        world.now = world.now.after(Nanos::from_us(400));
+        world.settle(&publisher);
+        assert!(world.core.poll_timeout() > world.now);
+    }
+    assert!(world.losses().is_empty(), "{:?}", world.losses());
+}
+
+#[test]
+fn a_publisher_that_is_gone_without_a_word_ends_its_gaps_and_its_connection() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    let _missed = publisher.publish(3);
+    let next = publisher.publish(1);
+    world.hear(A, &next);
+    world.settle(&publisher);
+    assert_eq!(world.records, numbers(1..=5));
+    // Its host loses power: the connection is not even reset.
+    world.answer = false;
+    world.connectable = false;
+    let _missed = publisher.publish(2);
+    let last = publisher.publish(1);
+    world.hear(A, &last);
+    let dead = Nanos::from_us(immediate().dead_us.into());
+    world.pass(dead.after(Nanos::from_ms(1)), &publisher);
+    assert!(world.saw(&Event::PublisherDead));
+    assert!(world.disconnects > 0 && !world.core.is_joined());
+    let lost = world.losses();
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    assert_eq!(
+        (lost[0].records, lost[0].cause),
+        (Some(2), LossCause::PublisherDead)
+    );
+    assert_eq!(world.records, [1, 2, 3, 4, 5, 8]);
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn a_subscriber_that_leaves_counts_nothing_as_open() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.answer = false;
+    world.hear(A, &publisher.publish(1));
+    let _missed = publisher.publish(2);
+    let next = publisher.publish(1);
+    world.hear(A, &next);
+    assert_eq!(world.counters().gaps_open.get(), 1);
+    world.input(|core, _, mut on| core.leave(LossCause::RepairOff, &mut on));
+    assert_eq!(world.counters().gaps_open.get(), 0);
+    world.assert_balanced(&publisher, "");
+}

@@ -70,6 +70,9 @@ impl World {
             self.go_on(index)?;
         }
         let newest = self.publishers.len() - 1;
+        if self.plan.gone {
+            return Ok(());
+        }
         for index in 0..newest {
             if self.publishers[index].alive {
                 self.kill(index);

@@ -12,7 +12,7 @@ use tickcast_reliability::units::Nanos;
 use crate::faults::{Incident, Weather, What, Whom};
 
 /// Every profile, in the order in which seeds cycle over them.
-pub const PROFILES: [&str; 35] = [
+pub const PROFILES: [&str; 36] = [
     "calm",
     "iid",
     "burst",
@@ -34,6 +34,7 @@ pub const PROFILES: [&str; 35] = [
     "pause",
     "restart",
     "power-cut",
+    "gone",
     "zombie",
     "two-publishers",
     "lapped",
@@ -112,6 +113,8 @@ pub struct Plan {
     pub untouched_from: usize,
     /// Whether all subscribers are there from the start.
     pub all_join_first: bool,
+    /// Whether the publisher that goes does not come back.
+    pub gone: bool,
 }
 
 const fn ms(ms: u64) -> Nanos {
@@ -199,6 +202,7 @@ impl Plan {
             },
             untouched_from: receivers,
             all_join_first: true,
+            gone: false,
         }
     }
 
@@ -229,7 +233,7 @@ impl Plan {
                     // All but chaos itself, and those that decide where sequences begin.
                     let profile = loop {
                         let of = PROFILES[rng.random_range(1..PROFILES.len() - 1)];
-                        if !matches!(of, "near-2-64" | "outage" | "one-receiver") {
+                        if !matches!(of, "near-2-64" | "outage" | "one-receiver" | "gone") {
                             break of;
                         }
                     };
@@ -257,6 +261,11 @@ impl Plan {
             "one-receiver" => {
                 self.receivers_at_least(3, rng);
                 self.untouched_from = 1;
+                // Room enough for what those miss who have only just joined.
+                self.ring_slots = 1024;
+                for (config, _) in &mut self.subscribers {
+                    config.window_slots = 1024;
+                }
                 self.repair.multicast_repair = false;
                 // Nothing overtakes, so that every gap is somebody's trouble.
                 self.delay.1 = self.delay.0;
@@ -342,6 +351,13 @@ impl Plan {
                     };
                     self.spell(at, lasts, end, Incident::Start);
                 }
+            }
+            "gone" => {
+                self.gone = true;
+                weather(self, Whom::Each, &|w| w.drop = share);
+                let at = self.some_time(rng);
+                let end = [Incident::Kill, Incident::PowerCut];
+                self.at(at, pick(rng, &end));
             }
             "zombie" => {
                 weather(self, Whom::Each, &|w| w.drop = share);
@@ -432,6 +448,7 @@ impl Plan {
                 self.repair.subscriber_bytes_per_s = self.repair.repair_bytes_per_s / 2;
                 self.repair.joiner_bytes_per_s = rng.random_range(300_000..3_000_000);
                 self.repair.pending_ranges_max = pick(rng, &[2, 16, 1024]);
+                self.settle = Nanos::from_secs(30);
                 self.tight_bursts();
             }
             "resets" => {

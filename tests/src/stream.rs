@@ -23,6 +23,8 @@ pub struct Stream {
     ended: bool,
     /// The last loss, and what it cost, if nobody said: only the end of an epoch excuses that.
     of_unknown_size: Option<(SequenceRange, u64)>,
+    /// The size of the loss right before was unknown, as it may be when a publisher is dead.
+    unknown_before: bool,
     /// The tail of the epoch was declared lost: only another epoch can follow.
     tail_lost: bool,
     /// Records delivered.
@@ -53,6 +55,7 @@ impl Stream {
             early: BTreeSet::new(),
             ended: false,
             of_unknown_size: None,
+            unknown_before: false,
             tail_lost: false,
             records: 0,
             losses: 0,
@@ -139,6 +142,7 @@ impl Stream {
         }
         self.in_turn(sequence)?;
         self.part = part + 1;
+        self.unknown_before = false;
         if whole {
             self.pass(sequence);
         }
@@ -274,7 +278,10 @@ impl Stream {
                     "loss of {range} is said to cost {records} records, it cost {real}"
                 ));
             }
-            None if loss.cause != LossCause::PublisherDead => {
+            // Right behind a loss of unknown size its own beginning is unknown.
+            None if self.unknown_before => {}
+            None if loss.cause == LossCause::PublisherDead => self.unknown_before = true,
+            None => {
                 self.of_unknown_size = Some((range, real));
             }
             _ => {}

@@ -11,7 +11,7 @@ use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::delivery::{Delivery, Item, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::subscriber_core::{Path, SubscriberCore};
-use tickcast_reliability::units::{Epoch, Nanos, Now};
+use tickcast_reliability::units::{Epoch, Nanos, Now, Sequence};
 
 use crate::balance;
 use crate::faults::{FaultCounts, Storm, Whom};
@@ -121,6 +121,8 @@ pub struct World {
 
 /// UTC at the beginning.
 const UTC: i64 = 1_700_000_000_000_000_000;
+/// Events on their way at most, so that a storm ends the run and not the machine.
+const QUEUE_MAX: usize = 10_000_000;
 /// By then everyone has joined who is there from the start.
 const JOINED: Nanos = Nanos::from_ms(10);
 /// Events of one run at most: more is a storm of its own making.
@@ -204,13 +206,17 @@ impl World {
                 return Err(what);
             }
             self.tally.events += 1;
+            if self.queue.len() > QUEUE_MAX {
+                return Err(format!(
+                    "{QUEUE_MAX} datagrams and timers are on their way at once"
+                ));
+            }
             if self.tally.events > EVENTS_MAX {
                 return Err(format!("{EVENTS_MAX} events and no end"));
             }
-            if self.now > self.plan.feed_until && self.tally.events.is_multiple_of(64) {
-                if self.unfinished().is_none() {
-                    break;
-                }
+            let look = self.now > self.plan.feed_until && self.tally.events.is_multiple_of(64);
+            if look && self.unfinished().is_none() {
+                break;
             }
         }
         match self.plan.mode {
@@ -254,6 +260,7 @@ impl World {
             }
             Event::Heal => self.heal(),
             Event::Joined => self.nobody_noticed(),
+            Event::Finish if self.plan.gone => Ok(()),
             Event::Finish => {
                 let publisher = &mut self.publishers[self.endpoint];
                 if !publisher.finished {
@@ -270,6 +277,17 @@ impl World {
         let publisher = &self.publishers[self.endpoint];
         for (number, subscriber) in self.subscribers.iter().enumerate() {
             let stream = &subscriber.stream;
+            if self.plan.gone {
+                let receiver = subscriber.core.receiver(crate::subscriber::CHANNEL);
+                let heard = receiver.map_or(Sequence::NONE, |r| r.progress().1);
+                if let Some(range) = stream.unaccounted(heard) {
+                    let gaps = gaps_of(&subscriber.core);
+                    return Some(format!(
+                        "the publisher is gone and subscriber {number} was told nothing of {range}; {gaps}"
+                    ));
+                }
+                continue;
+            }
             if !stream.ended() || stream.epoch() != publisher.epoch {
                 let last = self.truth.of(publisher.epoch).map(|of| of.last());
                 return Some(format!(
@@ -290,6 +308,9 @@ impl World {
             if open > 0 {
                 return Some(format!("subscriber {number} still misses {open} sequences"));
             }
+        }
+        if self.plan.gone {
+            return None;
         }
         if !publisher.repair.all_reached_end() {
             return Some("the publisher does not know that all have reached the end".into());
@@ -436,7 +457,7 @@ impl World {
             }
             let mut busy = false;
             self.with_core(number, |core, now, mut on| {
-                core.handle_timeout(now, &mut on)
+                core.handle_timeout(now, &mut on);
             })?;
             loop {
                 let mut path = None;

@@ -1,0 +1,147 @@
+//! In steady state the path of a tick allocates nothing: publish, pack, seal on one side; check,
+//! order, deliver on the other. Counted, not timed.
+
+use std::sync::Arc;
+
+use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Welcome};
+use tickcast_reliability::delivery::{Item, LineId, Start};
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::record::{MboMsg, RecordBatch};
+use tickcast_reliability::ring::{HeapMemory, RingWriter};
+use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
+use tickcast_reliability::subscriber_core::{
+    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+};
+use tickcast_reliability::units::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
+    SourcePosition,
+};
+
+const CHANNEL: ChannelId = ChannelId(1);
+const FAN_OUT: FanOutId = FanOutId(0);
+
+fn publisher() -> PublisherCore {
+    let geometry = Geometry::new(1472, 1024).unwrap();
+    let identity = RingIdentity {
+        channel: CHANNEL,
+        epoch: Epoch(5),
+        config_hash: ConfigHash(0),
+        boot_id: [0; 16],
+        fan_outs: 1,
+        first_sequence: Sequence(1),
+        first_record: RecordNumber(1),
+    };
+    let ring = RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity).unwrap();
+    PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), Nanos(0))
+}
+
+/// A subscriber that the publisher has welcomed before its first datagram.
+fn subscriber() -> SubscriberCore {
+    let wanted = ChannelWanted {
+        channel: ChannelName::Id(CHANNEL),
+        start: Start::Live,
+        config: ReceiverConfig::default(),
+        lines: Some(1),
+    };
+    let settings = SubscriberSettings {
+        name: "s".into(),
+        channels: vec![wanted],
+        link: LinkTimers::default(),
+        seed: 1,
+    };
+    let mut core = SubscriberCore::new(settings, Nanos(0));
+    let on = &mut |_: Item<'_>| {};
+    core.handle_timeout(Nanos(0), on);
+    assert_eq!(core.poll_action(), Some(Action::Connect(Path::Repair)));
+    core.handle_connected(Nanos(0), Path::Repair);
+    let offer = ChannelOffer {
+        channel: CHANNEL,
+        name: "c".into(),
+        epoch: Epoch(5),
+        newest: Sequence(0),
+        oldest: Sequence(1),
+        oldest_record: RecordNumber(1),
+        next_record: RecordNumber(1),
+        slot_len: 1472,
+        slots: 1024,
+        config_hash: ConfigHash(0),
+        ended: false,
+        fan_outs: vec![],
+        directory: vec![],
+    };
+    let welcome = Welcome {
+        wire_version: 1,
+        publisher: "p".into(),
+        session: 1,
+        channels: vec![offer],
+    };
+    core.handle_message(
+        Nanos(0),
+        Path::Repair,
+        CHANNEL,
+        &Message::Welcome(welcome),
+        on,
+    );
+    while core.poll_action().is_some() {}
+    core
+}
+
+/// Publishes one datagram of `messages` orders and carries it over. How many records arrived.
+fn round(
+    publisher: &mut PublisherCore,
+    subscriber: &mut SubscriberCore,
+    batch: &RecordBatch,
+    n: u64,
+    messages: u64,
+) -> u64 {
+    let now = Now {
+        monotonic: Nanos(1_000 * n),
+        utc: Nanos(1_000 * n),
+    };
+    for message in 0..messages {
+        let position = SourcePosition::new(0, n * messages + message);
+        publisher
+            .publish(batch, SourceId(1), position, now)
+            .expect("it fits");
+    }
+    publisher.flush(now, true);
+    let mut delivered = 0;
+    while let Some(Transmit::Slots(range)) = publisher.poll_transmit(FAN_OUT) {
+        for sequence in range.iter() {
+            let bytes = publisher.slot(sequence).expect("it is sealed");
+            subscriber.handle_received(now.monotonic, CHANNEL, LineId(0), bytes, &mut |item| {
+                delivered += u64::from(matches!(item, Item::Record(..)));
+            });
+        }
+        publisher.handle_posted(FAN_OUT, range.last);
+        publisher.handle_completed(FAN_OUT, range.last);
+    }
+    delivered
+}
+
+#[test]
+fn a_tick_is_published_and_delivered_without_an_allocation() {
+    let (mut publisher, mut subscriber) = (publisher(), subscriber());
+    let mut batch = RecordBatch::default();
+    batch.push(&MboMsg::default());
+    let warm_up: u64 = (1..=2_000)
+        .map(|n| round(&mut publisher, &mut subscriber, &batch, n, 25))
+        .sum();
+    assert_eq!(warm_up, 50_000, "everything arrives");
+    let mut delivered = 0;
+    let counted = allocation_counter::measure(|| {
+        for n in 2_001..=4_000 {
+            delivered += round(&mut publisher, &mut subscriber, &batch, n, 25);
+        }
+    });
+    assert_eq!(delivered, 50_000);
+    assert_eq!(counted.count_total, 0, "{counted:?}");
+}
+
+#[test]
+fn the_counter_sees_what_is_allocated() {
+    let counted = allocation_counter::measure(|| drop(std::hint::black_box(vec![0u8; 64])));
+    assert_eq!(counted.count_total, 1);
+}

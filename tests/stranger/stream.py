@@ -1,0 +1,253 @@
+"""One channel as a subscriber holds it: docs/PROTOCOL.md §5 (receiving, asking), §7 (mode `ordered`) and §8 (loss).
+
+It has no sockets and no clock: it is given datagrams, answers and the time, and says what to ask for.
+"""
+import hashlib, random, struct, time
+from collections import Counter
+
+from wire import *
+
+WINDOW, BURST_MAX, REPLAY_IN_FLIGHT, NACK_RANGES, NACK_TRIES = 16384, 2048, 512, 256, 8
+NACK_RETRY_S, MAX_HOLD_OFF_S, LINE_SKEW_S, LINE_SILENCE_S = 0.001, 0.010, 0.0005, 0.030  # §5.3, §5.4
+UNKNOWN = 2**64 - 1
+
+
+class Gap:
+    """One missing sequence: when it was found, when it is to be asked for (again), and how often it was."""
+    __slots__ = ("cls", "history", "found", "due", "asked", "tries")
+
+    def __init__(self, cls, history, found, due):
+        self.cls, self.history, self.found, self.due, self.asked, self.tries = cls, history, found, due, 0.0, 0
+
+
+class Stream:
+    """One channel. It has no sockets and no clock: it is given datagrams, answers and the time."""
+
+    def __init__(self, offer, start, seed):
+        self.rng, self.count, self.losses, self.sha = random.Random(seed), Counter(), [], hashlib.sha256()
+        self.gaps, self.lost, self.held, self.crcs, self.pending = {}, {}, {}, {}, None
+        self.hold_off = self.announced = self.last_answer = 0.0
+        self.rtt, self.lines, self.ended, self.want_status, self.doubts = None, {}, False, False, set()
+        self.channel, self.epoch, self.slots, self.heard = offer["channel"], offer["epoch"], offer["slots"], offer["newest"]
+        oldest = start == "oldest"  # §5.1
+        self.next = self.began = offer["oldest"] if oldest else offer["newest"] + 1
+        self.record = self.first_record = offer["oldest_record"] if oldest else offer["next_record"]
+        self.miss(self.next, self.heard, 0.0, history=True)
+
+    def rejoin(self, offer, now):
+        """A WELCOME on a reconnect (§5.1); False if it is a zombie's."""
+        if offer["epoch"] > self.epoch:  # §5.6
+            self.lose_all("epoch")
+            if not self.ended:
+                self.losses.append({"first": self.heard + 1, "last": UNKNOWN, "records": None, "cause": "epoch"})
+            self.held, self.crcs, self.lines, self.lost, self.doubts = {}, {}, {}, {}, set()
+            self.epoch, self.heard, self.next, self.record, self.ended = offer["epoch"], offer["newest"], 1, 1, False
+            self.miss(1, self.heard, now, history=True)
+            self.lose_below(offer["oldest"], offer["oldest_record"])
+        elif offer["epoch"] == self.epoch:
+            self.hear(offer["newest"], now)
+        self.slots = offer["slots"]
+        for gap in self.gaps.values():
+            gap.tries, gap.due = 0, now
+        return offer["epoch"] >= self.epoch
+
+    def miss(self, first, last, now, history=False):
+        """first ..= last are missing from now on. Gaps are only ever added above all others, so they stay in order."""
+        cls = REPLAY if history or last - first >= BURST_MAX else REPAIR
+        for s in range(first, last + 1):
+            self.gaps[s] = Gap(cls, history, now, now + self.rng.random() * self.hold_off)
+        self.count["history" if history else "gaps"] += max(0, last + 1 - first)
+
+    def hear(self, sequence, now):
+        """Everything up to `sequence` has been sent."""
+        self.miss(self.heard + 1, sequence, now)
+        self.heard = max(self.heard, sequence)
+
+    def datagram(self, d, now, line=None):
+        """§5.2; `line` is None for a repair over TCP. Whether it counts as heard from the publisher (§5.5)."""
+        if d.channel != self.channel or d.epoch != self.epoch:
+            self.count["other_channel" if d.channel != self.channel else "other_epoch"] += 1
+            self.want_status |= d.channel == self.channel and d.epoch > self.epoch
+            return False
+        s = d.sequence
+        if s > max(self.heard, self.next) + self.slots:
+            self.count["leaps"] += 1
+            self.want_status = True
+            return False
+        if line is not None:
+            self.lines[line] = (max(s, self.lines.get(line, (0,))[0]), now)
+        if d.kind == HEARTBEAT:
+            self.heartbeat(d, now)
+        elif s >= self.next + WINDOW:
+            self.hear(s, now)
+        elif s <= self.heard and s not in self.gaps:
+            self.again(d, line)
+        else:
+            if s > self.heard:
+                self.hear(s - 1, now)
+                self.heard = s
+            else:
+                self.filled(self.gaps.pop(s), d.relay & 0x80 or line is None, now)
+            self.held[s], self.crcs[s] = d, d.crc
+            self.crcs.pop(s - WINDOW, None)
+            self.advance()
+        return True
+
+    def heartbeat(self, d, now):
+        """§4.1."""
+        body = heartbeat_body(d)
+        self.announced, self.hold_off = body["next_interval_us"] / 1e6, min(body["hold_off_us"] / 1e6, MAX_HOLD_OFF_S)
+        self.want_status |= body["state"] == 2 and not self.ended
+        self.hear(d.sequence, now)
+        if d.sequence == self.next - 1:
+            self.close_loss(d.first_record)
+
+    def again(self, d, line):
+        """A datagram that is not missing: a duplicate, too late, or of another content than the first (§5.2, 6)."""
+        known = self.crcs.get(d.sequence)
+        if known in (None, d.crc):
+            self.count["duplicates"] += 1
+            return
+        self.count["fencing_violations"] += 1
+        if line is not None:
+            self.doubts.add(d.sequence)
+        elif d.sequence in self.held:
+            self.held[d.sequence], self.crcs[d.sequence] = d, d.crc
+
+    def filled(self, gap, repaired, now):
+        self.count["history_received" if gap.history else "recovered"] += 1
+        if repaired and gap.tries == 1 and gap.cls == REPAIR:
+            rtt = now - gap.asked
+            self.rtt = rtt if self.rtt is None else self.rtt + (rtt - self.rtt) / 8
+
+    def advance(self):
+        """Delivers, or tells as lost, everything that is next (§7, §8)."""
+        while True:
+            if (d := self.held.pop(self.next, None)) is not None:
+                self.close_loss(d.first_record)
+                self.deliver(d)
+            elif (cause := self.lost.pop(self.next, None)) is not None:
+                # Losses next to each other are one, because only their sum is known.
+                self.pending = self.pending or {"first": self.next, "last": self.next, "records": None, "cause": cause}
+                self.pending["last"] = self.next
+            else:
+                return
+            self.next += 1
+
+    def deliver(self, d):
+        try:
+            records = read_records(d) if d.kind == DATA else []
+        except Malformed:
+            self.losses.append({"first": self.next, "last": self.next, "records": d.count, "cause": "unreadable"})
+            self.count["lost_records"] += d.count
+        else:
+            for record in records:
+                self.sha.update(record)
+            self.count.update(delivered=1, records=len(records), events=int(d.kind == EVENT))
+            self.ended |= d.kind == END
+        self.record += d.count
+
+    def close_loss(self, record):
+        """The number of the next record is known, and with it what the loss before it cost."""
+        if self.pending:
+            self.pending["records"] = record - self.record
+            self.count["lost_records"] += record - self.record
+            self.losses.append(self.pending)
+        elif record != self.record:
+            self.count["jumps"] += 1  # never: records are missing, but no datagram is
+        self.record, self.pending = record, None
+
+    def lose(self, s, cause):
+        if gap := self.gaps.pop(s, None):
+            self.count["history_lost" if gap.history else "lost"] += 1
+            self.lost[s] = cause
+
+    def lose_below(self, oldest, oldest_record):
+        """What the ring no longer holds is gone; `oldest_record` is 0 where nobody knows."""
+        for s in [s for s in self.gaps if s < oldest]:
+            self.lose(s, "window")
+        self.advance()
+        if self.next == oldest and self.pending and oldest_record:
+            self.close_loss(oldest_record)
+
+    def lose_all(self, cause):
+        """Everything open is lost, and nobody will tell what its end cost."""
+        for s in list(self.gaps):
+            self.lose(s, cause)
+        self.advance()
+        if self.pending:
+            self.losses.append(self.pending)
+            self.pending = None
+
+    def retry(self, tries):
+        """§5.4: how long to wait for the answer to the question of this number."""
+        base = max(NACK_RETRY_S, 4 * (0.00025 if self.rtt is None else self.rtt))
+        return base * 2 ** min(tries - 1, 8) * self.rng.uniform(0.75, 1.25)
+
+    def refused(self, r, now):
+        """§6.3."""
+        reason = REASONS[r["reason"]]
+        self.count["refused_" + reason] += 1
+        self.last_answer = now
+        if r["epoch"] != self.epoch:
+            self.want_status = True
+            return
+        if reason == "window":
+            self.lose_below(r["oldest"], r["oldest_record"])
+        for s in range(max(r["first"], self.next), min(r["last"], self.heard) + 1):
+            if reason in ("too_slow", "malformed"):
+                self.lose(s, "burst" if reason == "too_slow" else "refused")
+            elif gap := self.gaps.get(s):
+                gap.tries, gap.due = max(0, gap.tries - 1), now + max(r["retry_after_us"] / 1e6, self.retry(1))
+        self.advance()
+
+    def status(self, st, now, stale):
+        """The publisher's word on how far it is; whether to reconnect, because there is another epoch (§5.5, §5.6)."""
+        self.want_status = False
+        if st["epoch"] != self.epoch:
+            return st["epoch"] > self.epoch
+        self.count["multicast_lost"] += stale and st["newest"] > self.heard
+        self.hear(st["newest"], now)
+        if self.next == st["newest"] + 1:
+            self.close_loss(st["next_record"])
+        if st["ended"] & 1 and self.next > st["newest"]:
+            self.ended = True  # §4.3: also when END itself can't be had
+        return False
+
+    def nacks(self, now):
+        """§5.4: the NACKs that are due, as frames; None if the connection counts as down."""
+        wanted = {REPAIR: [[s, s] for s in sorted(self.doubts)], REPLAY: []}
+        self.doubts.clear()
+        flying = sum(1 for gap in self.gaps.values() if gap.cls == REPLAY and gap.tries)
+        live = [high for high, heard in self.lines.values() if now - heard < LINE_SILENCE_S]
+        for s, gap in self.gaps.items():
+            if s >= self.next + WINDOW:
+                break
+            if gap.due > now:
+                continue
+            if not gap.tries:
+                if gap.cls == REPLAY and flying >= REPLAY_IN_FLIGHT:
+                    continue
+                if not gap.history and len(live) > 1 and min(live) < s and now < gap.found + LINE_SKEW_S:
+                    continue  # §5.3: another line may still bring it
+                flying += gap.cls == REPLAY
+            elif self.last_answer > gap.asked and now - self.last_answer < (patience := self.retry(1)):
+                gap.due = self.last_answer + patience  # answers come in the order of the questions: its turn will come
+                continue
+            if gap.tries >= NACK_TRIES:
+                return None
+            gap.tries, gap.asked = gap.tries + 1, now
+            gap.due = now + self.retry(gap.tries)
+            ranges = wanted[gap.cls]
+            if ranges and ranges[-1][1] == s - 1:
+                ranges[-1][1] = s
+            else:
+                ranges.append([s, s])
+        parts = [(cls, ranges[i:i + NACK_RANGES]) for cls, ranges in wanted.items()
+                 for i in range(0, len(ranges), NACK_RANGES)]
+        self.count["nacks"] += len(parts)
+        return [nack(self.channel, self.epoch, cls, ranges) for cls, ranges in parts]
+
+    def progress(self):
+        return frame(PROGRESS, self.channel, LAYOUTS[PROGRESS][0].pack(
+            self.epoch, self.next - 1, self.count["lost_records"], self.heard, time.monotonic_ns()))

@@ -1,0 +1,129 @@
+//! The protocol under every kind of trouble, in virtual time: nothing untrue is ever told, and
+//! when the trouble is over everyone reaches the end. And the harness itself: a seed replays to
+//! the byte, and what is tampered with is found.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use tickcast_tests::profiles::{Mode, PROFILES, Plan};
+use tickcast_tests::report::{Outcome, Summary};
+use tickcast_tests::trace::Trace;
+use tickcast_tests::world::{Tamper, run};
+
+fn simulate(seed: u64) -> Outcome {
+    run(Plan::of(seed, None, None), Trace::default(), None)
+}
+
+/// Runs seeds on all cores and fails with the command that replays the first that is wrong.
+fn hold(seeds: std::ops::Range<u64>) -> Summary {
+    let next = AtomicU64::new(seeds.start);
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let work = || {
+            let seeds = || Some(next.fetch_add(1, Relaxed)).filter(|seed| *seed < seeds.end);
+            std::iter::from_fn(seeds).map(simulate).collect::<Vec<_>>()
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let joined = workers.into_iter().flat_map(|w| w.join().unwrap());
+        joined.collect()
+    });
+    let mut summary = Summary::default();
+    for outcome in &outcomes {
+        summary.add(outcome);
+        assert!(
+            outcome.violation.is_none(),
+            "seed {seed} ({}): {}\n{}\nreplay: cargo run -p tickcast-tests --release --bin simulate -- --seeds {seed}",
+            outcome.profile,
+            outcome.violation.as_deref().unwrap_or_default(),
+            outcome.recent.join("\n"),
+            seed = outcome.seed,
+        );
+    }
+    println!("{summary}");
+    summary
+}
+
+#[test]
+fn under_every_kind_of_trouble_records_come_once_in_order_or_are_declared() {
+    let summary = hold(0..PROFILES.len() as u64 * 10);
+    assert_eq!(summary.profiles.len(), PROFILES.len());
+    // It would prove nothing if nothing had happened.
+    let t = &summary.tally;
+    assert!(t.gaps > 10_000 && t.recovered > 5_000 && t.history > 1_000);
+    assert!(t.answered_by_multicast > 100 && t.refused > 100 && t.epochs > summary.seeds);
+    for fault in ["drop", "burst_drop", "corrupt", "truncate", "duplicate"] {
+        assert!(summary.faults[fault] > 10, "{fault}: {:?}", summary.faults);
+    }
+    for fault in ["kill", "power_cut", "pause", "leave", "clock_step", "reset"] {
+        assert!(summary.faults[fault] > 0, "{fault}: {:?}", summary.faults);
+    }
+}
+
+/// Seeds that once found something; each stands for an error that was made and corrected.
+#[test]
+fn seeds_that_found_errors_stay_whole() {
+    for (profile, seed) in [
+        // Gaps of the live stream waited while a replay was on its way.
+        ("common", 4),
+        ("partition-one-way", 15),
+        // A receiver that left still counted its gaps as open.
+        ("corrupt", 12),
+        // A history without a deadline was looked at again and again for one.
+        ("join-storm", 168),
+        // A question for replay went out long after its answer had come.
+        ("lapped", 828),
+        ("fan-out-stall", 1186),
+        // A publisher that was gone without a word: nothing was declared, nothing built anew.
+        ("gone", 4),
+        ("gone", 46),
+        // Two lines that were silent together were looked at again and again.
+        ("chaos", 4967),
+        // A loss right behind one of unknown size counted its records as well.
+        ("chaos", 18107),
+    ] {
+        let outcome = run(Plan::of(seed, Some(profile), None), Trace::default(), None);
+        assert_eq!(outcome.violation, None, "{profile} {seed}");
+    }
+}
+
+#[test]
+fn a_seed_replays_to_the_same_event_log_and_another_does_not() {
+    for seed in 0..PROFILES.len() as u64 {
+        let (first, second) = (simulate(seed), simulate(seed));
+        assert_eq!(
+            (first.hash, first.lines),
+            (second.hash, second.lines),
+            "seed {seed}"
+        );
+        let other = simulate(seed + PROFILES.len() as u64);
+        assert_ne!(first.hash, other.hash, "seed {seed}");
+    }
+}
+
+#[test]
+fn whatever_is_done_to_a_delivered_stream_is_found() {
+    let tampered = |tamper| {
+        let plan = Plan::of(1, Some("iid"), None);
+        run(plan, Trace::default(), Some(tamper)).violation
+    };
+    for (tamper, said) in [
+        (Tamper::Twice(100), "came before"),
+        (Tamper::Drop(100), "came before"),
+        (Tamper::Alter(100), "not what was published"),
+    ] {
+        let violation = tampered(tamper).unwrap_or_default();
+        assert!(violation.contains(said), "{tamper:?}: {violation:?}");
+    }
+    let plan = Plan::of(23, Some("lapped"), None);
+    let violation = run(plan, Trace::default(), Some(Tamper::HideLoss(1))).violation;
+    assert!(violation.is_some(), "a loss that is not told");
+}
+
+#[test]
+fn a_thousand_receivers_that_all_miss_the_same_are_served_by_few_repairs() {
+    let mut plan = Plan::of(4, Some("common"), Some(1_000));
+    plan.mode = Mode::Liveness;
+    (plan.repair.large_group, plan.repair.multicast_repair) = (64, true);
+    let outcome = run(plan, Trace::default(), None);
+    assert_eq!(outcome.violation, None);
+    assert!(outcome.tally.gaps > 1_000, "{:?}", outcome.tally);
+}
