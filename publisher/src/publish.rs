@@ -17,7 +17,9 @@ use tickcast_reliability::publisher_core::{
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::sequencer::PublishError;
-use tickcast_reliability::units::{FanOutId, Nanos, Now, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::units::{
+    FanOutId, Nanos, Now, Sequence, SequenceRange, SourceId, SourcePosition,
+};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 use tickcast_transport::FanOut;
 
@@ -28,6 +30,8 @@ use crate::hop::{Item, Overflow};
 use crate::shared::{ChannelShared, Shared, SourceShared};
 
 /// Between looks at what the transports counted.
+/// Datagrams that are handed to a transport at a time.
+const POST_MAX: u64 = 64;
 const STATS_NS: u64 = 100_000_000;
 
 /// The one that publishes on a channel.
@@ -155,7 +159,10 @@ impl ChannelWriter {
         let mut worked = false;
         while let Some(transmit) = self.core.poll_transmit(id) {
             match transmit {
-                Transmit::Slots(range) => {
+                Transmit::Slots(all) => {
+                    // In steps, so that what has gone out can be asked for at once.
+                    let last = all.last.min(all.first.plus(POST_MAX - 1));
+                    let range = SequenceRange { last, ..all };
                     let posted = fan_out.post(self.core.ring(), range).map_err(failed)?;
                     if let Some(last) = posted.last {
                         self.core.handle_posted(id, last);

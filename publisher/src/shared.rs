@@ -148,6 +148,9 @@ impl SourceShared {
     }
 }
 
+/// How many instruments a channel's directory holds: as many as ITCH can number, twice.
+const INSTRUMENTS_MAX: usize = 131_072;
+
 /// The instruments of a channel.
 #[derive(Debug, Default)]
 pub struct Directory {
@@ -163,6 +166,8 @@ impl Directory {
         match self.places.get(&instrument.id) {
             Some(&at) if self.instruments[at] == instrument => return,
             Some(&at) => self.instruments[at] = instrument,
+            // Beyond, WELCOME would be longer than a subscriber accepts; the stream still names it.
+            None if self.instruments.len() >= INSTRUMENTS_MAX => return,
             None => {
                 self.places.insert(instrument.id, self.instruments.len());
                 self.instruments.push(instrument);

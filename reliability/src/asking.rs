@@ -49,7 +49,7 @@ impl Receiver {
         let skew = Nanos::from_us(self.config.line_skew_us.into());
         let tries_max = self.config.nack_tries;
         let in_flight_max = u64::from(self.config.replay_in_flight);
-        let (nack, lines, answered_at) = (&mut self.nack, &self.lines, self.answered_at);
+        let (nack, lines, answered) = (&mut self.nack, &self.lines, self.answered);
         let replay_open = self.replay == ReplayPath::Open;
         let mut replay_wanted = false;
         let mut health = PathHealth::Answers;
@@ -65,10 +65,15 @@ impl Receiver {
                 return Visit::Continue;
             }
             if gap.tries > 0 {
+                // Answers come by ascending sequence: while they are below this gap, its turn will
+                // come; once they are above it, its answer was lost.
                 let patience = nack.retry(1);
-                if answered_at > gap.asked_at && now.since(answered_at) < patience {
-                    // Answers are flowing in the order of the questions: its turn will come.
-                    gap.ask_at = answered_at.after(patience);
+                if let Some((at, sequence)) = answered
+                    && at > gap.asked_at
+                    && sequence < gap.range.first
+                    && now.since(at) < patience
+                {
+                    gap.ask_at = at.after(patience);
                     return Visit::Continue;
                 }
             }
@@ -149,16 +154,16 @@ impl Receiver {
     /// The publisher refuses a range.
     pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut impl FnMut(Item<'_>)) {
         self.counters.refusals_received.increment();
-        self.answered_at = now;
+        self.answered = Some((now, refused.range.last));
         if refused.epoch != self.epoch {
             self.ask_status_soon(now);
             return;
         }
         match refused.reason {
             RefusalReason::Window => {
-                self.floor = self.floor.max(refused.oldest);
-                if refused.oldest_record != RecordNumber(0) {
-                    self.order.note_fact(refused.oldest, refused.oldest_record);
+                self.order.note_fact(refused.oldest, refused.oldest_record);
+                if self.beginning {
+                    self.begin_later(refused.oldest, refused.oldest_record);
                 }
                 // What the ring no longer holds now, it will not hold later either.
                 let gone = SequenceRange::new(Sequence::FIRST, refused.oldest.previous());
@@ -172,7 +177,8 @@ impl Receiver {
             RefusalReason::TooSlow => self.lose(refused.range, LossCause::Burst),
             RefusalReason::Malformed => self.lose(refused.range, LossCause::Refused),
             RefusalReason::Budget | RefusalReason::Ahead | RefusalReason::Epoch => {
-                let wait = Nanos::from_us(refused.retry_after_us.into()).max(self.nack.retry(1));
+                let least = Nanos::from_us(self.config.nack_retry_us.into());
+                let wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
                 self.postpone(refused.range, now.after(wait));
             }
         }
@@ -189,14 +195,30 @@ impl Receiver {
         if let Some(change) = self.liveness.heard_repair(ahead, now) {
             self.note_liveness(change, now);
         }
-        self.floor = self.floor.max(status.oldest);
-        self.note_heard(status.newest, now, Origin::Live);
-        self.order
-            .note_fact(status.newest.next(), status.next_record);
+        self.note_told(status.newest, status.next_record, now);
         if status.ended {
             self.end_at = Some(status.newest);
         }
         self.handle_timeout(now, on);
+    }
+
+    /// The publisher's word, over the repair path, that it has sent up to `newest`. It may be ahead
+    /// of datagrams that lie in our own socket: while multicast is heard it counts only when it is
+    /// told again, or when a datagram had leapt.
+    pub(crate) fn note_told(&mut self, newest: Sequence, next_record: RecordNumber, now: Nanos) {
+        let before = self.told.replace(newest);
+        if self.liveness.is_stale() || std::mem::take(&mut self.leapt) {
+            self.note_heard(newest, now, Origin::Live);
+        } else if let Some(before) = before {
+            self.note_heard(before, now, Origin::Live);
+        }
+        self.order.note_fact(newest.next(), next_record);
+    }
+
+    /// Something came over the repair path: the publisher lives.
+    pub fn heard_repair(&mut self, now: Nanos) {
+        // Never a change: only STATUS says whether multicast is behind.
+        let _ = self.liveness.heard_repair(false, now);
     }
 
     /// The PROGRESS to send if it is due.

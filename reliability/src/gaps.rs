@@ -98,8 +98,9 @@ impl Gaps {
         self.runs.iter()
     }
 
-    /// Notes that `range`, which must lie above everything noted before, is missing. Sequences
-    /// that continue the last run and have not been asked for either join it.
+    /// Notes that `range`, which must lie above everything noted before, is missing. It joins the
+    /// last run, if it continues that and nobody has asked for it, when it was found at the same
+    /// time or `joins` says that its own time does not matter yet.
     pub fn found(
         &mut self,
         range: SequenceRange,
@@ -107,12 +108,14 @@ impl Gaps {
         ask_at: Nanos,
         class: NackClass,
         origin: Origin,
+        joins: bool,
     ) {
         *self.open_of(origin) += range.len();
         if let Some(last) = self.runs.back_mut()
             && last.range.last.next() == range.first
             && last.tries == 0
-            && (last.class, last.origin) == (class, origin)
+            && last.origin == origin
+            && (joins || (last.found_at, last.class) == (now, class))
         {
             last.range.last = range.last;
             // The run's episode is the newest one, because runs are only ever added at the end.
@@ -143,6 +146,21 @@ impl Gaps {
             origin,
             episode,
         });
+    }
+
+    /// Length of the newest run; 0 without.
+    #[must_use]
+    pub fn last_len(&self) -> u64 {
+        self.runs.back().map_or(0, |gap| gap.range.len())
+    }
+
+    /// The newest run is too long for repair: it is a replay's, unless it was asked for already.
+    pub fn replay_last(&mut self) {
+        if let Some(gap) = self.runs.back_mut()
+            && gap.tries == 0
+        {
+            gap.class = NackClass::Replay;
+        }
     }
 
     /// Takes `sequence` out because it came. Gives the gap it lay in, and the episode if this was
@@ -337,6 +355,7 @@ mod tests {
             Nanos(at),
             NackClass::Repair,
             Origin::Live,
+            true,
         );
     }
 

@@ -31,7 +31,11 @@ impl Receiver {
         start: Start,
         on: &mut impl FnMut(Item<'_>),
     ) -> Welcomed {
-        if offer.epoch < self.epoch {
+        let ahead = match start {
+            Start::At(epoch, _) if self.epoch == Epoch::NONE => epoch,
+            _ => self.epoch,
+        };
+        if offer.epoch < ahead {
             self.counters.old_epoch_dropped.increment();
             return Welcomed::Zombie;
         }
@@ -40,15 +44,13 @@ impl Receiver {
         self.liveness.heard_welcome(now);
         self.counters.repair_links_up.increment();
         self.slots = offer.slots;
-        self.answered_at = now;
         self.progress_at = now;
         let welcomed = if self.epoch == Epoch::NONE {
             self.begin(now, offer, start, on);
             Welcomed::Began
         } else if offer.epoch == self.epoch {
             self.events.push_back(Event::RepairLinkUp);
-            self.note_heard(offer.newest, now, Origin::Live);
-            self.order.note_fact(offer.newest.next(), offer.next_record);
+            self.note_told(offer.newest, offer.next_record, now);
             self.ask_again(now, |_| true);
             Welcomed::GoesOn
         } else {
@@ -56,7 +58,6 @@ impl Receiver {
             self.follow(now, offer, on);
             Welcomed::EpochChanged
         };
-        self.floor = self.floor.max(offer.oldest);
         self.handle_timeout(now, on);
         welcomed
     }
@@ -79,12 +80,12 @@ impl Receiver {
     }
 
     /// Whether questions for replay can be sent now.
-    pub(crate) fn set_replay_open(&mut self, open: bool) {
-        if open {
-            self.replay = ReplayPath::Open;
-        } else if self.replay == ReplayPath::Open {
-            self.replay = ReplayPath::Unwanted;
-        }
+    pub(crate) const fn set_replay(&mut self, open: bool, on_its_way: bool) {
+        self.replay = match self.replay {
+            _ if open => ReplayPath::Open,
+            ReplayPath::Awaited if on_its_way => ReplayPath::Awaited,
+            _ => ReplayPath::Unwanted,
+        };
     }
 
     /// The channel is sent on this many lines from now on.
@@ -119,7 +120,7 @@ impl Receiver {
             Start::At(epoch, sequence) => {
                 // Its epoch is over; what it missed of it nobody can tell.
                 self.order.restart(epoch, sequence, None);
-                self.tell_epoch_tail(epoch, sequence, on);
+                self.tell_epoch_tail(sequence, on);
                 let change = Event::EpochChanged {
                     from: epoch,
                     to: offer.epoch,
@@ -139,6 +140,7 @@ impl Receiver {
             },
         ));
         self.live_after = Some(offer.newest);
+        self.beginning = start == Start::Oldest;
         self.note_heard(offer.newest, now, Origin::History);
         self.order.note_fact(offer.newest.next(), offer.next_record);
         if next < offer.oldest {
@@ -154,7 +156,7 @@ impl Receiver {
         self.order.advance(&self.counters, on);
         self.order.give_up_pending(&self.counters, on);
         if !self.order.ended() {
-            self.tell_epoch_tail(from, self.heard.next(), on);
+            self.tell_epoch_tail(self.heard.next(), on);
         }
         self.epoch = offer.epoch;
         self.counters.epochs.increment();
@@ -169,9 +171,11 @@ impl Receiver {
         self.gaps.clear();
         self.in_doubt.clear();
         self.lines.restart();
-        self.floor = Sequence::NONE;
+        self.told = None;
+        self.leapt = false;
         self.heard = Sequence::NONE;
         self.end_at = None;
+        self.end_heard = false;
         self.end_told = false;
         self.live_after = Some(offer.newest);
         self.note_heard(offer.newest, now, Origin::History);
@@ -189,8 +193,7 @@ impl Receiver {
     }
 
     /// What was never heard of an epoch that is over: lost, and nobody knows how much.
-    fn tell_epoch_tail(&mut self, epoch: Epoch, first: Sequence, on: &mut impl FnMut(Item<'_>)) {
-        debug_assert!(epoch <= self.epoch || self.epoch == Epoch::NONE);
+    fn tell_epoch_tail(&mut self, first: Sequence, on: &mut impl FnMut(Item<'_>)) {
         self.counters.loss_events.increment();
         self.counters.losses_of_unknown_size.increment();
         let sequences = SequenceRange {

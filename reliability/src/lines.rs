@@ -8,6 +8,8 @@ use crate::units::{Nanos, Sequence};
 #[derive(Clone, Copy, Debug)]
 struct Line {
     heard_at: Nanos,
+    /// Since when it has been heard without a long silence.
+    since: Nanos,
     highest: Sequence,
     up: bool,
 }
@@ -26,8 +28,9 @@ pub enum LineChange {
 pub struct Lines {
     lines: [Line; LineId::MAX],
     count: usize,
-    /// When [`Lines::check`] looked last.
+    /// When [`Lines::check`] looked last, and for which silence.
     checked_at: Nanos,
+    silence: Nanos,
 }
 
 impl Lines {
@@ -36,6 +39,7 @@ impl Lines {
     pub fn new(count: usize, now: Nanos) -> Self {
         let line = Line {
             heard_at: now,
+            since: now,
             highest: Sequence::NONE,
             up: true,
         };
@@ -43,6 +47,7 @@ impl Lines {
             lines: [line; LineId::MAX],
             count: count.clamp(1, LineId::MAX),
             checked_at: now,
+            silence: Nanos::MAX,
         }
     }
 
@@ -57,6 +62,9 @@ impl Lines {
     #[inline]
     pub fn heard(&mut self, line: LineId, sequence: Sequence, now: Nanos) -> Option<LineChange> {
         let entry = self.lines[..self.count].get_mut(usize::from(line.0))?;
+        if now.since(entry.heard_at) >= self.silence {
+            entry.since = now;
+        }
         entry.heard_at = now;
         entry.highest = entry.highest.max(sequence);
         let was_down = !std::mem::replace(&mut entry.up, true);
@@ -71,15 +79,17 @@ impl Lines {
             .all(|line| !line.up || line.highest >= sequence)
     }
 
-    /// Takes lines down that were silent for `silence` while another was heard within it. Tells
-    /// one change at a time; call again until there is none.
+    /// Takes lines down that were silent for `silence` while another was heard all the time; one
+    /// that has just come back after a common silence says nothing about the other yet. Tells one
+    /// change at a time; call again until there is none.
     pub fn check(&mut self, now: Nanos, silence: Nanos) -> Option<LineChange> {
         self.checked_at = now;
-        let latest = self.lines[..self.count]
-            .iter()
-            .map(|line| line.heard_at)
-            .max()?;
-        if self.count < 2 || now.since(latest) >= silence {
+        self.silence = silence;
+        let mut heard = self.lines[..self.count].iter();
+        let witness = |line: &Line| {
+            now.since(line.heard_at) < silence && now.since(line.since) >= Nanos(silence.0 / 4)
+        };
+        if self.count < 2 || !heard.any(witness) {
             return None;
         }
         for (id, line) in (0..).zip(&mut self.lines[..self.count]) {
@@ -98,14 +108,19 @@ impl Lines {
             return Nanos::MAX;
         }
         let live = self.lines[..self.count].iter().filter(|line| line.up);
-        let latest = live.clone().map(|line| line.heard_at).max();
-        let earliest = live.map(|line| line.heard_at).min();
+        let witness = live.clone().max_by_key(|line| line.heard_at);
+        let quiet = live.min_by_key(|line| line.heard_at);
+        let (Some(witness), Some(quiet)) = (witness, quiet) else {
+            return Nanos::MAX;
+        };
         // A line that is as late as the other is no more silent than it; and where both were
         // found silent, neither is blamed before one is heard again.
-        let all_silent = latest.is_some_and(|at| self.checked_at.since(at) >= silence);
-        earliest
-            .filter(|at| Some(*at) != latest && !all_silent)
-            .map_or(Nanos::MAX, |at| at.after(silence))
+        let all_silent = self.checked_at.since(witness.heard_at) >= silence;
+        if quiet.heard_at == witness.heard_at || all_silent {
+            return Nanos::MAX;
+        }
+        let attested = witness.since.after(Nanos(silence.0 / 4));
+        quiet.heard_at.after(silence).max(attested)
     }
 
     /// Whether this line is up.
@@ -141,8 +156,14 @@ mod tests {
         assert_eq!(lines.check(Nanos(500), Nanos(100)), None);
         assert_eq!(lines.next_check(Nanos(100)), Nanos::MAX);
         lines.heard(B, Sequence(2), Nanos(501));
-        assert_eq!(lines.next_check(Nanos(100)), Nanos(110), "at once");
-        let down = lines.check(Nanos(501), Nanos(100));
+        assert_eq!(
+            lines.next_check(Nanos(100)),
+            Nanos(526),
+            "a moment after its return"
+        );
+        assert_eq!(lines.check(Nanos(525), Nanos(100)), None);
+        lines.heard(B, Sequence(3), Nanos(520));
+        let down = lines.check(Nanos(526), Nanos(100));
         assert_eq!(down, Some(LineChange::Down(A)));
     }
 

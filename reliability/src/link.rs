@@ -90,16 +90,22 @@ impl Link {
         due
     }
 
-    /// The transport is connected; JOIN goes out.
-    pub fn connected(&mut self, now: Nanos) {
-        if let State::Connecting(since) = self.state {
-            self.state = State::Joining(since.min(now));
-        }
+    /// The transport is connected; JOIN goes out. `false` when nobody tries to connect.
+    pub fn connected(&mut self, now: Nanos) -> bool {
+        let State::Connecting(since) = self.state else {
+            return false;
+        };
+        self.state = State::Joining(since.min(now));
+        true
     }
 
     /// The publisher welcomed us.
-    pub const fn up(&mut self, _now: Nanos) {
+    pub const fn up(&mut self) {
         self.state = State::Up;
+    }
+
+    /// The connection proved useful: the next failure is the first again.
+    pub const fn settled(&mut self) {
         self.failures = 0;
     }
 
@@ -184,8 +190,17 @@ mod tests {
             now = link.next_due();
         }
         assert!(link.start_if_due(now));
-        link.connected(now);
-        link.up(now);
+        assert!(link.connected(now));
+        link.up();
+        link.failed(now);
+        assert!(
+            link.next_due().since(now) >= timers.retry_max.times(1).since(timers.retry_max),
+            "a welcome alone proves nothing"
+        );
+        now = link.next_due();
+        assert!(link.start_if_due(now) && link.connected(now));
+        link.up();
+        link.settled();
         link.failed(now);
         assert!(
             link.next_due().since(now) < Nanos::from_ms(16),
@@ -198,7 +213,7 @@ mod tests {
         let mut link = Link::new(LinkTimers::default(), 7);
         link.want(Nanos(5));
         assert!(link.start_if_due(Nanos(5)));
-        link.connected(Nanos::from_secs(1));
+        assert!(link.connected(Nanos::from_secs(1)));
         assert!(!link.is_late(Nanos::from_secs(2)));
         assert!(link.is_late(Nanos(5).after(Nanos::from_secs(2))));
         link.rejected(Nanos(9), Nanos::from_secs(60));

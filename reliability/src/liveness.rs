@@ -122,6 +122,12 @@ impl Liveness {
         }
     }
 
+    /// The interval that the publisher announced last.
+    #[must_use]
+    pub const fn interval(&self) -> Nanos {
+        self.interval
+    }
+
     /// Whether nothing came by multicast for three announced intervals.
     #[must_use]
     pub const fn is_stale(&self) -> bool {

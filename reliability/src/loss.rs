@@ -26,13 +26,15 @@ pub enum LossCause {
     Fenced,
     /// Repair is switched off in this subscriber.
     RepairOff,
+    /// The application left before they came.
+    Left,
     /// Its CRC fits but its records can't be read: the publisher sent what no version carries.
     Unreadable,
 }
 
 impl LossCause {
     /// Every cause, for tables and metrics.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Window,
         Self::Deadline,
         Self::Burst,
@@ -41,6 +43,7 @@ impl LossCause {
         Self::PublisherDead,
         Self::Fenced,
         Self::RepairOff,
+        Self::Left,
         Self::Unreadable,
     ];
 }
@@ -56,6 +59,7 @@ impl fmt::Display for LossCause {
             Self::PublisherDead => "publisher dead",
             Self::Fenced => "fenced",
             Self::RepairOff => "repair off",
+            Self::Left => "left",
             Self::Unreadable => "unreadable",
         })
     }

@@ -9,6 +9,8 @@ use crate::units::Nanos;
 const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
 /// No group is so large that its receivers should hold off longer.
 const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
+/// A longer round trip was a stall, not the network's.
+const RTT_MAX: Nanos = Nanos::from_ms(25);
 /// Retries double at most this often.
 const DOUBLINGS_MAX: u32 = 8;
 
@@ -66,7 +68,8 @@ impl NackTimer {
     /// How long to wait for the answer to question number `tries` (from 1): four round trips,
     /// doubled with each try, a quarter more or less at random.
     pub fn retry(&mut self, tries: u32) -> Nanos {
-        let base = self.rtt.unwrap_or(RTT_UNKNOWN).times(4).max(self.retry_min);
+        let rtt = self.rtt.unwrap_or(RTT_UNKNOWN).min(RTT_MAX);
+        let base = rtt.times(4).max(self.retry_min);
         let doubled = base.times(1 << tries.saturating_sub(1).min(DOUBLINGS_MAX));
         let jitter = self.up_to(Nanos(doubled.0 / 2));
         Nanos(doubled.0 - doubled.0 / 4 + jitter.0)

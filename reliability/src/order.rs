@@ -101,7 +101,7 @@ impl Order {
         self.stream.next_record
     }
 
-    /// Whether END was delivered.
+    /// Whether the session is over, and all of it delivered or declared lost.
     #[must_use]
     pub const fn ended(&self) -> bool {
         self.stream.ended
@@ -151,6 +151,26 @@ impl Order {
         }
     }
 
+    /// Moves the beginning forward, before anything was delivered: what the ring lost meanwhile is
+    /// no loss of somebody who begins with the oldest.
+    pub fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
+        self.stream.next = self.stream.next.max(oldest);
+        self.stream.next_record = (record != RecordNumber(0)).then_some(record);
+    }
+
+    /// Tells that the datagram delivered under this number was not the publisher's.
+    pub fn tell_fenced(
+        &mut self,
+        sequence: Sequence,
+        records: u64,
+        counters: &ReceiverCounters,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let sequences = SequenceRange::one(sequence);
+        let (records, cause) = (Some(records), LossCause::Fenced);
+        self.stream.tell_loss(Loss { sequences, records, cause }, counters, on);
+    }
+
     /// Declares what of `range` has not been passed lost.
     pub fn lose(&mut self, range: SequenceRange, cause: LossCause) {
         let Some(range) = SequenceRange::new(range.first.max(self.stream.next), range.last) else {
@@ -162,8 +182,8 @@ impl Order {
         self.lost.insert(at, (range, cause));
     }
 
-    /// The session is over although its END will never be delivered; tells it once.
-    pub fn end_without_datagram(&mut self, on: &mut impl FnMut(Item<'_>)) {
+    /// The session is over, confirmed by the publisher; tells it once.
+    pub fn end(&mut self, on: &mut impl FnMut(Item<'_>)) {
         if !std::mem::replace(&mut self.stream.ended, true) {
             on(Item::Event(&self.stream.position(), &Event::EndOfSession));
         }
@@ -171,7 +191,10 @@ impl Order {
 
     /// Notes that the first record of `sequence` has this number.
     pub fn note_fact(&mut self, sequence: Sequence, record: RecordNumber) {
-        if sequence >= self.stream.next {
+        let newer = self
+            .fact
+            .is_none_or(|(of, _)| of < self.stream.next || of < sequence);
+        if record != RecordNumber(0) && newer && sequence >= self.stream.next {
             self.fact = Some((sequence, record));
         }
     }
@@ -307,10 +330,8 @@ impl Stream {
                     on(Item::Event(&position, &Event::Stream(event)));
                 }
             }
-            Kind::End => {
-                self.ended = true;
-                on(Item::Event(&position, &Event::EndOfSession));
-            }
+            // A datagram ends nothing: the end is told when the repair path has confirmed it.
+            Kind::End => {}
             Kind::Heartbeat => {}
         }
         counters.delivered_datagrams.increment();

@@ -18,7 +18,7 @@ use crate::loss::LossCause;
 use crate::nack::NackTimer;
 use crate::order::Order;
 use crate::receiver_config::ReceiverConfig;
-use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use crate::units::{ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 use crate::window::{Held, Window};
 use crate::wire::{CrcVerdict, Datagram, Heartbeat, Kind, PublisherState, relay_flags};
 
@@ -32,15 +32,17 @@ pub struct Receiver {
     pub(crate) slots: u64,
     /// The highest sequence known to have been sent.
     pub(crate) heard: Sequence,
-    /// The highest floor heard: nothing below it can be had any more.
-    pub(crate) floor: Sequence,
+    /// What the publisher said last, over the repair path, that it has sent.
+    pub(crate) told: Option<Sequence>,
+    /// Whether a datagram leapt so far that the publisher's word on it is awaited.
+    pub(crate) leapt: bool,
     pub(crate) gaps: Gaps,
     pub(crate) order: Order,
     pub(crate) lines: Lines,
     pub(crate) liveness: Liveness,
     pub(crate) nack: NackTimer,
-    /// When the repair path last gave an answer.
-    pub(crate) answered_at: Nanos,
+    /// When the repair path last gave an answer, and for which sequence.
+    pub(crate) answered: Option<(Nanos, Sequence)>,
     /// Delivering beyond this sequence means being live; `None` when that was told.
     pub(crate) live_after: Option<Sequence>,
     /// Sequences whose content is in doubt; asked for once.
@@ -54,8 +56,12 @@ pub struct Receiver {
     /// When to tell progress next, and when it was told last.
     pub(crate) progress_at: Nanos,
     pub(crate) progress_told_at: Nanos,
-    /// The sequence of END, once the publisher said that it was sent.
+    /// The sequence of END, once the publisher said over the repair path that it was sent.
     pub(crate) end_at: Option<Sequence>,
+    /// Whether a datagram said so, which alone ends nothing.
+    pub(crate) end_heard: bool,
+    /// Whether we begin with the oldest and nothing was delivered yet.
+    pub(crate) beginning: bool,
     /// Whether progress was told after END.
     pub(crate) end_told: bool,
     /// Set when the groups should be joined anew.
@@ -104,13 +110,14 @@ impl Receiver {
             epoch: Epoch::NONE,
             slots,
             heard: Sequence::NONE,
-            floor: Sequence::NONE,
+            told: None,
+            leapt: false,
             gaps: Gaps::default(),
             order: Order::new(channel, window, config.delivery == Delivery::Arrival),
             lines: Lines::new(lines, now),
             liveness: Liveness::new(limits, now),
             nack: NackTimer::new(Nanos::from_us(config.nack_retry_us.into()), seed),
-            answered_at: Nanos::ZERO,
+            answered: None,
             live_after: None,
             in_doubt: Vec::with_capacity(IN_DOUBT_MAX),
             link_up: false,
@@ -119,6 +126,8 @@ impl Receiver {
             progress_at: now,
             progress_told_at: Nanos::ZERO,
             end_at: None,
+            end_heard: false,
+            beginning: false,
             end_told: false,
             rejoin: false,
             rejoin_at: now,
@@ -190,6 +199,7 @@ impl Receiver {
         }
         if sequence.since(self.heard.max(self.order.next())) > self.leap_max() {
             self.counters.leap_dropped.increment();
+            self.leapt = true;
             return self.ask_status_soon(now);
         }
         if let Via::Line(line) = via {
@@ -199,9 +209,6 @@ impl Receiver {
             if let Some(change) = self.liveness.heard_multicast(now) {
                 self.note_liveness(change, now);
             }
-        }
-        if let Some(oldest) = header.oldest() {
-            self.floor = self.floor.max(oldest);
         }
         if header.kind == Kind::Heartbeat {
             self.take_heartbeat(now, datagram);
@@ -227,17 +234,25 @@ impl Receiver {
     /// Calling it early or twice does nothing.
     pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
         while let Some(change) = self.liveness.check(now) {
+            if change == LivenessChange::Dead && self.link_up {
+                // A connection that says nothing either is half open: it is built anew first, and
+                // dead is only who does not answer then.
+                self.link_silent = !self.ended();
+                self.liveness.heard_welcome(now);
+                continue;
+            }
             self.note_liveness(change, now);
             if change == LivenessChange::Dead && !self.ended() {
-                // A connection that says nothing either is half open: no answer will come on it.
-                self.link_silent = self.link_up;
+                if self.end_heard {
+                    // Nobody is left who could confirm it, and nothing speaks against it.
+                    self.end_at = self.end_at.or(Some(self.heard));
+                }
                 self.lose(ALL, LossCause::PublisherDead);
                 self.order.advance(&self.counters, on);
                 self.order.give_up_pending(&self.counters, on);
             }
         }
-        let silence = Nanos::from_us(self.config.line_silence_us.into());
-        while let Some(change) = self.lines.check(now, silence) {
+        while let Some(change) = self.lines.check(now, self.line_silence()) {
             self.note_line(change);
         }
         if self.liveness.is_stale() && !self.ended() && now >= self.rejoin_at && self.link_up {
@@ -253,11 +268,8 @@ impl Receiver {
     /// nothing comes until then.
     #[must_use]
     pub fn poll_timeout(&self) -> Nanos {
-        let silence = Nanos::from_us(self.config.line_silence_us.into());
-        let mut at = self
-            .liveness
-            .next_check()
-            .min(self.lines.next_check(silence));
+        let lines = self.lines.next_check(self.line_silence());
+        let mut at = self.liveness.next_check().min(lines);
         if self.link_up {
             at = at.min(self.progress_at);
             if self.liveness.is_stale() && !self.ended() {
@@ -305,8 +317,9 @@ impl Receiver {
             return self.counters.malformed_dropped.increment();
         };
         self.counters.heartbeats.increment();
-        self.liveness
-            .announced(Nanos::from_us(heartbeat.next_interval_us.into()));
+        let interval = Nanos::from_us(heartbeat.next_interval_us.into());
+        // Bounded, because it comes in a datagram.
+        self.liveness.announced(interval.min(INTERVAL_MAX));
         self.nack
             .advise_hold_off(Nanos::from_us(heartbeat.hold_off_us.into()));
         self.note_heard(header.sequence, now, Origin::Live);
@@ -330,7 +343,7 @@ impl Receiver {
         let sequence = header.sequence;
         let repaired_copy = header.relay & relay_flags::RETRANSMITTED != 0;
         if via == Via::Repair {
-            self.answered_at = now;
+            self.answered = Some((now, sequence));
             self.counters.repairs_received.increment();
         } else if repaired_copy {
             self.counters.multicast_repairs_received.increment();
@@ -345,8 +358,21 @@ impl Receiver {
             missing_for: Nanos::ZERO,
         };
         if sequence >= self.order.beyond() {
-            self.note_heard(sequence, now, Origin::Live);
-            return self.counters.window_full_dropped.increment();
+            if self.config.delivery != Delivery::Arrival {
+                self.note_heard(sequence, now, Origin::Live);
+                return self.counters.window_full_dropped.increment();
+            }
+            // Nothing is held up: what falls out of the window is given up instead.
+            self.note_heard(sequence.previous(), now, Origin::Live);
+            let last = sequence.minus(self.order.window().span());
+            self.lose(
+                SequenceRange {
+                    first: Sequence(0),
+                    last,
+                },
+                LossCause::Window,
+            );
+            self.order.advance(&self.counters, on);
         }
         if sequence > self.heard {
             self.note_heard(sequence.previous(), now, Origin::Live);
@@ -359,7 +385,9 @@ impl Receiver {
             } else {
                 self.counters.history_received.increment();
             }
+            // Later than when it would be asked for again: one of us was stopped meanwhile.
             if gap.tries == 1
+                && now <= gap.ask_at
                 && gap.class == NackClass::Repair
                 && (repaired_copy || via == Via::Repair)
             {
@@ -367,7 +395,16 @@ impl Receiver {
             }
             self.note_settled(settled, now);
         } else {
-            return self.take_again(&held, datagram);
+            return self.take_again(&held, datagram, on);
+        }
+        self.beginning &= via != Via::Repair;
+        if header.kind == Kind::End {
+            if via == Via::Repair {
+                self.end_at = Some(sequence);
+            } else {
+                self.end_heard = true;
+                self.ask_status_soon(now);
+            }
         }
         if datagram.bytes().len() > self.order.window().slot_len() {
             // Longer than the slot size of WELCOME: no repair will bring anything else.
@@ -382,7 +419,12 @@ impl Receiver {
 
     /// A datagram that is not missing: a duplicate, one that comes too late, or an impostor's.
     #[cold]
-    fn take_again(&mut self, held: &Held, datagram: &Datagram<'_>) {
+    fn take_again(
+        &mut self,
+        held: &Held,
+        datagram: &Datagram<'_>,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
         let sequence = held.sequence;
         match self.order.window().seen(sequence) {
             Some((seen, delivered)) if seen.crc != held.crc => {
@@ -397,6 +439,10 @@ impl Receiver {
                     self.in_doubt.push(sequence);
                 }
                 let wrong_one_delivered = decided && delivered;
+                if wrong_one_delivered {
+                    let records = held.count.into();
+                    self.order.tell_fenced(sequence, records, &self.counters, on);
+                }
                 self.events.push_back(Event::FencingViolation {
                     sequence,
                     wrong_one_delivered,
@@ -430,7 +476,8 @@ impl Receiver {
             return;
         }
         self.heard = last;
-        let too_big = range.len() > u64::from(self.config.burst_max);
+        let burst_max = u64::from(self.config.burst_max);
+        let too_big = range.len() > burst_max;
         let class = if too_big || origin == Origin::History {
             NackClass::Replay
         } else {
@@ -444,11 +491,29 @@ impl Receiver {
         }
         let grace = Nanos::from_us(self.config.reorder_grace_us.into());
         let ask_at = now.after(grace).after(self.nack.first());
-        self.gaps.found(range, now, ask_at, class, origin);
+        // What lies beyond the window can't be asked for yet and may be one run.
+        let joins = range.first >= self.order.beyond();
+        self.gaps.found(range, now, ask_at, class, origin, joins);
+        if self.gaps.last_len() > burst_max {
+            self.gaps.replay_last();
+        }
         if too_big && origin == Origin::Live && self.config.delivery != Delivery::Ordered {
             // Who asked for low latency would rather lose the burst than replay it.
             self.lose(range, LossCause::Burst);
         }
+    }
+
+    /// The ring moved on before our first question was answered: so does the beginning.
+    pub(crate) fn begin_later(&mut self, oldest: Sequence, record: RecordNumber) {
+        let Some(gone) = SequenceRange::new(self.order.next(), oldest.previous()) else {
+            return;
+        };
+        let counters = &self.counters;
+        self.gaps.lose(gone, |part, origin, _| match origin {
+            Origin::Live => counters.gaps_lost.add(part.len()),
+            Origin::History => counters.history_lost.add(part.len()),
+        });
+        self.order.begin_at(oldest, record);
     }
 
     /// Declares what is missing of `range` lost.
@@ -461,6 +526,12 @@ impl Receiver {
             }
             order.lose(part, cause);
         });
+    }
+
+    /// How long a line may be silent while the other is heard.
+    fn line_silence(&self) -> Nanos {
+        let least = Nanos::from_us(self.config.line_silence_us.into());
+        self.liveness.interval().times(3).max(least)
     }
 
     /// How far a datagram may leap before the repair connection has to confirm it: the ring, or
@@ -568,8 +639,7 @@ impl Receiver {
             self.drain_events(on);
         }
         if self.end_at.is_some_and(|end| self.order.next() > end) {
-            // END itself was lost for good: the publisher's word stands for it.
-            self.order.end_without_datagram(on);
+            self.order.end(on);
         }
         if self.order.ended() && !self.end_told {
             // The publisher lingers until it knows that we have everything.
@@ -584,4 +654,6 @@ pub(crate) const ALL: SequenceRange = SequenceRange {
     first: Sequence(0),
     last: Sequence(u64::MAX),
 };
+/// The longest interval between heartbeats that is believed: the publisher's own bound.
+const INTERVAL_MAX: Nanos = Nanos::from_secs(10);
 const REJOIN_EVERY: Nanos = Nanos::from_ms(200);

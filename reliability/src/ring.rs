@@ -250,7 +250,7 @@ mod tests {
 
     fn ring(first: u64) -> (RingWriter, Arc<HeapMemory>) {
         let memory = Arc::new(HeapMemory::new(geometry()));
-        let writer = RingWriter::create(memory.clone(), geometry(), identity(first)).unwrap();
+        let writer = RingWriter::create_in(memory.clone(), geometry(), identity(first)).unwrap();
         (writer, memory)
     }
 
@@ -361,12 +361,22 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_somebody_else_holds_gets_no_writer() {
+        let memory = Arc::new(HeapMemory::new(geometry()));
+        let made = |memory: &Arc<HeapMemory>| {
+            RingWriter::create(memory.clone(), geometry(), identity(1)).err()
+        };
+        assert_eq!(made(&memory), Some(RingError::Shared));
+        assert!(RingWriter::create(memory, geometry(), identity(1)).is_ok());
+    }
+
+    #[test]
     fn memory_that_is_no_ring_is_refused() {
         let attach = |memory: &Arc<HeapMemory>| RingReader::attach(memory.clone()).err();
         let empty = Arc::new(HeapMemory::new(geometry()));
         assert_eq!(attach(&empty), Some(RingError::Magic { magic: 0 }));
         let larger = Geometry::new(1024, 32).unwrap();
-        let small = RingWriter::create(empty.clone(), larger, identity(1)).err();
+        let small = RingWriter::create_in(empty.clone(), larger, identity(1)).err();
         assert!(matches!(small, Some(RingError::TooSmall { .. })));
         for wrong in [
             identity(0),
@@ -380,7 +390,7 @@ mod tests {
                 ..identity(1)
             },
         ] {
-            let error = RingWriter::create(empty.clone(), geometry(), wrong).err();
+            let error = RingWriter::create_in(empty.clone(), geometry(), wrong).err();
             assert!(matches!(error, Some(RingError::Identity { .. })));
         }
         let (mut writer, memory) = ring(1);
@@ -467,7 +477,7 @@ mod tests {
         const COPIES: u64 = 100_000;
         let geometry = Geometry::new(8960, 16).unwrap();
         let memory = Arc::new(HeapMemory::new(geometry));
-        let mut writer = RingWriter::create(memory.clone(), geometry, identity(1)).unwrap();
+        let mut writer = RingWriter::create_in(memory.clone(), geometry, identity(1)).unwrap();
         let stop = std::sync::atomic::AtomicBool::new(false);
         std::thread::scope(|scope| {
             let reading = scope.spawn(|| {

@@ -203,6 +203,11 @@ pub enum RingError {
         /// Bytes there are.
         len: usize,
     },
+    /// Somebody else holds the memory: there can be one writer only.
+    #[error(
+        "the ring's memory is held by somebody else; hand it over whole, and ask the writer for readers"
+    )]
+    Shared,
     /// The memory is not aligned to [`RING_ALIGN`].
     #[error("a ring's memory must be aligned to 64 bytes; map it, or use HeapMemory")]
     Misaligned,

@@ -183,7 +183,10 @@ impl SubscriberCore {
     /// A connection is established.
     pub fn handle_connected(&mut self, now: Nanos, path: Path) {
         let (link, _) = self.link_mut(path);
-        link.connected(now);
+        if !link.connected(now) {
+            // Of an attempt that was given up meanwhile.
+            return self.actions.push_back(Action::Disconnect(path));
+        }
         let purpose = match path {
             Path::Repair => Purpose::Repair,
             Path::Replay => Purpose::Replay {
@@ -249,10 +252,20 @@ impl SubscriberCore {
         message: &Message<'_>,
         on: &mut impl FnMut(Item<'_>),
     ) {
+        let (link, _) = self.link_mut(path);
+        if !link.is_connected() {
+            // Of a connection that was given up meanwhile.
+            return;
+        }
+        if let Some(receiver) = self.receiver_mut(channel) {
+            receiver.heard_repair(now);
+        }
         match message {
             Message::Welcome(welcome) if path == Path::Repair => self.welcomed(now, welcome, on),
             Message::Welcome(_) => {
-                self.replay.up(now);
+                self.replay.up();
+                self.replay.settled();
+                self.replay_used_at = now;
                 self.replay_failures = 0;
             }
             Message::Rejected(rejected) => {
@@ -291,11 +304,13 @@ impl SubscriberCore {
                 let Some(receiver) = self.receiver_mut(channel) else {
                     return;
                 };
-                if status.epoch > receiver.epoch() {
+                let epoch = receiver.epoch();
+                if status.epoch == epoch {
+                    receiver.handle_status(now, status, on);
+                    self.repair.settled();
+                } else if status.epoch > epoch {
                     // Its WELCOME says all that has changed with the epoch.
                     self.break_off(now, Path::Repair, LinkDownReason::Closed, on);
-                } else {
-                    receiver.handle_status(now, status, on);
                 }
             }
             // These are ours to send; a peer that sends them is no publisher.
@@ -446,10 +461,19 @@ impl SubscriberCore {
         if !fits {
             return self.break_off(now, Path::Repair, LinkDownReason::Protocol, on);
         }
-        self.repair.up(now);
+        self.repair.up();
         self.session = welcome.session;
         let mut zombie = false;
         for (entry, offer) in self.entries.iter_mut().zip(&welcome.channels) {
+            let mut start = entry.wanted.start;
+            if let Some(receiver) = &mut entry.receiver
+                && receiver.channel() != offer.channel
+            {
+                // The same name under another number: another sequence space.
+                receiver.close(LossCause::Epoch, on);
+                entry.receiver = None;
+                start = Start::Oldest;
+            }
             let lines = entry.wanted.lines.unwrap_or_else(|| offered_lines(offer));
             let seed = self.seed ^ (u64::from(offer.channel.0) << 32);
             let receiver = entry.receiver.get_or_insert_with(|| {
@@ -466,7 +490,7 @@ impl SubscriberCore {
                 )
             });
             receiver.set_lines(lines, now);
-            if receiver.handle_welcome(now, offer, entry.wanted.start, on) == Welcomed::Zombie {
+            if receiver.handle_welcome(now, offer, start, on) == Welcomed::Zombie {
                 zombie = true;
             } else {
                 self.actions.push_back(Action::Listen(offer.clone()));
@@ -512,7 +536,7 @@ impl SubscriberCore {
             self.asks.repair.clear();
             self.asks.replay.clear();
             self.asks.replay_wanted = false;
-            receiver.set_replay_open(replay_open);
+            receiver.set_replay(replay_open, self.replay.is_wanted());
             exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
             let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
                 for ranges in ranges.chunks(NACK_RANGES_MAX) {

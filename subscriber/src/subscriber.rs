@@ -187,7 +187,7 @@ impl Subscriber {
     /// come back.
     pub fn leave(mut self, mut on: impl FnMut(Item<'_>)) -> Vec<ChannelReport> {
         let now = SystemClock.now();
-        self.driver.core.leave(LossCause::RepairOff, &mut on);
+        self.driver.core.leave(LossCause::Left, &mut on);
         self.driver.transmit(now, &mut on);
         self.channels()
     }

@@ -26,7 +26,7 @@ class Stream:
     def __init__(self, offer, start, seed):
         self.rng, self.count, self.losses, self.sha = random.Random(seed), Counter(), [], hashlib.sha256()
         self.gaps, self.lost, self.held, self.crcs, self.pending = {}, {}, {}, {}, None
-        self.hold_off = self.announced = self.last_answer = 0.0
+        self.hold_off, self.announced, self.answer, self.told, self.leapt = 0.0, 0.0, (0.0, 0), None, False
         self.rtt, self.lines, self.ended, self.want_status, self.doubts = None, {}, False, False, set()
         self.channel, self.epoch, self.slots, self.heard = offer["channel"], offer["epoch"], offer["slots"], offer["newest"]
         oldest = start == "oldest"  # §5.1
@@ -40,12 +40,12 @@ class Stream:
             self.lose_all("epoch")
             if not self.ended:
                 self.losses.append({"first": self.heard + 1, "last": UNKNOWN, "records": None, "cause": "epoch"})
-            self.held, self.crcs, self.lines, self.lost, self.doubts = {}, {}, {}, {}, set()
+            self.held, self.crcs, self.lines, self.lost, self.doubts, self.told = {}, {}, {}, {}, set(), None
             self.epoch, self.heard, self.next, self.record, self.ended = offer["epoch"], offer["newest"], 1, 1, False
             self.miss(1, self.heard, now, history=True)
             self.lose_below(offer["oldest"], offer["oldest_record"])
         elif offer["epoch"] == self.epoch:
-            self.hear(offer["newest"], now)
+            self.tell(offer["newest"], now, False)
         self.slots = offer["slots"]
         for gap in self.gaps.values():
             gap.tries, gap.due = 0, now
@@ -63,6 +63,11 @@ class Stream:
         self.miss(self.heard + 1, sequence, now)
         self.heard = max(self.heard, sequence)
 
+    def tell(self, newest, now, stale):
+        """The publisher's word on what it has sent, which may be ahead of what lies in our own socket (§5.5)."""
+        self.hear(newest if stale or self.leapt else self.told or 0, now)
+        self.told, self.leapt = newest, False
+
     def datagram(self, d, now, line=None):
         """§5.2; `line` is None for a repair over TCP. Whether it counts as heard from the publisher (§5.5)."""
         if d.channel != self.channel or d.epoch != self.epoch:
@@ -72,9 +77,11 @@ class Stream:
         s = d.sequence
         if s > max(self.heard, self.next) + self.slots:
             self.count["leaps"] += 1
-            self.want_status = True
+            self.want_status = self.leapt = True
             return False
-        if line is not None:
+        if line is None:
+            self.answer = (now, s)
+        else:
             self.lines[line] = (max(s, self.lines.get(line, (0,))[0]), now)
         if d.kind == HEARTBEAT:
             self.heartbeat(d, now)
@@ -96,7 +103,7 @@ class Stream:
     def heartbeat(self, d, now):
         """§4.1."""
         body = heartbeat_body(d)
-        self.announced, self.hold_off = body["next_interval_us"] / 1e6, min(body["hold_off_us"] / 1e6, MAX_HOLD_OFF_S)
+        self.announced, self.hold_off = min(body["next_interval_us"] / 1e6, 10.0), min(body["hold_off_us"] / 1e6, MAX_HOLD_OFF_S)
         self.want_status |= body["state"] == 2 and not self.ended
         self.hear(d.sequence, now)
         if d.sequence == self.next - 1:
@@ -116,7 +123,7 @@ class Stream:
 
     def filled(self, gap, repaired, now):
         self.count["history_received" if gap.history else "recovered"] += 1
-        if repaired and gap.tries == 1 and gap.cls == REPAIR:
+        if repaired and gap.tries == 1 and gap.cls == REPAIR and now <= gap.due:
             rtt = now - gap.asked
             self.rtt = rtt if self.rtt is None else self.rtt + (rtt - self.rtt) / 8
 
@@ -181,14 +188,14 @@ class Stream:
 
     def retry(self, tries):
         """§5.4: how long to wait for the answer to the question of this number."""
-        base = max(NACK_RETRY_S, 4 * (0.00025 if self.rtt is None else self.rtt))
+        base = max(NACK_RETRY_S, 4 * (0.00025 if self.rtt is None else min(self.rtt, 0.025)))
         return base * 2 ** min(tries - 1, 8) * self.rng.uniform(0.75, 1.25)
 
     def refused(self, r, now):
         """§6.3."""
         reason = REASONS[r["reason"]]
         self.count["refused_" + reason] += 1
-        self.last_answer = now
+        self.answer = (now, r["last"])
         if r["epoch"] != self.epoch:
             self.want_status = True
             return
@@ -198,7 +205,8 @@ class Stream:
             if reason in ("too_slow", "malformed"):
                 self.lose(s, "burst" if reason == "too_slow" else "refused")
             elif gap := self.gaps.get(s):
-                gap.tries, gap.due = max(0, gap.tries - 1), now + max(r["retry_after_us"] / 1e6, self.retry(1))
+                gap.tries, gap.due = max(0, gap.tries - 1), now + max(
+                    r["retry_after_us"] / 1e6, self.retry(1) if reason == "window" else NACK_RETRY_S)
         self.advance()
 
     def status(self, st, now, stale):
@@ -207,7 +215,7 @@ class Stream:
         if st["epoch"] != self.epoch:
             return st["epoch"] > self.epoch
         self.count["multicast_lost"] += stale and st["newest"] > self.heard
-        self.hear(st["newest"], now)
+        self.tell(st["newest"], now, stale)
         if self.next == st["newest"] + 1:
             self.close_loss(st["next_record"])
         if st["ended"] & 1 and self.next > st["newest"]:
@@ -219,7 +227,7 @@ class Stream:
         wanted = {REPAIR: [[s, s] for s in sorted(self.doubts)], REPLAY: []}
         self.doubts.clear()
         flying = sum(1 for gap in self.gaps.values() if gap.cls == REPLAY and gap.tries)
-        live = [high for high, heard in self.lines.values() if now - heard < LINE_SILENCE_S]
+        live = [high for high, heard in self.lines.values() if now - heard < max(LINE_SILENCE_S, 3 * self.announced)]
         for s, gap in self.gaps.items():
             if s >= self.next + WINDOW:
                 break
@@ -231,8 +239,8 @@ class Stream:
                 if not gap.history and len(live) > 1 and min(live) < s and now < gap.found + LINE_SKEW_S:
                     continue  # §5.3: another line may still bring it
                 flying += gap.cls == REPLAY
-            elif self.last_answer > gap.asked and now - self.last_answer < (patience := self.retry(1)):
-                gap.due = self.last_answer + patience  # answers come in the order of the questions: its turn will come
+            elif self.answer[0] > gap.asked and self.answer[1] < s and now - self.answer[0] < (wait := self.retry(1)):
+                gap.due = self.answer[0] + wait  # answers come by ascending sequence: its turn will come
                 continue
             if gap.tries >= NACK_TRIES:
                 return None

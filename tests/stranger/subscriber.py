@@ -140,7 +140,7 @@ class Subscriber:
             line.socket.close()
         self.lines = [Line(line, self.args.interface) for fan_out in offer["fan_outs"] if fan_out["transport"] == "udp"
                       for line in fan_out["lines"]]
-        self.link, self.back_off, self.heard, self.told = link, 0.010, now, 0.0
+        self.link, self.heard, self.told = link, now, 0.0
         self.control(frames, now)
 
     def put_off(self, why, now):
@@ -150,14 +150,14 @@ class Subscriber:
 
     def control(self, frames, now):
         for kind, body in frames:
+            self.heard = now
             if kind == DATAGRAM:
                 self.count["repairs"] += 1
-                self.stream.last_answer = now
                 self.take(body, now, None)
             elif kind == REFUSED:
                 self.stream.refused(read_body(kind, body), now)
             elif kind == STATUS:
-                self.heard = now
+                self.back_off = 0.010
                 if self.stream.status(read_body(kind, body), now, self.stale(now)):
                     raise Down("another epoch")
             elif kind == REJECTED:
@@ -203,7 +203,10 @@ class Subscriber:
         """Until END was settled, or the publisher is dead: it does not try for ever, as the page would have it."""
         while not (self.stream and self.stream.ended):
             now = time.monotonic()
-            if now - self.heard > DEAD_S:
+            if now - self.heard > DEAD_S and self.link:
+                self.heard = now
+                self.put_off("silent on every path", now)
+            elif now - self.heard > DEAD_S:
                 self.dead = True
                 if self.stream:
                     self.stream.lose_all("publisher dead")

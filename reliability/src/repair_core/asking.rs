@@ -68,6 +68,10 @@ impl RepairCore {
         };
         self.channels[index].counters.nack_messages.increment();
         for &range in ranges {
+            // A refusal may have been one too many for a peer that does not read.
+            if self.peers.get(&peer).is_none_or(Peer::is_closing) {
+                return;
+            }
             let channel = &self.channels[index];
             let refusal = if epoch != channel.epoch {
                 Some((RefusalReason::Epoch, 0))
@@ -109,11 +113,16 @@ impl RepairCore {
         class: NackClass,
         range: SequenceRange,
     ) {
-        let joiners = self.active_joiners(id);
+        let joiners = match class {
+            NackClass::Repair => 1,
+            NackClass::Replay => self.active_joiners(id),
+        };
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        let of = &mut peer.channels[at];
+        let Some(of) = peer.channels.get_mut(at) else {
+            return;
+        };
         let channel = &mut self.channels[index];
         let queue = match class {
             NackClass::Repair => &mut of.repair,

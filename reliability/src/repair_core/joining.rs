@@ -86,13 +86,18 @@ impl RepairCore {
         };
         let indices: Vec<usize> = owner.channels.iter().map(|c| c.channel).collect();
         let name = owner.name.clone();
-        if let Role::Subscriber { replay, .. } = &mut owner.role {
-            if replay.is_some() {
-                return Err(rejected(
-                    RejectCode::Protocol,
-                    "the session has a replay connection already",
-                ));
-            }
+        let owner_id = self.sessions.get(&session).copied();
+        // The subscriber knows best: a replay connection before this one is gone, or half open.
+        let before = match &mut owner.role {
+            Role::Subscriber { replay, .. } => replay.take(),
+            _ => None,
+        };
+        if let Some(before) = before {
+            self.remove(before, false, true, None);
+        }
+        if let Some(owner) = owner_id.and_then(|id| self.peers.get_mut(&id))
+            && let Role::Subscriber { replay, .. } = &mut owner.role
+        {
             *replay = Some(peer);
         }
         if let Some(state) = self.peers.get_mut(&peer) {

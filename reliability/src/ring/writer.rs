@@ -46,12 +46,24 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// Makes an empty ring in `memory`, whatever was there before, and touches every slot, so
-    /// that no later write faults a page in.
+    /// Makes an empty ring in `memory`, whatever was there before. The memory must be nobody
+    /// else's: the ring has one writer, and readers get theirs from it.
     ///
     /// # Errors
-    /// [`RingError`] when the memory or the identity can't hold a ring.
+    /// [`RingError`] when the memory or the identity can't hold a ring, or the memory is shared.
     pub fn create(
+        mut memory: Arc<dyn RingMemory>,
+        geometry: Geometry,
+        identity: RingIdentity,
+    ) -> Result<Self, RingError> {
+        if Arc::get_mut(&mut memory).is_none() {
+            return Err(RingError::Shared);
+        }
+        Self::create_in(memory, geometry, identity)
+    }
+
+    /// As [`RingWriter::create`], for memory that the caller knows to be written by nobody else.
+    pub(super) fn create_in(
         memory: Arc<dyn RingMemory>,
         geometry: Geometry,
         identity: RingIdentity,
