@@ -1,25 +1,43 @@
 //! The admin port: `/metrics` for Prometheus (text format 0.0.4), `/status` as JSON, `/healthz`.
-//! Every series is there from the start. What can't be answered is a 404, never a panic.
+//! Whoever asks gets one answer within a fixed time and a fixed amount of memory, or is closed: no
+//! client holds up another one, nor the publisher's end.
 
-use std::fmt::Write;
-use std::net::SocketAddr;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::time::Duration;
-
-use tiny_http::{Header, Method, Request, Response, Server};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
 
 use crate::error::PublisherError;
+use crate::metrics::metrics;
 use crate::shared::Shared;
 use crate::summary::Summary;
 
-const TEXT: &[u8] = b"text/plain; version=0.0.4; charset=utf-8";
-const JSON: &[u8] = b"application/json";
-/// Between looks at whether the publisher shuts down.
-const WAIT: Duration = Duration::from_millis(100);
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+/// Between looks at whether somebody connects or the publisher shuts down.
+const WAIT: Duration = Duration::from_millis(20);
+/// All that a connection may take, from its first byte to the last of its answer.
+const DEADLINE: Duration = Duration::from_secs(2);
+const CONNECTIONS_MAX: usize = 8;
+const HEAD_LEN_MAX: usize = 8192;
+const HEADERS_MAX: usize = 64;
+
+tickcast_reliability::counters! {
+    /// What came of connections to the admin port; written by its thread alone.
+    pub struct AdminCounters {
+        /// Connections to the admin port that were taken.
+        admin_connections,
+        /// Connections to the admin port closed at once, because as many as allowed were open.
+        admin_refused,
+        /// Connections to the admin port that got no whole answer in time.
+        admin_failed,
+    }
+}
 
 /// The admin endpoint, listening.
 pub struct Admin {
-    server: Server,
+    listener: TcpListener,
     address: SocketAddr,
 }
 
@@ -29,15 +47,17 @@ impl Admin {
     /// # Errors
     /// [`PublisherError::Listen`].
     pub fn bind(address: SocketAddr) -> Result<Self, PublisherError> {
-        let failed = |reason: String| PublisherError::Listen {
+        let open = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address })
+        };
+        open().map_err(|error: io::Error| PublisherError::Listen {
             what: "admin",
             address,
-            reason,
-        };
-        let server = Server::http(address).map_err(|error| failed(error.to_string()))?;
-        let bound = server.server_addr().to_ip();
-        let address = bound.ok_or_else(|| failed("no address was given".into()))?;
-        Ok(Self { server, address })
+            reason: error.to_string(),
+        })
     }
 
     /// The address it listens at.
@@ -46,182 +66,217 @@ impl Admin {
         self.address
     }
 
-    /// Answers until the publisher shuts down.
+    /// Answers until the publisher shuts down. Does not wait for connections that are open then;
+    /// their threads end by their own deadline.
     pub fn run(&self, shared: &Arc<Shared>) {
+        let counters = &shared.admin;
+        let mut open: Vec<JoinHandle<io::Result<()>>> = Vec::with_capacity(CONNECTIONS_MAX);
+        let mut warned = false;
         while !shared.is_shutting_down() {
-            match self.server.recv_timeout(WAIT) {
-                Ok(Some(request)) => answer(request, shared),
-                Ok(None) => {}
+            for done in open.extract_if(.., |thread| thread.is_finished()) {
+                if !matches!(done.join(), Ok(Ok(()))) {
+                    counters.admin_failed.increment();
+                }
+            }
+            match self.listener.accept() {
+                Ok(_) if open.len() >= CONNECTIONS_MAX => counters.admin_refused.increment(),
+                Ok((stream, _)) => {
+                    warned = false;
+                    counters.admin_connections.increment();
+                    let shared = shared.clone();
+                    let thread = Builder::new().name("admin-peer".into());
+                    match thread.spawn(move || answer(&stream, &shared)) {
+                        Ok(thread) => open.push(thread),
+                        Err(_) => counters.admin_failed.increment(),
+                    }
+                }
                 Err(error) => {
-                    tracing::warn!(%error, "the admin port could not take a request");
-                    std::thread::sleep(WAIT);
+                    if error.kind() != ErrorKind::WouldBlock && !warned {
+                        warned = true;
+                        tracing::warn!(%error, "the admin port could not take a connection");
+                    }
+                    sleep(WAIT);
                 }
             }
         }
     }
 }
 
-fn answer(request: Request, shared: &Shared) {
-    let path = request.url().split(['?', '#']).next().unwrap_or_default();
-    let is_get = matches!(request.method(), Method::Get | Method::Head);
-    let (status, kind, body) = match path {
-        _ if !is_get => (405, TEXT, "only GET is answered here\n".to_owned()),
-        "/metrics" => (200, TEXT, metrics(shared)),
-        "/healthz" => (200, TEXT, "ok\n".to_owned()),
-        "/status" => (200, JSON, Summary::of(shared).json().to_string()),
-        _ => (404, TEXT, "try /metrics, /status or /healthz\n".to_owned()),
+/// A connection of which every read and write ends by one deadline.
+struct Bounded<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl Bounded<'_> {
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        (!left.is_zero())
+            .then_some(left)
+            .ok_or_else(|| ErrorKind::TimedOut.into())
+    }
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is asked for, or the status that says why nobody knows.
+struct Asked {
+    status: &'static str,
+    path: String,
+    is_head: bool,
+}
+
+impl Asked {
+    fn wrong(status: &'static str) -> Self {
+        Self {
+            status,
+            path: String::new(),
+            is_head: false,
+        }
+    }
+
+    /// Reads one request's head and nothing after it: a body is nobody's business here.
+    fn read(from: &mut impl Read) -> io::Result<Self> {
+        let mut bytes = [0; HEAD_LEN_MAX];
+        let mut len = 0;
+        loop {
+            if len == bytes.len() {
+                return Ok(Self::wrong("431 Request Header Fields Too Large"));
+            }
+            match from.read(&mut bytes[len..]) {
+                Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+                Ok(read) => len += read,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            }
+            let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+            let mut request = httparse::Request::new(&mut headers);
+            match request.parse(&bytes[..len]) {
+                Ok(httparse::Status::Partial) => {}
+                Ok(httparse::Status::Complete(_)) => {
+                    let method = request.method.unwrap_or_default();
+                    if !matches!(method, "GET" | "HEAD") {
+                        return Ok(Self::wrong("405 Method Not Allowed"));
+                    }
+                    let path = request.path.unwrap_or_default();
+                    let path = path.split(['?', '#']).next().unwrap_or_default();
+                    return Ok(Self {
+                        status: "200 OK",
+                        path: path.to_owned(),
+                        is_head: method == "HEAD",
+                    });
+                }
+                Err(httparse::Error::TooManyHeaders) => {
+                    return Ok(Self::wrong("431 Request Header Fields Too Large"));
+                }
+                Err(_) => return Ok(Self::wrong("400 Bad Request")),
+            }
+        }
+    }
+}
+
+fn answer(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    let until = Instant::now() + DEADLINE;
+    let mut peer = Bounded { stream, until };
+    let asked = Asked::read(&mut peer)?;
+    let (status, kind, body) = match (asked.status, &*asked.path) {
+        (ok @ "200 OK", "/metrics") => (ok, TEXT, metrics(shared)),
+        (ok @ "200 OK", "/healthz") => (ok, TEXT, "ok\n".to_owned()),
+        (ok @ "200 OK", "/status") => (ok, JSON, Summary::of(shared).json().to_string()),
+        ("200 OK", _) => {
+            let body = "try /metrics, /status or /healthz\n".to_owned();
+            ("404 Not Found", TEXT, body)
+        }
+        (wrong, _) => (
+            wrong,
+            TEXT,
+            "only a short GET is answered here\n".to_owned(),
+        ),
     };
-    let mut response = Response::from_string(body).with_status_code(status);
-    if let Ok(header) = Header::from_bytes(&b"Content-Type"[..], kind) {
-        response.add_header(header);
+    let allow = if status.starts_with("405") {
+        "Allow: GET, HEAD\r\n"
+    } else {
+        ""
+    };
+    let len = body.len();
+    let mut answer = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\n{allow}\
+         Connection: close\r\n\r\n"
+    );
+    if !asked.is_head {
+        answer.push_str(&body);
     }
-    // Whoever asked and went away does not matter.
-    let _ = request.respond(response);
-}
-
-/// One metric: its series must stand together under one head.
-struct Family {
-    name: &'static str,
-    help: &'static str,
-    series: String,
-}
-
-/// Families in the order they first appeared.
-#[derive(Default)]
-struct Families(Vec<Family>);
-
-impl Families {
-    fn add(&mut self, labels: &str, name: &'static str, help: &'static str, value: u64) {
-        let at = self.0.iter().position(|family| family.name == name);
-        let at = at.unwrap_or_else(|| {
-            let series = String::new();
-            self.0.push(Family { name, help, series });
-            self.0.len() - 1
-        });
-        let series = &mut self.0[at].series;
-        // Writing to a string can't fail.
-        let _ = writeln!(series, "tickcast_publisher_{name}{labels} {value}");
-    }
-
-    fn text(&self) -> String {
-        let mut text = String::new();
-        for Family { name, help, series } in &self.0 {
-            let kind = if help.contains("(a gauge)") {
-                "gauge"
-            } else {
-                "counter"
-            };
-            let _ = write!(
-                text,
-                "# HELP tickcast_publisher_{name} {help}\n# TYPE tickcast_publisher_{name} {kind}\n{series}"
-            );
-        }
-        text
-    }
-}
-
-/// All series of a publisher, in Prometheus' text format.
-#[must_use]
-pub fn metrics(shared: &Shared) -> String {
-    let mut all = Families::default();
-    let sealed = "The last sequence sealed (a gauge).";
-    let oldest = "The oldest sequence that the ring holds (a gauge).";
-    let epoch = "The epoch of all channels (a gauge).";
-    all.add("", "epoch", epoch, shared.epoch.0);
-    let ended = "Whether the session has ended (a gauge).";
-    all.add("", "ended", ended, shared.is_ended().into());
-    shared
-        .service
-        .each(|name, help, value| all.add("", name, help, value));
-    for channel in &shared.channels {
-        let label = format!("{{channel=\"{}\"}}", channel.plan.name);
-        all.add(&label, "sealed_sequence", sealed, channel.ring.sealed().0);
-        all.add(&label, "oldest_sequence", oldest, channel.ring.oldest().0);
-        channel
-            .sender
-            .each(|name, help, value| all.add(&label, name, help, value));
-        channel
-            .repair
-            .each(|name, help, value| all.add(&label, name, help, value));
-        for (role, fan_outs) in [("data", &channel.lines), ("repair", &channel.repair_lines)] {
-            for (fan_out, lines) in fan_outs.iter().enumerate() {
-                for (line, counters) in lines.iter().enumerate() {
-                    let label = format!(
-                        "{{channel=\"{}\",fan_out=\"{fan_out}\",line=\"{}\",role=\"{role}\"}}",
-                        channel.plan.name,
-                        tickcast_reliability::delivery::LineId(line as u8),
-                    );
-                    counters.each(|name, help, value| all.add(&label, name, help, value));
-                }
-            }
-        }
-    }
-    for source in &shared.sources {
-        let label = format!("{{source=\"{}\"}}", source.source);
-        source
-            .counters
-            .each(|name, help, value| all.add(&label, name, help, value));
-        let help = "Venue messages seen, by their type byte.";
-        for (kind, count) in source.types() {
-            let kind = escaped(&kind);
-            let label = format!("{{source=\"{}\",type=\"{kind}\"}}", source.source);
-            all.add(&label, "source_messages_by_type", help, count);
-        }
-    }
-    for status in shared.subscribers().iter().filter(|s| s.joined) {
-        let channel = shared.channels.iter().find(|c| c.plan.id == status.channel);
-        let label = format!(
-            "{{subscriber=\"{}\",peer=\"{}\",channel=\"{}\"}}",
-            escaped(&status.name),
-            status.peer,
-            channel.map_or("", |c| &c.plan.name)
-        );
-        let progress = "The last sequence that a subscriber delivered or declared lost (a gauge).";
-        all.add(&label, "subscriber_sequence", progress, status.sequence);
-        let lag = "Sequences that a subscriber is behind what was sealed (a gauge).";
-        all.add(&label, "subscriber_lag", lag, status.lag);
-        let lost = "Records that a subscriber declared lost.";
-        all.add(&label, "subscriber_lost_records", lost, status.lost_records);
-    }
-    all.text()
-}
-
-/// A label's value: what a peer says of itself must not end it early.
-fn escaped(value: &str) -> String {
-    let mut text = String::with_capacity(value.len());
-    for c in value.chars() {
-        match c {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            c => text.push(c),
-        }
-    }
-    text
+    peer.write_all(answer.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn series_of_one_name_stand_together_under_one_head() {
-        let mut all = Families::default();
-        for label in ["{channel=\"a\"}", "{channel=\"b\"}"] {
-            all.add(label, "sealed", "Sealed.", 1);
-            all.add(label, "joined", "Joined (a gauge).", 2);
+    /// Gives one byte at a time, as a network may.
+    struct Bytes<'a>(&'a [u8]);
+
+    impl Read for Bytes<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let n = self.0.len().min(1).min(to.len());
+            to[..n].copy_from_slice(&self.0[..n]);
+            self.0 = &self.0[n..];
+            Ok(n)
         }
-        assert_eq!(
-            all.text(),
-            "# HELP tickcast_publisher_sealed Sealed.\n# TYPE tickcast_publisher_sealed counter\n\
-             tickcast_publisher_sealed{channel=\"a\"} 1\ntickcast_publisher_sealed{channel=\"b\"} 1\n\
-             # HELP tickcast_publisher_joined Joined (a gauge).\n# TYPE tickcast_publisher_joined gauge\n\
-             tickcast_publisher_joined{channel=\"a\"} 2\ntickcast_publisher_joined{channel=\"b\"} 2\n"
-        );
     }
 
     #[test]
-    fn a_name_can_not_break_out_of_its_label() {
-        assert_eq!(escaped("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
+    fn a_head_in_pieces_is_understood_and_what_follows_it_is_not_read() {
+        let text = b"HEAD /metrics?x HTTP/1.1\r\nHost: a\r\n\r\nbody";
+        let mut bytes = Bytes(text);
+        let asked = Asked::read(&mut bytes).unwrap();
+        assert_eq!((asked.status, &*asked.path), ("200 OK", "/metrics"));
+        assert!(asked.is_head);
+        assert_eq!(bytes.0, b"body");
+        let cut = Asked::read(&mut Bytes(&text[..30])).map(|asked| asked.status);
+        assert_eq!(cut.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(65));
+        let many = Asked::read(&mut Bytes(many.as_bytes())).unwrap();
+        assert!(many.status.starts_with("431"));
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_or_trickles_is_given_up_at_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let soon = || Bounded {
+            stream: &stream,
+            until: Instant::now() + Duration::from_millis(20),
+        };
+        // More than all buffers on the way hold.
+        let error = soon().write_all(&vec![0; 64 << 20]).unwrap_err();
+        let given_up = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
+        assert!(given_up.contains(&error.kind()), "{error}");
+        let error = soon().read(&mut [0]).unwrap_err();
+        assert!(given_up.contains(&error.kind()), "{error}");
+        // Not even what is there is taken when the time is over.
+        peer.write_all(b"G").unwrap();
+        let until = Instant::now();
+        let stream = &stream;
+        let error = Bounded { stream, until }.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
     }
 }

@@ -18,6 +18,7 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::channels::{CHANNELS_MAX, SymbolRule, SymbolRules};
 use crate::config::{ChannelConfig, Config, InputConfig, InputFormat, Pace, ThreadMode};
 use crate::error::ConfigError;
+use crate::host;
 
 /// A config that was found to make sense.
 #[derive(Clone, Debug)]
@@ -100,6 +101,7 @@ impl Plan {
             let remedy = "control and admin need a port each";
             return Err(ConfigError::value("admin", config.control, remedy));
         }
+        host::check(&config, &channels)?;
         Ok(Self {
             config,
             channels,

@@ -14,6 +14,7 @@ use tickcast_reliability::ring::RingReader;
 use tickcast_reliability::units::{ChannelId, Epoch, SourceId};
 use tickcast_transport::SendStats;
 
+use crate::admin::AdminCounters;
 use crate::plan::ChannelPlan;
 
 tickcast_reliability::counters! {
@@ -287,6 +288,8 @@ pub struct Shared {
     pub sources: Vec<Arc<SourceShared>>,
     /// The repair service's counters.
     pub service: Arc<RepairServiceCounters>,
+    /// The admin port's counters.
+    pub admin: AdminCounters,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -312,6 +315,7 @@ impl Shared {
             channels,
             sources,
             service: Arc::default(),
+            admin: AdminCounters::default(),
             joined: AtomicU32::new(0),
             stop,
             ended: AtomicBool::new(false),

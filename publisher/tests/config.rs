@@ -7,6 +7,8 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tickcast_publisher::config::Config;
 use tickcast_publisher::plan::Plan;
+use tickcast_reliability::ring_layout::Geometry;
+use tickcast_transport::available::available_bytes;
 
 fn configs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
@@ -243,6 +245,31 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
             json!({ "idle": "nap" }),
             &["threads.idle", "nap"],
         ),
+        (
+            "/threads",
+            json!({ "repair_core": 1_048_576 }),
+            &["threads.repair_core", "core 1048576", "may use ["],
+        ),
+        (
+            "/state_dir",
+            json!("/dev/null/state"),
+            &[
+                "state_dir",
+                "/dev/null/state",
+                "Not a directory",
+                "can be created",
+            ],
+        ),
+        (
+            "/channels/0/slots",
+            json!(1u64 << 31),
+            &[
+                "channels",
+                "rings of",
+                "bytes of memory are available",
+                "fewer slots",
+            ],
+        ),
         ("/linger_ms", json!(99_999_999), &["linger_ms", "3600000"]),
         ("/admin", json!("127.0.0.1:7400"), &["admin", "a port each"]),
     ];
@@ -259,6 +286,36 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
             );
         }
     }
+}
+
+#[test]
+fn rings_that_fit_alone_but_not_together_are_refused_with_both_numbers() {
+    let Some(available) = available_bytes() else {
+        println!("SKIPPED: this system tells nothing of its memory");
+        return;
+    };
+    // One ring is from an eighth to a quarter of the memory; twelve are more than all of it.
+    let mut config = good();
+    config["channels"][0]["slot_len"] = json!(1024);
+    config["channels"][0]["slots"] = json!(1u64 << (available / 4096).ilog2());
+    assert!(plan(&config).is_ok());
+    for id in 2..=12 {
+        let mut channel = config["channels"][0].clone();
+        channel["id"] = json!(id);
+        channel["name"] = json!(format!("c{id}"));
+        channel["fan_out"][0]["lines"][0]["group"] = json!(format!("239.255.7.{id}:7500"));
+        config["channels"].as_array_mut().unwrap().push(channel);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("large.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let output = publisher(&["--config", path.to_str().unwrap(), "--check"]);
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&output.stderr);
+    let slots = config["channels"][0]["slots"].as_u64().unwrap();
+    let needed = 12 * Geometry::new(1024, slots).unwrap().bytes();
+    assert!(said.contains(&format!("rings of {needed} bytes")), "{said}");
+    assert!(said.contains(" bytes of memory are available"), "{said}");
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl Receiver {
                 // Answers come by ascending sequence: while they are below this gap, its turn will
                 // come; once they are above it, its answer was lost.
                 let patience = nack.retry(1);
-                if let Some((at, sequence)) = answered
+                if let Some((at, sequence)) = answered[gap.class as usize - 1]
                     && at > gap.asked_at
                     && sequence < gap.range.first
                     && now.since(at) < patience
@@ -154,7 +154,13 @@ impl Receiver {
     /// The publisher refuses a range.
     pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut impl FnMut(Item<'_>)) {
         self.counters.refusals_received.increment();
-        self.answered = Some((now, refused.range.last));
+        let asked = self
+            .gaps
+            .iter()
+            .find(|gap| gap.range.intersection(refused.range).is_some());
+        if let Some(class) = asked.map(|gap| gap.class) {
+            self.answered[class as usize - 1] = Some((now, refused.range.last));
+        }
         if refused.epoch != self.epoch {
             self.ask_status_soon(now);
             return;
@@ -162,8 +168,8 @@ impl Receiver {
         match refused.reason {
             RefusalReason::Window => {
                 self.order.note_fact(refused.oldest, refused.oldest_record);
-                if self.beginning {
-                    self.begin_later(refused.oldest, refused.oldest_record);
+                if self.beginning == Some(self.order.next()) {
+                    self.begin_later(refused.oldest, refused.oldest_record, on);
                 }
                 // What the ring no longer holds now, it will not hold later either.
                 let gone = SequenceRange::new(Sequence::FIRST, refused.oldest.previous());

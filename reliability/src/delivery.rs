@@ -130,7 +130,8 @@ pub enum LinkDownReason {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The publisher welcomed us: delivery begins after `after` (in order).
+    /// The publisher welcomed us: delivery begins after `after` (in order). Told again if, for one who
+    /// begins with the oldest, the ring moved on before the first datagram came.
     Joined {
         /// The sequence before the first one to be delivered.
         after: Sequence,

@@ -140,7 +140,7 @@ impl Receiver {
             },
         ));
         self.live_after = Some(offer.newest);
-        self.beginning = start == Start::Oldest;
+        self.beginning = (start == Start::Oldest).then_some(next);
         self.note_heard(offer.newest, now, Origin::History);
         self.order.note_fact(offer.newest.next(), offer.next_record);
         if next < offer.oldest {

@@ -168,7 +168,15 @@ impl Order {
     ) {
         let sequences = SequenceRange::one(sequence);
         let (records, cause) = (Some(records), LossCause::Fenced);
-        self.stream.tell_loss(Loss { sequences, records, cause }, counters, on);
+        self.stream.tell_loss(
+            Loss {
+                sequences,
+                records,
+                cause,
+            },
+            counters,
+            on,
+        );
     }
 
     /// Declares what of `range` has not been passed lost.

@@ -41,8 +41,8 @@ pub struct Receiver {
     pub(crate) lines: Lines,
     pub(crate) liveness: Liveness,
     pub(crate) nack: NackTimer,
-    /// When the repair path last gave an answer, and for which sequence.
-    pub(crate) answered: Option<(Nanos, Sequence)>,
+    /// When the repair path last gave an answer, and for which sequence: to repair, to replay.
+    pub(crate) answered: [Option<(Nanos, Sequence)>; 2],
     /// Delivering beyond this sequence means being live; `None` when that was told.
     pub(crate) live_after: Option<Sequence>,
     /// Sequences whose content is in doubt; asked for once.
@@ -60,8 +60,8 @@ pub struct Receiver {
     pub(crate) end_at: Option<Sequence>,
     /// Whether a datagram said so, which alone ends nothing.
     pub(crate) end_heard: bool,
-    /// Whether we begin with the oldest and nothing was delivered yet.
-    pub(crate) beginning: bool,
+    /// Where we begin with the oldest, as long as nothing was delivered.
+    pub(crate) beginning: Option<Sequence>,
     /// Whether progress was told after END.
     pub(crate) end_told: bool,
     /// Set when the groups should be joined anew.
@@ -117,7 +117,7 @@ impl Receiver {
             lines: Lines::new(lines, now),
             liveness: Liveness::new(limits, now),
             nack: NackTimer::new(Nanos::from_us(config.nack_retry_us.into()), seed),
-            answered: None,
+            answered: [None; 2],
             live_after: None,
             in_doubt: Vec::with_capacity(IN_DOUBT_MAX),
             link_up: false,
@@ -127,7 +127,7 @@ impl Receiver {
             progress_told_at: Nanos::ZERO,
             end_at: None,
             end_heard: false,
-            beginning: false,
+            beginning: None,
             end_told: false,
             rejoin: false,
             rejoin_at: now,
@@ -343,7 +343,6 @@ impl Receiver {
         let sequence = header.sequence;
         let repaired_copy = header.relay & relay_flags::RETRANSMITTED != 0;
         if via == Via::Repair {
-            self.answered = Some((now, sequence));
             self.counters.repairs_received.increment();
         } else if repaired_copy {
             self.counters.multicast_repairs_received.increment();
@@ -378,6 +377,9 @@ impl Receiver {
             self.note_heard(sequence.previous(), now, Origin::Live);
             self.heard = sequence;
         } else if let Some((gap, settled)) = self.gaps.fill(sequence) {
+            if via == Via::Repair {
+                self.answered[gap.class as usize - 1] = Some((now, sequence));
+            }
             if gap.origin == Origin::Live {
                 self.counters.gaps_recovered.increment();
                 // At least one nanosecond: zero says that it was never missing.
@@ -397,7 +399,7 @@ impl Receiver {
         } else {
             return self.take_again(&held, datagram, on);
         }
-        self.beginning &= via != Via::Repair;
+
         if header.kind == Kind::End {
             if via == Via::Repair {
                 self.end_at = Some(sequence);
@@ -415,16 +417,18 @@ impl Receiver {
         } else {
             self.order.offer(datagram, held, &self.counters, on);
         }
+        let delivered = self.config.delivery == Delivery::Arrival;
+        if self
+            .beginning
+            .is_some_and(|at| delivered || at != self.order.next())
+        {
+            self.beginning = None;
+        }
     }
 
     /// A datagram that is not missing: a duplicate, one that comes too late, or an impostor's.
     #[cold]
-    fn take_again(
-        &mut self,
-        held: &Held,
-        datagram: &Datagram<'_>,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    fn take_again(&mut self, held: &Held, datagram: &Datagram<'_>, on: &mut impl FnMut(Item<'_>)) {
         let sequence = held.sequence;
         match self.order.window().seen(sequence) {
             Some((seen, delivered)) if seen.crc != held.crc => {
@@ -441,7 +445,8 @@ impl Receiver {
                 let wrong_one_delivered = decided && delivered;
                 if wrong_one_delivered {
                     let records = held.count.into();
-                    self.order.tell_fenced(sequence, records, &self.counters, on);
+                    self.order
+                        .tell_fenced(sequence, records, &self.counters, on);
                 }
                 self.events.push_back(Event::FencingViolation {
                     sequence,
@@ -504,7 +509,12 @@ impl Receiver {
     }
 
     /// The ring moved on before our first question was answered: so does the beginning.
-    pub(crate) fn begin_later(&mut self, oldest: Sequence, record: RecordNumber) {
+    pub(crate) fn begin_later(
+        &mut self,
+        oldest: Sequence,
+        record: RecordNumber,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
         let Some(gone) = SequenceRange::new(self.order.next(), oldest.previous()) else {
             return;
         };
@@ -514,6 +524,13 @@ impl Receiver {
             Origin::History => counters.history_lost.add(part.len()),
         });
         self.order.begin_at(oldest, record);
+        self.heard = self.heard.max(oldest.previous());
+        self.beginning = Some(oldest);
+        let after = oldest.previous();
+        on(Item::Event(
+            &self.order.position(),
+            &Event::Joined { after },
+        ));
     }
 
     /// Declares what is missing of `range` lost.

@@ -184,8 +184,11 @@ impl SubscriberCore {
     pub fn handle_connected(&mut self, now: Nanos, path: Path) {
         let (link, _) = self.link_mut(path);
         if !link.connected(now) {
-            // Of an attempt that was given up meanwhile.
-            return self.actions.push_back(Action::Disconnect(path));
+            if !link.is_connected() {
+                // Of an attempt that was given up meanwhile.
+                self.actions.push_back(Action::Disconnect(path));
+            }
+            return;
         }
         let purpose = match path {
             Path::Repair => Purpose::Repair,

@@ -441,6 +441,49 @@ fn immediate() -> ReceiverConfig {
 }
 
 #[test]
+fn an_end_that_nobody_confirms_ends_no_session() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    world.hear(A, &publisher.publish(1));
+    let mut forger = Publisher::new(5, 1);
+    forger.publish(1);
+    world.hear(A, &forger.end());
+    world.pass(Nanos::from_ms(20), &publisher);
+    assert!(!world.core.ended() && !world.saw(&Event::EndOfSession));
+    // The real one comes under the same number: the alarm, and an exact loss.
+    world.hear(A, &publisher.publish(2));
+    world.settle(&publisher);
+    assert_eq!(world.losses()[0].cause, LossCause::Fenced);
+    assert_eq!(world.losses()[0].records, Some(2));
+    world.hear(A, &publisher.publish(1));
+    assert_eq!(world.records, [1, 4]);
+    world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn one_who_begins_with_the_oldest_loses_nothing_when_the_ring_moves_on_meanwhile() {
+    let mut publisher = Publisher::new(5, 1);
+    for _ in 0..100 {
+        publisher.publish(1);
+    }
+    publisher.oldest = 50;
+    let mut world = World::new(immediate(), Start::Oldest, 1);
+    world.answer = false;
+    world.settle(&publisher);
+    publisher.oldest = 70;
+    world.answer = true;
+    world.pass(Nanos::from_secs(1), &publisher);
+    assert_eq!(world.records, numbers(70..=100));
+    assert!(world.losses().is_empty());
+    assert!(
+        world.saw(&Event::Joined {
+            after: Sequence(69)
+        }),
+        "it begins later, and says so"
+    );
+}
+
+#[test]
 fn a_heartbeat_alone_ends_no_session_and_holds_nobody_off_for_long() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = World::joined(immediate(), &publisher);
@@ -1206,4 +1249,385 @@ fn a_subscriber_that_leaves_counts_nothing_as_open() {
     world.input(|core, _, mut on| core.leave(LossCause::RepairOff, &mut on));
     assert_eq!(world.counters().gaps_open.get(), 0);
     world.assert_balanced(&publisher, "");
+}
+
+#[test]
+fn a_status_that_overtakes_our_own_socket_declares_nothing_lost() {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(50)),
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    let sent: Vec<_> = (0..300).map(|_| publisher.publish(1)).collect();
+    for s in &sent[..64] {
+        world.hear(A, s);
+    }
+    // the rest waits in our own socket; STATUS overtakes it
+    let status = publisher.status();
+    world.tell(Path::Repair, &Message::Status(status));
+    for s in &sent[64..] {
+        world.hear(A, s);
+    }
+    assert!(world.losses().is_empty());
+}
+
+#[test]
+fn a_status_that_overtakes_our_own_socket_asks_for_nothing() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let sent: Vec<_> = (0..90).map(|_| publisher.publish(1)).collect();
+    world.hear(A, &sent[0]);
+    world.answer = false;
+    world.tell(Path::Repair, &Message::Status(publisher.status()));
+    world.settle(&publisher);
+    for s in &sent[1..] {
+        world.hear(A, s);
+    }
+    assert!(world.nacks.is_empty());
+}
+
+#[test]
+fn a_replay_connection_that_takes_long_to_open_is_used_all_the_same() {
+    let mut publisher = Publisher::new(5, 1);
+    for _ in 0..50 {
+        publisher.publish(1);
+    }
+    let mut world = World::new(immediate(), Start::Oldest, 1);
+    // drive by hand: repair connects at once, replay's first attempt times out after 2 s
+    let mut attempts = 0;
+    let mut connected_at = None;
+    let until = world.now.after(Nanos::from_secs(30));
+    while world.now < until {
+        world.now = world.now.after(Nanos::from_ms(1));
+        if world.now.0 % 10_000_000 == 0 {
+            let hb = publisher.heartbeat();
+            world.hear(A, &hb);
+        }
+        // the driver's order: messages, timeout, actions, transmit, actions
+        if let Some(at) = connected_at
+            && world.now >= at
+        {
+            connected_at = None;
+            let mut w = publisher.welcome(1);
+            w.channels.clear();
+            world.tell(Path::Replay, &Message::Welcome(w));
+        }
+        world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+        for _ in 0..2 {
+            while let Some(action) = world.core.poll_action() {
+                match action {
+                    Action::Connect(Path::Repair) => {
+                        world.core.handle_connected(world.now, Path::Repair)
+                    }
+                    Action::Connect(Path::Replay) => {
+                        attempts += 1;
+                        if attempts >= 2 {
+                            world.core.handle_connected(world.now, Path::Replay);
+                            connected_at = Some(world.now.after(Nanos::from_ms(1)));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+            let mut out = Vec::new();
+            loop {
+                let mut path = None;
+                world.input(|c, now, mut on| path = c.poll_transmit(now, &mut out, &mut on));
+                let Some(path) = path else { break };
+                let frames = std::mem::take(&mut out);
+                let mut rest = &frames[..];
+                while let Some((_, m, n)) = Message::read(rest, 1 << 20).unwrap() {
+                    if path == Path::Replay && matches!(m, Message::Join(_)) {
+                        rest = &rest[n..];
+                        continue;
+                    }
+                    world.answer(&publisher, path, &rest[..n]);
+                    rest = &rest[n..];
+                }
+            }
+        }
+    }
+    assert_eq!(world.records.len(), 50);
+}
+
+#[test]
+fn in_arrival_order_the_end_waits_for_what_is_still_missing() {
+    let config = ReceiverConfig {
+        delivery: Delivery::Arrival,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::new(config, Start::Live, 1);
+    world.settle(&publisher);
+    let a = publisher.publish(1);
+    let _b = publisher.publish(1);
+    let e = publisher.end();
+    world.hear(A, &a);
+    world.hear(A, &e);
+    assert!(!world.core.ended());
+}
+
+#[test]
+fn in_arrival_order_a_full_window_holds_nothing_up() {
+    let config = ReceiverConfig {
+        delivery: Delivery::Arrival,
+        window_slots: 16,
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::new(config, Start::Live, 1);
+    world.settle(&publisher);
+    world.cut(LinkDownReason::Closed);
+    let sent: Vec<_> = (0..60).map(|_| publisher.publish(1)).collect();
+    for (i, s) in sent.iter().enumerate() {
+        if i != 1 {
+            world.hear(A, s);
+        }
+    }
+    assert_eq!(world.records.len(), 59);
+}
+
+#[test]
+fn one_stall_does_not_poison_the_round_trip() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let s: Vec<_> = (0..6).map(|_| publisher.publish(1)).collect();
+    world.answer = false;
+    world.hear(A, &s[0]);
+    world.hear(A, &s[2]);
+    world.settle(&publisher); // NACK 2
+    // the process is stopped for three seconds, the answer waits in its socket
+    world.now = world.now.after(Nanos::from_secs(3));
+    let mut copy = publisher.sent[&2].clone();
+    copy[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
+    world.tell(Path::Repair, &Message::Datagram(&copy));
+    world.hear(A, &s[4]); // 4 missing
+    world.settle(&publisher);
+    let refused = Refused {
+        epoch: publisher.epoch,
+        range: SequenceRange::one(Sequence(4)),
+        reason: RefusalReason::Ahead,
+        retry_after_us: 100,
+        oldest: Sequence(1),
+        oldest_record: RecordNumber(1),
+    };
+    world.tell(Path::Repair, &Message::Refused(refused));
+    let at = world.now;
+    let n = |w: &World| w.nacks.iter().filter(|r| r.contains(Sequence(4))).count();
+    let before = n(&world);
+    while n(&world) == before && world.now.since(at) < Nanos::from_secs(30) {
+        world.now = world.now.after(Nanos::from_ms(1));
+        world.tell(Path::Repair, &Message::Status(publisher.status()));
+        world.settle(&publisher);
+    }
+    assert!(world.now.since(at) < Nanos::from_ms(500));
+}
+
+#[test]
+fn an_answer_that_was_lost_is_asked_for_again_while_others_flow() {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(20)),
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    world.answer = false;
+    let first = publisher.publish(1);
+    world.hear(A, &first);
+    let _lost = publisher.publish(1); // 2: its answer, by multicast, is lost
+    let n = publisher.publish(1);
+    world.hear(A, &n);
+    world.settle(&publisher);
+    let lost_asks = |w: &World| w.nacks.iter().filter(|r| r.contains(Sequence(2))).count();
+    assert_eq!(lost_asks(&world), 1);
+    for _ in 0..300 {
+        // every 100 us another loss, repaired by unicast 50 us later
+        let missing = publisher.publish(1);
+        let next = publisher.publish(1);
+        world.hear(A, &next);
+        world.settle(&publisher);
+        world.now = world.now.after(Nanos::from_us(50));
+        let mut copy = missing.clone();
+        copy[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
+        world.tell(Path::Repair, &Message::Datagram(&copy));
+        world.now = world.now.after(Nanos::from_us(50));
+        world.settle(&publisher);
+    }
+    assert!(lost_asks(&world) > 1);
+}
+
+#[test]
+fn a_start_in_a_newer_epoch_does_not_follow_an_older_one() {
+    let publisher = Publisher::new(5, 1);
+    let mut world = World::new(immediate(), Start::At(Epoch(9), Sequence(100)), 1);
+    world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+    while world.core.poll_action().is_some() {}
+    world.core.handle_connected(world.now, Path::Repair);
+    world.tell(Path::Repair, &Message::Welcome(publisher.welcome(1)));
+    assert!(
+        world
+            .events
+            .iter()
+            .all(|e| !matches!(e, Event::EpochChanged { .. }))
+    );
+}
+
+#[test]
+fn a_zombie_is_not_hammered_with_connections() {
+    let mut world = World::joined(immediate(), &Publisher::new(9, 1));
+    let zombie = Publisher::new(5, 1);
+    world.cut(LinkDownReason::Closed);
+    let before = world.disconnects;
+    world.pass(Nanos::from_secs(2), &zombie);
+    assert!(world.disconnects - before < 20);
+}
+
+#[test]
+fn an_unknown_record_number_is_no_fact() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let a = publisher.publish(3);
+    world.hear(A, &a);
+    publisher.publish(3);
+    publisher.publish(3);
+    publisher.oldest = 4;
+    let mut s = publisher.status();
+    s.next_record = RecordNumber(0);
+    world.answer = false;
+    world.tell(Path::Repair, &Message::Status(s));
+    let refused = Refused {
+        epoch: publisher.epoch,
+        range: SequenceRange::new(Sequence(2), Sequence(3)).unwrap(),
+        reason: RefusalReason::Window,
+        retry_after_us: 0,
+        oldest: Sequence(4),
+        oldest_record: RecordNumber(0),
+    };
+    world.tell(Path::Repair, &Message::Refused(refused));
+    assert!(world.losses().iter().all(|l| l.records != Some(0)));
+}
+
+#[test]
+fn a_gap_that_is_found_later_has_its_whole_deadline() {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(10)),
+        ..immediate()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    let a = publisher.publish(1);
+    world.hear(A, &a);
+    world.cut(LinkDownReason::Closed);
+    world.connectable = false;
+    publisher.publish(1);
+    let hb = publisher.heartbeat();
+    world.hear(A, &hb);
+    world.now = world.now.after(Nanos::from_us(9_990));
+    let late = publisher.publish(1); // 3, in the network
+    let hb = publisher.heartbeat(); // heard by the reordered heartbeat first
+    world.hear(A, &hb);
+    world.now = world.now.after(Nanos::from_us(20));
+    world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+    world.hear(A, &late);
+    assert!(world.records.contains(&3));
+}
+
+#[test]
+fn a_forged_interval_does_not_blind_us() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let a = publisher.publish(1);
+    world.hear(A, &a);
+    let body = Heartbeat {
+        next_interval_us: u32::MAX,
+        hold_off_us: 0,
+        subscribers: 1,
+        state: PublisherState::Live,
+        config_hash: ConfigHash(0),
+    };
+    let forged = Publisher::seal(
+        &publisher.header(Kind::Heartbeat, 0, Heartbeat::LEN),
+        &body.to_bytes(),
+    );
+    world.hear(A, &forged);
+    world.pass(Nanos::from_secs(40), &publisher);
+    assert!(world.saw(&Event::Stale), "stale only after 3 x 71 minutes");
+}
+
+#[test]
+fn idle_lines_with_slow_heartbeats_do_not_flap() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::new(immediate(), Start::Live, 2);
+    world.settle(&publisher);
+    let a = publisher.publish(1);
+    world.hear(A, &a);
+    world.hear(B, &a);
+    for _ in 0..5 {
+        world.now = world.now.after(Nanos::from_ms(50)); // idle_us = 50000 at the publisher
+        world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+        let body = Heartbeat {
+            next_interval_us: 50_000,
+            hold_off_us: 0,
+            subscribers: 1,
+            state: PublisherState::Live,
+            config_hash: ConfigHash(0),
+        };
+        let hb = Publisher::seal(
+            &publisher.header(Kind::Heartbeat, 0, Heartbeat::LEN),
+            &body.to_bytes(),
+        );
+        world.hear(A, &hb);
+        world.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+        world.now = world.now.after(Nanos::from_us(50));
+        world.hear(B, &hb);
+    }
+    assert_eq!(world.counters().line_down.get(), 0);
+}
+
+#[test]
+fn a_pause_of_the_subscriber_loses_nothing_while_the_link_is_up() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let s: Vec<_> = (0..3).map(|_| publisher.publish(1)).collect();
+    world.answer = false;
+    world.hear(A, &s[0]);
+    world.hear(A, &s[2]);
+    world.settle(&publisher); // asked for 2
+    world.now = world.now.after(Nanos::from_secs(6));
+    // a refusal (budget) on the live connection is a word of the publisher too
+    let refused = Refused {
+        epoch: publisher.epoch,
+        range: SequenceRange::one(Sequence(2)),
+        reason: RefusalReason::Budget,
+        retry_after_us: 100,
+        oldest: Sequence(1),
+        oldest_record: RecordNumber(1),
+    };
+    world.tell(Path::Repair, &Message::Refused(refused));
+    assert!(world.losses().is_empty());
+}
+
+#[test]
+fn a_long_backlog_is_asked_for_as_replay() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        burst_max: 50,
+        ..ReceiverConfig::default()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    world.cut(LinkDownReason::Closed);
+    world.connectable = false;
+    world.answer = false;
+    publisher.publish(1);
+    for _ in 0..500 {
+        let s = publisher.publish(1);
+        world.hear(A, &s);
+    }
+    world.connectable = true;
+    world.answer = true;
+    let before = world.counters().nacks_sent.get();
+    world.pass(Nanos::from_secs(3), &publisher);
+    assert!(world.counters().nacks_sent.get() - before < 100);
 }

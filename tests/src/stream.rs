@@ -18,6 +18,8 @@ pub struct Stream {
     /// The next sequence, and how many of its records came already.
     next: Sequence,
     part: u64,
+    /// What `next` was when it joined.
+    joined: Sequence,
     /// In arrival order: delivered beyond `next`.
     early: BTreeSet<u64>,
     ended: bool,
@@ -52,6 +54,7 @@ impl Stream {
             epoch: Epoch::NONE,
             next: Sequence::NONE,
             part: 0,
+            joined: Sequence::NONE,
             early: BTreeSet::new(),
             ended: false,
             of_unknown_size: None,
@@ -152,10 +155,14 @@ impl Stream {
     fn event(&mut self, truth: &Truth, position: &Position, event: &Event) -> Checked {
         match event {
             Event::Joined { after } => {
-                if self.epoch != Epoch::NONE {
+                let moves = self.epoch == position.epoch
+                    && (self.next, self.part) == (self.joined, 0)
+                    && after.next() > self.next;
+                if self.epoch != Epoch::NONE && !moves {
                     return Err("joined a second time".into());
                 }
                 (self.epoch, self.next) = (position.epoch, after.next());
+                self.joined = self.next;
                 Ok(())
             }
             Event::EpochChanged { from, to } => self.changed(truth, *from, *to),

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::delivery::{Delivery, Item, Start};
+use tickcast_reliability::delivery::{self, Delivery, Item, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::subscriber_core::{Path, SubscriberCore};
 use tickcast_reliability::units::{Epoch, Nanos, Now, Sequence};
@@ -606,7 +606,7 @@ fn tell(
     truth: &Truth,
     item: &Item<'_>,
 ) -> Result<(), String> {
-    let is_loss = matches!(item, Item::Event(_, event) if matches!(event, tickcast_reliability::delivery::Event::Lost(_)));
+    let is_loss = matches!(item, Item::Event(_, delivery::Event::Lost(_)));
     let wanted = match tamper {
         None => return stream.take(truth, item),
         Some(Tamper::HideLoss(_)) => is_loss,

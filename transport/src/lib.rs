@@ -12,9 +12,10 @@
 //! | [`memory`] | the transport for tests: completes late, runs out of buffers, stalls on demand |
 //! | [`control`] | join, repair and replay over TCP, never blocking |
 //! | [`faults`] | seeded loss, disorder and damage around any [`Receive`] |
-//! | [`mapping`] | the shared memory that rings live in |
+//! | [`mapping`], [`available`] | the shared memory that rings live in, and how much there is |
 //! | [`clock`], [`idle`], [`pin`] | time, waiting, and where a thread runs |
 
+pub mod available;
 pub mod clock;
 pub mod control;
 pub mod error;

@@ -14,6 +14,8 @@ use memmap2::{MmapOptions, MmapRaw};
 use thiserror::Error;
 use tickcast_reliability::ring::RingMemory;
 
+use crate::available::available_bytes;
+
 /// Why memory can't be mapped. The configuration or the host is at fault.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -42,7 +44,19 @@ pub enum MappingError {
         /// Which.
         path: PathBuf,
     },
-    /// There is not enough memory left.
+    /// This host, or a control group of this process, has less memory left.
+    #[error(
+        "{path} needs {needed} bytes of memory, and {available} bytes are available to this process; give the ring fewer slots, free memory, or widen the memory limit"
+    )]
+    NotEnough {
+        /// Which.
+        path: PathBuf,
+        /// Bytes that it takes beyond what it has.
+        needed: u64,
+        /// Bytes that there are.
+        available: u64,
+    },
+    /// The operating system refused the memory.
     #[error(
         "{path} can't have {len} bytes: {source}; free memory, enlarge the file system, or make the ring smaller"
     )]
@@ -140,6 +154,7 @@ impl SharedMapping {
     }
 
     fn map(file: File, path: &Path, len: usize) -> Result<Self, MappingError> {
+        check_memory(&file, path, len)?;
         // Reserved at once: a store into a page that can't be had would kill the process.
         // SAFETY: only numbers are passed. Exercised by
         // `tests::more_memory_than_there_is_is_refused_and_not_fatal`.
@@ -182,6 +197,24 @@ const fn check_len(len: usize) -> Result<(), MappingError> {
         return Err(MappingError::Length { len, max: LEN_MAX });
     }
     Ok(())
+}
+
+/// Refuses what the host does not have: the operating system would give it all the same, and then
+/// kill whom it likes. Huge pages are a pool of their own, which refuses by itself.
+fn check_memory(file: &File, path: &Path, len: usize) -> Result<(), MappingError> {
+    if memory_backed(file, path)? != 1 {
+        return Ok(());
+    }
+    let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+    let needed = (len as u64).saturating_sub(metadata.blocks().saturating_mul(512));
+    match available_bytes() {
+        Some(available) if needed > available => Err(MappingError::NotEnough {
+            path: path.to_owned(),
+            needed,
+            available,
+        }),
+        _ => Ok(()),
+    }
 }
 
 fn io_error(what: &'static str, path: &Path, source: io::Error) -> MappingError {
@@ -320,10 +353,26 @@ mod tests {
 
     #[test]
     fn more_memory_than_there_is_is_refused_and_not_fatal() {
+        if available_bytes().is_none() {
+            println!("SKIPPED: this system tells nothing of its memory");
+            return;
+        }
         let path = in_memory("huge");
-        let error = SharedMapping::file(&path, 1 << 50).unwrap_err();
-        assert!(matches!(error, MappingError::NoRoom { .. }), "{error}");
+        let file = SharedMapping::file(&path, 1 << 50).unwrap_err();
         std::fs::remove_file(&path).unwrap();
+        let memory = SharedMapping::memfd("huge", 1 << 50).unwrap_err();
+        for error in [file, memory] {
+            let MappingError::NotEnough {
+                needed, available, ..
+            } = error
+            else {
+                panic!("refused for another reason: {error}")
+            };
+            assert!(needed == 1 << 50 && available < needed, "{error}");
+            let text = error.to_string();
+            let said = [&needed.to_string(), &available.to_string(), "fewer slots"];
+            assert!(said.iter().all(|part| text.contains(*part)), "{text}");
+        }
         assert!(matches!(
             SharedMapping::memfd("none", 0),
             Err(MappingError::Length { .. })

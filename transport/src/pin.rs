@@ -38,18 +38,28 @@ pub enum PinError {
 /// # Errors
 /// [`PinError`]; the thread then runs where it ran before.
 pub fn pin_to(core: Core) -> Result<(), PinError> {
-    let available = core_affinity::get_core_ids().unwrap_or_default();
-    let Some(id) = available.iter().find(|id| id.id == core.0) else {
-        return Err(PinError::NotAvailable {
-            core: core.0,
-            available: available.iter().map(|id| id.id).collect(),
-        });
-    };
-    if core_affinity::set_for_current(*id) {
+    if core_affinity::set_for_current(find(core)?) {
         Ok(())
     } else {
         Err(PinError::Refused { core: core.0 })
     }
+}
+
+/// Whether the calling thread may run on `core`; changes nothing.
+///
+/// # Errors
+/// [`PinError::NotAvailable`].
+pub fn check(core: Core) -> Result<(), PinError> {
+    find(core).map(|_| ())
+}
+
+fn find(core: Core) -> Result<core_affinity::CoreId, PinError> {
+    let available = core_affinity::get_core_ids().unwrap_or_default();
+    let found = available.iter().find(|id| id.id == core.0).copied();
+    found.ok_or_else(|| PinError::NotAvailable {
+        core: core.0,
+        available: available.iter().map(|id| id.id).collect(),
+    })
 }
 
 #[cfg(test)]
@@ -64,6 +74,8 @@ mod tests {
                 panic!("there is no such core")
             };
             assert_eq!(core, 1 << 20);
+            assert!(check(Core(1 << 20)).is_err());
+            assert_eq!(check(Core(available[0])), Ok(()));
             assert_eq!(pin_to(Core(available[0])), Ok(()));
         })
         .join()

@@ -1,0 +1,156 @@
+//! The publisher's metrics as text for Prometheus (format 0.0.4): every series is there from the
+//! start, those of one name together, and what a peer says of itself stays within its label.
+
+use std::fmt::Write;
+
+use crate::shared::Shared;
+
+/// One metric: its series must stand together under one head.
+struct Family {
+    name: &'static str,
+    help: &'static str,
+    series: String,
+}
+
+/// Families in the order they first appeared.
+#[derive(Default)]
+struct Families(Vec<Family>);
+
+impl Families {
+    fn add(&mut self, labels: &str, name: &'static str, help: &'static str, value: u64) {
+        let at = self.0.iter().position(|family| family.name == name);
+        let at = at.unwrap_or_else(|| {
+            let series = String::new();
+            self.0.push(Family { name, help, series });
+            self.0.len() - 1
+        });
+        let series = &mut self.0[at].series;
+        // Writing to a string can't fail.
+        let _ = writeln!(series, "tickcast_publisher_{name}{labels} {value}");
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for Family { name, help, series } in &self.0 {
+            let kind = if help.contains("(a gauge)") {
+                "gauge"
+            } else {
+                "counter"
+            };
+            let _ = write!(
+                text,
+                "# HELP tickcast_publisher_{name} {help}\n# TYPE tickcast_publisher_{name} {kind}\n{series}"
+            );
+        }
+        text
+    }
+}
+
+/// All series of a publisher, in Prometheus' text format.
+#[must_use]
+pub fn metrics(shared: &Shared) -> String {
+    let mut all = Families::default();
+    let sealed = "The last sequence sealed (a gauge).";
+    let oldest = "The oldest sequence that the ring holds (a gauge).";
+    let epoch = "The epoch of all channels (a gauge).";
+    all.add("", "epoch", epoch, shared.epoch.0);
+    let ended = "Whether the session has ended (a gauge).";
+    all.add("", "ended", ended, shared.is_ended().into());
+    shared
+        .service
+        .each(|name, help, value| all.add("", name, help, value));
+    shared
+        .admin
+        .each(|name, help, value| all.add("", name, help, value));
+    for channel in &shared.channels {
+        let label = format!("{{channel=\"{}\"}}", channel.plan.name);
+        all.add(&label, "sealed_sequence", sealed, channel.ring.sealed().0);
+        all.add(&label, "oldest_sequence", oldest, channel.ring.oldest().0);
+        channel
+            .sender
+            .each(|name, help, value| all.add(&label, name, help, value));
+        channel
+            .repair
+            .each(|name, help, value| all.add(&label, name, help, value));
+        for (role, fan_outs) in [("data", &channel.lines), ("repair", &channel.repair_lines)] {
+            for (fan_out, lines) in fan_outs.iter().enumerate() {
+                for (line, counters) in lines.iter().enumerate() {
+                    let label = format!(
+                        "{{channel=\"{}\",fan_out=\"{fan_out}\",line=\"{}\",role=\"{role}\"}}",
+                        channel.plan.name,
+                        tickcast_reliability::delivery::LineId(line as u8),
+                    );
+                    counters.each(|name, help, value| all.add(&label, name, help, value));
+                }
+            }
+        }
+    }
+    for source in &shared.sources {
+        let label = format!("{{source=\"{}\"}}", source.source);
+        source
+            .counters
+            .each(|name, help, value| all.add(&label, name, help, value));
+        let help = "Venue messages seen, by their type byte.";
+        for (kind, count) in source.types() {
+            let kind = escaped(&kind);
+            let label = format!("{{source=\"{}\",type=\"{kind}\"}}", source.source);
+            all.add(&label, "source_messages_by_type", help, count);
+        }
+    }
+    for status in shared.subscribers().iter().filter(|s| s.joined) {
+        let channel = shared.channels.iter().find(|c| c.plan.id == status.channel);
+        let label = format!(
+            "{{subscriber=\"{}\",peer=\"{}\",channel=\"{}\"}}",
+            escaped(&status.name),
+            status.peer,
+            channel.map_or("", |c| &c.plan.name)
+        );
+        let progress = "The last sequence that a subscriber delivered or declared lost (a gauge).";
+        all.add(&label, "subscriber_sequence", progress, status.sequence);
+        let lag = "Sequences that a subscriber is behind what was sealed (a gauge).";
+        all.add(&label, "subscriber_lag", lag, status.lag);
+        let lost = "Records that a subscriber declared lost.";
+        all.add(&label, "subscriber_lost_records", lost, status.lost_records);
+    }
+    all.text()
+}
+
+/// A label's value: what a peer says of itself must not end it early.
+fn escaped(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_one_name_stand_together_under_one_head() {
+        let mut all = Families::default();
+        for label in ["{channel=\"a\"}", "{channel=\"b\"}"] {
+            all.add(label, "sealed", "Sealed.", 1);
+            all.add(label, "joined", "Joined (a gauge).", 2);
+        }
+        assert_eq!(
+            all.text(),
+            "# HELP tickcast_publisher_sealed Sealed.\n# TYPE tickcast_publisher_sealed counter\n\
+             tickcast_publisher_sealed{channel=\"a\"} 1\ntickcast_publisher_sealed{channel=\"b\"} 1\n\
+             # HELP tickcast_publisher_joined Joined (a gauge).\n# TYPE tickcast_publisher_joined gauge\n\
+             tickcast_publisher_joined{channel=\"a\"} 2\ntickcast_publisher_joined{channel=\"b\"} 2\n"
+        );
+    }
+
+    #[test]
+    fn a_name_can_not_break_out_of_its_label() {
+        assert_eq!(escaped("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
+    }
+}

@@ -1,0 +1,104 @@
+//! How much memory this process can still have, by the host and by every control group that it is
+//! in: asked before a ring takes its pages, because whoever takes more gets somebody killed.
+
+use std::fs::read_to_string;
+use std::path::Path;
+
+/// Bytes that can be had without swapping or a limit being hit: the least of `MemAvailable` in
+/// `/proc/meminfo` and what each control group (v2) of this process has left. `None` where the
+/// operating system tells none of them.
+#[must_use]
+pub fn available_bytes() -> Option<u64> {
+    let host = read_to_string("/proc/meminfo").ok();
+    let host = host.and_then(|text| field(&text, "MemAvailable:")?.checked_mul(1024));
+    let groups = read_to_string("/proc/self/cgroup").ok();
+    let group = groups.and_then(|text| left_in_groups(Path::new("/sys/fs/cgroup"), &text));
+    host.into_iter().chain(group).min()
+}
+
+/// The number behind a name, in text of one `name number` a line.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    let mut found = lines.find_map(|mut words| (words.next()? == name).then_some(words))?;
+    found.next()?.parse().ok()
+}
+
+/// What the group that `/proc/self/cgroup` names and those above it have left, the least of them.
+fn left_in_groups(root: &Path, groups: &str) -> Option<u64> {
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let own = root.join(path);
+    let up = own.ancestors().take_while(|path| path.starts_with(root));
+    up.filter_map(left_in_group).min()
+}
+
+/// Limit minus use, where the group has a limit. Cached pages of files count as use there, but are
+/// given back when memory is wanted: they are no reason to refuse, as in `MemAvailable`.
+fn left_in_group(path: &Path) -> Option<u64> {
+    let read = |name: &str| read_to_string(path.join(name)).ok();
+    let limit: u64 = read("memory.max")?.trim().parse().ok()?;
+    let used: u64 = read("memory.current")?.trim().parse().ok()?;
+    let stat = read("memory.stat").unwrap_or_default();
+    let cached = ["active_file", "inactive_file"].map(|name| field(&stat, name).unwrap_or(0));
+    let cached = cached[0].saturating_add(cached[1]);
+    Some(limit.saturating_sub(used.saturating_sub(cached)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{create_dir_all, remove_dir_all, write};
+
+    use super::*;
+
+    #[test]
+    fn a_field_is_found_by_its_whole_name() {
+        let text = "MemTotal:       24684084 kB\nMemAvailableX: 3 kB\n\nMemAvailable:   17 kB\n";
+        assert_eq!(field(text, "MemAvailable:"), Some(17));
+        assert_eq!(field(text, "MemFree:"), None);
+        assert_eq!(field("MemFree:", "MemFree:"), None);
+        assert_eq!(field("MemFree: lots", "MemFree:"), None);
+    }
+
+    #[test]
+    fn the_tightest_group_on_the_way_up_decides_and_cached_files_do_not_count() {
+        let root = std::env::temp_dir().join(format!("tickcast-groups-{}", std::process::id()));
+        let put = |path: &str, files: &[(&str, &str)]| {
+            create_dir_all(root.join(path)).unwrap();
+            for (name, text) in files {
+                write(root.join(path).join(name), text).unwrap();
+            }
+        };
+        put("", &[("memory.current", "5000\n")]);
+        put(
+            "a",
+            &[("memory.max", "1000\n"), ("memory.current", "900\n")],
+        );
+        put(
+            "a",
+            &[("memory.stat", "anon 1\nactive_file 30\ninactive_file 70\n")],
+        );
+        put(
+            "a/b",
+            &[("memory.max", "max\n"), ("memory.current", "900\n")],
+        );
+        put(
+            "a/c",
+            &[("memory.max", "100\n"), ("memory.current", "130\n")],
+        );
+        assert_eq!(left_in_groups(&root, "4:memory:/x\n0::/a/b\n"), Some(200));
+        assert_eq!(left_in_groups(&root, "0::/a/c\n"), Some(0));
+        assert_eq!(left_in_groups(&root, "0::/\n"), None);
+        assert_eq!(left_in_groups(&root, "4:memory:/a\n"), None);
+        // What cannot be seen from here sets no limit that is known.
+        assert_eq!(left_in_groups(&root, "0::/../a\n"), None);
+        remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn this_host_says_how_much_it_has() {
+        let Some(available) = available_bytes() else {
+            println!("SKIPPED: this system tells nothing of its memory");
+            return;
+        };
+        assert!((1 << 20..1 << 50).contains(&available), "{available}");
+    }
+}
