@@ -216,13 +216,21 @@ impl Config {
     /// # Errors
     /// As [`Config::read`].
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        if text.trim().is_empty() {
+            return Err(ConfigError::Shape {
+                at: ".".into(),
+                reason: "the file is empty; begin with one from configs/".into(),
+            });
+        }
         let mut json = serde_json::Deserializer::from_str(text);
         let config = serde_path_to_error::deserialize(&mut json).map_err(|error| {
             let (at, error) = (error.path().to_string(), error.into_inner());
-            ConfigError::Shape {
-                at,
-                reason: error.to_string(),
+            let mut reason = error.to_string();
+            // The library's words do not say what would be right; names are no addresses.
+            if reason.contains("socket address syntax") {
+                reason += "; give an address and a port, as 127.0.0.1:7400";
             }
+            ConfigError::Shape { at, reason }
         })?;
         json.end().map_err(|error| ConfigError::Shape {
             at: ".".into(),

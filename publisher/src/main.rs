@@ -1,7 +1,9 @@
 //! `tickcast-publisher`: the publisher as a service. Exit codes: 0 whole, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -71,6 +73,9 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     }
     for warning in &plan.warnings {
         tracing::warn!("{warning}");
+    }
+    for path in cli.ready_file.iter().chain(&cli.summary) {
+        check_writable(path)?;
     }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
@@ -145,15 +150,54 @@ fn print(text: &str) -> Result<(), PublisherError> {
     })
 }
 
-/// Written beside and renamed: whoever waits for the file finds it whole.
+/// Finds out before the session whether a file can be written in the end.
+fn check_writable(path: &Path) -> Result<(), PublisherError> {
+    let check = || {
+        if is_replaced(path) {
+            let beside = beside(path);
+            File::create(&beside)?;
+            return fs::remove_file(beside);
+        }
+        match fs::metadata(path) {
+            // Opening a pipe waits for whoever reads it.
+            Ok(target) if target.file_type().is_fifo() => Ok(()),
+            _ => (OpenOptions::new().append(true).create(true).open(path)).map(drop),
+        }
+    };
+    check().map_err(|source| PublisherError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Written beside and renamed: whoever waits for the file finds it whole. A device, a pipe or a
+/// link is written into as it stands.
 fn write_whole(path: &Path, json: &serde_json::Value) -> Result<(), PublisherError> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    let beside = PathBuf::from(beside);
-    let written = std::fs::write(&beside, format!("{json:#}\n"))
-        .and_then(|()| std::fs::rename(&beside, path));
+    let text = format!("{json:#}\n");
+    let written = if is_replaced(path) {
+        let beside = beside(path);
+        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
+        if written.is_err() {
+            // The error that matters is known; half a file helps nobody.
+            let _ = fs::remove_file(&beside);
+        }
+        written
+    } else {
+        fs::write(path, text)
+    };
     written.map_err(|source| PublisherError::Write {
         path: path.to_owned(),
         source,
     })
+}
+
+/// Whether a new file takes the place of what is there: never that of a device, pipe or link.
+fn is_replaced(path: &Path) -> bool {
+    fs::symlink_metadata(path).map_or(true, |target| target.is_file())
+}
+
+fn beside(path: &Path) -> PathBuf {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".new");
+    beside.into()
 }

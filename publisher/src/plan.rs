@@ -349,7 +349,7 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
             _ => false,
         };
         if wrong {
-            let (at, value) = (format!("{at}.pace"), format!("{pace:?}"));
+            let (at, value) = (format!("{at}.pace"), serde_json::json!(pace));
             let remedy = "use \"max\", {\"times\": above 0} or {\"messages_per_s\": at least 1}";
             return Err(ConfigError::value(at, value, remedy));
         }

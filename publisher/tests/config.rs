@@ -392,3 +392,50 @@ fn a_wrong_config_is_exit_code_2_and_one_that_is_missing_too() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent.json"));
     assert_eq!(publisher(&["--no-such-flag"]).status.code(), Some(2));
 }
+
+#[test]
+fn what_a_library_says_of_a_config_is_said_with_a_remedy() {
+    let mut named = good();
+    named["control"] = json!("localhost:17900");
+    let said = plan(&named).unwrap_err();
+    assert!(
+        said.contains("control") && said.contains("as 127.0.0.1:7400"),
+        "{said}"
+    );
+    let mut still = good();
+    still["inputs"][0]["pace"] = json!({"messages_per_s": 0});
+    let said = plan(&still).unwrap_err();
+    assert!(
+        said.contains("inputs[0].pace: {\"messages_per_s\":0} can't be used"),
+        "{said}"
+    );
+    let said = Config::parse(" \n").unwrap_err().to_string();
+    assert!(said.contains("the file is empty"), "{said}");
+}
+
+#[test]
+fn a_summary_goes_into_a_link_and_nowhere_is_found_out_before_the_session() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let mut config = good();
+    config["control"] = json!("127.0.0.1:0");
+    config["inputs"][0]["pace"] = json!("max");
+    config["linger_ms"] = json!(0);
+    std::fs::write(path("config"), config.to_string()).unwrap();
+    std::os::unix::fs::symlink(path("target"), path("link")).unwrap();
+    let run = |summary: &str| publisher(&["--config", &path("config"), "--summary", summary]);
+
+    let done = run(&path("link"));
+    assert_eq!(done.status.code(), Some(0), "{done:?}");
+    assert!(Path::new(&path("link")).is_symlink());
+    let summary = std::fs::read_to_string(path("target")).unwrap();
+    assert!(serde_json::from_str::<Value>(&summary).is_ok(), "{summary}");
+
+    let done = run(&path("no/folder/summary"));
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("can't write") && !said.contains("listening"),
+        "{said}"
+    );
+}

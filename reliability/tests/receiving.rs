@@ -1300,7 +1300,7 @@ fn a_replay_connection_that_takes_long_to_open_is_used_all_the_same() {
     let until = world.now.after(Nanos::from_secs(30));
     while world.now < until {
         world.now = world.now.after(Nanos::from_ms(1));
-        if world.now.0 % 10_000_000 == 0 {
+        if world.now.0.is_multiple_of(10_000_000) {
             let hb = publisher.heartbeat();
             world.hear(A, &hb);
         }
@@ -1318,7 +1318,7 @@ fn a_replay_connection_that_takes_long_to_open_is_used_all_the_same() {
             while let Some(action) = world.core.poll_action() {
                 match action {
                     Action::Connect(Path::Repair) => {
-                        world.core.handle_connected(world.now, Path::Repair)
+                        world.core.handle_connected(world.now, Path::Repair);
                     }
                     Action::Connect(Path::Replay) => {
                         attempts += 1;

@@ -176,7 +176,8 @@ impl SubscriberBuilder {
     /// the publisher is not there: either may start first.
     ///
     /// # Errors
-    /// [`SubscribeError`] when the description makes no sense or the publisher's host is unknown.
+    /// [`SubscribeError`] when the description makes no sense, an interface is not there, or the
+    /// publisher's host is unknown.
     /// Looking up the host may block.
     pub fn build(self) -> Result<Subscriber, SubscribeError> {
         if self.channels.is_empty() {
@@ -196,6 +197,12 @@ impl SubscriberBuilder {
         }
         if let Some(faults) = &self.faults {
             faults.check()?;
+        }
+        for interface in &self.interfaces {
+            (interface.resolve()).map_err(|source| SubscribeError::Interface {
+                interface: interface.to_string(),
+                source,
+            })?;
         }
         let addresses = resolve(&self.publisher).map_err(|source| SubscribeError::Endpoint {
             endpoint: self.publisher.clone(),

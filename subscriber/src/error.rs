@@ -7,7 +7,7 @@ use tickcast_reliability::control::RejectCode;
 use tickcast_reliability::receiver_config::ReceiverConfigError;
 use tickcast_transport::ReceiveError;
 use tickcast_transport::faults::FaultConfigError;
-use tickcast_transport::udp::UdpError;
+use tickcast_transport::udp::{InterfaceError, UdpError};
 
 /// Why a subscriber can't be built, or can't go on as it was configured.
 #[derive(Debug, Error)]
@@ -41,6 +41,14 @@ pub enum SubscribeError {
     /// Fault settings that make no sense.
     #[error("faults: {0}")]
     Faults(#[from] FaultConfigError),
+    /// An interface that this host does not have.
+    #[error("interface {interface}: {source}")]
+    Interface {
+        /// As it was given.
+        interface: String,
+        /// What is wrong with it.
+        source: InterfaceError,
+    },
     /// The publisher offers no transport that this subscriber can use.
     #[error("channel {channel}: the publisher offers no transport that this build can use")]
     NoTransport {

@@ -18,8 +18,12 @@ use tickcast_reliability::wire::{Header, Kind, crc_of};
 
 /// A datagram whose CRC is right, whatever it says.
 fn forged(epoch: u64, sequence: u64) -> Vec<u8> {
+    forged_of(Kind::Data, epoch, sequence)
+}
+
+fn forged_of(kind: Kind, epoch: u64, sequence: u64) -> Vec<u8> {
     let header = Header {
-        kind: Kind::Data,
+        kind,
         channel: ChannelId(1),
         count: 0,
         epoch: Epoch(epoch),
@@ -259,4 +263,70 @@ fn every_nack_is_answered_however_strange() {
     let (status, summary) = publisher.finish();
     assert!(status.success());
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    let epoch = followers[0].subscriber.channels()[0].epoch;
+    let mut peer = Peer::connect(&publisher);
+    peer.join(0, &[1], "all");
+    let everything = SequenceRange::new(Sequence(1), Sequence(u64::MAX)).expect("a range");
+    let nack = Message::Nack {
+        epoch,
+        class: NackClass::Repair,
+        ranges: vec![everything; 256],
+    };
+    let mut flood = Vec::new();
+    for _ in 0..16 {
+        nack.write(ChannelId(1), &mut flood);
+    }
+    peer.0
+        .set_write_timeout(Some(std::time::Duration::from_millis(200)))
+        .expect("a bound");
+    // Until the publisher closes it, or takes no more.
+    for _ in 0..200 {
+        if peer.0.write_all(&flood).is_err() {
+            break;
+        }
+        followers[0].poll();
+    }
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
+#[test]
+fn a_forged_end_ends_nothing_and_what_it_displaced_is_told() {
+    let group = free_group();
+    let publisher = Publisher::start(&one_channel(&[group], simulated(60_000, 20_000, 1)));
+    let builder = publisher.subscriber().channel("all").source_specific(false);
+    let mut followers = [Follower::new(builder)];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 2_000
+    });
+    let report = followers[0].subscriber.channels().remove(0);
+    let ends: Vec<_> = (1..200)
+        .map(|ahead| forged_of(Kind::End, report.epoch.0, report.heard.0 + ahead))
+        .collect();
+    send_from(Ipv4Addr::LOCALHOST, group, &ends);
+    drive_to_end(&mut followers);
+    let (status, summary) = publisher.finish();
+    let follower = &followers[0];
+    follower.assert_balanced();
+    assert!(follower.counters(0).fencing_violations.get() > 0);
+    let lost: u64 = follower.losses.iter().filter_map(|loss| loss.records).sum();
+    let delivered = follower.counters(0).delivered_records.get();
+    let published = common::number(&summary, "published_records");
+    assert_eq!(
+        delivered + lost,
+        published,
+        "exact, and nothing ended early"
+    );
+    assert_eq!(status.code(), Some(i32::from(lost > 0)));
 }

@@ -228,6 +228,36 @@ fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_li
 }
 
 #[test]
+fn one_who_joins_from_the_oldest_of_a_full_ring_that_moves_on_loses_nothing() {
+    let mut config = one_channel(&[free_group()], simulated(60_000, 30_000, 1));
+    config["channels"][0]["slots"] = 2_048.into();
+    let publisher = Publisher::start(&config);
+    let mut followers = vec![Follower::new(
+        publisher.subscriber().name("early").channel("all"),
+    )];
+    drive(&mut followers, |all| {
+        all[0].subscriber.channels()[0].delivered.0 > 4_000
+    });
+    for name in ["late-1", "late-2", "late-3"] {
+        let late = ChannelBuilder::new("all").start(Start::Oldest);
+        followers.push(Follower::new(
+            publisher.subscriber().name(name).channel(late),
+        ));
+    }
+    drive_to_end(&mut followers);
+    let (_, summary) = publisher.finish();
+    let published = number(&summary, "published_records");
+    for late in &followers[1..] {
+        late.assert_balanced();
+        assert!(late.losses.is_empty(), "{:?}", late.losses);
+        let began = late.first.expect("it got records").record.0;
+        assert!(began > 1, "the ring had moved on");
+        let delivered = late.counters(0).delivered_records.get();
+        assert_eq!(began - 1 + delivered, published, "all from there on");
+    }
+}
+
+#[test]
 fn either_side_may_start_first_and_both_may_come_and_go() {
     // The subscriber first: it tries until the publisher is there.
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");

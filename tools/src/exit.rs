@@ -66,6 +66,9 @@ pub(crate) enum CommandError {
     /// A capture can't be read.
     #[error(transparent)]
     Capture(#[from] CaptureError),
+    /// A recording turned out to be damaged while it was sent.
+    #[error("{source}; {sent} packets were sent before that")]
+    Damaged { source: CaptureError, sent: u64 },
     /// A multicast line can't be opened.
     #[error(transparent)]
     Udp(#[from] UdpError),
@@ -80,6 +83,9 @@ pub(crate) enum CommandError {
     /// The publisher is there and does not want us.
     #[error("the publisher rejected us: {1}")]
     Rejected(RejectCode, String),
+    /// The publisher is there, but we can't follow it as it was asked for.
+    #[error("{0}")]
+    Problem(String),
     /// Sending failed for good.
     #[error(transparent)]
     Send(#[from] FanOutError),
@@ -130,7 +136,7 @@ impl CommandError {
             Self::Unreachable(_) | Self::Rejected(..) | Self::Process { code: Some(3), .. } => {
                 Exit::Unreachable
             }
-            Self::Interrupted => Exit::Finding,
+            Self::Interrupted | Self::Problem(_) | Self::Damaged { .. } => Exit::Finding,
             Self::Start { .. } | Self::Process { .. } => Exit::Internal,
             Self::Send(_) | Self::Receive(_) | Self::Host { .. } => Exit::Internal,
             Self::NobodyReads => Exit::Whole,

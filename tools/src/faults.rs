@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use tickcast_reliability::units::Nanos;
-use tickcast_transport::faults::{Burst, Delay, FaultConfig, Reorder};
+use tickcast_transport::faults::{Burst, Delay, FaultConfig, FaultConfigError, Reorder};
 
 use crate::cli::probability;
 use crate::exit::CommandError;
@@ -92,8 +92,17 @@ impl FaultArgs {
                 max: Nanos::from_us(self.delay_us),
             });
         }
-        config.check()?;
-        Ok(config)
+        match config.check() {
+            // What was typed are two flags, not the plan's fields.
+            Err(FaultConfigError::Burst { loss, mean_len, .. }) if self.drop.is_some() => {
+                Err(CommandError::Usage(format!(
+                    "--drop {loss} can't come in bursts of {mean_len} (--burst): bursts last at \
+                     least 1, and between them something must arrive; drop less, or make the \
+                     bursts longer"
+                )))
+            }
+            checked => Ok(checked.map(|()| config)?),
+        }
     }
 
     /// Whether anything at all may go wrong.

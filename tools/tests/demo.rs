@@ -93,6 +93,26 @@ fn every_subscriber_has_the_publishers_digest_whatever_the_network_does() {
                 assert!(count(of, "p50") > 0 && count(of, "p50") <= count(of, "p99"));
             }
         }
+        // Every sequence that was asked for came to one end or another.
+        let sum = |of: &Value, name: &str| -> u64 {
+            let channels = of["channels"].as_array().unwrap().iter();
+            channels.map(|channel| count(channel, name)).sum()
+        };
+        let ends = [
+            "answered",
+            "answered_by_multicast",
+            "refused_window",
+            "refused_ahead",
+            "refused_budget",
+            "refused_too_slow",
+            "refused_epoch",
+            "refused_malformed",
+            "abandoned",
+            "pending",
+        ];
+        let ended: u64 = ends.iter().map(|name| sum(&summary, name)).sum();
+        assert!(ended > 0, "seed {seed}");
+        assert_eq!(sum(&summary, "nacked"), ended, "seed {seed}");
         let seeds: Vec<_> = subscribers.iter().map(|s| count(s, "seed")).collect();
         assert_ne!(seeds[0], seeds[1], "each subscriber has faults of its own");
     }
@@ -173,6 +193,30 @@ fn a_real_capture_goes_through_whole() {
 }
 
 #[test]
+fn a_damaged_capture_is_not_whole_however_well_its_beginning_was_received() {
+    let Some(capture) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let damaged = folder.path().join("damaged.pcapng.gz");
+    let mut bytes = std::fs::read(capture).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 64].fill(0xff);
+    std::fs::write(&damaged, bytes).unwrap();
+    let (done, summary) = demo(&["--capture", damaged.to_str().unwrap(), "--subscribers", "1"]);
+    let table = text(&done.stdout);
+    assert_eq!(done.status.code(), Some(1), "{table}{}", text(&done.stderr));
+    assert!(
+        table.contains("errors that ended the source early"),
+        "{table}"
+    );
+    assert!(table.contains("the source itself was not whole"), "{table}");
+    assert!(!table.contains("Whole:"), "{table}");
+    assert_eq!(summary["whole"], false);
+    assert_eq!(summary["subscribers"][0]["digest_matches"], true);
+}
+
+#[test]
 fn what_can_not_be_run_is_refused_with_a_sentence() {
     let publisher = publisher_bin();
     let publisher = publisher.to_str().unwrap();
@@ -185,6 +229,12 @@ fn what_can_not_be_run_is_refused_with_a_sentence() {
         (vec!["--subscribers", "0"], 2, "not in 1..=64"),
         (vec!["--rate", "0"], 2, "0 is not in"),
         (vec!["--drop", "0.9", "--burst", "1"], 2, "bursts"),
+        (vec!["--drop", "1"], 2, "--drop 1 can't come in bursts of 3"),
+        (
+            vec!["--summary", "/nonexistent/s"],
+            2,
+            "/nonexistent/s can't be written",
+        ),
         (
             vec![
                 "--publisher-bin",

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 
-use common::{Publisher, Running, group, json_at, run, text};
+use common::{Publisher, Running, group, json_at, run, signal, text};
 use serde_json::Value;
 
 /// Runs `listen` to the end; its stdout and summary, and the exit code.
@@ -289,9 +289,90 @@ fn a_channel_that_does_not_exist_is_refused_with_the_publishers_words() {
 }
 
 #[test]
+fn what_was_still_missing_on_leaving_is_lost_and_exit_code_1() {
+    let mut left_with_gaps = 0;
+    // Datagrams are taken in batches: what is missing in the last one was not even asked for.
+    let common = ["--idle", "sleep:20000", "--format", "count-json", "--quiet"];
+    for seed in 1..=4 {
+        let publisher = Publisher::start(3_000, 1);
+        let (seed, records) = (seed.to_string(), (100 + 37 * seed).to_string());
+        let stop = ["--records", &records, "--delivery", "arrival"];
+        let faults = ["--drop", "0.5", "--seed", &seed];
+        let (_, summary, code) = listen(&publisher, &[&common[..], &stop, &faults].concat());
+        let lost = summary["lost_ranges"].as_array().unwrap();
+        assert_eq!(
+            code,
+            i32::from(!lost.is_empty()),
+            "seed {seed}: {summary:#}"
+        );
+        assert_eq!(summary["gaps_open"], 0, "seed {seed}");
+        left_with_gaps += usize::from(lost.iter().any(|range| range["cause"] == "left"));
+    }
+    assert!(left_with_gaps > 0, "the test must come upon open gaps");
+}
+
+#[test]
+fn who_never_joined_is_told_so_whatever_ended_it() {
+    let base = ["listen", "--connect", "127.0.0.1:1", "--channel", "x"];
+    let done = run(&[&base[..], &["--duration", "0.3"]].concat());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(3), "{said}");
+    assert!(said.contains("did not welcome us"), "{said}");
+
+    // That it waits, and so takes signals, shows when it has written the first counts.
+    let counts = ["--format", "count-json", "--every", "0"];
+    let mut running = Running::start(&[&base[..], &counts].concat());
+    let mut line = String::new();
+    let mut stdout = BufReader::new(running.child().stdout.take().unwrap());
+    stdout.read_line(&mut line).unwrap();
+    signal(running.child().id(), "INT");
+    drop(std::thread::spawn(move || {
+        std::io::copy(&mut stdout, &mut std::io::sink())
+    }));
+    let done = running.output();
+    assert_eq!(done.status.code(), Some(3), "{}", text(&done.stderr));
+
+    let publisher = Publisher::start(100, 1);
+    let args = [
+        "listen",
+        "--connect",
+        &publisher.control,
+        "--channel",
+        "nosuch",
+    ];
+    let done = run(&[&args[..], &["--duration", "0.5"]].concat());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(2), "{said}");
+    assert!(
+        said.contains("rejected") && said.contains("nosuch"),
+        "{said}"
+    );
+}
+
+#[test]
+fn groups_that_can_not_be_joined_are_a_finding_with_the_reason() {
+    let publisher = Publisher::start(100, 1);
+    let args = [
+        "listen",
+        "--connect",
+        &publisher.control,
+        "--channel",
+        "all",
+    ];
+    let no_group = ["--line-override", "127.0.0.9:5@127.0.0.1"];
+    let done = run(&[&args[..], &no_group, &["--duration", "0.5"]].concat());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("tickcast: channel all:") && said.contains("127.0.0.9"),
+        "{said}"
+    );
+}
+
+#[test]
 fn options_that_make_no_sense_are_refused_with_a_sentence() {
     let base = ["listen", "--connect", "127.0.0.1:1"];
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 11] = [
         (&[], "--channel"),
         (&["--channel", ""], "1 to 64 bytes"),
         (&["--channel", "a", "--from", "yesterday"], "EPOCH:SEQUENCE"),
@@ -328,6 +409,14 @@ fn options_that_make_no_sense_are_refused_with_a_sentence() {
             "which of several",
         ),
         (&["--channel", "a", "--core", "9999"], "core 9999"),
+        (
+            &["--channel", "a", "--interface", "eth99"],
+            "interface eth99: no interface is or has",
+        ),
+        (
+            &["--channel", "a", "--summary", "/nonexistent/s"],
+            "/nonexistent/s can't be written",
+        ),
     ];
     for (options, sentence) in cases {
         let done = run(&[&base[..], options].concat());

@@ -236,6 +236,78 @@ fn when_nobody_listens_it_says_so() {
 }
 
 #[test]
+fn a_damaged_recording_is_sent_up_to_the_damage_and_is_a_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = capture(10);
+    // A record whose length nobody can believe.
+    bytes.extend([0xff; 64]);
+    let path = file(&folder, &bytes).display().to_string();
+    let (socket, to) = unicast();
+    let done = run(&["replay", &path, "--to", &to, "--quiet", "--json"]);
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("20 packets were sent before that"), "{said}");
+    let summary: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(
+        (&summary["packets"], &summary["whole"]),
+        (&20.into(), &false.into())
+    );
+    let mut buffer = [0; 64];
+    let came = std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count();
+    assert_eq!(came, 20);
+}
+
+#[test]
+fn a_summary_goes_into_a_pipe_or_link_and_never_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, &capture(2)).display().to_string();
+    let (_socket, to) = unicast();
+    let name = |name: &str| folder.path().join(name);
+    let replay_into = |summary: &std::path::Path| {
+        let summary = summary.to_str().unwrap();
+        run(&[
+            "replay",
+            &path,
+            "--to",
+            &to,
+            "--quiet",
+            "--summary",
+            summary,
+        ])
+    };
+
+    std::os::unix::fs::symlink(name("target"), name("link")).unwrap();
+    assert_eq!(replay_into(&name("link")).status.code(), Some(0));
+    assert!(name("link").is_symlink());
+    assert_eq!(json_at(&name("target"))["packets"], 4);
+
+    let pipe = name("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    assert_eq!(replay_into(&pipe).status.code(), Some(0));
+    let read: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert_eq!(read["packets"], 4);
+
+    // Found out before anything is sent, and nothing is left behind.
+    for nowhere in [name("no/folder/s.json"), folder.path().to_owned()] {
+        let done = replay_into(&nowhere);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("can't be written") && done.stdout.is_empty(),
+            "{said}"
+        );
+    }
+    let left = std::fs::read_dir(&folder).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(left.into_iter().all(|name| !name.ends_with(".part")));
+}
+
+#[test]
 fn what_can_not_be_replayed_is_refused_with_a_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let junk = file(&folder, b"no capture at all").display().to_string();

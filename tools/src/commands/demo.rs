@@ -16,7 +16,7 @@ use serde::Deserialize;
 use crate::cli::seconds;
 use crate::exit::{CommandError, Exit};
 use crate::faults::FaultArgs;
-use crate::files::{read_json, write_json};
+use crate::files::{check_writable, read_json, write_json};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::signals::Stop;
@@ -76,24 +76,29 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 /// [`CommandError`] when a process can't be started or fails; its log is shown.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
+    args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let folder = Folder::new(args.keep_logs.as_deref())?;
     let seed = args.fault_config()?.seed;
     let (mut publisher, ready) = start_publisher(args, folder.path(), &stop)?;
     let mut subscribers = (1..=args.subscribers)
         .map(|n| start_subscriber(args, folder.path(), n, ready.control))
         .collect::<Result<Vec<_>, _>>()?;
-    watch(args, &mut publisher, &mut subscribers, &ready, &stop)?;
+    let code = watch(args, &mut publisher, &mut subscribers, &ready, &stop)?;
     let published: Published = read_json(&folder.path().join("publisher.json"), "a summary")?;
     let received = (subscribers.iter())
         .map(|subscriber| read_json(&folder.path().join(subscriber.file("json")), "a summary"))
         .collect::<Result<Vec<_>, _>>()?;
     let verdict = Verdict::new(published, received, seed, !args.no_repair);
-    if let Some(path) = &args.summary {
-        write_json(path, &verdict)?;
-    }
     let mut output = Output::stdout();
     output.line(&verdict)?;
     output.flush()?;
+    if let Some(path) = &args.summary {
+        write_json(path, &verdict)?;
+    }
+    if code != 0 && !verdict.explains_publisher() {
+        let how = format_args!("ended with {code}, and its summary does not say why");
+        return Err(publisher.failed(how));
+    }
     Ok(Exit::whole_if(verdict.whole))
 }
 
@@ -230,17 +235,17 @@ fn start_subscriber(
     })
 }
 
-/// Shows how far everybody is until all have ended by themselves.
+/// Shows how far everybody is until all have ended by themselves. The publisher's exit code.
 fn watch(
     args: &Args,
     publisher: &mut Process,
     subscribers: &mut [Watched],
     ready: &Ready,
     stop: &Stop,
-) -> Result<(), CommandError> {
+) -> Result<i32, CommandError> {
     let mut progress = Progress::new("demo", args.records_max(), args.quiet);
     let started_at = Instant::now();
-    let mut publisher_ended_at = None;
+    let mut publisher_ended: Option<(i32, Instant)> = None;
     loop {
         if stop.asked() {
             return Err(CommandError::Interrupted);
@@ -248,10 +253,10 @@ fn watch(
         if started_at.elapsed() >= args.timeout {
             return Err(publisher.failed(format_args!("and its subscribers took too long")));
         }
-        if publisher_ended_at.is_none() {
+        if publisher_ended.is_none() {
             match publisher.ended()? {
-                // 1 says that a source or a subscriber is not whole, which the verdict says too.
-                Some(0 | 1) => publisher_ended_at = Some(Instant::now()),
+                // 1 says that a source or a subscriber is not whole, which the verdict must show.
+                Some(code @ (0 | 1)) => publisher_ended = Some((code, Instant::now())),
                 Some(code) => return Err(publisher.failed(format_args!("failed with {code}"))),
                 None => {}
             }
@@ -265,7 +270,7 @@ fn watch(
                         .process
                         .failed(format_args!("failed with {code}")));
                 }
-                None if publisher_ended_at.is_some_and(|at| at.elapsed() >= END_PATIENCE) => {
+                None if publisher_ended.is_some_and(|(_, at)| at.elapsed() >= END_PATIENCE) => {
                     return Err(subscriber
                         .process
                         .failed("did not end after the publisher had"));
@@ -273,9 +278,9 @@ fn watch(
                 None => running += 1,
             }
         }
-        if running == 0 && publisher_ended_at.is_some() {
+        if let Some((code, _)) = publisher_ended.filter(|_| running == 0) {
             progress.finish();
-            return Ok(());
+            return Ok(code);
         }
         let slowest = subscribers
             .iter()

@@ -19,7 +19,7 @@ use tickcast_transport::udp::{
 use crate::cli::{idle, seconds};
 use crate::exit::{CommandError, Exit};
 use crate::faults::FaultArgs;
-use crate::files::write_json;
+use crate::files::{check_writable, write_json};
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::send::Sender;
@@ -85,6 +85,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     }
     let config = args.faults.config()?;
     let stop = Stop::on_signals()?;
+    for path in args.ready_file.iter().chain(&args.report) {
+        check_writable(path)?;
+    }
     let mut relay = Relay::open(args, FaultPlan::new(config.clone())?)?;
     if let Some(path) = &args.ready_file {
         let ready = serde_json::json!({

@@ -21,7 +21,7 @@ use tickcast_transport::pin::{Core, pin_to};
 use crate::cli::{idle, seconds};
 use crate::exit::{CommandError, Exit};
 use crate::faults::FaultArgs;
-use crate::files::write_json;
+use crate::files::{check_writable, write_json};
 use crate::output::Output;
 use crate::signals::Stop;
 use account::Account;
@@ -126,6 +126,7 @@ const ROUNDS: u32 = 256;
 /// [`CommandError`] when the options make no sense, or the publisher can't be reached or refuses.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let faults = args.faults.config()?;
+    args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let mut subscriber = describe(args, &faults)?.build().map_err(wrong)?;
     let stop = Stop::on_signals()?;
     if let Some(core) = args.core {
@@ -133,19 +134,22 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     }
     let mut account = Account::new(args);
     let ended_by = follow(args, &mut subscriber, &mut account, &stop)?;
-    let lost = account.lost_anything();
+    let problem = lasting_problem(&subscriber);
     let summary = Summary::begin(args, &subscriber, &faults, ended_by);
     let reports = subscriber.leave(|item| account.take(&item));
     account.finish()?;
+    // Only now: leaving declares lost what was still missing.
+    let found = account.found_anything();
     let summary = summary.finish(&reports, account);
+    print_end(args, &summary)?;
     if let Some(path) = &args.summary {
         write_json(path, &summary)?;
     }
-    print_end(args, &summary)?;
-    Ok(match ended_by {
-        EndedBy::PublisherDead => Exit::Unreachable,
-        _ => Exit::whole_if(!lost),
-    })
+    match (ended_by, problem) {
+        (EndedBy::PublisherDead, _) => Ok(Exit::Unreachable),
+        (_, Some(problem)) => Err(CommandError::Problem(problem)),
+        (_, None) => Ok(Exit::whole_if(!found)),
+    }
 }
 
 /// Polls until there is a reason not to.
@@ -166,9 +170,11 @@ fn follow(
         }
         rounds = 0;
         account.show(subscriber.is_joined(), subscriber)?;
-        joined |= subscriber.is_joined();
-        if !joined && started_at.elapsed() >= args.join_timeout {
-            return Err(unreachable(args, subscriber));
+        joined |= subscriber.is_joined() || account.has_joined();
+        let elapsed = started_at.elapsed();
+        let over = args.duration.is_some_and(|duration| elapsed >= duration);
+        if !joined && (over || stop.asked() || elapsed >= args.join_timeout) {
+            return Err(unreachable(args, subscriber, elapsed));
         }
         if subscriber.ended() {
             let ended_at = *ended_at.get_or_insert_with(Instant::now);
@@ -182,10 +188,7 @@ fn follow(
         if stop.asked() {
             return Ok(EndedBy::Signal);
         }
-        if args
-            .duration
-            .is_some_and(|duration| started_at.elapsed() >= duration)
-        {
+        if over {
             return Ok(EndedBy::Duration);
         }
         if args.until_dead && account.publisher_dead() {
@@ -194,15 +197,28 @@ fn follow(
     }
 }
 
-fn unreachable(args: &Args, subscriber: &Subscriber) -> CommandError {
+/// What keeps us from following in the end; a rejection that was overcome does not.
+fn lasting_problem(subscriber: &Subscriber) -> Option<String> {
+    let is_overcome = |problem: &SubscribeError| {
+        matches!(problem, SubscribeError::Rejected { .. })
+            && (subscriber.is_joined() || subscriber.ended())
+    };
+    let problem = subscriber.problem().filter(|it| !is_overcome(it));
+    problem.map(ToString::to_string)
+}
+
+/// Why we never joined.
+fn unreachable(args: &Args, subscriber: &Subscriber, waited: Duration) -> CommandError {
     match subscriber.problem() {
         Some(SubscribeError::Rejected { code, text }) => {
             CommandError::Rejected(*code, text.clone())
         }
-        Some(problem) => CommandError::Unreachable(problem.to_string()),
+        // The publisher did welcome us.
+        Some(problem) => CommandError::Problem(problem.to_string()),
         None => CommandError::Unreachable(format!(
-            "{} did not welcome us within {:?}; is a publisher running there?",
-            args.connect, args.join_timeout
+            "{} did not welcome us within {:.1} s; is a publisher running there?",
+            args.connect,
+            waited.as_secs_f64()
         )),
     }
 }

@@ -12,7 +12,7 @@ use tickcast_transport::udp::Interface;
 
 use crate::cli::positive;
 use crate::exit::{CommandError, Exit};
-use crate::files::write_json;
+use crate::files::{check_writable, write_json};
 use crate::output::Output;
 use crate::packets::{Packets, PassedOver};
 use crate::progress::Progress;
@@ -103,6 +103,7 @@ struct Summary {
 /// listens there.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
+    args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let mut packets = Packets::open(&args.file, args.only)?;
     let mut sender = Sender::to(&args.to, &args.interface, args.ttl)?;
     let size = packets
@@ -112,17 +113,27 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let mut progress = Progress::new("replay", size, args.quiet);
     let mut pacer = Pacer::new(args);
     let (mut count, mut bytes, mut round, mut whole) = (0, 0, 1, false);
+    let mut damage = None;
     let packets_max = args.packets_max.unwrap_or(u64::MAX);
     while count < packets_max && !stop.asked() {
-        let Some(packet) = packets.next()? else {
-            if round >= args.rounds {
+        let packet = match packets.next() {
+            Ok(Some(packet)) => packet,
+            Ok(None) if round >= args.rounds => {
                 whole = true;
                 break;
             }
-            round += 1;
-            packets.rewind()?;
-            pacer.rewind();
-            continue;
+            Ok(None) => {
+                round += 1;
+                packets.rewind()?;
+                pacer.rewind();
+                continue;
+            }
+            // What went before it was sent, and is reported.
+            Err(CommandError::Capture(source)) => {
+                damage = Some(source);
+                break;
+            }
+            Err(error) => return Err(error),
         };
         if !pacer.wait(packet.at, &stop) {
             break;
@@ -138,10 +149,14 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     }
     progress.finish();
     let summary = pacer.summary(count, bytes, sender.refused(), packets.passed_over(), whole);
+    print(&summary, args.json)?;
     if let Some(path) = &args.summary {
         write_json(path, &summary)?;
     }
-    print(&summary, args.json)?;
+    if let Some(source) = damage {
+        let sent = count;
+        return Err(CommandError::Damaged { source, sent });
+    }
     if summary.refused > 0 && summary.refused + 1 >= count {
         let text = format!("nobody listens at {}; start the publisher first", args.to);
         return Err(CommandError::Unreachable(text));

@@ -1,5 +1,6 @@
 //! Whether everybody was given everything: digests compared, losses balanced to the record.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,7 @@ use crate::table::{span, table, thousands};
 pub(super) struct Published {
     published_records: u64,
     source: Value,
+    service: Value,
     channels: Vec<PublishedChannel>,
 }
 
@@ -25,6 +27,9 @@ struct PublishedChannel {
     name: String,
     published_records: u64,
     digest: Option<String>,
+    /// Everything else it says of it: what was asked for again, and what became of that.
+    #[serde(flatten)]
+    more: BTreeMap<String, Value>,
 }
 
 /// One subscriber beside the publisher.
@@ -42,7 +47,8 @@ struct Compared {
 #[derive(Debug, Serialize)]
 pub(super) struct Verdict {
     seed: u64,
-    /// Whether every digest of every subscriber equals the publisher's.
+    /// Whether every digest of every subscriber equals the publisher's, and nothing was missing
+    /// before that.
     pub(super) whole: bool,
     repair: bool,
     #[serde(flatten)]
@@ -73,11 +79,18 @@ impl Verdict {
             .collect();
         Self {
             seed,
-            whole: subscribers.iter().all(|s| s.digest_matches && s.balances),
+            whole: published.is_whole()
+                && subscribers.iter().all(|s| s.digest_matches && s.balances),
             repair,
             published,
             subscribers,
         }
+    }
+
+    /// Whether there is a reason for the publisher's exit code 1.
+    pub(super) fn explains_publisher(&self) -> bool {
+        let lost = |s: &Compared| !s.summary.lost_ranges.is_empty();
+        !self.published.is_whole() || self.subscribers.iter().any(lost)
     }
 
     /// The table: what was measured by row, subscribers by column.
@@ -124,7 +137,42 @@ impl Verdict {
     }
 }
 
+/// What makes a source less than whole, and what else is worth a line.
+const SOURCE_FINDINGS: [(&str, &str); 5] = [
+    (
+        "errors",
+        "errors that ended the source early: it is damaged (see --keep-logs)",
+    ),
+    ("gaps", "gaps in the source itself"),
+    ("missing_messages", "messages missing in the source itself"),
+    ("malformed", "packets of the source that could not be read"),
+    (
+        "overflow_messages",
+        "messages of the source that there was no room for",
+    ),
+];
+const SOURCE_NOTES: [(&str, &str); 2] = [
+    ("resets", "times that the source began to count anew"),
+    ("truncated", "record cut off at the end of the recording"),
+];
+
 impl Published {
+    /// Whether all that the source should have held was published.
+    fn is_whole(&self) -> bool {
+        let findings = SOURCE_FINDINGS.iter();
+        findings.map(|(name, _)| self.counted(name)).sum::<u64>() + self.oversize() == 0
+    }
+
+    fn counted(&self, name: &str) -> u64 {
+        self.source[name].as_u64().unwrap_or(0)
+    }
+
+    /// Records that fit into no datagram.
+    fn oversize(&self) -> u64 {
+        let of = |channel: &PublishedChannel| channel.more.get("oversize_records")?.as_u64();
+        self.channels.iter().filter_map(of).sum()
+    }
+
     /// Whether something holds for every channel, all of which a subscriber must have.
     fn all(
         &self,
@@ -157,16 +205,15 @@ impl fmt::Display for Verdict {
                 channel.name
             )?;
         }
-        let counted = |name: &str| self.published.source[name].as_u64().filter(|n| *n > 0);
-        for (name, what) in [
-            ("gaps", "gaps in the source itself"),
-            ("resets", "times that the source began to count anew"),
-            ("truncated", "record cut off at the end of the recording"),
-            ("malformed", "packets of the source that could not be read"),
-        ] {
-            if let Some(count) = counted(name) {
+        for (name, what) in SOURCE_FINDINGS.iter().chain(&SOURCE_NOTES) {
+            let count = self.published.counted(name);
+            if count > 0 {
                 writeln!(f, "source: {} {what}", thousands(count))?;
             }
+        }
+        if self.published.oversize() > 0 {
+            let count = thousands(self.published.oversize());
+            writeln!(f, "publisher: {count} records that fit into no datagram")?;
         }
         for subscriber in &self.subscribers {
             self.losses_of(subscriber, f)?;
@@ -175,6 +222,18 @@ impl fmt::Display for Verdict {
             return write!(
                 f,
                 "Whole: every record reached every subscriber, in order (seed {}).",
+                self.seed
+            );
+        }
+        if self
+            .subscribers
+            .iter()
+            .all(|s| s.digest_matches && s.balances)
+        {
+            return write!(
+                f,
+                "Not whole: every subscriber has every record that was published, but the source \
+                 itself was not whole (seed {}).",
                 self.seed
             );
         }

@@ -27,6 +27,8 @@ pub(super) struct Account {
     pub(super) lost: Vec<LostRange>,
     pub(super) lost_unlisted: u64,
     source_lost: bool,
+    /// Whether somebody sends other datagrams under the publisher's numbers.
+    fenced: bool,
     dead: bool,
     output: Output,
     /// The first thing that went wrong with the output.
@@ -61,6 +63,7 @@ impl Account {
             lost: Vec::new(),
             lost_unlisted: 0,
             source_lost: false,
+            fenced: false,
             dead: false,
             output: Output::stdout(),
             failed: None,
@@ -127,6 +130,7 @@ impl Account {
             }),
             Event::Lost(_) => self.lost_unlisted += 1,
             Event::Stream(StreamEvent::SourceLost { .. }) => self.source_lost = true,
+            Event::FencingViolation { .. } => self.fenced = true,
             Event::PublisherDead => self.dead = true,
             Event::Fresh | Event::RepairLinkUp => self.dead = false,
             Event::GapRecovered { .. } if self.quiet => return,
@@ -211,9 +215,15 @@ impl Account {
         self.records >= self.records_max
     }
 
-    /// Whether anything is missing, on the way to us or at the source already.
-    pub(super) const fn lost_anything(&self) -> bool {
-        self.source_lost || self.lost_unlisted > 0 || !self.lost.is_empty()
+    /// Whether a channel has been joined, however briefly.
+    pub(super) fn has_joined(&self) -> bool {
+        self.records > 0 || self.events.contains_key("joined")
+    }
+
+    /// Whether anything is missing, on the way to us or at the source already, or can't be
+    /// trusted.
+    pub(super) const fn found_anything(&self) -> bool {
+        self.source_lost || self.fenced || self.lost_unlisted > 0 || !self.lost.is_empty()
     }
 
     pub(super) const fn publisher_dead(&self) -> bool {
@@ -242,5 +252,44 @@ const fn kind(event: &Event) -> &'static str {
         Event::FencingViolation { .. } => "fencing_violation",
         Event::EndOfSession => "end_of_session",
         _ => "other",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use tickcast_subscriber::units::{Epoch, Nanos, Sequence, SourceId, SourcePosition};
+    use tickcast_subscriber::{Quality, Via};
+
+    use super::*;
+    use crate::cli::{Cli, Command};
+
+    #[test]
+    fn a_record_that_was_not_the_publishers_is_a_finding() {
+        let typed = ["tickcast", "listen", "--connect", "a:1", "--channel", "x"];
+        let Command::Listen(args) = Cli::parse_from(typed).command else {
+            panic!("it is listen")
+        };
+        let mut account = Account::new(&args);
+        assert!(!account.found_anything());
+        let position = Position {
+            channel: ChannelId(1),
+            epoch: Epoch(1),
+            sequence: Sequence(7),
+            record: RecordNumber(7),
+            via: Via::Repair,
+            quality: Quality::default(),
+            source: SourceId(1),
+            source_position: SourcePosition::default(),
+            sent_at: Nanos::ZERO,
+            received_at: Nanos::ZERO,
+            missing_for: Nanos::ZERO,
+        };
+        let event = Event::FencingViolation {
+            sequence: Sequence(7),
+            wrong_one_delivered: true,
+        };
+        account.take(&Item::Event(&position, &event));
+        assert!(account.found_anything());
     }
 }
