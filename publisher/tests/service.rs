@@ -55,6 +55,9 @@ fn a_simulated_day_arrives_whole(mode: &str) {
         (Sequence(1), RecordNumber(1))
     );
 
+    // The simulator waits for a subscriber that follows, which is one that has spoken.
+    control.progress(offer.epoch, Sequence(0), 0);
+    assert!(matches!(control.next("STATUS"), Said::Status { .. }));
     // The first datagram was sent before anybody joined: the repair service still has it.
     control.nack(offer.epoch, &[(1, 1)]);
     let Said::Datagram(first) = control.next("the first datagram") else {
@@ -175,6 +178,7 @@ fn a_subscriber_that_lost_something_is_a_finding() {
     let mut listener = Listener::new(group);
     let mut control = publisher.connect();
     let epoch = control.join("a").channels[0].epoch;
+    control.progress(epoch, Sequence(0), 0);
     let last = wait_for("END", || {
         listener.poll();
         let (last, bytes) = listener.datagrams.last_key_value()?;
