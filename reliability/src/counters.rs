@@ -128,6 +128,8 @@ counters! {
         refusals_received,
         /// Times that one sequence carried two different contents.
         fencing_violations,
+        /// Records delivered that were not the publisher's, as its copy showed later.
+        fenced_records,
         /// Times that multicast was found lost while the publisher went on.
         multicast_lost,
         /// Times that a line went silent while another was heard.

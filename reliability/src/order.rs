@@ -158,25 +158,21 @@ impl Order {
         self.stream.next_record = (record != RecordNumber(0)).then_some(record);
     }
 
-    /// Tells that the datagram delivered under this number was not the publisher's.
+    /// Tells that the datagram delivered under this number was not the publisher's: `held` is.
     pub fn tell_fenced(
         &mut self,
-        sequence: Sequence,
-        records: u64,
+        held: &Held,
         counters: &ReceiverCounters,
         on: &mut impl FnMut(Item<'_>),
     ) {
-        let sequences = SequenceRange::one(sequence);
-        let (records, cause) = (Some(records), LossCause::Fenced);
-        self.stream.tell_loss(
-            Loss {
-                sequences,
-                records,
-                cause,
-            },
-            counters,
-            on,
-        );
+        // Remembered from now on, so that a second copy of it says nothing new.
+        self.window.delivered(*held);
+        let loss = Loss {
+            sequences: SequenceRange::one(held.sequence),
+            records: Some(held.count.into()),
+            cause: LossCause::Fenced,
+        };
+        self.stream.tell_loss(loss, counters, on);
     }
 
     /// Declares what of `range` has not been passed lost.

@@ -430,7 +430,8 @@ impl Receiver {
     #[cold]
     fn take_again(&mut self, held: &Held, datagram: &Datagram<'_>, on: &mut impl FnMut(Item<'_>)) {
         let sequence = held.sequence;
-        match self.order.window().seen(sequence) {
+        let seen = self.order.window().seen(sequence);
+        match seen.map(|(seen, delivered)| (*seen, delivered)) {
             Some((seen, delivered)) if seen.crc != held.crc => {
                 self.counters.fencing_violations.increment();
                 let decided = held.via == Via::Repair;
@@ -444,9 +445,8 @@ impl Receiver {
                 }
                 let wrong_one_delivered = decided && delivered;
                 if wrong_one_delivered {
-                    let records = held.count.into();
-                    self.order
-                        .tell_fenced(sequence, records, &self.counters, on);
+                    self.counters.fenced_records.add(seen.count.into());
+                    self.order.tell_fenced(held, &self.counters, on);
                 }
                 self.events.push_back(Event::FencingViolation {
                     sequence,

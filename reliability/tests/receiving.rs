@@ -421,7 +421,7 @@ impl World {
         );
         if c.gaps_open.get() == 0 && c.losses_of_unknown_size.get() == 0 {
             assert_eq!(
-                c.delivered_records.get() + c.lost_records.get(),
+                c.delivered_records.get() - c.fenced_records.get() + c.lost_records.get(),
                 publisher.next_record - 1,
                 "delivered + lost = published; {context}"
             );
@@ -1004,6 +1004,11 @@ fn two_contents_under_one_number_raise_an_alarm_and_the_repair_path_decides() {
         wrong_one_delivered: true,
     };
     assert!(world.saw(&alarm));
+    assert_eq!(world.counters().fenced_records.get(), 2);
+    let one = SequenceRange::one(Sequence(1));
+    world.answer_nack(&publisher, Path::Repair, Epoch(5), one);
+    assert_eq!(world.losses().len(), 1, "a second copy says nothing new");
+    world.assert_balanced(&publisher, "");
 }
 
 #[test]
