@@ -29,9 +29,9 @@ use crate::error::PublisherError;
 use crate::hop::{Item, Overflow};
 use crate::shared::{ChannelShared, Shared, SourceShared};
 
-/// Between looks at what the transports counted.
 /// Datagrams that are handed to a transport at a time.
 const POST_MAX: u64 = 64;
+/// Between looks at what the transports counted.
 const STATS_NS: u64 = 100_000_000;
 
 /// The one that publishes on a channel.

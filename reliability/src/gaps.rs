@@ -87,12 +87,6 @@ impl Gaps {
         self.runs.is_empty()
     }
 
-    /// The oldest run.
-    #[must_use]
-    pub fn first(&self) -> Option<&Gap> {
-        self.runs.front()
-    }
-
     /// All runs, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = &Gap> {
         self.runs.iter()
@@ -378,7 +372,7 @@ mod tests {
             origin: Origin::Live,
         };
         assert_eq!(settled, Some(expected));
-        assert!(gaps.is_empty() && gaps.first().is_none());
+        assert!(gaps.is_empty() && gaps.iter().next().is_none());
     }
 
     #[test]

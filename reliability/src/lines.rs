@@ -123,14 +123,6 @@ impl Lines {
         quiet.heard_at.after(silence).max(attested)
     }
 
-    /// Whether this line is up.
-    #[must_use]
-    pub fn is_up(&self, line: LineId) -> bool {
-        self.lines[..self.count]
-            .get(usize::from(line.0))
-            .is_some_and(|line| line.up)
-    }
-
     /// Starts over at a change of epoch: what was passed counts no more.
     pub fn restart(&mut self) {
         for line in &mut self.lines {

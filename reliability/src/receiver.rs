@@ -218,10 +218,25 @@ impl Receiver {
         self.settle(now, on);
     }
 
-    /// Counts a datagram that could not even be read.
-    pub fn handle_malformed(&self) {
-        self.counters.received_datagrams.increment();
-        self.counters.malformed_dropped.increment();
+    /// Takes bytes as they came, aligned as records are: checks them, and delivers what can be.
+    #[inline]
+    pub fn handle_bytes(
+        &mut self,
+        now: Nanos,
+        via: Via,
+        bytes: &[u8],
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        match Datagram::parse(bytes) {
+            Ok(datagram) => {
+                let verdict = datagram.verdict();
+                self.handle_datagram(now, via, &datagram, verdict, on);
+            }
+            Err(_) => {
+                self.counters.received_datagrams.increment();
+                self.counters.malformed_dropped.increment();
+            }
+        }
     }
 
     /// Counts a datagram from an address that neither WELCOME nor the config named.

@@ -148,13 +148,7 @@ impl SubscriberCore {
         let Some(receiver) = self.receiver_mut(channel) else {
             return;
         };
-        match Datagram::parse(bytes) {
-            Ok(datagram) => {
-                let verdict = datagram.verdict();
-                receiver.handle_datagram(now, Via::Line(line), &datagram, verdict, on);
-            }
-            Err(_) => receiver.handle_malformed(),
-        }
+        receiver.handle_bytes(now, Via::Line(line), bytes, on);
     }
 
     /// As [`SubscriberCore::handle_received`], with the verdict as an input: how a recorded run is
@@ -285,13 +279,7 @@ impl SubscriberCore {
                 let mut aligned = std::mem::take(&mut self.aligned);
                 if let Some(receiver) = self.receiver_mut(channel) {
                     // Within a stream of frames it stands at any address.
-                    match Datagram::parse(aligned.of(bytes)) {
-                        Ok(datagram) => {
-                            let verdict = datagram.verdict();
-                            receiver.handle_datagram(now, Via::Repair, &datagram, verdict, on);
-                        }
-                        Err(_) => receiver.handle_malformed(),
-                    }
+                    receiver.handle_bytes(now, Via::Repair, aligned.of(bytes), on);
                 }
                 self.aligned = aligned;
                 if path == Path::Replay {
