@@ -25,6 +25,8 @@ pub mod mapping;
 pub mod memory;
 pub mod pin;
 pub mod udp;
+#[cfg(feature = "rdma")]
+pub mod verbs;
 
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;

@@ -1,0 +1,214 @@
+//! The connection manager: ids, and the events of each. Never blocks unless told how long it may.
+//!
+//! Every id has a channel of its own, so that no owner takes another's events. An event is copied
+//! and acknowledged at once: librdmacm waits for that when an id goes.
+
+use std::io;
+use std::mem;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::{self, NonNull};
+use std::time::{Duration, Instant};
+
+use super::error::{VerbsError, failed};
+use super::sys;
+
+/// What an id is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PortSpace {
+    /// Reliable connections.
+    Tcp,
+    /// Datagrams and groups.
+    Udp,
+}
+
+/// What happened to an id.
+#[derive(Clone, Copy)]
+pub(super) struct CmEvent {
+    /// `rdma_cm_event_type`.
+    pub(super) kind: u32,
+    /// 0, or an error: negative error numbers, or a reason for a rejection.
+    pub(super) status: i32,
+    /// For a group that was joined: how to send to it.
+    pub(super) group: Option<sys::ibv_ah_attr>,
+}
+
+/// An id of the connection manager with its channel. Its queue pair, if any, goes with it.
+#[derive(Debug)]
+pub(super) struct CmId {
+    id: NonNull<sys::rdma_cm_id>,
+    channel: NonNull<sys::rdma_event_channel>,
+}
+
+// SAFETY: librdmacm may be called from any thread, and each id is used by its owner alone (`&mut`
+// where anything changes). Exercised by `verbs::a_fan_out_reaches_every_receiver`.
+unsafe impl Send for CmId {}
+
+impl CmId {
+    pub(super) fn new(space: PortSpace) -> Result<Self, VerbsError> {
+        let no_rdma = |errno| VerbsError::NoRdma {
+            source: io::Error::from_raw_os_error(errno),
+        };
+        // SAFETY: no argument. Exercised by `verbs::a_host_without_a_device_is_told_apart`.
+        let channel = NonNull::new(unsafe { sys::rdma_create_event_channel() });
+        let channel = channel.ok_or_else(|| match sys::errno() {
+            errno @ (libc::EACCES | libc::EPERM) => failed("rdma_create_event_channel", errno),
+            errno => no_rdma(errno),
+        })?;
+        let space = match space {
+            PortSpace::Tcp => sys::rdma_port_space::RDMA_PS_TCP,
+            PortSpace::Udp => sys::rdma_port_space::RDMA_PS_UDP,
+        };
+        let mut id = ptr::null_mut();
+        // SAFETY: the channel is open; `id` is written on success only. The descriptor is the
+        // channel's. Exercised by `verbs::device_tells_what_its_port_is`.
+        let result = unsafe {
+            let fd = channel.as_ref().fd;
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+            sys::rdma_create_id(channel.as_ptr(), &raw mut id, ptr::null_mut(), space)
+        };
+        let Some(id) = NonNull::new(id).filter(|_| result == 0) else {
+            let errno = sys::errno();
+            // SAFETY: the channel was made above and has no id.
+            unsafe { sys::rdma_destroy_event_channel(channel.as_ptr()) };
+            return Err(no_rdma(errno));
+        };
+        Ok(Self { id, channel })
+    }
+
+    /// Binds to the device that has `address`.
+    pub(super) fn bind(&self, address: Ipv4Addr, port: u16) -> Result<(), VerbsError> {
+        let mut address_raw = sockaddr(SocketAddrV4::new(address, port));
+        // SAFETY: the id lives; the address is a whole `sockaddr_in` and is only read. Exercised
+        // by `verbs::an_address_without_a_device_is_told_apart`.
+        let result =
+            unsafe { sys::rdma_bind_addr(self.id.as_ptr(), (&raw mut address_raw).cast()) };
+        if result == 0 {
+            return Ok(());
+        }
+        match sys::errno() {
+            errno @ (libc::ENODEV | libc::EADDRNOTAVAIL) => Err(VerbsError::NoDevice {
+                address,
+                source: io::Error::from_raw_os_error(errno),
+            }),
+            errno => Err(failed("rdma_bind_addr", errno)),
+        }
+    }
+
+    /// The device that it is bound to.
+    pub(super) fn context(&self) -> Option<NonNull<sys::ibv_context>> {
+        // SAFETY: the id lives and is not written meanwhile.
+        NonNull::new(unsafe { self.id.as_ref().verbs })
+    }
+
+    /// The port that it is bound to.
+    pub(super) fn port(&self) -> u8 {
+        // SAFETY: as for `context`.
+        unsafe { self.id.as_ref().port_num }
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut sys::rdma_cm_id {
+        self.id.as_ptr()
+    }
+
+    /// Becomes a member of a group, or one that only sends. The answer is an event.
+    pub(super) fn join(&mut self, group: Ipv4Addr, flags: u32) -> Result<(), i32> {
+        let mut address = sockaddr(SocketAddrV4::new(group, 0));
+        let mut attributes = sys::rdma_cm_join_mc_attr_ex {
+            comp_mask: sys::JOIN_ADDRESS_AND_FLAGS,
+            join_flags: flags,
+            addr: (&raw mut address).cast(),
+        };
+        // SAFETY: id, attributes and address live through the call, which copies them. Exercised
+        // by `verbs::a_fan_out_reaches_every_receiver`.
+        let result = unsafe {
+            sys::rdma_join_multicast_ex(self.as_ptr(), &raw mut attributes, ptr::null_mut())
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(sys::errno())
+        }
+    }
+
+    /// Gives up membership.
+    pub(super) fn leave(&mut self, group: Ipv4Addr) -> Result<(), i32> {
+        let mut address = sockaddr(SocketAddrV4::new(group, 0));
+        // SAFETY: as for `join`; all events were acknowledged when they were taken.
+        let result = unsafe { sys::rdma_leave_multicast(self.as_ptr(), (&raw mut address).cast()) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(sys::errno())
+        }
+    }
+
+    /// What happened since, if anything.
+    pub(super) fn event(&mut self) -> Option<CmEvent> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel lives; an event is written on success only, is valid until it is
+        // acknowledged, and its `ud` part is filled for events of groups. Exercised by
+        // `verbs::a_fan_out_reaches_every_receiver`.
+        unsafe {
+            if sys::rdma_get_cm_event(self.channel.as_ptr(), &raw mut event) != 0 {
+                return None;
+            }
+            let kind = (*event).event;
+            let joined = kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_JOIN;
+            let taken = CmEvent {
+                kind,
+                status: (*event).status,
+                group: joined.then(|| (*event).param.ud.ah_attr),
+            };
+            sys::rdma_ack_cm_event(event);
+            Some(taken)
+        }
+    }
+
+    /// Waits for what happens next, for start-up only.
+    pub(super) fn wait(&mut self, limit: Duration) -> Option<CmEvent> {
+        let until = Instant::now() + limit;
+        loop {
+            if let Some(event) = self.event() {
+                return Some(event);
+            }
+            let left = until.checked_duration_since(Instant::now())?;
+            let mut poll = libc::pollfd {
+                fd: self.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            // SAFETY: one `pollfd` that lives through the call.
+            unsafe { libc::poll(&raw mut poll, 1, left.as_millis().clamp(1, 1_000) as i32) };
+        }
+    }
+}
+
+impl AsRawFd for CmId {
+    fn as_raw_fd(&self) -> RawFd {
+        // SAFETY: the channel lives.
+        unsafe { self.channel.as_ref().fd }
+    }
+}
+
+impl Drop for CmId {
+    fn drop(&mut self) {
+        // SAFETY: no event is unacknowledged, a queue pair is destroyed by its owner before, and
+        // nobody else has the id or the channel. Exercised by
+        // `verbs::what_was_opened_is_gone_when_it_is_dropped`.
+        unsafe {
+            sys::rdma_destroy_id(self.id.as_ptr());
+            sys::rdma_destroy_event_channel(self.channel.as_ptr());
+        }
+    }
+}
+
+fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
+    // SAFETY: zero is a value of every field.
+    let mut raw: libc::sockaddr_in = unsafe { mem::zeroed() };
+    raw.sin_family = libc::AF_INET as libc::sa_family_t;
+    raw.sin_port = address.port().to_be();
+    raw.sin_addr.s_addr = u32::from(*address.ip()).to_be();
+    raw
+}

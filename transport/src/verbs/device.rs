@@ -1,0 +1,163 @@
+//! A device, found by the address of its interface, with a protection domain of its own.
+//!
+//! librdmacm owns the device's context and shares it among all of a process; an id that stays
+//! bound to it keeps it open for as long as anything here lives.
+
+use std::ffi::CStr;
+use std::io;
+use std::net::Ipv4Addr;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::cm::{CmId, PortSpace};
+use super::error::{VerbsError, failed, failed_to_pin};
+use super::sys;
+
+/// A port of an RDMA device, and a protection domain on it. Everything made with it keeps it.
+#[derive(Debug)]
+pub struct Device {
+    name: String,
+    address: Ipv4Addr,
+    port: u8,
+    mtu: usize,
+    reads_max: u8,
+    pd: NonNull<sys::ibv_pd>,
+    context: NonNull<sys::ibv_context>,
+    /// Keeps the context open: the last field, so the last to go.
+    _anchor: CmId,
+}
+
+// SAFETY: verbs may be called from any thread; nothing in here changes after it was made.
+// Exercised by `verbs::a_fan_out_reaches_every_receiver`, which opens on one and uses on another.
+unsafe impl Send for Device {}
+// SAFETY: as for `Send`: libibverbs locks inside, and shared use only reads these fields.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Finds the device whose interface has `address`, and checks that its port is up.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: no RDMA at all, none at this address, port down, no permission.
+    pub fn open(address: Ipv4Addr) -> Result<Arc<Self>, VerbsError> {
+        let anchor = CmId::new(PortSpace::Tcp)?;
+        anchor.bind(address, 0)?;
+        let Some(context) = anchor.context() else {
+            return Err(VerbsError::NoDevice {
+                address,
+                source: io::Error::from_raw_os_error(libc::ENODEV),
+            });
+        };
+        let port = anchor.port();
+        // SAFETY: the id is bound, so its context is open, and stays so with the id. Exercised by
+        // `verbs::device_tells_what_its_port_is`.
+        let (name, attributes, limits) = unsafe {
+            let name = sys::ibv_get_device_name(context.as_ref().device);
+            let name = if name.is_null() {
+                "?".to_owned()
+            } else {
+                CStr::from_ptr(name).to_string_lossy().into_owned()
+            };
+            let attributes = sys::query_port(context.as_ptr(), port)
+                .map_err(|errno| failed("ibv_query_port", errno))?;
+            let mut limits: sys::ibv_device_attr = std::mem::zeroed();
+            let result = sys::ibv_query_device(context.as_ptr(), &raw mut limits);
+            if result != 0 {
+                return Err(failed("ibv_query_device", result));
+            }
+            (name, attributes, limits)
+        };
+        if attributes.state != sys::ibv_port_state::IBV_PORT_ACTIVE {
+            return Err(VerbsError::PortDown {
+                device: name,
+                port,
+                state: attributes.state,
+            });
+        }
+        // SAFETY: as above.
+        let pd = unsafe { sys::ibv_alloc_pd(context.as_ptr()) };
+        let pd = NonNull::new(pd).ok_or_else(|| failed_to_pin("ibv_alloc_pd", 0, sys::errno()))?;
+        Ok(Arc::new(Self {
+            name,
+            address,
+            port,
+            mtu: mtu_bytes(attributes.active_mtu),
+            reads_max: u8::try_from(limits.max_qp_rd_atom.clamp(0, 255)).unwrap_or(u8::MAX),
+            pd,
+            context,
+            _anchor: anchor,
+        }))
+    }
+
+    /// Its name, as `rdma link` shows it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The interface's address, which is also the sender's.
+    #[must_use]
+    pub const fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// The port's number.
+    #[must_use]
+    pub const fn port(&self) -> u8 {
+        self.port
+    }
+
+    /// Bytes that one packet carries: the longest datagram.
+    #[must_use]
+    pub const fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// READs that a peer may have outstanding here.
+    #[must_use]
+    pub const fn reads_max(&self) -> u8 {
+        self.reads_max
+    }
+
+    /// Datagrams that the port refused because they carried another Q_Key, where it counts them.
+    #[must_use]
+    pub fn wrong_q_keys(&self) -> u64 {
+        // SAFETY: the anchor keeps the context open. Exercised by
+        // `verbs::device_tells_what_its_port_is`.
+        let attributes = unsafe { sys::query_port(self.context.as_ptr(), self.port) };
+        attributes.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr))
+    }
+
+    /// A counter of the device (`/sys/class/infiniband/…/hw_counters`), where it has it.
+    #[must_use]
+    pub fn hardware_counter(&self, name: &str) -> Option<u64> {
+        let path = format!(
+            "/sys/class/infiniband/{}/ports/{}/hw_counters/{name}",
+            self.name, self.port
+        );
+        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+    }
+
+    pub(super) const fn pd(&self) -> *mut sys::ibv_pd {
+        self.pd.as_ptr()
+    }
+
+    pub(super) const fn context(&self) -> *mut sys::ibv_context {
+        self.context.as_ptr()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: whoever made something with the domain holds this value, so nothing of it is
+        // left. Exercised by `verbs::what_was_opened_is_gone_when_it_is_dropped`.
+        let result = unsafe { sys::ibv_dealloc_pd(self.pd.as_ptr()) };
+        if result != 0 {
+            tracing::error!(device = self.name, errno = result, "ibv_dealloc_pd failed");
+        }
+    }
+}
+
+/// `enum ibv_mtu`: 1 is 256 bytes, each next one twice that.
+const fn mtu_bytes(mtu: u32) -> usize {
+    128 << mtu
+}

@@ -1,0 +1,127 @@
+//! What can go wrong with verbs, told apart by what one does about it.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use thiserror::Error;
+
+/// Why verbs can't be used as configured. The host or the configuration is at fault.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// This host has no RDMA at all.
+    #[error(
+        "this host has no RDMA ({source}); load rdma_ucm and the device's module, or use the transport udp"
+    )]
+    NoRdma {
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The interface is none of an RDMA device.
+    #[error(
+        "{address} belongs to no RDMA device ({source}); `rdma link` lists those there are, choose the address of one or use the transport udp"
+    )]
+    NoDevice {
+        /// The interface's address.
+        address: Ipv4Addr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The device's files can't be opened.
+    #[error(
+        "{what}: permission denied; give this user the files below /dev/infiniband (often group rdma)"
+    )]
+    Permission {
+        /// The step.
+        what: &'static str,
+    },
+    /// Memory can't be pinned.
+    #[error(
+        "{what} of {bytes} bytes: no memory may be pinned any more; raise the limit (`ulimit -l unlimited`, LimitMEMLOCK=infinity, or CAP_IPC_LOCK)"
+    )]
+    Memlock {
+        /// The step.
+        what: &'static str,
+        /// How much was asked for.
+        bytes: usize,
+    },
+    /// The port is down.
+    #[error("port {port} of {device} is not active (state {state}); is its cable in, its link up?")]
+    PortDown {
+        /// Which device.
+        device: String,
+        /// Which port.
+        port: u8,
+        /// `ibv_port_state`.
+        state: u32,
+    },
+    /// A slot does not fit into one packet.
+    #[error(
+        "slots of {slot_len} bytes don't fit the {mtu} bytes that port {port} of {device} carries; make the slots at most {mtu}, or raise the MTU of its interface (4200 gives 4096)"
+    )]
+    Mtu {
+        /// Bytes of a slot.
+        slot_len: usize,
+        /// Bytes of the port's largest packet.
+        mtu: usize,
+        /// Which device.
+        device: String,
+        /// Which port.
+        port: u8,
+    },
+    /// A number that the device or this code can't serve.
+    #[error("{name} is {value}; it must be between {min} and {max}")]
+    Range {
+        /// The setting.
+        name: &'static str,
+        /// As given.
+        value: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// A group that is none.
+    #[error("{group} is no multicast group; take one of 224.0.0.0/4, for example 239.x.y.z")]
+    NotMulticast {
+        /// As given.
+        group: Ipv4Addr,
+    },
+    /// The group could not be joined.
+    #[error(
+        "group {group} can't be joined on {device}: {reason}; is there a subnet manager (InfiniBand) or a route for the group (RoCE)?"
+    )]
+    Join {
+        /// Which group.
+        group: Ipv4Addr,
+        /// On which device.
+        device: String,
+        /// What happened.
+        reason: String,
+    },
+    /// Another step failed.
+    #[error("{what} failed: {source}")]
+    Call {
+        /// The function.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// Turns an error number into the error that says what to do about it.
+pub(super) fn failed(what: &'static str, errno: i32) -> VerbsError {
+    let source = io::Error::from_raw_os_error(errno);
+    match errno {
+        libc::EACCES | libc::EPERM => VerbsError::Permission { what },
+        _ => VerbsError::Call { what, source },
+    }
+}
+
+/// As [`failed`], of a step that pins memory.
+pub(super) fn failed_to_pin(what: &'static str, bytes: usize, errno: i32) -> VerbsError {
+    match errno {
+        libc::ENOMEM | libc::EAGAIN => VerbsError::Memlock { what, bytes },
+        _ => failed(what, errno),
+    }
+}

@@ -1,0 +1,392 @@
+//! Queues of work and of its completions.
+
+use std::mem;
+use std::net::Ipv4Addr;
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use super::cm::CmId;
+use super::device::Device;
+use super::error::{VerbsError, failed, failed_to_pin};
+use super::sys;
+
+/// Completions taken at a time.
+pub(super) const TAKEN_MAX: usize = 32;
+
+/// Where completions come, with a descriptor to wait on where one was asked for.
+pub(super) struct Completions {
+    cq: NonNull<sys::ibv_cq>,
+    channel: Option<NonNull<sys::ibv_comp_channel>>,
+    device: Arc<Device>,
+}
+
+// SAFETY: each has one owner, and libibverbs may be called from any thread. Exercised by
+// `verbs::a_fan_out_reaches_every_receiver`.
+unsafe impl Send for Completions {}
+
+impl Completions {
+    /// Room for `entries` completions. With `waitable` it has a descriptor, that is armed.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        entries: u32,
+        waitable: bool,
+    ) -> Result<Self, VerbsError> {
+        let channel = if waitable {
+            // SAFETY: the device keeps its context open. Exercised by
+            // `verbs::a_receiver_that_sleeps_is_woken`.
+            let channel = unsafe { sys::ibv_create_comp_channel(device.context()) };
+            let channel = NonNull::new(channel)
+                .ok_or_else(|| failed("ibv_create_comp_channel", sys::errno()))?;
+            // SAFETY: the descriptor is the channel's.
+            unsafe {
+                let fd = channel.as_ref().fd;
+                let flags = libc::fcntl(fd, libc::F_GETFL);
+                libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+            }
+            Some(channel)
+        } else {
+            None
+        };
+        // SAFETY: as above; the channel, if any, outlives the queue (see `drop`).
+        let cq = unsafe {
+            let to = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
+            sys::ibv_create_cq(device.context(), entries as i32, ptr::null_mut(), to, 0)
+        };
+        let Some(cq) = NonNull::new(cq) else {
+            let errno = sys::errno();
+            if let Some(channel) = channel {
+                // SAFETY: made above, and no queue uses it.
+                unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
+            }
+            return Err(failed_to_pin("ibv_create_cq", entries as usize * 64, errno));
+        };
+        let completions = Self {
+            cq,
+            channel,
+            device: Arc::clone(device),
+        };
+        completions.arm();
+        Ok(completions)
+    }
+
+    /// The next completions, up to `max` of them, in order.
+    #[inline]
+    pub(super) fn take<'a>(
+        &mut self,
+        into: &'a mut [sys::ibv_wc; TAKEN_MAX],
+        max: usize,
+    ) -> &'a [sys::ibv_wc] {
+        let max = max.min(TAKEN_MAX) as i32;
+        // SAFETY: `into` has room for as many as are asked for. Exercised by
+        // `verbs::a_fan_out_reaches_every_receiver`.
+        let taken = unsafe { sys::ibv_poll_cq(self.cq.as_ptr(), max, into.as_mut_ptr()) };
+        &into[..usize::try_from(taken).unwrap_or(0)]
+    }
+
+    /// Readable when a completion has come since it was armed; -1 where none was asked for.
+    pub(super) fn fd(&self) -> RawFd {
+        // SAFETY: the channel lives as long as this value.
+        self.channel
+            .map_or(-1, |channel| unsafe { channel.as_ref().fd })
+    }
+
+    /// Makes the descriptor tell of the next completion. Look for completions once more afterwards:
+    /// those that came before do not count.
+    pub(super) fn rearm(&mut self) {
+        let Some(channel) = self.channel else { return };
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: all three live; every event is acknowledged, so that the queue can be destroyed.
+        unsafe {
+            while sys::ibv_get_cq_event(channel.as_ptr(), &raw mut cq, &raw mut context) == 0 {
+                sys::ibv_ack_cq_events(cq, 1);
+            }
+        }
+        self.arm();
+    }
+
+    fn arm(&self) {
+        if self.channel.is_some() {
+            // SAFETY: the queue lives.
+            unsafe { sys::ibv_req_notify_cq(self.cq.as_ptr(), 0) };
+        }
+    }
+
+    const fn as_ptr(&self) -> *mut sys::ibv_cq {
+        self.cq.as_ptr()
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs that complete here are gone (their owner declares them first), and
+        // all events are acknowledged. Exercised by
+        // `verbs::what_was_opened_is_gone_when_it_is_dropped`.
+        let result = unsafe { sys::ibv_destroy_cq(self.cq.as_ptr()) };
+        if result != 0 {
+            tracing::error!(
+                device = self.device.name(),
+                errno = result,
+                "ibv_destroy_cq failed"
+            );
+        }
+        if let Some(channel) = self.channel {
+            // SAFETY: its only queue is gone.
+            unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
+        }
+    }
+}
+
+/// An empty completion, to take into.
+pub(super) fn no_completion() -> sys::ibv_wc {
+    // SAFETY: zero is a value of every field, they are numbers.
+    unsafe { mem::zeroed() }
+}
+
+/// How large a datagram queue is.
+pub(super) struct Depths {
+    pub(super) send: u32,
+    pub(super) receive: u32,
+    pub(super) inline_bytes: u32,
+}
+
+/// A queue pair for datagrams, with an id to join groups by. Fields go in this order.
+pub(super) struct DatagramQueue {
+    qp: QueuePair,
+    id: CmId,
+    q_key: u32,
+    port: u8,
+    inline_bytes: usize,
+    /// The group that was asked for. A device keeps a queue pair for as long as it is in one.
+    group: Option<Ipv4Addr>,
+}
+
+impl Drop for DatagramQueue {
+    fn drop(&mut self) {
+        let _ = self.leave();
+    }
+}
+
+/// Destroyed before its id.
+struct QueuePair {
+    id: *mut sys::rdma_cm_id,
+    qp: NonNull<sys::ibv_qp>,
+}
+
+// SAFETY: as for `Completions`: one owner, callable from any thread.
+unsafe impl Send for QueuePair {}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: the id is the one that made it, and is declared behind it. Exercised by
+        // `verbs::what_was_opened_is_gone_when_it_is_dropped`.
+        unsafe { sys::rdma_destroy_qp(self.id) };
+    }
+}
+
+impl DatagramQueue {
+    /// A queue pair that sends and receives at once; it takes only datagrams with this Q_Key.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        id: CmId,
+        send: &Completions,
+        receive: &Completions,
+        depths: &Depths,
+        q_key: u32,
+    ) -> Result<Self, VerbsError> {
+        // SAFETY: zero is a value of every field; id, domain and completions live; librdmacm
+        // brings the pair to where it can send. Exercised by
+        // `verbs::a_fan_out_reaches_every_receiver`.
+        let (result, inline_bytes) = unsafe {
+            let mut attributes: sys::ibv_qp_init_attr = mem::zeroed();
+            attributes.send_cq = send.as_ptr();
+            attributes.recv_cq = receive.as_ptr();
+            attributes.qp_type = sys::ibv_qp_type::IBV_QPT_UD;
+            attributes.cap.max_send_wr = depths.send;
+            attributes.cap.max_recv_wr = depths.receive;
+            attributes.cap.max_send_sge = 1;
+            attributes.cap.max_recv_sge = 1;
+            attributes.cap.max_inline_data = depths.inline_bytes;
+            let result = sys::rdma_create_qp(id.as_ptr(), device.pd(), &raw mut attributes);
+            (result, attributes.cap.max_inline_data)
+        };
+        let bytes = (depths.send + depths.receive) as usize * 64;
+        if result != 0 {
+            return Err(failed_to_pin("rdma_create_qp", bytes, sys::errno()));
+        }
+        // SAFETY: the call above made it.
+        let qp = NonNull::new(unsafe { (*id.as_ptr()).qp });
+        let qp = qp.ok_or_else(|| failed("rdma_create_qp", libc::EINVAL))?;
+        let mut queue = Self {
+            qp: QueuePair {
+                id: id.as_ptr(),
+                qp,
+            },
+            id,
+            q_key,
+            port: device.port(),
+            inline_bytes: inline_bytes as usize,
+            group: None,
+        };
+        let mut attributes = no_attributes();
+        attributes.qkey = q_key;
+        queue.modify(
+            "set the Q_Key",
+            &mut attributes,
+            sys::ibv_qp_attr_mask::IBV_QP_QKEY,
+        )?;
+        Ok(queue)
+    }
+
+    /// Becomes a member of a group. The answer is one of [`DatagramQueue::id_mut`]'s events.
+    pub(super) fn join(&mut self, group: Ipv4Addr, flags: u32) -> Result<(), i32> {
+        // One that is still known would be refused a second time.
+        let _ = self.leave();
+        self.id.join(group, flags)?;
+        self.group = Some(group);
+        Ok(())
+    }
+
+    /// Gives up the membership, if there is one.
+    pub(super) fn leave(&mut self) -> Result<(), i32> {
+        self.group
+            .take()
+            .map_or(Ok(()), |group| self.id.leave(group))
+    }
+
+    pub(super) const fn id_mut(&mut self) -> &mut CmId {
+        &mut self.id
+    }
+
+    /// Bytes that a send may carry without a registered buffer.
+    pub(super) const fn inline_bytes(&self) -> usize {
+        self.inline_bytes
+    }
+
+    /// Posts a chain of sends. On failure also how many of them were taken is unknown to the
+    /// caller but for `bad`: those before it were.
+    ///
+    /// # Safety
+    /// `first` heads a chain of whole work requests; what they point at stays valid until they
+    /// complete, or, for inline data, for the length of the call.
+    #[inline]
+    pub(super) unsafe fn post_send(
+        &mut self,
+        first: *mut sys::ibv_send_wr,
+        bad: &mut *mut sys::ibv_send_wr,
+    ) -> i32 {
+        // SAFETY: the pair lives; the rest is the caller's word. Exercised by
+        // `verbs::a_fan_out_reaches_every_receiver`.
+        unsafe { sys::ibv_post_send(self.qp.qp.as_ptr(), first, bad) }
+    }
+
+    /// Posts a chain of receives.
+    ///
+    /// # Safety
+    /// As for `post_send`; the device writes the buffers until they complete.
+    #[inline]
+    pub(super) unsafe fn post_receive(
+        &mut self,
+        first: *mut sys::ibv_recv_wr,
+        bad: &mut *mut sys::ibv_recv_wr,
+    ) -> i32 {
+        // SAFETY: as for `post_send`.
+        unsafe { sys::ibv_post_recv(self.qp.qp.as_ptr(), first, bad) }
+    }
+
+    /// Ends whatever is posted: it completes as flushed, and nothing of it is sent any more.
+    pub(super) fn flush(&mut self) -> Result<(), VerbsError> {
+        let mut attributes = no_attributes();
+        attributes.qp_state = sys::ibv_qp_state::IBV_QPS_ERR;
+        self.modify(
+            "flush",
+            &mut attributes,
+            sys::ibv_qp_attr_mask::IBV_QP_STATE,
+        )
+    }
+
+    /// Makes a flushed queue usable again. Its memberships stay.
+    pub(super) fn restart(&mut self) -> Result<(), VerbsError> {
+        type Mask = sys::ibv_qp_attr_mask;
+        let mut attributes = no_attributes();
+        attributes.qkey = self.q_key;
+        attributes.port_num = self.port;
+        let steps = [
+            (sys::ibv_qp_state::IBV_QPS_RESET, 0),
+            (
+                sys::ibv_qp_state::IBV_QPS_INIT,
+                Mask::IBV_QP_PKEY_INDEX.0 | Mask::IBV_QP_PORT.0 | Mask::IBV_QP_QKEY.0,
+            ),
+            (sys::ibv_qp_state::IBV_QPS_RTR, 0),
+            (sys::ibv_qp_state::IBV_QPS_RTS, Mask::IBV_QP_SQ_PSN.0),
+        ];
+        for (state, mask) in steps {
+            attributes.qp_state = state;
+            let mask = sys::ibv_qp_attr_mask(Mask::IBV_QP_STATE.0 | mask);
+            self.modify("restart", &mut attributes, mask)?;
+        }
+        Ok(())
+    }
+
+    fn modify(
+        &mut self,
+        what: &'static str,
+        attributes: &mut sys::ibv_qp_attr,
+        mask: sys::ibv_qp_attr_mask,
+    ) -> Result<(), VerbsError> {
+        // SAFETY: pair and attributes live. Exercised by
+        // `verbs::a_fan_out_that_is_reset_begins_anew`.
+        let result = unsafe { sys::ibv_modify_qp(self.qp.qp.as_ptr(), attributes, mask.0 as i32) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(failed(what, result))
+        }
+    }
+}
+
+fn no_attributes() -> sys::ibv_qp_attr {
+    // SAFETY: zero is a value of every field, they are numbers.
+    unsafe { mem::zeroed() }
+}
+
+/// How to reach a group from a port.
+pub(super) struct AddressHandle {
+    ah: NonNull<sys::ibv_ah>,
+    /// The domain that it belongs to.
+    _device: Arc<Device>,
+}
+
+// SAFETY: as for `Completions`.
+unsafe impl Send for AddressHandle {}
+
+impl AddressHandle {
+    /// `route` as the connection manager gave it; `traffic_class` goes into every packet, which
+    /// the manager's own option does not reach.
+    pub(super) fn new(
+        device: &Arc<Device>,
+        mut route: sys::ibv_ah_attr,
+        traffic_class: u8,
+    ) -> Result<Self, VerbsError> {
+        route.grh.traffic_class = traffic_class;
+        // SAFETY: domain and attributes live. Exercised by
+        // `verbs::a_fan_out_reaches_every_receiver`.
+        let ah = unsafe { sys::ibv_create_ah(device.pd(), &raw mut route) };
+        let ah = NonNull::new(ah).ok_or_else(|| failed("ibv_create_ah", sys::errno()))?;
+        Ok(Self {
+            ah,
+            _device: Arc::clone(device),
+        })
+    }
+
+    pub(super) const fn as_ptr(&self) -> *mut sys::ibv_ah {
+        self.ah.as_ptr()
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        // SAFETY: no posted work names it: its owner destroys the queue pair before.
+        unsafe { sys::ibv_destroy_ah(self.ah.as_ptr()) };
+    }
+}

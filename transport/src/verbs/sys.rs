@@ -1,0 +1,42 @@
+//! What the bindings leave out: constants of rdma-core's headers that are no functions or types,
+//! and calls whose result must not be trusted as it comes.
+//!
+//! Layouts of everything that is passed are held against the C headers by
+//! `tests/verbs_layout.rs`.
+
+use std::io;
+use std::mem;
+
+pub(super) use rdma_sys::*;
+
+/// Who joins gets what others send.
+pub(super) const JOIN_FULL_MEMBER: u32 = 0;
+/// Who joins only sends.
+pub(super) const JOIN_SEND_ONLY: u32 = 1;
+/// Both fields of a join are given (`rdma_cm_join_mc_attr_mask`); the kernel wants no less.
+pub(super) const JOIN_ADDRESS_AND_FLAGS: u32 = 1 | 2;
+/// Destination of every datagram to a group.
+pub(super) const MULTICAST_QPN: u32 = 0x00ff_ffff;
+/// What the device puts before a UD datagram: a global route header, always.
+pub(super) const GRH_LEN: usize = 40;
+
+/// The error number of the last call of librdmacm that failed.
+pub(super) fn errno() -> i32 {
+    io::Error::last_os_error().raw_os_error().unwrap_or(0)
+}
+
+/// The attributes of a port. Zeroed first: the bindings take an old path that fills only a part.
+///
+/// # Safety
+/// `context` is a device that is open.
+pub(super) unsafe fn query_port(context: *mut ibv_context, port: u8) -> Result<ibv_port_attr, i32> {
+    // SAFETY: zero is a value of every field, they are numbers; the context is open, says the
+    // caller. Exercised by `verbs::device_tells_what_its_port_is`.
+    unsafe {
+        let mut attributes: ibv_port_attr = mem::zeroed();
+        match ___ibv_query_port(context, port, &raw mut attributes) {
+            0 => Ok(attributes),
+            error => Err(error),
+        }
+    }
+}

@@ -1,0 +1,532 @@
+//! Verbs on a real device: what is posted arrives, whole and in order; what breaks is told apart,
+//! and what was opened is gone when it is dropped. They need a device, so `make test-rdma` runs
+//! them in its virtual machine (tests/lab); the address of the device is `TICKCAST_RDMA_ADDRESS`.
+
+use std::net::Ipv4Addr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::udp::Interface;
+use tickcast_transport::verbs::{
+    Device, Pace, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver,
+    VerbsReceiverConfig, VerbsSendLine,
+};
+use tickcast_transport::{FanOut, FanOutError, Receive, Slots};
+
+const Q_KEY: u32 = 0x1234_5678;
+const SLOT_LEN: usize = 1024;
+const SLOTS: u64 = 4096;
+
+fn address() -> Ipv4Addr {
+    let address = std::env::var("TICKCAST_RDMA_ADDRESS");
+    address.map_or(Ipv4Addr::new(10, 1, 0, 1), |text| text.parse().unwrap())
+}
+
+/// A group that no other test uses.
+fn group() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    Ipv4Addr::new(
+        239,
+        9,
+        std::process::id() as u8,
+        NEXT.fetch_add(1, Ordering::Relaxed),
+    )
+}
+
+/// A ring of slots that begin with their sequence and are filled with it.
+struct TestRing {
+    memory: Arc<dyn RingMemory>,
+    len: fn(u64) -> usize,
+}
+
+impl TestRing {
+    fn new(len: fn(u64) -> usize) -> Self {
+        let memory = SharedMapping::memfd("ring", SLOT_LEN * SLOTS as usize).unwrap();
+        for sequence in 0..SLOTS {
+            for at in 0..SLOT_LEN {
+                let byte = sequence
+                    .to_le_bytes()
+                    .get(at)
+                    .copied()
+                    .unwrap_or(sequence as u8);
+                // SAFETY: within the mapping, which nobody else has yet.
+                unsafe {
+                    memory
+                        .as_ptr()
+                        .add(sequence as usize * SLOT_LEN + at)
+                        .write(byte)
+                };
+            }
+        }
+        Self {
+            memory: Arc::new(memory),
+            len,
+        }
+    }
+}
+
+impl Slots for TestRing {
+    fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
+        let at = sequence.0 as usize * SLOT_LEN;
+        // SAFETY: within the mapping, that is not written any more.
+        (sequence.0 < SLOTS).then(|| unsafe {
+            std::slice::from_raw_parts(self.memory.as_ptr().add(at), (self.len)(sequence.0))
+        })
+    }
+}
+
+/// Some fit into a request, some do not.
+fn mixed(sequence: u64) -> usize {
+    if sequence.is_multiple_of(3) {
+        100
+    } else {
+        SLOT_LEN
+    }
+}
+
+fn send_config(groups: &[Ipv4Addr]) -> VerbsFanOutConfig {
+    let line = |group: &Ipv4Addr| VerbsSendLine {
+        group: *group,
+        interface: Interface::Address(address()),
+    };
+    VerbsFanOutConfig {
+        lines: groups.iter().map(line).collect(),
+        datagram_len_max: SLOT_LEN,
+        q_key: Q_KEY,
+        traffic_class: 0xb8,
+        send_depth: 256,
+        signal_every: 16,
+        inline_bytes: 200,
+        pace: None,
+    }
+}
+
+fn receive_config(groups: &[Ipv4Addr]) -> VerbsReceiverConfig {
+    let line = |group: &Ipv4Addr| VerbsReceiveLine {
+        group: *group,
+        interface: Interface::Address(address()),
+        senders: vec![address()],
+    };
+    VerbsReceiverConfig {
+        lines: groups.iter().map(line).collect(),
+        datagram_len_max: SLOT_LEN,
+        q_key: Q_KEY,
+        depth: 1024,
+        batch: 64,
+        waitable: true,
+    }
+}
+
+fn receiver(config: &VerbsReceiverConfig) -> VerbsReceiver {
+    let mut receiver = VerbsReceiver::open(config).unwrap();
+    let begun = Instant::now();
+    while !receiver.is_joined() {
+        poll(&mut receiver, &mut Vec::new());
+        assert!(begun.elapsed() < Duration::from_secs(20), "never joined");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    receiver
+}
+
+/// Sequences by line, each checked byte by byte.
+type Seen = Vec<(u8, u64)>;
+
+fn poll(receiver: &mut VerbsReceiver, seen: &mut Seen) -> usize {
+    let polled = receiver.poll(Nanos(7), &mut |received| {
+        assert_eq!((received.from, received.received_at), (address(), Nanos(7)));
+        assert_eq!(received.bytes.as_ptr().addr() % 64, 0);
+        let sequence = u64::from_le_bytes(*received.bytes.first_chunk().unwrap());
+        assert!(received.bytes[8..].iter().all(|b| *b == sequence as u8));
+        seen.push((received.line.0, sequence));
+    });
+    polled.unwrap()
+}
+
+fn poll_until(receiver: &mut VerbsReceiver, count: usize) -> Seen {
+    let (mut seen, begun) = (Seen::new(), Instant::now());
+    while seen.len() < count {
+        if poll(receiver, &mut seen) == 0 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(30),
+                "only {}: {seen:?}",
+                seen.len()
+            );
+            std::thread::yield_now();
+        }
+    }
+    seen
+}
+
+/// Gives what is on its way time to arrive, and expects nothing.
+fn nothing_arrives(receiver: &mut VerbsReceiver) {
+    std::thread::sleep(Duration::from_millis(200));
+    let mut seen = Seen::new();
+    assert_eq!(poll(receiver, &mut seen), 0, "{seen:?}");
+}
+
+fn range(first: u64, last: u64) -> SequenceRange {
+    SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+}
+
+/// Posts all of a range while `each` is called between the posts.
+fn post_all(
+    fan_out: &mut VerbsFanOut,
+    ring: &TestRing,
+    mut first: u64,
+    last: u64,
+    mut each: impl FnMut(),
+) {
+    let begun = Instant::now();
+    while first <= last {
+        let posted = fan_out.post(ring, range(first, last)).unwrap();
+        first = posted.last.map_or(first, |sequence| sequence.0 + 1);
+        each();
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "stuck at {first}"
+        );
+    }
+}
+
+fn completed(fan_out: &mut VerbsFanOut, least: u64) {
+    let begun = Instant::now();
+    while fan_out.completed().unwrap_or_default() < Sequence(least) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            fan_out.completed()
+        );
+        std::thread::yield_now();
+    }
+}
+
+fn resources() -> Vec<u64> {
+    ["qp", "mr", "cq", "pd", "cm_id"]
+        .iter()
+        .map(|kind| {
+            let out = std::process::Command::new("rdma")
+                .args(["resource", "show", kind])
+                .output();
+            String::from_utf8_lossy(&out.unwrap().stdout)
+                .lines()
+                .count() as u64
+        })
+        .collect()
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn device_tells_what_its_port_is() {
+    let device = Device::open(address()).unwrap();
+    assert!(device.name().starts_with("rxe") || !device.name().is_empty());
+    assert_eq!((device.address(), device.port()), (address(), 1));
+    assert!(
+        [1024, 2048, 4096].contains(&device.mtu()),
+        "{}",
+        device.mtu()
+    );
+    assert!(device.reads_max() > 0);
+    assert_eq!(device.hardware_counter("there is no such counter"), None);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn an_address_without_a_device_is_told_apart() {
+    let error = Device::open(Ipv4Addr::new(192, 0, 2, 1)).unwrap_err();
+    assert!(matches!(error, VerbsError::NoDevice { .. }), "{error}");
+    let error = Device::open(Ipv4Addr::LOCALHOST).unwrap_err();
+    assert!(matches!(error, VerbsError::NoDevice { .. }), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_fan_out_reaches_every_receiver() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let config = receive_config(&[group]);
+    let mut receivers = [receiver(&config), receiver(&config)];
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let mut seen = [Seen::new(), Seen::new()];
+    std::thread::scope(|scope| {
+        // Used on another thread than the one that opened it.
+        let fan_out = &mut fan_out;
+        let ring = &ring;
+        let sender = scope.spawn(move || {
+            post_all(fan_out, ring, 1, 2_000, || {
+                std::thread::sleep(Duration::from_millis(2))
+            });
+        });
+        for (receiver, seen) in receivers.iter_mut().zip(&mut seen) {
+            *seen = Seen::new();
+            let _ = (receiver, seen);
+        }
+        let begun = Instant::now();
+        while seen.iter().any(|seen| seen.len() < 2_000) {
+            for (receiver, seen) in receivers.iter_mut().zip(&mut seen) {
+                poll(receiver, seen);
+            }
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "{:?}",
+                seen.each_ref().map(Vec::len)
+            );
+        }
+        sender.join().unwrap();
+    });
+    let whole: Seen = (1..=2_000).map(|sequence| (0, sequence)).collect();
+    assert_eq!(seen[0], whole);
+    assert_eq!(seen[1], whole);
+    // The last ones may be silent; up to the last that tells, all are free again.
+    completed(&mut fan_out, 2_000 / 16 * 16);
+    let stats = fan_out.stats()[0];
+    let bytes: u64 = (1..=2_000).map(|sequence| mixed(sequence) as u64).sum();
+    assert_eq!(
+        (stats.datagrams, stats.bytes, stats.refused),
+        (2_000, bytes, 0)
+    );
+    assert!(stats.batches < 2_000, "chained: {stats:?}");
+    // Heartbeats and repairs for many, of both sizes.
+    assert!(fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap());
+    assert!(fan_out.send_copy(ring.slot(Sequence(4)).unwrap()).unwrap());
+    assert_eq!(poll_until(&mut receivers[0], 2), [(0, 3), (0, 4)]);
+    // Nothing of its own came back to the sender, who has no buffers: nothing was to be dropped.
+    assert_eq!(receivers[0].stats()[0].datagrams, 2_002);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn two_lines_each_carry_everything() {
+    let (groups, ring) = ([group(), group()], TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&groups));
+    let mut fan_out = VerbsFanOut::open(&send_config(&groups), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 100, || ());
+    let mut seen = poll_until(&mut receiver, 200);
+    seen.sort_unstable();
+    let whole: Seen = (0..2)
+        .flat_map(|line| (1..=100).map(move |s| (line, s)))
+        .collect();
+    assert_eq!(seen, whole);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_datagram_with_another_q_key_reaches_nobody() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut config = send_config(&[group]);
+    config.q_key = Q_KEY + 1;
+    let mut stranger = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    post_all(&mut stranger, &ring, 1, 50, || ());
+    nothing_arrives(&mut receiver);
+    // Nor does it harm those who have the right one.
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 51, 60, || ());
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_datagram_longer_than_a_slot_is_dropped_and_counted_and_harms_nothing() {
+    let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
+    let mut config = receive_config(&[group]);
+    config.datagram_len_max = 512;
+    let mut receiver = receiver(&config);
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 20, || ());
+    let begun = Instant::now();
+    while receiver.stats()[0].oversize < 20 {
+        poll(&mut receiver, &mut Seen::new());
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+    let short = TestRing {
+        memory: Arc::clone(&ring.memory),
+        len: |_| 100,
+    };
+    post_all(&mut fan_out, &short, 21, 30, || ());
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn datagrams_from_an_unknown_sender_are_dropped_and_counted() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut config = receive_config(&[group]);
+    config.lines[0].senders = vec![Ipv4Addr::new(192, 0, 2, 9)];
+    let mut receiver = receiver(&config);
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 20, || ());
+    let begun = Instant::now();
+    while receiver.stats()[0].strangers < 20 {
+        assert!(poll(&mut receiver, &mut Seen::new()) <= 20);
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+    assert_eq!(receiver.stats()[0].datagrams, 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_receiver_without_a_free_buffer_loses_the_rest_and_goes_on() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut config = receive_config(&[group]);
+    config.depth = 32;
+    let mut receiver = receiver(&config);
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 200, || ());
+    completed(&mut fan_out, 192);
+    std::thread::sleep(Duration::from_millis(300));
+    let mut seen = Seen::new();
+    while poll(&mut receiver, &mut seen) > 0 {}
+    assert!((32..200).contains(&seen.len()), "{}", seen.len());
+    assert!(seen.windows(2).all(|pair| pair[0].1 < pair[1].1));
+    post_all(&mut fan_out, &ring, 201, 220, || ());
+    assert_eq!(poll_until(&mut receiver, 20).len(), 20);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn who_leaves_hears_nothing_and_who_joins_again_does() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    receiver.leave(LineId(0)).unwrap();
+    post_all(&mut fan_out, &ring, 1, 20, || ());
+    nothing_arrives(&mut receiver);
+    receiver.rejoin(LineId(0)).unwrap();
+    let begun = Instant::now();
+    while !receiver.is_joined() {
+        poll(&mut receiver, &mut Seen::new());
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+    post_all(&mut fan_out, &ring, 21, 40, || ());
+    assert_eq!(poll_until(&mut receiver, 20).len(), 20);
+    assert_eq!(receiver.stats()[0].joins, 2);
+    assert!(receiver.join(LineId(1)).is_err());
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_receiver_that_sleeps_is_woken() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let readable = |fd: RawFd, limit_ms: i32| {
+        let mut poll = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one `pollfd` that lives through the call.
+        unsafe { libc::poll(&raw mut poll, 1, limit_ms) == 1 }
+    };
+    for round in 0..3 {
+        while poll(&mut receiver, &mut Seen::new()) > 0 {}
+        let fd = receiver.raw_fds()[0];
+        assert!(!readable(fd, 0), "round {round}");
+        post_all(&mut fan_out, &ring, round * 10 + 1, round * 10 + 10, || ());
+        assert!(readable(fd, 20_000), "round {round}");
+        assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_fan_out_that_is_reset_begins_anew() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let posted = fan_out.post(&ring, range(1, 600)).unwrap();
+    assert!(posted.stalled, "{posted:?}: the queue holds 256");
+    fan_out.reset();
+    assert_eq!(fan_out.completed(), None);
+    let stats = fan_out.stats()[0];
+    assert!(
+        stats.stalls > 0 && stats.flushed <= stats.datagrams,
+        "{stats:?}"
+    );
+    std::thread::sleep(Duration::from_millis(300));
+    while poll(&mut receiver, &mut Seen::new()) > 0 {}
+    post_all(&mut fan_out, &ring, 1_001, 1_100, || ());
+    let seen = poll_until(&mut receiver, 100);
+    assert_eq!((seen[0].1, seen[99].1), (1_001, 1_100));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_pace_is_kept_in_any_window() {
+    let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
+    let mut config = send_config(&[group]);
+    config.pace = Some(Pace {
+        bytes_per_s: 1,
+        burst_bytes: 10 * SLOT_LEN as u64,
+    });
+    let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    // A burst, and then nothing for a thousand seconds: no clock decides this.
+    let posted = fan_out.post(&ring, range(1, 100)).unwrap();
+    assert_eq!((posted.last, posted.stalled), (Some(Sequence(10)), true));
+    let posted = fan_out.post(&ring, range(11, 100)).unwrap();
+    assert_eq!((posted.last, posted.stalled), (None, true));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_no_port_carries_and_what_is_no_slot_is_refused() {
+    let ring = TestRing::new(mixed);
+    let mut config = send_config(&[group()]);
+    config.datagram_len_max = 9_000;
+    let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
+    let text = error.to_string();
+    assert!(
+        matches!(
+            error,
+            VerbsError::Mtu {
+                slot_len: 9_000,
+                ..
+            }
+        ),
+        "{text}"
+    );
+    assert!(text.contains("9000") && text.contains("4096"), "{text}");
+    config.datagram_len_max = SLOT_LEN;
+    config.lines[0].group = Ipv4Addr::new(10, 0, 0, 1);
+    let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
+    assert!(matches!(error, VerbsError::NotMulticast { .. }), "{error}");
+    // Memory that the device was never told of.
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group()]), &ring.memory).unwrap();
+    let elsewhere = TestRing::new(mixed);
+    let error = fan_out.post(&elsewhere, range(1, 3)).unwrap_err();
+    assert!(
+        matches!(error, FanOutError::NotRegistered { .. }),
+        "{error}"
+    );
+    let error = fan_out.post(&ring, range(SLOTS - 1, SLOTS)).unwrap_err();
+    assert!(matches!(error, FanOutError::NotSealed { .. }), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_was_opened_is_gone_when_it_is_dropped() {
+    let ring = TestRing::new(mixed);
+    let before = resources();
+    for _ in 0..5 {
+        let group = group();
+        let receiver = receiver(&receive_config(&[group]));
+        let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+        post_all(&mut fan_out, &ring, 1, 50, || ());
+        let during = resources();
+        assert!(
+            during
+                .iter()
+                .zip(&before)
+                .all(|(during, before)| during > before),
+            "{during:?}"
+        );
+        drop(fan_out);
+        drop(receiver);
+    }
+    assert_eq!(resources(), before);
+}
