@@ -31,6 +31,10 @@ pub(super) struct CmEvent {
     pub(super) status: i32,
     /// For a group that was joined: how to send to it.
     pub(super) group: Option<sys::ibv_ah_attr>,
+    /// Of a connection: the first word that the other side sent with its part of it.
+    pub(super) word: Option<u32>,
+    /// For a request to connect: the id of what may become a connection.
+    request: Option<NonNull<sys::rdma_cm_id>>,
 }
 
 /// An id of the connection manager with its channel. Its queue pair, if any, goes with it.
@@ -46,28 +50,16 @@ unsafe impl Send for CmId {}
 
 impl CmId {
     pub(super) fn new(space: PortSpace) -> Result<Self, VerbsError> {
-        let no_rdma = |errno| VerbsError::NoRdma {
-            source: io::Error::from_raw_os_error(errno),
-        };
-        // SAFETY: no argument. Exercised by `verbs::a_host_without_a_device_is_told_apart`.
-        let channel = NonNull::new(unsafe { sys::rdma_create_event_channel() });
-        let channel = channel.ok_or_else(|| match sys::errno() {
-            errno @ (libc::EACCES | libc::EPERM) => failed("rdma_create_event_channel", errno),
-            errno => no_rdma(errno),
-        })?;
+        let channel = channel()?;
         let space = match space {
             PortSpace::Tcp => sys::rdma_port_space::RDMA_PS_TCP,
             PortSpace::Udp => sys::rdma_port_space::RDMA_PS_UDP,
         };
         let mut id = ptr::null_mut();
-        // SAFETY: the channel is open; `id` is written on success only. The descriptor is the
-        // channel's. Exercised by `verbs::device_tells_what_its_port_is`.
-        let result = unsafe {
-            let fd = channel.as_ref().fd;
-            let flags = libc::fcntl(fd, libc::F_GETFL);
-            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
-            sys::rdma_create_id(channel.as_ptr(), &raw mut id, ptr::null_mut(), space)
-        };
+        // SAFETY: the channel is open; `id` is written on success only. Exercised by
+        // `verbs::device_tells_what_its_port_is`.
+        let result =
+            unsafe { sys::rdma_create_id(channel.as_ptr(), &raw mut id, ptr::null_mut(), space) };
         let Some(id) = NonNull::new(id).filter(|_| result == 0) else {
             let errno = sys::errno();
             // SAFETY: the channel was made above and has no id.
@@ -144,6 +136,134 @@ impl CmId {
         }
     }
 
+    /// Makes an id its own that a listener got with a request to connect, on a channel of its own.
+    pub(super) fn adopt(request: &CmEvent) -> Option<Result<Self, VerbsError>> {
+        let id = request.request?;
+        let destroy = || {
+            // SAFETY: nobody else has it, and its events were acknowledged.
+            unsafe { sys::rdma_destroy_id(id.as_ptr()) };
+        };
+        let channel = match channel() {
+            Ok(channel) => channel,
+            Err(error) => {
+                destroy();
+                return Some(Err(error));
+            }
+        };
+        // SAFETY: both live, and the event that brought the id was acknowledged. Exercised by
+        // `verbs_stream::a_stream_carries_bytes_both_ways`.
+        if unsafe { sys::rdma_migrate_id(id.as_ptr(), channel.as_ptr()) } != 0 {
+            let errno = sys::errno();
+            destroy();
+            // SAFETY: no id is on it.
+            unsafe { sys::rdma_destroy_event_channel(channel.as_ptr()) };
+            return Some(Err(failed("rdma_migrate_id", errno)));
+        }
+        Some(Ok(Self { id, channel }))
+    }
+
+    /// Lets others connect to where it is bound.
+    pub(super) fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
+        // SAFETY: the id lives. Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
+        let result = unsafe { sys::rdma_listen(self.as_ptr(), backlog) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(failed("rdma_listen", sys::errno()))
+        }
+    }
+
+    /// The port that others connect to.
+    pub(super) fn listening_port(&self) -> u16 {
+        // SAFETY: the id lives; the function reads a field of it.
+        u16::from_be(unsafe { sys::rdma_get_src_port(self.as_ptr()) })
+    }
+
+    /// Begins to look for a peer, from a device. The answer is an event.
+    pub(super) fn resolve(
+        &self,
+        from: Ipv4Addr,
+        to: SocketAddrV4,
+        limit_ms: i32,
+    ) -> Result<(), VerbsError> {
+        let mut from = sockaddr(SocketAddrV4::new(from, 0));
+        let mut to = sockaddr(to);
+        // SAFETY: id and addresses live through the call, which copies them. Exercised by
+        // `verbs_stream::a_stream_carries_bytes_both_ways`.
+        let result = unsafe {
+            let (from, to) = ((&raw mut from).cast(), (&raw mut to).cast());
+            sys::rdma_resolve_addr(self.as_ptr(), from, to, limit_ms)
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(failed("rdma_resolve_addr", sys::errno()))
+        }
+    }
+
+    /// Begins to look for the way to the peer that was found.
+    pub(super) fn resolve_route(&self, limit_ms: i32) -> Result<(), VerbsError> {
+        // SAFETY: the id lives.
+        let result = unsafe { sys::rdma_resolve_route(self.as_ptr(), limit_ms) };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(failed("rdma_resolve_route", sys::errno()))
+        }
+    }
+
+    /// Sets an option of one byte.
+    pub(super) fn set_option(&self, option: i32, mut value: u8) -> Result<(), VerbsError> {
+        // SAFETY: the value lives through the call and is one byte long, as is said.
+        let result = unsafe {
+            let value = (&raw mut value).cast();
+            sys::rdma_set_option(self.as_ptr(), sys::RDMA_OPTION_ID, option, value, 1)
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(failed("rdma_set_option", sys::errno()))
+        }
+    }
+
+    /// Asks the peer to connect, or accepts that it asks; `word` goes with it. The answer is an
+    /// event.
+    pub(super) fn connect(&self, accept: bool, retries: u8, word: u32) -> Result<(), VerbsError> {
+        // SAFETY: zero is a value of every field: numbers and a null pointer.
+        let mut parameters: sys::rdma_conn_param = unsafe { mem::zeroed() };
+        let word = word.to_be_bytes();
+        parameters.private_data = word.as_ptr().cast();
+        parameters.private_data_len = word.len() as u8;
+        parameters.retry_count = retries;
+        // 7 would be for ever.
+        parameters.rnr_retry_count = 6;
+        // SAFETY: the id has a queue pair, and the parameters live through the call. Exercised by
+        // `verbs_stream::a_stream_carries_bytes_both_ways`.
+        let result = unsafe {
+            if accept {
+                sys::rdma_accept(self.as_ptr(), &raw mut parameters)
+            } else {
+                sys::rdma_connect(self.as_ptr(), &raw mut parameters)
+            }
+        };
+        let what = if accept {
+            "rdma_accept"
+        } else {
+            "rdma_connect"
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(failed(what, sys::errno()))
+        }
+    }
+
+    /// Ends a connection; both sides must.
+    pub(super) fn disconnect(&self) {
+        // SAFETY: the id lives; one that is not connected says so, which changes nothing.
+        unsafe { sys::rdma_disconnect(self.as_ptr()) };
+    }
+
     /// What happened since, if anything.
     pub(super) fn event(&mut self) -> Option<CmEvent> {
         let mut event = ptr::null_mut();
@@ -156,10 +276,14 @@ impl CmId {
             }
             let kind = (*event).event;
             let joined = kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_JOIN;
+            let request = kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
+            let with_word = request || kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
             let taken = CmEvent {
                 kind,
                 status: (*event).status,
                 group: joined.then(|| (*event).param.ud.ah_attr),
+                word: with_word.then(|| word_of(&(*event).param.conn)).flatten(),
+                request: NonNull::new((*event).id).filter(|_| request),
             };
             sys::rdma_ack_cm_event(event);
             Some(taken)
@@ -201,6 +325,45 @@ impl Drop for CmId {
             sys::rdma_destroy_id(self.id.as_ptr());
             sys::rdma_destroy_event_channel(self.channel.as_ptr());
         }
+    }
+}
+
+/// A channel for events, that does not block.
+fn channel() -> Result<NonNull<sys::rdma_event_channel>, VerbsError> {
+    // SAFETY: no argument. Exercised by `verbs::device_tells_what_its_port_is`, and without a
+    // device by `verbs_absent::a_host_without_rdma_is_told_so`.
+    let channel = NonNull::new(unsafe { sys::rdma_create_event_channel() });
+    let channel = channel.ok_or_else(|| match sys::errno() {
+        errno @ (libc::EACCES | libc::EPERM) => failed("rdma_create_event_channel", errno),
+        errno => no_rdma(errno),
+    })?;
+    // SAFETY: the descriptor is the channel's.
+    unsafe {
+        let fd = channel.as_ref().fd;
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+    }
+    Ok(channel)
+}
+
+/// The first word of private data, where there is as much.
+///
+/// # Safety
+/// `of` is of an event that was not acknowledged yet.
+unsafe fn word_of(of: &sys::rdma_conn_param) -> Option<u32> {
+    if of.private_data.is_null() || of.private_data_len < 4 {
+        return None;
+    }
+    // SAFETY: as many bytes are there as the event says. Exercised by
+    // `verbs_stream::a_stream_carries_bytes_both_ways`.
+    Some(u32::from_be_bytes(unsafe {
+        of.private_data.cast::<[u8; 4]>().read_unaligned()
+    }))
+}
+
+fn no_rdma(errno: i32) -> VerbsError {
+    VerbsError::NoRdma {
+        source: io::Error::from_raw_os_error(errno),
     }
 }
 

@@ -112,7 +112,7 @@ impl Completions {
         }
     }
 
-    const fn as_ptr(&self) -> *mut sys::ibv_cq {
+    pub(super) const fn as_ptr(&self) -> *mut sys::ibv_cq {
         self.cq.as_ptr()
     }
 }

@@ -9,6 +9,12 @@ use std::mem;
 
 pub(super) use rdma_sys::*;
 
+/// Level of [`RDMA_OPTION_ID_ACK_TIMEOUT`] and its like (rdma/rdma_cma.h).
+pub(super) const RDMA_OPTION_ID: i32 = 0;
+/// Traffic class of a connection, one byte.
+pub(super) const RDMA_OPTION_ID_TOS: i32 = 0;
+/// Time until a packet counts as lost: 4.096 us × 2^n, one byte.
+pub(super) const RDMA_OPTION_ID_ACK_TIMEOUT: i32 = 3;
 /// Who joins gets what others send.
 pub(super) const JOIN_FULL_MEMBER: u32 = 0;
 /// Who joins only sends.
