@@ -1,7 +1,7 @@
 # Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint docs build unit check-configs test demo deny clean
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma simulate planted small-worlds grid demo deny clean
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -45,6 +45,25 @@ check-configs: setup ## check the example configs of the publisher with the serv
 test: setup ## all of the above but fmt, as stages
 	$(SUB) --silent stages
 
+SEEDS ?= 0..2300
+simulate: setup ## the protocol in virtual time; make simulate SEEDS=0..200000
+	$(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
+	$(BIN)/simulate --seeds $(SEEDS) $(SIMULATE_ARGS)
+
+planted: setup ## every bug that is planted on purpose must be found
+	$(CARGO) run --release $(LOCKED) -p tickcast-tests --features planted-bugs --bin simulate -- --planted all
+
+small-worlds: setup ## every interleaving of small worlds; SMALL_WORLDS_ARGS=--large for more
+	$(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
+	$(BIN)/small_worlds $(SMALL_WORLDS_ARGS)
+
+grid: setup ## loss times receivers against the committed table; GRID_ARGS=--write renews it
+	$(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
+	$(BIN)/grid $(GRID_ARGS)
+
+test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' names some
+	@LOCKED="$(LOCKED)" tests/lab/test $(SUITES)
+
 .PHONY: stages
 stages:
 	@.ci/stage fmt-check $(MAKE) --no-print-directory fmt-check
@@ -53,6 +72,11 @@ stages:
 	@.ci/stage build $(MAKE) --no-print-directory build
 	@.ci/stage check-configs $(MAKE) --no-print-directory check-configs
 	@.ci/stage unit $(MAKE) --no-print-directory unit
+	@.ci/stage simulate $(MAKE) --no-print-directory simulate
+	@.ci/stage small-worlds $(MAKE) --no-print-directory small-worlds SMALL_WORLDS_ARGS=--large
+	@.ci/stage grid $(MAKE) --no-print-directory grid
+	@.ci/stage planted $(MAKE) --no-print-directory planted
+	@.ci/stage test-rdma $(MAKE) --no-print-directory test-rdma
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
 	$(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher

@@ -195,6 +195,19 @@ impl Router {
         }
     }
 
+    /// Takes everything to one channel, whatever its symbol.
+    #[must_use]
+    pub fn to(channel: usize) -> Self {
+        let mut rules = vec![Vec::new(); channel + 1];
+        rules[channel].push(SymbolRule::Rest);
+        let only = ChannelSet::default().with(channel);
+        Self {
+            unknown: only,
+            all: only,
+            ..Self::new(SymbolRules::new(rules), 1)
+        }
+    }
+
     /// The channels of a message, by its first record. What announces instruments in it is
     /// learned first, and told to `on`.
     #[inline]
@@ -311,6 +324,19 @@ mod tests {
             SymbolRule::parse("BRK-B"),
             Ok(SymbolRule::Exact("BRK-B".into()))
         );
+    }
+
+    #[test]
+    fn a_source_with_a_channel_of_its_own_goes_there_with_everything() {
+        let mut router = Router::to(2);
+        let mut message = RecordBatch::default();
+        message.push(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
+        let mut announced = Vec::new();
+        let to = router.route(&message, |a| announced.push(a.channels));
+        let only = ChannelSet::default().with(2);
+        assert_eq!((to, &announced[..]), (only, &[only][..]));
+        assert_eq!(router.of_all(&[]), only);
+        assert_eq!(router.of_all(&[7, 9]), only);
     }
 
     #[test]

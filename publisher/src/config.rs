@@ -14,7 +14,8 @@ use tickcast_transport::udp::Interface;
 
 use crate::error::ConfigError;
 pub use crate::input_config::{
-    CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig, UdpInputConfig,
+    CaptureConfig, InputConfig, InputFormat, OwnInputConfig, Pace, RecordsInputConfig,
+    SimulatorInputConfig, UdpInputConfig,
 };
 
 /// A publisher: its channels, its inputs, and how it runs.

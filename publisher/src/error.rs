@@ -62,6 +62,63 @@ impl ConfigError {
     }
 }
 
+/// Why a handler gets no channel. Nothing was changed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// There is no channel of this name.
+    #[error("there is no channel {name:?}; the config has: {known}")]
+    Unknown {
+        /// As asked for.
+        name: String,
+        /// The names there are.
+        known: String,
+    },
+    /// The channel has a writer.
+    #[error(
+        "channel {name:?} has a writer; a channel has one at a time: move it to the thread that publishes, or drop it first"
+    )]
+    Taken {
+        /// As asked for.
+        name: String,
+    },
+    /// No source of the config is for handlers on this channel.
+    #[error(
+        "no source is for own handlers on channel {name:?}; add {{\"source\": N, \"kind\": \"own\"}} to the config's inputs"
+    )]
+    NoSource {
+        /// As asked for.
+        name: String,
+    },
+    /// The publisher has stopped by itself.
+    #[error("the publisher has stopped; end_session says why")]
+    Stopped,
+}
+
+/// Why a handler's message was not published as it was meant. The writer stays usable, except
+/// after [`WriteError::Ended`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The publish thread could not keep up and there was no room: this message is lost, counted,
+    /// and told in the stream in its place. Go on with the next one.
+    #[error(
+        "the publish thread can't keep up: the message is lost and told so in the stream; give it a core, or raise threads.hop_batches"
+    )]
+    Overflow,
+    /// The message fits no datagram of this channel: it is lost, counted, and told in the stream.
+    #[error("a message of {len} bytes does not fit a datagram of {max}; use a larger slot_len")]
+    TooLarge {
+        /// Bytes of its records.
+        len: usize,
+        /// Bytes that fit.
+        max: usize,
+    },
+    /// The session has ended, or the publisher stopped; nothing is published any more.
+    #[error("the session has ended; nothing can be published any more")]
+    Ended,
+}
+
 /// Why a publisher does not start, or stops early.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -179,6 +236,26 @@ pub enum PublisherError {
         /// What is wrong.
         source: UdpError,
     },
+    /// The socket of a records input can't be opened.
+    #[error(
+        "source {source_id}: can't listen at {}: {source}; it must be a path of our own in a writable directory, that no other process listens at", .path.display()
+    )]
+    Socket {
+        /// Which source.
+        source_id: u16,
+        /// Where.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The socket of a records input can't take connections any more.
+    #[error("source {source_id}: can't take connections: {source}")]
+    Accept {
+        /// Which source.
+        source_id: u16,
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// The live input can't go on.
     #[error("source {source_id}: {source}")]
     Receive {
@@ -231,11 +308,13 @@ impl PublisherError {
             | Self::Unrecognised { .. }
             | Self::Simulator { .. }
             | Self::Listening { .. }
+            | Self::Socket { .. }
             | Self::Pin(_)
             | Self::Write { .. } => 2,
             Self::Listen { .. } => 3,
             Self::Send { .. }
             | Self::Receive { .. }
+            | Self::Accept { .. }
             | Self::Publish { .. }
             | Self::System { .. }
             | Self::Panicked { .. } => 4,

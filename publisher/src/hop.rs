@@ -1,47 +1,30 @@
-//! From a feed thread to the publish thread: batches of messages that are used again, in order,
-//! through a bounded channel. A live input is never held up: what finds no room is lost, and the
-//! loss takes its place in the order; a file waits.
+//! From a feed thread, or a handler's own, to the publish thread: batches of messages that are used
+//! again, in order, through a bounded channel. Who must not wait never does: what finds no room is
+//! lost, and the loss takes its place in the order; a file waits.
+//!
+//! What was lost is kept where both ends see it, so that it is told even when the sender says
+//! nothing more: by the sender before its next message, or by the receiver once it has drained the
+//! hop.
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::units::SourcePosition;
-use tickcast_reliability::wire::StreamEvent;
+use tickcast_reliability::wire::SourceLossReason;
 
-/// Messages and incidents in a batch at most.
-const BATCH_LEN: usize = 64;
+use crate::loss::SourceLoss;
 
-/// Messages that never reached the publish thread.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Overflow {
-    /// Position of the first.
-    pub from: SourcePosition,
-    /// How many.
-    pub messages: u64,
-    /// Their instruments; empty: too many to name.
-    pub instruments: Vec<u32>,
-    too_many: bool,
-}
+/// Messages and incidents in a batch, about.
+pub const BATCH_LEN: usize = 64;
 
-impl Overflow {
-    fn add(&mut self, position: SourcePosition, records: &RecordBatch) {
-        if self.messages == 0 {
-            self.from = position;
-        }
-        self.messages += 1;
-        let Some(first) = records.records().next() else {
-            return;
-        };
-        let id = first.header().instrument_id;
-        if !self.too_many && !self.instruments.contains(&id) {
-            self.instruments.push(id);
-        }
-        // Instrument 0 concerns the whole venue, as no instrument at all does.
-        if id == 0 || self.instruments.len() > StreamEvent::INSTRUMENTS_MAX {
-            self.too_many = true;
-            self.instruments.clear();
-        }
-    }
+/// Takes what a source tells, losses of any reason among it.
+pub trait Intake: Sink {
+    /// Messages of the source will never come.
+    fn lost(&mut self, loss: SourceLoss);
 }
 
 /// One thing that a source told.
@@ -51,8 +34,10 @@ pub enum Item<'a> {
     Message(SourcePosition, &'a RecordBatch),
     /// Something about the source itself.
     Incident(Incident),
-    /// Messages were lost in the hop.
-    Overflow(&'a Overflow),
+    /// Messages were lost, at the source or in the hop.
+    Lost(&'a SourceLoss),
+    /// What was told so far should go out now.
+    Flush,
 }
 
 #[derive(Debug, Default)]
@@ -60,7 +45,8 @@ enum What {
     #[default]
     Message,
     Incident(Incident),
-    Overflow(Overflow),
+    Lost(SourceLoss),
+    Flush,
 }
 
 #[derive(Debug, Default)]
@@ -91,8 +77,37 @@ impl Batch {
         self.cells[..self.len].iter().map(|cell| match &cell.what {
             What::Message => Item::Message(cell.position, &cell.records),
             What::Incident(incident) => Item::Incident(*incident),
-            What::Overflow(overflow) => Item::Overflow(overflow),
+            What::Lost(loss) => Item::Lost(loss),
+            What::Flush => Item::Flush,
         })
+    }
+}
+
+/// What both ends see.
+#[derive(Debug, Default)]
+struct Ends {
+    /// What was lost and not told yet, one entry for each reason. While there is any, the sender
+    /// sends nothing else before it.
+    lost: Mutex<Vec<SourceLoss>>,
+    has_lost: AtomicBool,
+    /// Set by the receiver: nothing more is taken.
+    closed: AtomicBool,
+    /// Whether the sender is between its look at `closed` and the end of what it does then.
+    inside: AtomicBool,
+}
+
+impl Ends {
+    fn lost(&self) -> MutexGuard<'_, Vec<SourceLoss>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lose(&self, reason: SourceLossReason, at: SourcePosition, n: u64, instruments: &[u32]) {
+        let mut all = self.lost();
+        match all.iter_mut().find(|loss| loss.reason == reason) {
+            Some(loss) => loss.add(n, instruments),
+            None => all.push(SourceLoss::of(reason, at, n, instruments)),
+        }
+        self.has_lost.store(true, Release);
     }
 }
 
@@ -102,47 +117,73 @@ pub fn hop(batches: usize, is_live: bool) -> (HopSender, HopReceiver) {
     let (full, taken) = bounded(batches);
     // One more than can be under way: giving a batch back never waits.
     let (back, empty) = bounded(batches + 2);
+    let ends: Arc<Ends> = Arc::default();
     let sender = HopSender {
         full,
         empty,
         batch: Batch::default(),
-        overflow: Overflow::default(),
-        incidents: Vec::new(),
+        ends: ends.clone(),
+        is_losing: false,
         lost: 0,
         is_live,
         is_closed: false,
     };
-    (sender, HopReceiver { taken, back })
+    (sender, HopReceiver { taken, back, ends })
 }
 
-/// The feed's end.
+/// The sending end.
 pub struct HopSender {
     full: Sender<Batch>,
     empty: Receiver<Batch>,
+    /// Holds a place in `full` as soon as it holds an item.
     batch: Batch,
-    overflow: Overflow,
-    /// Incidents of batches that found no room; they stay in order behind the overflow.
-    incidents: Vec<Incident>,
+    ends: Arc<Ends>,
+    /// Whether something may be in `ends.lost`.
+    is_losing: bool,
     lost: u64,
     is_live: bool,
     is_closed: bool,
 }
 
 impl HopSender {
+    /// Takes a message; `false`: there was no room, it is lost, and will be told as lost.
+    #[inline]
+    pub fn push(&mut self, position: SourcePosition, records: &RecordBatch) -> bool {
+        if !self.has_place() {
+            self.lose(position, records);
+            return false;
+        }
+        let cell = self.batch.next();
+        cell.what = What::Message;
+        cell.position = position;
+        cell.records.copy_from(records);
+        self.flush_when_long();
+        true
+    }
+
+    /// Asks the publish thread to seal what it was given. Without room it does nothing: what waits
+    /// goes out as soon as it is taken.
+    pub fn push_flush(&mut self) {
+        if self.has_place() {
+            self.batch.next().what = What::Flush;
+        }
+        self.flush();
+    }
+
     /// Sends what there is.
     pub fn flush(&mut self) {
-        if self.batch.len == 0 && self.overflow.messages == 0 && self.incidents.is_empty() {
-            return;
+        if self.is_losing {
+            // Tells what was lost, if there is room again.
+            self.has_place();
         }
-        if self.overflow.messages > 0 || !self.incidents.is_empty() {
-            return self.after_overflow();
+        if self.batch.len == 0 {
+            return;
         }
         let fresh = self.empty.try_recv().unwrap_or_default();
         let batch = std::mem::replace(&mut self.batch, fresh);
         self.batch.len = 0;
-        if let Err(batch) = self.send(batch) {
-            self.lose(batch);
-        }
+        // Never waits for a live one: only this end fills the hop, and it had a place.
+        self.is_closed |= self.full.send(batch).is_err();
     }
 
     /// Sends what there is, unless the publish thread is busy anyway.
@@ -152,16 +193,16 @@ impl HopSender {
         }
     }
 
-    /// Sends what is left, and waits for it: the source has ended.
+    /// Sends what is left: the source has ended. How many messages were lost in this hop.
+    #[must_use]
     pub fn finish(mut self) -> u64 {
-        self.is_live = false;
         self.flush();
         self.lost
     }
 
     /// Messages lost in this hop so far.
     #[must_use]
-    pub const fn lost(&self) -> u64 {
+    pub const fn lost_messages(&self) -> u64 {
         self.lost
     }
 
@@ -171,90 +212,85 @@ impl HopSender {
         self.is_closed
     }
 
-    fn send(&mut self, batch: Batch) -> Result<(), Batch> {
-        if !self.is_live {
-            self.is_closed |= self.full.send(batch).is_err();
-            return Ok(());
-        }
-        match self.full.try_send(batch) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(batch)) => Err(batch),
-            Err(TrySendError::Disconnected(_)) => {
-                self.is_closed = true;
-                Ok(())
-            }
-        }
+    /// Does something with the hop unless the receiver has closed it: what is sent meanwhile is
+    /// taken. `None`: it was closed.
+    #[inline]
+    pub fn while_open<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        // In one order with the receiver's store to `closed` and its look at `inside`.
+        self.ends.inside.store(true, SeqCst);
+        let done = (!self.ends.closed.load(SeqCst)).then(|| run(self));
+        self.ends.inside.store(false, Release);
+        done
     }
 
-    /// First tells what was lost, then sends the rest; or loses it too.
-    #[cold]
-    fn after_overflow(&mut self) {
-        let mut report = self.empty.try_recv().unwrap_or_default();
-        report.len = 0;
-        if self.overflow.messages > 0 {
-            report.next().what = What::Overflow(std::mem::take(&mut self.overflow));
+    /// Whether an item can be added. What was lost before takes its place first.
+    #[inline]
+    fn has_place(&mut self) -> bool {
+        if self.batch.len > 0 {
+            return true;
         }
-        for incident in self.incidents.drain(..) {
-            report.next().what = What::Incident(incident);
+        if self.is_live && self.full.is_full() {
+            return false;
         }
-        match self.send(report) {
-            Ok(()) => self.flush(),
-            Err(mut report) => {
-                for cell in &mut report.cells[..report.len] {
-                    match std::mem::take(&mut cell.what) {
-                        What::Overflow(overflow) => self.overflow = overflow,
-                        What::Incident(incident) => self.incidents.push(incident),
-                        What::Message => {}
-                    }
-                }
-                let batch = std::mem::take(&mut self.batch);
-                self.lose(batch);
-            }
+        if self.is_losing {
+            self.tell_lost();
         }
+        true
     }
 
     #[cold]
-    fn lose(&mut self, mut batch: Batch) {
-        for cell in &mut batch.cells[..batch.len] {
-            match std::mem::take(&mut cell.what) {
-                What::Message => {
-                    self.overflow.add(cell.position, &cell.records);
-                    self.lost += 1;
-                }
-                // Gaps add up; the rest is only counted, and was, where it happened.
-                What::Incident(Incident::Gap { from, missing }) => self.lose_gap(from, missing),
-                What::Incident(_) | What::Overflow(_) => {}
-            }
+    fn tell_lost(&mut self) {
+        let mut all = self.ends.lost();
+        for loss in all.drain(..) {
+            self.batch.next().what = What::Lost(loss);
         }
-        batch.len = 0;
-        self.batch = batch;
+        self.ends.has_lost.store(false, Release);
+        self.is_losing = false;
     }
 
-    fn lose_gap(&mut self, from: SourcePosition, missing: u64) {
-        if let Some(Incident::Gap { missing: all, .. }) = self.incidents.first_mut() {
-            *all = all.saturating_add(missing);
-        } else {
-            self.incidents.push(Incident::Gap { from, missing });
+    #[cold]
+    fn lose(&mut self, position: SourcePosition, records: &RecordBatch) {
+        // All records of a message concern the instrument of the first.
+        let first = records.records().next();
+        let id = first.map_or(0, |record| record.header().instrument_id);
+        (self.ends).lose(SourceLossReason::Overflow, position, 1, &[id]);
+        self.is_losing = true;
+        self.lost += 1;
+    }
+
+    #[inline]
+    fn flush_when_long(&mut self) {
+        if self.batch.len >= BATCH_LEN {
+            self.flush();
         }
+    }
+}
+
+impl Intake for HopSender {
+    fn lost(&mut self, loss: SourceLoss) {
+        if self.has_place() {
+            self.batch.next().what = What::Lost(loss);
+            return self.flush_when_long();
+        }
+        (self.ends).lose(loss.reason, loss.from, loss.messages, &loss.instruments);
+        self.is_losing = true;
     }
 }
 
 impl Sink for HopSender {
     #[inline]
     fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
-        let cell = self.batch.next();
-        cell.what = What::Message;
-        cell.position = position;
-        cell.records.copy_from(records);
-        if self.batch.len >= BATCH_LEN {
-            self.flush();
-        }
+        self.push(position, records);
     }
 
     fn incident(&mut self, incident: Incident) {
-        self.batch.next().what = What::Incident(incident);
-        if self.batch.len >= BATCH_LEN {
-            self.flush();
+        if let Incident::Gap { from, missing } = incident {
+            return self.lost(SourceLoss::gap(from, missing));
+        }
+        // The others were counted where they happened, and are told nobody but the log.
+        if self.has_place() {
+            self.batch.next().what = What::Incident(incident);
+            self.flush_when_long();
         }
     }
 }
@@ -273,6 +309,7 @@ pub enum Taken {
 pub struct HopReceiver {
     taken: Receiver<Batch>,
     back: Sender<Batch>,
+    ends: Arc<Ends>,
 }
 
 impl HopReceiver {
@@ -280,10 +317,15 @@ impl HopReceiver {
     #[inline]
     #[must_use]
     pub fn take(&self) -> Taken {
-        match self.taken.try_recv() {
-            Ok(batch) => Taken::Batch(batch),
-            Err(crossbeam_channel::TryRecvError::Empty) => Taken::Nothing,
-            Err(crossbeam_channel::TryRecvError::Disconnected) => Taken::Ended,
+        let ended = match self.taken.try_recv() {
+            Ok(batch) => return Taken::Batch(batch),
+            Err(TryRecvError::Empty) => self.ends.closed.load(SeqCst),
+            Err(TryRecvError::Disconnected) => true,
+        };
+        match self.untold() {
+            Some(batch) => Taken::Batch(batch),
+            None if ended => Taken::Ended,
+            None => Taken::Nothing,
         }
     }
 
@@ -292,6 +334,34 @@ impl HopReceiver {
     pub fn give_back(&self, batch: Batch) {
         // One too many, or nobody there to use it: it is freed.
         let _ = self.back.try_send(batch);
+    }
+
+    /// Closes the hop for a sender that asks ([`HopSender::while_open`]): what it sent until then
+    /// can be taken, and then it has ended.
+    pub fn close(&self) {
+        self.ends.closed.store(true, SeqCst);
+        while self.ends.inside.load(SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What was lost after everything that was sent, when the sender has not come back to tell.
+    #[inline]
+    fn untold(&self) -> Option<Batch> {
+        if !self.ends.has_lost.load(Acquire) {
+            return None;
+        }
+        let mut all = self.ends.lost();
+        // As long as a loss is kept here nothing follows it; what has come meanwhile is older.
+        if !self.taken.is_empty() {
+            return None;
+        }
+        self.ends.has_lost.store(false, Release);
+        let mut batch = Batch::default();
+        for loss in all.drain(..) {
+            batch.next().what = What::Lost(loss);
+        }
+        (batch.len > 0).then_some(batch)
     }
 }
 
@@ -319,14 +389,14 @@ mod tests {
             told.extend(batch.items().map(|item| match item {
                 Item::Message(position, _) => format!("m{}", position.sequence()),
                 Item::Incident(incident) => format!("{incident:?}"),
-                Item::Overflow(o) => {
-                    format!(
-                        "lost {} from {} of {:?}",
-                        o.messages,
-                        o.from.sequence(),
-                        o.instruments
-                    )
-                }
+                Item::Lost(loss) => format!(
+                    "{:?} {} from {} of {:?}",
+                    loss.reason,
+                    loss.messages,
+                    loss.from.sequence(),
+                    loss.instruments
+                ),
+                Item::Flush => "flush".into(),
             }));
             receiver.give_back(batch);
         }
@@ -337,39 +407,114 @@ mod tests {
     fn what_a_live_input_loses_is_told_in_its_place() {
         let (mut sender, receiver) = hop(1, true);
         for n in 1..=4 {
-            sender.message(at(n), &message(n as u32));
+            assert_eq!(sender.push(at(n), &message(n as u32)), n == 1);
             sender.flush();
         }
-        assert_eq!(sender.lost(), 3);
-        assert_eq!(drain(&receiver), ["m1"]);
-        sender.message(at(5), &message(5));
+        assert_eq!(sender.lost_messages(), 3);
+        // What waits comes first, then the loss, though the sender says nothing more.
+        assert_eq!(drain(&receiver), ["m1", "Overflow 3 from 2 of [2, 3, 4]"]);
+        for n in 5..=6 {
+            sender.push(at(n), &message(n as u32));
+            sender.flush();
+        }
+        assert!(matches!(receiver.take(), Taken::Batch(_)));
+        sender.push(at(7), &message(7));
         sender.flush();
-        // The report takes the one place there is; 5 is lost behind it.
-        assert_eq!(drain(&receiver), ["lost 3 from 2 of [2, 3, 4]"]);
-        sender.flush();
-        assert_eq!(drain(&receiver), ["lost 1 from 5 of [5]"]);
-        sender.message(at(6), &message(6));
-        sender.flush();
-        assert_eq!(drain(&receiver), ["m6"]);
-        assert_eq!(sender.lost(), 4);
+        assert_eq!(drain(&receiver), ["Overflow 1 from 6 of [6]", "m7"]);
+        assert_eq!(sender.lost_messages(), 4);
     }
 
     #[test]
-    fn a_gap_in_a_batch_that_is_lost_is_still_told() {
+    fn a_gap_that_finds_no_room_is_still_told_and_stays_before_what_follows() {
         let (mut sender, receiver) = hop(1, true);
         sender.message(at(1), &message(1));
         sender.flush();
-        sender.incident(Incident::Gap {
-            from: at(2),
-            missing: 3,
+        for from in [2, 7] {
+            sender.incident(Incident::Gap {
+                from: at(from),
+                missing: 3,
+            });
+        }
+        sender.message(at(10), &message(1));
+        assert!(matches!(receiver.take(), Taken::Batch(_)));
+        sender.message(at(11), &message(1));
+        sender.flush();
+        let told = ["Gap 6 from 2 of []", "Overflow 1 from 10 of [1]", "m11"];
+        assert_eq!(drain(&receiver), told);
+    }
+
+    #[test]
+    fn whatever_the_threads_do_each_message_comes_or_is_told_as_lost_in_order() {
+        let (mut sender, receiver) = hop(4, true);
+        const MESSAGES: u64 = 200_000;
+        let feed = std::thread::spawn(move || {
+            let mut accepted = 0;
+            for n in 1..=MESSAGES {
+                accepted += u64::from(sender.push(at(n), &message(1)));
+                sender.flush();
+            }
+            (accepted, sender.finish())
         });
-        sender.message(at(5), &message(1));
-        sender.flush();
-        drain(&receiver);
-        sender.flush();
-        let told = drain(&receiver);
-        assert_eq!(told.len(), 2, "{told:?}");
-        assert!(told[0].starts_with("lost 1 from 5") && told[1].contains("missing: 3"));
+        let (mut next, mut taken, mut lost) = (1, 0, 0);
+        loop {
+            match receiver.take() {
+                Taken::Batch(batch) => {
+                    for item in batch.items() {
+                        let (position, count) = match item {
+                            Item::Message(position, _) => (position, 1),
+                            Item::Lost(loss) => (loss.from, loss.messages),
+                            other => panic!("nobody sent {other:?}"),
+                        };
+                        assert_eq!(position.sequence(), next, "in order, and nothing left out");
+                        next += count;
+                        match item {
+                            Item::Message(..) => taken += 1,
+                            _ => lost += count,
+                        }
+                    }
+                    receiver.give_back(batch);
+                }
+                Taken::Nothing => std::thread::yield_now(),
+                Taken::Ended => break,
+            }
+        }
+        assert_eq!(next, MESSAGES + 1);
+        assert_eq!(feed.join().unwrap(), (taken, lost), "both ends agree");
+    }
+
+    #[test]
+    fn what_was_accepted_before_the_hop_was_closed_is_taken_and_nothing_after() {
+        for round in 0..200 {
+            let (mut sender, receiver) = hop(1024, true);
+            let feed = std::thread::spawn(move || {
+                let mut accepted = 0;
+                while let Some(taken) = sender.while_open(|hop| {
+                    let taken = hop.push(at(accepted + 1), &message(1));
+                    hop.flush();
+                    taken
+                }) {
+                    accepted += u64::from(taken);
+                }
+                accepted
+            });
+            let mut taken = 0;
+            let mut turns = 0;
+            loop {
+                turns += 1;
+                if turns == 10 * (round % 20) + 1 {
+                    receiver.close();
+                }
+                match receiver.take() {
+                    Taken::Batch(batch) => {
+                        let is_message = |item: &Item<'_>| matches!(item, Item::Message(..));
+                        taken += batch.items().filter(is_message).count() as u64;
+                    }
+                    Taken::Nothing => {}
+                    Taken::Ended => break,
+                }
+            }
+            assert_eq!(feed.join().unwrap(), taken, "round {round}");
+        }
     }
 
     #[test]

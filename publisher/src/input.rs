@@ -21,7 +21,10 @@ use crate::config::{
     CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig, UdpInputConfig,
 };
 use crate::error::PublisherError;
+use crate::hop::Intake;
+use crate::loss::{SourceLoss, SourceLossReason};
 use crate::plan::trade_date;
+use crate::records::RecordsInput;
 use crate::shared::{Shared, SourceCounters, SourceShared};
 
 /// Packets between two looks at the decoder's counts.
@@ -70,6 +73,7 @@ enum Packets {
     BinaryFile(Box<BinaryFile>, Box<ItchDecoder>),
     Simulator(Box<Simulator>, Box<dyn Decoder>, Nanos),
     Udp(Box<Live>),
+    Records(Box<RecordsInput>),
 }
 
 struct Live {
@@ -79,7 +83,7 @@ struct Live {
 }
 
 impl Input {
-    /// Opens an input, the `index`-th of the config.
+    /// Opens an input, the `index`-th of the config; `None` for one that has nothing to open.
     ///
     /// # Errors
     /// [`PublisherError`] names the source and what is wrong with its file, socket or settings.
@@ -88,7 +92,7 @@ impl Input {
         index: usize,
         interface: &Interface,
         shared: Arc<SourceShared>,
-    ) -> Result<Self, PublisherError> {
+    ) -> Result<Option<Self>, PublisherError> {
         let at = format!("inputs[{index}]");
         let settings = |date: Option<&str>| -> Result<Settings, PublisherError> {
             let first_id = instrument_base(index);
@@ -123,8 +127,18 @@ impl Input {
                 let live = open_live(input, interface, settings(input.trade_date.as_deref())?)?;
                 (Packets::Udp(Box::new(live)), Pace::Max, 0, None)
             }
+            InputConfig::Records(input) => {
+                let opened = RecordsInput::open(&input.socket);
+                let opened = opened.map_err(|source| PublisherError::Socket {
+                    source_id: input.source.0,
+                    path: input.socket.clone(),
+                    source,
+                })?;
+                (Packets::Records(Box::new(opened)), Pace::Max, 0, None)
+            }
+            InputConfig::Own(_) => return Ok(None),
         };
-        Ok(Self {
+        Ok(Some(Self {
             shared,
             packets,
             pacer: Pacer::new(pace),
@@ -133,7 +147,7 @@ impl Input {
             since_types: 0,
             held: Held::default(),
             is_held: false,
-        })
+        }))
     }
 
     /// The source's shared state.
@@ -145,7 +159,7 @@ impl Input {
     /// Whether it must never be held up.
     #[must_use]
     pub const fn is_live(&self) -> bool {
-        matches!(self.packets, Packets::Udp(_))
+        matches!(self.packets, Packets::Udp(_) | Packets::Records(_))
     }
 
     /// The address of a live input, with the port that the system chose.
@@ -178,7 +192,7 @@ impl Input {
         &mut self,
         now: Now,
         shared: &Shared,
-        sink: &mut dyn Sink,
+        sink: &mut dyn Intake,
     ) -> Result<Polled, PublisherError> {
         if self.wait_for_subscribers > 0 {
             if shared.joined.load(Relaxed) < self.wait_for_subscribers {
@@ -188,6 +202,20 @@ impl Input {
         }
         let polled = match &mut self.packets {
             Packets::Udp(live) => live.poll(now, &self.shared, sink),
+            Packets::Records(records) => {
+                let counters = &self.shared.counters;
+                let mut all = u64::MAX;
+                let mut sink = Counting {
+                    counters,
+                    records_left: &mut all,
+                    out: sink,
+                };
+                let polled = records.poll(counters, &mut sink);
+                polled.map_err(|source| PublisherError::Accept {
+                    source_id: self.shared.source.0,
+                    source,
+                })
+            }
             _ => self.recorded(now, sink),
         };
         self.since_types += 1;
@@ -206,7 +234,7 @@ impl Input {
         polled
     }
 
-    fn recorded(&mut self, now: Now, sink: &mut dyn Sink) -> Result<Polled, PublisherError> {
+    fn recorded(&mut self, now: Now, sink: &mut dyn Intake) -> Result<Polled, PublisherError> {
         if self.records_left == 0 {
             return Ok(Polled::Ended);
         }
@@ -241,7 +269,7 @@ impl Input {
                 let (sequence, message) = (self.held.sequence, packet.payload);
                 decoder.message(sequence, packet.received_at, message, &mut sink);
             }
-            Packets::Udp(_) => {}
+            Packets::Udp(_) | Packets::Records(_) => {}
         }
         Ok(Polled::Worked)
     }
@@ -279,7 +307,7 @@ impl Input {
                 // Never 0, which would mean "unknown".
                 held.at = Nanos(packet.at.0 + 1);
             }
-            Packets::Udp(_) => return Ok(false),
+            Packets::Udp(_) | Packets::Records(_) => return Ok(false),
         }
         Ok(true)
     }
@@ -309,6 +337,7 @@ impl Input {
                 counters.source_oversize.set(stats.oversize);
                 counters.source_strangers.set(stats.strangers);
             }
+            Packets::Records(_) => {}
         }
     }
 }
@@ -424,7 +453,7 @@ impl Live {
         &mut self,
         now: Now,
         shared: &SourceShared,
-        sink: &mut dyn Sink,
+        sink: &mut dyn Intake,
     ) -> Result<Polled, PublisherError> {
         let counters = &shared.counters;
         let (decoder, settings) = (&mut self.decoder, &self.settings);
@@ -467,7 +496,20 @@ impl Live {
 struct Counting<'a> {
     counters: &'a SourceCounters,
     records_left: &'a mut u64,
-    out: &'a mut dyn Sink,
+    out: &'a mut dyn Intake,
+}
+
+impl Intake for Counting<'_> {
+    fn lost(&mut self, loss: SourceLoss) {
+        match loss.reason {
+            SourceLossReason::Gap => {
+                self.counters.source_gaps.increment();
+                (self.counters.source_missing_messages).add(loss.known_messages());
+            }
+            _ => self.counters.source_malformed.increment(),
+        }
+        self.out.lost(loss);
+    }
 }
 
 impl Sink for Counting<'_> {

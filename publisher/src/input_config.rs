@@ -23,6 +23,10 @@ pub enum InputConfig {
     Simulator(SimulatorInputConfig),
     /// Live packets.
     Udp(UdpInputConfig),
+    /// Records of another process.
+    Records(RecordsInputConfig),
+    /// A handler of one's own, in the process that holds the publisher.
+    Own(OwnInputConfig),
 }
 
 /// A recorded file: pcap or pcapng, gzip or not, or Nasdaq's BinaryFILE.
@@ -96,6 +100,30 @@ pub struct UdpInputConfig {
     pub receive_buffer_bytes: Option<usize>,
 }
 
+/// DBN records that another process writes into a Unix stream socket (docs/PROTOCOL.md §12).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordsInputConfig {
+    /// The source's number; each input has its own.
+    pub source: SourceId,
+    /// Path of the socket; it is made at the start, for this user only, and removed at the end.
+    pub socket: PathBuf,
+    /// The channel that all its records go to; null: by their symbols.
+    #[serde(default)]
+    pub channel: Option<String>,
+}
+
+/// What [`crate::Publisher::channel`] gives to publish on, with the library only.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnInputConfig {
+    /// The source's number; each input has its own.
+    pub source: SourceId,
+    /// The channel that it is for; null: those that no other names.
+    #[serde(default)]
+    pub channel: Option<String>,
+}
+
 /// What an input's packets are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -151,6 +179,18 @@ impl InputConfig {
             Self::Capture(input) => input.source,
             Self::Simulator(input) => input.source,
             Self::Udp(input) => input.source,
+            Self::Records(input) => input.source,
+            Self::Own(input) => input.source,
+        }
+    }
+
+    /// The channel that it goes to or is for, where one is named.
+    #[must_use]
+    pub fn channel(&self) -> Option<&str> {
+        match self {
+            Self::Records(input) => input.channel.as_deref(),
+            Self::Own(input) => input.channel.as_deref(),
+            _ => None,
         }
     }
 }
@@ -196,13 +236,15 @@ impl<'de> Deserialize<'de> for InputConfig {
             Some(Value::String(kind)) => kind,
             Some(other) => return Err(D::Error::custom(UnknownKind(other.to_string()))),
             None => {
-                let text = "missing field `kind`: write \"capture\", \"simulator\" or \"udp\"";
+                let text = format_args!("missing field `kind`: write {KINDS}");
                 return Err(D::Error::custom(text));
             }
         };
         match kind.as_str() {
             "capture" => part(fields).map(Self::Capture),
             "udp" => part(fields).map(Self::Udp),
+            "records" => part(fields).map(Self::Records),
+            "own" => part(fields).map(Self::Own),
             "simulator" => {
                 let (head, market) = (fields.into_iter())
                     .partition(|(key, _)| SIMULATOR_HEAD.contains(&key.as_str()));
@@ -235,14 +277,14 @@ fn part<T: DeserializeOwned, E: Error>(fields: Map<String, Value>) -> Result<T, 
     })
 }
 
+const KINDS: &str =
+    "\"capture\", \"simulator\", \"udp\" or \"records\" (or \"own\", with the library)";
+
 struct UnknownKind(String);
 
 impl fmt::Display for UnknownKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(kind) = self;
-        write!(
-            f,
-            "there is no input of kind {kind:?}: write \"capture\", \"simulator\" or \"udp\""
-        )
+        write!(f, "there is no input of kind {kind:?}: write {KINDS}")
     }
 }

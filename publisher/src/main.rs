@@ -12,10 +12,10 @@ use std::sync::atomic::AtomicBool;
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
-use tickcast_publisher::Publisher;
 use tickcast_publisher::config::Config;
 use tickcast_publisher::error::PublisherError;
 use tickcast_publisher::plan::Plan;
+use tickcast_publisher::service::Service;
 use tracing_subscriber::EnvFilter;
 
 /// Publishes market data by multicast, and repairs what subscribers missed.
@@ -87,7 +87,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
                 source,
             })?;
     }
-    let publisher = Publisher::open(plan, stop)?;
+    let publisher = Service::open(plan, stop)?;
     let control = publisher.control_address();
     let admin = publisher.admin_address();
     tracing::info!(

@@ -1,21 +1,24 @@
 //! The threads between the inputs and the wire: each input has one and publishing another, or one
-//! thread does all. When the inputs have ended, or were told to stop, what they told is published
-//! to the last message, then END.
+//! thread does all; handlers of one's own come with a hop to the same publish thread, which goes on
+//! with heartbeats while they are silent. When the inputs have ended, or all were told to stop, what
+//! they told is published to the last message, then END.
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
+use crossbeam_channel::Receiver;
 use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::units::{Nanos, Now, SourcePosition};
+use tickcast_reliability::units::{Now, SourcePosition};
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::idle::Idle;
 use tickcast_transport::pin::{Core, pin_to};
 
 use crate::error::PublisherError;
-use crate::hop::{HopReceiver, HopSender, Item, Taken, hop};
+use crate::hop::{HopReceiver, HopSender, Intake, Item, Taken, hop};
 use crate::input::{Input, Polled};
+use crate::loss::SourceLoss;
 use crate::publish::Publishing;
 use crate::shared::Shared;
 
@@ -32,15 +35,6 @@ pub(crate) fn now() -> Now {
     }
 }
 
-/// How a session ends.
-#[derive(Clone, Copy, Debug)]
-pub struct Ending {
-    /// Whether it ends when the inputs have.
-    pub with_inputs: bool,
-    /// How long to wait for subscribers that have not reached END.
-    pub linger: Nanos,
-}
-
 /// A thread of this publisher, and what came of it.
 pub(crate) type Thread<T> = JoinHandle<Result<T, PublisherError>>;
 
@@ -49,6 +43,9 @@ pub type Feeds = (
     Vec<HopReceiver>,
     Vec<JoinHandle<Result<(), PublisherError>>>,
 );
+
+/// A handler that publishes from now on: on which channel, and where what it publishes comes out.
+pub type Arrival = (usize, HopReceiver);
 
 /// Starts a thread of this process under a name, on a core.
 pub(crate) fn spawn<T: Send + 'static>(
@@ -110,7 +107,10 @@ fn feed(mut input: Input, mut hop: HopSender, shared: &Shared, mut idle: Idle) {
                 break;
             }
         }
-        counters.counters.source_overflow_messages.set(hop.lost());
+        counters
+            .counters
+            .source_overflow_messages
+            .set(hop.lost_messages());
     }
     counters.counters.source_overflow_messages.set(hop.finish());
     tracing::info!(
@@ -121,55 +121,117 @@ fn feed(mut input: Input, mut hop: HopSender, shared: &Shared, mut idle: Idle) {
     );
 }
 
-/// Publishes what the feed threads tell, until the session has ended and everyone has it.
+/// Where something to publish comes from.
+struct Origin {
+    /// Which source of the publishing.
+    source: usize,
+    hop: HopReceiver,
+    /// A handler does not end by itself: its hop is closed when the session ends.
+    is_handler: bool,
+    ended: bool,
+}
+
+impl Origin {
+    /// Publishes some of what is there: whether there was anything, and whether that was all.
+    fn publish_some(&mut self, to: &mut Publishing, batches: usize) -> (bool, bool) {
+        let mut worked = false;
+        for _ in 0..batches {
+            match self.hop.take() {
+                Taken::Batch(batch) => {
+                    worked = true;
+                    let now = now();
+                    for item in batch.items() {
+                        to.take(self.source, &item, now);
+                    }
+                    self.hop.give_back(batch);
+                }
+                Taken::Nothing => return (worked, true),
+                Taken::Ended => {
+                    self.ended = true;
+                    return (worked, true);
+                }
+            }
+        }
+        (worked, false)
+    }
+}
+
+/// Publishes what the feed threads tell, and the handlers that arrive, until the session has ended
+/// and everyone has it.
 ///
 /// # Errors
 /// [`PublisherError`] when a channel or fan-out can't go on.
 pub fn publish(
-    receivers: &[HopReceiver],
+    hops: Vec<HopReceiver>,
+    arrivals: Option<Receiver<Arrival>>,
     mut to: Publishing,
     shared: &Shared,
     mut idle: Idle,
-    ending: Ending,
+    with_inputs: bool,
 ) -> Result<(), PublisherError> {
-    let mut ended = vec![false; receivers.len()];
+    let feeds = hops.len();
+    let mut origins: Vec<Origin> = (hops.into_iter().enumerate())
+        .map(|(source, hop)| Origin {
+            source,
+            hop,
+            is_handler: false,
+            ended: false,
+        })
+        .collect();
+    let mut is_closing = false;
     loop {
+        // Before the arrivals are taken: whoever arrives later finds the session ended.
+        let is_stopping = shared.is_stopping();
+        if let Some(arrivals) = &arrivals {
+            for (channel, hop) in arrivals.try_iter() {
+                welcome(&mut origins, &mut to, feeds + channel, hop);
+            }
+        }
+        if is_stopping && !is_closing {
+            is_closing = true;
+            origins
+                .iter()
+                .filter(|o| o.is_handler)
+                .for_each(|o| o.hop.close());
+        }
         let mut worked = false;
         let mut drained = true;
-        for (index, receiver) in receivers.iter().enumerate() {
-            if ended[index] {
-                continue;
-            }
-            for turn in 1..=BATCHES_A_ROUND {
-                match receiver.take() {
-                    Taken::Batch(batch) => {
-                        worked = true;
-                        let now = now();
-                        for item in batch.items() {
-                            to.take(index, &item, now);
-                        }
-                        receiver.give_back(batch);
-                        drained &= turn < BATCHES_A_ROUND;
-                    }
-                    Taken::Nothing => break,
-                    Taken::Ended => {
-                        ended[index] = true;
-                        break;
-                    }
-                }
-            }
+        for origin in origins.iter_mut().filter(|origin| !origin.ended) {
+            let (some, all) = origin.publish_some(&mut to, BATCHES_A_ROUND);
+            worked |= some;
+            drained &= all;
         }
         let now = now();
         if drained {
             to.flush(now);
         }
         worked |= to.drive(now)?;
-        let inputs_ended = ended.iter().all(|ended| *ended);
-        if inputs_ended && (ending.with_inputs || shared.is_stopping()) {
-            return finish(to, shared, idle, ending);
+        let all_ended = origins.iter().all(|origin| origin.ended);
+        if all_ended && ((with_inputs && arrivals.is_none()) || is_closing) {
+            return finish(to, shared, idle);
         }
         idle.idle(worked);
     }
+}
+
+/// Takes a handler in. One that had the channel before has left: what it sent comes first.
+#[cold]
+fn welcome(origins: &mut Vec<Origin>, to: &mut Publishing, source: usize, hop: HopReceiver) {
+    for before in origins
+        .iter_mut()
+        .filter(|o| o.source == source && !o.ended)
+    {
+        while !before.ended {
+            before.publish_some(to, BATCHES_A_ROUND);
+        }
+    }
+    origins.retain(|origin| origin.source != source);
+    origins.push(Origin {
+        source,
+        hop,
+        is_handler: true,
+        ended: false,
+    });
 }
 
 /// Feeds and publishes on the calling thread.
@@ -181,7 +243,7 @@ pub fn inline(
     mut to: Publishing,
     shared: &Shared,
     mut idle: Idle,
-    ending: Ending,
+    with_inputs: bool,
 ) -> Result<(), PublisherError> {
     let mut ended = vec![false; inputs.len()];
     loop {
@@ -210,8 +272,8 @@ pub fn inline(
         to.flush(now);
         worked |= to.drive(now)?;
         let inputs_ended = ended.iter().all(|ended| *ended);
-        if shared.is_stopping() || (inputs_ended && ending.with_inputs) {
-            return finish(to, shared, idle, ending);
+        if shared.is_stopping() || (inputs_ended && with_inputs) {
+            return finish(to, shared, idle);
         }
         idle.idle(worked);
     }
@@ -232,25 +294,34 @@ impl Sink for Direct<'_> {
     }
 
     fn incident(&mut self, incident: Incident) {
+        if let Incident::Gap { from, missing } = incident {
+            return self.lost(SourceLoss::gap(from, missing));
+        }
         self.to
             .take(self.index, &Item::Incident(incident), self.now);
     }
 }
 
+impl Intake for Direct<'_> {
+    fn lost(&mut self, loss: SourceLoss) {
+        self.to.take(self.index, &Item::Lost(&loss), self.now);
+    }
+}
+
 /// Ends the session, then goes on with heartbeats and what is unsent until every subscriber has
-/// END, or the time to linger is over.
-fn finish(
-    mut to: Publishing,
-    shared: &Shared,
-    mut idle: Idle,
-    ending: Ending,
-) -> Result<(), PublisherError> {
+/// END, or the time to linger is over. A session that was abandoned gets no END: what was sealed
+/// goes out as far as the transports take it.
+fn finish(mut to: Publishing, shared: &Shared, mut idle: Idle) -> Result<(), PublisherError> {
     let began = now();
+    if shared.is_abandoned() {
+        to.stop(began.monotonic);
+        return Ok(());
+    }
     to.end(began)?;
     to.drive(began)?;
     shared.set_ended();
     tracing::info!("the session has ended; waiting for subscribers to reach its end");
-    let until = began.monotonic.after(ending.linger);
+    let until = began.monotonic.after(shared.linger());
     loop {
         let now = now();
         let worked = to.drive(now)?;

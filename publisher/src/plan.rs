@@ -2,7 +2,10 @@
 //! that must go together compared, so that a publisher that starts does not fail for its config.
 
 use std::fmt;
+use std::fs::Metadata;
 use std::net::SocketAddrV4;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
 use std::str::FromStr;
 
 use jiff::civil::Date;
@@ -10,7 +13,7 @@ use tickcast_feeds::itch::TradeDate;
 use tickcast_reliability::control::{FanOutOffer, NAME_LEN_MAX, UdpLine};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring_layout::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
-use tickcast_reliability::units::{ChannelId, ConfigHash};
+use tickcast_reliability::units::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
 use tickcast_transport::udp::{Interface, ResolvedInterface, UdpFanOutConfig, UdpSendLine};
 use xxhash_rust::xxh3::xxh3_64;
@@ -19,6 +22,8 @@ use crate::channels::{CHANNELS_MAX, SymbolRule, SymbolRules};
 use crate::config::{ChannelConfig, Config, InputConfig, InputFormat, Pace, ThreadMode};
 use crate::error::ConfigError;
 use crate::host;
+use crate::input_config::OwnInputConfig;
+use crate::records::PATH_LEN_MAX;
 
 /// A config that was found to make sense.
 #[derive(Clone, Debug)]
@@ -78,11 +83,49 @@ impl FanOutPlan {
 }
 
 impl Plan {
-    /// Checks a config and resolves what it names. Opens nothing.
+    /// Checks a config for the service and resolves what it names. Opens nothing.
     ///
     /// # Errors
     /// [`ConfigError`] names the JSON path, the value, and what would be right.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
+        let is_own = |input: &InputConfig| matches!(input, InputConfig::Own(_));
+        if let Some(index) = config.inputs.iter().position(is_own) {
+            let remedy = "the service runs no handler of yours: use the publisher library, or let \
+                          the handler write into an input of kind \"records\"";
+            return Err(ConfigError::value(
+                format!("inputs[{index}].kind"),
+                "\"own\"",
+                remedy,
+            ));
+        }
+        if config.inputs.is_empty() {
+            let remedy = "the service publishes what its inputs give; name at least one";
+            return Err(ConfigError::value("inputs", "[]", remedy));
+        }
+        Self::checked(config)
+    }
+
+    /// As [`Plan::new`], for a publisher that handlers of one's own publish with: no inputs at
+    /// all are one source for them, number 1.
+    ///
+    /// # Errors
+    /// As for [`Plan::new`].
+    pub fn for_handlers(mut config: Config) -> Result<Self, ConfigError> {
+        if config.threads.mode == ThreadMode::Inline {
+            let remedy = "a handler publishes to a thread that goes on with heartbeats while the \
+                          handler is silent; use \"threaded\"";
+            return Err(ConfigError::value("threads.mode", "\"inline\"", remedy));
+        }
+        if config.inputs.is_empty() {
+            config.inputs.push(InputConfig::Own(OwnInputConfig {
+                source: SourceId(1),
+                channel: None,
+            }));
+        }
+        Self::checked(config)
+    }
+
+    fn checked(config: Config) -> Result<Self, ConfigError> {
         check_name("name", &config.name)?;
         let mut warnings = Vec::new();
         let channels = channels(&config, &mut warnings)?;
@@ -292,9 +335,9 @@ fn rules(config: &Config, warnings: &mut Vec<String>) -> Result<SymbolRules, Con
 }
 
 fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
-    if !(1..=CHECKPOINTS_MAX).contains(&config.inputs.len()) {
+    if config.inputs.len() > CHECKPOINTS_MAX {
         let count = format!("{} inputs", config.inputs.len());
-        let remedy = format!("a publisher has from 1 to {CHECKPOINTS_MAX}");
+        let remedy = format!("a publisher has at most {CHECKPOINTS_MAX}");
         return Err(ConfigError::value("inputs", count, remedy));
     }
     let mut itch = 0;
@@ -304,6 +347,13 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
         if config.inputs[..index].iter().any(|i| i.source() == source) {
             let remedy = "another input has this source number; give each its own";
             return Err(ConfigError::value(format!("{at}.source"), source, remedy));
+        }
+        if let Some(name) = input.channel()
+            && !config.channels.iter().any(|c| c.name == name)
+        {
+            let remedy = "no channel has this name";
+            let at = format!("{at}.channel");
+            return Err(ConfigError::value(at, format_args!("{name:?}"), remedy));
         }
         let (pace, date) = match input {
             InputConfig::Capture(input) => {
@@ -342,6 +392,24 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                 resolve(interface, &format!("{at}.interface"))?;
                 (None, input.trade_date.as_deref())
             }
+            InputConfig::Records(input) => {
+                socket(&input.socket, &at)?;
+                (None, None)
+            }
+            InputConfig::Own(input) => {
+                let is_same = |other: &InputConfig| match other {
+                    InputConfig::Own(other) => other.channel == input.channel,
+                    _ => false,
+                };
+                if config.inputs[..index].iter().any(is_same) {
+                    let channel = serde_json::json!(input.channel);
+                    let remedy = "another input is for this channel; a channel has one for \
+                                  handlers of one's own";
+                    let at = format!("{at}.channel");
+                    return Err(ConfigError::value(at, channel, remedy));
+                }
+                (None, None)
+            }
         };
         let wrong = match pace {
             Some(Pace::Times(times)) => !(times.is_finite() && times > 0.0 && times <= 1e6),
@@ -364,6 +432,26 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
     }
     if config.threads.mode == ThreadMode::Inline && config.threads.feed_core.is_some() {
         warnings.push("threads.feed_core has no effect in inline mode: set publish_core".into());
+    }
+    Ok(())
+}
+
+fn socket(path: &Path, at: &str) -> Result<(), ConfigError> {
+    let wrong = |remedy: &str| {
+        let at = format!("{at}.socket");
+        Err(ConfigError::value(at, path.display(), remedy))
+    };
+    let len = path.as_os_str().len();
+    if !(1..=PATH_LEN_MAX).contains(&len) {
+        return wrong("a socket's path has from 1 to 100 bytes");
+    }
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    if !folder.unwrap_or(Path::new(".")).is_dir() {
+        return wrong("its directory does not exist; make it, writable for this user");
+    }
+    let is_other = |there: Metadata| !there.file_type().is_socket();
+    if path.symlink_metadata().is_ok_and(is_other) {
+        return wrong("something that is no socket has this name; choose another");
     }
     Ok(())
 }
@@ -469,6 +557,16 @@ impl fmt::Display for Plan {
                     )?;
                 }
                 InputConfig::Udp(i) => writeln!(f, "source {}: udp {}", i.source, i.listen)?,
+                InputConfig::Records(i) => writeln!(
+                    f,
+                    "source {}: records from {}, to {}",
+                    i.source,
+                    i.socket.display(),
+                    i.channel
+                        .as_deref()
+                        .unwrap_or("the channels of their symbols")
+                )?,
+                InputConfig::Own(i) => writeln!(f, "source {}: own handlers", i.source)?,
             }
         }
         for warning in &self.warnings {

@@ -1,9 +1,8 @@
 //! One channel's way out: what is published is sealed into its ring and goes out on every fan-out;
 //! none of them can hold the feed up.
 //!
-//! [`ChannelWriter`] drives the sans-I/O core of a channel; [`Router`] and the rules of the
-//! service (which message to which channel, what is told of a source) stand above it in
-//! [`Publishing`].
+//! [`ChannelDriver`] drives the sans-I/O core of a channel; the [`Router`]s of the sources (which
+//! message to which channel) and what is told of a source stand above it in [`Publishing`].
 //!
 //! [`Router`]: crate::channels::Router
 
@@ -23,10 +22,11 @@ use tickcast_reliability::units::{
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 use tickcast_transport::FanOut;
 
-use crate::channels::{ChannelSet, Router};
+use crate::channels::Router;
 use crate::digest::Digest;
 use crate::error::PublisherError;
-use crate::hop::{Item, Overflow};
+use crate::hop::Item;
+use crate::loss::SourceLoss;
 use crate::shared::{ChannelShared, Shared, SourceShared};
 
 /// Datagrams that are handed to a transport at a time.
@@ -34,8 +34,8 @@ const POST_MAX: u64 = 64;
 /// Between looks at what the transports counted.
 const STATS_NS: u64 = 100_000_000;
 
-/// The one that publishes on a channel.
-pub struct ChannelWriter {
+/// The one that seals and sends what is published on a channel.
+pub struct ChannelDriver {
     core: PublisherCore,
     fan_outs: Vec<Box<dyn FanOut>>,
     digest: Option<Digest>,
@@ -43,7 +43,7 @@ pub struct ChannelWriter {
     stats_at: Nanos,
 }
 
-impl ChannelWriter {
+impl ChannelDriver {
     /// Publishes on `ring`, which has as many fan-outs as are given.
     #[must_use]
     pub fn new(
@@ -232,71 +232,82 @@ impl ChannelWriter {
     }
 }
 
+/// One source of what is published.
+pub struct Source {
+    /// As all threads see it.
+    pub shared: Arc<SourceShared>,
+    /// Where its messages go.
+    pub router: Router,
+    /// Whether its messages are counted here; a feed thread counts its own.
+    pub counts: bool,
+}
+
 /// All channels, and the routes of every source to them.
 pub struct Publishing {
-    writers: Vec<ChannelWriter>,
-    sources: Vec<(Arc<SourceShared>, Router)>,
+    drivers: Vec<ChannelDriver>,
+    sources: Vec<Source>,
     shared: Arc<Shared>,
     /// The first thing that went wrong where no error could be returned.
     failure: Option<PublisherError>,
 }
 
 impl Publishing {
-    /// Publishes on `writers`, in the order of the config, what the sources tell.
+    /// Publishes through `drivers`, in the order of the config, what the sources tell.
     #[must_use]
     pub const fn new(
-        writers: Vec<ChannelWriter>,
-        sources: Vec<(Arc<SourceShared>, Router)>,
+        drivers: Vec<ChannelDriver>,
+        sources: Vec<Source>,
         shared: Arc<Shared>,
     ) -> Self {
         Self {
-            writers,
+            drivers,
             sources,
             shared,
             failure: None,
         }
     }
 
-    /// Publishes what a source told; sources are counted as in the config.
+    /// Publishes what a source told; sources are counted as they were given.
     #[inline]
     pub fn take(&mut self, source: usize, item: &Item<'_>, now: Now) {
         match item {
             Item::Message(position, records) => self.message(source, *position, records, now),
-            Item::Incident(incident) => self.incident(source, *incident, now),
-            Item::Overflow(overflow) => self.overflow(source, overflow, now),
+            Item::Incident(incident) => self.incident(source, *incident),
+            Item::Lost(loss) => self.lost(source, loss, now),
+            Item::Flush => self.flush_source(source, now),
         }
     }
 
     #[inline]
     fn message(&mut self, index: usize, at: SourcePosition, records: &RecordBatch, now: Now) {
-        let (source, router) = &mut self.sources[index];
+        let source = &mut self.sources[index];
         let shared = &self.shared;
-        let channels = router.route(records, |announced| {
+        let channels = source.router.route(records, |announced| {
             for channel in announced.channels.iter() {
                 shared.channels[channel]
                     .directory()
                     .put(announced.instrument.clone());
             }
         });
-        if channels.is_empty() {
-            return source.counters.source_unrouted_messages.increment();
+        let counters = &source.shared.counters;
+        if source.counts {
+            counters.source_messages.increment();
+            counters.source_records.add(records.len() as u64);
         }
-        let source = source.source;
+        if channels.is_empty() {
+            return counters.source_unrouted_messages.increment();
+        }
+        let source = source.shared.source;
         for channel in channels.iter() {
-            if let Err(error) = self.writers[channel].publish(records, source, at, now) {
+            if let Err(error) = self.drivers[channel].publish(records, source, at, now) {
                 self.failure.get_or_insert(error);
             }
         }
     }
 
-    fn incident(&mut self, index: usize, incident: Incident, now: Now) {
-        let source = self.sources[index].0.source.0;
+    fn incident(&self, index: usize, incident: Incident) {
+        let source = self.sources[index].shared.source.0;
         match incident {
-            Incident::Gap { from, missing } => {
-                tracing::warn!(source, %from, missing, "the source has a gap");
-                let all = ChannelSet::first(self.writers.len());
-                self.lost(index, all, SourceLossReason::Gap, from, missing, &[], now);
-            }
             Incident::SequenceReset { next } => {
                 tracing::info!(source, %next, "the source counts from the start again");
             }
@@ -308,58 +319,67 @@ impl Publishing {
         }
     }
 
-    fn overflow(&mut self, index: usize, overflow: &Overflow, now: Now) {
-        let (source, router) = &self.sources[index];
-        let channels = router.of_all(&overflow.instruments);
-        tracing::warn!(
-            source = source.source.0,
-            from = %overflow.from,
-            messages = overflow.messages,
-            "the publish thread could not keep up: messages were lost before it; use faster cores or more hop_batches"
-        );
-        let reason = SourceLossReason::Overflow;
-        let (from, messages) = (overflow.from, overflow.messages);
-        self.lost(
-            index,
-            channels,
-            reason,
-            from,
-            messages,
-            &overflow.instruments,
-            now,
-        );
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "the fields of one event")]
-    fn lost(
-        &mut self,
-        index: usize,
-        channels: ChannelSet,
-        reason: SourceLossReason,
-        from: SourcePosition,
-        messages: u64,
-        instruments: &[u32],
-        now: Now,
-    ) {
+    #[cold]
+    fn lost(&mut self, index: usize, loss: &SourceLoss, now: Now) {
+        let Source {
+            shared,
+            router,
+            counts,
+        } = &self.sources[index];
+        let (source, counters) = (shared.source, &shared.counters);
+        let (from, messages) = (loss.from, loss.messages);
+        match loss.reason {
+            SourceLossReason::Gap => {
+                tracing::warn!(source = source.0, %from, messages, "the source has a gap");
+                if *counts {
+                    counters.source_gaps.increment();
+                    counters.source_missing_messages.add(loss.known_messages());
+                }
+            }
+            SourceLossReason::Malformed => {
+                tracing::error!(source = source.0, %from, messages, "the source can't be read");
+                if *counts {
+                    counters.source_malformed.increment();
+                }
+            }
+            SourceLossReason::Overflow => {
+                tracing::warn!(
+                    source = source.0,
+                    %from,
+                    messages,
+                    "the publish thread could not keep up: messages were lost before it; use faster cores or more hop_batches"
+                );
+                if *counts {
+                    counters.source_overflow_messages.add(messages);
+                }
+            }
+        }
         let event = StreamEvent::SourceLost {
-            source: self.sources[index].0.source,
-            reason,
+            source,
+            reason: loss.reason,
             from,
             messages,
-            instruments: instruments.to_vec(),
+            instruments: loss.instruments.clone(),
         };
-        for channel in channels.iter() {
-            if let Err(error) = self.writers[channel].event(&event, now) {
+        for channel in router.of_all(&loss.instruments).iter() {
+            if let Err(error) = self.drivers[channel].event(&event, now) {
                 self.failure.get_or_insert(error);
             }
+        }
+    }
+
+    /// Seals what is open on every channel that the source can go to.
+    fn flush_source(&mut self, index: usize, now: Now) {
+        for channel in self.sources[index].router.of_all(&[]).iter() {
+            self.drivers[channel].flush(now);
         }
     }
 
     /// Nothing more is waiting: seals what is open.
     #[inline]
     pub fn flush(&mut self, now: Now) {
-        for writer in &mut self.writers {
-            writer.flush(now);
+        for driver in &mut self.drivers {
+            driver.flush(now);
         }
     }
 
@@ -372,8 +392,8 @@ impl Publishing {
             return Err(error);
         }
         let mut worked = false;
-        for writer in &mut self.writers {
-            worked |= writer.drive(now)?;
+        for driver in &mut self.drivers {
+            worked |= driver.drive(now)?;
         }
         Ok(worked)
     }
@@ -381,14 +401,14 @@ impl Publishing {
     /// Tells on every channel.
     ///
     /// # Errors
-    /// As [`ChannelWriter::event`].
+    /// As [`ChannelDriver::event`].
     pub fn event(
         &mut self,
         event: impl Fn(usize) -> StreamEvent,
         now: Now,
     ) -> Result<(), PublisherError> {
-        for (index, writer) in self.writers.iter_mut().enumerate() {
-            writer.event(&event(index), now)?;
+        for (index, driver) in self.drivers.iter_mut().enumerate() {
+            driver.event(&event(index), now)?;
         }
         Ok(())
     }
@@ -396,18 +416,18 @@ impl Publishing {
     /// Ends the session on every channel.
     ///
     /// # Errors
-    /// As [`ChannelWriter::end`].
+    /// As [`ChannelDriver::end`].
     pub fn end(&mut self, now: Now) -> Result<(), PublisherError> {
-        for writer in &mut self.writers {
-            writer.end(now)?;
+        for driver in &mut self.drivers {
+            driver.end(now)?;
         }
         Ok(())
     }
 
     /// Stops the heartbeats of every channel.
     pub fn stop(&mut self, now: Nanos) {
-        for writer in &mut self.writers {
-            writer.stop(now);
+        for driver in &mut self.drivers {
+            driver.stop(now);
         }
     }
 }

@@ -11,7 +11,7 @@ use tickcast_feeds::source::MessageCounts;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::counters::{RepairCounters, RepairServiceCounters, SenderCounters};
 use tickcast_reliability::ring::RingReader;
-use tickcast_reliability::units::{ChannelId, Epoch, SourceId};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SourceId};
 use tickcast_transport::SendStats;
 
 use crate::admin::AdminCounters;
@@ -62,6 +62,10 @@ tickcast_reliability::counters! {
         source_unrouted_messages,
         /// Packets that the kernel dropped for want of receive buffer.
         source_kernel_dropped,
+        /// Connections of a records input that were taken.
+        source_connections,
+        /// Connections of a records input turned away or closed: a second writer, or what can't be read.
+        source_refused_connections,
         /// Packets longer than the receive buffers.
         source_oversize,
         /// Packets from addresses that the config does not name.
@@ -293,6 +297,10 @@ pub struct Shared {
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
+    /// Whether it stops without END.
+    abandoned: AtomicBool,
+    /// How long to wait after END, in nanoseconds.
+    linger_ns: AtomicU64,
     ended: AtomicBool,
     all_reached_end: AtomicBool,
     shut_down: AtomicBool,
@@ -308,6 +316,7 @@ impl Shared {
         channels: Vec<Arc<ChannelShared>>,
         sources: Vec<Arc<SourceShared>>,
         stop: Arc<AtomicBool>,
+        linger: Nanos,
     ) -> Self {
         Self {
             name,
@@ -318,6 +327,8 @@ impl Shared {
             admin: AdminCounters::default(),
             joined: AtomicU32::new(0),
             stop,
+            abandoned: AtomicBool::new(false),
+            linger_ns: AtomicU64::new(linger.0),
             ended: AtomicBool::new(false),
             all_reached_end: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
@@ -328,12 +339,33 @@ impl Shared {
     /// Whether the inputs should stop.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.stop.load(Relaxed)
+        self.stop.load(Acquire)
     }
 
     /// Makes the inputs stop and the session end.
     pub fn stop(&self) {
-        self.stop.store(true, Relaxed);
+        self.stop.store(true, Release);
+    }
+
+    /// As [`Self::stop`], and after END waits for so long.
+    pub(crate) fn stop_within(&self, linger: Nanos) {
+        self.linger_ns.store(linger.0, Relaxed);
+        self.stop();
+    }
+
+    /// As [`Self::stop`], but the session does not end: subscribers wait for another epoch.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Relaxed);
+        self.stop();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Relaxed)
+    }
+
+    /// How long to wait after END for subscribers that have not reached it.
+    pub(crate) fn linger(&self) -> Nanos {
+        Nanos(self.linger_ns.load(Relaxed))
     }
 
     /// Whether END was sealed on every channel.

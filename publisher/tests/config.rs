@@ -161,7 +161,32 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
                 "its own",
             ],
         ),
-        ("/inputs", json!([]), &["inputs", "from 1 to 16"]),
+        ("/inputs", json!([]), &["inputs", "name at least one"]),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "own" })),
+            &["inputs[0].kind", "publisher library", "\"records\""],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "records", "socket": "Cargo.toml" })),
+            &["inputs[0].socket", "no socket has this name"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "records", "socket": "no/such/a.sock" })),
+            &["inputs[0].socket", "directory does not exist"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "records", "socket": "s".repeat(101) })),
+            &["inputs[0].socket", "from 1 to 100 bytes"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "records", "socket": "s", "channel": "zz" })),
+            &["inputs[0].channel", "no channel has this name"],
+        ),
         (
             "/inputs",
             input(json!({ "source": 1 })),

@@ -6,6 +6,7 @@ use crate::delivery::Item;
 use crate::gaps::{Gap, Origin, Visit};
 use crate::lines::Lines;
 use crate::loss::LossCause;
+use crate::planted::{Bug, planted};
 use crate::receiver::{Receiver, ReplayPath};
 use crate::units::{Nanos, RecordNumber, Sequence, SequenceRange};
 
@@ -32,14 +33,11 @@ pub enum PathHealth {
 impl Receiver {
     /// Collects all gaps that are due, marks them as asked, and tells whether the path answers.
     pub fn collect_asks(&mut self, now: Nanos, asks: &mut Asks) -> PathHealth {
-        if !self.link_up || !self.config.repair {
+        if !self.link_up || !self.config.repair || !self.is_waiting() {
             return PathHealth::Answers;
         }
         for sequence in self.in_doubt.drain(..) {
             asks.repair.push(SequenceRange::one(sequence));
-        }
-        if self.gaps.is_empty() {
-            return PathHealth::Answers;
         }
         let next = self.order.next();
         // The window ends before `beyond`; at the very end of the numbers it saturates.
@@ -93,6 +91,12 @@ impl Receiver {
             gap.tries += 1;
             gap.asked_at = now;
             gap.ask_at = now.after(nack.retry(gap.tries));
+            if planted(Bug::NackNeverRetried) {
+                gap.ask_at = Nanos::MAX;
+            }
+            if planted(Bug::NackStorm) {
+                (gap.tries, gap.ask_at) = (1, now);
+            }
             match gap.class {
                 NackClass::Repair => asks.repair.push(gap.range),
                 NackClass::Replay => asks.replay.push(gap.range),
@@ -115,7 +119,7 @@ impl Receiver {
 
     /// When the next question is due.
     pub(crate) fn next_ask(&self) -> Nanos {
-        if !self.link_up || !self.config.repair || self.gaps.is_empty() {
+        if !self.link_up || !self.config.repair {
             return Nanos::MAX;
         }
         if !self.in_doubt.is_empty() {
@@ -154,6 +158,9 @@ impl Receiver {
     /// The publisher refuses a range.
     pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut impl FnMut(Item<'_>)) {
         self.counters.refusals_received.increment();
+        if planted(Bug::RefusalIgnored) {
+            return;
+        }
         let asked = self
             .gaps
             .iter()
@@ -213,7 +220,8 @@ impl Receiver {
     /// told again, or when a datagram had leapt.
     pub(crate) fn note_told(&mut self, newest: Sequence, next_record: RecordNumber, now: Nanos) {
         let before = self.told.replace(newest);
-        if self.liveness.is_stale() || std::mem::take(&mut self.leapt) {
+        let believed = self.liveness.is_stale() || planted(Bug::StatusOvertakesSocket);
+        if std::mem::take(&mut self.leapt) || believed {
             self.note_heard(newest, now, Origin::Live);
         } else if let Some(before) = before {
             self.note_heard(before, now, Origin::Live);
@@ -243,7 +251,7 @@ impl Receiver {
         let (sequence, heard) = self.progress();
         Some(Progress {
             epoch: self.epoch,
-            sequence,
+            sequence: sequence.plus(planted(Bug::ProgressAhead).into()),
             lost_records: self.counters.lost_records.get(),
             heard,
             sent_at: now,
@@ -271,6 +279,7 @@ impl Receiver {
 /// Whether another live line may still bring what one line did not.
 fn may_come_by_itself(gap: &Gap, lines: &Lines) -> bool {
     gap.tries == 0
+        && !planted(Bug::LineSkewIgnored)
         && gap.origin == Origin::Live
         && lines.count() > 1
         && !lines.all_passed(gap.range.last)

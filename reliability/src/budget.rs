@@ -136,4 +136,19 @@ mod tests {
         let bucket = TokenBucket::new(1_000, 100, Nanos::ZERO);
         assert_eq!(bucket.available_at(101), Nanos::MAX);
     }
+
+    #[test]
+    fn what_there_is_credit_for_is_available_now_and_the_whole_burst_when_it_is_full_again() {
+        let mut bucket = TokenBucket::new(1_000, 100, Nanos(5));
+        assert_eq!(bucket.bytes_per_s(), 1_000);
+        assert_eq!(bucket.available_at(100), Nanos(5));
+        assert!(bucket.has(Nanos(5), 100) && !bucket.has(Nanos(5), 101));
+        assert!(bucket.take(Nanos(5), 40));
+        assert_eq!(bucket.available_at(60), Nanos(5));
+        assert_eq!(bucket.available_at(61), Nanos(5).after(Nanos::from_ms(1)));
+        assert_eq!(bucket.available_at(100), Nanos(5).after(Nanos::from_ms(40)));
+        let mut dry = TokenBucket::new(0, 100, Nanos(5));
+        assert!(dry.take(Nanos(5), 100));
+        assert_eq!(dry.available_at(1), Nanos::MAX);
+    }
 }

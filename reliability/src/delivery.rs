@@ -7,7 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::loss::Loss;
 use crate::record::RecordRef;
-use crate::units::{ChannelId, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition};
+use crate::units::{
+    ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+};
 use crate::wire::StreamEvent;
 
 /// In which order, and how long to wait (docs/PROTOCOL.md §7).
@@ -21,6 +23,18 @@ pub enum Delivery {
     OrderedWithin(Nanos),
     /// At once, in the order of arrival; each datagram once.
     Arrival,
+    /// As [`Delivery::Ordered`], and conflated on the way to the application: it is given the
+    /// newest quote, trade and status of each instrument that changed, and how many records each
+    /// of them stands for.
+    Latest,
+}
+
+impl Delivery {
+    /// Whether a gap is waited for until it is repaired or the publisher says that it is lost.
+    #[must_use]
+    pub const fn waits_for_repair(self) -> bool {
+        matches!(self, Self::Ordered | Self::Latest)
+    }
 }
 
 /// Where in the stream a subscriber begins.
@@ -70,6 +84,8 @@ pub struct Quality {
     pub out_of_order: bool,
     /// Something of this channel was lost since the application last saw it whole.
     pub after_loss: bool,
+    /// How many older records this one stands for as well (`latest` only).
+    pub conflated: u32,
 }
 
 /// Where an item stands, and how it came here.
@@ -99,6 +115,87 @@ pub struct Position {
     pub missing_for: Nanos,
 }
 
+impl Position {
+    /// The line it came on; `None` when it came over the repair or replay connection.
+    #[must_use]
+    pub const fn line(&self) -> Option<LineId> {
+        match self.via {
+            Via::Line(line) => Some(line),
+            Via::Repair => None,
+        }
+    }
+
+    /// The place in the stream that it stands at.
+    #[must_use]
+    pub const fn place(&self) -> Place {
+        Place {
+            epoch: self.epoch,
+            sequence: self.sequence,
+            record: self.record,
+        }
+    }
+}
+
+/// A place in the stream of a channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Place {
+    /// The publisher's incarnation.
+    pub epoch: Epoch,
+    /// The datagram.
+    pub sequence: Sequence,
+    /// The number of a record.
+    pub record: RecordNumber,
+}
+
+/// What a reader that was too slow never saw, to the record: it was delivered, and overwritten
+/// before this reader came to it. What it read and what its overruns say add up to what was
+/// delivered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Overrun {
+    /// Where it was: its last datagram, which it may have read in part, and the next record.
+    pub from: Place,
+    /// Where it goes on: the last datagram that was overwritten, the last of it in part maybe, and
+    /// the next record.
+    pub to: Place,
+    /// Records that were overwritten.
+    pub records: u64,
+    /// Events that were overwritten.
+    pub events: u64,
+    /// Records that [`Event::Lost`]s among those events declared lost.
+    pub lost_records: u64,
+    /// How many of those did not know their number of records.
+    pub losses_of_unknown_size: u64,
+}
+
+impl Overrun {
+    /// The datagrams concerned, the first and the last in part maybe; `None` when they are of
+    /// different epochs.
+    #[must_use]
+    pub fn sequences(&self) -> Option<SequenceRange> {
+        let same = self.from.epoch == self.to.epoch;
+        same.then(|| SequenceRange::new(self.from.sequence, self.to.sequence))
+            .flatten()
+    }
+}
+
+impl fmt::Display for Overrun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (from, to) = (self.from, self.to);
+        write!(
+            f,
+            "{} records and {} events overwritten between sequences {} and {}",
+            self.records, self.events, from.sequence, to.sequence
+        )?;
+        if from.epoch != to.epoch {
+            write!(f, " (epochs {} to {})", from.epoch, to.epoch)?;
+        }
+        if self.lost_records > 0 || self.losses_of_unknown_size > 0 {
+            write!(f, ", losses of {} records among them", self.lost_records)?;
+        }
+        Ok(())
+    }
+}
+
 /// One thing handed to the application.
 #[derive(Clone, Copy, Debug)]
 pub enum Item<'a> {
@@ -109,7 +206,8 @@ pub enum Item<'a> {
 }
 
 /// Why a connection to the publisher ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum LinkDownReason {
     /// It could not be established.
@@ -124,10 +222,13 @@ pub enum LinkDownReason {
     Protocol,
     /// The other side offers an epoch that is over.
     OldEpoch,
+    /// We broke it off to begin a channel anew.
+    Rejoining,
 }
 
 /// Something that happened to the stream. Those marked *in order* stand exactly where it happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Event {
     /// The publisher welcomed us: delivery begins after `after` (in order). Told again if, for one who
@@ -186,6 +287,25 @@ pub enum Event {
     },
     /// The publisher ended the session; nothing follows in this epoch (in order).
     EndOfSession,
+    /// The application is this many sequences behind the publisher, more than it set its alarm to.
+    Lagging {
+        /// From the last one delivered to the newest one known.
+        sequences: u64,
+    },
+    /// It is behind by no more than half of that again.
+    CaughtUp,
+    /// This reader was too slow: what it did not read in time is gone for it (in order).
+    Overrun(Overrun),
+    /// So many records were replaced by newer ones of their instrument since this was told last
+    /// (`latest` only, once a second at most).
+    Conflated {
+        /// How many.
+        records: u64,
+    },
+    /// Reserved: what follows is a snapshot of the state before the stream (in order).
+    SnapshotBegin,
+    /// Reserved: the snapshot is whole, the stream follows (in order).
+    SnapshotEnd,
 }
 
 impl fmt::Display for Event {
@@ -241,6 +361,149 @@ impl fmt::Display for Event {
                 }
             ),
             Self::EndOfSession => f.write_str("end of session"),
+            Self::Lagging { sequences } => write!(f, "lagging by {sequences} sequences"),
+            Self::CaughtUp => f.write_str("caught up"),
+            Self::Overrun(overrun) => overrun.fmt(f),
+            Self::Conflated { records } => write!(f, "{records} records conflated"),
+            Self::SnapshotBegin => f.write_str("snapshot begins"),
+            Self::SnapshotEnd => f.write_str("snapshot ends"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::loss::LossCause;
+    use crate::wire::{EpochReason, SourceLossReason};
+
+    /// Logs and tools show these words; a program matches on the variants.
+    #[test]
+    fn an_overrun_names_its_sequences_within_one_epoch_only() {
+        let place = |epoch, sequence, record| Place {
+            epoch: Epoch(epoch),
+            sequence: Sequence(sequence),
+            record: RecordNumber(record),
+        };
+        let mut overrun = Overrun {
+            from: place(1, 5, 50),
+            to: place(1, 9, 90),
+            records: 40,
+            events: 1,
+            lost_records: 0,
+            losses_of_unknown_size: 0,
+        };
+        let range = SequenceRange::new(Sequence(5), Sequence(9));
+        assert_eq!(overrun.sequences(), range);
+        let text = "40 records and 1 events overwritten between sequences 5 and 9";
+        assert_eq!(Event::Overrun(overrun).to_string(), text);
+        overrun.to = place(2, 7, 70);
+        overrun.lost_records = 3;
+        assert_eq!(overrun.sequences(), None);
+        let text = "40 records and 1 events overwritten between sequences 5 and 7 (epochs 1 to \
+                    2), losses of 3 records among them";
+        assert_eq!(overrun.to_string(), text);
+        let json = serde_json::to_string(&Event::Overrun(overrun)).unwrap();
+        let back: Event = serde_json::from_str(&json).unwrap();
+        assert_eq!(back, Event::Overrun(overrun));
+    }
+
+    #[test]
+    fn every_event_says_in_words_what_happened() {
+        let loss = |records| {
+            Event::Lost(Loss {
+                sequences: SequenceRange {
+                    first: Sequence(3),
+                    last: Sequence(4),
+                },
+                records,
+                cause: LossCause::PublisherDead,
+            })
+        };
+        let fenced = |wrong_one_delivered| Event::FencingViolation {
+            sequence: Sequence(6),
+            wrong_one_delivered,
+        };
+        let recovered = Event::GapRecovered {
+            first: Sequence(3),
+            sequences: 2,
+            took: Nanos::from_us(40),
+        };
+        let source_lost = Event::Stream(StreamEvent::SourceLost {
+            source: SourceId(2),
+            reason: SourceLossReason::Gap,
+            from: SourcePosition::new(1, 9),
+            messages: 5,
+            instruments: vec![],
+        });
+        let opened = Event::Stream(StreamEvent::EpochOpened {
+            reason: EpochReason::Restart,
+            previous: Epoch(4),
+            previous_last: Sequence(9),
+        });
+        let changed = Event::EpochChanged {
+            from: Epoch(4),
+            to: Epoch(5),
+        };
+        for (event, text) in [
+            (
+                Event::Joined { after: Sequence(7) },
+                "joined after sequence 7",
+            ),
+            (Event::Live, "live"),
+            (recovered, "gap at 3 of 2 recovered in 40 us"),
+            (
+                loss(Some(8)),
+                "sequences 3-4 lost (publisher dead), 8 records",
+            ),
+            (
+                loss(None),
+                "sequences 3-4 lost (publisher dead), number of records unknown",
+            ),
+            (source_lost, "source 2 lost 5 messages from 1:9"),
+            (opened, "epoch opened (Restart), before it 4"),
+            (changed, "epoch changed from 4 to 5"),
+            (Event::Stale, "stale"),
+            (Event::Fresh, "fresh"),
+            (Event::PublisherDead, "publisher dead"),
+            (Event::LineDown(LineId(1)), "line B down"),
+            (Event::LineUp(LineId(0)), "line A up"),
+            (Event::RepairLinkUp, "repair link up"),
+            (
+                Event::RepairLinkDown(LinkDownReason::Closed),
+                "repair link down (Closed)",
+            ),
+            (Event::MulticastLost, "multicast lost"),
+            (Event::MulticastRestored, "multicast restored"),
+            (fenced(false), "fencing violation at 6"),
+            (
+                fenced(true),
+                "fencing violation at 6, the wrong one had been delivered",
+            ),
+            (Event::EndOfSession, "end of session"),
+            (Event::Lagging { sequences: 9 }, "lagging by 9 sequences"),
+            (Event::CaughtUp, "caught up"),
+            (Event::Conflated { records: 3 }, "3 records conflated"),
+            (Event::SnapshotBegin, "snapshot begins"),
+            (Event::SnapshotEnd, "snapshot ends"),
+        ] {
+            assert_eq!(event.to_string(), text);
+        }
+        let causes = LossCause::ALL.map(|cause| cause.to_string());
+        assert_eq!(
+            causes,
+            [
+                "window",
+                "deadline",
+                "burst",
+                "epoch",
+                "refused",
+                "publisher dead",
+                "fenced",
+                "repair off",
+                "left",
+                "unreadable"
+            ]
+        );
     }
 }

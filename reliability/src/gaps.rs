@@ -499,4 +499,114 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn what_is_forgotten_is_gone_and_what_is_found_later_is_settled_all_the_same() {
+        let mut gaps = Gaps::default();
+        found(&mut gaps, 5, 8, 1);
+        gaps.fill(Sequence(6));
+        found(&mut gaps, 10, 10, 1);
+        gaps.clear();
+        assert!(gaps.is_empty() && gaps.open(Origin::Live) == 0);
+        assert_eq!((gaps.fill(Sequence(5)), gaps.last_len()), (None, 0));
+        found(&mut gaps, 3, 3, 9);
+        assert!(!gaps.is_empty());
+        let (gap, settled) = gaps.fill(Sequence(3)).unwrap();
+        assert_eq!(
+            (gap.found_at, settled.unwrap().found_at),
+            (Nanos(9), Nanos(9))
+        );
+        gaps.clear();
+        found(&mut gaps, 5, 6, 1);
+        gaps.lose(range(0, 9), |part, _, settled| {
+            assert_eq!((part, settled.unwrap().lost), (range(5, 6), 2));
+        });
+    }
+
+    #[test]
+    fn a_run_is_joined_only_by_what_is_of_the_same_discovery() {
+        let note = |gaps: &mut Gaps, sequence, at, class, origin, joins| {
+            let range = SequenceRange::one(Sequence(sequence));
+            gaps.found(range, Nanos(at), Nanos(at), class, origin, joins);
+            gaps.iter().count()
+        };
+        let (repair, replay) = (NackClass::Repair, NackClass::Replay);
+        let fresh = || {
+            let mut gaps = Gaps::default();
+            note(&mut gaps, 5, 1, repair, Origin::Live, false);
+            gaps
+        };
+        let runs = |sequence, at, class, origin, joins| {
+            note(&mut fresh(), sequence, at, class, origin, joins)
+        };
+        assert_eq!(runs(6, 1, repair, Origin::Live, false), 1);
+        assert_eq!(runs(6, 2, repair, Origin::Live, false), 2, "found later");
+        assert_eq!(runs(6, 2, repair, Origin::Live, true), 1);
+        assert_eq!(runs(6, 1, replay, Origin::Live, false), 2);
+        assert_eq!(runs(6, 1, replay, Origin::Live, true), 1);
+        assert_eq!(runs(6, 1, repair, Origin::History, true), 2);
+        assert_eq!(runs(7, 1, repair, Origin::Live, true), 2, "apart from it");
+        let mut gaps = fresh();
+        note(&mut gaps, 6, 1, repair, Origin::History, true);
+        assert_eq!(
+            (gaps.open(Origin::Live), gaps.open(Origin::History)),
+            (1, 1)
+        );
+        gaps.lose(range(6, 6), |_, origin, _| {
+            assert_eq!(origin, Origin::History);
+        });
+        assert_eq!(
+            (gaps.open(Origin::Live), gaps.open(Origin::History)),
+            (1, 0)
+        );
+    }
+
+    #[test]
+    fn a_run_too_long_is_replayed_unless_it_was_asked_for() {
+        for (tries, class) in [(0, NackClass::Replay), (1, NackClass::Repair)] {
+            let mut gaps = Gaps::default();
+            found(&mut gaps, 5, 8, 1);
+            assert_eq!(gaps.last_len(), 4);
+            gaps.visit(range(5, 8), |gap| {
+                gap.tries = tries;
+                Visit::Continue
+            });
+            gaps.replay_last();
+            assert_eq!(gaps.iter().next().unwrap().class, class);
+        }
+    }
+
+    #[test]
+    fn a_visit_changes_what_it_narrowed_to_and_stops_when_told() {
+        let mut gaps = Gaps::default();
+        for first in [10, 20, 30] {
+            found(&mut gaps, first, first + 4, 1);
+        }
+        let mut seen = 0;
+        gaps.visit(range(12, 40), |gap| {
+            seen += 1;
+            gap.ask_at = Nanos(7);
+            gap.range.last = gap.range.first;
+            if seen == 2 {
+                Visit::Stop
+            } else {
+                Visit::Continue
+            }
+        });
+        assert_eq!(seen, 2);
+        let at = |gap: &Gap| (gap.range.first.0, gap.range.last.0, gap.ask_at.0);
+        let listed: Vec<_> = gaps.iter().map(at).collect();
+        let rest = [(14, 14, 1), (20, 24, 1), (30, 34, 1)];
+        assert_eq!(listed[..3], [(10, 11, 1), (12, 12, 7), (13, 13, 7)]);
+        assert_eq!(listed[3..], rest, "what is left of a run is visited next");
+        gaps.visit(range(30, 34), |gap| {
+            gap.class = NackClass::Replay;
+            Visit::Continue
+        });
+        assert_eq!(gaps.iter().last().unwrap().class, NackClass::Replay);
+        for sequence in (10..=14).chain(20..=24) {
+            gaps.fill(Sequence(sequence)).unwrap();
+        }
+        assert_eq!((gaps.open(Origin::Live), gaps.iter().count()), (5, 1));
+    }
 }

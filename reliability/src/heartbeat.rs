@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::planted::{Bug, planted};
 use crate::units::Nanos;
 
 /// The intervals of heartbeats.
@@ -104,6 +105,10 @@ impl HeartbeatSchedule {
         if now < self.timeout() {
             return None;
         }
+        if planted(Bug::TimerDeadAfterPause) && now.since(self.timeout()) > Nanos::from_ms(1) {
+            (self.decaying_at, self.ambient_at) = (Nanos::MAX, Nanos::MAX);
+            return None;
+        }
         if now >= self.decaying_at {
             self.decaying_at = now.after(Nanos::from_us(self.interval_us));
             self.interval_us = (self.interval_us.saturating_mul(2)).min(self.config.idle_us);
@@ -179,5 +184,40 @@ mod tests {
         assert!(config.check().is_err());
         config.first_us = config.idle_us + 1;
         assert!(config.check().unwrap_err().to_string().contains("10001"));
+    }
+
+    #[test]
+    fn intervals_may_be_equal_and_the_longest_is_ten_seconds() {
+        let config = |first_us, idle_us, ambient_us| HeartbeatConfig {
+            first_us,
+            idle_us,
+            ambient_us,
+        };
+        assert!(config(1, 1, 1).check().is_ok());
+        assert!(config(5, 5, 10_000_000).check().is_ok());
+        for wrong in [
+            config(5, 5, 10_000_001),
+            config(5, 4, 100),
+            config(5, 50, 49),
+        ] {
+            assert!(wrong.check().is_err(), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_falls_due_at_its_very_time_and_tells_the_nearer_of_the_two_timers() {
+        let config = HeartbeatConfig {
+            first_us: 30,
+            idle_us: 60,
+            ambient_us: 100,
+        };
+        let mut schedule = HeartbeatSchedule::new(config, Nanos::ZERO);
+        let mut beats = Vec::new();
+        while beats.len() < 4 {
+            let now = schedule.timeout();
+            assert_eq!(schedule.handle_timeout(Nanos(now.0 - 1)), None);
+            beats.push((now.as_us(), schedule.handle_timeout(now).unwrap().as_us()));
+        }
+        assert_eq!(beats, [(30, 30), (60, 40), (100, 20), (120, 60)]);
     }
 }

@@ -6,6 +6,7 @@ use crate::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use crate::gaps::{Gap, Origin, Visit};
 use crate::lines::Lines;
 use crate::loss::{Loss, LossCause};
+use crate::planted::{Bug, planted};
 use crate::receiver::{ALL, Receiver, ReplayPath};
 use crate::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 
@@ -35,7 +36,7 @@ impl Receiver {
             Start::At(epoch, _) if self.epoch == Epoch::NONE => epoch,
             _ => self.epoch,
         };
-        if offer.epoch < ahead {
+        if offer.epoch < ahead && !planted(Bug::ZombieWelcomed) {
             self.counters.old_epoch_dropped.increment();
             return Welcomed::Zombie;
         }
@@ -129,24 +130,25 @@ impl Receiver {
                 oldest
             }
         };
-        self.order.restart(offer.epoch, next, next_record);
-        self.heard = next.previous();
+        let skipped = u64::from(planted(Bug::LateJoinSkipsOne));
+        self.order
+            .restart(offer.epoch, next.plus(skipped), next_record);
+        self.heard = next.plus(skipped).previous();
         self.lines.restart();
         let position = self.order.position();
         on(Item::Event(
             &position,
             &Event::Joined {
-                after: next.previous(),
+                after: next
+                    .previous()
+                    .plus(planted(Bug::LateJoinRepeatsOne).into()),
             },
         ));
         self.live_after = Some(offer.newest);
         self.beginning = (start == Start::Oldest).then_some(next);
         self.note_heard(offer.newest, now, Origin::History);
         self.order.note_fact(offer.newest.next(), offer.next_record);
-        if next < offer.oldest {
-            self.order.note_fact(offer.oldest, offer.oldest_record);
-            self.lose_below(offer.oldest);
-        }
+        self.lose_below(offer.oldest);
     }
 
     /// Follows the publisher into another epoch: all of it, from its first datagram.
@@ -155,8 +157,10 @@ impl Receiver {
         self.lose(ALL, LossCause::Epoch);
         self.order.advance(&self.counters, on);
         self.order.give_up_pending(&self.counters, on);
-        if !self.order.ended() {
-            self.tell_epoch_tail(self.heard.next(), on);
+        if !self.order.ended() && !planted(Bug::EpochTailForgotten) {
+            // An END that nobody confirmed was not told: whatever it was, it is part of the tail.
+            let unconfirmed = self.end_heard.filter(|end| *end == self.heard);
+            self.tell_epoch_tail(unconfirmed.unwrap_or_else(|| self.heard.next()), on);
         }
         self.epoch = offer.epoch;
         self.counters.epochs.increment();
@@ -175,15 +179,12 @@ impl Receiver {
         self.leapt = false;
         self.heard = Sequence::NONE;
         self.end_at = None;
-        self.end_heard = false;
+        self.end_heard = None;
         self.end_told = false;
         self.live_after = Some(offer.newest);
         self.note_heard(offer.newest, now, Origin::History);
         self.order.note_fact(offer.newest.next(), offer.next_record);
-        if offer.oldest > Sequence::FIRST {
-            self.order.note_fact(offer.oldest, offer.oldest_record);
-            self.lose_below(offer.oldest);
-        }
+        self.lose_below(offer.oldest);
     }
 
     fn lose_below(&mut self, oldest: Sequence) {

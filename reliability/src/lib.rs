@@ -15,6 +15,10 @@ pub mod nack;
 pub mod order;
 pub mod peers;
 pub mod pending;
+#[cfg(not(feature = "planted-bugs"))]
+mod planted;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
 pub mod publisher_core;
 pub mod receiver;
 pub mod receiver_config;

@@ -31,6 +31,9 @@ pub struct Lines {
     /// When [`Lines::check`] looked last, and for which silence.
     checked_at: Nanos,
     silence: Nanos,
+    /// When it last became shorter, and what it had been.
+    shorter_at: Nanos,
+    silence_before: Nanos,
 }
 
 impl Lines {
@@ -48,6 +51,8 @@ impl Lines {
             count: count.clamp(1, LineId::MAX),
             checked_at: now,
             silence: Nanos::MAX,
+            shorter_at: now,
+            silence_before: Nanos::MAX,
         }
     }
 
@@ -84,6 +89,12 @@ impl Lines {
     /// change at a time; call again until there is none.
     pub fn check(&mut self, now: Nanos, silence: Nanos) -> Option<LineChange> {
         self.checked_at = now;
+        if silence < self.silence {
+            (self.shorter_at, self.silence_before) = match self.silence {
+                Nanos::MAX => (self.shorter_at, Nanos::MAX),
+                before => (now, before),
+            };
+        }
         self.silence = silence;
         let mut heard = self.lines[..self.count].iter();
         let witness = |line: &Line| {
@@ -92,13 +103,18 @@ impl Lines {
         if self.count < 2 || !heard.any(witness) {
             return None;
         }
-        for (id, line) in (0..).zip(&mut self.lines[..self.count]) {
-            if line.up && now.since(line.heard_at) >= silence {
-                line.up = false;
-                return Some(LineChange::Down(LineId(id)));
-            }
-        }
-        None
+        let down = |line: &Line| line.up && now >= self.down_at(line, silence);
+        let id = self.lines[..self.count].iter().position(down)?;
+        self.lines[id].up = false;
+        Some(LineChange::Down(LineId(id as u8)))
+    }
+
+    /// When a line that is not heard counts as down. An interval that was announced as shorter
+    /// counts from then on: its announcement may be on its way on this line as well.
+    fn down_at(&self, line: &Line, silence: Nanos) -> Nanos {
+        let by_now = line.heard_at.max(self.shorter_at).after(silence);
+        let by_before = line.heard_at.after(silence.max(self.silence_before));
+        by_now.min(by_before)
     }
 
     /// When [`Lines::check`] may take a line down if nothing is heard of it until then.
@@ -120,7 +136,7 @@ impl Lines {
             return Nanos::MAX;
         }
         let attested = witness.since.after(Nanos(silence.0 / 4));
-        quiet.heard_at.after(silence).max(attested)
+        self.down_at(quiet, silence).max(attested)
     }
 
     /// Starts over at a change of epoch: what was passed counts no more.
@@ -160,6 +176,36 @@ mod tests {
     }
 
     #[test]
+    fn a_shorter_interval_that_one_line_announces_first_blames_no_other() {
+        let mut lines = Lines::new(2, Nanos(0));
+        lines.heard(A, Sequence(1), Nanos(10));
+        lines.heard(B, Sequence(1), Nanos(12));
+        assert_eq!(lines.check(Nanos(12), Nanos(300)), None);
+        lines.heard(A, Sequence(2), Nanos(150));
+        assert_eq!(lines.check(Nanos(150), Nanos(100)), None, "B is on its way");
+        assert_eq!(lines.next_check(Nanos(100)), Nanos(250));
+        lines.heard(A, Sequence(3), Nanos(240));
+        assert_eq!(lines.check(Nanos(249), Nanos(100)), None);
+        let down = lines.check(Nanos(250), Nanos(100));
+        assert_eq!(down, Some(LineChange::Down(B)));
+    }
+
+    #[test]
+    fn an_interval_that_changes_all_the_time_puts_nothing_off() {
+        let mut lines = Lines::new(2, Nanos(0));
+        lines.heard(A, Sequence(1), Nanos(10));
+        let mut down = None;
+        for at in (20..400).step_by(10) {
+            lines.heard(A, Sequence(at), Nanos(at));
+            let silence = if at % 20 == 0 { 300 } else { 100 };
+            down = down.or(lines
+                .check(Nanos(at), Nanos(silence))
+                .map(|change| (at, change)));
+        }
+        assert_eq!(down, Some((300, LineChange::Down(B))));
+    }
+
+    #[test]
     fn a_gap_waits_for_the_slower_live_line() {
         let mut lines = Lines::new(2, Nanos(0));
         assert_eq!(lines.heard(A, Sequence(10), Nanos(1)), None);
@@ -172,7 +218,7 @@ mod tests {
     #[test]
     fn a_silent_line_goes_down_once_and_holds_nothing_up() {
         let mut lines = Lines::new(2, Nanos(0));
-        lines.heard(A, Sequence(10), Nanos(100));
+        lines.heard(A, Sequence(10), Nanos(90));
         assert_eq!(lines.check(Nanos(99), Nanos(100)), None);
         assert_eq!(
             lines.check(Nanos(100), Nanos(100)),
@@ -214,5 +260,56 @@ mod tests {
         let mut lines = Lines::new(1, Nanos(0));
         assert_eq!(lines.heard(B, Sequence(7), Nanos(1)), None);
         assert!(!lines.all_passed(Sequence(7)));
+    }
+
+    #[test]
+    fn a_channel_has_one_line_or_two_whatever_is_said() {
+        let counts = [0, 1, 2, 9].map(|count| Lines::new(count, Nanos(0)).count());
+        assert_eq!(counts, [1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn another_epoch_forgets_what_was_passed() {
+        let mut lines = Lines::new(2, Nanos(0));
+        lines.heard(A, Sequence(10), Nanos(1));
+        lines.heard(B, Sequence(10), Nanos(1));
+        lines.heard(B, Sequence(4), Nanos(2));
+        assert!(lines.all_passed(Sequence(10)), "the highest counts");
+        lines.restart();
+        assert!(!lines.all_passed(Sequence(1)));
+    }
+
+    #[test]
+    fn a_line_that_has_just_come_back_blames_nobody_before_a_quarter_of_the_silence() {
+        let silence = Nanos(100);
+        let mut lines = Lines::new(2, Nanos(0));
+        assert_eq!(lines.check(Nanos(0), silence), None);
+        // Both were silent for exactly as long as it takes; then one is heard.
+        lines.heard(A, Sequence(1), Nanos(100));
+        assert_eq!(lines.next_check(silence), Nanos(125));
+        assert_eq!(lines.check(Nanos(124), silence), None);
+        assert_eq!(lines.check(Nanos(125), silence), Some(LineChange::Down(B)));
+        // One that came back sooner had never been silent.
+        let mut lines = Lines::new(2, Nanos(0));
+        assert_eq!(lines.check(Nanos(0), silence), None);
+        lines.heard(A, Sequence(1), Nanos(99));
+        assert_eq!(lines.next_check(silence), Nanos(100));
+        assert_eq!(lines.check(Nanos(100), silence), Some(LineChange::Down(B)));
+    }
+
+    #[test]
+    fn a_witness_that_is_silent_itself_blames_nobody() {
+        let silence = Nanos(100);
+        let mut lines = Lines::new(2, Nanos(0));
+        lines.heard(A, Sequence(1), Nanos(50));
+        assert_eq!(lines.check(Nanos(150), silence), None);
+        assert_eq!(
+            lines.next_check(silence),
+            Nanos::MAX,
+            "until one is heard again"
+        );
+        let mut lines = Lines::new(2, Nanos(0));
+        lines.heard(A, Sequence(1), Nanos(50));
+        assert_eq!(lines.check(Nanos(149), silence), Some(LineChange::Down(B)));
     }
 }

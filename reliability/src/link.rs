@@ -3,6 +3,7 @@
 //! (docs/PROTOCOL.md §6.1).
 
 use crate::nack::NackTimer;
+use crate::planted::{Bug, planted};
 use crate::units::Nanos;
 
 /// Times of a connection.
@@ -130,6 +131,9 @@ impl Link {
         // Half to one and a half times, so that many subscribers do not come back together.
         let jittered = Nanos(wait.0 / 2).after(self.jitter.up_to(wait));
         self.state = State::Waiting(now.after(jittered).max(self.not_before));
+        if planted(Bug::ReconnectForgotten) {
+            self.state = State::Waiting(Nanos::MAX);
+        }
     }
 
     /// Whether an attempt takes longer than it may.
@@ -219,5 +223,63 @@ mod tests {
         link.rejected(Nanos(9), Nanos::from_secs(60));
         link.failed(Nanos(9));
         assert_eq!(link.next_due(), Nanos(9).after(Nanos::from_secs(60)));
+    }
+
+    fn down(link: &mut Link, now: Nanos) {
+        assert!(link.start_if_due(now) && link.connected(now));
+        link.failed(now);
+    }
+
+    #[test]
+    fn a_connection_that_nobody_wants_is_never_tried() {
+        let mut link = Link::new(LinkTimers::default(), 7);
+        assert!(!link.is_wanted() && !link.start_if_due(Nanos::MAX));
+        assert_eq!(link.next_due(), Nanos::MAX);
+        link.failed(Nanos(5));
+        assert_eq!(link.next_due(), Nanos::MAX, "there was nothing to fail");
+        assert!(!link.connected(Nanos(5)));
+        link.want(Nanos(5));
+        assert!(link.is_wanted() && !link.is_connected() && !link.is_up());
+        assert_eq!(link.next_due(), Nanos(5));
+        link.want(Nanos(9));
+        assert_eq!(link.next_due(), Nanos(5), "it is wanted already");
+        assert!(!link.start_if_due(Nanos(4)) && link.start_if_due(Nanos(5)));
+        assert!(!link.is_connected());
+        assert_eq!(link.next_due(), Nanos(5).after(Nanos::from_secs(2)));
+        assert!(link.connected(Nanos(6)) && link.is_connected() && !link.is_up());
+        link.up();
+        assert!(link.is_up() && link.is_connected() && !link.is_late(Nanos::MAX));
+        assert_eq!(link.next_due(), Nanos::MAX);
+        link.stop();
+        assert!(!link.is_wanted() && !link.is_up());
+    }
+
+    #[test]
+    fn a_rejection_is_waited_out_even_by_one_who_stops_and_wants_again() {
+        let mut link = Link::new(LinkTimers::default(), 7);
+        link.want(Nanos(0));
+        assert!(link.start_if_due(Nanos(0)));
+        link.rejected(Nanos(0), Nanos::ZERO);
+        link.failed(Nanos(0));
+        assert_eq!(link.next_due(), Nanos::from_secs(1), "the longest wait");
+        link.stop();
+        link.want(Nanos(3));
+        assert_eq!(link.next_due(), Nanos::from_secs(1));
+    }
+
+    #[test]
+    fn stopping_forgets_the_failures_before() {
+        let mut link = Link::new(LinkTimers::default(), 7);
+        link.want(Nanos(0));
+        for _ in 0..10 {
+            let now = link.next_due();
+            down(&mut link, now);
+        }
+        let now = link.next_due();
+        link.stop();
+        link.want(now);
+        down(&mut link, now);
+        let wait = link.next_due().since(now);
+        assert!(wait < Nanos::from_ms(16), "{wait}");
     }
 }

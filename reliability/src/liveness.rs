@@ -2,6 +2,7 @@
 //! interval that the publisher announced itself; dead is told apart from stale, and both from
 //! multicast that is lost on its way (docs/PROTOCOL.md §5.5).
 
+use crate::planted::{Bug, planted};
 use crate::units::Nanos;
 
 /// Limits of silence.
@@ -103,7 +104,7 @@ impl Liveness {
             return Some(LivenessChange::Stale);
         }
         // Never dead before it is stale: it may have announced a long silence.
-        if self.stale && !self.dead && now >= self.dead_at() {
+        if self.stale && !self.dead && now >= self.dead_at() && !planted(Bug::DeadNeverTold) {
             self.dead = true;
             return Some(LivenessChange::Dead);
         }
@@ -132,12 +133,6 @@ impl Liveness {
     #[must_use]
     pub const fn is_stale(&self) -> bool {
         self.stale
-    }
-
-    /// Whether multicast is lost while the publisher goes on.
-    #[must_use]
-    pub const fn is_multicast_lost(&self) -> bool {
-        self.multicast_lost
     }
 
     fn stale_at(&self) -> Nanos {
@@ -203,5 +198,48 @@ mod tests {
         assert_eq!(liveness.check(Nanos(2000)), Some(LivenessChange::Dead));
         assert_eq!(liveness.check(Nanos(2000)), None);
         assert_eq!(liveness.next_check(), Nanos::MAX);
+    }
+
+    #[test]
+    fn a_welcome_or_a_word_on_the_repair_path_brings_the_dead_back_and_starts_the_clock_anew() {
+        for word in [
+            |liveness: &mut Liveness, now| liveness.heard_welcome(now),
+            |liveness: &mut Liveness, now| {
+                assert_eq!(liveness.heard_repair(false, now), None);
+            },
+        ] {
+            let mut liveness = Liveness::new(LIMITS, Nanos(0));
+            assert_eq!(liveness.check(Nanos(999)), Some(LivenessChange::Stale));
+            assert_eq!(liveness.check(Nanos(999)), None);
+            assert_eq!(liveness.next_check(), Nanos(1000));
+            assert_eq!(liveness.check(Nanos(1000)), Some(LivenessChange::Dead));
+            word(&mut liveness, Nanos(2000));
+            assert!(liveness.is_stale(), "of multicast nothing was heard");
+            assert_eq!(liveness.next_check(), Nanos(3000));
+            assert_eq!(liveness.check(Nanos(2999)), None);
+            assert_eq!(liveness.check(Nanos(3000)), Some(LivenessChange::Dead));
+        }
+    }
+
+    #[test]
+    fn multicast_alone_proves_both_and_is_news_only_after_silence() {
+        let mut liveness = Liveness::new(LIMITS, Nanos(0));
+        assert_eq!(liveness.heard_multicast(Nanos(20)), None);
+        assert_eq!(
+            (liveness.next_check(), liveness.is_stale()),
+            (Nanos(50), false)
+        );
+        assert_eq!(liveness.check(Nanos(2000)), Some(LivenessChange::Stale));
+        assert_eq!(liveness.check(Nanos(2000)), Some(LivenessChange::Dead));
+        assert_eq!(
+            liveness.heard_multicast(Nanos(2001)),
+            Some(LivenessChange::Fresh)
+        );
+        assert_eq!(liveness.heard_multicast(Nanos(2002)), None);
+        assert_eq!(liveness.check(Nanos(2040)), Some(LivenessChange::Stale));
+        assert_eq!(liveness.check(Nanos(3001)), None);
+        assert_eq!(liveness.check(Nanos(3002)), Some(LivenessChange::Dead));
+        liveness.announced(Nanos(7));
+        assert_eq!(liveness.interval(), Nanos(7));
     }
 }

@@ -1,5 +1,6 @@
-//! When to ask: at once in small groups, after a random hold-off in large ones, and again after a
-//! time that scales with the measured round trip (docs/PROTOCOL.md §5.4).
+//! When to ask: at once in small groups; in large ones a few scouts at once and the others after a
+//! random hold-off, within which the multicast that answers the scouts reaches them; and again
+//! after a time that scales with the measured round trip (docs/PROTOCOL.md §5.4).
 //!
 //! Randomness comes from a seed, so that a simulated run can be replayed.
 
@@ -20,6 +21,7 @@ pub struct NackTimer {
     retry_min: Nanos,
     rtt: Option<Nanos>,
     hold_off: Nanos,
+    group: u32,
     random: u64,
 }
 
@@ -31,14 +33,16 @@ impl NackTimer {
             retry_min,
             rtt: None,
             hold_off: Nanos::ZERO,
+            group: 0,
             random: seed,
         }
     }
 
-    /// What the publisher advises: receivers wait at random up to this long before a first NACK.
-    /// Bounded, because it comes in a datagram.
-    pub fn advise_hold_off(&mut self, hold_off: Nanos) {
+    /// What the publisher advises: in this group, receivers wait at random up to this long before
+    /// a first NACK. Bounded, because it comes in a datagram.
+    pub fn advise_hold_off(&mut self, hold_off: Nanos, group: u32) {
         self.hold_off = hold_off.min(HOLD_OFF_MAX);
+        self.group = group;
     }
 
     /// A question was answered after `rtt`.
@@ -56,13 +60,17 @@ impl NackTimer {
         self.rtt
     }
 
-    /// How long to hold off before a first question.
+    /// How long to hold off before a first question: scouts, as many of the group as the binary
+    /// logarithm of its size, and one more, not at all; others from half of what is advised. When
+    /// all miss the same, a handful asks; who misses something alone waits little more than a
+    /// round trip.
     pub fn first(&mut self) -> Nanos {
-        if self.hold_off == Nanos::ZERO {
-            Nanos::ZERO
-        } else {
-            self.up_to(self.hold_off)
+        let scouts = u64::from(self.group.max(1).ilog2() + 1);
+        if self.hold_off == Nanos::ZERO || self.up_to(Nanos(self.group.into())).0 < scouts {
+            return Nanos::ZERO;
         }
+        let half = Nanos(self.hold_off.0 / 2);
+        half.after(self.up_to(Nanos(self.hold_off.0 - half.0)))
     }
 
     /// How long to wait for the answer to question number `tries` (from 1): four round trips,
@@ -77,14 +85,18 @@ impl NackTimer {
 
     /// A random span from zero up to (not including) `span`.
     pub fn up_to(&mut self, span: Nanos) -> Nanos {
-        // SplitMix64: enough to spread timers, and one word of state.
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
+        let z = split_mix(&mut self.random);
         Nanos(((u128::from(z) * u128::from(span.0)) >> 64) as u64)
     }
+}
+
+/// The next number of SplitMix64: enough to spread timers and number sessions, and one word of
+/// state.
+pub(crate) const fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 #[cfg(test)]
@@ -92,17 +104,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn small_groups_ask_at_once_and_large_ones_spread_out() {
+    fn small_groups_ask_at_once_and_of_large_ones_only_scouts_do() {
         let mut timer = NackTimer::new(Nanos::from_us(20), 1);
         assert_eq!(timer.first(), Nanos::ZERO);
-        timer.advise_hold_off(Nanos(1000));
-        let asked: Vec<u64> = (0..1000).map(|_| timer.first().0).collect();
-        assert!(asked.iter().all(|&ns| ns < 1000));
-        let mean = asked.iter().sum::<u64>() / 1000;
-        assert!(
-            (450..550).contains(&mean),
-            "uniform, but the mean is {mean}"
-        );
+        for (group, scouts) in [(64u32, 7), (100, 7), (1_000, 10), (1_024, 11)] {
+            timer.advise_hold_off(Nanos(1_001), group);
+            let rounds = 2_000;
+            let asked: Vec<u64> = (0..group * rounds).map(|_| timer.first().0).collect();
+            let at_once = asked.iter().filter(|&&ns| ns == 0).count() as u32;
+            let (least, most) = (rounds * scouts * 95 / 100, rounds * scouts * 105 / 100);
+            assert!((least..most).contains(&at_once), "{at_once} of {group}");
+            let others: Vec<u64> = asked.into_iter().filter(|&ns| ns > 0).collect();
+            assert!(others.iter().all(|ns| (500..1_001).contains(ns)));
+            let mean = others.iter().sum::<u64>() / others.len() as u64;
+            assert!((745..755).contains(&mean), "uniform, but of mean {mean}");
+        }
+    }
+
+    #[test]
+    fn who_is_said_to_be_alone_or_nobody_asks_at_once() {
+        let mut timer = NackTimer::new(Nanos::from_us(20), 1);
+        for group in [0, 1, 2] {
+            timer.advise_hold_off(Nanos(1_000), group);
+            assert!((0..1_000).all(|_| timer.first() == Nanos::ZERO));
+        }
     }
 
     #[test]
@@ -120,5 +145,62 @@ mod tests {
             }
         }
         assert!(timer.retry(1000).0 < u64::MAX / 1000, "doubling is bounded");
+    }
+
+    #[test]
+    fn random_spans_follow_the_published_generator_and_stay_below_their_bound() {
+        // The first numbers of SplitMix64 from seed 0, as its reference implementation gives them.
+        let mut state = 0;
+        let published: [u64; 3] = [
+            0xe220_a839_7b1d_cdaf,
+            0x6e78_9e6a_a1b9_65f4,
+            0x06c4_5d18_8009_454f,
+        ];
+        assert_eq!([(); 3].map(|()| split_mix(&mut state)), published);
+        let mut timer = NackTimer::new(Nanos::ZERO, 0);
+        let spans = [(); 3].map(|()| timer.up_to(Nanos(1 << 32)).0);
+        assert_eq!(spans, published.map(|number| number >> 32));
+        assert_eq!(timer.up_to(Nanos::ZERO), Nanos::ZERO);
+    }
+
+    #[test]
+    fn the_round_trip_is_smoothed_by_an_eighth_and_a_stall_counts_no_more_than_its_bound() {
+        let mut timer = NackTimer::new(Nanos::from_us(20), 1);
+        assert_eq!(timer.rtt(), None);
+        let spread = |timer: &mut NackTimer, tries| {
+            let waits: Vec<u64> = (0..2_000).map(|_| timer.retry(tries).0).collect();
+            (*waits.iter().min().unwrap(), *waits.iter().max().unwrap())
+        };
+        let near = |(least, most): (u64, u64), base: u64| {
+            assert!(
+                (base * 3 / 4..base * 76 / 100).contains(&least),
+                "{least} of {base}"
+            );
+            assert!(
+                (base * 124 / 100..=base * 5 / 4).contains(&most),
+                "{most} of {base}"
+            );
+        };
+        near(spread(&mut timer, 1), 4 * RTT_UNKNOWN.0);
+        timer.measured(Nanos(80_000));
+        assert_eq!(timer.rtt(), Some(Nanos(80_000)));
+        timer.measured(Nanos(160_000));
+        assert_eq!(timer.rtt(), Some(Nanos(90_000)));
+        near(spread(&mut timer, 1), 360_000);
+        near(spread(&mut timer, 3), 4 * 360_000);
+        near(spread(&mut timer, 9), 256 * 360_000);
+        near(spread(&mut timer, 10), 256 * 360_000);
+        timer.measured(Nanos::from_secs(60));
+        near(spread(&mut timer, 1), 4 * RTT_MAX.0);
+    }
+
+    #[test]
+    fn an_advised_hold_off_is_bounded_and_zero_means_at_once() {
+        let mut timer = NackTimer::new(Nanos::ZERO, 5);
+        timer.advise_hold_off(Nanos::from_secs(3_600), u32::MAX);
+        let longest = (0..2_000).map(|_| timer.first()).max().unwrap();
+        assert!(longest < HOLD_OFF_MAX && longest > Nanos::from_ms(9));
+        timer.advise_hold_off(Nanos::ZERO, 1_000);
+        assert_eq!(timer.first(), Nanos::ZERO);
     }
 }

@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Event, Item, Position, Quality};
 use crate::loss::{Loss, LossCause};
+use crate::planted::{Bug, planted};
 use crate::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -93,12 +94,6 @@ impl Order {
     #[must_use]
     pub const fn next(&self) -> Sequence {
         self.stream.next
-    }
-
-    /// The number of the next record, where known.
-    #[must_use]
-    pub const fn next_record(&self) -> Option<RecordNumber> {
-        self.stream.next_record
     }
 
     /// Whether the session is over, and all of it delivered or declared lost.
@@ -188,7 +183,7 @@ impl Order {
 
     /// The session is over, confirmed by the publisher; tells it once.
     pub fn end(&mut self, on: &mut impl FnMut(Item<'_>)) {
-        if !std::mem::replace(&mut self.stream.ended, true) {
+        if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndToldTwice) {
             on(Item::Event(&self.stream.position(), &Event::EndOfSession));
         }
     }
@@ -307,6 +302,7 @@ impl Stream {
                 repaired: held.missing_for != Nanos::ZERO,
                 out_of_order,
                 after_loss: self.after_loss,
+                conflated: 0,
             },
             source: header.source,
             source_position: header.source_position,
@@ -370,6 +366,7 @@ impl Stream {
         self.next = range.last.next();
         self.pending = Some(match self.pending {
             // Losses next to each other are told as one, because only their sum is known.
+            Some(before) if planted(Bug::SecondLossSwallowed) => before,
             Some((before, cause)) => (
                 SequenceRange {
                     first: before.first,
@@ -396,7 +393,10 @@ impl Stream {
     ) {
         if let Some((sequences, cause)) = self.pending.take() {
             let records = match (self.next_record, next_record) {
-                (Some(expected), Some(found)) => Some(found.since(expected)),
+                (Some(expected), Some(found)) => {
+                    let short = u64::from(planted(Bug::LossOneRecordShort));
+                    Some(found.since(expected).saturating_sub(short))
+                }
                 _ => None,
             };
             // Where nobody knows, the old number is of no use: the next loss would count this one's.
@@ -428,5 +428,316 @@ impl Stream {
         self.after_loss = true;
         let position = self.position();
         on(Item::Event(&position, &Event::Lost(loss)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::Via;
+    use crate::record::{AlignedCopy, MboMsg, RecordBatch};
+    use crate::wire::{Header, SourceLossReason, crc_of};
+
+    /// Delivery from sequence 10 and record 100 on, and what was told.
+    struct Bench {
+        order: Order,
+        counters: ReceiverCounters,
+        told: Vec<String>,
+    }
+
+    impl Bench {
+        fn new(in_arrival_order: bool) -> Self {
+            let window = Window::new(16, 1024);
+            let mut order = Order::new(ChannelId(1), window, in_arrival_order);
+            order.restart(Epoch(5), Sequence(10), Some(RecordNumber(100)));
+            Self {
+                order,
+                counters: ReceiverCounters::default(),
+                told: Vec::new(),
+            }
+        }
+
+        fn tell(
+            &mut self,
+            f: impl FnOnce(&mut Order, &ReceiverCounters, &mut dyn FnMut(Item<'_>)),
+        ) {
+            let told = &mut self.told;
+            f(&mut self.order, &self.counters, &mut |item| {
+                told.push(match item {
+                    Item::Record(p, _) => {
+                        let marks = [
+                            (p.quality.repaired, "repaired"),
+                            (p.quality.out_of_order, "early"),
+                            (p.quality.after_loss, "after loss"),
+                        ];
+                        let marks = marks.iter().filter(|m| m.0).map(|m| format!(" {}", m.1));
+                        format!("{}:{}{}", p.sequence, p.record, marks.collect::<String>())
+                    }
+                    Item::Event(p, event) => format!("{}:{} {event}", p.sequence, p.record),
+                });
+            });
+        }
+
+        fn offer(&mut self, sequence: u64, record: u64, kind: Kind, payload: &[u8], count: u16) {
+            let header = Header {
+                kind,
+                channel: ChannelId(1),
+                count,
+                epoch: Epoch(5),
+                sequence: Sequence(sequence),
+                first_record: RecordNumber(record),
+                source_position: SourcePosition(0),
+                sent_at: Nanos(1),
+                retained: 1,
+                source: SourceId(1),
+                payload_len: payload.len() as u16,
+                flags: 0,
+                header_len: 64,
+                relay: 0,
+            };
+            let crc = crc_of(&header.to_bytes(0), payload);
+            let mut bytes = header.to_bytes(crc).to_vec();
+            bytes.extend_from_slice(payload);
+            let mut aligned = AlignedCopy::default();
+            let datagram = Datagram::parse(aligned.of(&bytes)).unwrap();
+            let held = Held {
+                sequence: header.sequence,
+                first_record: header.first_record,
+                count,
+                crc,
+                via: Via::Repair,
+                received_at: Nanos(2),
+                missing_for: Nanos(u64::from(sequence == 12)),
+            };
+            self.tell(|order, counters, mut on| order.offer(&datagram, held, counters, &mut on));
+        }
+
+        fn data(&mut self, sequence: u64, record: u64, count: u16) {
+            let mut batch = RecordBatch::default();
+            (0..count).for_each(|_| batch.push(&MboMsg::default()));
+            self.offer(sequence, record, Kind::Data, batch.bytes(), count);
+        }
+
+        fn lose(&mut self, first: u64, last: u64, cause: LossCause) {
+            let range = SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
+            self.order.lose(range, cause);
+            self.tell(|order, counters, mut on| order.advance(counters, &mut on));
+        }
+
+        fn fact(&mut self, sequence: u64, record: u64) {
+            self.order
+                .note_fact(Sequence(sequence), RecordNumber(record));
+            self.tell(|order, counters, mut on| order.advance(counters, &mut on));
+        }
+    }
+
+    #[test]
+    fn losses_in_a_row_are_one_and_stand_before_what_follows_them() {
+        let mut bench = Bench::new(false);
+        bench.data(10, 100, 2);
+        bench.data(14, 109, 1);
+        bench.lose(13, 13, LossCause::Window);
+        assert_eq!(bench.told, ["10:100", "10:101"], "11 may still come");
+        bench.data(12, 105, 1);
+        bench.lose(11, 11, LossCause::Deadline);
+        assert_eq!(
+            bench.told[2..],
+            [
+                "11:105 sequences 11 lost (deadline), 3 records",
+                "12:105 repaired after loss",
+                "13:109 sequences 13 lost (window), 3 records",
+                "14:109 after loss"
+            ]
+        );
+        bench.lose(15, 16, LossCause::Refused);
+        bench.lose(17, 17, LossCause::Burst);
+        bench.data(18, 120, 1);
+        assert_eq!(
+            bench.told[6..],
+            [
+                "17:120 sequences 15-17 lost (refused), 10 records",
+                "18:120 after loss"
+            ]
+        );
+        assert_eq!(bench.counters.loss_events.get(), 3);
+        assert_eq!(bench.counters.lost_records.get(), 16);
+        assert_eq!(bench.counters.delivered_datagrams.get(), 4);
+        assert_eq!(bench.counters.delivered_records.get(), 5);
+    }
+
+    #[test]
+    fn events_too_say_that_something_was_lost_before_them() {
+        let mut bench = Bench::new(false);
+        let after_loss = |bench: &Bench| bench.order.position().quality.after_loss;
+        assert!(!after_loss(&bench));
+        bench.lose(10, 10, LossCause::Window);
+        assert!(!after_loss(&bench), "it is not told yet");
+        bench.data(11, 105, 1);
+        assert!(after_loss(&bench));
+        assert_eq!(bench.order.position().sequence, Sequence(11));
+    }
+
+    #[test]
+    fn what_was_passed_can_not_be_lost_any_more() {
+        let mut bench = Bench::new(false);
+        bench.data(10, 100, 1);
+        bench.lose(1, 10, LossCause::Window);
+        assert_eq!((bench.told.len(), bench.order.next()), (1, Sequence(11)));
+        bench.lose(1, 11, LossCause::Window);
+        bench.data(12, 105, 1);
+        assert_eq!(
+            bench.told[1],
+            "11:105 sequences 11 lost (window), 4 records"
+        );
+    }
+
+    #[test]
+    fn the_newest_known_record_number_tells_what_a_loss_at_the_head_cost() {
+        let mut bench = Bench::new(false);
+        bench.fact(9, 90);
+        bench.fact(13, 0);
+        bench.fact(13, 130);
+        bench.fact(12, 120);
+        bench.lose(10, 11, LossCause::Window);
+        assert_eq!(bench.told, [""; 0], "of 12 nobody knows any more");
+        bench.lose(12, 12, LossCause::Window);
+        let told = "12:130 sequences 10-12 lost (window), 30 records";
+        assert_eq!(bench.told, [told]);
+        bench.fact(13, 140);
+        bench.lose(13, 13, LossCause::Window);
+        assert_eq!(bench.told.len(), 1, "a second word on 13 changes nothing");
+        bench.fact(14, 141);
+        assert_eq!(
+            bench.told[1],
+            "13:141 sequences 13 lost (window), 11 records"
+        );
+    }
+
+    #[test]
+    fn of_two_words_on_one_sequence_the_first_stands() {
+        let mut bench = Bench::new(false);
+        bench.lose(10, 12, LossCause::Window);
+        bench.order.note_fact(Sequence(13), RecordNumber(130));
+        bench.fact(13, 140);
+        assert_eq!(
+            bench.told,
+            ["12:130 sequences 10-12 lost (window), 30 records"]
+        );
+    }
+
+    #[test]
+    fn another_epoch_begins_without_what_the_one_before_left() {
+        let mut bench = Bench::new(false);
+        bench.data(11, 101, 1);
+        bench.lose(10, 10, LossCause::Epoch);
+        bench.lose(12, 12, LossCause::Epoch);
+        bench.lose(15, 20, LossCause::Epoch);
+        bench.fact(30, 300);
+        bench.tell(|order, _, mut on| order.end(&mut on));
+        assert!(bench.order.ended());
+        bench.told.clear();
+        bench
+            .order
+            .restart(Epoch(6), Sequence(15), Some(RecordNumber(1)));
+        assert!(!bench.order.ended() && bench.order.window().waiting() == 0);
+        bench.data(15, 1, 1);
+        bench.data(16, 2, 1);
+        assert_eq!(bench.told, ["15:1 after loss", "16:2 after loss"]);
+        bench.order.restart(Epoch(7), Sequence(1), None);
+        bench.lose(1, 4, LossCause::Window);
+        bench.data(5, 50, 1);
+        assert_eq!(
+            bench.told[2..],
+            [
+                "4:50 sequences 1-4 lost (window), number of records unknown",
+                "5:50 after loss"
+            ]
+        );
+        assert_eq!(bench.counters.losses_of_unknown_size.get(), 1);
+    }
+
+    #[test]
+    fn a_loss_that_nobody_can_size_is_told_when_all_is_over_and_the_next_one_is_not_counted_twice()
+    {
+        let mut bench = Bench::new(false);
+        bench.lose(10, 12, LossCause::Left);
+        assert!(bench.told.is_empty());
+        bench.tell(|order, counters, mut on| order.give_up_pending(counters, &mut on));
+        let told = "12:0 sequences 10-12 lost (left), number of records unknown";
+        assert_eq!(bench.told, [told]);
+        bench.tell(|order, counters, mut on| order.give_up_pending(counters, &mut on));
+        assert_eq!(bench.told.len(), 1);
+        bench.lose(13, 13, LossCause::Left);
+        bench.data(14, 140, 1);
+        assert!(bench.told[1].ends_with("unknown"), "{}", bench.told[1]);
+    }
+
+    #[test]
+    fn in_arrival_order_each_goes_straight_on_and_losses_stand_where_they_are_reached() {
+        let mut bench = Bench::new(true);
+        bench.data(12, 102, 1);
+        bench.data(10, 100, 1);
+        bench.data(13, 103, 1);
+        bench.lose(11, 11, LossCause::Window);
+        assert_eq!(
+            bench.told,
+            [
+                "12:102 repaired early",
+                "10:100",
+                "13:103 early",
+                "11:102 sequences 11 lost (window), 1 records"
+            ]
+        );
+        assert_eq!(bench.order.next(), Sequence(14));
+        assert_eq!(bench.order.beyond(), Sequence(30));
+    }
+
+    #[test]
+    fn events_and_the_end_take_their_turn_and_only_source_losses_count_messages() {
+        let mut bench = Bench::new(false);
+        let mut body = Vec::new();
+        StreamEvent::SourceLost {
+            source: SourceId(2),
+            reason: SourceLossReason::Gap,
+            from: SourcePosition(9),
+            messages: 5,
+            instruments: vec![],
+        }
+        .write(&mut body);
+        bench.offer(11, 100, Kind::Event, &body, 0);
+        bench.offer(10, 100, Kind::Event, &[1, 2, 3], 0);
+        assert_eq!(bench.told, ["11:100 source 2 lost 5 messages from 0:9"]);
+        bench.offer(12, 100, Kind::End, &[], 0);
+        assert!(!bench.order.ended(), "a datagram ends nothing");
+        let c = &bench.counters;
+        assert_eq!(
+            (c.stream_events.get(), c.source_messages_lost.get()),
+            (1, 5)
+        );
+        assert_eq!(
+            (c.delivered_datagrams.get(), c.delivered_records.get()),
+            (3, 0)
+        );
+        bench.tell(|order, _, mut on| order.end(&mut on));
+        bench.tell(|order, _, mut on| order.end(&mut on));
+        assert_eq!(bench.told[1..], ["12:100 end of session"]);
+    }
+
+    #[test]
+    fn a_beginning_moves_forward_only() {
+        let mut bench = Bench::new(false);
+        bench.order.begin_at(Sequence(14), RecordNumber(0));
+        bench.order.begin_at(Sequence(12), RecordNumber(120));
+        assert_eq!(bench.order.next(), Sequence(14));
+        bench.lose(14, 14, LossCause::Window);
+        bench.fact(15, 125);
+        assert_eq!(bench.told, ["14:125 sequences 14 lost (window), 5 records"]);
+        bench.order.fit_slots(1024);
+        bench.data(16, 130, 1);
+        bench.order.fit_slots(1024);
+        assert_eq!(bench.order.window().waiting(), 1, "there was room");
+        bench.order.fit_slots(1025);
+        let window = bench.order.window();
+        assert_eq!((window.slot_len(), window.span()), (1032, 16));
     }
 }

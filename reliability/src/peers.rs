@@ -140,3 +140,70 @@ pub(crate) fn check_join(join: &Join) -> Result<&[JoinChannel], Rejected> {
         _ => Ok(&join.channels),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::ChannelName;
+    use crate::delivery::Start;
+    use crate::units::{ChannelId, Epoch};
+
+    fn join(purpose: Purpose, channels: usize) -> Join {
+        let channel = JoinChannel {
+            channel: ChannelName::Id(ChannelId(1)),
+            start: Start::Live,
+            confirmed_epoch: Epoch::NONE,
+        };
+        Join {
+            name: "x".repeat(NAME_LEN_MAX),
+            wire_versions: vec![WIRE_VERSION],
+            purpose,
+            channels: vec![channel; channels],
+        }
+    }
+
+    #[test]
+    fn a_join_names_channels_within_the_limit_and_a_replay_none() {
+        let refused = |join: Join| check_join(&join).err().map(|r| r.code);
+        let replay = Purpose::Replay { session: 1 };
+        assert_eq!(refused(join(Purpose::Repair, 1)), None);
+        assert_eq!(refused(join(Purpose::Repair, JOIN_CHANNELS_MAX)), None);
+        assert_eq!(refused(join(replay, 0)), None);
+        for wrong in [
+            join(Purpose::Repair, 0),
+            join(Purpose::Repair, JOIN_CHANNELS_MAX + 1),
+            join(replay, 1),
+            Join {
+                name: "x".repeat(NAME_LEN_MAX + 1),
+                ..join(replay, 0)
+            },
+        ] {
+            assert_eq!(refused(wrong), Some(RejectCode::Protocol));
+        }
+        let old = Join {
+            wire_versions: vec![WIRE_VERSION + 1],
+            ..join(replay, 0)
+        };
+        assert_eq!(refused(old), Some(RejectCode::WireVersion));
+    }
+
+    #[test]
+    fn a_peer_has_work_while_anything_waits_for_it() {
+        let run = |n| crate::units::SequenceRange::one(crate::units::Sequence(n));
+        let bucket = TokenBucket::new(1, 1, Nanos::ZERO);
+        let mut peer = Peer::new(bucket, Nanos::ZERO);
+        assert!(!peer.has_work() && !peer.is_closing());
+        peer.outbox.push(1);
+        assert!(peer.has_work());
+        peer.outbox.clear();
+        peer.channels = vec![PeerChannel::of(3), PeerChannel::of(4)];
+        assert!(!peer.has_work());
+        peer.channels[1].repair.insert(run(1), 9);
+        assert!(peer.has_work());
+        peer.channels[1].repair.clear();
+        peer.channels[0].replay.insert(run(1), 9);
+        assert!(peer.has_work());
+        peer.role = Role::Closing(rejected(RejectCode::Overflow, "so"));
+        assert!(peer.is_closing());
+    }
+}

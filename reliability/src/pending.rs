@@ -136,4 +136,23 @@ mod tests {
         assert_eq!(pending.insert(run(1, u64::MAX), 2), Some(u64::MAX - 31));
         assert_eq!(pending.clear(), u64::MAX);
     }
+
+    #[test]
+    fn taking_below_a_floor_splits_the_run_that_crosses_it() {
+        let mut pending = PendingRanges::default();
+        assert_eq!((pending.first(), pending.pop()), (None, None));
+        pending.insert(run(10, 20), 9);
+        pending.insert(run(30, 40), 9);
+        assert_eq!(pending.first(), Some(Sequence(10)));
+        assert_eq!(pending.take_below(Sequence(10)), None);
+        assert_eq!(pending.take_below(Sequence(20)), Some(run(10, 19)));
+        assert_eq!(
+            (pending.first(), pending.sequences()),
+            (Some(Sequence(20)), 12)
+        );
+        assert_eq!(pending.take_below(Sequence(21)), Some(run(20, 20)));
+        assert_eq!(pending.take_below(Sequence(99)), Some(run(30, 40)));
+        assert!(pending.is_empty() && pending.take_below(Sequence(99)).is_none());
+        assert_eq!(pending.clear(), 0);
+    }
 }

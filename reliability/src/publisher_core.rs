@@ -8,12 +8,14 @@
 //! Source: docs/PROTOCOL.md §4.1 (heartbeats), §9 (the ring).
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use crate::counters::SenderCounters;
 use crate::heartbeat::{HeartbeatConfig, HeartbeatSchedule};
+use crate::planted::{Bug, planted};
 use crate::record::RecordBatch;
 use crate::ring::RingWriter;
 use crate::sequencer::{PublishError, Sequencer};
@@ -96,6 +98,22 @@ pub struct PublisherCore {
     stopped: bool,
     events: VecDeque<PublisherEvent>,
     counters: Arc<SenderCounters>,
+}
+
+impl fmt::Debug for PublisherCore {
+    /// All that decides what it does next, but its config, the ring and what waits to be taken.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PublisherCore")
+            .field("sealed", &self.sealed())
+            .field("is_open", &self.is_open())
+            .field("is_ended", &self.is_ended())
+            .field("fan_outs", &self.fan_outs)
+            .field("heartbeats", &self.heartbeats)
+            .field("subscribers", &self.subscribers)
+            .field("hold_off_us", &self.hold_off_us)
+            .field("stopped", &self.stopped)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PublisherCore {
@@ -246,11 +264,18 @@ impl PublisherCore {
     pub fn poll_transmit(&mut self, fan_out: FanOutId) -> Option<Transmit> {
         let index = usize::from(fan_out.0);
         let state = self.fan_outs.get(index)?;
-        if let Some(range) = SequenceRange::new(state.posted.next(), self.sequencer.sealed()) {
+        let first = planted(Bug::HeartbeatSaysSealed) && state.heartbeat.is_some();
+        if !first
+            && let Some(range) = SequenceRange::new(state.posted.next(), self.sequencer.sealed())
+        {
             return Some(Transmit::Slots(range));
         }
         let (posted, due) = (state.posted, state.heartbeat?);
         self.fan_outs[index].heartbeat = None;
+        if planted(Bug::HeartbeatForgotten) {
+            return None;
+        }
+        let posted = if first { self.sealed() } else { posted };
         self.counters.heartbeats.increment();
         Some(Transmit::Heartbeat(self.heartbeat(posted, due)))
     }
@@ -344,7 +369,7 @@ impl PublisherCore {
             first_record: ring.next_record_after(posted).unwrap_or(RecordNumber(0)),
             source_position: SourcePosition(0),
             sent_at: due.at_utc,
-            retained: ring.retained(posted),
+            retained: ring.retained(posted) + u32::from(planted(Bug::RetainedGoesBack)),
             source: SourceId(0),
             payload_len: Heartbeat::LEN as u16,
             flags: 0,
@@ -411,232 +436,4 @@ impl PublisherCore {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::record::{InstrumentDefMsg, MboMsg};
-    use crate::ring::HeapMemory;
-    use crate::ring_layout::{Geometry, RingIdentity};
-    use crate::units::{ChannelId, ConfigHash, Epoch};
-    use crate::wire::{CrcVerdict, Datagram};
-
-    const F0: FanOutId = FanOutId(0);
-    const F1: FanOutId = FanOutId(1);
-    const SOURCE: SourceId = SourceId(1);
-
-    fn core(first: u64, fan_outs: u8) -> PublisherCore {
-        let geometry = Geometry::new(1024, 64).unwrap();
-        let identity = RingIdentity {
-            channel: ChannelId(1),
-            epoch: Epoch(2),
-            config_hash: ConfigHash(3),
-            boot_id: [0; 16],
-            fan_outs,
-            first_sequence: Sequence(first),
-            first_record: RecordNumber(1),
-        };
-        let memory = Arc::new(HeapMemory::new(geometry));
-        let ring = RingWriter::create(memory, geometry, identity).unwrap();
-        PublisherCore::new(
-            PublisherConfig::default(),
-            ring,
-            Arc::default(),
-            Nanos::ZERO,
-        )
-    }
-
-    fn now(us: u64) -> Now {
-        Now {
-            monotonic: Nanos::from_us(us),
-            utc: Nanos::from_secs(1_700_000_000).after(Nanos::from_us(us)),
-        }
-    }
-
-    fn publish(core: &mut PublisherCore, us: u64) {
-        let mut message = RecordBatch::default();
-        message.push(&MboMsg::default());
-        let position = SourcePosition::new(0, us);
-        core.publish(&message, SOURCE, position, now(us)).unwrap();
-        core.flush(now(us), true);
-    }
-
-    /// Sends all there is on a fan-out whose transport copies; what it sent, and its heartbeats.
-    fn send(core: &mut PublisherCore, fan_out: FanOutId) -> (u64, Vec<(Header, Heartbeat)>) {
-        let (mut slots, mut heartbeats) = (0, Vec::new());
-        while let Some(transmit) = core.poll_transmit(fan_out) {
-            match transmit {
-                Transmit::Slots(range) => {
-                    assert!(range.iter().all(|s| core.slot(s).is_some()));
-                    slots += range.len();
-                    core.handle_posted(fan_out, range.last);
-                    core.handle_completed(fan_out, range.last);
-                }
-                Transmit::Heartbeat(bytes) => {
-                    let datagram = Datagram::parse(&bytes).unwrap();
-                    assert_eq!(datagram.verdict(), CrcVerdict::Good);
-                    let body = Heartbeat::parse(datagram.payload()).unwrap();
-                    heartbeats.push((*datagram.header(), body));
-                }
-            }
-        }
-        (slots, heartbeats)
-    }
-
-    #[test]
-    fn each_fan_out_sends_every_slot_once_and_in_order() {
-        let mut core = core(1, 2);
-        publish(&mut core, 1);
-        publish(&mut core, 2);
-        let both = SequenceRange::new(Sequence(1), Sequence(2)).map(Transmit::Slots);
-        assert_eq!(core.poll_transmit(F0), both);
-        assert_eq!(core.poll_transmit(F0), both, "until it is posted");
-        core.handle_posted(F0, Sequence(1));
-        let second = Transmit::Slots(SequenceRange::one(Sequence(2)));
-        assert_eq!(core.poll_transmit(F0), Some(second));
-        core.handle_posted(F0, Sequence(99));
-        assert_eq!(core.posted(F0), Sequence(2), "not beyond what is sealed");
-        assert_eq!(core.poll_transmit(F0), None);
-        assert_eq!(send(&mut core, F1).0, 2);
-        assert_eq!(core.counters.sent_datagrams.get(), 4);
-        assert_eq!(core.ring().reader().sent_by_all(), Sequence(2));
-        assert_eq!(core.poll_transmit(FanOutId(2)), None);
-        core.handle_posted(FanOutId(2), Sequence(2));
-        core.handle_completed(FanOutId(200), Sequence(2));
-    }
-
-    #[test]
-    fn a_heartbeat_reports_what_its_own_fan_out_has_sent() {
-        let mut core = core(1, 2);
-        core.set_group(7, 20);
-        publish(&mut core, 0);
-        send(&mut core, F0);
-        publish(&mut core, 1);
-        core.handle_timeout(now(21));
-        core.handle_posted(F0, Sequence(2));
-        let (_, beats) = send(&mut core, F0);
-        let (header, body) = beats[0];
-        assert_eq!(header.sequence, Sequence(2));
-        assert_eq!(header.first_record, RecordNumber(3), "of the next record");
-        assert_eq!((header.retained, header.sent_at), (2, now(21).utc));
-        assert_eq!((body.subscribers, body.hold_off_us), (7, 20));
-        assert_eq!(body.config_hash, ConfigHash(3));
-        assert_eq!(body.next_interval_us, 20);
-        // The other one has sent nothing: its data goes first, then its own heartbeat.
-        assert!(matches!(core.poll_transmit(F1), Some(Transmit::Slots(_))));
-        core.handle_posted(F1, Sequence(1));
-        assert!(matches!(core.poll_transmit(F1), Some(Transmit::Slots(_))));
-        core.handle_posted(F1, Sequence(2));
-        assert_eq!(send(&mut core, F1).1[0].0.sequence, Sequence(2));
-        assert_eq!(core.ring().reader().heartbeat_at(), now(21).utc);
-    }
-
-    #[test]
-    fn before_the_first_datagram_heartbeats_say_that_there_is_none() {
-        let mut core = core(10, 1);
-        core.handle_timeout(now(20));
-        let (header, _) = send(&mut core, F0).1[0];
-        assert_eq!((header.sequence, header.retained), (Sequence(9), 0));
-        assert_eq!(header.first_record, RecordNumber(1));
-        assert_eq!(header.oldest(), None);
-    }
-
-    #[test]
-    fn data_restarts_the_heartbeats_and_stop_ends_them() {
-        let mut core = core(1, 1);
-        let mut times = Vec::new();
-        publish(&mut core, 1_000);
-        while let Some(at) = core.poll_timeout().filter(|at| *at < Nanos::from_us(2_000)) {
-            core.handle_timeout(now(at.as_us()));
-            times.push(at.as_us());
-            let (_, beats) = send(&mut core, F0);
-            let next = at.after(Nanos::from_us(beats[0].1.next_interval_us.into()));
-            assert_eq!(core.poll_timeout(), Some(next), "it announced the next one");
-        }
-        assert_eq!(times, [1_020, 1_040, 1_080, 1_160, 1_320, 1_640]);
-        publish(&mut core, 2_000);
-        assert_eq!(core.poll_timeout(), Some(Nanos::from_us(2_020)));
-        assert_eq!(core.end(now(2_001)), Ok(Sequence(3)));
-        assert_eq!(core.end(now(2_001)), Err(PublishError::Ended));
-        core.handle_timeout(now(3_000));
-        let (_, beats) = send(&mut core, F0);
-        assert_eq!(beats[0].1.state, PublisherState::Ended);
-        assert_eq!(core.ring().reader().state(), Some(PublisherState::Ended));
-        core.handle_timeout(now(9_000));
-        core.stop();
-        assert_eq!((core.poll_transmit(F0), core.poll_timeout()), (None, None));
-        core.handle_timeout(now(99_000));
-        assert_eq!(core.poll_transmit(F0), None);
-    }
-
-    #[test]
-    fn a_stalled_fan_out_never_holds_up_the_feed_or_the_others() {
-        let mut core = core((1 << 32) - 500, 2);
-        let (mut skipped, mut resets) = (0, 0);
-        for n in 0..1_000 {
-            publish(&mut core, n);
-            assert_eq!(
-                send(&mut core, F0).0,
-                1,
-                "the healthy one sends each at once"
-            );
-            while let Some(event) = core.poll() {
-                let PublisherEvent::FanOutReset {
-                    fan_out: F1,
-                    skipped: Some(range),
-                } = event
-                else {
-                    panic!("{event:?}");
-                };
-                skipped += range.len();
-                resets += 1;
-            }
-        }
-        assert_eq!(core.counters.skipped_datagrams.get(), skipped);
-        assert_eq!(core.counters.fan_out_resets.get(), resets);
-        assert_eq!(core.counters.sealed_datagrams.get(), 1_000);
-        // Each reset lets go of the ring but for its margin of an eighth.
-        assert_eq!((resets, skipped), (17, 17 * 56));
-        let (sent, _) = send(&mut core, F1);
-        assert_eq!(sent + skipped, 1_000, "sent or skipped, each exactly once");
-    }
-
-    #[test]
-    fn a_fan_out_that_posts_but_never_completes_is_reset_too() {
-        let mut core = core(1, 1);
-        for n in 0..60 {
-            publish(&mut core, n);
-            core.handle_posted(F0, core.sealed());
-        }
-        let reset = PublisherEvent::FanOutReset {
-            fan_out: F0,
-            skipped: None,
-        };
-        assert_eq!(core.poll(), Some(reset));
-        assert_eq!(core.poll(), None);
-        assert_eq!(core.counters.skipped_datagrams.get(), 0);
-    }
-
-    #[test]
-    fn events_that_nobody_takes_do_not_pile_up() {
-        let mut core = core(1, 1);
-        let mut large = RecordBatch::default();
-        large.push(&InstrumentDefMsg::default());
-        large.push(&InstrumentDefMsg::default());
-        for n in 0..5_000 {
-            let position = SourcePosition::new(0, n);
-            let refused = core.publish(&large, SOURCE, position, now(n));
-            assert!(matches!(refused, Err(PublishError::TooLarge { .. })));
-        }
-        assert_eq!(core.counters.source_messages_lost.get(), 5_000);
-        let events: Vec<_> = std::iter::from_fn(|| core.poll()).collect();
-        assert!(events.len() <= EVENTS_MAX + 1);
-        let reset = events.iter().find_map(|event| match event {
-            PublisherEvent::FanOutReset { skipped, .. } => *skipped,
-            PublisherEvent::SourceLost { .. } => None,
-        });
-        assert_eq!(
-            reset.map(SequenceRange::len),
-            Some(core.counters.skipped_datagrams.get()),
-            "one event tells of all resets"
-        );
-    }
-}
+mod tests;

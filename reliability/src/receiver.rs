@@ -10,13 +10,14 @@ use std::sync::Arc;
 
 use crate::control::NackClass;
 use crate::counters::ReceiverCounters;
-use crate::delivery::{Delivery, Event, Item, Via};
+use crate::delivery::{Delivery, Event, Item, LineId, Position, Via};
 use crate::gaps::{Gap, Gaps, Origin, Settled};
 use crate::lines::{LineChange, Lines};
 use crate::liveness::{Liveness, LivenessChange, LivenessLimits};
 use crate::loss::LossCause;
 use crate::nack::NackTimer;
 use crate::order::Order;
+use crate::planted::{Bug, planted};
 use crate::receiver_config::ReceiverConfig;
 use crate::units::{ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 use crate::window::{Held, Window};
@@ -59,7 +60,7 @@ pub struct Receiver {
     /// The sequence of END, once the publisher said over the repair path that it was sent.
     pub(crate) end_at: Option<Sequence>,
     /// Whether a datagram said so, which alone ends nothing.
-    pub(crate) end_heard: bool,
+    pub(crate) end_heard: Option<Sequence>,
     /// Where we begin with the oldest, as long as nothing was delivered.
     pub(crate) beginning: Option<Sequence>,
     /// Whether progress was told after END.
@@ -126,7 +127,7 @@ impl Receiver {
             progress_at: now,
             progress_told_at: Nanos::ZERO,
             end_at: None,
-            end_heard: false,
+            end_heard: None,
             beginning: None,
             end_told: false,
             rejoin: false,
@@ -166,6 +167,26 @@ impl Receiver {
         !self.gaps.is_empty() || !self.in_doubt.is_empty()
     }
 
+    /// How many sequences lie between the last one delivered or declared lost and the newest one
+    /// that the publisher is known to have sent.
+    #[must_use]
+    pub fn lag(&self) -> u64 {
+        let newest = self.told.map_or(self.heard, |told| told.max(self.heard));
+        newest.since(self.order.next().previous())
+    }
+
+    /// Where the stream stands now, for events that are no datagram.
+    #[must_use]
+    pub fn position(&self) -> Position {
+        self.order.position()
+    }
+
+    /// Whether what was sent before we joined has been delivered or declared lost.
+    #[must_use]
+    pub const fn is_live(&self) -> bool {
+        self.epoch.0 != 0 && self.live_after.is_none()
+    }
+
     /// The last sequence delivered or declared lost, and the highest heard of.
     #[must_use]
     pub const fn progress(&self) -> (Sequence, Sequence) {
@@ -188,16 +209,21 @@ impl Receiver {
         self.counters
             .received_bytes
             .add(datagram.bytes().len() as u64);
-        if verdict == CrcVerdict::Bad {
+        if planted(Bug::EndUnchecked) && header.kind == Kind::End {
+            self.end_at = Some(sequence);
+        }
+        if verdict == CrcVerdict::Bad && !planted(Bug::CrcIgnored) {
             return self.counters.corrupt_dropped.increment();
         }
         if header.channel != self.channel {
             return self.counters.other_channel_dropped.increment();
         }
-        if header.epoch != self.epoch {
+        let accepted = planted(Bug::OldEpochAccepted) && header.epoch < self.epoch;
+        if header.epoch != self.epoch && !accepted {
             return self.doubt_epoch(header.epoch, now);
         }
-        if sequence.since(self.heard.max(self.order.next())) > self.leap_max() {
+        let leap = sequence.since(self.heard.max(self.order.next()));
+        if leap > self.leap_max() && !planted(Bug::LeapBelieved) {
             self.counters.leap_dropped.increment();
             self.leapt = true;
             return self.ask_status_soon(now);
@@ -258,7 +284,7 @@ impl Receiver {
             }
             self.note_liveness(change, now);
             if change == LivenessChange::Dead && !self.ended() {
-                if self.end_heard {
+                if self.end_heard.is_some() {
                     // Nobody is left who could confirm it, and nothing speaks against it.
                     self.end_at = self.end_at.or(Some(self.heard));
                 }
@@ -335,12 +361,15 @@ impl Receiver {
         let interval = Nanos::from_us(heartbeat.next_interval_us.into());
         // Bounded, because it comes in a datagram.
         self.liveness.announced(interval.min(INTERVAL_MAX));
-        self.nack
-            .advise_hold_off(Nanos::from_us(heartbeat.hold_off_us.into()));
+        let hold_off = Nanos::from_us(heartbeat.hold_off_us.into());
+        self.nack.advise_hold_off(hold_off, heartbeat.subscribers);
         self.note_heard(header.sequence, now, Origin::Live);
         self.order
             .note_fact(header.sequence.next(), header.first_record);
         if heartbeat.state == PublisherState::Ended && self.end_at.is_none() {
+            if planted(Bug::EndedHeartbeatBelieved) {
+                self.end_at = Some(header.sequence);
+            }
             // A datagram ends nothing: STATUS says whether it is true.
             self.ask_status_soon(now);
         }
@@ -371,7 +400,8 @@ impl Receiver {
             received_at: now,
             missing_for: Nanos::ZERO,
         };
-        if sequence >= self.order.beyond() {
+        let beyond = self.order.beyond();
+        if sequence >= beyond.plus(planted(Bug::WindowOffByOne).into()) {
             if self.config.delivery != Delivery::Arrival {
                 self.note_heard(sequence, now, Origin::Live);
                 return self.counters.window_full_dropped.increment();
@@ -396,7 +426,8 @@ impl Receiver {
                 self.answered[gap.class as usize - 1] = Some((now, sequence));
             }
             if gap.origin == Origin::Live {
-                self.counters.gaps_recovered.increment();
+                let times = 1 + u64::from(planted(Bug::RecoveryCountedTwice));
+                self.counters.gaps_recovered.add(times);
                 // At least one nanosecond: zero says that it was never missing.
                 held.missing_for = now.since(gap.found_at).max(Nanos(1));
             } else {
@@ -411,7 +442,9 @@ impl Receiver {
                 self.nack.measured(now.since(gap.asked_at));
             }
             self.note_settled(settled, now);
-        } else {
+        } else if !(planted(Bug::DuplicateDelivered)
+            || planted(Bug::SecondLineDelivered) && via == Via::Line(LineId(1)))
+        {
             return self.take_again(&held, datagram, on);
         }
 
@@ -419,7 +452,7 @@ impl Receiver {
             if via == Via::Repair {
                 self.end_at = Some(sequence);
             } else {
-                self.end_heard = true;
+                self.end_heard = Some(sequence);
                 self.ask_status_soon(now);
             }
         }
@@ -470,6 +503,9 @@ impl Receiver {
             }
             Some(_) => self.counters.duplicates.increment(),
             // Not remembered: declared lost lately, or longer ago than the window remembers.
+            None if planted(Bug::LostAndDelivered) => {
+                self.order.offer(datagram, *held, &self.counters, on);
+            }
             None if sequence.plus(self.order.window().span()) > self.order.next() => {
                 self.counters.late_dropped.increment();
             }
@@ -483,12 +519,18 @@ impl Receiver {
             self.counters.old_epoch_dropped.increment();
         } else {
             self.counters.unknown_epoch_dropped.increment();
+            if planted(Bug::StrayEpochBelieved) {
+                self.epoch = epoch;
+            }
             self.ask_status_soon(now);
         }
     }
 
     /// Notes that everything up to `last` has been sent: what was not heard of is missing.
     pub(crate) fn note_heard(&mut self, last: Sequence, now: Nanos, origin: Origin) {
+        if planted(Bug::BackwardJumpBelieved) {
+            self.heard = self.heard.min(last);
+        }
         let Some(range) = SequenceRange::new(self.heard.next(), last) else {
             return;
         };
@@ -517,7 +559,7 @@ impl Receiver {
         if self.gaps.last_len() > burst_max {
             self.gaps.replay_last();
         }
-        if too_big && origin == Origin::Live && self.config.delivery != Delivery::Ordered {
+        if too_big && origin == Origin::Live && !self.config.delivery.waits_for_repair() {
             // Who asked for low latency would rather lose the burst than replay it.
             self.lose(range, LossCause::Burst);
         }
@@ -570,7 +612,7 @@ impl Receiver {
     /// what would be given up at once.
     fn leap_max(&self) -> u64 {
         match self.config.delivery {
-            Delivery::Ordered => self.slots,
+            delivery if delivery.waits_for_repair() => self.slots,
             _ => self.slots.min(self.config.burst_max.into()),
         }
     }
@@ -591,7 +633,10 @@ impl Receiver {
 
     fn give_up_overdue(&mut self, now: Nanos) {
         let Some(wait) = self.patience() else { return };
-        let cause = if self.config.repair {
+        if planted(Bug::DeadlineForgotten) {
+            return;
+        }
+        let cause = if self.config.repair != planted(Bug::WrongCause) {
             LossCause::Deadline
         } else {
             LossCause::RepairOff
@@ -609,11 +654,15 @@ impl Receiver {
             && settled.recovered > 0
             && settled.origin == Origin::Live
         {
-            self.events.push_back(Event::GapRecovered {
+            let told = Event::GapRecovered {
                 first: settled.first,
                 sequences: settled.recovered,
                 took: now.since(settled.found_at),
-            });
+            };
+            if planted(Bug::RecoveryToldTwice) {
+                self.events.push_back(told.clone());
+            }
+            self.events.push_back(told);
         }
     }
 

@@ -195,4 +195,41 @@ mod tests {
             "{error}"
         );
     }
+
+    #[test]
+    fn the_least_that_fits_fits_and_one_less_does_not() {
+        let default = ReceiverConfig::default();
+        let within = |us, nack_retry_us, reorder_grace_us| ReceiverConfig {
+            delivery: Delivery::OrderedWithin(Nanos::from_us(us)),
+            nack_retry_us,
+            reorder_grace_us,
+            ..default
+        };
+        for (least, nack_retry_us, reorder_grace_us) in [(100, 50, 0), (240, 50, 60)] {
+            let config = within(least, nack_retry_us, reorder_grace_us);
+            assert_eq!(config.check(), Ok(()));
+            let config = within(least - 1, nack_retry_us, reorder_grace_us);
+            let wrong = config.check().is_err();
+            assert!(wrong, "{least}");
+        }
+        let silence = |stale_us, dead_us| ReceiverConfig {
+            stale_us,
+            dead_us,
+            ..default
+        };
+        assert!(silence(2_000, 2_001).check().is_ok());
+        assert!(silence(2_000, 2_000).check().is_err());
+        let window = |window_slots| ReceiverConfig {
+            window_slots,
+            ..default
+        };
+        assert!(window(16).check().is_ok() && window(1 << 20).check().is_ok());
+        assert!(window(15).check().is_err() && window((1 << 20) + 1).check().is_err());
+        let replay = |replay_in_flight| ReceiverConfig {
+            replay_in_flight,
+            ..default
+        };
+        assert!(replay(1 << 20).check().is_ok());
+        assert!(replay((1 << 20) + 1).check().is_err());
+    }
 }

@@ -453,4 +453,65 @@ mod tests {
         assert_eq!(offset_of!(SymbolMappingMsg, start_ts), 160);
         assert_eq!(offset_of!(InstrumentDefMsg, raw_symbol), 238);
     }
+
+    #[test]
+    fn a_batch_takes_whatever_is_on_the_wire_and_nothing_else() {
+        let source = batch();
+        let mut copy = RecordBatch::with_capacity(1_000);
+        assert!(copy.is_empty() && copy.words.capacity() >= 1_000 / RECORD_ALIGN);
+        for record in source.records() {
+            copy.push_ref(record).unwrap();
+        }
+        assert_eq!((copy.len(), copy.is_empty()), (3, false));
+        assert_eq!(copy.bytes(), source.bytes());
+        assert_eq!(copy.records().bytes(), source.bytes());
+        let words = [0u64; 7];
+        let mut bytes = words_as_bytes(&words).to_vec();
+        bytes[..2].copy_from_slice(&[14, 0x77]);
+        let mut aligned = AlignedCopy::default();
+        let bytes = aligned.of(&bytes);
+        // SAFETY: 56 aligned bytes that begin with a header of that length; exercised here.
+        let foreign = unsafe { RecordRef::new(bytes) };
+        let refused = RecordError::Unknown {
+            index: 3,
+            offset: 0,
+            rtype: 0x77,
+            len: 56,
+        };
+        assert_eq!(copy.push_ref(foreign), Err(refused));
+        let mut other = RecordBatch::default();
+        other.copy_from(&copy);
+        assert_eq!((other.len(), other.bytes()), (3, source.bytes()));
+        other.clear();
+        assert!(other.is_empty() && other.bytes().is_empty());
+    }
+
+    #[test]
+    fn every_type_has_its_length_and_what_is_cut_off_says_what_it_needs() {
+        let lens = [160, 0, 1, 18, 19, 22, 20, 24].map(|rtype| record_len(rtype).unwrap());
+        assert_eq!(lens, [56, 48, 80, 40, 520, 176, 112, 80]);
+        let unknown = (0..=255).filter(|rtype| record_len(*rtype).is_none());
+        assert_eq!(unknown.count(), 256 - 8);
+        let batch = batch();
+        let words: Vec<u64> = (batch.bytes().chunks(8))
+            .map(|w| u64::from_ne_bytes(w.try_into().unwrap()))
+            .collect();
+        let needed = |words: &[u64]| match Records::check(words_as_bytes(words), 1) {
+            Err(RecordError::Truncated { needed, left, .. }) => (needed, left),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(needed(&words[..2]), (56, 16), "its header is there");
+        assert_eq!(needed(&words[..1]), (16, 8));
+    }
+
+    #[test]
+    fn an_aligned_copy_holds_just_these_bytes_however_long_those_before_were() {
+        let mut aligned = AlignedCopy::default();
+        for len in [0, 1, 7, 8, 9, 100, 3] {
+            let bytes: Vec<u8> = (0..len).collect();
+            let copy = aligned.of(&bytes);
+            assert_eq!(copy, bytes);
+            assert!(copy.as_ptr().addr().is_multiple_of(RECORD_ALIGN));
+        }
+    }
 }

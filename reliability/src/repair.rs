@@ -1,14 +1,20 @@
 //! Who gets a repair, and how: by unicast to the asker, or once by multicast when many ask for the
 //! same (docs/PROTOCOL.md §6.3). The policy is here and nowhere else, so that it can be tuned.
 //!
-//! Small groups: the first asker of a sequence is answered at once. When `max(2, ⌈G/8⌉)` of `G`
-//! subscribers have asked for it within `repair_coalesce_us`, it is multicast, once. Large groups:
-//! the first asker waits out `repair_coalesce_us`, and a second one is enough for a multicast. For
-//! `sender_ignore_us` a multicast answers all that ask; who asks again later gets unicast.
+//! The first asker of a sequence is answered at once, by unicast. When `max(2, ⌈G/8⌉)` of `G`
+//! subscribers have asked for it within `repair_coalesce_us`, it is multicast; in a large group,
+//! whose members hold off, three are enough. For `sender_ignore_us` a multicast answers all that
+//! ask; who asks later missed it, and counts anew. What was multicast three times goes by unicast.
+//!
+//! When very many ask for one sequence all the same, the hold-off is too short for this network:
+//! the group is told to wait twice as long, and half of that again when it was quiet for a second.
+
+use std::fmt;
 
 use arrayvec::ArrayVec;
 
 use crate::peers::PeerId;
+use crate::planted::{Bug, planted};
 use crate::repair_config::RepairConfig;
 use crate::units::{Nanos, Sequence};
 
@@ -16,6 +22,19 @@ use crate::units::{Nanos, Sequence};
 const ENTRIES: usize = 1024;
 /// How many distinct askers are told apart: the highest threshold there is.
 const ASKERS_MAX: usize = 16;
+/// How many askers of a large group make a multicast: fewer than the scouts of all, so that a
+/// common loss is served within the first round trip; more than chance brings together.
+const ASKERS_OF_LARGE_GROUP: usize = 3;
+/// Times that one sequence is multicast: who misses all of them may not be reached that way.
+const MULTICASTS_MAX: u8 = 3;
+/// Questions for one sequence that are more than a handful.
+const CROWD: u32 = 32;
+/// The hold-off doubles at most this often.
+const WIDER_MAX: u32 = 4;
+/// Until a wider hold-off is known to all, further crowds say nothing new.
+const WIDENS_EVERY: Nanos = Nanos::from_ms(1);
+/// So long without a crowd, and the hold-off is halved.
+const NARROWS_EVERY: Nanos = Nanos::from_secs(1);
 
 /// How to answer a NACK for one sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,33 +45,50 @@ pub enum Answer {
     Multicast,
     /// Nothing more to send: a multicast has just answered it.
     Answered,
-    /// Ask again at this time.
-    Wait(Nanos),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    Asked,
-    Unicast,
-    Multicast { at: Nanos },
-}
-
+/// What was asked for: rounds of questions, each of which may end with a multicast.
 #[derive(Clone, Debug)]
 struct Entry {
     sequence: Sequence,
+    /// When this round began.
     asked_at: Nanos,
+    /// Who asked in it.
     askers: ArrayVec<PeerId, ASKERS_MAX>,
-    state: State,
+    /// Whether anybody was answered in it.
+    answered: bool,
+    multicast_at: Nanos,
+    multicasts: u8,
+    /// Questions in all rounds.
+    asks: u32,
+}
+
+impl Entry {
+    fn multicast_within(&self, span: Nanos, now: Nanos) -> bool {
+        self.multicasts > 0 && now.since(self.multicast_at) <= span
+    }
 }
 
 /// What was asked for lately on one channel.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RepairLog {
     entries: Vec<Option<Entry>>,
     coalesce: Nanos,
     ignore: Nanos,
     multicast: bool,
     large_group: u32,
+    /// How often the hold-off is doubled, and when that changed.
+    wider: u32,
+    wider_at: Nanos,
+}
+
+impl fmt::Debug for RepairLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(self.entries.iter().flatten())
+            .entry(&(self.wider, self.wider_at))
+            .finish()
+    }
 }
 
 impl RepairLog {
@@ -65,6 +101,21 @@ impl RepairLog {
             ignore: Nanos::from_us(config.sender_ignore_us),
             multicast: config.multicast_repair,
             large_group: config.large_group,
+            wider: 0,
+            wider_at: Nanos::ZERO,
+        }
+    }
+
+    /// How often to double the hold-off.
+    #[must_use]
+    pub const fn wider(&self) -> u32 {
+        self.wider
+    }
+
+    /// Time has passed: the hold-off is halved when there was no crowd for long.
+    pub fn handle_timeout(&mut self, now: Nanos) {
+        if self.wider > 0 && now.since(self.wider_at) >= NARROWS_EVERY {
+            (self.wider, self.wider_at) = (self.wider - 1, now);
         }
     }
 
@@ -74,39 +125,42 @@ impl RepairLog {
 
     /// `peer` asks for `sequence`.
     pub fn ask(&mut self, sequence: Sequence, peer: PeerId, now: Nanos) {
-        let coalesce = self.coalesce;
+        let (coalesce, ignore) = (self.coalesce, self.ignore);
         let entry = self.entry(sequence);
-        if let Some(entry) = entry.as_mut().filter(|e| e.sequence == sequence) {
-            let counts = match entry.state {
-                State::Asked => true,
-                State::Unicast => now.since(entry.asked_at) <= coalesce,
-                // It was multicast once; what comes now is answered one by one.
-                State::Multicast { .. } => return,
-            };
-            if counts {
-                if !entry.askers.contains(&peer) {
-                    // More than the highest threshold need not be told apart.
-                    let _ = entry.askers.try_push(peer);
-                }
-                return;
-            }
+        let Some(entry) = entry.as_mut().filter(|e| e.sequence == sequence) else {
+            *entry = Some(Entry {
+                sequence,
+                asked_at: now,
+                askers: ArrayVec::from_iter([peer]),
+                answered: false,
+                multicast_at: Nanos::ZERO,
+                multicasts: 0,
+                asks: 1,
+            });
+            return;
+        };
+        entry.asks = entry.asks.saturating_add(1);
+        let crowded = entry.asks == CROWD;
+        if entry.multicast_within(ignore, now) {
+            // It is on its way to this one too.
+        } else if entry.answered && now.since(entry.asked_at) > coalesce {
+            entry.askers.clear();
+            entry.askers.push(peer);
+            (entry.asked_at, entry.answered) = (now, false);
+        } else if !entry.askers.contains(&peer) {
+            // More than the highest threshold need not be told apart.
+            let _ = entry.askers.try_push(peer);
         }
-        let mut askers = ArrayVec::new();
-        askers.push(peer);
-        *entry = Some(Entry {
-            sequence,
-            asked_at: now,
-            askers,
-            state: State::Asked,
-        });
+        if crowded && now.since(self.wider_at) >= WIDENS_EVERY {
+            (self.wider, self.wider_at) = ((self.wider + 1).min(WIDER_MAX), now);
+        }
     }
 
     /// How to answer one that asked for `sequence`, in a group of this many subscribers.
     pub fn answer(&mut self, sequence: Sequence, subscribers: u32, now: Nanos) -> Answer {
-        let (coalesce, ignore, multicast) = (self.coalesce, self.ignore, self.multicast);
-        let large = subscribers >= self.large_group;
-        let threshold = if large {
-            2
+        let (ignore, multicast) = (self.ignore, self.multicast);
+        let threshold = if subscribers >= self.large_group {
+            ASKERS_OF_LARGE_GROUP
         } else {
             (subscribers.div_ceil(8) as usize).clamp(2, ASKERS_MAX)
         };
@@ -114,14 +168,13 @@ impl RepairLog {
         let Some(entry) = entry.filter(|e| multicast && e.sequence == sequence) else {
             return Answer::Unicast;
         };
-        match entry.state {
-            State::Multicast { at } if now.since(at) <= ignore => Answer::Answered,
-            State::Multicast { .. } => Answer::Unicast,
-            _ if entry.askers.len() >= threshold => Answer::Multicast,
-            State::Asked if large && now.since(entry.asked_at) < coalesce => {
-                Answer::Wait(entry.asked_at.after(coalesce))
-            }
-            _ => Answer::Unicast,
+        let forever = entry.multicasts > 0 && planted(Bug::MulticastAnswersForever);
+        if entry.multicast_within(ignore, now) || forever {
+            Answer::Answered
+        } else if entry.askers.len() >= threshold && entry.multicasts < MULTICASTS_MAX {
+            Answer::Multicast
+        } else {
+            Answer::Unicast
         }
     }
 
@@ -129,9 +182,8 @@ impl RepairLog {
     pub fn sent_unicast(&mut self, sequence: Sequence) {
         if let Some(entry) = self.entry(sequence)
             && entry.sequence == sequence
-            && entry.state == State::Asked
         {
-            entry.state = State::Unicast;
+            entry.answered = true;
         }
     }
 
@@ -140,7 +192,10 @@ impl RepairLog {
         if let Some(entry) = self.entry(sequence)
             && entry.sequence == sequence
         {
-            entry.state = State::Multicast { at: now };
+            entry.answered = true;
+            entry.multicast_at = now;
+            entry.multicasts = entry.multicasts.saturating_add(1);
+            entry.askers.clear();
         }
     }
 }
@@ -184,6 +239,57 @@ mod tests {
     }
 
     #[test]
+    fn who_missed_the_multicast_counts_anew_but_nothing_is_multicast_for_ever() {
+        let mut log = log();
+        for round in 0..4u64 {
+            let at = us(round * 100);
+            for peer in 0..3 {
+                log.ask(S, PeerId(peer), at);
+            }
+            let expected = if round < 3 {
+                Answer::Multicast
+            } else {
+                Answer::Unicast
+            };
+            assert_eq!(log.answer(S, 500, at), expected, "round {round}");
+            log.sent_multicast(S, at);
+            // Alone, nobody gets more than a unicast.
+            let later = at.after(us(50));
+            log.ask(S, PeerId(9), later);
+            assert_eq!(log.answer(S, 500, later), Answer::Unicast);
+            log.sent_unicast(S);
+        }
+    }
+
+    #[test]
+    fn a_crowd_doubles_the_hold_off_and_a_quiet_second_halves_it() {
+        let mut log = log();
+        let crowd = |log: &mut RepairLog, sequence: u64, at: Nanos, askers: u64| {
+            for peer in 0..askers {
+                log.ask(Sequence(sequence), PeerId(peer), at);
+            }
+        };
+        let ms = Nanos::from_ms;
+        crowd(&mut log, 1, ms(2), 31);
+        assert_eq!(log.wider(), 0, "not quite a crowd");
+        crowd(&mut log, 1, ms(3), 500);
+        crowd(&mut log, 2, ms(3), 500);
+        assert_eq!(log.wider(), 1, "both are of one time");
+        for n in 0..10 {
+            crowd(&mut log, 10 + n, ms(4 + n), 32);
+        }
+        assert_eq!(log.wider(), 4, "bounded");
+        log.handle_timeout(ms(1_012));
+        assert_eq!(log.wider(), 4);
+        for (at, wider) in [(1_013, 3), (1_100, 3), (2_013, 2), (3_013, 1), (4_013, 0)] {
+            log.handle_timeout(ms(at));
+            assert_eq!(log.wider(), wider, "at {at} ms");
+        }
+        log.handle_timeout(ms(9_000));
+        assert_eq!(log.wider(), 0);
+    }
+
+    #[test]
     fn askers_far_apart_in_time_are_not_of_one_loss() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
@@ -193,13 +299,16 @@ mod tests {
     }
 
     #[test]
-    fn in_a_large_group_the_first_asker_waits_for_a_second() {
+    fn in_a_large_group_the_first_is_answered_at_once_and_three_make_a_multicast() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
-        assert_eq!(log.answer(S, 500, us(0)), Answer::Wait(us(5)));
-        assert_eq!(log.answer(S, 500, us(5)), Answer::Unicast);
+        assert_eq!(log.answer(S, 500, us(0)), Answer::Unicast);
+        log.sent_unicast(S);
         log.ask(S, PeerId(2), us(4));
-        assert_eq!(log.answer(S, 500, us(4)), Answer::Multicast);
+        assert_eq!(log.answer(S, 500, us(4)), Answer::Unicast);
+        log.sent_unicast(S);
+        log.ask(S, PeerId(3), us(5));
+        assert_eq!(log.answer(S, 500, us(5)), Answer::Multicast);
     }
 
     #[test]
@@ -215,5 +324,62 @@ mod tests {
         off.ask(S, PeerId(1), us(0));
         off.ask(S, PeerId(2), us(0));
         assert_eq!(off.answer(S, 8, us(0)), Answer::Unicast);
+    }
+
+    #[test]
+    fn the_spans_of_the_log_include_their_last_microsecond() {
+        let mut log = log();
+        log.ask(S, PeerId(1), us(0));
+        log.sent_unicast(S);
+        log.ask(S, PeerId(2), us(5));
+        assert_eq!(log.answer(S, 8, us(5)), Answer::Multicast, "of one loss");
+        log.sent_multicast(S, us(5));
+        assert_eq!(log.answer(S, 8, us(20)), Answer::Answered);
+        assert_eq!(log.answer(S, 8, us(21)), Answer::Unicast);
+        // A group is large from 64 on.
+        let mut log = RepairLog::new(&RepairConfig::default());
+        for peer in 1..=3 {
+            log.ask(S, PeerId(peer), us(0));
+        }
+        assert_eq!(log.answer(S, 63, us(4)), Answer::Unicast);
+        assert_eq!(log.answer(S, 64, us(4)), Answer::Multicast);
+    }
+
+    #[test]
+    fn what_is_sent_of_another_sequence_changes_nothing_here() {
+        let other = S.plus(ENTRIES as u64);
+        let mut log = log();
+        for peer in 1..=3 {
+            log.ask(S, PeerId(peer), us(0));
+        }
+        log.sent_multicast(other, us(0));
+        log.sent_unicast(other);
+        assert_eq!(log.answer(S, 500, us(1)), Answer::Multicast);
+        log.sent_multicast(S, us(1));
+        log.sent_unicast(S);
+        assert_eq!(log.answer(S, 500, us(2)), Answer::Answered);
+        assert_eq!(log.answer(other, 500, us(2)), Answer::Unicast);
+    }
+
+    #[test]
+    fn an_eighth_of_the_group_makes_a_multicast_and_sixteen_always_do() {
+        let enough = |subscribers: u32, askers: u64| {
+            let mut log = RepairLog::new(&RepairConfig {
+                large_group: 1_000,
+                ..RepairConfig::default()
+            });
+            for peer in 0..askers {
+                log.ask(S, PeerId(peer), us(1));
+            }
+            log.answer(S, subscribers, us(1)) == Answer::Multicast
+        };
+        for (subscribers, threshold) in [(1, 2), (16, 2), (17, 3), (40, 5), (128, 16), (900, 16)] {
+            assert!(
+                enough(subscribers, threshold),
+                "{threshold} of {subscribers}"
+            );
+            assert!(!enough(subscribers, threshold - 1), "{subscribers}");
+        }
+        assert!(enough(900, 40), "more than are told apart");
     }
 }

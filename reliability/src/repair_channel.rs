@@ -1,5 +1,6 @@
 //! One channel as the repair service sees it: what of its ring can be had, and how fast it lives.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::control::{
@@ -51,6 +52,21 @@ pub(crate) struct Channel {
     measured_at: Nanos,
     measured: Sequence,
     live_bytes_per_s: Option<u64>,
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("epoch", &self.epoch)
+            .field("view", &self.view())
+            .field("log", &self.log)
+            .field("subscribers", &self.subscribers)
+            .field("pending", &self.pending)
+            .field("measured_at", &self.measured_at)
+            .field("measured", &self.measured)
+            .field("live_bytes_per_s", &self.live_bytes_per_s)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Channel {
@@ -226,5 +242,146 @@ impl Channel {
             Some(before) => before - before / 4 + rate / 4,
         });
         (self.measured, self.measured_at) = (sealed, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{HeapMemory, RingWriter, Seal};
+    use crate::ring_layout::{Geometry, RingIdentity};
+    use crate::units::{ConfigHash, FanOutId, SourceId, SourcePosition};
+    use crate::wire::Kind;
+
+    fn channel(slots: u64) -> (RingWriter, Channel) {
+        let geometry = Geometry::new(1024, slots).unwrap();
+        let identity = RingIdentity {
+            channel: ChannelId(4),
+            epoch: Epoch(9),
+            config_hash: ConfigHash(3),
+            boot_id: [0; 16],
+            fan_outs: 1,
+            first_sequence: Sequence(1),
+            first_record: RecordNumber(1),
+        };
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let ring = RingWriter::create(memory, geometry, identity).unwrap();
+        let info = ChannelInfo {
+            name: "c".into(),
+            fan_outs: vec![],
+            directory: vec![],
+        };
+        let config = RepairConfig::default();
+        let channel = Channel::new(&config, info, ring.reader(), Arc::default(), Nanos(1_000));
+        (ring, channel)
+    }
+
+    /// Seals and sends `count` datagrams of `len` bytes of payload.
+    fn publish(ring: &mut RingWriter, count: u64, len: usize) {
+        for _ in 0..count {
+            ring.open().unwrap();
+            ring.append(&vec![0; len]).unwrap();
+            let seal = Seal {
+                kind: Kind::Data,
+                count: 2,
+                source: SourceId(1),
+                source_position: SourcePosition(0),
+                sent_at: Nanos(0),
+                flags: 0,
+            };
+            let sequence = ring.seal(seal).unwrap();
+            ring.set_sent(FanOutId(0), sequence);
+        }
+    }
+
+    #[test]
+    fn the_live_rate_is_that_of_whole_frames_smoothed_by_a_quarter() {
+        let (mut ring, mut channel) = channel(64);
+        let at = |ms| Nanos(1_000).after(Nanos::from_ms(ms));
+        channel.measure(at(0));
+        assert_eq!(channel.live_bytes_per_s, None, "no time has passed");
+        // 64 bytes of header, 128 of payload, 8 of frame: 200 bytes each.
+        publish(&mut ring, 50, 128);
+        channel.measure(at(100));
+        assert_eq!(channel.live_bytes_per_s, Some(100_000));
+        publish(&mut ring, 10, 128);
+        channel.measure(at(200));
+        assert_eq!(channel.live_bytes_per_s, Some(75_000 + 5_000));
+        channel.measure(at(200));
+        channel.measure(at(300));
+        assert_eq!(channel.live_bytes_per_s, Some(60_000), "nothing was sealed");
+        // The length is that of the latest sixteen.
+        publish(&mut ring, 5, 128);
+        publish(&mut ring, 16, 328);
+        channel.measure(at(1_300));
+        assert_eq!(channel.live_bytes_per_s, Some(45_000 + 21 * 400 / 4));
+    }
+
+    #[test]
+    fn a_replay_is_too_slow_when_half_as_much_again_is_sealed_before_it_is_done() {
+        let (mut ring, mut channel) = channel(64);
+        assert!(!channel.is_too_slow(1, 1_000, Sequence(1)), "nothing lives");
+        publish(&mut ring, 100, 128);
+        channel.live_bytes_per_s = Some(1_000);
+        // 48 of 64 slots are served: room for 48 more before sequence 100 is overwritten.
+        for (bytes_per_s, wanted, last, slow) in [
+            (1_500, 48, 100, false),
+            (1_499, 48, 100, true),
+            (1_500, 49, 100, true),
+            (1_500, 38, 90, false),
+            (1_500, 39, 90, true),
+            (3_000, 76, 90, false),
+            (3_000, 77, 90, true),
+        ] {
+            let last = Sequence(last);
+            assert_eq!(
+                channel.is_too_slow(bytes_per_s, wanted, last),
+                slow,
+                "{wanted}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_view_tells_what_was_sent_by_all_and_holds_and_whether_it_is_over() {
+        let (mut ring, channel) = channel(64);
+        let view = channel.view();
+        assert_eq!(
+            (view.newest, view.askable, view.oldest),
+            (Sequence(0), Sequence(0), Sequence(1))
+        );
+        assert_eq!(
+            (view.oldest_record, view.next_record),
+            (RecordNumber(1), RecordNumber(1))
+        );
+        publish(&mut ring, 100, 8);
+        let view = channel.view();
+        assert_eq!((view.newest, view.oldest), (Sequence(100), Sequence(53)));
+        assert_eq!(
+            (view.oldest_record, view.next_record),
+            (RecordNumber(105), RecordNumber(201))
+        );
+        ring.set_sent(FanOutId(0), Sequence(20));
+        let view = channel.view();
+        assert_eq!(
+            view.newest,
+            Sequence(52),
+            "what the ring forgot counts as sent"
+        );
+        assert_eq!((view.askable, view.oldest), (Sequence(52), Sequence(53)));
+        assert_eq!(view.oldest_record, view.next_record);
+        ring.set_state(PublisherState::Ended);
+        assert!(!channel.view().ended, "END is not sent yet");
+        ring.set_sent(FanOutId(0), Sequence(100));
+        assert!(channel.view().ended);
+        let refusal = channel.refusal(
+            SequenceRange::one(Sequence(1)),
+            RefusalReason::Window,
+            1 << 40,
+        );
+        assert_eq!(
+            (refusal.retry_after_us, refusal.oldest),
+            (u32::MAX, Sequence(53))
+        );
     }
 }

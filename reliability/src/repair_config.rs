@@ -26,15 +26,15 @@ pub struct RepairConfig {
     pub joiner_bytes_per_s: u64,
     /// What of it may come at once.
     pub joiner_burst_bytes: u64,
-    /// How long NACKs for one sequence count as of one loss; in large groups also how long the
-    /// first of them waits for a second.
+    /// How long NACKs for one sequence count as of one loss.
     pub repair_coalesce_us: u64,
     /// How long after a multicast repair further NACKs for that sequence count as answered by it.
     /// Must be below the subscribers' `nack_retry_us`.
     pub sender_ignore_us: u64,
     /// Whether the same sequence wanted by many is multicast at all.
     pub multicast_repair: bool,
-    /// From this many subscribers on, a group is large: the first NACK waits, and two are enough.
+    /// From this many subscribers on, a group is large: all but a few hold off, and three are
+    /// enough.
     pub large_group: u32,
     /// A typical round trip of a NACK, from which the hold-off of large groups follows.
     pub rtt_us: u32,
@@ -211,15 +211,17 @@ impl RepairConfig {
         })
     }
 
-    /// How long subscribers should wait at random before a first NACK. Up to a large group not at
-    /// all: a lone loss is by far the most frequent one, and any wait would only delay it. From
-    /// there on up to two round trips, within which one multicast repair reaches everyone.
+    /// How long subscribers should wait at random before a first NACK. Below a large group, and
+    /// without multicast repair, not at all: a lone loss is by far the most frequent one, and any
+    /// wait would only delay it. From there on up to two and a half round trips: all but a few
+    /// scouts wait at least half of it (docs/PROTOCOL.md §5.4), by which time the multicast that
+    /// answers the scouts has reached everyone.
     #[must_use]
     pub const fn hold_off_us(&self, subscribers: u32) -> u32 {
-        if subscribers <= self.large_group {
+        if subscribers < self.large_group || !self.multicast_repair {
             0
         } else {
-            self.rtt_us.saturating_mul(2)
+            self.rtt_us.saturating_mul(5) / 2
         }
     }
 }
@@ -252,7 +254,49 @@ mod tests {
     fn small_groups_are_never_told_to_wait() {
         let config = RepairConfig::default();
         assert_eq!(config.hold_off_us(0), 0);
-        assert_eq!(config.hold_off_us(64), 0);
-        assert_eq!(config.hold_off_us(65), 20);
+        assert_eq!(config.hold_off_us(63), 0);
+        assert_eq!(config.hold_off_us(64), 25);
+        let unicast = RepairConfig {
+            multicast_repair: false,
+            ..config
+        };
+        assert_eq!(
+            unicast.hold_off_us(1_000),
+            0,
+            "nobody would answer the rest"
+        );
+    }
+
+    #[test]
+    fn each_limit_is_allowed_and_one_beyond_is_not() {
+        let good = RepairConfig::default();
+        let with = |change: fn(&mut RepairConfig)| {
+            let mut config = good;
+            change(&mut config);
+            config.check().is_ok()
+        };
+        assert_eq!(BURST_BYTES_MIN, 8_968);
+        assert!(with(|c| c.joiner_burst_bytes = BURST_BYTES_MIN));
+        assert!(!with(|c| c.joiner_burst_bytes = BURST_BYTES_MIN - 1));
+        assert!(with(|c| c.subscriber_bytes_per_s = c.repair_bytes_per_s));
+        assert!(with(|c| c.sender_ignore_us = c.repair_coalesce_us));
+        assert!(with(|c| c.backlog_close_bytes = 2 << 20));
+        assert!(!with(|c| c.backlog_close_bytes = (2 << 20) - 1));
+        assert!(good.check_against_retry(16).is_ok());
+        assert!(good.check_against_link(1_250_000_000).is_ok());
+        assert!(good.check_against_link(1_249_999_999).is_err());
+    }
+
+    #[test]
+    fn the_defaults_are_a_racks() {
+        let good = RepairConfig::default();
+        let bursts = [
+            good.repair_burst_bytes,
+            good.subscriber_burst_bytes,
+            good.joiner_burst_bytes,
+        ];
+        assert_eq!(bursts, [1_048_576, 524_288, 1_048_576]);
+        let backlogs = (good.backlog_pause_bytes, good.backlog_close_bytes);
+        assert_eq!(backlogs, (1_048_576, 4_194_304));
     }
 }

@@ -15,6 +15,7 @@ mod asking;
 mod joining;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 
 use crate::budget::TokenBucket;
@@ -124,6 +125,22 @@ pub struct RepairCore {
     tick_at: Nanos,
     scratch: Vec<u64>,
     counters: Arc<RepairServiceCounters>,
+}
+
+impl fmt::Debug for RepairCore {
+    /// All that decides what it does next, but its config and what waits to be taken.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RepairCore")
+            .field("channels", &self.channels)
+            .field("peers", &self.peers)
+            .field("sessions", &self.sessions)
+            .field("session_seed", &self.session_seed)
+            .field("round", &self.round)
+            .field("repair", &self.repair)
+            .field("joiners", &self.joiners)
+            .field("tick_at", &self.tick_at)
+            .finish_non_exhaustive()
+    }
 }
 
 impl RepairCore {
@@ -267,6 +284,7 @@ impl RepairCore {
         self.tick_at = now.monotonic.after(TICK);
         for channel in &mut self.channels {
             channel.measure(now.monotonic);
+            channel.log.handle_timeout(now.monotonic);
         }
         let join_timeout = Nanos::from_us(self.config.join_timeout_us);
         let silent_timeout = Nanos::from_us(self.config.silent_timeout_us);
@@ -334,8 +352,9 @@ impl RepairCore {
     #[must_use]
     pub fn group(&self, channel: ChannelId) -> (u32, u32) {
         let of = self.channels.iter().find(|c| c.id == channel);
-        let subscribers = of.map_or(0, |c| c.subscribers);
-        (subscribers, self.config.hold_off_us(subscribers))
+        let (subscribers, wider) = of.map_or((0, 0), |c| (c.subscribers, c.log.wider()));
+        let hold_off_us = self.config.hold_off_us(subscribers);
+        (subscribers, hold_off_us.saturating_mul(1 << wider))
     }
 
     /// Whether every channel has ended and every subscriber of it has said that it reached END.

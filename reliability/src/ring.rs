@@ -45,21 +45,35 @@ pub unsafe trait RingMemory: Send + Sync {
     fn as_ptr(&self) -> *mut u8;
     /// Length in bytes.
     fn len(&self) -> usize;
+    /// A reader has copied one half of a slot. Memory of a simulation lets the writer go on here.
+    fn half_copied(&self) {}
 }
 
 #[repr(C, align(64))]
 struct Line([AtomicU64; RING_ALIGN / WORD]);
 
 /// Memory of this process alone, for tests and simulation.
-pub struct HeapMemory(Box<[Line]>);
+pub struct HeapMemory {
+    lines: Box<[Line]>,
+    half_copied: fn(),
+}
 
 impl HeapMemory {
     /// Zeroed memory for a ring of this geometry.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
+        Self::interrupted(geometry, || {})
+    }
+
+    /// The same; `half_copied` is called in the middle of every copy of a slot.
+    #[must_use]
+    pub fn interrupted(geometry: Geometry, half_copied: fn()) -> Self {
         let line = || Line([const { AtomicU64::new(0) }; RING_ALIGN / WORD]);
         let lines = geometry.bytes().div_ceil(RING_ALIGN);
-        Self((0..lines).map(|_| line()).collect())
+        Self {
+            lines: (0..lines).map(|_| line()).collect(),
+            half_copied,
+        }
     }
 }
 
@@ -67,11 +81,15 @@ impl HeapMemory {
 // shared writes through the pointer are allowed. Exercised by every test here.
 unsafe impl RingMemory for HeapMemory {
     fn as_ptr(&self) -> *mut u8 {
-        self.0.as_ptr().cast_mut().cast()
+        self.lines.as_ptr().cast_mut().cast()
     }
 
     fn len(&self) -> usize {
-        self.0.len() * RING_ALIGN
+        self.lines.len() * RING_ALIGN
+    }
+
+    fn half_copied(&self) {
+        (self.half_copied)();
     }
 }
 
@@ -81,10 +99,10 @@ struct Words {
     base: NonNull<AtomicU64>,
     count: usize,
     geometry: Geometry,
-    _memory: Arc<dyn RingMemory>,
+    memory: Arc<dyn RingMemory>,
 }
 
-// SAFETY: the words are atomics in memory that `_memory` keeps valid, and it is `Send + Sync`.
+// SAFETY: the words are atomics in memory that `memory` keeps valid, and it is `Send + Sync`.
 // Exercised by `tests::a_reader_that_is_lapped_never_gets_a_mixture`.
 unsafe impl Send for Words {}
 // SAFETY: as for `Send`.
@@ -101,7 +119,7 @@ impl Words {
                 base,
                 count: needed / WORD,
                 geometry,
-                _memory: memory,
+                memory,
             }),
             _ => Err(RingError::Misaligned),
         }
@@ -110,7 +128,7 @@ impl Words {
     #[inline]
     fn all(&self) -> &[AtomicU64] {
         // SAFETY: `new` checked alignment and length; the implementor of `RingMemory` promised
-        // initialised memory that outlives `_memory`, and that only this module refers to it.
+        // initialised memory that outlives `memory`, and that only this module refers to it.
         // Exercised by `tests::memory_that_is_no_ring_is_refused` and the torture test.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
@@ -513,5 +531,240 @@ mod tests {
             }
             reading.join().unwrap();
         });
+    }
+
+    #[test]
+    fn the_writer_knows_its_room_and_what_the_ring_holds() {
+        let (mut writer, memory) = ring(1);
+        assert_eq!(memory.len(), 4096 + 16 * 1024);
+        assert_eq!((writer.room(), writer.payload_max()), (960, 960));
+        assert_eq!((writer.is_open(), writer.sealed()), (false, Sequence(0)));
+        writer.open().unwrap();
+        writer.append(&[1; 9]).unwrap();
+        assert_eq!((writer.is_open(), writer.room()), (true, 944));
+        write(&mut writer, &[2; 8], 5);
+        assert!(!writer.is_open() && writer.room() == 960);
+        assert_eq!(writer.slot(Sequence(1)).unwrap().len(), 64 + 16 + 8);
+        assert_eq!(writer.slot(Sequence(1)).unwrap()[64..80], {
+            let mut padded = [1; 16];
+            padded[9..].fill(0);
+            padded
+        });
+        assert_eq!(
+            (writer.slot(Sequence(0)), writer.slot(Sequence(2))),
+            (None, None)
+        );
+        assert_eq!(writer.next_record(), RecordNumber(6));
+        assert_eq!(writer.next_record_after(Sequence(1)), Some(RecordNumber(6)));
+        assert_eq!(writer.next_record_after(Sequence(2)), None);
+        for _ in 0..20 {
+            write(&mut writer, &[2; 8], 1);
+        }
+        assert_eq!(
+            (writer.oldest(), writer.sealed()),
+            (Sequence(6), Sequence(21))
+        );
+        assert_eq!(writer.retained(Sequence(21)), 16);
+        assert_eq!(writer.retained(Sequence(5)), 0);
+        assert_eq!(writer.next_record_after(Sequence(0)), Some(RecordNumber(1)));
+        assert_eq!(
+            (writer.identity(), writer.geometry()),
+            (&identity(1), geometry())
+        );
+        let reader = writer.reader();
+        assert_eq!(
+            (reader.oldest(), reader.geometry()),
+            (Sequence(6), geometry())
+        );
+        assert_eq!(reader.first_record_of(Sequence(0)), None);
+        assert_eq!(reader.len_of(Sequence(5)), None);
+        assert_eq!(reader.len_of(Sequence(6)), Some(72));
+    }
+
+    #[test]
+    fn checkpoints_of_many_sources_keep_out_of_each_others_way_and_a_torn_one_is_none() {
+        let (mut writer, memory) = ring(1);
+        let checkpoint = |source: u16, position| Checkpoint {
+            source: SourceId(source),
+            position: SourcePosition(position),
+            session: (u128::from(source) << 64 | 7).to_le_bytes(),
+        };
+        for round in 1..3 {
+            for source in 0..16 {
+                assert!(writer.set_checkpoint(checkpoint(source, round)));
+            }
+            let reader = RingReader::attach(memory.clone()).unwrap();
+            for source in 0..16 {
+                let kept = reader.checkpoint(SourceId(source));
+                assert_eq!(kept, Some(checkpoint(source, round)));
+            }
+        }
+        let version = writer.words_mut().0.load(checkpoint_offset(3));
+        writer.words_mut().store(checkpoint_offset(3), version + 1);
+        let reader = writer.reader();
+        assert_eq!(reader.checkpoint(SourceId(3)), None, "it is being written");
+        assert!(writer.set_checkpoint(checkpoint(3, 9)));
+        assert_eq!(reader.checkpoint(SourceId(3)), Some(checkpoint(3, 9)));
+        assert_eq!(write(&mut writer, &[1; 8], 1), Sequence(1));
+        assert!(reader.verify().is_ok());
+    }
+
+    #[test]
+    fn eight_fan_outs_tell_apart_how_far_they_sent() {
+        let memory = Arc::new(HeapMemory::new(geometry()));
+        let eight = RingIdentity {
+            fan_outs: 8,
+            ..identity(1)
+        };
+        let mut writer = RingWriter::create(memory, geometry(), eight).unwrap();
+        for fan_out in 0..8 {
+            writer.set_sent(FanOutId(fan_out), Sequence(100 + u64::from(fan_out)));
+        }
+        let reader = writer.reader();
+        let sent: Vec<u64> = (0..8).map(|f| reader.sent(FanOutId(f)).0).collect();
+        assert_eq!(sent, (100..108).collect::<Vec<_>>());
+        assert_eq!(
+            (reader.sent_by_all(), reader.sent_by_any()),
+            (Sequence(100), Sequence(107))
+        );
+        // Without a fan-out, what is sealed is what can be had.
+        let memory = Arc::new(HeapMemory::new(geometry()));
+        let none = RingIdentity {
+            fan_outs: 0,
+            ..identity(1)
+        };
+        let mut writer = RingWriter::create(memory, geometry(), none).unwrap();
+        write(&mut writer, &[1; 8], 1);
+        let reader = writer.reader();
+        assert_eq!(
+            (reader.sent_by_all(), reader.sent_by_any()),
+            (Sequence(1), Sequence(1))
+        );
+    }
+
+    #[test]
+    fn a_slot_of_an_impossible_length_or_another_epoch_does_not_verify() {
+        let (mut writer, memory) = ring(1);
+        let reader = RingReader::attach(memory.clone()).unwrap();
+        let sequence = write(&mut writer, &[1; 64], 1);
+        let damaged = Err(RingError::Slot { sequence: 1 });
+        let lens = writer.words_mut().slot_mut(sequence)[6].load(Relaxed);
+        let head = writer.words_mut().slot_mut(sequence)[7].load(Relaxed);
+        for (word, value) in [
+            (6, (961 << 48) | (lens & 0xffff_ffff_ffff)),
+            (7, head & !0xff_0000),
+        ] {
+            writer.words_mut().slot_mut(sequence)[word].store(value, Relaxed);
+            let copied = reader.copy(sequence, &mut [0; 128]);
+            if word == 6 {
+                assert_eq!(copied, Err(CopyError::Damaged { len: 1025 }));
+            } else {
+                assert_eq!(copied, Ok(64), "a header of none and 64 bytes of payload");
+            }
+            assert_eq!(reader.verify(), damaged);
+            writer.words_mut().slot_mut(sequence)[6].store(lens, Relaxed);
+            writer.words_mut().slot_mut(sequence)[7].store(head, Relaxed);
+        }
+        assert_eq!(reader.verify(), Ok(Some(SequenceRange::one(sequence))));
+        let short = CopyError::Buffer {
+            len: 1016,
+            needed: 1024,
+        };
+        assert_eq!(reader.copy(sequence, &mut [0; 127]), Err(short));
+        writer.words_mut().store(offset::SEALED, 17);
+        assert_eq!(reader.verify(), damaged, "more than there are slots");
+        writer.words_mut().store(offset::SEALED, 1);
+        writer.words_mut().store(offset::EPOCH, 6);
+        let attached = RingReader::attach(memory).unwrap();
+        assert_eq!(attached.verify(), damaged, "sealed in another epoch");
+        writer.words_mut().store(offset::STATE, 9);
+        assert_eq!(attached.state(), None);
+        writer.set_state(PublisherState::Standby);
+        assert_eq!(attached.state(), Some(PublisherState::Standby));
+        assert!(attached.expecting(ConfigHash(7)).is_ok());
+    }
+
+    #[test]
+    fn memory_that_is_not_aligned_is_refused() {
+        struct Shifted(HeapMemory, usize);
+        // SAFETY: as for `HeapMemory`, whose memory this is but for its first bytes. Exercised here.
+        unsafe impl RingMemory for Shifted {
+            fn as_ptr(&self) -> *mut u8 {
+                self.0.as_ptr().wrapping_add(self.1)
+            }
+            fn len(&self) -> usize {
+                self.0.len() - self.1
+            }
+        }
+        let large = Geometry::new(1024, 32).unwrap();
+        let made = |shift| {
+            let memory = Arc::new(Shifted(HeapMemory::new(large), shift));
+            RingWriter::create(memory, geometry(), identity(1)).err()
+        };
+        assert_eq!((made(64), made(8)), (None, Some(RingError::Misaligned)));
+        let exact = Arc::new(HeapMemory::new(geometry()));
+        assert!(RingWriter::create(exact, geometry(), identity(1)).is_ok());
+        let memory = Arc::new(Shifted(HeapMemory::new(geometry()), 64));
+        let needed = geometry().bytes();
+        let small = RingError::TooSmall {
+            needed,
+            len: needed - 64,
+        };
+        assert_eq!(
+            RingWriter::create(memory, geometry(), identity(1)).err(),
+            Some(small)
+        );
+    }
+
+    #[test]
+    fn the_control_page_is_laid_out_as_the_protocol_says() {
+        let (mut writer, memory) = ring(10);
+        write(&mut writer, &[1; 8], 3);
+        writer.set_sent(FanOutId(1), Sequence(10));
+        writer.set_heartbeat_at(Nanos(77));
+        for source in [4, 9] {
+            writer.set_checkpoint(Checkpoint {
+                source: SourceId(source),
+                position: SourcePosition(u64::from(source) << 8),
+                session: *b"abcdefghijklmnop",
+            });
+        }
+        let word = |offset: usize| {
+            // SAFETY: an aligned word of memory that `memory` keeps; nobody writes it now.
+            unsafe { memory.as_ptr().add(offset).cast::<u64>().read() }
+        };
+        for (offset, value) in [
+            (0, u64::from_le_bytes(*b"TKRING\0\0")),
+            (8, 1),
+            (16, 1024),
+            (24, 16),
+            (32, 3),
+            (40, 7),
+            (48, 5),
+            (56, u64::from_le_bytes(*b"01234567")),
+            (64, u64::from_le_bytes(*b"89abcdef")),
+            (72, 2),
+            (80, 10),
+            (88, 1),
+            (128, 10),
+            (136, 10),
+            (144, 4),
+            (152, 1),
+            (192, 77),
+            (256, 9),
+            (264, 10),
+            (272, 9),
+            (1024, 2),
+            (1032, 5),
+            (1040, 4 << 8),
+            (1048, u64::from_le_bytes(*b"abcdefgh")),
+            (1056, u64::from_le_bytes(*b"ijklmnop")),
+            (1088, 2),
+            (1096, 10),
+            (1152, 0),
+            (4096 + 10 * 1024 + 16, 10),
+        ] {
+            assert_eq!(word(offset), value, "at {offset}");
+        }
     }
 }

@@ -335,4 +335,21 @@ mod tests {
             assert!(offset::CHECKPOINTS + CHECKPOINTS_MAX * CHECKPOINT_LEN <= CONTROL_PAGE_LEN);
         }
     }
+
+    #[test]
+    fn the_largest_and_the_smallest_ring_are_possible() {
+        let bounds = [(1024, 16), (8960, 16), (1024, 1 << 31), (8960, 1 << 31)];
+        assert!(
+            bounds
+                .map(|(len, slots)| Geometry::new(len, slots))
+                .iter()
+                .all(Result::is_ok)
+        );
+        let geometry = Geometry::new(1472, 32).unwrap();
+        assert_eq!((geometry.slot_len(), geometry.slots()), (1472, 32));
+        assert_eq!(geometry.bytes(), 4096 + 32 * 1472);
+        assert_eq!(geometry.slot_offset(Sequence(u64::MAX)), 4096 + 31 * 1472);
+        assert_eq!(geometry.slot_offset(Sequence(64)), 4096);
+        assert_eq!(SEQUENCE_LAST, Sequence(u64::MAX - 1));
+    }
 }

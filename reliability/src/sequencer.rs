@@ -549,4 +549,102 @@ mod tests {
         trade.push(&TradeMsg::default());
         assert_eq!(s.publish(&trade, B, at(1), UTC), Ok(()));
     }
+
+    #[test]
+    fn a_datagram_is_filled_to_its_last_byte() {
+        let mut s = sequencer(1, 1);
+        let rows = |count| {
+            let mut batch = RecordBatch::default();
+            (0..count).for_each(|_| batch.push(&crate::record::Mbp1Msg::default()));
+            batch
+        };
+        assert!(!s.is_open() && !s.is_ended());
+        s.publish(&rows(5), A, at(1), UTC).unwrap();
+        assert!(s.is_open());
+        s.publish(&rows(7), A, at(2), UTC).unwrap();
+        assert_eq!(
+            (s.sealed(), s.flush(UTC, false)),
+            (Sequence(0), Some(Sequence(1)))
+        );
+        assert!(!s.is_open());
+        s.publish(&rows(12), A, at(3), UTC).unwrap();
+        assert_eq!(s.flush(UTC, true), Some(Sequence(2)));
+        for (sequence, flags) in [(1, 0), (2, datagram_flags::LAST_OF_BURST)] {
+            let header = header(&s, sequence);
+            assert_eq!(
+                (header.count, header.payload_len, header.flags),
+                (12, 960, flags)
+            );
+        }
+        assert_eq!(s.next_record(), RecordNumber(25));
+    }
+
+    #[test]
+    fn a_source_loss_counts_its_messages_and_one_where_nobody_knows() {
+        let mut s = sequencer(1, 1);
+        let lost = |messages| StreamEvent::SourceLost {
+            source: B,
+            reason: SourceLossReason::Gap,
+            from: at(7),
+            messages,
+            instruments: vec![],
+        };
+        s.publish(&message(1), A, at(1), UTC).unwrap();
+        assert_eq!(
+            s.event(&lost(5), UTC),
+            Ok(Sequence(2)),
+            "what was open first"
+        );
+        assert_eq!(s.event(&lost(u64::MAX), UTC), Ok(Sequence(3)));
+        assert_eq!(s.counters.source_messages_lost.get(), 6);
+        let told = header(&s, 2);
+        assert_eq!(
+            (told.kind, told.source, told.source_position),
+            (Kind::Event, B, at(7))
+        );
+        assert_ne!(header(&s, 1).flags & datagram_flags::LAST_OF_BURST, 0);
+        assert_eq!(s.counters.sealed_datagrams.get(), 3);
+    }
+
+    #[test]
+    fn the_last_record_numbers_are_kept_free() {
+        let left = |left: u64| {
+            let mut s = sequencer(1, u64::MAX - left);
+            s.publish(&message(1), A, at(1), UTC).is_ok()
+        };
+        assert!(left(65_536) && !left(65_535));
+    }
+
+    #[test]
+    fn a_session_that_changes_is_kept_from_the_next_seal_on() {
+        let mut s = sequencer(1, 1);
+        let reader = s.ring().reader();
+        for (n, name) in (1..).zip([[1; 16], [2; 16]]) {
+            s.set_session(A, name);
+            s.set_session(B, [9; 16]);
+            s.publish(&message(1), A, at(n), UTC).unwrap();
+            s.flush(UTC, true);
+            assert_eq!(reader.checkpoint(A).unwrap().session, name);
+        }
+        s.publish(&message(1), B, at(1), UTC).unwrap();
+        s.flush(UTC, true);
+        assert_eq!(reader.checkpoint(B).unwrap().session, [9; 16]);
+        assert_eq!(reader.checkpoint(A).unwrap().session, [2; 16]);
+    }
+
+    #[test]
+    fn a_slow_fan_outs_word_never_goes_back() {
+        let mut s = sequencer(1, 1);
+        s.set_completed(Sequence(4));
+        s.set_completed(Sequence(2));
+        for n in 1..=20 {
+            s.publish(&message(1), A, at(n), UTC).unwrap();
+            assert_eq!(s.flush(UTC, false), Some(Sequence(n)));
+        }
+        let blocked = Sequence(5);
+        let full = Err(PublishError::RingFull { blocked });
+        assert_eq!(s.publish(&message(1), A, at(21), UTC), full);
+        assert_eq!(s.end(UTC), Err(PublishError::RingFull { blocked }));
+        assert!(!s.is_ended(), "it may be tried again");
+    }
 }

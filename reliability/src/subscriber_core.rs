@@ -6,6 +6,7 @@
 //! when [`SubscriberCore::handle_timeout`] is due. After any input, poll until nothing comes.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::asking::{Asks, PathHealth};
@@ -104,6 +105,22 @@ pub struct SubscriberCore {
     out_replay: Vec<u8>,
     asks: Asks,
     aligned: AlignedCopy,
+}
+
+impl fmt::Debug for SubscriberCore {
+    /// All that decides what it does next, but its settings and what waits to be taken.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SubscriberCore")
+            .field("receivers", &self.entries().collect::<Vec<_>>())
+            .field("repair", &self.repair)
+            .field("replay", &self.replay)
+            .field("replay_failures", &self.replay_failures)
+            .field("replay_used_at", &self.replay_used_at)
+            .field("session", &self.session)
+            .field("out_repair", &self.out_repair)
+            .field("out_replay", &self.out_replay)
+            .finish_non_exhaustive()
+    }
 }
 
 impl SubscriberCore {
@@ -395,6 +412,30 @@ impl SubscriberCore {
             receiver.close(cause, on);
         }
         Message::Leave.write(ChannelId(0), &mut self.out_repair);
+    }
+
+    /// Begins a channel anew at `start`: what is open of it is declared lost (`left`), and the
+    /// repair connection is built anew, because its JOIN says where each channel begins. `false`
+    /// when there is no such channel, or it has not been welcomed.
+    pub fn rejoin(
+        &mut self,
+        now: Nanos,
+        channel: ChannelId,
+        start: Start,
+        on: &mut impl FnMut(Item<'_>),
+    ) -> bool {
+        let Some(at) = self.index_of(channel) else {
+            return false;
+        };
+        let entry = &mut self.entries[at];
+        entry.wanted.start = start;
+        if let Some(mut receiver) = entry.receiver.take() {
+            receiver.close(LossCause::Left, on);
+        }
+        if self.repair.is_connected() {
+            self.break_off(now, Path::Repair, LinkDownReason::Rejoining, on);
+        }
+        true
     }
 
     /// The receivers of all channels that have been welcomed.

@@ -326,4 +326,46 @@ mod tests {
         assert_eq!((after.ordinal(), after.sequence()), (2, 1));
         assert_eq!(after.to_string(), "2:1");
     }
+
+    #[test]
+    fn steps_and_spans_count_exactly() {
+        let s = Sequence(10);
+        assert_eq!((s.next(), s.previous()), (Sequence(11), Sequence(9)));
+        assert_eq!((s.plus(5), s.minus(3)), (Sequence(15), Sequence(7)));
+        assert_eq!((s.since(Sequence(4)), s.since(Sequence(11))), (6, 0));
+        let r = RecordNumber(10);
+        assert_eq!((r.plus(5), r.since(RecordNumber(4))), (RecordNumber(15), 6));
+        assert_eq!(Nanos::from_us(3), Nanos(3_000));
+        assert_eq!(Nanos::from_ms(3), Nanos(3_000_000));
+        assert_eq!(Nanos::from_secs(3), Nanos(3_000_000_000));
+        assert_eq!(Nanos(3_999).as_us(), 3);
+        assert_eq!(Nanos(7).after(Nanos(5)), Nanos(12));
+        assert_eq!(
+            (Nanos(7).since(Nanos(5)), Nanos(7).times(3)),
+            (Nanos(2), Nanos(21))
+        );
+        assert_eq!(Nanos::MAX.times(2), Nanos::MAX);
+        assert_eq!(SourcePosition::SEQUENCE_MAX, 0xffff_ffff_ffff);
+        let at_most = SourcePosition::new(7, SourcePosition::SEQUENCE_MAX);
+        assert_eq!(at_most, SourcePosition(0x0007_ffff_ffff_ffff));
+        assert_eq!(at_most, SourcePosition::new(7, 1 << 48), "it saturates");
+    }
+
+    #[test]
+    fn ranges_meet_where_both_have_sequences() {
+        let range = |first, last| SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
+        let r = range(5, 9);
+        for (sequence, inside) in [(4, false), (5, true), (9, true), (10, false)] {
+            assert_eq!(r.contains(Sequence(sequence)), inside);
+        }
+        assert_eq!(r.intersection(range(9, 12)), Some(range(9, 9)));
+        assert_eq!(r.intersection(range(10, 12)), None);
+        assert_eq!(r.intersection(range(1, 6)), Some(range(5, 6)));
+        assert_eq!((r.len(), range(5, 5)), (5, SequenceRange::one(Sequence(5))));
+        assert_eq!(
+            (r.to_string(), range(5, 5).to_string()),
+            ("5-9".into(), "5".into())
+        );
+        assert_eq!(r.iter().map(|s| s.0).collect::<Vec<_>>(), [5, 6, 7, 8, 9]);
+    }
 }

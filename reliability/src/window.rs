@@ -4,6 +4,8 @@
 //! Fixed size, allocated once. Sequence s lives at `s & mask`, so a window of W sequences holds
 //! any run of W in flight; what lies beyond is the caller's to drop and repair later.
 
+use std::fmt;
+
 use crate::delivery::Via;
 use crate::record::{words_as_bytes, words_as_bytes_mut};
 use crate::units::{Nanos, RecordNumber, Sequence};
@@ -58,12 +60,19 @@ const EMPTY: Entry = Entry {
 };
 
 /// See the module.
-#[derive(Debug)]
 pub struct Window {
     entries: Box<[Entry]>,
     words: Box<[u64]>,
     slot_words: usize,
     waiting: usize,
+}
+
+impl fmt::Debug for Window {
+    /// What is held and remembered. The bytes are not shown: each CRC stands for its content.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.entries.iter().filter(|e| e.state != State::Empty);
+        f.debug_list().entries(known).finish()
+    }
 }
 
 impl Window {
@@ -218,5 +227,26 @@ mod tests {
         window.hold(held(1, 2), &[2, 2]);
         assert_eq!(window.waiting(), 1);
         assert_eq!(window.waiting_at(Sequence(1)).unwrap().1, &[2, 2]);
+    }
+
+    #[test]
+    fn a_window_has_room_for_a_power_of_two_of_whole_words() {
+        let window = Window::new(5, 17);
+        assert_eq!((window.span(), window.slot_len()), (8, 24));
+        assert!(window.seen(Sequence::NONE).is_none(), "nothing was held");
+        let mut window = Window::new(8, 16);
+        window.hold(held(1, 1), &[1; 20]);
+        assert_eq!(window.waiting_at(Sequence(1)).unwrap().1, &[1; 16]);
+        window.hold(held(2, 2), &[2; 3]);
+        assert_eq!(window.waiting(), 2);
+        assert_eq!(window.waiting_at(Sequence(1)).unwrap().1, &[1; 16]);
+        window.release(Sequence(9));
+        assert_eq!(window.waiting(), 2, "not the one that waits there");
+        window.release(Sequence(1));
+        assert_eq!(window.waiting(), 1);
+        assert!(!window.seen(Sequence(2)).unwrap().1);
+        window.delivered(held(5, 5));
+        window.release(Sequence(5));
+        assert_eq!(window.waiting(), 1);
     }
 }

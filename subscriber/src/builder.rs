@@ -1,6 +1,7 @@
 //! How a subscriber is described before it is built.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 use tickcast_reliability::control::{ChannelName, NAME_LEN_MAX};
 use tickcast_reliability::delivery::{Delivery, Start};
@@ -9,13 +10,23 @@ use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::subscriber_core::{ChannelWanted, SubscriberSettings};
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::clock::{Clock, SystemClock};
-use tickcast_transport::control::resolve;
 use tickcast_transport::faults::FaultConfig;
 use tickcast_transport::udp::Interface;
 
+use crate::endpoints::Endpoints;
+use crate::filter::InstrumentFilter;
+use crate::listening::Transport;
+use crate::wake::Waker;
 use crate::{SubscribeError, Subscriber};
 
 /// Receive a line from elsewhere than the publisher says: from a relay, say.
+///
+/// ```
+/// # use tickcast_subscriber::{ChannelBuilder, LineOverride};
+/// let group = "239.255.1.2:7000".parse().unwrap();
+/// let sender = "127.0.0.1".parse().unwrap();
+/// let channel = ChannelBuilder::new("equities").line_override(LineOverride { group, sender });
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LineOverride {
     /// Group and port.
@@ -25,12 +36,25 @@ pub struct LineOverride {
 }
 
 /// One channel as it will be followed.
+///
+/// ```
+/// use tickcast_subscriber::{ChannelBuilder, Delivery, InstrumentFilter, Start, Subscriber};
+///
+/// let equities = ChannelBuilder::new("equities")
+///     .start(Start::Oldest)
+///     .delivery(Delivery::Latest)
+///     .filter(InstrumentFilter::symbols(["AAPL", "MSFT"]))
+///     .lag_alarm(1_000);
+/// let builder = Subscriber::builder("md1:7400,md2:7400").channel(equities).channel("futures");
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChannelBuilder {
     pub(crate) channel: ChannelName,
     pub(crate) start: Start,
     pub(crate) config: ReceiverConfig,
     pub(crate) line_overrides: Vec<LineOverride>,
+    pub(crate) filter: InstrumentFilter,
+    pub(crate) lag_alarm: Option<u64>,
 }
 
 impl ChannelBuilder {
@@ -45,6 +69,8 @@ impl ChannelBuilder {
             start: Start::default(),
             config: ReceiverConfig::default(),
             line_overrides: Vec::new(),
+            filter: InstrumentFilter::all(),
+            lag_alarm: None,
         }
     }
 
@@ -69,6 +95,21 @@ impl ChannelBuilder {
         self
     }
 
+    /// Which instruments' records are handed over; all, where it is left out.
+    #[must_use]
+    pub fn filter(mut self, filter: InstrumentFilter) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    /// Tells [`Event::Lagging`](crate::Event::Lagging) once the application is more than this
+    /// many sequences behind the publisher, and `CaughtUp` when it is behind by half of it at most.
+    #[must_use]
+    pub const fn lag_alarm(mut self, sequences: u64) -> Self {
+        self.lag_alarm = Some(sequences);
+        self
+    }
+
     /// Receives line A (first call) or B (second) from elsewhere than the publisher says.
     #[must_use]
     pub fn line_override(mut self, line: LineOverride) -> Self {
@@ -78,9 +119,21 @@ impl ChannelBuilder {
 }
 
 /// Describes a subscriber; see [`Subscriber::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tickcast_subscriber::Subscriber;
+///
+/// let subscriber = Subscriber::builder(["127.0.0.1:7400", "127.0.0.1:7401"])
+///     .name("risk-1")
+///     .channel("equities")
+///     .join_limit(Duration::from_secs(10))
+///     .build()?;
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
 #[derive(Clone, Debug)]
 pub struct SubscriberBuilder {
-    pub(crate) publisher: String,
+    pub(crate) publishers: Endpoints,
     pub(crate) name: String,
     pub(crate) channels: Vec<ChannelBuilder>,
     pub(crate) interfaces: Vec<Interface>,
@@ -88,14 +141,16 @@ pub struct SubscriberBuilder {
     pub(crate) source_specific: bool,
     pub(crate) faults: Option<FaultConfig>,
     pub(crate) latency: bool,
+    pub(crate) transport: Transport,
+    pub(crate) join_limit: Option<Duration>,
     link: LinkTimers,
     seed: Option<u64>,
 }
 
 impl SubscriberBuilder {
-    pub(crate) fn new(publisher: String) -> Self {
+    pub(crate) fn new(publishers: Endpoints) -> Self {
         Self {
-            publisher,
+            publishers,
             name: format!("subscriber-{}", std::process::id()),
             channels: Vec::new(),
             interfaces: Vec::new(),
@@ -103,6 +158,8 @@ impl SubscriberBuilder {
             source_specific: true,
             faults: None,
             latency: true,
+            transport: Transport::Auto,
+            join_limit: None,
             link: LinkTimers::default(),
             seed: None,
         }
@@ -158,6 +215,22 @@ impl SubscriberBuilder {
         self
     }
 
+    /// How datagrams come; what publisher and subscriber have in common, where it is left out.
+    #[must_use]
+    pub const fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// When nobody has welcomed us for so long, that is a [`Subscriber::problem`], and every
+    /// [`Polled`](crate::Polled) says so. It is tried further all the same: either side may start
+    /// first.
+    #[must_use]
+    pub const fn join_limit(mut self, limit: Duration) -> Self {
+        self.join_limit = Some(limit);
+        self
+    }
+
     /// How long an attempt to join may take before the next one.
     #[must_use]
     pub const fn join_timeout(mut self, timeout: Nanos) -> Self {
@@ -204,17 +277,15 @@ impl SubscriberBuilder {
                 source,
             })?;
         }
-        let addresses = resolve(&self.publisher).map_err(|source| SubscribeError::Endpoint {
-            endpoint: self.publisher.clone(),
-            source,
-        })?;
+        let addresses = self.publishers.resolve()?;
+        let waker = Waker::new().map_err(|source| SubscribeError::Descriptor { source })?;
         let settings = SubscriberSettings {
             name: self.name.clone(),
             channels: self.channels.iter().map(ChannelBuilder::wanted).collect(),
             link: self.link,
             seed: self.seed.unwrap_or_else(|| SystemClock.utc().0),
         };
-        Ok(Subscriber::new(self, settings, addresses))
+        Ok(Subscriber::new(self, settings, addresses, waker))
     }
 }
 

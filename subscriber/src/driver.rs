@@ -3,7 +3,6 @@
 use std::net::SocketAddr;
 
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
-use tickcast_reliability::delivery::Item;
 use tickcast_reliability::subscriber_core::{Action, SubscriberCore, SubscriberSettings};
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
@@ -12,7 +11,9 @@ use crate::builder::SubscriberBuilder;
 use crate::error::SubscribeError;
 use crate::listening::Listening;
 use crate::session::Session;
+use crate::sift::Sink;
 use crate::subscriber::Polled;
+use crate::wake::Waker;
 
 /// The connections are looked at this often while nothing is missing; at once when something is.
 const SESSION_EVERY: Nanos = Nanos::from_us(100);
@@ -25,6 +26,9 @@ pub(crate) struct Driver {
     pub(crate) listening: Vec<Listening>,
     /// What keeps it from working as configured, if anything does.
     pub(crate) problem: Option<SubscribeError>,
+    pub(crate) waker: Waker,
+    /// When it counts as a problem that nobody has welcomed us.
+    join_by: Nanos,
     session: Session,
     /// Offers whose groups could not be joined, and when to try again.
     pending: Vec<(ChannelOffer, Nanos)>,
@@ -38,9 +42,14 @@ impl Driver {
         builder: SubscriberBuilder,
         settings: SubscriberSettings,
         addresses: Vec<SocketAddr>,
+        waker: Waker,
         now: Nanos,
     ) -> Self {
+        let limit = builder.join_limit;
+        let limit = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         Self {
+            waker,
+            join_by: limit.map_or(Nanos::MAX, |limit| now.after(Nanos(limit))),
             builder,
             core: SubscriberCore::new(settings, now),
             listening: Vec::new(),
@@ -53,25 +62,34 @@ impl Driver {
     }
 
     #[inline]
-    pub(crate) fn poll(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) -> Polled {
+    pub(crate) fn poll(&mut self, now: Nanos, sink: &mut impl Sink) -> Polled {
         let mut polled = Polled::default();
         let mut failed = None;
         for listening in &mut self.listening {
-            match listening.poll(now, &mut self.core, on) {
+            match listening.poll(now, &mut self.core, sink) {
                 Ok(count) => polled.datagrams += count,
                 Err(error) => failed = Some((listening.channel, error)),
             }
         }
         let due = now >= self.session_at || now >= self.due_at;
-        if due || self.core.receivers().any(|receiver| receiver.is_waiting()) {
-            polled.messages = self.session.receive(now, &mut self.core, on);
-            self.core.handle_timeout(now, on);
+        // Who was woken although no datagram came was woken by a connection or the timer.
+        let woken = self.waker.is_used() && polled.datagrams == 0;
+        if due || woken || self.core.receivers().any(|receiver| receiver.is_waiting()) {
+            polled.messages = self.session.receive(now, &mut self.core, sink);
+            self.core.handle_timeout(now, &mut |item| sink.item(item));
             // Groups are joined before the publisher is told that we follow.
-            self.act(now, on);
-            self.session.transmit(now, &mut self.core, on);
-            self.act(now, on);
+            self.act(now, sink);
+            self.session.transmit(now, &mut self.core, sink);
+            self.act(now, sink);
             self.session_at = now.after(SESSION_EVERY);
             self.due_at = self.core.poll_timeout();
+            polled.looked = true;
+            if now >= self.join_by {
+                self.judge_joining();
+            }
+            if let Err(source) = self.session.watch(&self.waker) {
+                self.problem = Some(SubscribeError::Descriptor { source });
+            }
         }
         if let Some((channel, error)) = failed {
             self.receive_failed(channel, error);
@@ -79,17 +97,45 @@ impl Driver {
         polled
     }
 
+    /// Looks at connections and timers with the next poll.
+    pub(crate) const fn look_soon(&mut self, now: Nanos) {
+        self.session_at = now;
+    }
+
+    /// When there is something to do although nothing comes.
+    pub(crate) fn due(&self) -> Nanos {
+        let pending = self.pending.iter().map(|(_, at)| *at);
+        let held_back = self.listening.iter().filter_map(Listening::next_due);
+        let others = pending.chain(held_back).chain([self.join_by]);
+        others.fold(self.core.poll_timeout(), Nanos::min)
+    }
+
+    /// Says that nobody has welcomed us within the limit, once.
+    #[cold]
+    fn judge_joining(&mut self) {
+        self.join_by = Nanos::MAX;
+        if self.core.entries().all(|receiver| receiver.is_some()) || self.problem.is_some() {
+            return;
+        }
+        let error = SubscribeError::NotJoined {
+            endpoints: self.builder.publishers.to_string(),
+            waited_ms: self.builder.join_limit.unwrap_or_default().as_millis() as u64,
+        };
+        tracing::error!("{error}");
+        self.problem = Some(error);
+    }
+
     /// Sends what the core has to say, now.
-    pub(crate) fn transmit(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
-        self.session.transmit(now, &mut self.core, on);
+    pub(crate) fn transmit(&mut self, now: Nanos, sink: &mut impl Sink) {
+        self.session.transmit(now, &mut self.core, sink);
     }
 
     /// Does what the core wants done.
     #[inline]
-    fn act(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+    fn act(&mut self, now: Nanos, sink: &mut impl Sink) {
         while let Some(action) = self.core.poll_action() {
             match action {
-                Action::Connect(path) => self.session.connect(now, path, &mut self.core, on),
+                Action::Connect(path) => self.session.connect(now, path, &mut self.core, sink),
                 Action::Disconnect(path) => self.session.disconnect(path),
                 Action::Listen(offer) => self.listen(now, offer),
                 Action::Rejoin(channel) => {
@@ -137,7 +183,12 @@ impl Driver {
         if current.is_some_and(|at| self.listening[at].fits(&self.builder, channel, &offer)) {
             return;
         }
-        match Listening::open(&self.builder, channel, &offer) {
+        let opened = Listening::open(&self.builder, channel, &offer).and_then(|listening| {
+            let watched = listening.watch(&self.waker);
+            watched.map_err(|source| SubscribeError::Descriptor { source })?;
+            Ok(listening)
+        });
+        match opened {
             Ok(listening) => {
                 tracing::info!(channel = %offer.name, epoch = %offer.epoch, "listening");
                 self.problem = None;

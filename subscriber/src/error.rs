@@ -1,15 +1,23 @@
-//! What can go wrong when a subscriber is set up; whoever configured it is at fault, or the host.
+//! What can go wrong: whoever configured or calls a subscriber is at fault, or the host.
 
 use std::io;
 
 use thiserror::Error;
 use tickcast_reliability::control::RejectCode;
 use tickcast_reliability::receiver_config::ReceiverConfigError;
+use tickcast_reliability::units::ChannelId;
 use tickcast_transport::ReceiveError;
 use tickcast_transport::faults::FaultConfigError;
+use tickcast_transport::pin::PinError;
 use tickcast_transport::udp::{InterfaceError, UdpError};
 
 /// Why a subscriber can't be built, or can't go on as it was configured.
+///
+/// ```
+/// # use tickcast_subscriber::Subscriber;
+/// let error = Subscriber::builder("127.0.0.1:7400").build().err().unwrap();
+/// assert_eq!(error.to_string(), "a subscriber needs a channel: call `.channel(name)` on the builder");
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SubscribeError {
@@ -22,6 +30,9 @@ pub enum SubscribeError {
         /// The name.
         name: String,
     },
+    /// No publisher was named.
+    #[error("a subscriber needs a publisher: give the builder host:port, or several")]
+    NoEndpoint,
     /// The publisher's address can't be looked up.
     #[error("the publisher {endpoint:?} can't be looked up: {source}; give host:port")]
     Endpoint {
@@ -71,6 +82,34 @@ pub enum SubscribeError {
         /// How.
         source: ReceiveError,
     },
+    /// The operating system gives no descriptor to wait on.
+    #[error("no descriptor to wait on: {source}; is the limit of open files reached?")]
+    Descriptor {
+        /// What it says.
+        source: io::Error,
+    },
+    /// Nobody welcomed us within the limit. It is tried further.
+    #[error(
+        "no publisher at {endpoints} welcomed us within {waited_ms} ms; is one running there? It is tried further"
+    )]
+    NotJoined {
+        /// Who was tried.
+        endpoints: String,
+        /// The limit.
+        waited_ms: u64,
+    },
+    /// A filter names a symbol that the publisher has not announced.
+    #[error(
+        "channel {channel}: the filter names {symbol:?}, which the publisher has not announced; {known}"
+    )]
+    UnknownSymbol {
+        /// Which channel.
+        channel: String,
+        /// The symbol.
+        symbol: String,
+        /// What is known instead, in words.
+        known: String,
+    },
     /// The publisher rejected the JOIN.
     #[error("the publisher rejected us ({code:?}): {text}")]
     Rejected {
@@ -79,4 +118,94 @@ pub enum SubscribeError {
         /// In its words.
         text: String,
     },
+}
+
+/// Why a call about a channel can't be done; nothing has changed.
+///
+/// ```
+/// # use tickcast_subscriber::{Start, Subscriber, units::ChannelId};
+/// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let error = subscriber.rejoin(ChannelId(9), Start::Oldest).unwrap_err();
+/// assert!(error.to_string().starts_with("channel 9 is not followed"));
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// It is not one that is followed, or no publisher has welcomed us to it yet.
+    #[error(
+        "channel {channel} is not followed; followed are {followed}, each from its event `joined` on"
+    )]
+    Unknown {
+        /// The number given.
+        channel: ChannelId,
+        /// Names, and numbers where they are known.
+        followed: String,
+    },
+}
+
+/// Why a filter can't be set; the one before it goes on.
+///
+/// ```
+/// # use tickcast_subscriber::{InstrumentFilter, Subscriber, units::ChannelId};
+/// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let wanted = InstrumentFilter::symbols(["AAPL"]);
+/// assert!(subscriber.set_filter(ChannelId(1), wanted).is_err(), "there is no such channel yet");
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum FilterError {
+    /// There is no such channel.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// A symbol that nobody has announced. To wait for one that is announced later, give the
+    /// filter to the builder, or filter by id.
+    #[error("channel {channel} has no instrument {symbol:?}: {known}")]
+    UnknownSymbol {
+        /// The channel.
+        channel: ChannelId,
+        /// The symbol.
+        symbol: String,
+        /// What is known instead, in words.
+        known: String,
+    },
+}
+
+/// Why no thread could be started; the subscriber is gone, its connections closed.
+///
+/// ```
+/// # use tickcast_subscriber::{Core, Idle, SpawnError, Subscriber};
+/// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let error = subscriber.run_pinned(Core(1 << 20), Idle::Yield, |_| {}).err().unwrap();
+/// assert!(matches!(error, SpawnError::Pin(_)), "there is no such core");
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum SpawnError {
+    /// It can't run on that core.
+    #[error(transparent)]
+    Pin(#[from] PinError),
+    /// The operating system gives no thread.
+    #[error("no thread for the subscriber: {source}; is the limit of threads reached?")]
+    Thread {
+        /// What it says.
+        source: io::Error,
+    },
+    /// A local ring of this size can't be.
+    #[error("a local ring of {size_bytes} bytes can't be: give 1 MiB to 64 GiB")]
+    Size {
+        /// As given.
+        size_bytes: usize,
+    },
+}
+
+/// The thread of a subscriber ended by a panic, in the application's closure if not in ours. The
+/// publisher was not told that we leave; it finds the connection closed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("the subscriber's thread panicked: {message}")]
+pub struct Panicked {
+    /// What the panic said.
+    pub message: String,
 }

@@ -6,7 +6,8 @@
 //! counts as zero and is counted apart.
 
 use hdrhistogram::Histogram;
-use tickcast_reliability::delivery::{Item, Position};
+use tickcast_reliability::counters::Counter;
+use tickcast_reliability::delivery::Position;
 use tickcast_reliability::record::{
     ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, StatMsg, StatusMsg, TradeMsg,
     UNDEF_TIMESTAMP,
@@ -14,6 +15,12 @@ use tickcast_reliability::record::{
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
 
 /// From where to where.
+///
+/// ```
+/// # use tickcast_subscriber::{ChannelLatency, Stage};
+/// let repair = ChannelLatency::default().stage(Stage::Repair).value_at_quantile(0.999);
+/// assert_eq!(repair, 0, "nothing was repaired");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
     /// The exchange's event until the publisher received it.
@@ -26,7 +33,13 @@ pub enum Stage {
     Repair,
 }
 
-/// The histograms of one channel, in nanoseconds.
+/// The histograms of one channel, in nanoseconds, as they were when they were copied.
+///
+/// ```
+/// # use tickcast_subscriber::{ChannelLatency, Stage};
+/// let latency = ChannelLatency::default();
+/// assert!(latency.stage(Stage::SealedToDelivered).is_empty());
+/// ```
 #[derive(Clone, Debug)]
 pub struct ChannelLatency {
     stages: [Histogram<u64>; 4],
@@ -39,7 +52,6 @@ const HIGHEST_NS: u64 = 3_600_000_000_000;
 
 impl Default for ChannelLatency {
     fn default() -> Self {
-        // Of full size from the start: nothing grows in the middle of a session.
         let empty = || {
             Histogram::new_with_bounds(1, HIGHEST_NS, 3).unwrap_or_else(|_| {
                 // invariant: these bounds and three digits are within what the crate allows.
@@ -59,21 +71,95 @@ impl ChannelLatency {
     pub const fn stage(&self, stage: Stage) -> &Histogram<u64> {
         &self.stages[stage as usize]
     }
+}
 
-    fn record(&mut self, stage: Stage, from: u64, to: u64) {
-        self.clock_skewed += u64::from(to < from);
-        let span = to.saturating_sub(from).min(HIGHEST_NS);
-        self.stages[stage as usize].saturating_record(span);
+/// HdrHistogram's buckets at three digits, written by one thread and read by any: recording is a
+/// shift and a plain store. Of full size from the start: nothing grows in the middle of a session.
+#[derive(Debug)]
+struct Buckets(Box<[Counter]>);
+
+/// 2,048 buckets of one nanosecond, then 1,024 for every doubling.
+const SUB_BITS: u32 = 11;
+const HALF: u64 = 1 << (SUB_BITS - 1);
+
+#[inline]
+const fn bucket_of(value: u64) -> usize {
+    let shift = (u64::BITS - value.leading_zeros()).saturating_sub(SUB_BITS);
+    (shift as u64 * HALF + (value >> shift)) as usize
+}
+
+/// The lowest value of a bucket.
+const fn value_of(bucket: usize) -> u64 {
+    let (bucket, whole) = (bucket as u64, 2 * HALF);
+    if bucket < whole {
+        return bucket;
+    }
+    let shift = (bucket - HALF) / HALF;
+    (bucket - shift * HALF) << shift
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        let count = bucket_of(HIGHEST_NS) + 1;
+        Self((0..count).map(|_| Counter::default()).collect())
+    }
+}
+
+impl Buckets {
+    #[inline]
+    fn record(&self, span: u64) {
+        self.0[bucket_of(span.min(HIGHEST_NS))].increment();
     }
 
-    fn record_span(&mut self, stage: Stage, span: Nanos) {
-        self.stages[stage as usize].saturating_record(span.0.min(HIGHEST_NS));
+    fn copy_to(&self, histogram: &mut Histogram<u64>) {
+        for (bucket, count) in self.0.iter().enumerate() {
+            let count = count.get();
+            if count > 0 {
+                histogram.saturating_record_n(value_of(bucket), count);
+            }
+        }
+    }
+}
+
+/// The histograms of one channel as they are written.
+#[derive(Debug, Default)]
+pub(crate) struct LatencyRecorder {
+    stages: [Buckets; 4],
+    clock_skewed: Counter,
+}
+
+impl LatencyRecorder {
+    /// A copy of them.
+    pub(crate) fn snapshot(&self) -> ChannelLatency {
+        let mut copy = ChannelLatency::default();
+        for (stage, histogram) in self.stages.iter().zip(&mut copy.stages) {
+            stage.copy_to(histogram);
+        }
+        copy.clock_skewed = self.clock_skewed.get();
+        copy
+    }
+
+    #[inline]
+    fn record(&self, stage: Stage, from: u64, to: u64) {
+        if to < from {
+            self.clock_skewed.increment();
+        }
+        self.stages[stage as usize].record(to.saturating_sub(from));
+    }
+
+    #[inline]
+    fn measure(&self, position: &Position, record: RecordRef<'_>, delivered_at: Nanos) {
+        self.record(Stage::SealedToDelivered, position.sent_at.0, delivered_at.0);
+        if let Some(received) = received_at(record) {
+            self.record(Stage::EventToReceived, record.header().ts_event, received);
+            self.record(Stage::ReceivedToSealed, received, position.sent_at.0);
+        }
     }
 }
 
 /// Measures what passes, for all channels of a subscriber.
+#[derive(Debug)]
 pub(crate) struct Meter {
-    channels: Vec<(ChannelId, ChannelLatency)>,
     /// The datagram whose delivery time is `delivered_at`: one clock read serves all its records.
     current: (ChannelId, Sequence),
     delivered_at: Nanos,
@@ -82,60 +168,28 @@ pub(crate) struct Meter {
 impl Meter {
     pub(crate) const fn new() -> Self {
         Self {
-            channels: Vec::new(),
             current: (ChannelId(0), Sequence::NONE),
             delivered_at: Nanos::ZERO,
         }
     }
 
-    pub(crate) fn of(&self, channel: ChannelId) -> Option<&ChannelLatency> {
-        self.channels
-            .iter()
-            .find(|(id, _)| *id == channel)
-            .map(|(_, latency)| latency)
-    }
-
-    /// A channel's histograms; made when its first record comes.
-    fn of_mut(&mut self, channel: ChannelId) -> &mut ChannelLatency {
-        let at = self
-            .channels
-            .iter()
-            .position(|(id, _)| *id == channel)
-            .unwrap_or_else(|| {
-                self.channels.push((channel, ChannelLatency::default()));
-                self.channels.len() - 1
-            });
-        &mut self.channels[at].1
-    }
-
-    /// Measures an item on its way to the closure; `utc` is only called once per datagram.
+    /// Measures a record on its way to the closure; `utc` is only called once per datagram.
     #[inline]
-    pub(crate) fn pass(&mut self, item: &Item<'_>, utc: impl FnOnce() -> Nanos) {
-        let Item::Record(position, record) = item else {
-            return;
-        };
-        let fresh = self.current != (position.channel, position.sequence);
-        if fresh {
+    pub(crate) fn pass(
+        &mut self,
+        latency: &LatencyRecorder,
+        position: &Position,
+        record: RecordRef<'_>,
+        utc: impl FnOnce() -> Nanos,
+    ) {
+        if self.current != (position.channel, position.sequence) {
             self.current = (position.channel, position.sequence);
             self.delivered_at = utc();
+            if position.missing_for != Nanos::ZERO {
+                latency.stages[Stage::Repair as usize].record(position.missing_for.0);
+            }
         }
-        let delivered_at = self.delivered_at;
-        let latency = self.of_mut(position.channel);
-        if fresh && position.missing_for != Nanos::ZERO {
-            latency.record_span(Stage::Repair, position.missing_for);
-        }
-        latency.measure(position, *record, delivered_at);
-    }
-}
-
-impl ChannelLatency {
-    #[inline]
-    fn measure(&mut self, position: &Position, record: RecordRef<'_>, delivered_at: Nanos) {
-        self.record(Stage::SealedToDelivered, position.sent_at.0, delivered_at.0);
-        if let Some(received) = received_at(record) {
-            self.record(Stage::EventToReceived, record.header().ts_event, received);
-            self.record(Stage::ReceivedToSealed, received, position.sent_at.0);
-        }
+        latency.measure(position, record, self.delivered_at);
     }
 }
 
@@ -185,7 +239,7 @@ mod tests {
 
     #[test]
     fn every_stage_measures_from_stamp_to_stamp_with_one_clock_read_a_datagram() {
-        let mut meter = Meter::new();
+        let (mut meter, recorder) = (Meter::new(), LatencyRecorder::default());
         let mut mbo = MboMsg {
             ts_recv: 1_100,
             ..MboMsg::default()
@@ -194,13 +248,12 @@ mod tests {
         let mut reads = 0;
         for (sequence, missing) in [(1, 0), (1, 0), (2, 77)] {
             let position = position(sequence, 1_300, missing);
-            let item = Item::Record(&position, RecordRef::from(&mbo));
-            meter.pass(&item, || {
+            meter.pass(&recorder, &position, RecordRef::from(&mbo), || {
                 reads += 1;
                 Nanos(2_000)
             });
         }
-        let latency = meter.of(ChannelId(1)).unwrap();
+        let latency = recorder.snapshot();
         assert_eq!(reads, 2);
         for (stage, count, value) in [
             (Stage::EventToReceived, 3, 100),
@@ -220,18 +273,38 @@ mod tests {
 
     #[test]
     fn clocks_that_disagree_are_counted_and_never_make_a_huge_latency() {
-        let mut meter = Meter::new();
+        let (mut meter, recorder) = (Meter::new(), LatencyRecorder::default());
         let position = position(1, 5_000, 0);
         let trade = TradeMsg {
             ts_recv: UNDEF_TIMESTAMP,
             ..TradeMsg::default()
         };
-        meter.pass(&Item::Record(&position, RecordRef::from(&trade)), || {
+        meter.pass(&recorder, &position, RecordRef::from(&trade), || {
             Nanos(4_000)
         });
-        let latency = meter.of(ChannelId(1)).unwrap();
+        let latency = recorder.snapshot();
         assert_eq!(latency.stage(Stage::SealedToDelivered).max(), 0);
         assert_eq!(latency.stage(Stage::EventToReceived).len(), 0);
         assert_eq!(latency.clock_skewed, 1);
+    }
+
+    #[test]
+    fn buckets_are_those_of_a_histogram_of_three_digits() {
+        let mut expected = ChannelLatency::default().stages[0].clone();
+        let buckets = Buckets::default();
+        let mut value = 0;
+        while value < 2 * HIGHEST_NS {
+            for near in [value.saturating_sub(1), value, value + 1] {
+                buckets.record(near);
+                expected.saturating_record(near.min(HIGHEST_NS));
+            }
+            value += 1 + value / 700;
+        }
+        let mut copy = ChannelLatency::default().stages[0].clone();
+        buckets.copy_to(&mut copy);
+        assert_eq!(copy, expected);
+        for bucket in 0..buckets.0.len() {
+            assert_eq!(bucket_of(value_of(bucket)), bucket);
+        }
     }
 }

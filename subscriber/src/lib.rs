@@ -15,33 +15,65 @@
 //! # Ok::<(), tickcast_subscriber::SubscribeError>(())
 //! ```
 //!
-//! No threads unless asked for: [`Subscriber::poll`] runs on yours, is bounded and never blocks.
-//! Everything that decides anything is in `tickcast-reliability`; this crate connects it to
-//! sockets and clocks.
+//! No threads unless asked for:
+//!
+//! | whose thread | call | for |
+//! |---|---|---|
+//! | yours | [`Subscriber::poll`] | a loop of your own; bounded, never blocks |
+//! | yours, asleep in between | [`Subscriber::wait`], or its descriptor in your `epoll` | shared cores |
+//! | one of its own | [`Subscriber::run_pinned`] | the closure is all there is |
+//! | one of its own, and yours | [`Subscriber::split`] and a [`Reader`] each | applications that pause for milliseconds |
+//!
+//! [`Monitor`] watches it from anywhere. After the start a tick costs no allocation, no lock and
+//! no system call but the receiving itself. Everything that decides anything is in
+//! `tickcast-reliability`; this crate connects it to sockets and clocks.
 
+mod bell;
 mod builder;
+mod directory;
 mod driver;
+mod endpoints;
 mod error;
+mod filter;
+mod hand;
 mod latency;
+mod latest;
 mod listening;
+mod local_ring;
+mod monitor;
+mod packed;
 mod session;
+mod sift;
+mod split;
 mod subscriber;
+mod summary;
+mod wake;
+mod worker;
 
 pub use builder::{ChannelBuilder, LineOverride, SubscriberBuilder};
-pub use error::SubscribeError;
+pub use directory::{Directory, Instruments};
+pub use endpoints::Endpoints;
+pub use error::{ChannelError, FilterError, Panicked, SpawnError, SubscribeError};
+pub use filter::InstrumentFilter;
 pub use latency::{ChannelLatency, Stage};
-pub use subscriber::{ChannelReport, Polled, Subscriber};
+pub use listening::Transport;
+pub use monitor::{ChannelReport, HandedCounters, Monitor};
+pub use split::{Reader, ReaderReport};
+pub use subscriber::{Polled, Subscriber};
+pub use summary::Summary;
+pub use wake::Wake;
+pub use worker::Running;
 
 pub use tickcast_reliability::control::ChannelName;
 pub use tickcast_reliability::counters::ReceiverCounters;
 pub use tickcast_reliability::delivery::{
-    Delivery, Event, Item, LineId, LinkDownReason, Position, Quality, Start, Via,
+    Delivery, Event, Item, LineId, LinkDownReason, Overrun, Place, Position, Quality, Start, Via,
 };
 pub use tickcast_reliability::loss::{Loss, LossCause};
 pub use tickcast_reliability::receiver_config::ReceiverConfig;
 pub use tickcast_reliability::record;
 pub use tickcast_reliability::units;
-pub use tickcast_reliability::wire::StreamEvent;
+pub use tickcast_reliability::wire::{EpochReason, SourceLossReason, StreamEvent};
 pub use tickcast_transport::faults;
 pub use tickcast_transport::idle::Idle;
 pub use tickcast_transport::pin::{Core, PinError};

@@ -13,6 +13,24 @@ use tickcast_transport::{Receive, ReceiveError};
 
 use crate::builder::{ChannelBuilder, SubscriberBuilder, display};
 use crate::error::SubscribeError;
+use crate::sift::Sink;
+use crate::wake::Waker;
+
+/// How datagrams come from the publisher.
+///
+/// ```
+/// # use tickcast_subscriber::{Subscriber, Transport};
+/// let builder = Subscriber::builder("127.0.0.1:7400").transport(Transport::Udp);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// The best that publisher and subscriber have in common; a log line says which, and why.
+    #[default]
+    Auto,
+    /// UDP multicast.
+    Udp,
+}
 
 /// One channel's groups.
 pub(crate) struct Listening {
@@ -45,6 +63,12 @@ impl Listening {
             channel: name(),
             source,
         })?;
+        let why = match builder.transport {
+            Transport::Auto => "of what is offered it is what this build receives by",
+            Transport::Udp => "it was asked for",
+        };
+        let lines = config.lines.len();
+        tracing::info!(channel = %offer.name, lines, "receives by udp multicast: {why}");
         for warning in plain.warnings() {
             tracing::warn!(channel = %offer.name, "{warning}");
         }
@@ -80,11 +104,12 @@ impl Listening {
         &mut self,
         now: Nanos,
         core: &mut SubscriberCore,
-        on: &mut impl FnMut(Item<'_>),
+        sink: &mut impl Sink,
     ) -> Result<usize, ReceiveError> {
         let (channel, lines) = (self.channel, &self.config.lines);
         let mut hand = |received: tickcast_transport::Received<'_>| {
             if is_known(lines, received.line, received.from) {
+                let on = &mut |item: Item<'_>| sink.item(item);
                 core.handle_received(now, channel, received.line, received.bytes, on);
             } else {
                 core.handle_stranger(channel);
@@ -94,6 +119,23 @@ impl Listening {
             Receiver::Plain(receiver) => receiver.poll(now, &mut hand),
             Receiver::Faulty(receiver) => receiver.poll(now, &mut hand),
         }
+    }
+
+    /// Watches its sockets.
+    pub(crate) fn watch(&self, waker: &Waker) -> std::io::Result<()> {
+        let udp = match &self.receiver {
+            Receiver::Plain(receiver) => receiver,
+            Receiver::Faulty(faulty) => faulty.inner(),
+        };
+        udp.fds()
+            .try_for_each(|socket| waker.watch(socket, true, false))
+    }
+
+    /// When an injected fault lets go of what it holds back.
+    pub(crate) fn next_due(&self) -> Option<Nanos> {
+        let faulty = self.faulty()?;
+        let lines = (0..self.config.lines.len()).map(|line| LineId(line as u8));
+        lines.filter_map(|line| faulty.plan(line)?.next_due()).min()
     }
 
     /// Leaves all groups and joins them anew.

@@ -1,30 +1,62 @@
 //! The subscriber: one poll moves everything along, and never blocks.
 
+use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use tickcast_reliability::counters::ReceiverCounters;
-use tickcast_reliability::delivery::{Item, LineId};
+use tickcast_reliability::delivery::{Delivery, Item, LineId, Position, Start};
 use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::subscriber_core::SubscriberSettings;
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence};
+use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::faults::Faulty;
+use tickcast_transport::idle::Idle;
+use tickcast_transport::pin::Core;
 use tickcast_transport::udp::UdpReceiver;
 
 use crate::builder::{SubscriberBuilder, display};
+use crate::directory::Directory;
 use crate::driver::Driver;
-use crate::error::SubscribeError;
-use crate::latency::{ChannelLatency, Meter};
+use crate::endpoints::Endpoints;
+use crate::error::{ChannelError, FilterError, SpawnError, SubscribeError};
+use crate::filter::InstrumentFilter;
+use crate::hand::{Backlog, Caller, Hand, ToClosure};
+use crate::latency::ChannelLatency;
+use crate::latest::{Cell, CellWriter, LatestReader};
 use crate::listening::Listening;
+use crate::monitor::{ChannelReport, ChannelShared, Monitor, Shared};
+use crate::sift::{Sift, Sink, Through};
+use crate::split::Reader;
+use crate::summary::Summary;
+use crate::wake::{Wake, Waker};
+use crate::worker::{self, Running};
 
 /// What a poll did.
+///
+/// ```
+/// # use tickcast_subscriber::Subscriber;
+/// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let polled = subscriber.poll(|item| println!("{item:?}"));
+/// if polled.problem {
+///     println!("{}", subscriber.problem().unwrap());
+/// }
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Polled {
-    /// Datagrams taken from the network.
+    /// Datagrams taken from the network; of a [`Reader`], entries taken from the local ring.
     pub datagrams: usize,
     /// Control messages taken from the publisher.
     pub messages: usize,
+    /// Whether something keeps the subscriber from working as configured; see
+    /// [`Subscriber::problem`].
+    pub problem: bool,
+    /// Whether connections and timers were looked at.
+    pub(crate) looked: bool,
 }
 
 impl Polled {
@@ -35,96 +67,432 @@ impl Polled {
     }
 }
 
-/// One channel as it stands.
-#[derive(Clone, Debug)]
-pub struct ChannelReport {
-    /// As it was asked for.
-    pub name: String,
-    /// Its number; `None` before the publisher's welcome.
-    pub channel: Option<ChannelId>,
-    /// The epoch followed.
-    pub epoch: Epoch,
-    /// The last sequence delivered or declared lost.
-    pub delivered: Sequence,
-    /// The highest sequence heard of.
-    pub heard: Sequence,
-    /// Whether END was delivered.
-    pub ended: bool,
-    /// What was counted; stays readable from any thread.
-    pub counters: Arc<ReceiverCounters>,
-}
-
-/// Follows channels of a publisher. See the crate's page for an example.
+/// Follows channels of a publisher. It can be moved to another thread but not shared: whoever has
+/// it polls it. Other threads watch it through a [`Monitor`].
+///
+/// Dropping it without [`Subscriber::leave`] is safe: sockets and memory are given back, the
+/// publisher finds the connection closed, and what was still missing is never declared lost.
+///
+/// Two threads can't poll it:
+/// ```compile_fail,E0277
+/// # use tickcast_subscriber::Subscriber;
+/// fn shared_between_threads<T: Sync>(_: T) {}
+/// # fn f(subscriber: Subscriber) {
+/// shared_between_threads(subscriber); // `Subscriber` is not `Sync`
+/// # }
+/// ```
+/// Nor can the closure poll, for it is being polled:
+/// ```compile_fail,E0499
+/// # fn f(mut subscriber: tickcast_subscriber::Subscriber) {
+/// subscriber.poll(|_| {
+///     subscriber.poll(|_| {});
+/// });
+/// # }
+/// ```
+/// And no record outlives the call that it is lent for; copy what is to be kept:
+/// ```compile_fail,E0521
+/// # use tickcast_subscriber::Item;
+/// # fn f(mut subscriber: tickcast_subscriber::Subscriber) {
+/// let mut kept = None;
+/// subscriber.poll(|item| {
+///     if let Item::Record(_, record) = item {
+///         kept = Some(record);
+///     }
+/// });
+/// # }
+/// ```
 pub struct Subscriber {
     driver: Driver,
-    meter: Meter,
+    sift: Sift,
+    /// What of `latest` channels the closure has not been given.
+    latest: Vec<Option<LatestReader>>,
+    /// Whether there is such a channel.
+    conflates: bool,
+    backlog: Backlog,
+    /// Whether others know of the problem that there is.
+    problem_told: bool,
 }
 
+/// Rounds of one poll, where a channel is conflated: the more is taken at once, the less is
+/// handed over.
+const LATEST_ROUNDS: usize = 16;
+
 impl Subscriber {
-    /// Describes a subscriber of the publisher at `host:port`.
-    pub fn builder(publisher: impl Into<String>) -> SubscriberBuilder {
-        SubscriberBuilder::new(publisher.into())
+    /// Describes a subscriber of the publisher at `host:port`, or of several publishers of the
+    /// same channels.
+    pub fn builder(publishers: impl Into<Endpoints>) -> SubscriberBuilder {
+        SubscriberBuilder::new(publishers.into())
     }
 
     pub(crate) fn new(
         builder: SubscriberBuilder,
         settings: SubscriberSettings,
         addresses: Vec<SocketAddr>,
+        waker: Waker,
     ) -> Self {
-        let driver = Driver::new(builder, settings, addresses, SystemClock.now());
+        let driver = Driver::new(builder, settings, addresses, waker, SystemClock.now());
+        let builder = &driver.builder;
+        let channels = builder.channels.iter().zip(driver.core.counters());
+        let shared = Shared {
+            channels: channels
+                .map(|(channel, counters)| {
+                    let name = display(&channel.channel);
+                    ChannelShared::new(name, Arc::clone(counters), builder.latency)
+                })
+                .collect(),
+            ..Shared::default()
+        };
+        let channels = builder.channels.iter().map(|channel| {
+            let latest = channel.config.delivery == Delivery::Latest;
+            let cells = latest.then(CellWriter::new);
+            (channel.filter.clone(), cells, channel.lag_alarm)
+        });
+        let sift = Sift::new(channels, Arc::new(shared));
+        let latest = sift
+            .cells()
+            .map(|cells| cells.map(CellWriter::reader))
+            .collect();
+        let conflates = sift.cells().any(|cells| cells.is_some());
         Self {
+            conflates,
             driver,
-            meter: Meter::new(),
+            sift,
+            latest,
+            backlog: Backlog::default(),
+            problem_told: false,
         }
     }
 
     /// Takes what has come, hands it to `on`, and asks for what is missing. Bounded: at most a
     /// batch of datagrams per line and a bounded read per connection. Never blocks.
+    ///
+    /// # How it can fail
+    /// It goes on whatever happens; what keeps it from working as configured is its
+    /// [`Subscriber::problem`]. When `on` panics, the panic goes on to the caller, and the items
+    /// that it was not given come first at the next poll.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Item, Subscriber};
+    /// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let mut records = 0;
+    /// subscriber.poll(|item| match item {
+    ///     Item::Record(_position, _record) => records += 1,
+    ///     Item::Event(position, event) => println!("after {}: {event}", position.sequence),
+    /// });
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     #[inline]
-    pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
-        let Self { driver, meter } = self;
+    pub fn poll(&mut self, on: impl FnMut(Item<'_>)) -> Polled {
         let now = SystemClock.now();
-        if !driver.builder.latency {
-            return driver.poll(now, &mut on);
+        let shared = Arc::clone(&self.sift.shared);
+        let mut backlog = std::mem::take(&mut self.backlog);
+        let mut latest = std::mem::take(&mut self.latest);
+        let mut hand = ToClosure {
+            caller: Caller::new(on, &mut backlog),
+            latest: &mut latest,
+            shared: &shared,
+        };
+        let mut polled = Polled::default();
+        if hand.caller.catch_up() {
+            polled = self.poll_into(now, &mut hand);
+            if self.conflates {
+                self.poll_on(now, &mut polled, &mut hand);
+            }
         }
-        driver.poll(now, &mut |item: Item<'_>| {
-            meter.pass(&item, || SystemClock.utc());
-            on(item);
-        })
+        let outcome = hand.caller.outcome();
+        (self.backlog, self.latest) = (backlog, latest);
+        outcome.resume();
+        polled
+    }
+
+    /// One poll into any hand.
+    #[inline]
+    pub(crate) fn poll_into(&mut self, now: Nanos, hand: &mut impl Hand) -> Polled {
+        let Self { driver, sift, .. } = self;
+        let mut polled = driver.poll(now, &mut Through { sift, hand });
+        if polled.looked {
+            self.tell(hand);
+        }
+        if self.driver.waker.is_used()
+            && let Err(source) = self.driver.waker.arm(self.driver.due(), now)
+        {
+            self.driver.problem = Some(SubscribeError::Descriptor { source });
+        }
+        polled.problem = self.problem().is_some();
+        polled
+    }
+
+    /// Takes what else has come, so that it can be conflated, and hands over what has changed of
+    /// `latest` channels.
+    fn poll_on<F: FnMut(Item<'_>)>(
+        &mut self,
+        now: Nanos,
+        polled: &mut Polled,
+        hand: &mut ToClosure<'_, F>,
+    ) {
+        let mut more = polled.datagrams;
+        for _ in 1..LATEST_ROUNDS {
+            if more == 0 {
+                break;
+            }
+            let round = self.poll_into(now, hand);
+            more = round.datagrams;
+            polled.datagrams += round.datagrams;
+            polled.messages += round.messages;
+        }
+        self.flush(now, hand);
+    }
+
+    /// Hands over what has changed of `latest` channels, and tells how much was conflated.
+    fn flush<F: FnMut(Item<'_>)>(&mut self, now: Nanos, hand: &mut ToClosure<'_, F>) {
+        for index in 0..hand.latest.len() {
+            hand.flush(index);
+            let Some(latest) = &mut hand.latest[index] else {
+                continue;
+            };
+            let conflated = latest.take_conflated();
+            if let Some(event) = self.sift.conflated(index, conflated, now)
+                && let Some(position) = self.position(index)
+            {
+                hand.event(index, &position, &event);
+            }
+        }
+    }
+
+    fn position(&self, index: usize) -> Option<Position> {
+        let receiver = self.driver.core.entries().nth(index)??;
+        Some(receiver.position())
+    }
+
+    /// Lets others see how things stand, and raises alarms.
+    fn tell(&mut self, hand: &mut impl Hand) {
+        let Self { driver, sift, .. } = self;
+        sift.publish();
+        let shared = Arc::clone(&sift.shared);
+        shared.joined.store(driver.core.is_joined(), Relaxed);
+        for (index, (receiver, it)) in driver.core.entries().zip(&shared.channels).enumerate() {
+            let Some(receiver) = receiver else { continue };
+            let (delivered, heard) = receiver.progress();
+            it.epoch.set(receiver.epoch().0);
+            it.delivered.set(delivered.0);
+            it.heard.set(heard.0);
+            it.lag.set(receiver.lag());
+            it.ended.store(receiver.ended(), Relaxed);
+            if receiver.is_live()
+                && let Some(event) = sift.lag(receiver.channel(), receiver.lag())
+            {
+                hand.event(index, &receiver.position(), &event);
+            }
+        }
+        let problem = self.problem();
+        if problem.is_some() || self.problem_told {
+            let text = problem.map(ToString::to_string);
+            let told = text.is_some();
+            if let Ok(mut problem) = shared.problem.try_lock() {
+                *problem = text;
+                self.problem_told = told;
+            }
+        }
+    }
+
+    /// Waits until there is something to do, at most for so long: datagrams, messages of the
+    /// publisher, or a timer of the protocol. Then poll, until nothing was left to do.
+    ///
+    /// # Errors
+    /// Those of `epoll_wait`, which a working system does not give.
+    ///
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tickcast_subscriber::Subscriber;
+    /// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// while !subscriber.ended() {
+    ///     subscriber.wait(Duration::from_millis(100))?;
+    ///     while subscriber.poll(|item| println!("{item:?}")).worked() {}
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn wait(&self, timeout: Duration) -> io::Result<Wake> {
+        if !self.backlog.is_empty() {
+            return Ok(Wake::Ready);
+        }
+        let waker = &self.driver.waker;
+        waker.start(self.driver.due(), SystemClock.now())?;
+        waker.wait(timeout)
+    }
+
+    /// Polls on a thread of its own, pinned to `core`, until all channels have ended, or
+    /// [`Running::stop`]. Then it leaves.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; the subscriber is gone then.
+    ///
+    /// ```no_run
+    /// # use tickcast_subscriber::{Core, Idle, Item, Subscriber};
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let mut records = 0;
+    /// let running = subscriber.run_pinned(Core(2), Idle::Spin, move |item| {
+    ///     records += u64::from(matches!(item, Item::Record(..)));
+    /// })?;
+    /// println!("{}", running.join()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run_pinned(
+        self,
+        core: Core,
+        idle: Idle,
+        on: impl FnMut(Item<'_>) + Send + 'static,
+    ) -> Result<Running, SpawnError> {
+        worker::run(self, core, idle, on)
+    }
+
+    /// Receives and repairs on a thread of its own, pinned to `core`, into a local ring of at
+    /// least `size_bytes` (1 MiB to 64 GiB, rounded up to a power of two), from which slower
+    /// threads read at their own speed: clone the reader for each. One that is so slow that it is
+    /// overtaken is told exactly what it lost, and holds up neither repair nor the others.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; the subscriber is gone then.
+    ///
+    /// ```no_run
+    /// # use tickcast_subscriber::{Core, Idle, Subscriber};
+    /// # use std::time::Duration;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let (running, mut reader) = subscriber.split(Core(2), Idle::Spin, 64 << 20)?;
+    /// while !reader.is_over() {
+    ///     reader.wait(Duration::from_millis(100));
+    ///     reader.poll(|item| println!("{item:?}"));
+    /// }
+    /// println!("{}", running.join()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(
+        self,
+        core: Core,
+        idle: Idle,
+        size_bytes: usize,
+    ) -> Result<(Running, Reader), SpawnError> {
+        worker::split(self, core, idle, size_bytes)
+    }
+
+    /// Begins a channel anew at `start`: what is open of it is declared lost (cause `left`), and
+    /// the repair connection is built anew. What was delivered before may be delivered again.
+    ///
+    /// # Errors
+    /// [`ChannelError`] when the channel is not followed, or is not joined yet.
+    ///
+    /// ```no_run
+    /// # use tickcast_subscriber::{Start, Subscriber};
+    /// # let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// if let Some(channel) = subscriber.channel_id("equities") {
+    ///     subscriber.rejoin(channel, Start::Oldest)?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rejoin(&mut self, channel: ChannelId, start: Start) -> Result<(), ChannelError> {
+        self.followed(channel)?;
+        let now = SystemClock.now();
+        let Self {
+            driver,
+            sift,
+            latest,
+            backlog,
+            ..
+        } = self;
+        // It is handed over with the next poll.
+        let mut hand = Keeping { backlog, latest };
+        let mut sink = Through {
+            sift,
+            hand: &mut hand,
+        };
+        driver
+            .core
+            .rejoin(now, channel, start, &mut |item| sink.item(item));
+        driver.look_soon(now);
+        if driver.waker.is_used() {
+            // As in `as_fd`.
+            let _ = driver.waker.arm(now, now);
+        }
+        Ok(())
+    }
+
+    /// Replaces the filter of a channel, from the next record on.
+    ///
+    /// # Errors
+    /// [`FilterError`] when the channel is not followed, or the filter names a symbol that the
+    /// publisher has not announced; the text says what is known.
+    ///
+    /// ```no_run
+    /// # use tickcast_subscriber::{InstrumentFilter, Subscriber};
+    /// # let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// if let Some(channel) = subscriber.channel_id("equities") {
+    ///     subscriber.set_filter(channel, InstrumentFilter::symbols(["AAPL"]))?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_filter(
+        &mut self,
+        channel: ChannelId,
+        filter: InstrumentFilter,
+    ) -> Result<(), FilterError> {
+        let index = self.followed(channel)?;
+        let instruments = self.sift.directory.channel_mut(channel);
+        if let Some(symbol) = filter.unknown(instruments).into_iter().next() {
+            let known = instruments.like(&symbol);
+            return Err(FilterError::UnknownSymbol {
+                channel,
+                symbol,
+                known,
+            });
+        }
+        self.sift.set_filter(index, filter);
+        Ok(())
+    }
+
+    /// The number of a channel by the name it was asked for; `None` before the publisher's
+    /// welcome, and for a name that was not asked for.
+    #[must_use]
+    pub fn channel_id(&self, name: &str) -> Option<ChannelId> {
+        self.monitor().channel_id(name)
+    }
+
+    /// Symbols and instrument ids, as far as they were announced.
+    #[must_use]
+    pub const fn directory(&self) -> &Directory {
+        &self.sift.directory
+    }
+
+    /// Watches this subscriber from other threads.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor {
+            shared: Arc::clone(&self.sift.shared),
+        }
     }
 
     /// Every channel as it stands, in the order they were asked for.
     #[must_use]
     pub fn channels(&self) -> Vec<ChannelReport> {
-        let counters = self.driver.core.counters();
-        let channels = self
-            .driver
-            .builder
-            .channels
-            .iter()
-            .zip(counters)
-            .zip(self.driver.core.entries());
-        channels
-            .map(|((builder, counters), receiver)| {
-                let (delivered, heard) =
-                    receiver.map_or_else(Default::default, |receiver| receiver.progress());
-                ChannelReport {
-                    name: display(&builder.channel),
-                    channel: receiver.map(|receiver| receiver.channel()),
-                    epoch: receiver.map_or(Epoch::NONE, |receiver| receiver.epoch()),
-                    delivered,
-                    heard,
-                    ended: receiver.is_some_and(|receiver| receiver.ended()),
-                    counters: Arc::clone(counters),
+        let reports = self.sift.shared.channels.iter().map(ChannelShared::report);
+        let with_state = reports
+            .zip(self.driver.core.entries())
+            .map(|(mut report, receiver)| {
+                if let Some(receiver) = receiver {
+                    (report.delivered, report.heard) = receiver.progress();
+                    report.channel = Some(receiver.channel());
+                    report.epoch = receiver.epoch();
+                    report.lag = receiver.lag();
+                    report.ended = receiver.ended();
                 }
-            })
-            .collect()
+                report
+            });
+        with_state.collect()
     }
 
-    /// The latency of a channel; `None` before the publisher's welcome.
+    /// A copy of a channel's latency histograms; `None` before the publisher's welcome, or when
+    /// latency is not measured.
     #[must_use]
-    pub fn latency(&self, channel: ChannelId) -> Option<&ChannelLatency> {
-        self.meter.of(channel)
+    pub fn latency(&self, channel: ChannelId) -> Option<ChannelLatency> {
+        self.monitor().latency(channel)
     }
 
     /// The faults injected into a channel, where the builder asked for some.
@@ -152,8 +520,8 @@ impl Subscriber {
     /// What keeps the subscriber from working as it was configured, if anything does. It goes on
     /// trying all the same.
     #[must_use]
-    pub const fn problem(&self) -> Option<&SubscribeError> {
-        self.driver.problem.as_ref()
+    pub fn problem(&self) -> Option<&SubscribeError> {
+        self.driver.problem.as_ref().or(self.sift.problem.as_ref())
     }
 
     /// Drops the membership of one line's group, as a switch that forgets us would: what follows
@@ -183,12 +551,137 @@ impl Subscriber {
             })
     }
 
-    /// Leaves: what is still open is declared lost, the publisher is told, and the final counters
-    /// come back.
-    pub fn leave(mut self, mut on: impl FnMut(Item<'_>)) -> Vec<ChannelReport> {
+    /// Leaves: the publisher is told, and the final counters come back. What is still open is
+    /// declared lost in them; [`Subscriber::leave_with`] tells it one by one.
+    pub fn leave(self) -> Summary {
+        self.leave_with(|_| {})
+    }
+
+    /// As [`Subscriber::leave`], with a last call for what is declared lost.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Event, Item, Subscriber};
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let summary = subscriber.leave_with(|item| {
+    ///     if let Item::Event(_, Event::Lost(loss)) = item {
+    ///         println!("{loss}");
+    ///     }
+    /// });
+    /// println!("{summary}");
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
+    pub fn leave_with(mut self, on: impl FnMut(Item<'_>)) -> Summary {
+        let shared = Arc::clone(&self.sift.shared);
+        let mut backlog = std::mem::take(&mut self.backlog);
+        let mut latest = std::mem::take(&mut self.latest);
+        let mut hand = ToClosure {
+            caller: Caller::new(on, &mut backlog),
+            latest: &mut latest,
+            shared: &shared,
+        };
+        hand.caller.catch_up();
+        self.leave_into(&mut hand);
+        self.flush(Nanos::MAX, &mut hand);
+        hand.caller.outcome().resume();
+        Summary {
+            channels: self.channels(),
+        }
+    }
+
+    /// Says good-bye, and what it leaves behind to any hand.
+    pub(crate) fn leave_into(&mut self, hand: &mut impl Hand) {
         let now = SystemClock.now();
-        self.driver.core.leave(LossCause::Left, &mut on);
-        self.driver.transmit(now, &mut on);
-        self.channels()
+        let Self { driver, sift, .. } = self;
+        let mut sink = Through { sift, hand };
+        driver
+            .core
+            .leave(LossCause::Left, &mut |item| sink.item(item));
+        driver.transmit(now, &mut sink);
+        self.tell(hand);
+        self.sift.shared.joined.store(false, Relaxed);
+    }
+
+    /// For a reader of the local ring: its own view of each `latest` channel, and the alarms.
+    pub(crate) fn for_reader(&mut self) -> (Vec<Option<LatestReader>>, Vec<Option<u64>>) {
+        let latest = std::mem::take(&mut self.latest);
+        (latest, self.sift.alarms().collect())
+    }
+
+    fn followed(&mut self, channel: ChannelId) -> Result<usize, ChannelError> {
+        let index = self.driver.core.index_of(channel);
+        index.ok_or_else(|| {
+            let all = self.channels().into_iter();
+            let followed: Vec<String> = all
+                .map(|report| match report.channel {
+                    Some(id) => format!("{:?} ({id})", report.name),
+                    None => format!("{:?} (not joined yet)", report.name),
+                })
+                .collect();
+            ChannelError::Unknown {
+                channel,
+                followed: followed.join(", "),
+            }
+        })
+    }
+}
+
+/// One descriptor that becomes readable when there is something to do, for an `epoll` of your own.
+/// It stays the same for as long as the subscriber lives. When it is readable, poll until nothing
+/// was left to do.
+///
+/// ```
+/// # use std::os::fd::AsFd;
+/// # use tickcast_subscriber::Subscriber;
+/// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let readable_when_there_is_work = subscriber.as_fd();
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+impl AsFd for Subscriber {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let waker = &self.driver.waker;
+        // A timer that can't be set is met again, and said, at the next poll.
+        let _ = waker.start(self.driver.due(), SystemClock.now());
+        waker.as_fd()
+    }
+}
+
+impl AsRawFd for Subscriber {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl std::fmt::Debug for Subscriber {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut all = f.debug_struct("Subscriber");
+        all.field("channels", &self.channels())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Keeps everything for the next poll.
+struct Keeping<'a> {
+    backlog: &'a mut Backlog,
+    latest: &'a mut [Option<LatestReader>],
+}
+
+impl Hand for Keeping<'_> {
+    fn record(&mut self, _: usize, position: &Position, record: RecordRef<'_>) {
+        self.backlog.keep(Item::Record(position, record));
+    }
+
+    fn event(
+        &mut self,
+        _: usize,
+        position: &Position,
+        event: &tickcast_reliability::delivery::Event,
+    ) {
+        self.backlog.keep(Item::Event(position, event));
+    }
+
+    fn changed(&mut self, channel: usize, cell: Cell) {
+        if let Some(latest) = &mut self.latest[channel] {
+            latest.mark(cell);
+        }
     }
 }

@@ -1,43 +1,9 @@
-//! Relations between counters that hold at every moment, and budgets that hold in every window.
+//! Relations between counters that hold at every moment.
 
 use tickcast_reliability::counters::{ReceiverCounters, RepairCounters};
-use tickcast_reliability::units::Nanos;
 
+use crate::asked::Asked;
 use crate::stream::Stream;
-
-/// Holds bytes against a rate with a burst, over all windows at once: what the bytes of any window
-/// exceed `rate × time` by is at most `burst`.
-#[derive(Clone, Debug)]
-pub struct Meter {
-    bytes_per_s: u128,
-    burst: u128,
-    debt: u128,
-    at: Nanos,
-}
-
-/// Nanoseconds in a second: debts are kept in billionths of a byte.
-const SCALE: u128 = 1_000_000_000;
-
-impl Meter {
-    /// Nothing has passed yet.
-    #[must_use]
-    pub fn new(bytes_per_s: u64, burst_bytes: u64) -> Self {
-        Self {
-            bytes_per_s: bytes_per_s.into(),
-            burst: u128::from(burst_bytes) * SCALE,
-            debt: 0,
-            at: Nanos::ZERO,
-        }
-    }
-
-    /// Bytes passed; tells whether that was too much.
-    pub fn pass(&mut self, now: Nanos, bytes: u64) -> bool {
-        let paid = u128::from(now.since(self.at).0) * self.bytes_per_s;
-        self.debt = self.debt.saturating_sub(paid) + u128::from(bytes) * SCALE;
-        self.at = now;
-        self.debt > self.burst
-    }
-}
 
 fn equal(left: (&str, u64), right: (&str, u64)) -> Result<(), String> {
     if left.1 == right.1 {
@@ -59,6 +25,13 @@ pub fn receiver(c: &ReceiverCounters, stream: &Stream) -> Result<(), String> {
         ("gaps_detected", c.gaps_detected.get()),
         ("recovered + lost + open", gaps),
     )?;
+    // A run is told once all of it is settled.
+    if stream.recovered > c.gaps_recovered.get() {
+        equal(
+            ("gaps_recovered", c.gaps_recovered.get()),
+            ("sequences told recovered", stream.recovered),
+        )?;
+    }
     let history = c.history_received.get() + c.history_lost.get() + c.history_open.get();
     equal(
         ("history_wanted", c.history_wanted.get()),
@@ -101,4 +74,22 @@ pub fn repair(c: &RepairCounters) -> Result<(), String> {
         ("nacked", c.nacked.get()),
         ("answered + refused + abandoned + pending", settled),
     )
+}
+
+/// Checks what a subscriber counted of its questions against those it really sent, where nothing
+/// waits to be sent.
+///
+/// # Errors
+/// Which relation does not hold.
+pub fn asked(c: &ReceiverCounters, asked: &Asked) -> Result<(), String> {
+    // What was not sent before its connection was over was counted all the same.
+    if c.nacks_sent.get() < asked.asked.0 || c.nacked_sequences.get() < asked.asked.1 {
+        return Err(format!(
+            "{} NACKs for {} sequences are counted, {:?} were sent",
+            c.nacks_sent.get(),
+            c.nacked_sequences.get(),
+            asked.asked
+        ));
+    }
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! What goes wrong: weather, which each datagram meets by chance, and incidents, which happen once
-//! at a time.
+//! Weather: what each datagram meets by chance. Incidents, which happen once, are in
+//! [`crate::incident`].
 
 use std::collections::BTreeMap;
 
@@ -7,6 +7,8 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::units::Nanos;
 use tickcast_reliability::wire::{Datagram, Kind, datagram_flags, relay_flags};
+
+pub use crate::incident::Incident;
 
 /// Whom weather meets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,8 @@ pub enum Whom {
 pub enum What {
     /// Every datagram.
     Any,
+    /// What is sent for the first time: no heartbeats, no repairs.
+    Fresh,
     /// Repairs by multicast.
     Repairs,
     /// Heartbeats.
@@ -33,6 +37,16 @@ pub enum What {
 }
 
 impl What {
+    /// What a drop of it is counted as.
+    const fn dropped(self) -> &'static str {
+        match self {
+            Self::Any | Self::Fresh => "drop",
+            Self::Repairs => "drop_repair",
+            Self::Heartbeats => "drop_heartbeat",
+            Self::Last => "drop_last",
+        }
+    }
+
     fn meets(self, bytes: &[u8]) -> bool {
         if self == Self::Any {
             return true;
@@ -44,6 +58,7 @@ impl What {
         let repaired = header.relay & relay_flags::RETRANSMITTED != 0;
         match self {
             Self::Any => true,
+            Self::Fresh => !repaired && header.kind != Kind::Heartbeat,
             Self::Repairs => repaired,
             Self::Heartbeats => header.kind == Kind::Heartbeat,
             Self::Last => {
@@ -174,7 +189,7 @@ impl Storm {
         }
         if weather.drop > 0.0 && rng.random_bool(weather.drop) {
             copies.clear();
-            return count("drop");
+            return count(weather.what.dropped());
         }
         if weather.duplicate > 0.0
             && let Some(copy) = copies.first().copied()
@@ -204,51 +219,4 @@ impl Storm {
             }
         }
     }
-}
-
-/// Something that happens once. `None` for a receiver means all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Incident {
-    /// No datagram passes to a receiver.
-    DatagramsStop(Option<usize>),
-    /// They pass again.
-    DatagramsPass(Option<usize>),
-    /// What a subscriber says does not reach its publisher.
-    UpStops(Option<usize>),
-    /// It does again.
-    UpPasses(Option<usize>),
-    /// What the publisher says does not reach a subscriber.
-    DownStops(Option<usize>),
-    /// It does again.
-    DownPasses(Option<usize>),
-    /// Its connections are reset.
-    Reset(Option<usize>),
-    /// The application does not poll.
-    Stall(usize),
-    /// It polls again.
-    Resume(usize),
-    /// Its membership of a group is gone and nobody says so.
-    LoseMembership(usize),
-    /// A subscriber goes; on purpose, or not.
-    Leave(usize, bool),
-    /// It comes (again).
-    Join(usize),
-    /// The publisher stops for a while (all of its threads).
-    Pause,
-    /// It goes on.
-    GoOn,
-    /// The process ends; the kernel resets its connections.
-    Kill,
-    /// The host is gone; nobody says so.
-    PowerCut,
-    /// A publisher opens a new epoch and takes the address.
-    Start,
-    /// The address leads to another publisher that is alive.
-    Divert,
-    /// UTC jumps by this many milliseconds.
-    ClockStep(i64),
-    /// A fan-out's transport takes no more.
-    FanOutStalls(u8),
-    /// It does again.
-    FanOutGoesOn(u8),
 }

@@ -2,13 +2,19 @@
 
 use tickcast_reliability::units::Nanos;
 
-use crate::faults::Incident;
+use crate::feed::Feed;
+use crate::incident::{Incident, Link};
+use crate::publisher::Publisher;
+use crate::queue::Event;
 use crate::subscriber::Subscriber;
-use crate::world::{Event, World};
+use crate::world::World;
 
 impl World {
     pub(crate) fn incident(&mut self, incident: Incident) -> Result<(), String> {
-        let (name, who) = name(incident);
+        let (name, who) = incident.name();
+        if self.plan.absent.is_some_and(|absent| absent == who) {
+            return Ok(());
+        }
         self.count(name);
         self.trace.note(self.now, name, who, 0, 0);
         match incident {
@@ -21,7 +27,15 @@ impl World {
             Incident::Reset(whom) => self.reset(whom),
             Incident::Stall(number) => self.subscribers[number].stalled = true,
             Incident::Resume(number) => return self.resume(number),
-            Incident::LoseMembership(number) => self.subscribers[number].member = [false; 2],
+            Incident::Clog(number, link) => self.clogged[number][link_index(link)] = true,
+            Incident::Unclog(number, link) => {
+                self.clogged[number][link_index(link)] = false;
+                if link == Link::Datagrams {
+                    self.release(number);
+                }
+            }
+            Incident::Flood(number) => return self.flood(number),
+            Incident::LoseMembership(number) => self.subscribers[number].lose_membership(),
             Incident::Leave(number, on_purpose) => return self.goes(number, on_purpose),
             Incident::Join(number) => return self.comes(number),
             Incident::Pause => self.publishers[self.endpoint].paused = true,
@@ -35,7 +49,24 @@ impl World {
                 let publisher = &mut self.publishers[self.endpoint];
                 (publisher.alive, publisher.dark) = (false, true);
             }
-            Incident::Start => return self.start_publisher((1, 1)),
+            Incident::Start => {
+                let epoch = self.next_epoch();
+                self.endpoint = self.start_publisher(epoch, &[(1, 1); 2])?;
+            }
+            Incident::StartTwin(further) => {
+                let publisher = &self.publishers[self.endpoint];
+                let first = |feed: &Feed| {
+                    let ring = feed.core.ring();
+                    if further {
+                        (ring.sealed().next().0, ring.next_record().0)
+                    } else {
+                        self.plan.first
+                    }
+                };
+                let firsts: Vec<_> = publisher.feeds.iter().map(first).collect();
+                let epoch = publisher.epoch;
+                self.start_publisher(epoch, &firsts)?;
+            }
             Incident::Divert => {
                 let alive = (0..self.publishers.len())
                     .filter(|p| self.publishers[*p].alive && !self.publishers[*p].paused);
@@ -44,6 +75,7 @@ impl World {
                     self.endpoint = next;
                 }
             }
+            Incident::Forge(forgery) => self.forge(forgery),
             Incident::ClockStep(ms) => self.utc += ms * 1_000_000,
             Incident::FanOutStalls(of) => {
                 for publisher in &mut self.publishers {
@@ -65,27 +97,41 @@ impl World {
         self.trace.note(self.now, "heal", 0, 0, 0);
         self.weather = false;
         self.cut.fill([false; 3]);
+        self.clogged.fill([false; 3]);
+        for number in 0..self.subscribers.len() {
+            self.release(number);
+        }
         for index in 0..self.publishers.len() {
             self.publishers[index].stalled = [false; 2];
             self.go_on(index)?;
         }
-        let newest = self.publishers.len() - 1;
         if self.plan.gone {
             return Ok(());
         }
-        for index in 0..newest {
+        // Of two that have the same epoch, the one that the address leads to.
+        let newest = self.publishers.len() - 1;
+        let has_it = |p: &Publisher| p.alive && p.epoch == self.publishers[newest].epoch;
+        let stays = if has_it(&self.publishers[self.endpoint]) {
+            self.endpoint
+        } else {
+            newest
+        };
+        for index in (0..self.publishers.len()).filter(|index| *index != stays) {
             if self.publishers[index].alive {
                 self.kill(index);
             }
         }
-        if self.publishers[newest].alive {
-            self.endpoint = newest;
+        if self.publishers[stays].alive {
+            self.endpoint = stays;
         } else {
-            self.start_publisher((1, 1))?;
+            let epoch = self.next_epoch();
+            self.endpoint = self.start_publisher(epoch, &[(1, 1); 2])?;
         }
         for number in 0..self.subscribers.len() {
             self.comes(number)?;
-            self.resume(number)?;
+            if self.plan.broken != Some(number) {
+                self.resume(number)?;
+            }
         }
         self.serve(self.endpoint)
     }
@@ -114,13 +160,22 @@ impl World {
         if !std::mem::replace(&mut self.subscribers[number].stalled, false) {
             return Ok(());
         }
+        // An application may look at its connections first or at its socket.
+        if self.plan.seed.is_multiple_of(2) {
+            self.read_connections(number)?;
+        }
         while let Some((line, packet)) = self.subscribers[number].socket.pop_front() {
             self.hear(number, line, &packet)?;
         }
+        self.read_connections(number)?;
+        self.pump(number)
+    }
+
+    fn read_connections(&mut self, number: usize) -> Result<(), String> {
         for connection in self.subscribers[number].connections.into_iter().flatten() {
             self.read_down(connection)?;
         }
-        self.pump(number)
+        Ok(())
     }
 
     /// A subscriber goes: says so and leaves in order, or is just not there any more.
@@ -135,7 +190,7 @@ impl World {
         }
         let subscriber = &mut self.subscribers[number];
         subscriber.alive = false;
-        subscriber.member = [false; 2];
+        subscriber.lose_membership();
         for connection in subscriber.connections.into_iter().flatten() {
             let of = &mut self.connections[connection];
             if on_purpose {
@@ -151,12 +206,13 @@ impl World {
 
     /// A subscriber comes, as a new process.
     fn comes(&mut self, number: usize) -> Result<(), String> {
-        if self.subscribers[number].alive {
+        if self.subscribers[number].alive || self.plan.absent == Some(number) {
             return Ok(());
         }
         self.tally_subscriber(number);
         let life = self.subscribers[number].life + 1;
-        self.subscribers[number] = Subscriber::new(&self.plan, number, life, self.now);
+        let starts = self.starts(number);
+        self.subscribers[number] = Subscriber::new(&self.plan, number, life, &starts, self.now);
         self.pump(number)
     }
 
@@ -197,35 +253,10 @@ impl World {
     }
 }
 
-/// The name of an incident and whom it concerns.
-const fn name(incident: Incident) -> (&'static str, usize) {
-    const fn who(whom: Option<usize>) -> usize {
-        match whom {
-            Some(number) => number,
-            None => usize::MAX,
-        }
-    }
-    match incident {
-        Incident::DatagramsStop(whom) => ("datagrams_stop", who(whom)),
-        Incident::DatagramsPass(whom) => ("datagrams_pass", who(whom)),
-        Incident::UpStops(whom) => ("up_stops", who(whom)),
-        Incident::UpPasses(whom) => ("up_passes", who(whom)),
-        Incident::DownStops(whom) => ("down_stops", who(whom)),
-        Incident::DownPasses(whom) => ("down_passes", who(whom)),
-        Incident::Reset(whom) => ("reset", who(whom)),
-        Incident::Stall(number) => ("stall", number),
-        Incident::Resume(number) => ("resume", number),
-        Incident::LoseMembership(number) => ("lose_membership", number),
-        Incident::Leave(number, _) => ("leave", number),
-        Incident::Join(number) => ("join", number),
-        Incident::Pause => ("pause", 0),
-        Incident::GoOn => ("go_on", 0),
-        Incident::Kill => ("kill", 0),
-        Incident::PowerCut => ("power_cut", 0),
-        Incident::Start => ("restart", 0),
-        Incident::Divert => ("divert", 0),
-        Incident::ClockStep(_) => ("clock_step", 0),
-        Incident::FanOutStalls(of) => ("fan_out_stalls", of as usize),
-        Incident::FanOutGoesOn(of) => ("fan_out_goes_on", of as usize),
+const fn link_index(link: Link) -> usize {
+    match link {
+        Link::Datagrams => 0,
+        Link::Up => 1,
+        Link::Down => 2,
     }
 }

@@ -2,19 +2,40 @@
 //! process, with a network and a clock that one seed decides. Same seed, same event log, to the
 //! byte.
 //!
-//! [`profiles`] says what goes wrong, [`world`] lets it happen, [`stream`] and [`balance`] check
-//! after every step that nobody was told anything untrue, [`report`] adds up.
+//! [`profiles`] says what goes wrong, [`world`] lets it happen; [`stream`], [`asked`], [`meters`],
+//! [`watch`] and [`balance`] check after every step that nobody was told anything untrue;
+//! [`report`] adds up. [`small_worlds`] tries every order of few events instead, and [`grid`]
+//! measures what loss costs.
 
+pub mod asked;
 pub mod balance;
+pub mod comparing;
+mod connections;
+mod driving;
+mod ending;
 pub mod faults;
+pub mod feed;
+pub mod grid;
+pub mod incident;
 mod incidents;
-mod network;
+mod interruption;
+pub mod meters;
+mod multicast;
 pub mod pipe;
+pub mod plan;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
 pub mod profiles;
 pub mod publisher;
+mod queue;
+pub mod quiet;
 pub mod report;
+mod serving;
+pub mod small_worlds;
 pub mod stream;
 pub mod subscriber;
+pub mod tamper;
 pub mod trace;
 pub mod truth;
+pub mod watch;
 pub mod world;

@@ -1,29 +1,20 @@
-//! A publisher in virtual time: the shipped cores of publishing and repair over one small ring,
-//! and a feed that makes up messages.
+//! A publisher in virtual time: the shipped cores of publishing and repair over small rings, one
+//! for each channel, and what its process is told while it runs, stands still or is gone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use rand::RngExt;
-use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::control::{FanOutOffer, UdpLine};
-use tickcast_reliability::counters::{RepairCounters, RepairServiceCounters, SenderCounters};
+use tickcast_reliability::counters::RepairServiceCounters;
 use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
-use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::repair_core::{ChannelInfo, RepairCore};
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::sequencer::PublishError;
-use tickcast_reliability::units::{
-    ConfigHash, Epoch, Nanos, Now, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
-};
-use tickcast_reliability::wire::{Datagram, SourceLossReason, StreamEvent};
+use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Now, Sequence};
 
-use crate::balance::Meter;
-use crate::profiles::Plan;
-use crate::subscriber::CHANNEL;
-use crate::truth::{Truth, push_record};
+use crate::feed::Feed;
+use crate::meters::Meters;
+use crate::plan::Plan;
+use crate::subscriber::channels;
+use crate::truth::Truth;
 
 /// What happens to a publisher's process, kept while it is paused.
 #[derive(Clone, Copy, Debug)]
@@ -36,28 +27,12 @@ pub enum Arrival {
     Closed(usize),
 }
 
-/// Budgets of a publisher as seen from outside.
-pub struct Meters {
-    /// All repair.
-    pub repair: Meter,
-    /// All replay.
-    pub joiners: Meter,
-    /// Repair of each peer.
-    pub peers: BTreeMap<PeerId, Meter>,
-    /// Bytes of repair by unicast, by multicast, and of replay, so far.
-    pub seen: (u64, u64, u64),
-}
-
 /// See the module.
 pub struct Publisher {
-    /// Publishing.
-    pub core: PublisherCore,
+    /// Publishing, channel by channel; only while it is an interruption, a feed is not here.
+    pub feeds: Vec<Feed>,
     /// Repair.
     pub repair: RepairCore,
-    /// What repair counts.
-    pub counters: Arc<RepairCounters>,
-    /// What sending counts.
-    pub sender: Arc<SenderCounters>,
     /// Its epoch.
     pub epoch: Epoch,
     /// Whether the process is there.
@@ -76,39 +51,22 @@ pub struct Publisher {
     pub wakes_at: Nanos,
     /// How often in a row it wanted to be woken at once.
     pub spins: u32,
-    /// Budgets.
+    /// Budgets, and what was asked and given, as seen from outside.
     pub meters: Meters,
-    /// Whether its feed has ended.
-    pub finished: bool,
-    position: u64,
-    batch: RecordBatch,
 }
 
 impl Publisher {
-    /// A publisher that opens `epoch`.
+    /// A publisher that opens `epoch`, on each channel with the first sequence and record given.
     ///
     /// # Errors
     /// What of the plan can't be.
     pub fn open(
         plan: &Plan,
         epoch: Epoch,
-        first: (u64, u64),
+        firsts: &[(u64, u64)],
         truth: &mut Truth,
         now: Now,
     ) -> Result<Self, String> {
-        let geometry = Geometry::new(plan.slot_len, plan.ring_slots).map_err(|e| e.to_string())?;
-        let identity = RingIdentity {
-            channel: CHANNEL,
-            epoch,
-            config_hash: ConfigHash(1),
-            boot_id: [1; 16],
-            fan_outs: plan.fan_outs,
-            first_sequence: Sequence(first.0),
-            first_record: RecordNumber(first.1),
-        };
-        let ring = RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity)
-            .map_err(|e| e.to_string())?;
-        truth.open(epoch, Sequence(first.0), first.1);
         let line = UdpLine {
             group: std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(239, 0, 0, 1), 4000),
             sender: std::net::Ipv4Addr::LOCALHOST,
@@ -116,31 +74,24 @@ impl Publisher {
         let offer = FanOutOffer::Udp {
             lines: vec![line; plan.lines.into()],
         };
-        let info = ChannelInfo {
-            name: "sim".into(),
-            fan_outs: vec![offer; plan.fan_outs.into()],
-            directory: Vec::new(),
-        };
-        let (counters, sender) = (Arc::<RepairCounters>::default(), Arc::default());
+        let (mut feeds, mut served) = (Vec::new(), Vec::new());
+        for (index, (channel, first)) in channels(plan).zip(firsts).enumerate() {
+            let nth = truth.open(channel, epoch, (Sequence(first.0), first.1));
+            let (feed, reader) = Feed::open(plan, (channel, epoch, nth), *first, now)?;
+            let info = ChannelInfo {
+                name: format!("sim-{index}"),
+                fan_outs: vec![offer.clone(); plan.fan_outs.into()],
+                directory: Vec::new(),
+            };
+            served.push((info, reader, Arc::clone(&feed.repair)));
+            feeds.push(feed);
+        }
         let service: Arc<RepairServiceCounters> = Arc::default();
-        let channels = vec![(info, ring.reader(), counters.clone())];
-        let config = PublisherConfig {
-            heartbeat: plan.heartbeat,
-            fan_out_margin_slots: 0,
-        };
-        let r = &plan.repair;
+        let twins = feeds.first().map_or(0, |f| f.nth as u64);
+        let seed = plan.seed ^ epoch.0 ^ twins << 50;
         Ok(Self {
-            repair: RepairCore::new(
-                plan.repair,
-                "sim".into(),
-                channels,
-                service,
-                plan.seed ^ epoch.0,
-                now,
-            ),
-            core: PublisherCore::new(config, ring, Arc::clone(&sender), now.monotonic),
-            counters,
-            sender,
+            repair: RepairCore::new(plan.repair, "sim".into(), served, service, seed, now),
+            feeds,
             epoch,
             alive: true,
             dark: false,
@@ -150,103 +101,67 @@ impl Publisher {
             waiting: VecDeque::new(),
             wakes_at: Nanos::MAX,
             spins: 0,
-            meters: Meters {
-                repair: Meter::new(r.repair_bytes_per_s, r.repair_burst_bytes),
-                joiners: Meter::new(r.joiner_bytes_per_s, r.joiner_burst_bytes),
-                peers: BTreeMap::new(),
-                seen: (0, 0, 0),
-            },
-            finished: false,
-            position: 0,
-            batch: RecordBatch::default(),
+            meters: Meters::new(&plan.repair),
         })
     }
 
-    /// The feed has a burst of messages: publishes them, or ends the session where sequences end.
+    /// Writes down what its feeds sealed.
     ///
     /// # Errors
-    /// What the core refused although it should not have.
-    pub fn feed(
-        &mut self,
-        plan: &Plan,
-        truth: &mut Truth,
-        rng: &mut ChaCha8Rng,
-        now: Now,
-    ) -> Result<(), String> {
-        let of = truth.of_mut(self.epoch).ok_or("no such epoch")?;
-        // The feed's own count of records, beside the core's.
-        let mut number = of.next_record();
-        for _ in 0..rng.random_range(1..=plan.burst) {
-            self.position += 1;
-            let source = SourceId(rng.random_range(1..=2));
-            let position = SourcePosition::new(0, self.position);
-            self.batch.clear();
-            let kind = rng.random_range(0..1000);
-            let records = match kind {
-                // Too large for a slot.
-                0 => 200,
-                1..=20 => 0,
-                _ => rng.random_range(1..=6),
-            };
-            for n in 0..records {
-                push_record(&mut self.batch, self.epoch, number.saturating_add(n));
-            }
-            let result = if (1..=10).contains(&kind) {
-                let lost = StreamEvent::SourceLost {
-                    source,
-                    reason: SourceLossReason::Overflow,
-                    from: position,
-                    messages: 1,
-                    instruments: vec![1, 2],
-                };
-                self.core.event(&lost, now).map(|_| ())
-            } else {
-                self.core.publish(&self.batch, source, position, now)
-            };
-            match result {
-                Ok(()) => number += records * u64::from(!(1..=10).contains(&kind)),
-                Err(PublishError::TooLarge { .. }) => {}
-                Err(PublishError::Exhausted) => {
-                    self.finish(truth, now)?;
-                    return Ok(());
+    /// What does not follow from what its feeds made up.
+    pub fn write_down(&mut self, truth: &mut Truth) -> Result<(), String> {
+        for feed in &mut self.feeds {
+            let ring = truth.ring_mut(feed.channel, self.epoch, feed.nth);
+            let ring = ring.ok_or("no such ring")?;
+            for (kind, first_record, count) in feed.journal.drain(..) {
+                if first_record != ring.next_record() {
+                    let (due, last) = (ring.next_record(), ring.last());
+                    return Err(format!("record {first_record} after {last}, {due} is due"));
                 }
-                Err(error) => return Err(error.to_string()),
+                ring.seal(kind, count);
             }
-            self.note_sealed(truth)?;
-        }
-        self.core.flush(now, true);
-        self.note_sealed(truth)?;
-        let told = truth.of(self.epoch).map_or(0, |of| of.next_record());
-        if told != number {
-            return Err(format!("{number} is the next record, the ring says {told}"));
+            let (told, made) = (ring.next_record(), feed.number());
+            let (whole, last) = (!feed.core.is_open(), ring.last());
+            if last != feed.core.sealed() || told > made || (whole && told != made) {
+                return Err(format!(
+                    "{made} is the next record, the ring says {told} after {last}"
+                ));
+            }
         }
         Ok(())
     }
 
-    /// Ends the session.
+    /// Repair gave this out: it must be as it was sealed, and the ring as it was before.
     ///
     /// # Errors
-    /// What the core refused.
-    pub fn finish(&mut self, truth: &mut Truth, now: Now) -> Result<(), String> {
-        self.finished = true;
-        self.core.end(now).map_err(|e| e.to_string())?;
-        self.note_sealed(truth)
-    }
-
-    /// Writes down what was sealed, as it stands in the ring.
-    fn note_sealed(&mut self, truth: &mut Truth) -> Result<(), String> {
-        let of = truth.of_mut(self.epoch).ok_or("no such epoch")?;
-        let new = SequenceRange::new(of.last().next(), self.core.sealed());
-        for sequence in new.into_iter().flat_map(SequenceRange::iter) {
-            let bytes = self.core.slot(sequence).ok_or("a sealed slot is gone")?;
-            let datagram = Datagram::parse(bytes).map_err(|e| e.to_string())?;
-            let header = datagram.header();
-            let expected = (sequence, of.next_record());
-            if (header.sequence, header.first_record.0) != expected {
-                return Err(format!("sealed {header:?} where {expected:?} is due"));
+    /// What nobody asked for, or what changed.
+    pub fn gave_out(&self, destination: Destination, out: &[u8]) -> Result<(), String> {
+        let (only, peer) = match destination {
+            Destination::Multicast(channel) => (Some(channel), None),
+            Destination::Peer(peer) => (None, Some(peer)),
+        };
+        for feed in &self.feeds {
+            if only.is_some_and(|only| only != feed.channel) {
+                continue;
             }
-            of.seal(header.kind, header.count.into());
+            for sequence in feed.watch.answered(feed.channel, peer, out)? {
+                if let Some(slot) = feed.core.slot(sequence) {
+                    feed.watch.unchanged(slot)?;
+                }
+            }
         }
         Ok(())
+    }
+
+    /// The feed of a channel.
+    #[must_use]
+    pub fn feed(&self, channel: ChannelId) -> Option<&Feed> {
+        self.feeds.iter().find(|feed| feed.channel == channel)
+    }
+
+    /// Whether all of its feeds have ended.
+    #[must_use]
+    pub fn finished(&self) -> bool {
+        self.feeds.iter().all(|feed| feed.finished)
     }
 }

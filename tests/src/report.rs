@@ -1,6 +1,6 @@
 //! What runs add up to.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use tickcast_reliability::counters::{ReceiverCounters, RepairCounters, SenderCounters};
@@ -25,6 +25,8 @@ pub struct Tally {
     pub sealed: u64,
     /// Records delivered, all subscribers together.
     pub records: u64,
+    /// Datagrams that came although nothing was missing there.
+    pub duplicates: u64,
     /// Sequences found missing.
     pub gaps: u64,
     /// Of those, recovered.
@@ -39,26 +41,98 @@ pub struct Tally {
     pub answered_by_multicast: u64,
     /// Multicast repairs sent.
     pub multicast_repairs: u64,
+    /// Records published.
+    pub published: u64,
+    /// Bytes sealed.
+    pub sealed_bytes: u64,
+    /// Bytes of repair sent, to one or to all.
+    pub repair_bytes: u64,
+    /// NACK messages that came to publishers.
+    pub nack_messages: u64,
+    /// What was repaired, of one run alone.
+    #[serde(skip)]
+    pub repairs: Repairs,
     /// Of those nacked, refused.
     pub refused: u64,
+    /// Of those, because the ring no longer holds them.
+    pub refused_window: u64,
+    /// Of those, because a budget was used up.
+    pub refused_budget: u64,
+    /// Of those nacked, dropped with the connection of the asker, or waiting at the end.
+    pub abandoned: u64,
     /// Slots that were overwritten while they were copied.
     pub lapped_copies: u64,
     /// Epochs followed.
     pub epochs: u64,
+    /// Sequences of gaps declared lost.
+    pub gaps_lost: u64,
+    /// Sequences of gaps still open at the end of a run.
+    pub gaps_open: u64,
+    /// Sequences that NACKs asked for, as subscribers counted them.
+    pub asked: u64,
+    /// Datagrams dropped because their epoch was over.
+    pub old_epoch: u64,
+    /// Datagrams dropped because nobody had confirmed their epoch.
+    pub unknown_epoch: u64,
+    /// Alarms of two publishers with one epoch.
+    pub fencing_violations: u64,
+    /// Records delivered that were told later not to be the publisher's.
+    pub fenced_records: u64,
     /// Sequences declared lost, by cause.
     pub unrecoverable: BTreeMap<String, u64>,
     /// Loss events whose size nobody knows.
     pub losses_of_unknown_size: u64,
 }
 
+/// What was repaired, and how long it took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Repairs {
+    /// Sequences that somebody missed, each once.
+    pub sequences: BTreeSet<u64>,
+    /// Repairs by the nanoseconds they took, from when a gap was found.
+    pub took: BTreeMap<u64, u64>,
+}
+
+impl Repairs {
+    fn add(&mut self, stream: &Stream) {
+        for &(first, sequences, took) in &stream.repairs {
+            self.sequences
+                .extend(first..first.saturating_add(sequences));
+            *self.took.entry(took).or_default() += 1;
+        }
+    }
+
+    /// The time in nanoseconds within which this share (of 100) of the repairs came; 0 without any.
+    #[must_use]
+    pub fn percentile(&self, share: u64) -> u64 {
+        let all: u64 = self.took.values().sum();
+        let rank = (all * share).div_ceil(100).max(1);
+        let mut seen = 0;
+        let mut within = self.took.iter().filter(|(_, count)| {
+            seen += **count;
+            seen >= rank
+        });
+        within.next().map_or(0, |(took, _)| *took)
+    }
+}
+
 impl Tally {
     /// Adds what a subscriber counted.
     pub fn subscriber(&mut self, c: &ReceiverCounters, stream: &Stream) {
+        self.repairs.add(stream);
+        self.duplicates += c.duplicates.get();
         self.records += stream.records;
         self.gaps += c.gaps_detected.get();
         self.recovered += c.gaps_recovered.get();
         self.history += c.history_wanted.get();
         self.epochs += c.epochs.get();
+        self.gaps_lost += c.gaps_lost.get();
+        self.gaps_open += c.gaps_open.get();
+        self.asked += c.nacked_sequences.get();
+        self.old_epoch += c.old_epoch_dropped.get();
+        self.unknown_epoch += c.unknown_epoch_dropped.get();
+        self.fencing_violations += c.fencing_violations.get();
+        self.fenced_records += c.fenced_records.get();
         self.losses_of_unknown_size += stream.losses_of_unknown_size;
         for (cause, lost) in LossCause::ALL.iter().zip(stream.lost_by_cause) {
             if lost > 0 {
@@ -70,10 +144,17 @@ impl Tally {
     /// Adds what a publisher counted.
     pub fn publisher(&mut self, c: &RepairCounters, sender: &SenderCounters) {
         self.sealed += sender.sealed_datagrams.get();
+        self.sealed_bytes += sender.sealed_bytes.get();
+        self.published += sender.published_records.get();
+        self.repair_bytes += c.repair_bytes.get() + c.multicast_repair_bytes.get();
+        self.nack_messages += c.nack_messages.get();
         self.nacked += c.nacked.get();
         self.answered += c.answered.get();
         self.answered_by_multicast += c.answered_by_multicast.get();
         self.lapped_copies += c.lapped_copies.get();
+        self.refused_window += c.refused_window.get();
+        self.refused_budget += c.refused_budget.get();
+        self.abandoned += c.abandoned.get() + c.pending.get();
         self.refused += c.refused_window.get()
             + c.refused_ahead.get()
             + c.refused_budget.get()
@@ -82,12 +163,34 @@ impl Tally {
             + c.refused_malformed.get();
     }
 
+    /// What went wrong as the cores saw it, to be listed beside what was done to them.
+    pub(crate) fn count_as_faults(&self, faults: &mut FaultCounts) {
+        for (fault, count) in [
+            ("lapped_copy", self.lapped_copies),
+            ("refused", self.refused),
+            ("refused_window", self.refused_window),
+            ("refused_budget", self.refused_budget),
+            ("old_epoch", self.old_epoch),
+            ("unknown_epoch", self.unknown_epoch),
+            ("fencing_violation", self.fencing_violations),
+        ] {
+            if count > 0 {
+                *faults.entry(fault).or_default() += count;
+            }
+        }
+    }
+
     fn add(&mut self, other: &Self) {
         self.events += other.events;
         self.datagrams += other.datagrams;
         self.heard += other.heard;
         self.connections += other.connections;
         self.sealed += other.sealed;
+        self.sealed_bytes += other.sealed_bytes;
+        self.published += other.published;
+        self.repair_bytes += other.repair_bytes;
+        self.nack_messages += other.nack_messages;
+        self.duplicates += other.duplicates;
         self.records += other.records;
         self.gaps += other.gaps;
         self.recovered += other.recovered;
@@ -97,8 +200,18 @@ impl Tally {
         self.answered_by_multicast += other.answered_by_multicast;
         self.multicast_repairs += other.multicast_repairs;
         self.refused += other.refused;
+        self.refused_window += other.refused_window;
+        self.refused_budget += other.refused_budget;
+        self.abandoned += other.abandoned;
         self.lapped_copies += other.lapped_copies;
         self.epochs += other.epochs;
+        self.gaps_lost += other.gaps_lost;
+        self.gaps_open += other.gaps_open;
+        self.asked += other.asked;
+        self.old_epoch += other.old_epoch;
+        self.unknown_epoch += other.unknown_epoch;
+        self.fencing_violations += other.fencing_violations;
+        self.fenced_records += other.fenced_records;
         self.losses_of_unknown_size += other.losses_of_unknown_size;
         for (cause, lost) in &other.unrecoverable {
             *self.unrecoverable.entry(cause.clone()).or_default() += lost;
@@ -142,15 +255,25 @@ pub struct Summary {
     pub tally: Tally,
     /// Faults by kind.
     pub faults: BTreeMap<&'static str, u64>,
+    /// Faults by profile and kind.
+    pub faults_of: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     /// Runs in which something was untrue.
     pub violations: u64,
     /// Their seeds and what it was.
     pub failed: Vec<(u64, String)>,
     /// Real seconds.
     pub wall_seconds: f64,
+    /// Seeds in a real minute.
+    pub seeds_per_minute: f64,
 }
 
 impl Summary {
+    /// Notes how long all of it took.
+    pub fn took(&mut self, wall_seconds: f64) {
+        self.wall_seconds = wall_seconds;
+        self.seeds_per_minute = self.seeds as f64 * 60.0 / wall_seconds.max(0.001);
+    }
+
     /// Adds a run.
     pub fn add(&mut self, outcome: &Outcome) {
         self.seeds += 1;
@@ -159,6 +282,8 @@ impl Summary {
         self.tally.add(&outcome.tally);
         for (fault, count) in &outcome.faults {
             *self.faults.entry(fault).or_default() += count;
+            let of = self.faults_of.entry(outcome.profile).or_default();
+            *of.entry(fault).or_default() += count;
         }
         if let Some(what) = &outcome.violation {
             self.violations += 1;
@@ -171,12 +296,10 @@ impl Summary {
 impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let t = &self.tally;
-        let seconds = self.wall_seconds.max(0.001);
         writeln!(
             f,
             "seeds          {} ({:.0} a minute)",
-            self.seeds,
-            self.seeds as f64 * 60.0 / seconds
+            self.seeds, self.seeds_per_minute
         )?;
         writeln!(f, "simulated      {:.1} s", self.simulated_seconds)?;
         writeln!(

@@ -3,21 +3,27 @@
 
 use std::collections::BTreeSet;
 
-use tickcast_reliability::delivery::{Delivery, Event, Item, Position};
+use tickcast_reliability::delivery::{Delivery, Event, Item, Position, Start};
 use tickcast_reliability::loss::{Loss, LossCause};
-use tickcast_reliability::units::{Epoch, Sequence, SequenceRange};
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::Kind;
 
-use crate::truth::{EpochTruth, Truth, is_record};
+use crate::truth::{EpochTruth, Truth};
 
-/// The place of one subscriber in the stream, and what it got.
+/// The place of one subscriber in the stream of one channel, and what it got.
 #[derive(Debug)]
 pub struct Stream {
+    channel: ChannelId,
+    /// It named the sequence that it begins with: nobody knows that record's number.
+    begins_anywhere: bool,
     in_arrival_order: bool,
     epoch: Epoch,
     /// The next sequence, and how many of its records came already.
     next: Sequence,
     part: u64,
+    /// Of which ring those are, where two publishers have the epoch.
+    ring: usize,
     /// What `next` was when it joined.
     joined: Sequence,
     /// In arrival order: delivered beyond `next`.
@@ -37,6 +43,10 @@ pub struct Stream {
     pub lost_records: u64,
     /// Loss events of unknown size.
     pub losses_of_unknown_size: u64,
+    /// Sequences that it was told were recovered.
+    pub recovered: u64,
+    /// The same run by run: first sequence, how many, and the nanoseconds they took.
+    pub repairs: Vec<(u64, u64, u64)>,
     /// Sequences declared lost, by cause as in [`LossCause::ALL`].
     pub lost_by_cause: [u64; LossCause::ALL.len()],
     /// Every record by its number, epoch by epoch.
@@ -48,12 +58,15 @@ type Checked = Result<(), String>;
 impl Stream {
     /// A stream of which nothing came yet.
     #[must_use]
-    pub fn new(delivery: Delivery) -> Self {
+    pub fn new(channel: ChannelId, delivery: Delivery, start: Start) -> Self {
         Self {
+            channel,
+            begins_anywhere: matches!(start, Start::At(..)),
             in_arrival_order: delivery == Delivery::Arrival,
             epoch: Epoch::NONE,
             next: Sequence::NONE,
             part: 0,
+            ring: 0,
             joined: Sequence::NONE,
             early: BTreeSet::new(),
             ended: false,
@@ -64,6 +77,8 @@ impl Stream {
             losses: 0,
             lost_records: 0,
             losses_of_unknown_size: 0,
+            recovered: 0,
+            repairs: Vec::new(),
             lost_by_cause: [0; LossCause::ALL.len()],
             digest: 0,
         }
@@ -108,17 +123,20 @@ impl Stream {
     pub fn record(&mut self, truth: &Truth, position: &Position, bytes: &[u8]) -> Checked {
         let (sequence, number) = (position.sequence, position.record.0);
         self.nothing_of_unknown_size()?;
-        let of = self.here(truth, position)?;
-        let Some(sealed) = of.get(sequence).filter(|s| s.kind == Kind::Data) else {
+        let rings = self.here(truth, position)?;
+        let data = |of: &EpochTruth| of.get(sequence).copied().filter(|s| s.kind == Kind::Data);
+        if !rings.iter().any(|of| data(of).is_some()) {
             return Err(format!(
                 "a record of sequence {sequence}, which carries none"
             ));
-        };
-        if !is_record(position.epoch, number, bytes) {
+        }
+        let is_it = |of: &EpochTruth| data(of).is_some() && of.is_record(number, bytes);
+        let found = rings.iter().position(is_it);
+        let Some((ring, sealed)) = found.and_then(|ring| Some((ring, data(&rings[ring])?))) else {
             return Err(format!(
                 "record {number} of {sequence} is not what was published"
             ));
-        }
+        };
         let early = self.in_arrival_order && sequence != self.next;
         let part = if early {
             number.wrapping_sub(sealed.first_record)
@@ -143,8 +161,11 @@ impl Stream {
             self.early.insert(sequence.0);
             return Ok(());
         }
-        self.in_turn(sequence)?;
-        self.part = part + 1;
+        self.in_turn(truth, sequence)?;
+        if part > 0 && ring != self.ring {
+            return Err(format!("{sequence} is a mixture of two publishers"));
+        }
+        (self.part, self.ring) = (part + 1, ring);
         self.unknown_before = false;
         if whole {
             self.pass(sequence);
@@ -163,37 +184,58 @@ impl Stream {
                 }
                 (self.epoch, self.next) = (position.epoch, after.next());
                 self.joined = self.next;
+                self.unknown_before = self.begins_anywhere;
                 Ok(())
             }
             Event::EpochChanged { from, to } => self.changed(truth, *from, *to),
             Event::Lost(loss) => self.lost(truth, loss),
+            Event::GapRecovered {
+                first,
+                sequences,
+                took,
+            } => {
+                self.recovered += sequences;
+                self.repairs.push((first.0, *sequences, took.0));
+                Ok(())
+            }
             Event::Stream(_) => {
-                let of = self.here(truth, position)?;
-                if of.get(position.sequence).map(|s| s.kind) != Some(Kind::Event) {
+                let kind = |of: &EpochTruth| of.get(position.sequence).map(|s| s.kind);
+                let mut rings = self.here(truth, position)?.iter();
+                if !rings.any(|of| kind(of) == Some(Kind::Event)) {
                     return Err(format!("sequence {} is no event", position.sequence));
                 }
-                self.whole(position.sequence)
+                self.whole(truth, position.sequence)
             }
             Event::EndOfSession => {
-                let of = self.here(truth, position)?;
+                let rings = self.here(truth, position)?;
                 if self.ended {
                     return Err("the end a second time".into());
                 }
-                if of.get(of.last()).map(|s| s.kind) != Some(Kind::End) {
+                let mut ended = rings.iter().filter(|of| of.ended()).peekable();
+                if ended.peek().is_none() {
                     return Err("the end, which was not published".into());
                 }
                 self.ended = true;
-                // It may come although its datagram was declared lost.
-                if position.sequence != of.last() || self.next <= of.last() {
-                    self.whole(position.sequence)?;
+                // It may come although its datagram was declared lost, or was another's.
+                let last = position.sequence;
+                let lost = ended.any(|of| last == of.last() && self.next > last);
+                if lost || (rings.len() > 1 && last != self.next) {
+                    return Ok(());
                 }
-                Ok(())
+                self.whole(truth, last)
+            }
+            Event::FencingViolation { sequence, .. }
+                if truth.of(self.channel, self.epoch).len() < 2 =>
+            {
+                Err(format!(
+                    "an alarm for {sequence}, which one publisher alone sent"
+                ))
             }
             _ => Ok(()),
         }
     }
 
-    fn here<'t>(&self, truth: &'t Truth, position: &Position) -> Result<&'t EpochTruth, String> {
+    fn here<'t>(&self, truth: &'t Truth, position: &Position) -> Result<&'t [EpochTruth], String> {
         if position.epoch != self.epoch {
             return Err(format!(
                 "something of epoch {} in epoch {}",
@@ -203,7 +245,7 @@ impl Stream {
         if self.tail_lost {
             return Err(format!("epoch {} goes on after its end", self.epoch));
         }
-        truth.of(self.epoch).ok_or_else(|| "no such epoch".into())
+        Ok(truth.of(self.channel, self.epoch))
     }
 
     fn nothing_of_unknown_size(&self) -> Checked {
@@ -215,14 +257,21 @@ impl Stream {
         }
     }
 
-    fn in_turn(&self, sequence: Sequence) -> Checked {
+    fn in_turn(&mut self, truth: &Truth, sequence: Sequence) -> Checked {
         if sequence == self.next {
+            return Ok(());
+        }
+        // An END that only another publisher with this epoch sent is passed without a word.
+        let rings = truth.of(self.channel, self.epoch);
+        let end = |of: &EpochTruth| of.get(self.next).map(|s| s.kind) == Some(Kind::End);
+        if rings.len() > 1 && sequence == self.next.next() && rings.iter().any(end) {
+            self.pass(self.next);
             return Ok(());
         }
         Err(format!("sequence {sequence} where {} is due", self.next))
     }
 
-    fn whole(&mut self, sequence: Sequence) -> Checked {
+    fn whole(&mut self, truth: &Truth, sequence: Sequence) -> Checked {
         if self.part != 0 {
             return Err(format!("sequence {sequence} within {}", self.next));
         }
@@ -232,7 +281,7 @@ impl Stream {
             }
             return Ok(());
         }
-        self.in_turn(sequence)?;
+        self.in_turn(truth, sequence)?;
         self.pass(sequence);
         Ok(())
     }
@@ -258,6 +307,17 @@ impl Stream {
             // The past of a subscriber that names an epoch which is over.
             return Ok(());
         }
+        let rings = truth.of(self.channel, self.epoch);
+        if loss.cause == LossCause::Fenced {
+            // Of what was delivered: it was not the publisher's.
+            self.lost_by_cause[cause_index(loss.cause)] += range.len();
+            let delivered = range.last < self.next || self.early.contains(&range.last.0);
+            return if rings.len() > 1 && delivered {
+                Ok(())
+            } else {
+                Err(format!("{range} is said to be another publisher's"))
+            };
+        }
         if range.first != self.next || self.part != 0 {
             return Err(format!(
                 "loss of {range} where {} + {} is due",
@@ -268,17 +328,26 @@ impl Stream {
             self.tail_lost = true;
             return Ok(());
         }
-        let of = truth.of(self.epoch).ok_or("no such epoch")?;
-        if range.last > of.last() {
+        let last = rings.iter().map(EpochTruth::last).max();
+        if last.is_none_or(|last| range.last > last) {
             return Err(format!(
-                "loss of {range}, but {} was the last published",
-                of.last()
+                "loss of {range}, but {last:?} was the last published"
             ));
         }
         if let Some(early) = self.early.range(range.first.0..=range.last.0).next() {
             return Err(format!("loss of {range}, of which {early} was delivered"));
         }
-        let real = of.records_in(range);
+        if let [of] = rings {
+            self.cost(loss, of.records_in(range))?;
+        }
+        self.lost_by_cause[cause_index(loss.cause)] += range.len();
+        self.pass(range.last);
+        Ok(())
+    }
+
+    /// Checks what a loss is said to cost against what it did, where that can be known.
+    fn cost(&mut self, loss: &Loss, real: u64) -> Checked {
+        let range = loss.sequences;
         match loss.records {
             Some(records) if records != real => {
                 return Err(format!(
@@ -288,14 +357,9 @@ impl Stream {
             // Right behind a loss of unknown size its own beginning is unknown.
             None if self.unknown_before => {}
             None if loss.cause == LossCause::PublisherDead => self.unknown_before = true,
-            None => {
-                self.of_unknown_size = Some((range, real));
-            }
+            None => self.of_unknown_size = Some((range, real)),
             _ => {}
         }
-        let cause = LossCause::ALL.iter().position(|c| *c == loss.cause);
-        self.lost_by_cause[cause.unwrap_or(0)] += range.len();
-        self.pass(range.last);
         Ok(())
     }
 
@@ -307,7 +371,7 @@ impl Stream {
         if known && !self.tail_lost && !self.ended {
             return Err(format!("epoch {from} left without a word on its tail"));
         }
-        if truth.of(to).is_none() {
+        if truth.of(self.channel, to).is_empty() {
             return Err(format!("epoch {to} was never opened"));
         }
         if !known {
@@ -328,5 +392,23 @@ impl Stream {
             return None;
         }
         SequenceRange::new(self.next, heard)
+    }
+}
+
+fn cause_index(cause: LossCause) -> usize {
+    let at = LossCause::ALL.iter().position(|c| *c == cause);
+    at.unwrap_or(0)
+}
+
+/// Whether something can be lost for this cause by a subscriber with these settings.
+#[must_use]
+pub fn can_be_lost(config: &ReceiverConfig, cause: LossCause) -> bool {
+    match cause {
+        LossCause::Deadline => {
+            config.repair && matches!(config.delivery, Delivery::OrderedWithin(_))
+        }
+        LossCause::RepairOff => !config.repair,
+        LossCause::Burst => config.repair || config.delivery != Delivery::Ordered,
+        _ => true,
     }
 }

@@ -1,51 +1,82 @@
-//! A subscriber in virtual time: the shipped core, a socket of finite size, and what its
-//! application was told.
+//! A subscriber in virtual time: the shipped core, sockets of finite size, and what its
+//! application was told on each channel.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::control::{ChannelName, Message};
 use tickcast_reliability::delivery::{Item, Start};
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::subscriber_core::{
     ChannelWanted, Path, SubscriberCore, SubscriberSettings,
 };
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
 
-use crate::profiles::Plan;
+use crate::asked::{Alarm, Asked};
+use crate::plan::Plan;
 use crate::stream::Stream;
 
-/// The channel of every run.
-pub const CHANNEL: ChannelId = ChannelId(7);
+/// The first channel of every run.
+pub const CHANNEL: ChannelId = CHANNELS[0];
+/// The channels there can be in a run, in the order in which subscribers want them.
+pub const CHANNELS: [ChannelId; 2] = [ChannelId(7), ChannelId(9)];
+
+/// The channels of a run.
+pub fn channels(plan: &Plan) -> impl Iterator<Item = ChannelId> + use<> {
+    CHANNELS.into_iter().take(plan.channels)
+}
 
 /// A datagram on its way.
 #[derive(Clone, Debug)]
 pub struct Packet {
+    /// Of which channel's group.
+    pub channel: ChannelId,
     /// Its bytes, at an aligned address.
     pub words: Rc<[u64]>,
     /// How many bytes.
     pub len: usize,
 }
 
-/// Questions for one run of sequences since the connection was established.
-type Asked = BTreeMap<u64, u32>;
+/// One channel of a subscriber.
+pub struct Following {
+    /// Which.
+    pub channel: ChannelId,
+    /// What it was set to.
+    pub config: ReceiverConfig,
+    /// Where it began.
+    pub start: Start,
+    /// What the application was told.
+    pub stream: Stream,
+    /// What was asked for.
+    pub asked: Asked,
+    /// Alarms told within the input that is going on.
+    pub alarms: Vec<Alarm>,
+    /// Whether its kernel is a member of the groups, for each line.
+    pub member: [bool; 2],
+    /// Sequences it missed while it joined.
+    pub gaps_of_joining: u64,
+    /// Every record as (epoch, number, when), where a run is compared with another.
+    pub log: Vec<(u64, u64, Nanos)>,
+}
 
 /// See the module.
 pub struct Subscriber {
     /// The core.
     pub core: SubscriberCore,
-    /// What it was set to.
-    pub config: ReceiverConfig,
-    /// What the application was told.
-    pub stream: Stream,
+    /// Its channels, in the order of the core's settings.
+    pub following: Vec<Following>,
+    /// Decides how its connections and links behave.
+    pub rng: ChaCha8Rng,
+    /// Decides what of it is lost: apart, so that the same is lost whatever others do.
+    pub weather: ChaCha8Rng,
     /// Which incarnation this is.
     pub life: u64,
     /// Whether it is there at all.
     pub alive: bool,
     /// Whether the application does not poll.
     pub stalled: bool,
-    /// Whether its kernel is a member of the groups, for each line.
-    pub member: [bool; 2],
     /// Datagrams that wait for the application.
     pub socket: VecDeque<(u8, Packet)>,
     /// Its connections: repair, replay.
@@ -56,9 +87,6 @@ pub struct Subscriber {
     pub wakes_at: Nanos,
     /// How often in a row it wanted to be woken at once without having anything to do.
     pub spins: u32,
-    /// Sequences it missed while it joined.
-    pub gaps_of_joining: u64,
-    asked: Asked,
 }
 
 /// Index of a path.
@@ -71,105 +99,147 @@ pub const fn index_of(path: Path) -> usize {
 }
 
 impl Subscriber {
-    /// The subscriber of this number, as planned.
+    /// The subscriber of this number in this life, which begins each channel as told.
     #[must_use]
-    pub fn new(plan: &Plan, number: usize, life: u64, now: Nanos) -> Self {
-        let (config, start) = plan.subscribers[number % plan.subscribers.len()];
-        Self::with(plan, number, life, (config, start), now)
-    }
-
-    fn with(
-        plan: &Plan,
-        number: usize,
-        life: u64,
-        (config, start): (ReceiverConfig, Start),
-        now: Nanos,
-    ) -> Self {
+    pub fn new(plan: &Plan, number: usize, life: u64, starts: &[Start], now: Nanos) -> Self {
+        let seed = plan.seed ^ (number as u64) << 32 ^ life;
+        let following: Vec<Following> = (channels(plan).zip(starts).enumerate())
+            .map(|(index, (channel, &start))| {
+                // The second channel is set like the next subscriber's first.
+                let (config, _) = plan.subscribers[(number + index) % plan.subscribers.len()];
+                Following {
+                    channel,
+                    config,
+                    start,
+                    stream: Stream::new(channel, config.delivery, start),
+                    asked: Asked::new(config, plan.ring_slots),
+                    alarms: Vec::new(),
+                    member: [false; 2],
+                    gaps_of_joining: 0,
+                    log: Vec::new(),
+                }
+            })
+            .collect();
+        let wanted = following.iter().map(|of| ChannelWanted {
+            channel: ChannelName::Id(of.channel),
+            start: of.start,
+            config: of.config,
+            lines: None,
+        });
         let settings = SubscriberSettings {
             name: format!("s{number}"),
-            channels: vec![ChannelWanted {
-                channel: ChannelName::Id(CHANNEL),
-                start,
-                config,
-                lines: None,
-            }],
+            channels: wanted.collect(),
             link: plan.link,
-            seed: plan.seed ^ (number as u64) << 32 ^ life,
+            seed,
         };
         Self {
             core: SubscriberCore::new(settings, now),
-            config,
-            stream: Stream::new(config.delivery),
+            following,
+            rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6e65_7477),
+            weather: ChaCha8Rng::seed_from_u64(seed ^ 0x7765_6174),
             life,
             alive: true,
             stalled: false,
-            member: [false; 2],
             socket: VecDeque::new(),
             connections: [None; 2],
             attempts: [0; 2],
             wakes_at: Nanos::MAX,
             spins: 0,
-            gaps_of_joining: 0,
-            asked: Asked::new(),
         }
     }
 
-    /// Gives the core something, and passes on what it tells.
+    /// Gives the core something, and passes on what it tells of which channel.
     pub fn input(
         &mut self,
         f: impl FnOnce(&mut SubscriberCore, &mut dyn FnMut(Item<'_>)),
-        mut told: impl FnMut(&mut Stream, &Item<'_>),
+        mut told: impl FnMut(&mut Following, &Item<'_>),
     ) {
-        let Self { core, stream, .. } = self;
-        f(core, &mut |item| told(stream, &item));
+        let Self {
+            core, following, ..
+        } = self;
+        f(core, &mut |item| {
+            let (Item::Record(position, _) | Item::Event(position, _)) = item;
+            let of = following
+                .iter_mut()
+                .find(|of| of.channel == position.channel);
+            if let Some(of) = of {
+                told(of, &item);
+            }
+        });
     }
 
-    /// A connection is up: counting of questions begins anew.
-    pub fn connected(&mut self) {
-        self.asked.clear();
+    /// One of its channels.
+    pub fn following_mut(&mut self, channel: ChannelId) -> Option<&mut Following> {
+        self.following.iter_mut().find(|of| of.channel == channel)
     }
 
-    /// Checks what it sends: nothing is asked for that was delivered, nothing too often.
+    /// Its kernel is a member of no group any more.
+    pub fn lose_membership(&mut self) {
+        for of in &mut self.following {
+            of.member = [false; 2];
+        }
+    }
+
+    /// Whether its kernel is a member of a channel's group on this line.
+    #[must_use]
+    pub fn is_member(&self, channel: ChannelId, line: u8) -> bool {
+        let of = self.following.iter().find(|of| of.channel == channel);
+        of.is_some_and(|of| of.member[usize::from(line)])
+    }
+
+    /// A connection is up or down: counting of questions begins anew.
+    pub fn reconnected(&mut self, path: Path) {
+        for of in &mut self.following {
+            of.asked.reconnected(path == Path::Replay);
+        }
+    }
+
+    /// Checks what it sends: whole frames, and nothing asked for that should not be.
     ///
     /// # Errors
-    /// What it should not have asked.
+    /// What it should not have sent.
     pub fn check_sent(&mut self, mut frames: &[u8]) -> Result<(), String> {
         while !frames.is_empty() {
             let read = Message::read(frames, 1 << 20).map_err(|e| e.to_string())?;
-            let (_, message, taken) = read.ok_or("a frame that is not whole")?;
+            let (channel, message, taken) = read.ok_or("a frame that is not whole")?;
             frames = &frames[taken..];
-            let Message::Nack { ranges, epoch, .. } = message else {
-                continue;
+            let (class, ranges, epoch) = match message {
+                Message::Nack {
+                    class,
+                    ranges,
+                    epoch,
+                } => (class, ranges, epoch),
+                Message::Progress(progress) => {
+                    let receiver = self.core.receiver(channel);
+                    let settled = receiver.map_or(Sequence::NONE, |r| r.progress().0);
+                    if progress.sequence > settled {
+                        let said = progress.sequence;
+                        return Err(format!("a PROGRESS to {said}, settled is {settled}"));
+                    }
+                    continue;
+                }
+                _ => continue,
             };
-            if epoch != self.stream.epoch() {
-                return Err(format!(
-                    "a NACK of epoch {epoch} in {}",
-                    self.stream.epoch()
-                ));
+            let Some(receiver) = self.core.receiver(channel) else {
+                return Err(format!("a NACK of channel {channel}"));
+            };
+            // A loss that waits to be told has been passed already.
+            let next = receiver.progress().0.next();
+            let Some(of) = self.following_mut(channel) else {
+                return Err(format!("a NACK of channel {channel}"));
+            };
+            if epoch != of.stream.epoch() {
+                return Err(format!("a NACK of epoch {epoch} in {}", of.stream.epoch()));
             }
-            let c = self.core.counters().next();
-            let doubts = c.map_or(0, |c| c.fencing_violations.get());
-            for range in ranges {
-                if range.first < self.stream.next() && doubts == 0 {
-                    let next = self.stream.next();
-                    return Err(format!("a NACK for {range}, delivered up to {next}"));
-                }
-                // Long runs are asked for in parts that change: their first is enough.
-                let asked = self.asked.entry(range.first.0).or_default();
-                *asked += 1;
-                if *asked > self.config.nack_tries + 1 {
-                    return Err(format!("{asked} NACKs for {range} on one connection"));
-                }
-            }
+            of.asked.nack(class, &ranges, next)?;
         }
         Ok(())
     }
 
-    /// The publisher answered something of these sequences: a refusal is no try that failed.
-    pub fn refused(&mut self, first: u64, last: u64) {
-        let refused: Vec<u64> = self.asked.range(first..=last).map(|(s, _)| *s).collect();
-        for sequence in refused {
-            self.asked.remove(&sequence);
+    /// The publisher refused these sequences: no try that failed.
+    pub fn refused(&mut self, channel: ChannelId, range: SequenceRange) {
+        if let Some(of) = self.following_mut(channel) {
+            of.asked.refused(range);
         }
     }
 }

@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::io::{BufWriter, Write};
 
+use tickcast_reliability::delivery::{Event as Told, Item};
 use tickcast_reliability::units::Nanos;
 
 /// How many of the last lines are kept to be shown beside a violation.
@@ -104,5 +105,45 @@ impl Trace {
     #[must_use]
     pub fn recent(&self) -> Vec<String> {
         self.recent.iter().map(Line::to_string).collect()
+    }
+}
+
+/// One line of the event log for what an application was told.
+pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Item<'_>) {
+    match item {
+        Item::Record(position, _) => {
+            trace.note(
+                now,
+                "record",
+                number,
+                position.sequence.0,
+                position.record.0,
+            );
+        }
+        Item::Event(position, event) => {
+            let (what, a, b) = match event {
+                Told::Joined { after } => ("joined", after.0, position.epoch.0),
+                Told::Live => ("live", position.sequence.0, 0),
+                Told::GapRecovered {
+                    first, sequences, ..
+                } => ("recovered", first.0, *sequences),
+                Told::Lost(loss) => ("lost", loss.sequences.first.0, loss.sequences.last.0),
+                Told::Stream(_) => ("event", position.sequence.0, 0),
+                Told::EpochChanged { from, to } => ("epoch", from.0, to.0),
+                Told::EndOfSession => ("end", position.sequence.0, 0),
+                Told::Stale => ("stale", 0, 0),
+                Told::Fresh => ("fresh", 0, 0),
+                Told::PublisherDead => ("dead", 0, 0),
+                Told::LineDown(line) => ("line-down", line.0.into(), 0),
+                Told::LineUp(line) => ("line-up", line.0.into(), 0),
+                Told::RepairLinkUp => ("link-up", 0, 0),
+                Told::RepairLinkDown(_) => ("link-down", 0, 0),
+                Told::MulticastLost => ("multicast-lost", 0, 0),
+                Told::MulticastRestored => ("multicast-restored", 0, 0),
+                Told::FencingViolation { sequence, .. } => ("fencing", sequence.0, 0),
+                _ => ("told", 0, 0),
+            };
+            trace.note(now, what, number, a, b);
+        }
     }
 }

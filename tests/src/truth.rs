@@ -1,10 +1,10 @@
 //! What was really published: every datagram sealed and the content of every record, kept apart
-//! from the code under test. A record's content follows from its epoch and number alone.
+//! from the code under test. A record's content follows from its number and the key of its ring.
 
 use std::collections::BTreeMap;
 
 use tickcast_reliability::record::{MboMsg, RecordBatch, TradeMsg};
-use tickcast_reliability::units::{Epoch, Sequence, SequenceRange};
+use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::Kind;
 
 /// A datagram that was sealed.
@@ -18,11 +18,24 @@ pub struct Sealed {
     pub count: u64,
 }
 
-/// All datagrams of one epoch.
+/// Decides the content of all records of one ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContentKey(u64);
+
+impl ContentKey {
+    /// The key of a ring: the `nth` that was opened for this channel and epoch.
+    #[must_use]
+    pub const fn of(channel: ChannelId, epoch: Epoch, nth: usize) -> Self {
+        Self(epoch.0 ^ (channel.0 as u64) << 48 ^ (nth as u64) << 44)
+    }
+}
+
+/// All datagrams of one ring.
 #[derive(Clone, Debug)]
 pub struct EpochTruth {
     /// Its first sequence.
     pub first: Sequence,
+    key: ContentKey,
     first_record: u64,
     sealed: Vec<Sealed>,
 }
@@ -53,6 +66,22 @@ impl EpochTruth {
         }
     }
 
+    /// Whether these bytes are the record of this number.
+    #[must_use]
+    pub fn is_record(&self, number: u64, bytes: &[u8]) -> bool {
+        if number.is_multiple_of(5) {
+            bytes == trade(self.key, number).as_ref()
+        } else {
+            bytes == mbo(self.key, number).as_ref()
+        }
+    }
+
+    /// Whether it ends with END.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.sealed.last().is_some_and(|s| s.kind == Kind::End)
+    }
+
     /// How many records were sealed in these sequences.
     #[must_use]
     pub fn records_in(&self, range: SequenceRange) -> u64 {
@@ -78,82 +107,84 @@ impl EpochTruth {
     }
 }
 
-/// All epochs.
+/// All rings. Two of one channel and epoch are two publishers that both believe to be it.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
-    epochs: BTreeMap<Epoch, EpochTruth>,
+    rings: BTreeMap<(ChannelId, Epoch), Vec<EpochTruth>>,
 }
 
 impl Truth {
-    /// Notes that an epoch was opened.
-    pub fn open(&mut self, epoch: Epoch, first: Sequence, first_record: u64) {
-        let sealed = Vec::new();
-        let truth = EpochTruth {
-            first,
-            first_record,
-            sealed,
-        };
-        self.epochs.insert(epoch, truth);
+    /// Notes that a ring was opened, and which one of its channel and epoch it is.
+    pub fn open(&mut self, channel: ChannelId, epoch: Epoch, first: (Sequence, u64)) -> usize {
+        let rings = self.rings.entry((channel, epoch)).or_default();
+        rings.push(EpochTruth {
+            first: first.0,
+            key: ContentKey::of(channel, epoch, rings.len()),
+            first_record: first.1,
+            sealed: Vec::new(),
+        });
+        rings.len() - 1
     }
 
-    /// What was published in this epoch.
+    /// What was published in this epoch of this channel: one ring, or those of all that had it.
     #[must_use]
-    pub fn of(&self, epoch: Epoch) -> Option<&EpochTruth> {
-        self.epochs.get(&epoch)
+    pub fn of(&self, channel: ChannelId, epoch: Epoch) -> &[EpochTruth] {
+        self.rings.get(&(channel, epoch)).map_or(&[], Vec::as_slice)
     }
 
-    /// The same, to be added to.
-    pub fn of_mut(&mut self, epoch: Epoch) -> Option<&mut EpochTruth> {
-        self.epochs.get_mut(&epoch)
+    /// One ring, to be added to.
+    pub fn ring_mut(
+        &mut self,
+        channel: ChannelId,
+        epoch: Epoch,
+        nth: usize,
+    ) -> Option<&mut EpochTruth> {
+        self.rings.get_mut(&(channel, epoch))?.get_mut(nth)
     }
 
     /// The highest epoch opened.
     #[must_use]
     pub fn highest(&self) -> Epoch {
-        self.epochs
-            .last_key_value()
-            .map_or(Epoch::NONE, |(epoch, _)| *epoch)
+        let epochs = self.rings.keys().map(|(_, epoch)| *epoch);
+        epochs.max().unwrap_or(Epoch::NONE)
+    }
+
+    /// The epoch before this one, if there was one.
+    #[must_use]
+    pub fn before(&self, epoch: Epoch) -> Option<Epoch> {
+        let epochs = self.rings.keys().map(|(_, epoch)| *epoch);
+        epochs.filter(|e| *e < epoch).max()
     }
 }
 
-fn content(epoch: Epoch, number: u64) -> u64 {
-    let mut z = epoch.0.rotate_left(32) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+const fn content(key: ContentKey, number: u64) -> u64 {
+    let mut z = key.0.rotate_left(32) ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z ^ (z >> 27)
 }
 
-fn mbo(epoch: Epoch, number: u64) -> MboMsg {
+fn mbo(key: ContentKey, number: u64) -> MboMsg {
     MboMsg {
         order_id: number,
-        price: content(epoch, number) as i64,
-        ts_recv: epoch.0,
+        price: content(key, number) as i64,
+        ts_recv: key.0,
         ..MboMsg::default()
     }
 }
 
-fn trade(epoch: Epoch, number: u64) -> TradeMsg {
+fn trade(key: ContentKey, number: u64) -> TradeMsg {
     TradeMsg {
-        price: content(epoch, number) as i64,
+        price: content(key, number) as i64,
         ts_recv: number,
         ..TradeMsg::default()
     }
 }
 
 /// Appends the record of this number to a message.
-pub fn push_record(batch: &mut RecordBatch, epoch: Epoch, number: u64) {
+pub fn push_record(batch: &mut RecordBatch, key: ContentKey, number: u64) {
     if number.is_multiple_of(5) {
-        batch.push(&trade(epoch, number));
+        batch.push(&trade(key, number));
     } else {
-        batch.push(&mbo(epoch, number));
-    }
-}
-
-/// Whether these bytes are the record of this number.
-#[must_use]
-pub fn is_record(epoch: Epoch, number: u64, bytes: &[u8]) -> bool {
-    if number.is_multiple_of(5) {
-        bytes == trade(epoch, number).as_ref()
-    } else {
-        bytes == mbo(epoch, number).as_ref()
+        batch.push(&mbo(key, number));
     }
 }

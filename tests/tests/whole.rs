@@ -292,7 +292,7 @@ fn either_side_may_start_first_and_both_may_come_and_go() {
     followers[0].assert_balanced();
     // A subscriber goes and another comes; the publisher does not mind.
     let gone = followers.pop().expect("one follower");
-    gone.subscriber.leave(|_| {});
+    gone.subscriber.leave();
     followers.push(Follower::new(publisher.subscriber().channel("all")));
     drive(&mut followers, |all| {
         all[0].records.values().sum::<u64>() > 1_000

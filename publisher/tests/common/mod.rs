@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -18,7 +18,7 @@ use tickcast_reliability::control::{
 };
 use tickcast_reliability::record::AlignedCopy;
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
-use tickcast_reliability::wire::{CrcVerdict, Datagram, Header, Kind};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, Header, Heartbeat, Kind, PublisherState};
 
 /// Longer than anything here takes, so that a hang is a failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -114,15 +114,7 @@ impl Publisher {
     }
 
     pub fn connect(&self) -> Control {
-        let stream = TcpStream::connect(self.ready["control"].as_str().unwrap()).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_millis(5)))
-            .unwrap();
-        Control {
-            stream,
-            inbox: Vec::new(),
-            closed: false,
-        }
+        Control::to(self.ready["control"].as_str().unwrap())
     }
 
     pub fn terminate(&self) {
@@ -192,6 +184,18 @@ pub struct Control {
 }
 
 impl Control {
+    pub fn to(address: impl ToSocketAddrs) -> Self {
+        let stream = TcpStream::connect(address).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_millis(5)))
+            .unwrap();
+        Self {
+            stream,
+            inbox: Vec::new(),
+            closed: false,
+        }
+    }
+
     pub fn send_raw(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -302,6 +306,7 @@ pub struct Listener {
     pub datagrams: BTreeMap<u64, Vec<u8>>,
     pub heartbeats: u64,
     pub last_heartbeat: Option<Header>,
+    pub state: Option<PublisherState>,
 }
 
 impl Listener {
@@ -320,6 +325,7 @@ impl Listener {
             datagrams: BTreeMap::new(),
             heartbeats: 0,
             last_heartbeat: None,
+            state: None,
         }
     }
 
@@ -338,6 +344,8 @@ impl Listener {
             } else {
                 self.heartbeats += 1;
                 self.last_heartbeat = Some(*header);
+                let body = Heartbeat::parse(datagram.payload());
+                self.state = body.map(|heartbeat| heartbeat.state);
             }
         }
     }
@@ -371,4 +379,29 @@ impl Listener {
         }
         (bytes, count)
     }
+}
+
+/// Everything up to END; what multicast lost is asked for.
+pub fn to_the_end(listener: &mut Listener, control: &mut Control, epoch: Epoch) {
+    // END may be lost too; the heartbeats after it say so.
+    let last = wait_for("END", || {
+        listener.poll();
+        let ended = listener.state == Some(PublisherState::Ended);
+        ended.then_some(listener.last_heartbeat?.sequence.0)
+    });
+    for sequence in 1..=last {
+        if listener.datagrams.contains_key(&sequence) {
+            continue;
+        }
+        control.nack(epoch, &[(sequence, sequence)]);
+        let bytes = loop {
+            match control.next("a repair") {
+                Said::Datagram(bytes) => break bytes,
+                Said::Status { .. } => {}
+                other => panic!("a repair of {sequence}, not {other:?}"),
+            }
+        };
+        listener.datagrams.insert(sequence, bytes);
+    }
+    control.progress(epoch, Sequence(last), 0);
 }

@@ -7,10 +7,11 @@ use super::{Destination, RepairCore, Served};
 use crate::budget::TokenBucket;
 use crate::control::{FRAME_HEAD_LEN, Message, NackClass, RefusalReason};
 use crate::peers::{PeerId, Role};
+use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
 use crate::repair::Answer;
 use crate::repair_channel::Channel;
-use crate::units::{Nanos, SequenceRange};
+use crate::units::{Nanos, Sequence, SequenceRange};
 use crate::wire::{RELAY_OFFSET, relay_flags};
 
 impl RepairCore {
@@ -87,7 +88,11 @@ impl RepairCore {
             let Some(sequence) = queue.first() else {
                 return Served::Nothing;
             };
-            if let Some(gone) = queue.take_below(channel.floor()) {
+            let mut floor = channel.floor();
+            if planted(Bug::WrongSlotAnswered) {
+                floor = Sequence::NONE;
+            }
+            if let Some(gone) = queue.take_below(floor) {
                 return refuse_pending(channel, gone, id, out);
             }
             let answer = match class {
@@ -96,7 +101,6 @@ impl RepairCore {
             };
             let multicast = answer == Answer::Multicast;
             match answer {
-                Answer::Wait(until) => return Served::Blocked(until),
                 Answer::Answered => {
                     queue.pop();
                     channel.drop_pending(1);
@@ -109,6 +113,9 @@ impl RepairCore {
             let buckets: [Option<&mut TokenBucket>; 2] = match class {
                 NackClass::Replay => [Some(&mut self.joiners), None],
                 NackClass::Repair if multicast => [Some(&mut self.repair), None],
+                NackClass::Repair if planted(Bug::SubscriberBudgetForgotten) => {
+                    [Some(&mut self.repair), None]
+                }
                 NackClass::Repair => [Some(&mut self.repair), Some(&mut peer.bucket)],
             };
             let mut blocked = Nanos::ZERO;
@@ -118,7 +125,7 @@ impl RepairCore {
                     blocked = blocked.max(bucket.available_at(most));
                 }
             }
-            if blocked > Nanos::ZERO {
+            if blocked > Nanos::ZERO && !planted(Bug::BudgetIgnored) {
                 return Served::Blocked(blocked);
             }
             let Ok(len) = channel.ring.copy(sequence, &mut self.scratch) else {
@@ -140,6 +147,9 @@ impl RepairCore {
             };
             out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
             let sent = out.len() - start;
+            if class == NackClass::Replay && planted(Bug::JoinersUncharged) {
+                charged.clear();
+            }
             for bucket in &mut charged {
                 bucket.take(now, sent);
             }
@@ -150,7 +160,8 @@ impl RepairCore {
             }
             .add(sent as u64);
             if multicast {
-                counters.answered_by_multicast.increment();
+                let counted = !planted(Bug::MulticastRepairUncounted);
+                counters.answered_by_multicast.add(counted.into());
             } else {
                 counters.answered.increment();
             }

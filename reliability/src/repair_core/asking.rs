@@ -4,6 +4,7 @@
 use super::{AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, TOO_SLOW_RETRY_US};
 use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
 use crate::peers::{Peer, PeerId, Role, rejected};
+use crate::planted::{Bug, planted};
 use crate::units::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
 impl RepairCore {
@@ -86,7 +87,10 @@ impl RepairCore {
                 self.refuse_new(peer, index, range, reason, retry_after_us);
                 continue;
             }
-            let view = channel.view();
+            let mut view = channel.view();
+            if view.ended && planted(Bug::EndNotRepaired) {
+                view.askable = view.askable.previous();
+            }
             let below = SequenceRange::new(range.first, range.last.min(view.oldest.previous()));
             if let Some(below) = below {
                 self.refuse_new(peer, index, below, RefusalReason::Window, 0);

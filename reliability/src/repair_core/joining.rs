@@ -3,7 +3,9 @@
 
 use super::{RepairCore, RepairEvent};
 use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
+use crate::nack::split_mix;
 use crate::peers::{PeerChannel, PeerId, Role, check_join, rejected};
+use crate::planted::{Bug, planted};
 use crate::units::ChannelId;
 use crate::wire::WIRE_VERSION;
 
@@ -134,11 +136,7 @@ impl RepairCore {
     /// Session numbers: SplitMix64 from the seed, so that they do not repeat or follow a count.
     pub(super) fn next_session(&mut self) -> u64 {
         loop {
-            self.session_seed = self.session_seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.session_seed;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            z ^= z >> 31;
+            let z = split_mix(&mut self.session_seed);
             if z != 0 && !self.sessions.contains_key(&z) {
                 return z;
             }
@@ -184,7 +182,9 @@ impl RepairCore {
         for mut of in std::mem::take(&mut peer.channels) {
             let channel = &mut self.channels[of.channel];
             let abandoned = of.repair.clear() + of.replay.clear();
-            channel.counters.abandoned.add(abandoned);
+            if !planted(Bug::AbandonedUncounted) {
+                channel.counters.abandoned.add(abandoned);
+            }
             channel.drop_pending(abandoned);
             if subscriber {
                 channel.subscribers -= 1;

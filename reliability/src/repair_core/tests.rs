@@ -633,23 +633,35 @@ fn what_many_want_is_multicast_once() {
 }
 
 #[test]
-fn a_lone_loss_is_answered_at_once_and_in_a_large_group_after_a_look_around() {
+fn a_lone_loss_is_answered_at_once_in_a_large_group_too_and_a_third_asker_makes_a_multicast() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
     bench.publish(20);
-    assert_eq!(bench.core.group(CHANNEL), (80, 20));
+    assert_eq!(bench.core.group(CHANNEL), (80, 25));
     bench.repair(0, 5, 5);
-    assert_eq!(bench.drain(), []);
-    let until = bench.core.poll_timeout().unwrap();
-    assert_eq!(until.since(bench.now.monotonic), Nanos::from_us(5));
-    bench.pass(5);
     assert_eq!(sequences(&bench.take(0)), [5]);
     bench.repair(1, 6, 8);
-    bench.pass(2);
+    assert_eq!(sequences(&bench.take(1)), [6, 7, 8]);
     bench.repair(2, 6, 7);
+    assert_eq!(sequences(&bench.take(2)), [6, 7]);
+    bench.repair(3, 6, 6);
+    bench.repair(4, 6, 6);
     let got = bench.drain();
-    assert_eq!(got.iter().filter(|(to, _)| to.is_none()).count(), 2);
-    bench.pass(5);
-    assert_eq!(bench.drain().len(), 1, "the third is wanted by one alone");
+    assert_eq!(got.len(), 1, "one answer for both");
+    assert_eq!(got[0].0, None);
+}
+
+#[test]
+fn a_crowd_is_told_to_hold_off_longer_until_it_was_quiet_for_a_while() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
+    bench.publish(20);
+    bench.pass(2_000);
+    for peer in 0..40 {
+        bench.repair(peer, 5, 5);
+    }
+    assert_eq!(bench.core.group(CHANNEL), (80, 50));
+    bench.pass(1_000_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.group(CHANNEL), (80, 25));
 }
 
 #[test]
@@ -949,4 +961,472 @@ fn whatever_happens_every_sequence_asked_for_is_accounted_for() {
         );
         assert!(bench.core.round.is_empty(), "seed {seed}");
     }
+}
+
+#[test]
+fn a_connection_that_does_not_begin_with_join_is_told_so() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    for (peer, first) in [
+        (1, Message::Progress(progress(1))),
+        (2, Message::Datagram(&[])),
+        (
+            3,
+            Message::Nack {
+                epoch: EPOCH,
+                class: NackClass::Repair,
+                ranges: vec![run(1, 1)],
+            },
+        ),
+    ] {
+        bench.core.handle_connected(bench.now, PeerId(peer));
+        bench.tell(peer, first);
+        let got = bench.take(peer);
+        let told = rejection(&mut bench, peer, &got);
+        assert!(told.text.contains("begins with JOIN"), "{}", told.text);
+        assert_eq!(told.retry_after_ms, 0, "it does not help to try again");
+    }
+    bench.core.handle_connected(bench.now, PeerId(4));
+    bench.tell(4, Message::Leave);
+    assert_eq!(bench.drain(), [], "one that only came to go");
+    assert_eq!(bench.core.counters.protocol_errors.get(), 3);
+    assert_eq!(bench.core.counters.connections.get(), 4);
+    assert_eq!(bench.core.counters.connected.get(), 0);
+}
+
+fn progress(sequence: u64) -> Progress {
+    Progress {
+        epoch: EPOCH,
+        sequence: Sequence(sequence),
+        lost_records: 0,
+        heard: Sequence(sequence),
+        sent_at: Nanos(0),
+    }
+}
+
+#[test]
+fn a_subscriber_is_slow_beyond_half_a_ring_until_it_is_within_a_quarter() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(40);
+    bench.events();
+    let mut reported = |sequence| {
+        bench.tell(0, Message::Progress(progress(sequence)));
+        bench.events().len()
+    };
+    let told: Vec<usize> = [8, 7, 23, 7, 24, 8, 7].map(&mut reported).to_vec();
+    assert_eq!(told, [0, 1, 0, 0, 0, 0, 1]);
+    let other_epoch = Progress {
+        epoch: Epoch(8),
+        ..progress(40)
+    };
+    bench.tell(0, Message::Progress(other_epoch));
+    bench.tell(0, Message::Progress(progress(7)));
+    assert_eq!(
+        bench.events(),
+        [],
+        "what is said of another epoch is no progress"
+    );
+}
+
+#[test]
+fn a_refusal_says_when_to_ask_again() {
+    let config = RepairConfig {
+        pending_ranges_max: 1,
+        subscriber_bytes_per_s: 1_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 1);
+    bench.publish(100);
+    let mut waits = |epoch, class, ranges: &[(u64, u64)]| {
+        let ranges = ranges.iter().map(|(first, last)| run(*first, *last));
+        let ranges = ranges.collect();
+        bench.tell(
+            0,
+            Message::Nack {
+                epoch,
+                class,
+                ranges,
+            },
+        );
+        let refused = bench.take(0).into_iter().filter_map(|got| match got {
+            Got::Refused(refused) => Some((refused.reason, refused.retry_after_us)),
+            _ => None,
+        });
+        refused.collect::<Vec<_>>()
+    };
+    let repair = NackClass::Repair;
+    assert_eq!(
+        waits(Epoch(8), repair, &[(80, 80)]),
+        [(RefusalReason::Epoch, 0)]
+    );
+    assert_eq!(
+        waits(EPOCH, repair, &[(1, 2)]),
+        [(RefusalReason::Window, 0)]
+    );
+    assert_eq!(
+        waits(EPOCH, repair, &[(101, 101)]),
+        [(RefusalReason::Ahead, 100)]
+    );
+    assert_eq!(
+        waits(EPOCH, repair, &[(0, 80)]),
+        [(RefusalReason::Malformed, 0)]
+    );
+    assert_eq!(
+        waits(EPOCH, repair, &[(80, 89), (95, 95)]),
+        [(RefusalReason::Budget, 10_240)],
+        "ten slots at a million bytes a second"
+    );
+    assert_eq!(bench.counters.nack_messages.get(), 5);
+}
+
+#[test]
+fn joiners_share_their_budget_and_none_is_promised_what_another_has() {
+    let config = RepairConfig {
+        joiner_bytes_per_s: 3_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 3);
+    for _ in 0..40 {
+        bench.publish(800);
+        bench.pass(100_000);
+        bench.core.handle_timeout(bench.now);
+    }
+    let floor = bench.core.channels[0].floor().0;
+    bench.nack(0, NackClass::Repair, &[(31_990, 31_999)]);
+    bench.nack(1, NackClass::Replay, &[(floor, 32_000)]);
+    assert_eq!(
+        bench.counters.refused_too_slow.get(),
+        0,
+        "alone it can catch up"
+    );
+    bench.nack(1, NackClass::Replay, &[(floor, 32_000)]);
+    assert_eq!(
+        bench.counters.refused_too_slow.get(),
+        32_001 - floor,
+        "not twice that"
+    );
+    bench.nack(2, NackClass::Replay, &[(floor, 32_000)]);
+    assert_eq!(bench.counters.refused_too_slow.get(), 2 * (32_001 - floor));
+    let got = bench.take(2);
+    let Got::Refused(refused) = &got[..][0] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(
+        (refused.reason, refused.retry_after_us),
+        (RefusalReason::TooSlow, 1_000_000)
+    );
+}
+
+#[test]
+fn a_ring_keeps_a_guard_of_a_quarter_or_sixteen_slots_or_a_sixty_fourth() {
+    for (slots, guard) in [(16, 4), (32, 8), (64, 16), (1024, 16), (2048, 32)] {
+        let mut bench = Bench::new(RepairConfig::default(), slots, 1);
+        bench.publish(slots + 5);
+        let offer = bench.join(0).channels.remove(0);
+        let held = offer.newest.next().since(offer.oldest);
+        assert_eq!(held, slots - guard, "{slots}");
+    }
+}
+
+#[test]
+fn events_that_nobody_takes_are_bounded_but_every_connection_to_close_is_told() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    for peer in 0..5_000 {
+        bench.join(peer);
+        bench.tell(peer, Message::Leave);
+    }
+    let events = bench.events();
+    let is_close = |event: &&RepairEvent| matches!(event, RepairEvent::Close { .. });
+    let closes = events.iter().filter(is_close).count();
+    let others = events.len() - closes;
+    assert_eq!(closes, 5_000);
+    assert!((2_700..4_096).contains(&others), "{others}");
+    let dropped = bench.core.counters.events_dropped.get();
+    assert_eq!(others as u64 + dropped, 10_000);
+    assert_eq!(bench.counters.joins.get(), 5_000);
+    assert_eq!(bench.counters.subscribers.get(), 0);
+}
+
+#[test]
+fn the_clock_is_wanted_every_tick_and_silence_is_looked_at_only_then() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    let session = bench.join(9).session;
+    bench.connect(1, replay(session));
+    let start = bench.now.monotonic;
+    assert_eq!(bench.core.poll_timeout(), Some(start.after(TICK)));
+    bench.pass(99_999);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.poll_timeout(), Some(start.after(TICK)));
+    bench.pass(1);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(
+        bench.core.poll_timeout(),
+        Some(start.after(TICK).after(TICK))
+    );
+    bench.pass(59_800_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.counters.silent_disconnects.get(), 0);
+    bench.tell(9, Message::Progress(progress(0)));
+    bench.drain();
+    bench.pass(100_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.counters.silent_disconnects.get(), 1, "a minute");
+    let got = bench.take(0);
+    rejection(&mut bench, 0, &got);
+    // The replay connection has said nothing either, and may.
+    assert_eq!(bench.core.counters.connected.get(), 2);
+    bench.core.handle_connected(bench.now, PeerId(20));
+    bench.pass(1_900_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.counters.silent_disconnects.get(), 1);
+    bench.pass(100_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(
+        bench.core.counters.silent_disconnects.get(),
+        2,
+        "two seconds to JOIN"
+    );
+    // It does not even take its rejection: the connection is closed all the same.
+    bench.pass(60_000_000);
+    bench.core.handle_timeout(bench.now);
+    let closed = |event: &RepairEvent| match event {
+        RepairEvent::Close { peer, reason } => *peer == PeerId(20) && reason.is_some(),
+        _ => false,
+    };
+    assert!(bench.events().iter().any(closed));
+}
+
+#[test]
+fn who_comes_too_early_or_when_the_publisher_goes_is_told_when_to_come_again() {
+    let config = RepairConfig {
+        peers_max: 1,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 1);
+    let got = bench.connect(9, join("equities"));
+    let told = rejection(&mut bench, 9, &got);
+    assert_eq!(
+        (told.code, told.retry_after_ms),
+        (RejectCode::TooMany, 1_000)
+    );
+    bench.core.shut_down();
+    let got = bench.take(0);
+    let told = rejection(&mut bench, 0, &got);
+    assert_eq!(
+        (told.code, told.retry_after_ms),
+        (RejectCode::ShuttingDown, 1_000)
+    );
+    assert_eq!(bench.core.counters.joins_rejected.get(), 1);
+}
+
+#[test]
+fn sessions_are_numbered_unpredictably_and_never_twice() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    assert_eq!(
+        bench.join(0).session,
+        0xbdd7_3226_2feb_6e95,
+        "SplitMix64 of 42"
+    );
+    let sessions: std::collections::BTreeSet<u64> =
+        (1..100).map(|peer| bench.join(peer).session).collect();
+    assert_eq!(sessions.len(), 99);
+    // Where a number is taken, the next one is given.
+    let before = bench.core.session_seed;
+    let next = bench.core.next_session();
+    bench.core.session_seed = before;
+    bench.core.sessions.insert(next, PeerId(0));
+    assert_ne!(bench.core.next_session(), next);
+}
+
+#[test]
+fn channels_of_one_publisher_are_kept_apart() {
+    let ring = |channel: u16, fan_outs| {
+        let identity = RingIdentity {
+            channel: ChannelId(channel),
+            epoch: EPOCH,
+            config_hash: ConfigHash(3),
+            boot_id: [0; 16],
+            fan_outs,
+            first_sequence: Sequence(1),
+            first_record: RecordNumber(1),
+        };
+        let geometry = Geometry::new(1024, 64).unwrap();
+        let memory = Arc::new(HeapMemory::new(geometry));
+        RingWriter::create(memory, geometry, identity).unwrap()
+    };
+    let mut rings = [ring(4, 1), ring(5, 2), ring(6, 1)];
+    let counters: Vec<Arc<RepairCounters>> = (0..3).map(|_| Arc::default()).collect();
+    let channels = (rings.iter().zip(&counters))
+        .map(|(ring, counters)| {
+            let info = ChannelInfo {
+                name: format!("channel {}", ring.identity().channel),
+                fan_outs: vec![],
+                directory: vec![],
+            };
+            (info, ring.reader(), counters.clone())
+        })
+        .collect();
+    let now = Now::default();
+    let config = RepairConfig::default();
+    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), 1, now);
+    let mut batch = RecordBatch::default();
+    batch.push(&MboMsg::default());
+    for ring in &mut rings {
+        for _ in 0..20 {
+            ring.open().unwrap();
+            ring.append(batch.bytes()).unwrap();
+            let seal = Seal {
+                kind: Kind::Data,
+                count: 1,
+                source: SourceId(1),
+                source_position: SourcePosition(0),
+                sent_at: Nanos(0),
+                flags: 0,
+            };
+            let sequence = ring.seal(seal).unwrap();
+            ring.set_sent(FanOutId(0), sequence);
+        }
+    }
+    // The second fan-out of channel 5 is at 15.
+    rings[1].set_sent(FanOutId(1), Sequence(15));
+    let ring = ring(9, 1);
+    let mut bench = Bench {
+        core,
+        ring,
+        counters: counters[1].clone(),
+        now,
+    };
+    let wanted = |channel: ChannelName| JoinChannel {
+        channel,
+        start: Start::Live,
+        confirmed_epoch: EPOCH,
+    };
+    let both = Join {
+        channels: vec![
+            wanted(ChannelName::Name("channel 5".into())),
+            wanted(ChannelName::Id(ChannelId(6))),
+        ],
+        ..join("")
+    };
+    let instrument = Instrument {
+        id: 7,
+        symbol: "X".into(),
+    };
+    bench.core.set_directory(ChannelId(6), vec![instrument]);
+    let got = bench.connect(0, both);
+    let [Got::Welcome(welcome)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    let offers: Vec<_> = (welcome.channels.iter())
+        .map(|c| (c.channel.0, c.newest.0, c.directory.len()))
+        .collect();
+    assert_eq!(
+        offers,
+        [(5, 15, 0), (6, 20, 1)],
+        "sent by all of its fan-outs"
+    );
+    let groups = [4, 5, 6, 7].map(|channel| bench.core.group(ChannelId(channel)).0);
+    assert_eq!(groups, [0, 1, 1, 0]);
+    assert_eq!(
+        counters[1].higher_epoch_claims.get(),
+        0,
+        "ours is not higher"
+    );
+    let ask = |bench: &mut Bench, channel, first, last| {
+        let nack = Message::Nack {
+            epoch: EPOCH,
+            class: NackClass::Repair,
+            ranges: vec![run(first, last)],
+        };
+        let (now, peer) = (bench.now, PeerId(0));
+        bench
+            .core
+            .handle_message(now, peer, ChannelId(channel), nack);
+    };
+    ask(&mut bench, 6, 1, 3);
+    ask(&mut bench, 5, 16, 22);
+    let got = bench.take(0);
+    let of = |channel| {
+        let of = got.iter().filter_map(move |got| match got {
+            Got::Datagram(h) if h.channel == ChannelId(channel) => Some(h.sequence.0),
+            _ => None,
+        });
+        of.collect::<Vec<_>>()
+    };
+    assert_eq!(of(6), [1, 2, 3]);
+    assert_eq!(
+        of(5),
+        [16, 17, 18, 19, 20],
+        "what any fan-out has sent may be missed"
+    );
+    assert_eq!(refusals(&got), [(RefusalReason::Ahead, run(21, 22))]);
+    let order: Vec<u16> = (got.iter())
+        .filter_map(|got| match got {
+            Got::Datagram(header) => Some(header.channel.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order[..6], [6, 5, 6, 5, 6, 5], "in turn");
+    let answered: Vec<_> = counters.iter().map(|c| c.answered.get()).collect();
+    assert_eq!(answered, [0, 5, 3]);
+    // The end of one is not the end of all.
+    rings[2].set_state(PublisherState::Ended);
+    assert!(!bench.core.all_reached_end());
+}
+
+#[test]
+fn only_its_own_session_ends_with_a_replay_that_is_replaced() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(9);
+    let (a, b) = (bench.join(1).session, bench.join(2).session);
+    bench.connect(11, replay(a));
+    bench.connect(12, replay(b));
+    assert_eq!(bench.core.counters.replay_joins.get(), 2);
+    bench.events();
+    bench.connect(13, replay(a));
+    let closed: Vec<u64> = (bench.events().iter())
+        .filter_map(|event| match event {
+            RepairEvent::Close { peer, reason: None } => Some(peer.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(closed, [11]);
+    // Its going frees the place: replay can be asked for on the repair connection again.
+    bench.nack(1, NackClass::Replay, &[(1, 1)]);
+    assert_eq!(
+        refusals(&bench.take(1)),
+        [(RefusalReason::Budget, run(1, 1))]
+    );
+    bench.core.handle_disconnected(PeerId(13));
+    bench.nack(1, NackClass::Replay, &[(1, 1)]);
+    assert_eq!(sequences(&bench.take(1)), [1]);
+    bench.tell(12, Message::Progress(progress(5)));
+    assert!(matches!(bench.take(12)[..], [Got::Status(_)]));
+    let peer = &bench.core.peers[&PeerId(12)];
+    assert_eq!(peer.channels[0].progress, None, "a replay is no progress");
+}
+
+#[test]
+fn what_waits_for_a_peer_that_resumes_is_sent_when_its_backlog_has_gone() {
+    let config = RepairConfig {
+        backlog_pause_bytes: 10_000,
+        backlog_close_bytes: 20_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 1);
+    bench.publish(20);
+    bench.repair(0, 1, 2);
+    bench.core.handle_backlog(PeerId(0), 10_000);
+    assert_eq!(bench.drain(), []);
+    bench.core.handle_backlog(PeerId(0), 10_000);
+    bench.core.handle_backlog(PeerId(0), 12_000);
+    assert!(bench.core.round.is_empty(), "it is not even looked at");
+    bench.core.handle_backlog(PeerId(0), 9_999);
+    assert_eq!(sequences(&bench.take(0)), [1, 2]);
+    // Answers of exactly the bound are allowed, and a WELCOME is whatever its length.
+    let frame = FRAME_HEAD + 48;
+    bench.core.handle_backlog(PeerId(0), 20_000 - frame);
+    bench.repair(0, 90, 90);
+    assert_eq!(bench.core.counters.overflow_disconnects.get(), 0);
+    bench.repair(0, 91, 91);
+    assert_eq!(bench.core.counters.overflow_disconnects.get(), 1);
 }

@@ -9,6 +9,7 @@ use super::{
     HEADER_WORDS, RingMemory, SEQUENCE_WORD, WORD, Words, check_identity, checkpoint_offset,
     datagram_len, fan_out_offset, next_record_after, numbers_of,
 };
+use crate::planted::{Bug, planted, torn};
 use crate::record::words_as_bytes;
 use crate::ring_layout::{
     CHECKPOINTS_MAX, Checkpoint, CopyError, Geometry, LAYOUT_VERSION, RING_MAGIC, RingError,
@@ -125,12 +126,14 @@ impl RingReader {
         }
         let slot = self.words.slot(sequence);
         let found = u64::from_le(slot[SEQUENCE_WORD].load(Acquire));
-        if found != sequence.0 || sequence == Sequence::NONE {
+        let any = planted(Bug::WrongSlotAnswered) && found > sequence.0;
+        if (found != sequence.0 && !any) || sequence == Sequence::NONE {
             return Err(self.missing(sequence, found));
         }
         for (to, from) in buffer[..HEADER_WORDS].iter_mut().zip(slot) {
             *to = from.load(Relaxed);
         }
+        self.words.memory.half_copied();
         let len = datagram_len(u64::from_le(buffer[6]), u64::from_le(buffer[7]));
         let possible = (HEADER_LEN..=slot_len).contains(&len);
         let words = if possible {
@@ -141,10 +144,14 @@ impl RingReader {
         for (to, from) in buffer[..words].iter_mut().zip(slot).skip(HEADER_WORDS) {
             *to = from.load(Relaxed);
         }
+        if planted(Bug::RelayByteInSlot) {
+            slot[7].fetch_or((1_u64 << 31).to_le(), Relaxed);
+        }
         // Whatever was loaded of a later datagram makes this load see a later sequence word.
         fence(Acquire);
         let found = u64::from_le(slot[SEQUENCE_WORD].load(Relaxed));
-        if found != sequence.0 {
+        let lapped = found != sequence.0 || torn(buffer, words);
+        if lapped && !planted(Bug::TornSlotAnswered) && !any {
             return Err(CopyError::Lapped {
                 oldest: self.oldest(),
             });

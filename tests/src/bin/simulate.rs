@@ -37,6 +37,10 @@ struct Args {
     /// Goes on after this many violations at most.
     #[arg(long, default_value_t = 10)]
     violations_max: u64,
+    /// Hunts a deliberate bug by its name, or all of them, instead.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long)]
+    planted: Option<String>,
 }
 
 fn seeds_of(text: &str) -> Option<std::ops::Range<u64>> {
@@ -88,6 +92,10 @@ fn show(outcome: &Outcome, args: &Args, profile: Option<&'static str>) {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    #[cfg(feature = "planted-bugs")]
+    if let Some(which) = &args.planted {
+        return tickcast_tests::planted::show(which);
+    }
     let Some(seeds) = seeds_of(&args.seeds) else {
         eprintln!("--seeds {} is no range; write A..B", args.seeds);
         return ExitCode::from(2);
@@ -169,6 +177,6 @@ fn run_all(args: &Args, seeds: std::ops::Range<u64>, profile: Option<&'static st
     });
     let mut summary = state.into_inner().unwrap_or_else(PoisonError::into_inner).0;
     summary.failed.sort();
-    summary.wall_seconds = began.elapsed().as_secs_f64();
+    summary.took(began.elapsed().as_secs_f64());
     summary
 }

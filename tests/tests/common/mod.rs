@@ -33,7 +33,7 @@ pub fn binary(name: &str) -> PathBuf {
     let path = folder.join(name);
     assert!(
         path.exists(),
-        "{} is not built: run `cargo build --workspace` first",
+        "{} is not built: run `cargo build --workspace --bins --examples` first",
         path.display()
     );
     path

@@ -103,6 +103,45 @@ fn every_crate_has_the_lints_of_the_workspace_and_documents_what_is_public() {
     );
 }
 
+/// Lines of manifests that could bring deliberate bugs into a build for use: a default feature, a
+/// dependency, or a feature of another name.
+fn bugs_enabled(tree: &Tree) -> Vec<(String, Violation)> {
+    let manifests = tree.files.iter().filter(|f| f.path.ends_with("Cargo.toml"));
+    let mut found = Vec::new();
+    for manifest in manifests {
+        let may = ["reliability/Cargo.toml", "tests/Cargo.toml"].contains(&manifest.path.as_str());
+        for (at, line) in manifest.text.lines().enumerate() {
+            let named = line.contains("planted-bugs") && !line.trim_start().starts_with('#');
+            if named && !(may && line.starts_with("planted-bugs = ")) {
+                let what = "only the simulation's own feature may enable deliberate bugs";
+                found.push((manifest.path.clone(), violation(at + 1, what)));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn no_build_for_use_has_a_deliberate_bug() {
+    holds_for_all(bugs_enabled);
+    let own = "[features]\n# planted-bugs: none\nplanted-bugs = []\n";
+    let default = "[features]\ndefault = [\"planted-bugs\"]\nplanted-bugs = []\n";
+    let files = [
+        ("reliability/Cargo.toml", own),
+        ("tests/Cargo.toml", default),
+        ("subscriber/Cargo.toml", own),
+    ];
+    let mut found = places_found(bugs_enabled, &files);
+    found.sort();
+    assert_eq!(
+        found,
+        [
+            ("subscriber/Cargo.toml".into(), 3),
+            ("tests/Cargo.toml".into(), 2)
+        ]
+    );
+}
+
 /// Who may import whom; `tools` and `tests` may import everything.
 const IMPORTS: [(&str, &[&str]); 5] = [
     ("reliability", &[]),

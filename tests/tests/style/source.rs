@@ -70,12 +70,13 @@ impl Source {
 
     /// The source of a library crate: not a program's, an example's or a test's.
     pub(crate) fn is_library(&self) -> bool {
-        const LIBRARIES: [&str; 5] = [
+        const LIBRARIES: [&str; 6] = [
             "reliability/src/",
             "transport/src/",
             "feeds/src/",
             "publisher/src/",
             "subscriber/src/",
+            "subscriber/capi/src/",
         ];
         self.is_rust()
             && LIBRARIES.iter().any(|l| self.path.starts_with(l))

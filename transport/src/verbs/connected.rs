@@ -50,6 +50,7 @@ impl ConnectedQueue {
             ));
         }
         // SAFETY: the call above made it.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let qp = NonNull::new(unsafe { (*id.as_ptr()).qp });
         let qp = qp.ok_or_else(|| failed("rdma_create_qp", libc::EINVAL))?;
         Ok(Self {
@@ -61,6 +62,7 @@ impl ConnectedQueue {
     /// How long its peer waits when no receive is posted here; the manager's own is 655 ms.
     pub(super) fn set_rnr_timer(&mut self, code: u8) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field; pair and attributes live.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe {
             let mut attributes: sys::ibv_qp_attr = mem::zeroed();
             attributes.min_rnr_timer = code;
@@ -83,6 +85,7 @@ impl ConnectedQueue {
         request: *mut sys::ibv_send_wr,
     ) -> Result<(), VerbsError> {
         // SAFETY: the pair lives; the rest is the caller's word.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_post_send(self.qp.as_ptr(), request, &mut ptr::null_mut()) };
         if result == 0 {
             Ok(())
@@ -100,6 +103,7 @@ impl ConnectedQueue {
         request: *mut sys::ibv_recv_wr,
     ) -> Result<(), VerbsError> {
         // SAFETY: the pair lives; the rest is the caller's word.
+        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_post_recv(self.qp.as_ptr(), request, &mut ptr::null_mut()) };
         if result == 0 {
             Ok(())

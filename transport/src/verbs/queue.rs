@@ -39,6 +39,7 @@ impl Completions {
             let channel = NonNull::new(channel)
                 .ok_or_else(|| failed("ibv_create_comp_channel", sys::errno()))?;
             // SAFETY: the descriptor is the channel's.
+            // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
             unsafe {
                 let fd = channel.as_ref().fd;
                 let flags = libc::fcntl(fd, libc::F_GETFL);
@@ -57,6 +58,7 @@ impl Completions {
             let errno = sys::errno();
             if let Some(channel) = channel {
                 // SAFETY: made above, and no queue uses it.
+                // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
                 unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
             }
             return Err(failed_to_pin("ibv_create_cq", entries as usize * 64, errno));
@@ -87,6 +89,7 @@ impl Completions {
     /// Readable when a completion has come since it was armed; -1 where none was asked for.
     pub(super) fn fd(&self) -> RawFd {
         // SAFETY: the channel lives as long as this value.
+        // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
         self.channel
             .map_or(-1, |channel| unsafe { channel.as_ref().fd })
     }
@@ -97,6 +100,7 @@ impl Completions {
         let Some(channel) = self.channel else { return };
         let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
         // SAFETY: all three live; every event is acknowledged, so that the queue can be destroyed.
+        // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
         unsafe {
             while sys::ibv_get_cq_event(channel.as_ptr(), &raw mut cq, &raw mut context) == 0 {
                 sys::ibv_ack_cq_events(cq, 1);
@@ -108,6 +112,7 @@ impl Completions {
     fn arm(&self) {
         if self.channel.is_some() {
             // SAFETY: the queue lives.
+            // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
             unsafe { sys::ibv_req_notify_cq(self.cq.as_ptr(), 0) };
         }
     }
@@ -132,6 +137,7 @@ impl Drop for Completions {
         }
         if let Some(channel) = self.channel {
             // SAFETY: its only queue is gone.
+            // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
             unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
         }
     }
@@ -140,6 +146,7 @@ impl Drop for Completions {
 /// An empty completion, to take into.
 pub(super) fn no_completion() -> sys::ibv_wc {
     // SAFETY: zero is a value of every field, they are numbers.
+    // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
     unsafe { mem::zeroed() }
 }
 
@@ -215,6 +222,7 @@ impl DatagramQueue {
             return Err(failed_to_pin("rdma_create_qp", bytes, sys::errno()));
         }
         // SAFETY: the call above made it.
+        // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
         let qp = NonNull::new(unsafe { (*id.as_ptr()).qp });
         let qp = qp.ok_or_else(|| failed("rdma_create_qp", libc::EINVAL))?;
         let mut queue = Self {
@@ -347,6 +355,7 @@ impl DatagramQueue {
 
 fn no_attributes() -> sys::ibv_qp_attr {
     // SAFETY: zero is a value of every field, they are numbers.
+    // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
     unsafe { mem::zeroed() }
 }
 
@@ -387,6 +396,7 @@ impl AddressHandle {
 impl Drop for AddressHandle {
     fn drop(&mut self) {
         // SAFETY: no posted work names it: its owner destroys the queue pair before.
+        // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
         unsafe { sys::ibv_destroy_ah(self.ah.as_ptr()) };
     }
 }

@@ -304,6 +304,7 @@ impl Stream {
                     _ => {
                         // SAFETY: both fields are numbers; what a peer that sends no word leaves
                         // there means nothing, and is bounded.
+                        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
                         let word = unsafe { completion.imm_data_invalidated_rkey_union.imm_data };
                         let credit = link.credit.saturating_add(u32::from_be(word));
                         link.credit = credit.min(CREDIT_MAX);

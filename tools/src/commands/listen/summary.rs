@@ -219,7 +219,7 @@ fn of_channel(
         .channel
         .and_then(|channel| subscriber.latency(channel));
     let of = |stage, sum: &mut Option<Histogram<u64>>| {
-        let Some(histogram) = latency.map(|latency| latency.stage(stage)) else {
+        let Some(histogram) = latency.as_ref().map(|latency| latency.stage(stage)) else {
             return Percentiles::default();
         };
         match sum {

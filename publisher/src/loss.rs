@@ -1,0 +1,119 @@
+//! Source messages that will never be published, as they are told in the stream.
+
+use tickcast_reliability::units::SourcePosition;
+pub use tickcast_reliability::wire::SourceLossReason;
+use tickcast_reliability::wire::StreamEvent;
+
+/// Messages that the publisher never had, or could not publish: subscribers' books may be wrong
+/// for the instruments named (docs/PROTOCOL.md §4.2).
+///
+/// ```
+/// use tickcast_publisher::{SourceLoss, SourcePosition};
+///
+/// // The venue's messages 17 to 19 never came.
+/// let loss = SourceLoss::gap(SourcePosition::new(0, 17), 3);
+/// assert!(loss.instruments.is_empty(), "it may concern any of them");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceLoss {
+    /// Why.
+    pub reason: SourceLossReason,
+    /// Position of the first message lost.
+    pub from: SourcePosition,
+    /// How many messages; `u64::MAX` when nobody knows.
+    pub messages: u64,
+    /// The instruments concerned; empty: all of the source. More than 128 are told as all.
+    pub instruments: Vec<u32>,
+}
+
+impl SourceLoss {
+    /// The venue's stream had a gap of so many messages (`u64::MAX`: nobody knows), of any
+    /// instrument.
+    #[must_use]
+    pub const fn gap(from: SourcePosition, messages: u64) -> Self {
+        Self {
+            reason: SourceLossReason::Gap,
+            from,
+            messages,
+            instruments: Vec::new(),
+        }
+    }
+
+    /// Messages that could not be read, of any instrument.
+    #[must_use]
+    pub const fn malformed(from: SourcePosition, messages: u64) -> Self {
+        Self {
+            reason: SourceLossReason::Malformed,
+            from,
+            messages,
+            instruments: Vec::new(),
+        }
+    }
+
+    /// The loss of `messages` of these instruments; instrument 0 concerns the whole source.
+    pub(crate) fn of(
+        reason: SourceLossReason,
+        from: SourcePosition,
+        messages: u64,
+        instruments: &[u32],
+    ) -> Self {
+        let all = instruments.contains(&0) || instruments.len() > StreamEvent::INSTRUMENTS_MAX;
+        Self {
+            reason,
+            from,
+            messages,
+            instruments: if all { &[] } else { instruments }.to_vec(),
+        }
+    }
+
+    /// How many messages it counts as: one of unknown size must show.
+    pub(crate) const fn known_messages(&self) -> u64 {
+        if self.messages == u64::MAX {
+            1
+        } else {
+            self.messages
+        }
+    }
+
+    /// More was lost for the same reason.
+    pub(crate) fn add(&mut self, messages: u64, instruments: &[u32]) {
+        self.messages = self.messages.saturating_add(messages);
+        if self.instruments.is_empty() || instruments.is_empty() || instruments.contains(&0) {
+            return self.instruments.clear();
+        }
+        for id in instruments {
+            if !self.instruments.contains(id) {
+                self.instruments.push(*id);
+            }
+        }
+        if self.instruments.len() > StreamEvent::INSTRUMENTS_MAX {
+            self.instruments.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_add_up_and_too_many_instruments_are_all() {
+        let at = SourcePosition::new(0, 5);
+        let mut loss = SourceLoss::of(SourceLossReason::Overflow, at, 1, &[7]);
+        for id in [8, 7, 9] {
+            loss.add(1, &[id]);
+        }
+        assert_eq!((loss.messages, &loss.instruments[..]), (4, &[7, 8, 9][..]));
+        let mut whole = loss.clone();
+        whole.add(1, &[0]);
+        assert!(whole.instruments.is_empty());
+        whole.add(1, &[7]);
+        assert!(whole.instruments.is_empty(), "all stays all");
+        for id in 100..300 {
+            loss.add(1, &[id]);
+        }
+        assert!(loss.instruments.is_empty(), "too many to name");
+        loss.add(u64::MAX, &[1]);
+        assert_eq!(loss.messages, u64::MAX, "unknown stays unknown");
+    }
+}

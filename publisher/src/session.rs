@@ -1,0 +1,348 @@
+//! A publisher's run from the opened sockets to the joined threads, alike for the service and for
+//! handlers of one's own: what was opened is closed again, and a thread that fails ends all.
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crossbeam_channel::Receiver;
+use tickcast_reliability::publisher_core::PublisherConfig;
+use tickcast_reliability::ring::RingWriter;
+use tickcast_reliability::ring_layout::RingIdentity;
+use tickcast_reliability::units::{Nanos, RecordNumber, Sequence, SourceId};
+use tickcast_transport::FanOut;
+use tickcast_transport::control::ControlServer;
+use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::udp::UdpFanOut;
+
+use crate::admin::Admin;
+use crate::channels::{Router, SymbolRules};
+use crate::config::{Config, InputConfig, ThreadMode};
+use crate::epoch::EpochState;
+use crate::error::PublisherError;
+use crate::input::{Input, instrument_base};
+use crate::pipeline::{self, Arrival, Thread, now, spawn};
+use crate::plan::{ChannelPlan, Plan};
+use crate::publish::{ChannelDriver, Publishing, Source};
+use crate::repair_service::{RepairService, server_config};
+use crate::shared::{ChannelShared, Shared, SourceShared};
+use crate::summary::Summary;
+
+type FanOuts = Vec<Box<dyn FanOut>>;
+
+/// Everything that can fail for its config, open; nothing is sent.
+pub(crate) struct Opened {
+    config: Config,
+    rules: SymbolRules,
+    epoch: EpochState,
+    shared: Arc<Shared>,
+    drivers: Vec<ChannelDriver>,
+    /// With their places in the config.
+    inputs: Vec<(usize, Input)>,
+    server: ControlServer,
+    multicast: Vec<FanOuts>,
+    control: SocketAddr,
+    admin: Option<Admin>,
+}
+
+impl Opened {
+    /// Opens sockets, rings, inputs and the next epoch.
+    pub(crate) fn open(plan: Plan, stop: Arc<AtomicBool>) -> Result<Self, PublisherError> {
+        let config = plan.config;
+        let opened_at = now();
+        let server = ControlServer::bind(config.control, server_config(&config.repair));
+        let listen = |error: std::io::Error| PublisherError::Listen {
+            what: "control",
+            address: config.control,
+            reason: error.to_string(),
+        };
+        let server = server.map_err(listen)?;
+        let control = server.local_address().map_err(listen)?;
+        let admin = config.admin.map(Admin::bind).transpose()?;
+        let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
+            .map(|input| Arc::new(SourceShared::new(input.source())))
+            .collect();
+        let mut inputs = Vec::new();
+        for (index, (input, source)) in config.inputs.iter().zip(&sources).enumerate() {
+            let opened = Input::open(input, index, &config.interface, source.clone())?;
+            let Some(input) = opened else { continue };
+            for warning in input.warnings() {
+                tracing::warn!(source = source.source.0, "{warning}");
+            }
+            inputs.push((index, input));
+        }
+        let epoch = EpochState::open(config.state_dir.as_deref(), &config.name, opened_at.utc)?;
+        let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
+        for channel in plan.channels {
+            multicast.push(open_fan_outs(&channel)?);
+            let fan_outs = open_fan_outs(&channel)?;
+            let ring = create_ring(&channel, &epoch)?;
+            let publisher = PublisherConfig {
+                heartbeat: config.heartbeat,
+                fan_out_margin_slots: channel.fan_out_margin_slots,
+            };
+            let shared = Arc::new(ChannelShared::new(channel, ring.reader()));
+            channels.push(shared.clone());
+            drivers.push(ChannelDriver::new(
+                publisher,
+                ring,
+                fan_outs,
+                config.digest,
+                shared,
+                opened_at.monotonic,
+            ));
+        }
+        let shared = Shared::new(
+            config.name.clone(),
+            epoch.epoch(),
+            channels,
+            sources,
+            stop,
+            Nanos::from_ms(config.linger_ms),
+        );
+        Ok(Self {
+            config,
+            rules: plan.rules,
+            epoch,
+            shared: Arc::new(shared),
+            drivers,
+            inputs,
+            server,
+            multicast,
+            control,
+            admin,
+        })
+    }
+
+    pub(crate) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) const fn control_address(&self) -> SocketAddr {
+        self.control
+    }
+
+    pub(crate) fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(Admin::address)
+    }
+
+    pub(crate) fn listen_addresses(&self) -> Vec<(SourceId, SocketAddrV4)> {
+        let of =
+            |(_, input): &(usize, Input)| Some((input.shared().source, input.listen_address()?));
+        self.inputs.iter().filter_map(of).collect()
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Starts the threads. Where `arrivals` are given, handlers come by them, and the session does
+    /// not end with the inputs. On an error all that was started ends by itself.
+    pub(crate) fn start(
+        self,
+        arrivals: Option<Receiver<Arrival>>,
+    ) -> Result<Running, PublisherError> {
+        let shared = self.shared.clone();
+        let started = self.start_threads(arrivals);
+        if started.is_err() {
+            shared.shut_down();
+        }
+        started
+    }
+
+    fn start_threads(self, arrivals: Option<Receiver<Arrival>>) -> Result<Running, PublisherError> {
+        let sources = self.sources(arrivals.is_some());
+        let (config, shared) = (self.config, self.shared);
+        let threads = config.threads.clone();
+        let mut to = Publishing::new(self.drivers, sources, shared.clone());
+        // Before anyone is served, so that every joiner finds the epoch opened.
+        let began = now();
+        to.event(|at| self.epoch.opened(shared.channels[at].plan.id), began)?;
+        to.drive(began)?;
+        let service =
+            RepairService::new(config.repair, self.server, self.multicast, shared.clone());
+        let guard = StopOnFailure(shared.clone());
+        let repair = spawn("repair", threads.repair_core, move || {
+            let served = service.run();
+            guard.of(served)
+        })?;
+        let admin = match self.admin {
+            None => None,
+            Some(admin) => {
+                let shared = shared.clone();
+                Some(spawn("admin", None, move || {
+                    admin.run(&shared);
+                    Ok(())
+                })?)
+            }
+        };
+        let with_inputs = config.end_when_inputs_end && arrivals.is_none();
+        let (idle, also) = (threads.idle, shared.clone());
+        let inputs: Vec<Input> = self.inputs.into_iter().map(|(_, input)| input).collect();
+        let (publish, feeds) = match threads.mode {
+            ThreadMode::Inline => {
+                let run = move || pipeline::inline(inputs, to, &also, idle, with_inputs);
+                (spawn("publish", threads.publish_core, run)?, Vec::new())
+            }
+            ThreadMode::Threaded => {
+                let batches = threads.hop_batches;
+                let (hops, feeds) =
+                    pipeline::start_feeds(inputs, &shared, batches, idle, threads.feed_core)?;
+                let run = move || pipeline::publish(hops, arrivals, to, &also, idle, with_inputs);
+                (spawn("publish", threads.publish_core, run)?, feeds)
+            }
+        };
+        Ok(Running {
+            epoch: self.epoch,
+            shared,
+            publish,
+            feeds,
+            repair,
+            admin,
+        })
+    }
+
+    /// The inputs in their order, then one source for each channel that a handler may publish on.
+    fn sources(&self, with_handlers: bool) -> Vec<Source> {
+        let place_of = |name: &str| self.config.channels.iter().position(|c| c.name == name);
+        let mut all = Vec::new();
+        for (index, input) in &self.inputs {
+            let own = self.config.inputs[*index].channel().and_then(place_of);
+            all.push(Source {
+                shared: input.shared().clone(),
+                router: match own {
+                    Some(channel) => Router::to(channel),
+                    None => Router::new(self.rules.clone(), instrument_base(*index)),
+                },
+                counts: false,
+            });
+        }
+        if with_handlers {
+            for (place, channel) in self.config.channels.iter().enumerate() {
+                let own = own_source(&self.config, &channel.name).unwrap_or(0);
+                all.push(Source {
+                    shared: self.shared.sources[own].clone(),
+                    router: Router::to(place),
+                    counts: true,
+                });
+            }
+        }
+        all
+    }
+}
+
+/// Which input of the config is for handlers on this channel.
+pub(crate) fn own_source(config: &Config, channel: &str) -> Option<usize> {
+    let own = |wanted: Option<&str>| {
+        let is_it = |input: &InputConfig| match input {
+            InputConfig::Own(own) => own.channel.as_deref() == wanted,
+            _ => false,
+        };
+        config.inputs.iter().position(is_it)
+    };
+    own(Some(channel)).or_else(|| own(None))
+}
+
+/// The threads of a publisher.
+pub(crate) struct Running {
+    epoch: EpochState,
+    shared: Arc<Shared>,
+    publish: Thread<()>,
+    feeds: Vec<Thread<()>>,
+    repair: Thread<()>,
+    admin: Option<Thread<()>>,
+}
+
+impl Running {
+    /// Waits until publishing has ended, then ends everything else.
+    pub(crate) fn join(self) -> Result<Summary, PublisherError> {
+        let shared = self.shared;
+        let mut result = join(self.publish, "publish");
+        shared.shut_down();
+        for feed in self.feeds {
+            result = result.and(join(feed, "feed"));
+        }
+        result = result.and(join(self.repair, "repair"));
+        if let Some(admin) = self.admin {
+            result = result.and(join(admin, "admin"));
+        }
+        result?;
+        if shared.is_ended() {
+            let ended_at = shared.channels.iter().map(|c| (c.plan.id, c.ring.sealed()));
+            self.epoch.close(&ended_at.collect::<Vec<_>>())?;
+        }
+        Ok(Summary::of(&shared))
+    }
+}
+
+/// Ends the session when the thread that holds it fails, by an error or a panic.
+struct StopOnFailure(Arc<Shared>);
+
+impl StopOnFailure {
+    fn of<T, E>(self, result: Result<T, E>) -> Result<T, E> {
+        if result.is_err() {
+            self.0.stop();
+        }
+        result
+    }
+}
+
+impl Drop for StopOnFailure {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop();
+        }
+    }
+}
+
+fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, PublisherError> {
+    let panicked = |_| Err(PublisherError::Panicked { thread: name });
+    thread.join().unwrap_or_else(panicked)
+}
+
+fn open_fan_outs(channel: &ChannelPlan) -> Result<FanOuts, PublisherError> {
+    let mut all: FanOuts = Vec::new();
+    for fan_out in &channel.fan_outs {
+        let opened = UdpFanOut::open(&fan_out.udp).map_err(|source| PublisherError::FanOut {
+            channel: channel.name.clone(),
+            source,
+        })?;
+        for warning in opened.warnings() {
+            tracing::warn!(channel = channel.name, "{warning}");
+        }
+        all.push(Box::new(opened));
+    }
+    Ok(all)
+}
+
+fn create_ring(channel: &ChannelPlan, epoch: &EpochState) -> Result<RingWriter, PublisherError> {
+    let memory = SharedMapping::memfd(
+        &format!("tickcast-{}", channel.name),
+        channel.geometry.bytes(),
+    );
+    let memory = memory.map_err(|source| PublisherError::Memory {
+        channel: channel.name.clone(),
+        source,
+    })?;
+    let identity = RingIdentity {
+        channel: channel.id,
+        epoch: epoch.epoch(),
+        config_hash: channel.config_hash,
+        boot_id: boot_id(),
+        fan_outs: channel.fan_outs.len() as u8,
+        first_sequence: Sequence::FIRST,
+        first_record: RecordNumber::FIRST,
+    };
+    let ring = RingWriter::create(Arc::new(memory), channel.geometry, identity);
+    ring.map_err(|source| PublisherError::Ring {
+        channel: channel.name.clone(),
+        source,
+    })
+}
+
+/// The host's boot id; zeros where it has none.
+fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
+}

@@ -1,0 +1,251 @@
+//! One channel, written by one handler: what is published is handed to the publish thread without
+//! ever waiting, and what finds no room is told, to the caller and in the stream.
+
+use std::sync::Arc;
+
+use tickcast_reliability::control::Instrument;
+use tickcast_reliability::record::{
+    RType, RecordBatch, RecordHeader, SType, SymbolMappingMsg, WireRecord,
+};
+use tickcast_reliability::units::{SourceId, SourcePosition};
+use tickcast_reliability::wire::HEADER_LEN;
+
+use tickcast_feeds::instruments::text;
+
+use crate::error::WriteError;
+use crate::hop::{HopSender, Intake};
+use crate::loss::SourceLoss;
+use crate::monitor::Monitor;
+use crate::shared::{ChannelShared, Shared};
+
+/// The one writer of a channel, for one thread at a time: it can be moved to another thread, not
+/// cloned, and its methods need it exclusively, so two threads can't publish on one channel by
+/// mistake.
+///
+/// ```compile_fail
+/// fn two_writers(channel: tickcast_publisher::ChannelWriter) {
+///     let second = channel.clone();
+/// }
+/// ```
+///
+/// # How it publishes
+/// A message is copied and handed over at once; no call waits, allocates in steady state, locks or
+/// makes a system call. It goes out when the publish thread takes it (`threads.idle` says how that
+/// one waits), packed with what was handed over meanwhile.
+///
+/// # How it can fail
+/// Every method says in its result what became of the message ([`WriteError`]). A lost message is
+/// counted once, told in the stream once, and never held back from the messages behind it: go on.
+///
+/// # Dropping it
+/// What was published goes out, what was lost is told; heartbeats and repair go on. The session
+/// goes on too: [`crate::Publisher::channel`] gives another writer.
+pub struct ChannelWriter {
+    hop: HopSender,
+    message: RecordBatch,
+    shared: Arc<Shared>,
+    channel: Arc<ChannelShared>,
+    source: SourceId,
+    last: SourcePosition,
+    len_max: usize,
+    /// Says to the publisher that there is a writer.
+    _alive: Arc<()>,
+}
+
+impl ChannelWriter {
+    pub(crate) fn new(
+        hop: HopSender,
+        shared: Arc<Shared>,
+        place: usize,
+        source: SourceId,
+        alive: Arc<()>,
+    ) -> Self {
+        let channel = shared.channels[place].clone();
+        Self {
+            hop,
+            message: RecordBatch::default(),
+            len_max: channel.plan.geometry.slot_len() - HEADER_LEN,
+            shared,
+            channel,
+            source,
+            last: SourcePosition::default(),
+            _alive: alive,
+        }
+    }
+
+    /// Publishes one record that is one message of the source, at the source's position: session
+    /// ordinal and the venue's own sequence, which do not go back.
+    ///
+    /// # Errors
+    /// [`WriteError`]: it is lost, and told so in the stream; or the session has ended.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use tickcast_publisher::record::TradeMsg;
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError};
+    /// # fn on_trade(channel: &mut ChannelWriter, trade: &TradeMsg, venue_sequence: u64) {
+    /// match channel.publish(trade, SourcePosition::new(0, venue_sequence)) {
+    ///     Ok(()) => {}
+    ///     // Counted, and subscribers are told: nothing to be done but to log it rarely.
+    ///     Err(WriteError::Overflow) => {}
+    ///     Err(error) => eprintln!("{error}"),
+    /// }
+    /// # }
+    /// ```
+    #[inline]
+    pub fn publish<R: WireRecord>(
+        &mut self,
+        record: &R,
+        from: SourcePosition,
+    ) -> Result<(), WriteError> {
+        self.message.clear();
+        self.message.push(record);
+        self.publish_own(from)
+    }
+
+    /// Publishes the records that one message of the source became: they stay together in one
+    /// datagram. All concern the instrument of the first one.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish).
+    pub fn publish_all<R: WireRecord>(
+        &mut self,
+        records: &[R],
+        from: SourcePosition,
+    ) -> Result<(), WriteError> {
+        self.message.clear();
+        for record in records {
+            self.message.push(record);
+        }
+        self.publish_own(from)
+    }
+
+    /// As [`publish_all`](Self::publish_all), for records of several kinds. An empty batch only
+    /// moves the source's position, for messages that are nobody's business.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish).
+    pub fn publish_batch(
+        &mut self,
+        message: &RecordBatch,
+        from: SourcePosition,
+    ) -> Result<(), WriteError> {
+        self.message.copy_from(message);
+        self.publish_own(from)
+    }
+
+    #[inline]
+    fn publish_own(&mut self, from: SourcePosition) -> Result<(), WriteError> {
+        let (message, len_max) = (&self.message, self.len_max);
+        let taken = self.hop.while_open(|hop| {
+            let taken = hop.push(from, message);
+            hop.flush();
+            taken
+        });
+        if self.hop.is_closed() {
+            return Err(WriteError::Ended);
+        }
+        self.last = from;
+        match taken {
+            None => Err(WriteError::Ended),
+            Some(false) => Err(WriteError::Overflow),
+            // The publish thread tells so in the stream.
+            Some(true) if message.bytes().len() > len_max => Err(WriteError::TooLarge {
+                len: message.bytes().len(),
+                max: len_max,
+            }),
+            Some(true) => Ok(()),
+        }
+    }
+
+    /// Has everything published so far sealed and sent, though more may follow at once. Without
+    /// it, a message waits for nothing but the messages before it; where no room is left it does
+    /// nothing.
+    pub fn flush(&mut self) {
+        self.hop.while_open(HopSender::push_flush);
+    }
+
+    /// Tells subscribers, in order with what was published, that messages of the source never
+    /// reached this handler: books may be wrong. It is counted, and never lost itself: without room
+    /// it is told as soon as there is, together with others of its reason.
+    ///
+    /// # Errors
+    /// [`WriteError::Ended`].
+    pub fn source_lost(&mut self, loss: SourceLoss) -> Result<(), WriteError> {
+        let told = self.hop.while_open(|hop| {
+            hop.lost(loss);
+            hop.flush();
+        });
+        told.filter(|()| !self.hop.is_closed())
+            .ok_or(WriteError::Ended)
+    }
+
+    /// Names the instruments of this channel, so that subscribers can use symbols: those that join
+    /// find them in their welcome, those that have joined are told in the stream (one
+    /// [`SymbolMappingMsg`] each, at the position of the last message). Ids that were named before
+    /// get their new symbol. An [`InstrumentDefMsg`] or [`SymbolMappingMsg`] that is published
+    /// names its instrument too.
+    ///
+    /// # Errors
+    /// As for [`publish`](Self::publish), at the first one that is not published; the welcome has
+    /// all of them.
+    ///
+    /// [`InstrumentDefMsg`]: tickcast_reliability::record::InstrumentDefMsg
+    pub fn set_directory(&mut self, instruments: &[Instrument]) -> Result<(), WriteError> {
+        let mut directory = self.channel.directory();
+        for instrument in instruments {
+            directory.put(instrument.clone());
+        }
+        drop(directory);
+        let at = self.last;
+        for instrument in instruments {
+            self.publish(&mapping(instrument, self.source), at)?;
+        }
+        Ok(())
+    }
+
+    /// Where the source should be taken up after a restart: the position of the last message that
+    /// subscribers have of this channel. Every start opens a new epoch today, which continues
+    /// nothing: so this is `None`, and the handler begins with its live stream.
+    #[must_use]
+    pub const fn resume_from(&self) -> Option<SourcePosition> {
+        None
+    }
+
+    /// Counters and subscribers, for other threads to look at.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.shared.clone())
+    }
+
+    /// The number that subscribers see as the source of its messages.
+    #[must_use]
+    pub const fn source(&self) -> SourceId {
+        self.source
+    }
+
+    /// The channel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.channel.plan.name
+    }
+
+    /// Messages of this writer that found no room so far.
+    #[must_use]
+    pub const fn lost_messages(&self) -> u64 {
+        self.hop.lost_messages()
+    }
+}
+
+/// The record that tells which symbol an id stands for.
+fn mapping(instrument: &Instrument, source: SourceId) -> SymbolMappingMsg {
+    let Instrument { id, symbol } = instrument;
+    SymbolMappingMsg {
+        hd: RecordHeader::new::<SymbolMappingMsg>(RType::SymbolMapping as u8, source.0, *id, 0),
+        stype_in: SType::RawSymbol as u8,
+        stype_in_symbol: text(symbol.as_bytes()),
+        stype_out: SType::InstrumentId as u8,
+        stype_out_symbol: text(id.to_string().as_bytes()),
+        ..SymbolMappingMsg::default()
+    }
+}

@@ -1,0 +1,556 @@
+//! The library: handlers of one's own publish, are never held up, and nothing that they do or leave
+//! undone goes untold.
+
+mod common;
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use common::{Control, Listener, Said, group, to_the_end, wait_for};
+use serde_json::{Value, json};
+use tickcast_publisher::record::{Mbp1Msg, RType, RecordBatch, RecordHeader, TradeMsg};
+use tickcast_publisher::{
+    ChannelError, ChannelWriter, Config, Instrument, Monitor, Publisher, PublisherError, SourceId,
+    SourceLoss, SourceLossReason, SourcePosition, WriteError,
+};
+use tickcast_reliability::units::{Epoch, Sequence};
+use tickcast_reliability::wire::{Datagram, Kind, PublisherState, StreamEvent};
+
+const DRAIN: Duration = Duration::from_secs(20);
+
+fn config(group: std::net::SocketAddrV4) -> Value {
+    let mut config = common::config(group, Value::Null);
+    config["inputs"] = json!([]);
+    config
+}
+
+fn open(config: &Value) -> Publisher {
+    Publisher::open(Config::parse(&config.to_string()).unwrap()).unwrap()
+}
+
+fn trade(id: u32, size: u32) -> TradeMsg {
+    TradeMsg {
+        hd: RecordHeader::new::<TradeMsg>(RType::Mbp0 as u8, 1, id, 0),
+        size,
+        ..TradeMsg::default()
+    }
+}
+
+const fn at(sequence: u64) -> SourcePosition {
+    SourcePosition::new(0, sequence)
+}
+
+fn events(listener: &Listener) -> Vec<StreamEvent> {
+    let all = listener.datagrams.values().filter_map(|bytes| {
+        let datagram = Datagram::parse(bytes).unwrap();
+        (datagram.header().kind == Kind::Event)
+            .then(|| StreamEvent::parse(datagram.payload()).unwrap())
+    });
+    all.collect()
+}
+
+fn follow(publisher: &Publisher) -> (Control, Epoch) {
+    let mut control = Control::to(publisher.control_address());
+    let epoch = control.join("bare").channels[0].epoch;
+    control.progress(epoch, Sequence(0), 0);
+    (control, epoch)
+}
+
+/// The sizes of all trades, in order.
+fn sizes(listener: &Listener) -> Vec<u32> {
+    let (bytes, _) = listener.records();
+    let of_trade = |record: &[u8]| u32::from_le_bytes(record[24..28].try_into().unwrap());
+    bytes.chunks_exact(48).map(of_trade).collect()
+}
+
+#[test]
+fn what_a_handler_publishes_arrives_in_order_with_its_positions_and_instruments() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let mut channel = publisher.channel("all").unwrap();
+    assert_eq!((channel.source(), channel.name()), (SourceId(1), "all"));
+    assert_eq!(channel.resume_from(), None, "no epoch is continued today");
+    let symbol = |id, symbol: &str| Instrument {
+        id,
+        symbol: symbol.into(),
+    };
+    channel
+        .set_directory(&[symbol(7, "AAPL"), symbol(9, "MSFT")])
+        .unwrap();
+    let mut control = Control::to(publisher.control_address());
+    let welcome = control.join("bare").channels.remove(0);
+    assert_eq!(welcome.directory, [symbol(7, "AAPL"), symbol(9, "MSFT")]);
+    let mut several = RecordBatch::default();
+    several.push(&trade(7, 4));
+    several.push(&Mbp1Msg {
+        hd: RecordHeader::new::<Mbp1Msg>(RType::Mbp1 as u8, 1, 7, 0),
+        ..Mbp1Msg::default()
+    });
+    channel.publish(&trade(7, 1), at(1)).unwrap();
+    channel
+        .publish_all(&[trade(7, 2), trade(7, 3)], at(2))
+        .unwrap();
+    channel.publish_batch(&several, at(3)).unwrap();
+    channel.flush();
+    channel
+        .source_lost(SourceLoss {
+            instruments: vec![7],
+            ..SourceLoss::gap(at(4), 2)
+        })
+        .unwrap();
+    let monitor = channel.monitor();
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, welcome.epoch);
+    let summary = ended.join().unwrap();
+    assert_eq!(channel.publish(&trade(7, 9), at(9)), Err(WriteError::Ended));
+    assert_eq!(
+        channel.source_lost(SourceLoss::gap(at(9), 1)),
+        Err(WriteError::Ended)
+    );
+
+    let (bytes, records) = listener.records();
+    assert_eq!(records, 2 + 1 + 2 + 2);
+    assert_eq!(bytes.len(), 2 * 176 + 4 * 48 + 80);
+    assert_eq!(summary.published_records(), records);
+    assert!(summary.has_loss(), "the source had a gap");
+    let lost = StreamEvent::SourceLost {
+        source: SourceId(1),
+        reason: SourceLossReason::Gap,
+        from: at(4),
+        messages: 2,
+        instruments: vec![7],
+    };
+    assert_eq!(events(&listener).last(), Some(&lost));
+    let data = listener.datagrams.values().rev().find_map(|bytes| {
+        let header = *Datagram::parse(bytes).unwrap().header();
+        (header.kind == Kind::Data).then_some(header.source_position)
+    });
+    assert_eq!(data, Some(at(3)));
+    let source = &monitor.sources()[0].counters;
+    assert_eq!(
+        (source.source_messages.get(), source.source_records.get()),
+        (5, 7)
+    );
+    assert_eq!(source.source_missing_messages.get(), 2);
+    let channels = monitor.channels();
+    assert_eq!(channels[0].sender.published_records.get(), 7);
+    let subscriber = &monitor.subscribers()[0];
+    assert_eq!(Sequence(subscriber.sequence), channels[0].sealed);
+    assert_eq!((subscriber.lag, subscriber.lost_records), (0, 0));
+}
+
+#[test]
+fn a_silent_handler_looks_alive_and_what_was_missed_is_repaired_meanwhile() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let mut channel = publisher.channel("all").unwrap();
+    channel.publish(&trade(1, 5), at(1)).unwrap();
+    // No flush, and not another word: the record goes out, and heartbeats say so.
+    wait_for("the record", || {
+        listener.poll();
+        (listener.records().1 == 1).then_some(())
+    });
+    let before = listener.heartbeats;
+    wait_for("heartbeats", || {
+        listener.poll();
+        let last = listener.last_heartbeat?;
+        (listener.heartbeats > before + 3 && last.sequence == Sequence(2)).then_some(())
+    });
+    let (mut control, epoch) = follow(&publisher);
+    control.nack(epoch, &[(2, 2)]);
+    let repaired = wait_for("a repair", || match control.poll() {
+        Some(Said::Datagram(bytes)) => Some(bytes),
+        _ => None,
+    });
+    assert_eq!(
+        Datagram::parse(&repaired).unwrap().header().sequence,
+        Sequence(2)
+    );
+    drop(channel);
+}
+
+#[test]
+fn what_finds_no_room_is_told_to_the_caller_and_in_the_stream_exactly() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut config = config(group);
+    config["threads"] = json!({ "hop_batches": 2, "idle": { "sleep": { "us": 20_000 } } });
+    let mut publisher = open(&config);
+    let (mut control, epoch) = follow(&publisher);
+    let mut channel = publisher.channel("all").unwrap();
+    let mut lost = Vec::new();
+    for n in 1..=2_000 {
+        match channel.publish(&trade(1 + n % 3, n), at(n.into())) {
+            Ok(()) => {}
+            Err(WriteError::Overflow) => lost.push(n),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(
+        lost.len() > 500,
+        "a hop of 128 messages takes no 2,000 at once"
+    );
+    assert_eq!(channel.lost_messages(), lost.len() as u64);
+    let monitor = publisher.monitor();
+    // The handler says nothing more: the loss is told all the same.
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, epoch);
+    let summary = ended.join().unwrap();
+
+    let mut told = Vec::new();
+    let mut expected = Vec::new();
+    let mut aligned = tickcast_reliability::record::AlignedCopy::default();
+    for bytes in listener.datagrams.values() {
+        let datagram = Datagram::parse(aligned.of(bytes)).unwrap();
+        match datagram.header().kind {
+            Kind::Data => expected.extend(
+                (datagram.records().unwrap()).map(|r| u64::from(r.get::<TradeMsg>().unwrap().size)),
+            ),
+            Kind::Event => {
+                if let Some(StreamEvent::SourceLost {
+                    reason,
+                    from,
+                    messages,
+                    instruments,
+                    ..
+                }) = StreamEvent::parse(datagram.payload())
+                {
+                    assert_eq!(reason, SourceLossReason::Overflow);
+                    assert!(instruments.iter().all(|id| (1..=3).contains(id)));
+                    assert!(!instruments.is_empty());
+                    let range = from.sequence()..from.sequence() + messages;
+                    told.extend(range.clone());
+                    expected.extend(range);
+                }
+            }
+            _ => {}
+        }
+    }
+    assert_eq!(
+        expected,
+        (1..=2_000).collect::<Vec<_>>(),
+        "all in order, each once"
+    );
+    assert_eq!(told, lost.iter().map(|n| u64::from(*n)).collect::<Vec<_>>());
+    let counted = monitor.sources()[0].counters.source_overflow_messages.get();
+    assert_eq!(counted, lost.len() as u64);
+    assert_eq!(summary.published_records() + counted, 2_000);
+    assert!(summary.has_loss());
+}
+
+#[test]
+fn a_message_for_no_datagram_is_refused_counted_and_told() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let (mut control, epoch) = follow(&publisher);
+    let mut channel = publisher.channel("all").unwrap();
+    let many = vec![trade(3, 1); 30];
+    let refused = channel.publish_all(&many, at(1));
+    assert_eq!(
+        refused,
+        Err(WriteError::TooLarge {
+            len: 1440,
+            max: 1408
+        })
+    );
+    channel.publish(&trade(3, 2), at(2)).unwrap();
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, epoch);
+    assert!(ended.join().unwrap().has_loss());
+    assert_eq!(sizes(&listener), [2]);
+    let told = events(&listener);
+    let StreamEvent::SourceLost { from, messages, .. } = told.last().unwrap() else {
+        panic!("{told:?}")
+    };
+    assert_eq!((*from, *messages), (at(1), 1));
+}
+
+#[test]
+fn a_channel_has_one_writer_at_a_time_and_the_next_one_follows_the_last() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let (mut control, epoch) = follow(&publisher);
+    let first = publisher.channel("all").unwrap();
+    let refused = publisher.channel("all").err().unwrap();
+    assert!(matches!(refused, ChannelError::Taken { .. }));
+    assert!(refused.to_string().contains("drop it first"), "{refused}");
+    let unknown = publisher.channel("al").err().unwrap().to_string();
+    assert!(
+        unknown.contains("\"al\"") && unknown.contains("all"),
+        "{unknown}"
+    );
+    let mut next = 1;
+    let mut writer = first;
+    for _ in 0..20 {
+        // On another thread each time, gone before the next one comes.
+        let handler = std::thread::spawn(move || {
+            for n in next..next + 50 {
+                writer.publish(&trade(1, n), at(n.into())).unwrap();
+            }
+        });
+        handler.join().unwrap();
+        next += 50;
+        writer = publisher.channel("all").unwrap();
+    }
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, epoch);
+    assert!(!ended.join().unwrap().has_loss());
+    assert_eq!(sizes(&listener), (1..next).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_was_accepted_before_the_end_is_published_while_other_threads_go_on() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let (mut control, epoch) = follow(&publisher);
+    let mut channel = publisher.channel("all").unwrap();
+    let handler = std::thread::spawn(move || {
+        let mut accepted = Vec::new();
+        for n in 1.. {
+            match channel.publish(&trade(1, n), at(n.into())) {
+                Ok(()) => accepted.push(n),
+                Err(WriteError::Ended) => break,
+                Err(WriteError::Overflow) => {}
+                Err(error) => panic!("{error}"),
+            }
+            if n % 16 == 0 {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        }
+        accepted
+    });
+    wait_for("data", || {
+        listener.poll();
+        (listener.datagrams.len() > 20).then_some(())
+    });
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, epoch);
+    ended.join().unwrap();
+    assert_eq!(sizes(&listener), handler.join().unwrap());
+}
+
+#[test]
+fn dropping_a_publisher_sends_what_was_published_and_no_end() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let (mut control, _) = follow(&publisher);
+    let address = publisher.control_address();
+    let mut channel = publisher.channel("all").unwrap();
+    for n in 1..=100 {
+        channel.publish(&trade(1, n), at(n.into())).unwrap();
+    }
+    drop(publisher);
+    assert_eq!(
+        channel.publish(&trade(1, 1), at(101)),
+        Err(WriteError::Ended)
+    );
+    listener.poll();
+    assert_eq!(sizes(&listener), (1..=100).collect::<Vec<_>>());
+    let last = listener.datagrams.values().next_back().unwrap();
+    assert_eq!(Datagram::parse(last).unwrap().header().kind, Kind::Data);
+    let goodbye = wait_for("the last word", || match control.poll() {
+        Some(Said::Rejected(text)) => Some(text),
+        _ => None,
+    });
+    assert!(goodbye.contains("shutting down"), "{goodbye}");
+    assert!(
+        std::net::TcpStream::connect(address).is_err(),
+        "its threads are gone"
+    );
+}
+
+#[test]
+fn a_panic_in_a_handler_takes_nothing_else_down() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let (mut control, epoch) = follow(&publisher);
+    let mut channel = publisher.channel("all").unwrap();
+    let handler = std::thread::spawn(move || {
+        channel.publish(&trade(1, 1), at(1)).unwrap();
+        panic!("a handler's own mistake");
+    });
+    assert!(handler.join().is_err());
+    let mut channel = publisher.channel("all").unwrap();
+    channel.publish(&trade(1, 2), at(2)).unwrap();
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, epoch);
+    assert!(!ended.join().unwrap().has_loss());
+    assert_eq!(sizes(&listener), [1, 2]);
+}
+
+#[test]
+fn a_config_that_is_wrong_for_handlers_says_what_to_do() {
+    let fails = |change: &dyn Fn(&mut Value)| {
+        let mut config = config(group());
+        change(&mut config);
+        let config = Config::parse(&config.to_string()).unwrap();
+        Publisher::open(config)
+            .err()
+            .expect("it is wrong")
+            .to_string()
+    };
+    let said = fails(&|c| c["threads"] = json!({ "mode": "inline" }));
+    assert!(
+        said.contains("threads.mode") && said.contains("\"threaded\""),
+        "{said}"
+    );
+    let own = |channel: Value| json!({ "source": 3, "kind": "own", "channel": channel });
+    let said = fails(&|c| c["inputs"] = json!([own(json!("no such"))]));
+    assert!(said.contains("inputs[0].channel"), "{said}");
+    let said = fails(&|c| {
+        let mut other = own(Value::Null);
+        other["source"] = json!(4);
+        c["inputs"] = json!([own(Value::Null), other]);
+    });
+    assert!(said.contains("inputs[1].channel"), "{said}");
+
+    let mut config = config(group());
+    config["channels"][0]["name"] = json!("a");
+    let mut second = config["channels"][0].clone();
+    second["id"] = json!(2);
+    second["name"] = json!("b");
+    second["fan_out"][0]["lines"][0]["group"] = json!(group());
+    config["channels"].as_array_mut().unwrap().push(second);
+    config["inputs"] = json!([own(json!("a"))]);
+    let mut publisher = open(&config);
+    assert_eq!(publisher.channel("a").unwrap().source(), SourceId(3));
+    let said = publisher.channel("b").err().unwrap().to_string();
+    assert!(said.contains("\"kind\": \"own\""), "{said}");
+    let taken = Publisher::open({
+        let mut other = config.clone();
+        other["control"] = json!(publisher.control_address());
+        Config::parse(&other.to_string()).unwrap()
+    });
+    let taken = taken.err().unwrap();
+    assert!(matches!(taken, PublisherError::Listen { .. }), "{taken}");
+}
+
+#[test]
+fn a_writer_can_be_moved_and_a_monitor_shared() {
+    fn is_send<T: Send>() {}
+    fn is_shared<T: Clone + Send + Sync>() {}
+    is_send::<ChannelWriter>();
+    is_send::<Publisher>();
+    is_shared::<Monitor>();
+}
+
+#[test]
+fn heartbeats_go_on_after_end_until_the_subscriber_has_it() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let (mut control, epoch) = follow(&publisher);
+    let mut channel = publisher.channel("all").unwrap();
+    channel.publish(&trade(1, 1), at(1)).unwrap();
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    wait_for("heartbeats that say ended", || {
+        listener.poll();
+        (listener.state == Some(PublisherState::Ended)).then_some(())
+    });
+    assert!(!ended.is_finished(), "it waits for the subscriber");
+    to_the_end(&mut listener, &mut control, epoch);
+    let summary = ended.join().unwrap();
+    assert_eq!(summary.json()["ended"], true);
+    assert_eq!(summary.json()["subscribers"][0]["lag"], 0);
+}
+
+#[test]
+fn in_steady_state_publishing_allocates_nothing() {
+    let mut publisher = open(&config(group()));
+    let monitor = publisher.monitor();
+    let mut channel = publisher.channel("all").unwrap();
+    let published = || monitor.channels()[0].sender.published_messages.get();
+    let mut next = 1;
+    let mut burst = |count: u64| {
+        let until = next + count;
+        let allocated = allocation_counter::measure(|| {
+            for n in next..until {
+                channel.publish(&trade(1, n as u32), at(n)).unwrap();
+            }
+            channel.flush();
+        });
+        next = until;
+        wait_for("the publish thread", || {
+            (published() == until - 1).then_some(())
+        });
+        allocated.count_total
+    };
+    // The first bursts make the batches that the later ones use again.
+    for _ in 0..20 {
+        burst(1_000);
+    }
+    assert_eq!((0..20).map(|_| burst(200)).sum::<u64>(), 0);
+}
+
+/// Where an example was built.
+fn example(name: &str) -> std::path::PathBuf {
+    let publisher = Path::new(env!("CARGO_BIN_EXE_tickcast-publisher"));
+    publisher.with_file_name("examples").join(name)
+}
+
+fn run_example(name: &str, input: &str, publish: impl FnOnce(&mut Listener)) -> Value {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    let group = group();
+    std::fs::write(&path, config(group).to_string()).unwrap();
+    let mut listener = Listener::new(group);
+    let mut child = Command::new(example(name))
+        .arg(&path)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    listener.poll();
+    publish(&mut listener);
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_first_example_publishes_its_trade() {
+    let summary = run_example("hello", "", |listener| {
+        assert_eq!(sizes(listener), [200]);
+    });
+    assert_eq!(summary["published_records"], 1);
+    assert_eq!(summary["ended"], true);
+}
+
+#[test]
+fn an_own_handler_publishes_its_packets_and_tells_what_it_could_not_read() {
+    let packets = "T,1,10150,200\nQ,1,10149,300,10151,400\nrubbish\nT,1,10152,100\n";
+    let summary = run_example("own_handler", packets, |listener| {
+        let (bytes, records) = listener.records();
+        assert_eq!(records, 1 + 3);
+        let quote = &bytes[176 + 48..176 + 48 + 80];
+        let number = |at: usize| i64::from_le_bytes(quote[at..at + 8].try_into().unwrap());
+        assert_eq!((number(48), number(56)), (101_490_000_000, 101_510_000_000));
+        let told = events(listener);
+        let lost = StreamEvent::SourceLost {
+            source: SourceId(1),
+            reason: SourceLossReason::Malformed,
+            from: at(3),
+            messages: 1,
+            instruments: Vec::new(),
+        };
+        assert_eq!(told.last(), Some(&lost), "{told:?}");
+    });
+    assert_eq!(summary["source"]["malformed"], 1);
+    assert_eq!(summary["source"]["records"], 4);
+}

@@ -1,0 +1,281 @@
+//! Control messages as bytes, and what is refused of them.
+
+use super::*;
+use proptest::prelude::*;
+
+fn range(first: u64, last: u64) -> SequenceRange {
+    SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+}
+
+fn samples() -> Vec<Message<'static>> {
+    vec![
+        Message::Join(Join {
+            name: "risk-1".into(),
+            wire_versions: vec![1],
+            purpose: Purpose::Replay { session: u64::MAX },
+            channels: vec![JoinChannel {
+                channel: ChannelName::Name("equities".into()),
+                start: Start::At(Epoch(u64::MAX), Sequence(9)),
+                confirmed_epoch: Epoch(3),
+            }],
+        }),
+        Message::Welcome(Welcome {
+            wire_version: 1,
+            publisher: "p".into(),
+            session: 77,
+            channels: vec![ChannelOffer {
+                channel: ChannelId(4),
+                name: "equities".into(),
+                epoch: Epoch(u64::MAX - 1),
+                newest: Sequence(10),
+                oldest: Sequence(2),
+                oldest_record: RecordNumber(20),
+                next_record: RecordNumber(99),
+                slot_len: 1472,
+                slots: 1024,
+                config_hash: ConfigHash(5),
+                ended: false,
+                fan_outs: vec![FanOutOffer::Udp {
+                    lines: vec![UdpLine {
+                        group: SocketAddrV4::new(Ipv4Addr::new(239, 1, 2, 3), 4000),
+                        sender: Ipv4Addr::LOCALHOST,
+                    }],
+                }],
+                directory: vec![Instrument {
+                    id: 1,
+                    symbol: "ABC".into(),
+                }],
+            }],
+        }),
+        Message::Rejected(Rejected {
+            code: RejectCode::UnknownChannel,
+            text: "no".into(),
+            retry_after_ms: 0,
+        }),
+        Message::Nack {
+            epoch: Epoch(8),
+            class: NackClass::Replay,
+            ranges: vec![range(1, 1), range(5, u64::MAX)],
+        },
+        Message::Datagram(&[1, 2, 3]),
+        Message::Refused(Refused {
+            epoch: Epoch(8),
+            range: range(3, 4),
+            reason: RefusalReason::Budget,
+            retry_after_us: u32::MAX,
+            oldest: Sequence(7),
+            oldest_record: RecordNumber(70),
+        }),
+        Message::Progress(Progress {
+            epoch: Epoch(1),
+            sequence: Sequence(2),
+            lost_records: 3,
+            heard: Sequence(4),
+            sent_at: Nanos(5),
+        }),
+        Message::Status(Status {
+            epoch: Epoch(1),
+            newest: Sequence(2),
+            oldest: Sequence(3),
+            next_record: RecordNumber(4),
+            echo: Nanos(5),
+            answered_at: Nanos(6),
+            ended: true,
+        }),
+        Message::Leave,
+    ]
+}
+
+#[test]
+fn every_message_comes_back_as_it_was_written_from_any_split() {
+    for message in samples() {
+        let mut frame = Vec::new();
+        message.write(ChannelId(513), &mut frame);
+        let whole = frame.len();
+        frame.extend([0xff; 3]);
+        let read = Message::read(&frame, BODY_LEN_MAX_TO_SUBSCRIBER);
+        assert_eq!(read, Ok(Some((ChannelId(513), message, whole))));
+        for cut in 0..whole {
+            assert_eq!(
+                Message::read(&frame[..cut], BODY_LEN_MAX_TO_SUBSCRIBER),
+                Ok(None)
+            );
+        }
+    }
+}
+
+#[test]
+fn a_body_beyond_the_limit_is_refused_before_it_is_awaited() {
+    let head = [0xff, 0xff, 0xff, 0x7f, JOIN, 0, 0, 0];
+    let read = Message::read(&head, BODY_LEN_MAX_TO_PUBLISHER);
+    assert!(matches!(
+        read,
+        Err(ControlError::TooLong {
+            max: BODY_LEN_MAX_TO_PUBLISHER,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn a_nack_with_an_empty_range_or_too_many_is_refused() {
+    let nack = |first: u64, last: u64, count: u16| {
+        let mut frame = vec![0; FRAME_HEAD_LEN];
+        frame[0..4].copy_from_slice(&32u32.to_le_bytes());
+        frame[4] = NACK;
+        frame.extend(1u64.to_le_bytes());
+        frame.extend([1, 0]);
+        frame.extend(count.to_le_bytes());
+        frame.extend([0; 4]);
+        frame.extend(first.to_le_bytes());
+        frame.extend(last.to_le_bytes());
+        Message::read(&frame, BODY_LEN_MAX_TO_PUBLISHER).map(|_| ())
+    };
+    assert_eq!(nack(5, 5, 1), Ok(()));
+    for (first, last, count) in [(6, 5, 1), (0, 5, 1), (5, 5, 2), (5, 5, 257)] {
+        assert!(matches!(
+            nack(first, last, count),
+            Err(ControlError::Body { .. })
+        ));
+    }
+}
+
+#[test]
+fn an_offer_of_an_unknown_transport_does_not_spoil_the_welcome() {
+    let offer = r#"{"transport":"carrier_pigeon","loft":3}"#;
+    assert_eq!(
+        serde_json::from_str::<FanOutOffer>(offer).unwrap(),
+        FanOutOffer::Unknown
+    );
+}
+
+proptest! {
+    #[test]
+    fn arbitrary_bytes_never_panic(
+        mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
+        kind in 0u8..12,
+    ) {
+        let _ = Message::read(&bytes, 4096);
+        if bytes.len() >= FRAME_HEAD_LEN {
+            let len = (bytes.len() - FRAME_HEAD_LEN) as u32;
+            bytes[..4].copy_from_slice(&len.to_le_bytes());
+            bytes[4] = kind;
+            let _ = Message::read(&bytes, 4096);
+        }
+    }
+}
+
+#[test]
+fn limits_themselves_are_allowed_and_one_beyond_is_not() {
+    let mut frame = Vec::new();
+    Message::Datagram(&[7; 100]).write(ChannelId(1), &mut frame);
+    assert!(matches!(
+        Message::read(&frame, 100),
+        Ok(Some((_, Message::Datagram(_), 108)))
+    ));
+    let too_long = ControlError::TooLong { len: 100, max: 99 };
+    assert_eq!(Message::read(&frame, 99), Err(too_long));
+    let nack = |count| {
+        let mut frame = Vec::new();
+        let ranges = vec![range(5, 6); count];
+        let (epoch, class) = (Epoch(1), NackClass::Repair);
+        Message::Nack {
+            epoch,
+            class,
+            ranges,
+        }
+        .write(ChannelId(1), &mut frame);
+        Message::read(&frame, BODY_LEN_MAX_TO_PUBLISHER).is_ok()
+    };
+    assert!(nack(NACK_RANGES_MAX) && !nack(NACK_RANGES_MAX + 1));
+    assert!(nack(0), "a NACK of nothing says nothing");
+}
+
+#[test]
+fn bodies_that_are_too_short_or_of_no_known_meaning_are_refused_and_longer_ones_read() {
+    let read = |frame: &[u8]| {
+        let read = Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER);
+        read.map(|read| read.map(|(_, _, len)| len))
+    };
+    for (message, fixed) in samples().into_iter().zip([
+        None,
+        None,
+        None,
+        Some(48),
+        None,
+        Some(48),
+        Some(40),
+        Some(56),
+        Some(0),
+    ]) {
+        let mut frame = Vec::new();
+        message.write(ChannelId(513), &mut frame);
+        let Some(len) = fixed else { continue };
+        assert_eq!(frame.len(), FRAME_HEAD_LEN + len, "{message:?}");
+        frame.extend([0; 8]);
+        frame[0] += 8;
+        assert_eq!(read(&frame), Ok(Some(frame.len())), "a later version's");
+        if len > 0 {
+            frame.truncate(FRAME_HEAD_LEN + len - 1);
+            frame[0] = (len - 1) as u8;
+            assert!(matches!(read(&frame), Err(ControlError::Body { .. })));
+        }
+    }
+    for kind in [0, 10, 255] {
+        let unknown = Err(ControlError::Type { kind });
+        assert_eq!(read(&[0, 0, 0, 0, kind, 0, 0, 0]), unknown);
+    }
+    let mut frame = Vec::new();
+    samples()[3].write(ChannelId(1), &mut frame);
+    frame[FRAME_HEAD_LEN + 8] = 3;
+    assert!(read(&frame).is_err(), "a class that is neither");
+}
+
+#[test]
+fn every_refusal_and_the_word_of_the_end_come_back() {
+    let through = |message: Message<'_>| {
+        let mut frame = Vec::new();
+        message.write(ChannelId(1), &mut frame);
+        let read = Message::read(&frame, 1_000).unwrap().unwrap().1;
+        assert_eq!(read, message);
+        frame
+    };
+    for (byte, reason) in [
+        (1, RefusalReason::Window),
+        (2, RefusalReason::Ahead),
+        (3, RefusalReason::Budget),
+        (4, RefusalReason::TooSlow),
+        (5, RefusalReason::Epoch),
+        (6, RefusalReason::Malformed),
+    ] {
+        let mut frame = through(Message::Refused(Refused {
+            epoch: Epoch(8),
+            range: range(3, 4),
+            reason,
+            retry_after_us: 5,
+            oldest: Sequence(7),
+            oldest_record: RecordNumber(70),
+        }));
+        assert_eq!(frame[FRAME_HEAD_LEN + 44], byte);
+        frame[FRAME_HEAD_LEN + 44] = 7;
+        assert!(Message::read(&frame, 1_000).is_err());
+    }
+    for (byte, ended) in [(0, false), (1, true)] {
+        let frame = through(Message::Status(Status {
+            epoch: Epoch(1),
+            newest: Sequence(2),
+            oldest: Sequence(3),
+            next_record: RecordNumber(4),
+            echo: Nanos(5),
+            answered_at: Nanos(6),
+            ended,
+        }));
+        assert_eq!(frame[FRAME_HEAD_LEN + 48], byte);
+    }
+}
+
+#[test]
+fn the_largest_bodies_are_those_that_the_protocol_names() {
+    assert_eq!(BODY_LEN_MAX_TO_PUBLISHER, 65_536);
+    assert_eq!(BODY_LEN_MAX_TO_SUBSCRIBER, 16_777_216);
+}

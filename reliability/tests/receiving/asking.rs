@@ -1,0 +1,682 @@
+//! When a receiver asks for what it misses, and what it makes of the answers: the receiver alone,
+//! at times chosen by hand.
+
+use tickcast_reliability::asking::{Asks, PathHealth};
+use tickcast_reliability::control::RefusalReason;
+use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Start};
+use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::units::{Epoch, Nanos, RecordNumber, Sequence};
+
+use crate::world::*;
+
+/// The wait for a first answer before any was measured: four times 250 us, a quarter more or less.
+const FIRST_WAIT: std::ops::RangeInclusive<u64> = 750_000..=1_250_000;
+
+/// One that has heard datagrams 1 and 3 of `publisher`, who has sent those three.
+fn missing_one(config: ReceiverConfig, lines: usize) -> (Publisher, Alone) {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, lines);
+    for n in 1..=3 {
+        let bytes = publisher.publish(1);
+        if n != 2 {
+            alone.hear(A, &bytes);
+        }
+    }
+    assert_eq!(alone.records, [1]);
+    (publisher, alone)
+}
+
+#[test]
+fn a_gap_is_asked_for_when_its_grace_is_over_and_not_before() {
+    let config = ReceiverConfig {
+        reorder_grace_us: 50,
+        ..quiet()
+    };
+    for late_us in [0, 1] {
+        let (_, mut alone) = missing_one(config, 1);
+        assert!(alone.receiver.is_waiting());
+        assert_eq!((alone.asks(), alone.due()), (vec![], Nanos::from_us(50)));
+        alone.later(49);
+        assert_eq!((alone.asks(), alone.due()), (vec![], Nanos::from_us(1)));
+        alone.later(1 + late_us);
+        assert_eq!(alone.asks(), [run(2, 2)]);
+        assert!(FIRST_WAIT.contains(&alone.due().0), "{}", alone.due());
+        assert_eq!(alone.counters().nacked_sequences.get(), 1);
+    }
+}
+
+#[test]
+fn what_is_not_answered_is_asked_for_again_ever_later_and_then_the_path_is_given_up() {
+    let config = ReceiverConfig {
+        nack_tries: 4,
+        ..quiet()
+    };
+    let (_, mut alone) = missing_one(config, 1);
+    for tries in 0..4 {
+        assert_eq!(alone.asks(), [run(2, 2)]);
+        assert_eq!(alone.asks(), [], "once");
+        let wait = alone.due();
+        assert!(FIRST_WAIT.contains(&(wait.0 >> tries)), "{tries}: {wait}");
+        alone.at(Nanos(alone.now.after(wait).0 - 1));
+        assert_eq!(alone.asks(), []);
+        alone.at(alone.now.after(Nanos(1)));
+    }
+    let mut asks = Asks::default();
+    let health = alone.receiver.collect_asks(alone.now, &mut asks);
+    assert_eq!((health, asks.repair.len()), (PathHealth::Exhausted, 0));
+    assert_eq!(alone.counters().nacked_sequences.get(), 4);
+    // The connection is built anew: everything is asked for as if for the first time.
+    let publisher = Publisher::new(5, 4);
+    let offer = publisher.welcome(1).channels.remove(0);
+    alone.receiver.handle_link_down(LinkDownReason::Unanswered);
+    assert_eq!(alone.asks(), []);
+    alone.input(|r, now, mut on| {
+        r.handle_welcome(now, &offer, Start::Live, &mut on);
+    });
+    assert_eq!(alone.asks(), [run(2, 2)]);
+}
+
+#[test]
+fn nothing_is_asked_or_awaited_while_the_connection_is_down_or_repair_is_off() {
+    let (mut publisher, mut alone) = missing_one(quiet(), 1);
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    assert_eq!(alone.asks(), []);
+    assert!(alone.due() > Nanos::from_secs(40), "nor is progress told");
+    assert!(alone.receiver.take_progress(Nanos::MAX).is_none());
+    let off = ReceiverConfig {
+        repair: false,
+        ..quiet()
+    };
+    let mut alone = Alone::welcomed(off, &publisher, Start::Live, 1);
+    publisher.publish(1);
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(alone.asks(), []);
+    assert_eq!(alone.due(), Nanos::from_ms(20), "when it is given up");
+}
+
+#[test]
+fn while_answers_flow_towards_a_gap_its_turn_is_awaited() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let sent: Vec<_> = (0..6).map(|_| publisher.publish(1)).collect();
+    alone.hear(A, &sent[0]);
+    alone.hear(A, &sent[2]);
+    alone.hear(A, &sent[5]);
+    assert_eq!(alone.asks(), [run(2, 2), run(4, 5)]);
+    alone.later(700);
+    alone.answer(&sent[1]);
+    let answered = alone.now;
+    // A round trip of 700 us was measured, so that much longer is waited from here on.
+    alone.at(answered.after(Nanos::from_us(600)));
+    assert_eq!(alone.asks(), [], "the answers before it still come");
+    let turn = alone.receiver.poll_timeout().since(answered);
+    assert!((2_100_000..=3_500_000).contains(&turn.0), "{turn}");
+    alone.at(alone.receiver.poll_timeout());
+    assert_eq!(alone.asks(), [run(4, 5)], "nothing came for long");
+}
+
+#[test]
+fn an_answer_beyond_a_gap_or_from_before_it_was_asked_for_delays_nothing() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let sent: Vec<_> = (0..9).map(|_| publisher.publish(1)).collect();
+    alone.hear(A, &sent[0]);
+    alone.hear(A, &sent[2]);
+    alone.hear(A, &sent[4]);
+    assert_eq!(alone.asks(), [run(2, 2), run(4, 4)]);
+    let due = alone.receiver.poll_timeout();
+    alone.later(700);
+    alone.answer(&sent[3]);
+    alone.at(due.after(Nanos::from_us(550)));
+    assert_eq!(alone.asks(), [run(2, 2)], "its own answer was lost");
+    alone.later(700);
+    alone.answer(&sent[1]);
+    alone.later(1);
+    alone.hear(A, &sent[6]);
+    alone.hear(A, &sent[8]);
+    assert_eq!(alone.asks(), [run(6, 6), run(8, 8)]);
+    let asked = alone.now;
+    let due = alone.receiver.poll_timeout().since(asked);
+    alone.at(asked.after(Nanos(due.0 * 2)));
+    assert_eq!(
+        alone.asks(),
+        [run(6, 6), run(8, 8)],
+        "the last answer was to an earlier question"
+    );
+}
+
+#[test]
+fn what_was_never_asked_for_or_just_now_awaits_no_answer() {
+    let config = ReceiverConfig {
+        reorder_grace_us: 50,
+        ..quiet()
+    };
+    let (mut publisher, mut alone) = missing_one(config, 1);
+    alone.later(50);
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    publisher.publish(1);
+    alone.hear(A, &publisher.publish(1));
+    alone.later(10);
+    alone.answer(&publisher.sent[&2]);
+    alone.later(40);
+    assert_eq!(alone.asks(), [run(4, 4)], "the other's answer is not its");
+    // Asked for at the very moment at which the one before is answered, many times.
+    let (mut publisher, mut alone) = missing_one(quiet(), 1);
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    for missing in (4..40).step_by(2) {
+        alone.later(700);
+        publisher.publish(1);
+        alone.hear(A, &publisher.publish(1));
+        alone.answer(&publisher.sent[&(missing - 2)]);
+        assert_eq!(alone.asks(), [run(missing, missing)]);
+        alone.at(alone.receiver.poll_timeout());
+        assert_eq!(alone.asks(), [run(missing, missing)]);
+    }
+}
+
+#[test]
+fn whatever_the_publisher_says_on_its_connection_proves_that_it_lives() {
+    let config = ReceiverConfig {
+        stale_us: 30_000,
+        dead_us: 1_000_000,
+        ..quiet()
+    };
+    let publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    alone.later(900_000);
+    alone.receiver.heard_repair(alone.now);
+    alone.later(999_999);
+    assert!(!alone.receiver.take_link_silent());
+    alone.later(1);
+    assert!(alone.receiver.take_link_silent(), "it is built anew first");
+    assert!(!alone.receiver.take_link_silent(), "told once");
+    assert!(!alone.events.contains(&Event::PublisherDead));
+    alone.receiver.handle_link_down(LinkDownReason::Unanswered);
+    alone.later(999_999);
+    assert!(!alone.events.contains(&Event::PublisherDead));
+    assert_eq!(alone.due(), Nanos::from_us(1));
+    alone.later(1);
+    assert!(alone.events.contains(&Event::PublisherDead));
+    assert_eq!(
+        alone.due(),
+        Nanos::MAX.since(alone.now),
+        "nothing is left to do"
+    );
+}
+
+#[test]
+fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
+    let config = ReceiverConfig {
+        stale_us: 30_000,
+        dead_us: 1_000_000,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    let end = publisher.end();
+    alone.hear(A, &end);
+    alone.status(&publisher.status());
+    assert!(alone.receiver.ended());
+    assert!(alone.receiver.take_progress(alone.now).is_some());
+    alone.events.clear();
+    alone.later(40_000);
+    assert_eq!(
+        alone.due(),
+        Nanos::from_ms(960),
+        "no one to follow or rejoin"
+    );
+    alone.later(2_000_000);
+    assert!(!alone.receiver.take_rejoin() && !alone.receiver.take_link_silent());
+    alone.hear(A, &publisher.heartbeat());
+    alone.later(7_960_000);
+    assert!(alone.receiver.take_progress(alone.now).is_some());
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.later(3_000_000);
+    assert_eq!(alone.events, []);
+    assert_eq!(alone.counters().repair_links_down.get(), 1);
+}
+
+#[test]
+fn a_gap_waits_for_the_other_line_but_no_longer_than_the_skew() {
+    let config = ReceiverConfig {
+        line_skew_us: 500,
+        ..quiet()
+    };
+    let (_, mut alone) = missing_one(config, 2);
+    assert_eq!((alone.asks(), alone.due()), (vec![], Nanos::from_us(500)));
+    alone.later(499);
+    assert_eq!(alone.asks(), []);
+    alone.later(1);
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    let again = alone.due();
+    assert!(FIRST_WAIT.contains(&again.0), "{again}");
+    // The other line passes it without a copy: at once.
+    let (publisher, mut alone) = missing_one(config, 2);
+    alone.hear(B, &publisher.sent[&1]);
+    assert_eq!(alone.asks(), []);
+    alone.hear(B, &publisher.sent[&3]);
+    assert_eq!((alone.due(), alone.asks()), (Nanos::ZERO, vec![run(2, 2)]));
+    // What was sent before we came, no line brings.
+    let mut alone = Alone::welcomed(config, &publisher, Start::Oldest, 2);
+    let mut asks = Asks::default();
+    alone.receiver.collect_asks(alone.now, &mut asks);
+    assert!(asks.replay_wanted);
+    // With one line there is no other to wait for.
+    let (_, mut alone) = missing_one(config, 1);
+    assert_eq!(alone.asks(), [run(2, 2)]);
+}
+
+#[test]
+fn a_refusal_to_answer_now_is_no_failed_try_and_is_waited_out() {
+    let config = ReceiverConfig {
+        nack_tries: 1,
+        ..quiet()
+    };
+    for reason in [
+        RefusalReason::Budget,
+        RefusalReason::Ahead,
+        RefusalReason::Epoch,
+    ] {
+        let (publisher, mut alone) = missing_one(config, 1);
+        for (retry_after_us, wait_us) in [(100_000, 100_000), (0, 50)] {
+            assert_eq!(alone.asks(), [run(2, 2)]);
+            alone.refuse(&publisher, (2, 2), reason, retry_after_us);
+            assert_eq!(alone.due(), Nanos::from_us(wait_us), "{reason:?}");
+            alone.later(wait_us - 1);
+            assert_eq!(alone.asks(), []);
+            alone.later(1);
+        }
+        assert_eq!(alone.counters().refusals_received.get(), 2);
+        assert!(alone.losses().is_empty());
+    }
+}
+
+#[test]
+fn a_refusal_for_good_is_a_loss_of_just_what_was_refused() {
+    for (reason, cause) in [
+        (RefusalReason::TooSlow, LossCause::Burst),
+        (RefusalReason::Malformed, LossCause::Refused),
+    ] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+        let sent: Vec<_> = (0..6).map(|_| publisher.publish(2)).collect();
+        alone.hear(A, &sent[0]);
+        alone.hear(A, &sent[5]);
+        assert_eq!(alone.asks(), [run(2, 5)]);
+        alone.refuse(&publisher, (3, 4), reason, 0);
+        alone.answer(&sent[1]);
+        alone.answer(&sent[4]);
+        assert_eq!(alone.losses(), [(3, 4, Some(4), cause)]);
+        assert_eq!(alone.records, [1, 2, 3, 4, 9, 10, 11, 12]);
+        assert!(!alone.receiver.is_waiting());
+    }
+}
+
+#[test]
+fn what_the_ring_lost_is_lost_and_the_rest_of_the_refusal_is_asked_for_again_later() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let sent: Vec<_> = (0..9).map(|_| publisher.publish(2)).collect();
+    alone.hear(A, &sent[0]);
+    alone.hear(A, &sent[8]);
+    assert_eq!(alone.asks(), [run(2, 8)]);
+    publisher.oldest = 4;
+    alone.refuse(&publisher, (2, 5), RefusalReason::Window, 0);
+    assert_eq!(alone.losses(), [(2, 3, Some(4), LossCause::Window)]);
+    assert!(FIRST_WAIT.contains(&alone.due().0), "{}", alone.due());
+    let later = alone.due();
+    alone.at(alone.now.after(Nanos(later.0 * 2)));
+    assert_eq!(alone.asks(), [run(4, 5), run(6, 8)]);
+}
+
+#[test]
+fn a_refusal_from_another_epoch_settles_nothing_and_makes_it_ask_how_far_the_publisher_is() {
+    let (_, mut alone) = missing_one(quiet(), 1);
+    alone.asks();
+    let mut other = Publisher::new(6, 1);
+    other.publish(1);
+    for reason in [RefusalReason::Malformed, RefusalReason::Window] {
+        alone.refuse(&other, (2, 2), reason, 0);
+    }
+    assert!(alone.losses().is_empty() && alone.receiver.is_waiting());
+    alone.later(999);
+    assert!(alone.receiver.take_progress(alone.now).is_none());
+    alone.later(1);
+    assert!(alone.receiver.take_progress(alone.now).is_some());
+}
+
+#[test]
+fn only_a_first_answer_to_a_question_measures_the_round_trip() {
+    // (what comes for the gap, whether its time counts as a round trip)
+    type Arrival = fn(&mut Alone, &[u8]);
+    let cases: [(Arrival, bool); 3] = [
+        (|alone, bytes| alone.answer(bytes), true),
+        (|alone, bytes| alone.hear(A, &again(bytes)), true),
+        (|alone, bytes| alone.hear(A, bytes), false),
+    ];
+    for (arrival, measured) in cases {
+        let (mut publisher, mut alone) = missing_one(quiet(), 1);
+        assert_eq!(alone.asks(), [run(2, 2)]);
+        alone.later(25);
+        arrival(&mut alone, &publisher.sent[&2]);
+        publisher.publish(1);
+        alone.hear(A, &publisher.publish(1));
+        assert_eq!(alone.asks(), [run(4, 4)]);
+        let wait = alone.due().0;
+        assert_eq!((75_000..=125_000).contains(&wait), measured, "{wait}");
+    }
+    // The answer to a second question may be that to the first.
+    let (mut publisher, mut alone) = missing_one(quiet(), 1);
+    alone.asks();
+    alone.at(alone.receiver.poll_timeout());
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    alone.later(25);
+    alone.answer(&publisher.sent[&2]);
+    publisher.publish(1);
+    alone.hear(A, &publisher.publish(1));
+    alone.asks();
+    assert!(FIRST_WAIT.contains(&alone.due().0), "{}", alone.due());
+}
+
+#[test]
+fn an_alarm_is_asked_about_at_once_and_once() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let mut impostor = Publisher::new(5, 1);
+    alone.hear(A, &impostor.publish(2));
+    let right = publisher.publish(1);
+    alone.hear(A, &right);
+    alone.hear(A, &right);
+    assert!(alone.receiver.is_waiting());
+    assert_eq!(alone.receiver.poll_timeout(), Nanos::ZERO);
+    assert_eq!(alone.asks(), [run(1, 1)]);
+    assert_eq!(alone.asks(), []);
+    assert!(alone.due() > Nanos::from_secs(1));
+    assert_eq!(alone.counters().nacked_sequences.get(), 1);
+}
+
+#[test]
+fn doubts_are_bounded() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let mut impostor = Publisher::new(5, 1);
+    for _ in 0..100 {
+        alone.hear(A, &impostor.publish(2));
+        alone.hear(A, &publisher.publish(1));
+    }
+    assert_eq!(alone.counters().fencing_violations.get(), 100);
+    assert_eq!(alone.asks().len(), 64, "more say the same");
+}
+
+#[test]
+fn the_publishers_word_counts_when_told_twice_or_when_multicast_says_as_much() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    alone.hear(A, &publisher.publish(1));
+    let _lost = [publisher.publish(1), publisher.publish(1)];
+    alone.status(&publisher.status());
+    assert_eq!(alone.asks(), [], "it may still lie in our socket");
+    let _later = publisher.publish(1);
+    alone.status(&publisher.status());
+    assert_eq!(alone.asks(), [run(2, 3)], "what it had told before");
+    // A datagram that leapt is confirmed by the first word.
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    publisher.publish(1);
+    alone.hear(A, &Publisher::new(5, 5_000).publish(1));
+    alone.status(&publisher.status());
+    assert_eq!(alone.asks(), [run(5, 5)]);
+    // Of another epoch it says nothing here.
+    let mut other = Publisher::new(6, 1);
+    (0..20).for_each(|_| drop(other.publish(1)));
+    alone.status(&other.status());
+    alone.status(&other.status());
+    assert_eq!(alone.receiver.progress().1, Sequence(5));
+}
+
+#[test]
+fn silence_is_told_and_the_publishers_word_then_counts_at_once() {
+    let config = ReceiverConfig {
+        stale_us: 30_000,
+        follow_us: 1_000,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(alone.due(), Nanos::from_ms(30));
+    alone.later(29_999);
+    assert!(!alone.events.contains(&Event::Stale));
+    alone.later(1);
+    assert!(alone.events.contains(&Event::Stale));
+    assert!(alone.receiver.take_progress(alone.now).is_some(), "at once");
+    alone.later(999);
+    assert!(alone.receiver.take_progress(alone.now).is_none());
+    alone.later(1);
+    assert!(alone.receiver.take_progress(alone.now).is_some());
+    alone.status(&publisher.status());
+    assert!(
+        !alone.events.contains(&Event::MulticastLost),
+        "it is silent"
+    );
+    let _lost = publisher.publish(1);
+    alone.status(&publisher.status());
+    assert!(alone.events.contains(&Event::MulticastLost));
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    assert_eq!(alone.counters().multicast_lost.get(), 1);
+    assert!(alone.receiver.take_rejoin());
+    assert!(!alone.receiver.take_rejoin(), "told once");
+    alone.later(199_999);
+    assert!(!alone.receiver.take_rejoin());
+    alone.later(1);
+    assert!(alone.receiver.take_rejoin(), "every 200 ms");
+}
+
+#[test]
+fn in_silence_the_groups_are_joined_anew_while_the_publisher_can_be_asked() {
+    let config = ReceiverConfig {
+        stale_us: 30_000,
+        follow_us: 10_000_000,
+        ..quiet()
+    };
+    let publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    alone.later(30_000);
+    assert!(alone.receiver.take_progress(alone.now).is_some());
+    assert_eq!(alone.due(), Nanos::from_ms(200));
+    alone.later(200_000);
+    assert!(alone.receiver.take_rejoin());
+    assert_eq!(alone.due(), Nanos::from_ms(200));
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.later(200_000);
+    assert!(!alone.receiver.take_rejoin(), "it may be gone");
+    assert!(alone.due() > Nanos::from_secs(1));
+}
+
+#[test]
+fn progress_says_how_far_it_is() {
+    let (mut publisher, mut alone) = missing_one(quiet(), 1);
+    alone.later(9_999_999);
+    assert!(alone.receiver.take_progress(alone.now).is_none());
+    alone.later(1);
+    let progress = alone.receiver.take_progress(alone.now).unwrap();
+    assert_eq!(
+        (progress.epoch, progress.sequence, progress.heard),
+        (Epoch(5), Sequence(1), Sequence(3))
+    );
+    assert_eq!((progress.lost_records, progress.sent_at), (0, alone.now));
+    publisher.oldest = 3;
+    alone.asks();
+    alone.refuse(&publisher, (2, 2), RefusalReason::Window, 0);
+    assert_eq!(alone.due(), Nanos::from_secs(10));
+    alone.later(10_000_000);
+    let progress = alone.receiver.take_progress(alone.now).unwrap();
+    assert_eq!((progress.sequence, progress.lost_records), (Sequence(3), 1));
+}
+
+#[test]
+fn a_datagram_of_an_unknown_epoch_hastens_the_question_but_not_beyond_its_pace() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    alone.hear(A, &publisher.publish(1));
+    alone.later(400);
+    alone.hear(A, &Publisher::new(6, 1).publish(1));
+    assert_eq!(
+        alone.due(),
+        Nanos::from_us(600),
+        "a millisecond after the last"
+    );
+    alone.later(600);
+    assert!(alone.receiver.take_progress(alone.now).is_some());
+    alone.later(5_000);
+    alone.hear(A, &Publisher::new(4, 1).publish(1));
+    assert!(
+        alone.due() > Nanos::from_secs(1),
+        "an old one is no question"
+    );
+    alone.hear(A, &Publisher::new(6, 1).publish(1));
+    assert_eq!(alone.due(), Nanos::ZERO);
+    let c = alone.counters();
+    assert_eq!(
+        (c.unknown_epoch_dropped.get(), c.old_epoch_dropped.get()),
+        (2, 1)
+    );
+}
+
+#[test]
+fn a_leap_is_doubted_just_beyond_the_ring_or_what_would_be_given_up() {
+    let within = Delivery::OrderedWithin(Nanos::from_ms(5));
+    for (delivery, leap_max) in [(Delivery::Ordered, 1024), (within, 100)] {
+        let config = ReceiverConfig {
+            delivery,
+            ..quiet()
+        };
+        for (sequence, doubted) in [(leap_max + 1, 0), (leap_max + 2, 1)] {
+            let publisher = Publisher::new(5, 1);
+            let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+            alone.hear(A, &Publisher::new(5, sequence).publish(1));
+            assert_eq!(alone.counters().leap_dropped.get(), doubted);
+        }
+    }
+}
+
+#[test]
+fn the_end_is_believed_from_the_publisher_alone() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    alone.hear(A, &publisher.publish(1));
+    let end = publisher.end();
+    alone.later(10_000);
+    alone.hear(A, &end);
+    assert!(!alone.receiver.ended());
+    assert_eq!(alone.due(), Nanos::ZERO, "it asks");
+    let mut status = publisher.status();
+    status.ended = false;
+    alone.status(&status);
+    assert!(!alone.receiver.ended());
+    alone.status(&publisher.status());
+    assert!(alone.receiver.ended() && alone.events.contains(&Event::EndOfSession));
+    assert!(alone.receiver.take_progress(alone.now).is_some());
+    assert_eq!(alone.receiver.progress(), (Sequence(2), Sequence(2)));
+    assert_eq!(alone.counters().delivered_datagrams.get(), 2);
+    // Its copy over the repair path is the publisher's word too.
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let end = publisher.end();
+    alone.hear(A, &publisher.heartbeat());
+    alone.asks();
+    alone.answer(&end);
+    assert!(alone.receiver.ended());
+}
+
+#[test]
+fn what_has_no_records_that_can_be_read_is_lost_as_such() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let header = publisher.header(tickcast_reliability::wire::Kind::Data, 3, 8);
+    let unreadable = Publisher::seal(&header, &[0xee; 8]);
+    let bytes = publisher.took(unreadable, 3);
+    alone.hear(A, &bytes);
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(alone.losses(), [(1, 1, Some(3), LossCause::Unreadable)]);
+    assert_eq!(alone.records, [4]);
+    let c = alone.counters();
+    assert_eq!(
+        (c.malformed_dropped.get(), c.delivered_datagrams.get()),
+        (1, 1)
+    );
+    // One that is longer than the slots that WELCOME announced.
+    let header = publisher.header(tickcast_reliability::wire::Kind::Data, 3, 1472 - 64 + 8);
+    let long = Publisher::seal(&header, &[0; 1472 - 64 + 8]);
+    let bytes = publisher.took(long, 3);
+    alone.hear(A, &bytes);
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(alone.losses()[1], (3, 3, Some(3), LossCause::Unreadable));
+    assert_eq!(alone.records, [4, 8]);
+}
+
+#[test]
+fn what_came_late_is_told_from_what_came_twice() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    let sent: Vec<_> = (0..18).map(|_| publisher.publish(1)).collect();
+    alone.hear(A, &sent[0]);
+    alone.hear(A, &sent[2]);
+    publisher.oldest = 3;
+    alone.asks();
+    alone.refuse(&publisher, (2, 2), RefusalReason::Window, 0);
+    for bytes in &sent[3..16] {
+        alone.hear(A, bytes);
+    }
+    let counted = |alone: &Alone| {
+        let c = alone.counters();
+        (c.late_dropped.get(), c.duplicates.get())
+    };
+    alone.hear(A, &sent[2]);
+    assert_eq!(counted(&alone), (0, 1));
+    alone.hear(A, &sent[1]);
+    assert_eq!(counted(&alone), (1, 1), "its loss was declared");
+    alone.hear(A, &sent[16]);
+    alone.hear(A, &sent[1]);
+    assert_eq!(counted(&alone), (1, 2), "too long ago to remember");
+}
+
+#[test]
+fn a_heartbeat_of_an_unknown_state_is_counted_and_has_no_effect() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    publisher.publish(1);
+    let header = publisher.header(tickcast_reliability::wire::Kind::Heartbeat, 0, 24);
+    alone.hear(A, &Publisher::seal(&header, &[9; 24]));
+    let c = alone.counters();
+    assert_eq!((c.malformed_dropped.get(), c.heartbeats.get()), (1, 0));
+    assert_eq!(alone.asks(), []);
+}
+
+#[test]
+fn a_loss_before_a_heartbeat_is_counted_by_its_record_number() {
+    let mut publisher = Publisher::new(5, 1);
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(5)),
+        ..quiet()
+    };
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    alone.hear(A, &publisher.publish(1));
+    let _lost = publisher.publish(7);
+    alone.hear(A, &publisher.heartbeat());
+    alone.asks();
+    alone.later(4_999);
+    assert!(alone.losses().is_empty());
+    alone.later(1);
+    assert_eq!(alone.losses(), [(2, 2, Some(7), LossCause::Deadline)]);
+    assert_eq!(alone.counters().lost_records.get(), 7);
+    let unknown = RecordNumber(0);
+    let mut status = publisher.status();
+    status.next_record = unknown;
+    alone.status(&status);
+    assert_eq!(alone.counters().losses_of_unknown_size.get(), 0);
+}

@@ -1,0 +1,924 @@
+//! How a subscriber's core connects, begins, goes on and follows: every frame and action it gives
+//! out, one input at a time.
+
+use tickcast_reliability::control::{
+    ChannelName, ChannelOffer, FanOutOffer, Join, Message, NackClass, Purpose, RefusalReason,
+    Refused, RejectCode, Rejected, Welcome,
+};
+use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
+use tickcast_reliability::joining::Welcomed;
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::record::AlignedCopy;
+use tickcast_reliability::subscriber_core::{
+    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::wire::{CrcVerdict, Datagram};
+
+use crate::world::*;
+
+const SECOND: ChannelId = ChannelId(8);
+
+/// A core that is driven by hand, and what it has given out since it was looked at last.
+struct Hand {
+    core: SubscriberCore,
+    now: Nanos,
+    events: Vec<Event>,
+    records: Vec<u64>,
+}
+
+impl Hand {
+    fn new(starts: &[(ChannelId, Start)]) -> Self {
+        Self::with(quiet(), starts)
+    }
+
+    fn with(config: ReceiverConfig, starts: &[(ChannelId, Start)]) -> Self {
+        let wanted = |&(channel, start): &(ChannelId, Start)| ChannelWanted {
+            channel: ChannelName::Id(channel),
+            start,
+            config,
+            lines: None,
+        };
+        let settings = SubscriberSettings {
+            name: "s".into(),
+            channels: starts.iter().map(wanted).collect(),
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let now = Nanos::from_secs(1);
+        let core = SubscriberCore::new(settings, now);
+        let (events, records) = (vec![], vec![]);
+        Self {
+            core,
+            now,
+            events,
+            records,
+        }
+    }
+
+    /// One that follows `publisher` from `start`, its repair connection up.
+    fn joined(publisher: &Publisher, start: Start) -> Self {
+        Self::new(&[(CHANNEL, start)]).join(publisher)
+    }
+
+    fn join(self, publisher: &Publisher) -> Self {
+        let mut hand = self;
+        assert_eq!(hand.clock(), [Action::Connect(Path::Repair)]);
+        hand.connected(Path::Repair);
+        hand.sent();
+        hand.tell(Path::Repair, &Message::Welcome(publisher.welcome(1)));
+        assert!(hand.core.is_joined());
+        assert!(matches!(hand.actions()[..], [Action::Listen(_)]));
+        hand
+    }
+
+    fn input(&mut self, f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>))) {
+        let (events, records) = (&mut self.events, &mut self.records);
+        f(&mut self.core, self.now, &mut |item| match item {
+            Item::Record(position, _) => records.push(position.record.0),
+            Item::Event(_, event) => events.push(event.clone()),
+        });
+    }
+
+    fn actions(&mut self) -> Vec<Action> {
+        std::iter::from_fn(|| self.core.poll_action()).collect()
+    }
+
+    /// The clock is looked at; what is to be done then.
+    fn clock(&mut self) -> Vec<Action> {
+        self.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+        self.actions()
+    }
+
+    fn later(&mut self, ms: u64) -> Vec<Action> {
+        self.now = self.now.after(Nanos::from_ms(ms));
+        self.clock()
+    }
+
+    fn connected(&mut self, path: Path) {
+        self.core.handle_connected(self.now, path);
+    }
+
+    fn tell(&mut self, path: Path, message: &Message<'_>) {
+        self.input(|c, now, mut on| c.handle_message(now, path, CHANNEL, message, &mut on));
+    }
+
+    fn hear(&mut self, bytes: &[u8]) {
+        let mut aligned = AlignedCopy::default();
+        let bytes = aligned.of(bytes);
+        self.input(|core, now, mut on| core.handle_received(now, CHANNEL, A, bytes, &mut on));
+    }
+
+    /// The frames that it sends now, but for its progress.
+    fn sent(&mut self) -> Vec<(Path, ChannelId, Message<'static>)> {
+        let mut sent = Vec::new();
+        let mut out = Vec::new();
+        loop {
+            let mut path = None;
+            self.input(|c, now, mut on| path = c.poll_transmit(now, &mut out, &mut on));
+            let Some(path) = path else { return sent };
+            let mut frames = &std::mem::take(&mut out)[..];
+            while let Some((channel, message, taken)) = Message::read(frames, 1 << 20).unwrap() {
+                frames = &frames[taken..];
+                let message = match message {
+                    Message::Join(join) => Message::Join(join),
+                    Message::Leave => Message::Leave,
+                    Message::Nack {
+                        epoch,
+                        class,
+                        ranges,
+                    } => Message::Nack {
+                        epoch,
+                        class,
+                        ranges,
+                    },
+                    Message::Progress(_) => continue,
+                    other => panic!("a subscriber sent {other:?}"),
+                };
+                sent.push((path, channel, message));
+            }
+        }
+    }
+
+    fn nacks(&mut self) -> Vec<(Path, NackClass, Vec<SequenceRange>)> {
+        let of = |(path, _, message)| match message {
+            Message::Nack { class, ranges, .. } => (path, class, ranges),
+            other => panic!("{other:?}"),
+        };
+        self.sent().into_iter().map(of).collect()
+    }
+
+    fn downs(&self) -> Vec<LinkDownReason> {
+        let of = |event: &Event| match event {
+            Event::RepairLinkDown(reason) => Some(*reason),
+            _ => None,
+        };
+        self.events.iter().filter_map(of).collect()
+    }
+}
+
+fn join(hand: &mut Hand) -> Join {
+    match hand.sent().remove(0).2 {
+        Message::Join(join) => join,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// An offer of a publisher of the second channel.
+fn offer_of_second(publisher: &Publisher) -> ChannelOffer {
+    let mut offer = publisher.welcome(1).channels.remove(0);
+    (offer.channel, offer.name) = (SECOND, "d".into());
+    offer
+}
+
+#[test]
+fn a_join_says_who_asks_for_what_and_later_where_it_stands() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = Hand::new(&[(CHANNEL, Start::Oldest)]);
+    assert_eq!(hand.core.poll_timeout(), hand.now);
+    assert_eq!(hand.clock(), [Action::Connect(Path::Repair)]);
+    assert!(hand.sent().is_empty() && hand.clock().is_empty());
+    hand.connected(Path::Repair);
+    let first = join(&mut hand);
+    assert_eq!((&first.name[..], &first.wire_versions[..]), ("s", &[1][..]));
+    assert_eq!(first.purpose, Purpose::Repair);
+    assert_eq!(first.channels[0].start, Start::Oldest);
+    assert_eq!(first.channels[0].confirmed_epoch, Epoch::NONE);
+    hand.tell(Path::Repair, &Message::Welcome(publisher.welcome(1)));
+    hand.actions();
+    hand.hear(&publisher.publish(1));
+    hand.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Repair, LinkDownReason::Closed, &mut on);
+    });
+    assert_eq!(hand.downs(), [LinkDownReason::Closed]);
+    assert!(!hand.core.is_joined());
+    assert_eq!(hand.later(20), [Action::Connect(Path::Repair)]);
+    hand.connected(Path::Repair);
+    let again = join(&mut hand);
+    assert_eq!(again.channels[0].start, Start::At(Epoch(5), Sequence(2)));
+    assert_eq!(again.channels[0].confirmed_epoch, Epoch(5));
+}
+
+#[test]
+fn an_attempt_that_takes_too_long_is_given_up_and_tried_again() {
+    let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
+    hand.clock();
+    assert_eq!(
+        hand.core.poll_timeout(),
+        hand.now.after(Nanos::from_secs(2))
+    );
+    assert_eq!(hand.later(1_999), []);
+    assert_eq!(hand.later(1), [Action::Disconnect(Path::Repair)]);
+    hand.connected(Path::Repair);
+    let stale = [Action::Disconnect(Path::Repair)];
+    assert_eq!(hand.actions(), stale, "of an attempt that was given up");
+    assert_eq!(hand.later(20), [Action::Connect(Path::Repair)]);
+    hand.connected(Path::Repair);
+    hand.connected(Path::Repair);
+    assert_eq!(
+        (hand.sent().len(), hand.actions()),
+        (1, vec![]),
+        "said once"
+    );
+    assert_eq!(hand.later(2_000), [Action::Disconnect(Path::Repair)]);
+}
+
+#[test]
+fn a_welcome_that_does_not_fit_breaks_the_connection_off() {
+    let publisher = Publisher::new(5, 1);
+    type Change = fn(&mut Welcome);
+    let cases: [Change; 6] = [
+        |w| w.wire_version = 2,
+        |w| w.channels.clear(),
+        |w| w.channels.push(w.channels[0].clone()),
+        |w| w.channels[0].slot_len = 63,
+        |w| w.channels[0].slot_len = 65_537,
+        |w| w.channels[0].slots = 0,
+    ];
+    for (n, change) in cases.into_iter().enumerate() {
+        let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
+        hand.clock();
+        hand.connected(Path::Repair);
+        let mut welcome = publisher.welcome(1);
+        change(&mut welcome);
+        hand.tell(Path::Repair, &Message::Welcome(welcome));
+        assert_eq!(hand.actions(), [Action::Disconnect(Path::Repair)], "{n}");
+        assert!(!hand.core.is_joined() && hand.core.receiver(CHANNEL).is_none());
+        assert!(hand.events.is_empty());
+    }
+    for slot_len in [64, 65_536] {
+        let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
+        hand.clock();
+        hand.connected(Path::Repair);
+        let mut welcome = publisher.welcome(1);
+        welcome.channels[0].slot_len = slot_len;
+        hand.tell(Path::Repair, &Message::Welcome(welcome));
+        assert!(hand.core.is_joined());
+    }
+}
+
+#[test]
+fn a_rejection_is_passed_on_and_its_wait_kept() {
+    let publisher = Publisher::new(5, 1);
+    let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
+    hand.clock();
+    hand.connected(Path::Repair);
+    let rejected = Rejected {
+        code: RejectCode::TooMany,
+        text: "full".into(),
+        retry_after_ms: 5_000,
+    };
+    hand.tell(Path::Repair, &Message::Rejected(rejected.clone()));
+    let expected = [Action::Disconnect(Path::Repair), Action::Rejected(rejected)];
+    assert_eq!(hand.actions(), expected);
+    assert_eq!(hand.later(4_999), []);
+    assert_eq!(hand.later(1), [Action::Connect(Path::Repair)]);
+    // What comes of a connection that was given up is not heard.
+    hand.tell(Path::Repair, &Message::Welcome(publisher.welcome(1)));
+    assert!(!hand.core.is_joined());
+}
+
+#[test]
+fn a_peer_that_says_what_only_subscribers_say_is_no_publisher() {
+    let publisher = Publisher::new(5, 1);
+    for wrong in [
+        Message::Leave,
+        Message::Nack {
+            epoch: Epoch(5),
+            class: NackClass::Repair,
+            ranges: vec![],
+        },
+    ] {
+        let mut hand = Hand::joined(&publisher, Start::Live);
+        hand.tell(Path::Repair, &wrong);
+        assert_eq!(hand.actions(), [Action::Disconnect(Path::Repair)]);
+        assert_eq!(hand.downs(), [LinkDownReason::Protocol]);
+    }
+}
+
+#[test]
+fn a_status_of_a_higher_epoch_calls_for_a_new_welcome_and_of_a_lower_one_for_nothing() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    for _ in 0..2 {
+        let lower = Publisher::new(4, 9).status();
+        hand.tell(Path::Repair, &Message::Status(lower));
+    }
+    assert!(hand.actions().is_empty() && hand.core.is_joined());
+    hand.tell(
+        Path::Repair,
+        &Message::Status(Publisher::new(6, 1).status()),
+    );
+    assert_eq!(hand.actions(), [Action::Disconnect(Path::Repair)]);
+    assert_eq!(hand.downs(), [LinkDownReason::Closed]);
+    // Of our own epoch it is taken by the receiver.
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    publisher.publish(1);
+    for _ in 0..2 {
+        hand.tell(Path::Repair, &Message::Status(publisher.status()));
+    }
+    assert_eq!(
+        hand.nacks(),
+        [(Path::Repair, NackClass::Repair, vec![run(1, 1)])]
+    );
+}
+
+#[test]
+fn each_channel_has_a_receiver_of_its_own() {
+    let first = Publisher::new(5, 1);
+    let second = Publisher::new(6, 1);
+    let mut hand = Hand::new(&[(CHANNEL, Start::Live), (SECOND, Start::Live)]);
+    hand.clock();
+    hand.connected(Path::Repair);
+    assert!(hand.core.entries().all(|entry| entry.is_none()));
+    assert_eq!(hand.core.index_of(CHANNEL), None);
+    let mut welcome = first.welcome(1);
+    welcome.channels.push(offer_of_second(&second));
+    hand.tell(Path::Repair, &Message::Welcome(welcome));
+    let listens = hand.actions();
+    let channels: Vec<_> = listens
+        .iter()
+        .map(|action| match action {
+            Action::Listen(offer) => offer.channel,
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(channels, [CHANNEL, SECOND]);
+    for (index, channel, epoch) in [(0, CHANNEL, 5), (1, SECOND, 6)] {
+        let receiver = hand.core.receiver(channel).unwrap();
+        assert_eq!(
+            (receiver.channel(), receiver.epoch()),
+            (channel, Epoch(epoch))
+        );
+        assert_eq!(hand.core.index_of(channel), Some(index));
+    }
+    assert!(hand.core.receiver(ChannelId(9)).is_none());
+    assert_eq!(hand.core.receivers().count(), 2);
+    hand.core.handle_stranger(SECOND);
+    hand.core.handle_stranger(ChannelId(9));
+    let strangers: Vec<_> = hand
+        .core
+        .counters()
+        .map(|c| c.stranger_dropped.get())
+        .collect();
+    assert_eq!(strangers, [0, 1]);
+    let received: Vec<_> = hand
+        .core
+        .counters()
+        .map(|c| c.received_datagrams.get())
+        .collect();
+    assert_eq!(received, [0, 1]);
+}
+
+#[test]
+fn the_session_is_over_when_every_channel_has_ended() {
+    let mut ended = Publisher::new(5, 1);
+    ended.end();
+    let mut hand = Hand::new(&[(CHANNEL, Start::Live), (SECOND, Start::Live)]);
+    assert!(!hand.core.ended());
+    hand.clock();
+    hand.connected(Path::Repair);
+    let mut welcome = ended.welcome(1);
+    welcome
+        .channels
+        .push(offer_of_second(&Publisher::new(5, 1)));
+    hand.tell(Path::Repair, &Message::Welcome(welcome));
+    hand.tell(Path::Repair, &Message::Status(ended.status()));
+    assert!(!hand.core.ended(), "the other has not");
+    assert!(hand.core.receiver(CHANNEL).unwrap().ended());
+}
+
+#[test]
+fn many_gaps_are_asked_for_in_as_many_messages_as_it_takes() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    hand.sent();
+    for n in 0..601 {
+        let bytes = publisher.publish(1);
+        if n % 2 == 0 {
+            hand.hear(&bytes);
+        }
+    }
+    let asked: Vec<_> = hand.nacks().into_iter().map(|n| n.2.len()).collect();
+    assert_eq!(asked, [256, 44]);
+    assert_eq!(hand.core.counters().next().unwrap().nacks_sent.get(), 2);
+}
+
+#[test]
+fn history_is_asked_for_on_a_connection_of_its_own_which_is_closed_when_idle() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    let mut hand = Hand::joined(&publisher, Start::Oldest);
+    assert_eq!(hand.sent(), [], "not before it is there");
+    assert_eq!(hand.actions(), [Action::Connect(Path::Replay)]);
+    assert_eq!(
+        (hand.sent(), hand.actions()),
+        (vec![], vec![]),
+        "asked for once"
+    );
+    hand.connected(Path::Replay);
+    let sent = hand.sent();
+    let [(Path::Replay, ChannelId(0), Message::Join(join))] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    assert_eq!(
+        (join.purpose, join.channels.len()),
+        (Purpose::Replay { session: 9 }, 0)
+    );
+    let mut welcome = publisher.welcome(1);
+    welcome.channels.clear();
+    hand.tell(Path::Replay, &Message::Welcome(welcome));
+    assert_eq!(
+        hand.nacks(),
+        [(Path::Replay, NackClass::Replay, vec![run(1, 20)])]
+    );
+    let retry = hand.core.poll_timeout().since(hand.now);
+    let first_wait = Nanos::from_us(750)..=Nanos::from_us(1_250);
+    assert!(
+        first_wait.contains(&retry),
+        "it may have to be asked again: {retry}"
+    );
+    for bytes in publisher.sent.values() {
+        hand.tell(Path::Replay, &Message::Datagram(&again(bytes)));
+    }
+    assert_eq!(hand.records, numbers(1..=20));
+    assert!(hand.core.is_joined());
+    // Two seconds after its last use.
+    let idle = hand.now.after(Nanos::from_secs(2));
+    assert_eq!(hand.core.poll_timeout(), idle.after(Nanos(1)));
+    assert_eq!(hand.later(2_000), []);
+    assert_eq!(hand.later(1), [Action::Disconnect(Path::Replay)]);
+    assert!(hand.core.poll_timeout() > hand.now.after(Nanos::from_secs(1)));
+    assert_eq!(hand.later(3_000), []);
+}
+
+#[test]
+fn a_replay_that_answers_is_not_idle_and_one_that_breaks_is_asked_again() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    let mut hand = Hand::joined(&publisher, Start::Oldest);
+    hand.sent();
+    hand.actions();
+    hand.connected(Path::Replay);
+    let mut welcome = publisher.welcome(1);
+    welcome.channels.clear();
+    hand.tell(Path::Replay, &Message::Welcome(welcome.clone()));
+    hand.sent();
+    hand.now = hand.now.after(Nanos::from_ms(1_500));
+    hand.tell(
+        Path::Replay,
+        &Message::Datagram(&again(&publisher.sent[&1])),
+    );
+    assert_eq!(hand.later(1_000), [], "used a second ago");
+    hand.sent();
+    hand.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Replay, LinkDownReason::Closed, &mut on);
+    });
+    assert_eq!(hand.downs(), [], "the repair connection is there");
+    assert_eq!(hand.sent(), []);
+    let reconnect = hand.later(20);
+    assert_eq!(reconnect, [Action::Connect(Path::Replay)]);
+    hand.connected(Path::Replay);
+    hand.tell(Path::Replay, &Message::Welcome(welcome));
+    let sent = hand.sent();
+    assert!(
+        matches!(&sent[..], [_, (Path::Replay, CHANNEL, Message::Nack { ranges, .. })]
+            if *ranges == [run(2, 20)]),
+        "{sent:?}"
+    );
+    // The session is over with the repair connection, and so is its replay.
+    hand.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Repair, LinkDownReason::Closed, &mut on);
+    });
+    assert_eq!(hand.actions(), [Action::Disconnect(Path::Replay)]);
+}
+
+#[test]
+fn where_no_replay_connection_can_be_had_history_is_asked_for_beside_the_repairs() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    let mut hand = Hand::joined(&publisher, Start::Oldest);
+    hand.sent();
+    let mut actions = hand.actions();
+    for attempt in 1..=3 {
+        assert_eq!(actions, [Action::Connect(Path::Replay)], "{attempt}");
+        hand.input(|c, now, mut on| {
+            c.handle_disconnected(now, Path::Replay, LinkDownReason::Unreachable, &mut on);
+        });
+        if attempt < 3 {
+            assert_eq!(hand.sent(), []);
+            actions = hand.later(100);
+        }
+    }
+    assert_eq!(
+        hand.nacks(),
+        [(Path::Repair, NackClass::Replay, vec![run(1, 20)])]
+    );
+}
+
+#[test]
+fn a_refusal_reaches_the_channel_that_it_is_about() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    hand.hear(&publisher.publish(1));
+    publisher.publish(2);
+    hand.hear(&publisher.publish(1));
+    assert_eq!(hand.nacks().len(), 1);
+    let refused = Refused {
+        epoch: Epoch(5),
+        range: run(2, 2),
+        reason: RefusalReason::TooSlow,
+        retry_after_us: 0,
+        oldest: Sequence(1),
+        oldest_record: publisher.oldest_record(),
+    };
+    hand.tell(Path::Repair, &Message::Refused(refused));
+    assert_eq!(hand.records, [1, 4]);
+}
+
+#[test]
+fn who_leaves_says_so_and_declares_what_is_open() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    hand.hear(&publisher.publish(1));
+    publisher.publish(2);
+    hand.hear(&publisher.publish(1));
+    hand.sent();
+    hand.input(|core, _, mut on| core.leave(LossCause::Left, &mut on));
+    assert_eq!(hand.sent(), [(Path::Repair, ChannelId(0), Message::Leave)]);
+    let lost = hand.events.iter().find_map(|event| match event {
+        Event::Lost(loss) => Some((loss.sequences, loss.records, loss.cause)),
+        _ => None,
+    });
+    assert_eq!(lost, Some((run(2, 2), Some(2), LossCause::Left)));
+    assert_eq!(hand.records, [1, 4]);
+}
+
+#[test]
+fn a_name_that_moves_to_another_number_is_another_sequence_space() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    hand.hear(&publisher.publish(1));
+    publisher.publish(2);
+    hand.hear(&publisher.publish(1));
+    hand.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Repair, LinkDownReason::Closed, &mut on);
+    });
+    hand.later(20);
+    hand.connected(Path::Repair);
+    let mut other = Publisher::new(3, 1);
+    other.publish(1);
+    let mut welcome = other.welcome(1);
+    welcome.channels = vec![offer_of_second(&other)];
+    hand.events.clear();
+    hand.tell(Path::Repair, &Message::Welcome(welcome));
+    assert!(hand.core.receiver(CHANNEL).is_none());
+    assert_eq!(hand.core.receiver(SECOND).unwrap().epoch(), Epoch(3));
+    assert!(matches!(hand.events[0], Event::Lost(loss) if loss.cause == LossCause::Epoch));
+    assert!(
+        hand.events.contains(&Event::Joined { after: Sequence(0) }),
+        "from its oldest"
+    );
+}
+
+#[test]
+fn as_many_lines_are_followed_as_are_offered() {
+    // How long a gap of line A waits for line B tells whether there is one.
+    let waits = |fan_outs: Vec<FanOutOffer>| {
+        let mut publisher = Publisher::new(5, 1);
+        let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
+        hand.clock();
+        hand.connected(Path::Repair);
+        let mut welcome = publisher.welcome(1);
+        welcome.channels[0].fan_outs = fan_outs;
+        hand.tell(Path::Repair, &Message::Welcome(welcome));
+        hand.sent();
+        publisher.publish(1);
+        hand.hear(&publisher.publish(1));
+        hand.nacks().is_empty()
+    };
+    let udp = |lines| match &Publisher::new(5, 1).welcome(lines).channels[0].fan_outs[0] {
+        FanOutOffer::Udp { lines } => FanOutOffer::Udp {
+            lines: lines.clone(),
+        },
+        other => panic!("{other:?}"),
+    };
+    assert!(waits(vec![udp(2)]) && waits(vec![FanOutOffer::Unknown, udp(2)]));
+    assert!(!waits(vec![udp(1)]) && !waits(vec![FanOutOffer::Unknown]) && !waits(vec![]));
+    assert_eq!(LineId::MAX, 2);
+}
+
+#[test]
+fn a_start_at_a_sequence_knows_how_much_it_lost_wherever_anybody_can() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(3)));
+    let begun = |publisher: &Publisher, epoch, sequence| {
+        let start = Start::At(Epoch(epoch), Sequence(sequence));
+        let mut alone = Alone::welcomed(quiet(), publisher, start, 1);
+        alone.receiver.close(LossCause::Left, &mut |_| {});
+        let counters = alone.counters();
+        let lost = (
+            counters.lost_records.get(),
+            counters.losses_of_unknown_size.get(),
+        );
+        (alone.events[0].clone(), lost)
+    };
+    let joined = |after| Event::Joined {
+        after: Sequence(after),
+    };
+    assert_eq!(begun(&publisher, 5, 0), (joined(0), (60, 0)), "all of it");
+    assert_eq!(begun(&publisher, 5, 1), (joined(0), (60, 0)));
+    assert_eq!(
+        begun(&publisher, 5, 11),
+        (joined(10), (0, 1)),
+        "nobody told us"
+    );
+    assert_eq!(begun(&publisher, 5, 21), (joined(20), (0, 0)));
+    assert_eq!(
+        begun(&publisher, 5, 99),
+        (joined(20), (0, 0)),
+        "not sent yet"
+    );
+    publisher.oldest = 11;
+    assert_eq!(begun(&publisher, 5, 11), (joined(10), (30, 0)));
+    let start = Start::At(Epoch(4), Sequence(7));
+    let alone = Alone::welcomed(quiet(), &publisher, start, 1);
+    assert_eq!(alone.losses(), [(7, u64::MAX, None, LossCause::Epoch)]);
+    let changed = Event::EpochChanged {
+        from: Epoch(4),
+        to: Epoch(5),
+    };
+    assert_eq!(alone.events[1..3], [changed, joined(10)]);
+    assert_eq!(alone.counters().history_wanted.get(), 10);
+    let live = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    assert_eq!(live.events, [joined(20), Event::Live]);
+    assert_eq!(live.counters().epochs.get(), 1);
+}
+
+#[test]
+fn a_welcome_begins_goes_on_changes_the_epoch_or_is_a_zombies() {
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+    alone.hear(A, &old.publish(2));
+    old.publish(2);
+    let welcome = |alone: &mut Alone, publisher: &Publisher| {
+        let offer = publisher.welcome(1).channels.remove(0);
+        let mut welcomed = None;
+        alone.events.clear();
+        alone.input(|r, now, mut on| {
+            welcomed = Some(r.handle_welcome(now, &offer, Start::Live, &mut on));
+        });
+        welcomed.unwrap()
+    };
+    assert_eq!(welcome(&mut alone, &Publisher::new(4, 1)), Welcomed::Zombie);
+    assert!(alone.events.is_empty());
+    assert_eq!(alone.counters().old_epoch_dropped.get(), 1);
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    assert_eq!(alone.counters().repair_links_down.get(), 1);
+    assert_eq!(welcome(&mut alone, &old), Welcomed::GoesOn);
+    assert!(alone.events.contains(&Event::RepairLinkUp));
+    assert_eq!(alone.asks(), [], "its word counts when it is told again");
+    assert_eq!(welcome(&mut alone, &old), Welcomed::GoesOn);
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    assert_eq!(alone.counters().repair_links_up.get(), 3);
+    // Into another epoch: from its first sequence, what its ring has lost to the record.
+    let mut new = Publisher::new(6, 1);
+    (0..9).for_each(|_| drop(new.publish(2)));
+    new.oldest = 4;
+    alone.hear(A, &Publisher::new(5, 3_000).publish(1));
+    assert_eq!(welcome(&mut alone, &new), Welcomed::EpochChanged);
+    let tail = (3, u64::MAX, None, LossCause::Epoch);
+    assert_eq!(
+        alone.losses(),
+        [(2, 2, Some(2), LossCause::Epoch), tail][..]
+    );
+    assert_eq!(alone.receiver.progress(), (Sequence(3), Sequence(9)));
+    assert_eq!(alone.counters().history_wanted.get(), 9);
+    let sent: Vec<_> = new.sent.values().skip(3).cloned().collect();
+    alone.records.clear();
+    for bytes in &sent {
+        alone.answer(bytes);
+    }
+    let window = (1, 3, Some(6), LossCause::Window);
+    assert_eq!(alone.losses().last(), Some(&window));
+    assert_eq!(alone.records, numbers(7..=18));
+    assert!(alone.events.contains(&Event::Live));
+    let mut status = new.status();
+    new.publish(1);
+    status = tickcast_reliability::control::Status {
+        newest: new.newest(),
+        ..status
+    };
+    alone.status(&status);
+    assert_eq!(alone.asks(), [], "what the old epoch told counts no more");
+}
+
+#[test]
+fn longer_slots_of_another_epoch_are_made_room_for() {
+    let old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+    let mut new = Publisher::new(6, 1);
+    let mut offer = new.welcome(1).channels.remove(0);
+    offer.slot_len = 4_096;
+    alone.input(|r, now, mut on| {
+        r.handle_welcome(now, &offer, Start::Live, &mut on);
+    });
+    let first = new.publish(1);
+    alone.hear(A, &new.publish(60));
+    alone.hear(A, &first);
+    assert_eq!(alone.records, numbers(1..=61));
+    assert_eq!(alone.counters().malformed_dropped.get(), 0);
+}
+
+#[test]
+fn another_number_of_lines_is_followed_from_a_fresh_start() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let gap = |alone: &mut Alone, publisher: &mut Publisher| {
+        publisher.publish(1);
+        alone.hear(A, &publisher.publish(1));
+        alone.asks().len()
+    };
+    assert_eq!(gap(&mut alone, &mut publisher), 1);
+    alone.receiver.set_lines(2, alone.now);
+    assert_eq!(gap(&mut alone, &mut publisher), 0, "it waits for the other");
+    let passed = publisher.publish(1);
+    alone.hear(B, &passed);
+    alone.receiver.set_lines(2, alone.now);
+    alone.receiver.set_lines(9, alone.now);
+    assert_eq!(alone.asks().len(), 1, "nothing changed: both had passed it");
+    alone.receiver.set_lines(0, alone.now);
+    assert_eq!(gap(&mut alone, &mut publisher), 1);
+}
+
+#[test]
+fn a_verdict_that_is_an_input_is_believed() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    let mut aligned = AlignedCopy::default();
+    for verdict in [CrcVerdict::Bad, CrcVerdict::Good] {
+        let bytes = publisher.publish(1);
+        publisher.next = 2;
+        publisher.next_record = 2;
+        let datagram = Datagram::parse(aligned.of(&bytes)).unwrap();
+        hand.input(|core, now, mut on| {
+            core.handle_datagram(now, CHANNEL, Via::Line(A), &datagram, verdict, &mut on);
+        });
+        if verdict == CrcVerdict::Bad {
+            assert!(hand.records.is_empty());
+            (publisher.next, publisher.next_record) = (1, 1);
+        }
+    }
+    assert_eq!(hand.records, [1]);
+    let counters = hand.core.counters().next().unwrap();
+    assert_eq!(counters.corrupt_dropped.get(), 1);
+    assert_eq!(counters.received_datagrams.get(), 2);
+    let len = publisher.sent[&1].len() as u64;
+    assert_eq!(counters.received_bytes.get(), 2 * len);
+}
+
+#[test]
+fn a_connection_on_which_nothing_is_said_for_very_long_is_built_anew() {
+    let publisher = Publisher::new(5, 1);
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    let stale = hand.later(50_000);
+    assert_eq!(stale, []);
+    assert_eq!(hand.events.last(), Some(&Event::Stale));
+    assert_eq!(hand.later(200), [Action::Rejoin(CHANNEL)]);
+    let silent = hand.later(4_000_000 - 50_200);
+    assert_eq!(
+        silent,
+        [Action::Rejoin(CHANNEL), Action::Disconnect(Path::Repair)]
+    );
+    assert_eq!(hand.downs(), [LinkDownReason::Unanswered]);
+    let dead = hand.later(4_000_000);
+    assert_eq!(dead, [Action::Connect(Path::Repair)]);
+    assert!(hand.events.contains(&Event::PublisherDead));
+}
+
+#[test]
+fn questions_that_are_never_answered_break_the_connection_off() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = Hand::joined(&publisher, Start::Live);
+    publisher.publish(1);
+    hand.hear(&publisher.publish(1));
+    let mut asked = 0;
+    while hand.core.is_joined() {
+        asked += hand.nacks().len();
+        hand.now = hand.core.poll_timeout().max(hand.now.after(Nanos(1)));
+    }
+    assert_eq!(asked, 8);
+    assert_eq!(hand.actions(), [Action::Disconnect(Path::Repair)]);
+    assert_eq!(hand.downs(), [LinkDownReason::Unanswered]);
+}
+
+#[test]
+fn a_connection_that_proved_useful_is_built_anew_at_once_and_one_that_did_not_ever_later() {
+    let publisher = Publisher::new(5, 1);
+    let mut waits = Vec::new();
+    for useful in [false, true] {
+        let mut hand = Hand::joined(&publisher, Start::Live);
+        for _ in 0..8 {
+            if useful {
+                hand.tell(Path::Repair, &Message::Status(publisher.status()));
+            }
+            hand.input(|c, now, mut on| {
+                c.handle_disconnected(now, Path::Repair, LinkDownReason::Closed, &mut on);
+            });
+            let down = hand.now;
+            while hand.later(1) != [Action::Connect(Path::Repair)] {}
+            waits.push(hand.now.since(down));
+            hand.connected(Path::Repair);
+            hand.tell(Path::Repair, &Message::Welcome(publisher.welcome(1)));
+            hand.actions();
+        }
+    }
+    let least_of_late = waits[6..8].iter().min().unwrap();
+    assert!(*least_of_late >= Nanos::from_ms(320), "{waits:?}");
+    assert!(
+        waits[8..].iter().all(|wait| *wait <= Nanos::from_ms(16)),
+        "{waits:?}"
+    );
+}
+
+#[test]
+fn what_was_asked_for_on_a_replay_connection_that_broke_is_asked_for_at_once_on_the_next() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    let patient = ReceiverConfig {
+        nack_retry_us: 10_000_000,
+        ..quiet()
+    };
+    let mut hand = Hand::with(patient, &[(CHANNEL, Start::Oldest)]).join(&publisher);
+    hand.sent();
+    hand.actions();
+    let mut welcome = publisher.welcome(1);
+    welcome.channels.clear();
+    for _ in 0..2 {
+        hand.connected(Path::Replay);
+        hand.tell(Path::Replay, &Message::Welcome(welcome.clone()));
+        let asked = hand.sent().into_iter().any(|(path, _, message)| {
+            path == Path::Replay && matches!(message, Message::Nack { .. })
+        });
+        assert!(asked);
+        hand.input(|c, now, mut on| {
+            c.handle_disconnected(now, Path::Replay, LinkDownReason::Closed, &mut on);
+        });
+        assert_eq!(hand.later(100), [Action::Connect(Path::Replay)]);
+    }
+}
+
+#[test]
+fn an_epoch_that_ended_has_no_tail_that_is_lost() {
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+    let end = old.end();
+    alone.hear(A, &end);
+    alone.status(&old.status());
+    assert!(alone.receiver.ended());
+    let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
+    alone.input(|r, now, mut on| {
+        r.handle_welcome(now, &offer, Start::Live, &mut on);
+    });
+    let changed = Event::EpochChanged {
+        from: Epoch(5),
+        to: Epoch(6),
+    };
+    assert!(alone.events.contains(&changed) && alone.losses().is_empty());
+    assert!(!alone.receiver.ended(), "the next one has only begun");
+}
+
+#[test]
+fn no_more_of_a_replay_is_on_its_way_than_is_allowed() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    let few = ReceiverConfig {
+        replay_in_flight: 8,
+        ..quiet()
+    };
+    let mut hand = Hand::with(few, &[(CHANNEL, Start::Oldest)]).join(&publisher);
+    hand.sent();
+    hand.actions();
+    hand.connected(Path::Replay);
+    let mut welcome = publisher.welcome(1);
+    welcome.channels.clear();
+    hand.sent();
+    hand.tell(Path::Replay, &Message::Welcome(welcome));
+    let replay = |range| vec![(Path::Replay, NackClass::Replay, vec![range])];
+    assert_eq!(hand.nacks(), replay(run(1, 8)));
+    assert_eq!(hand.nacks(), []);
+    for (answered, next) in [
+        (1..=3, run(9, 11)),
+        (4..=4, run(12, 12)),
+        (5..=12, run(13, 20)),
+    ] {
+        for sequence in answered {
+            let bytes = again(&publisher.sent[&sequence]);
+            hand.tell(Path::Replay, &Message::Datagram(&bytes));
+        }
+        assert_eq!(hand.nacks(), replay(next));
+    }
+}

@@ -1,0 +1,581 @@
+//! A publisher made of a list of datagrams, and a subscriber's core with a clock of its own: what
+//! the tests of receiving share.
+
+use std::collections::BTreeMap;
+
+use tickcast_reliability::asking::{Asks, PathHealth};
+use tickcast_reliability::control::{
+    ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Status, Welcome,
+};
+use tickcast_reliability::counters::ReceiverCounters;
+use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::loss::{Loss, LossCause};
+use tickcast_reliability::receiver::Receiver;
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
+use tickcast_reliability::subscriber_core::{
+    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+};
+use tickcast_reliability::units::{
+    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
+    SourcePosition,
+};
+use tickcast_reliability::wire::{
+    Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, crc_of, relay_flags,
+};
+
+pub(crate) const CHANNEL: ChannelId = ChannelId(7);
+pub(crate) const A: LineId = LineId(0);
+pub(crate) const B: LineId = LineId(1);
+
+/// A publisher made of the datagrams it has sent.
+pub(crate) struct Publisher {
+    pub(crate) epoch: Epoch,
+    pub(crate) sent: BTreeMap<u64, Vec<u8>>,
+    pub(crate) next: u64,
+    pub(crate) next_record: u64,
+    /// The oldest sequence it still answers for.
+    pub(crate) oldest: u64,
+    pub(crate) ended: bool,
+}
+
+impl Publisher {
+    pub(crate) fn new(epoch: u64, first: u64) -> Self {
+        let (sent, epoch) = (BTreeMap::new(), Epoch(epoch));
+        Self {
+            epoch,
+            sent,
+            next: first,
+            next_record: 1,
+            oldest: first,
+            ended: false,
+        }
+    }
+
+    pub(crate) fn header(&self, kind: Kind, count: u16, payload_len: usize) -> Header {
+        let sequence = if kind == Kind::Heartbeat {
+            self.next - 1
+        } else {
+            self.next
+        };
+        Header {
+            kind,
+            channel: CHANNEL,
+            count,
+            epoch: self.epoch,
+            sequence: Sequence(sequence),
+            first_record: RecordNumber(self.next_record),
+            source_position: SourcePosition(sequence),
+            sent_at: Nanos(1),
+            retained: u32::try_from(sequence + 1 - self.oldest).unwrap(),
+            source: SourceId(1),
+            payload_len: u16::try_from(payload_len).unwrap(),
+            flags: 0,
+            header_len: 64,
+            relay: 0,
+        }
+    }
+
+    pub(crate) fn seal(header: &Header, payload: &[u8]) -> Vec<u8> {
+        let crc = crc_of(&header.to_bytes(0), payload);
+        let mut bytes = header.to_bytes(crc).to_vec();
+        bytes.extend_from_slice(payload);
+        bytes
+    }
+
+    /// Sends `count` records in one datagram; each carries its own number.
+    pub(crate) fn publish(&mut self, count: u16) -> Vec<u8> {
+        let mut batch = RecordBatch::default();
+        for n in 0..u64::from(count) {
+            batch.push(&MboMsg {
+                order_id: self.next_record + n,
+                ..MboMsg::default()
+            });
+        }
+        let bytes = Self::seal(
+            &self.header(Kind::Data, count, batch.bytes().len()),
+            batch.bytes(),
+        );
+        self.took(bytes.clone(), count)
+    }
+
+    pub(crate) fn end(&mut self) -> Vec<u8> {
+        self.ended = true;
+        let bytes = Self::seal(&self.header(Kind::End, 0, 0), &[]);
+        self.took(bytes, 0)
+    }
+
+    pub(crate) fn took(&mut self, bytes: Vec<u8>, count: u16) -> Vec<u8> {
+        self.sent.insert(self.next, bytes.clone());
+        self.next += 1;
+        self.next_record += u64::from(count);
+        bytes
+    }
+
+    pub(crate) fn heartbeat(&self) -> Vec<u8> {
+        let body = Heartbeat {
+            next_interval_us: 1_000,
+            hold_off_us: 0,
+            subscribers: 1,
+            state: if self.ended {
+                PublisherState::Ended
+            } else {
+                PublisherState::Live
+            },
+            config_hash: ConfigHash(0),
+        };
+        Self::seal(
+            &self.header(Kind::Heartbeat, 0, Heartbeat::LEN),
+            &body.to_bytes(),
+        )
+    }
+
+    pub(crate) fn newest(&self) -> Sequence {
+        Sequence(self.next - 1)
+    }
+
+    pub(crate) fn oldest_record(&self) -> RecordNumber {
+        let oldest = self.sent.get(&self.oldest);
+        oldest.map_or(RecordNumber(self.next_record), |bytes| {
+            RecordNumber(u64::from_le_bytes(bytes[24..32].try_into().unwrap()))
+        })
+    }
+
+    pub(crate) fn welcome(&self, lines: usize) -> Welcome {
+        let line = tickcast_reliability::control::UdpLine {
+            group: "239.0.0.1:1".parse().unwrap(),
+            sender: "127.0.0.1".parse().unwrap(),
+        };
+        Welcome {
+            wire_version: 1,
+            publisher: "p".into(),
+            session: 9,
+            channels: vec![ChannelOffer {
+                channel: CHANNEL,
+                name: "c".into(),
+                epoch: self.epoch,
+                newest: self.newest(),
+                oldest: Sequence(self.oldest),
+                oldest_record: self.oldest_record(),
+                next_record: RecordNumber(self.next_record),
+                slot_len: 1472,
+                slots: 1024,
+                config_hash: ConfigHash(0),
+                ended: self.ended,
+                fan_outs: vec![FanOutOffer::Udp {
+                    lines: vec![line; lines],
+                }],
+                directory: vec![],
+            }],
+        }
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        Status {
+            epoch: self.epoch,
+            newest: self.newest(),
+            oldest: Sequence(self.oldest),
+            next_record: RecordNumber(self.next_record),
+            echo: Nanos(0),
+            answered_at: Nanos(0),
+            ended: self.ended,
+        }
+    }
+}
+
+/// A subscriber's core with everything it did, and the clock.
+pub(crate) struct World {
+    pub(crate) core: SubscriberCore,
+    pub(crate) now: Nanos,
+    pub(crate) records: Vec<u64>,
+    pub(crate) events: Vec<Event>,
+    pub(crate) nacks: Vec<SequenceRange>,
+    pub(crate) progresses: usize,
+    pub(crate) rejoins: usize,
+    pub(crate) disconnects: usize,
+    pub(crate) lines: usize,
+    pub(crate) answer: bool,
+    pub(crate) connectable: bool,
+}
+
+impl World {
+    pub(crate) fn new(config: ReceiverConfig, start: Start, lines: usize) -> Self {
+        let settings = SubscriberSettings {
+            name: "s".into(),
+            channels: vec![ChannelWanted {
+                channel: ChannelName::Id(CHANNEL),
+                start,
+                config,
+                lines: None,
+            }],
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let now = Nanos::from_secs(1);
+        Self {
+            core: SubscriberCore::new(settings, now),
+            now,
+            records: vec![],
+            events: vec![],
+            nacks: vec![],
+            progresses: 0,
+            rejoins: 0,
+            disconnects: 0,
+            lines,
+            answer: true,
+            connectable: true,
+        }
+    }
+
+    pub(crate) fn joined(config: ReceiverConfig, publisher: &Publisher) -> Self {
+        let mut world = Self::new(config, Start::Live, 1);
+        world.settle(publisher);
+        world
+    }
+
+    pub(crate) fn counters(&self) -> &ReceiverCounters {
+        self.core.counters().next().unwrap()
+    }
+
+    pub(crate) fn input(
+        &mut self,
+        f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
+    ) {
+        let Self {
+            core,
+            now,
+            records,
+            events,
+            ..
+        } = self;
+        f(core, *now, &mut |item| match item {
+            Item::Record(position, record) => {
+                let order_id = record.get::<MboMsg>().unwrap().order_id;
+                assert_eq!(
+                    position.record,
+                    RecordNumber(order_id),
+                    "a record is misnumbered"
+                );
+                records.push(order_id);
+            }
+            Item::Event(_, event) => events.push(event.clone()),
+        });
+    }
+
+    pub(crate) fn hear(&mut self, line: LineId, bytes: &[u8]) {
+        let mut aligned = AlignedCopy::default();
+        let bytes = aligned.of(bytes);
+        self.input(|core, now, mut on| core.handle_received(now, CHANNEL, line, bytes, &mut on));
+    }
+
+    /// Lets the core do everything it wants now, with the publisher answering at once.
+    pub(crate) fn settle(&mut self, publisher: &Publisher) {
+        for _ in 0..10_000 {
+            let mut busy = false;
+            self.input(|core, now, mut on| core.handle_timeout(now, &mut on));
+            let mut out = Vec::new();
+            loop {
+                let mut path = None;
+                self.input(|c, now, mut on| path = c.poll_transmit(now, &mut out, &mut on));
+                let Some(path) = path else { break };
+                busy = true;
+                self.answer(publisher, path, &std::mem::take(&mut out));
+            }
+            while let Some(action) = self.core.poll_action() {
+                busy = true;
+                match action {
+                    Action::Connect(path) if self.connectable => {
+                        self.core.handle_connected(self.now, path);
+                    }
+                    Action::Connect(path) => {
+                        let down = LinkDownReason::Unreachable;
+                        self.input(|c, now, mut on| {
+                            c.handle_disconnected(now, path, down, &mut on);
+                        });
+                    }
+                    Action::Disconnect(_) => self.disconnects += 1,
+                    Action::Rejoin(_) => self.rejoins += 1,
+                    Action::Listen(_) | Action::Rejected(_) => {}
+                }
+            }
+            if !busy {
+                return;
+            }
+        }
+        panic!("the core never comes to rest");
+    }
+
+    pub(crate) fn answer(&mut self, publisher: &Publisher, path: Path, mut frames: &[u8]) {
+        while let Some((_, message, taken)) = Message::read(frames, 1 << 20).unwrap() {
+            frames = &frames[taken..];
+            match message {
+                Message::Join(_) => {
+                    let mut welcome = publisher.welcome(self.lines);
+                    if path == Path::Replay {
+                        welcome.channels.clear();
+                    }
+                    self.tell(path, &Message::Welcome(welcome));
+                }
+                Message::Progress(_) => {
+                    self.progresses += 1;
+                    if self.answer {
+                        self.tell(path, &Message::Status(publisher.status()));
+                    }
+                }
+                Message::Nack { epoch, ranges, .. } => {
+                    for range in ranges {
+                        self.nacks.push(range);
+                        if self.answer {
+                            self.answer_nack(publisher, path, epoch, range);
+                        }
+                    }
+                }
+                Message::Leave => {}
+                other => panic!("a subscriber sent {other:?}"),
+            }
+        }
+    }
+
+    pub(crate) fn answer_nack(
+        &mut self,
+        publisher: &Publisher,
+        path: Path,
+        epoch: Epoch,
+        range: SequenceRange,
+    ) {
+        let refuse = |range, reason| {
+            Message::Refused(Refused {
+                epoch: publisher.epoch,
+                range,
+                reason,
+                retry_after_us: 100,
+                oldest: Sequence(publisher.oldest),
+                oldest_record: publisher.oldest_record(),
+            })
+        };
+        if epoch != publisher.epoch {
+            return self.tell(path, &refuse(range, RefusalReason::Epoch));
+        }
+        let gone = SequenceRange::new(Sequence(1), Sequence(publisher.oldest).previous());
+        if let Some(gone) = gone.and_then(|gone| gone.intersection(range)) {
+            self.tell(path, &refuse(gone, RefusalReason::Window));
+        }
+        for sequence in range.iter().filter(|s| s.0 >= publisher.oldest) {
+            let mut copy = publisher.sent[&sequence.0].clone();
+            copy[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
+            self.tell(path, &Message::Datagram(&copy));
+        }
+    }
+
+    pub(crate) fn tell(&mut self, path: Path, message: &Message<'_>) {
+        self.input(|c, now, mut on| c.handle_message(now, path, CHANNEL, message, &mut on));
+    }
+
+    pub(crate) fn pass(&mut self, span: Nanos, publisher: &Publisher) {
+        let until = self.now.after(span);
+        while self.now < until {
+            let due = self
+                .core
+                .poll_timeout()
+                .max(self.now.after(Nanos::from_us(1)));
+            self.now = due.min(until);
+            self.settle(publisher);
+        }
+    }
+
+    pub(crate) fn cut(&mut self, reason: LinkDownReason) {
+        self.input(|c, now, mut on| c.handle_disconnected(now, Path::Repair, reason, &mut on));
+    }
+
+    pub(crate) fn losses(&self) -> Vec<Loss> {
+        let loss = |event: &Event| match event {
+            Event::Lost(loss) => Some(*loss),
+            _ => None,
+        };
+        self.events.iter().filter_map(loss).collect()
+    }
+
+    pub(crate) fn saw(&self, wanted: &Event) -> bool {
+        self.events.contains(wanted)
+    }
+
+    /// The relations that hold after every run, whatever happened.
+    pub(crate) fn assert_balanced(&self, publisher: &Publisher, context: &str) {
+        let c = self.counters();
+        assert_eq!(
+            c.gaps_detected.get(),
+            c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_open.get(),
+            "gaps = recovered + lost + open; {context}"
+        );
+        assert_eq!(
+            c.history_wanted.get(),
+            c.history_received.get() + c.history_lost.get() + c.history_open.get(),
+            "history = received + lost + open; {context}"
+        );
+        assert!(
+            self.records.windows(2).all(|w| w[0] < w[1]),
+            "strictly increasing; {context}"
+        );
+        assert_eq!(
+            c.delivered_records.get(),
+            self.records.len() as u64,
+            "{context}"
+        );
+        if c.gaps_open.get() == 0 && c.losses_of_unknown_size.get() == 0 {
+            assert_eq!(
+                c.delivered_records.get() - c.fenced_records.get() + c.lost_records.get(),
+                publisher.next_record - 1,
+                "delivered + lost = published; {context}"
+            );
+        }
+    }
+}
+
+pub(crate) fn numbers(range: std::ops::RangeInclusive<u64>) -> Vec<u64> {
+    range.collect()
+}
+
+pub(crate) fn immediate() -> ReceiverConfig {
+    ReceiverConfig {
+        burst_max: 100,
+        ..ReceiverConfig::default()
+    }
+}
+
+/// A receiver without the core around it, at times that the test chooses.
+pub(crate) struct Alone {
+    pub(crate) receiver: Receiver,
+    pub(crate) now: Nanos,
+    pub(crate) records: Vec<u64>,
+    pub(crate) events: Vec<Event>,
+}
+
+impl Alone {
+    /// Welcomed by `publisher`, and its first progress told.
+    pub(crate) fn welcomed(
+        config: ReceiverConfig,
+        publisher: &Publisher,
+        start: Start,
+        lines: usize,
+    ) -> Self {
+        let now = Nanos::from_secs(1);
+        let counters = Default::default();
+        let receiver = Receiver::new(config, CHANNEL, (1024, 1472), lines, 1, now, counters);
+        let mut alone = Self {
+            receiver,
+            now,
+            records: vec![],
+            events: vec![],
+        };
+        let offer = publisher.welcome(lines).channels.remove(0);
+        alone.input(|r, now, mut on| {
+            r.handle_welcome(now, &offer, start, &mut on);
+        });
+        assert!(alone.receiver.take_progress(now).is_some());
+        alone
+    }
+
+    pub(crate) fn input(&mut self, f: impl FnOnce(&mut Receiver, Nanos, &mut dyn FnMut(Item<'_>))) {
+        let (records, events) = (&mut self.records, &mut self.events);
+        f(&mut self.receiver, self.now, &mut |item| match item {
+            Item::Record(position, _) => records.push(position.record.0),
+            Item::Event(_, event) => events.push(event.clone()),
+        });
+    }
+
+    pub(crate) fn take(&mut self, via: Via, bytes: &[u8]) {
+        let mut aligned = AlignedCopy::default();
+        let bytes = aligned.of(bytes);
+        self.input(|r, now, mut on| r.handle_bytes(now, via, bytes, &mut on));
+    }
+
+    pub(crate) fn hear(&mut self, line: LineId, bytes: &[u8]) {
+        self.take(Via::Line(line), bytes);
+    }
+
+    /// The publisher's answer to a NACK, by its own connection.
+    pub(crate) fn answer(&mut self, bytes: &[u8]) {
+        self.take(Via::Repair, &again(bytes));
+    }
+
+    pub(crate) fn refuse(
+        &mut self,
+        publisher: &Publisher,
+        range: (u64, u64),
+        reason: RefusalReason,
+        retry_after_us: u32,
+    ) {
+        let refused = Refused {
+            epoch: publisher.epoch,
+            range: run(range.0, range.1),
+            reason,
+            retry_after_us,
+            oldest: Sequence(publisher.oldest),
+            oldest_record: publisher.oldest_record(),
+        };
+        self.input(|r, now, mut on| r.handle_refused(now, &refused, &mut on));
+    }
+
+    pub(crate) fn status(&mut self, status: &Status) {
+        self.input(|r, now, mut on| r.handle_status(now, status, &mut on));
+    }
+
+    /// The clock reaches `now`.
+    pub(crate) fn at(&mut self, now: Nanos) {
+        self.now = now;
+        self.input(|r, now, mut on| r.handle_timeout(now, &mut on));
+    }
+
+    pub(crate) fn later(&mut self, us: u64) {
+        self.at(self.now.after(Nanos::from_us(us)));
+    }
+
+    /// What it asks for at this time, in repair NACKs.
+    pub(crate) fn asks(&mut self) -> Vec<SequenceRange> {
+        let mut asks = Asks::default();
+        let health = self.receiver.collect_asks(self.now, &mut asks);
+        assert_eq!(health, PathHealth::Answers);
+        assert!(asks.replay.is_empty());
+        asks.repair
+    }
+
+    /// How long until it wants to be called again.
+    pub(crate) fn due(&self) -> Nanos {
+        self.receiver.poll_timeout().since(self.now)
+    }
+
+    pub(crate) fn counters(&self) -> &ReceiverCounters {
+        self.receiver.counters()
+    }
+
+    pub(crate) fn losses(&self) -> Vec<(u64, u64, Option<u64>, LossCause)> {
+        let of = |event: &Event| match event {
+            Event::Lost(l) => Some((l.sequences.first.0, l.sequences.last.0, l.records, l.cause)),
+            _ => None,
+        };
+        self.events.iter().filter_map(of).collect()
+    }
+}
+
+/// Settings under which nothing but questions wants to be woken for within seconds.
+pub(crate) fn quiet() -> ReceiverConfig {
+    ReceiverConfig {
+        stale_us: 50_000_000,
+        dead_us: 4_000_000_000,
+        progress_us: 10_000_000,
+        line_silence_us: 60_000_000,
+        ..immediate()
+    }
+}
+
+pub(crate) fn run(first: u64, last: u64) -> SequenceRange {
+    SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+}
+
+/// A datagram as it is sent again.
+pub(crate) fn again(bytes: &[u8]) -> Vec<u8> {
+    let mut copy = bytes.to_vec();
+    copy[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
+    copy
+}

@@ -1,0 +1,353 @@
+//! Describes a subscriber, setting by setting. The first setting that is wrong is the error of
+//! building it: nobody need look at the others' status.
+
+use std::ffi::c_char;
+use std::time::Duration;
+
+use tickcast_subscriber as rust;
+use tickcast_subscriber::faults::FaultConfig;
+use tickcast_subscriber::units::{Epoch, Nanos, Sequence};
+use tickcast_subscriber::{
+    ChannelBuilder, Delivery, InstrumentFilter, Interface, Start, Transport,
+};
+
+use crate::error::{Error, handle, status};
+use crate::handle::{free, give, take, with};
+use crate::pointers::{array, range, text};
+use crate::sizes::Sizes;
+use crate::subscriber::Subscriber;
+
+/// A subscriber being described.
+pub struct Builder(());
+
+/// What stands behind one.
+pub(crate) struct Description {
+    subscriber: rust::SubscriberBuilder,
+    channels: Vec<ChannelBuilder>,
+    wrong: Option<Error>,
+}
+
+/// In which order to deliver, and how long to wait.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum DeliveryMode {
+    /// Strictly by sequence; a gap ends by repair or by the publisher's word. The default.
+    Ordered = 0,
+    /// Likewise, but a gap that is not repaired within `within_ns` is declared lost.
+    OrderedWithin = 1,
+    /// At once, in the order of arrival; each datagram once.
+    Arrival = 2,
+    /// The newest quote, trade and status of each instrument that changed, and how many records
+    /// each of them stands for.
+    Latest = 3,
+}
+
+/// Where in the stream to begin.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum StartAt {
+    /// With the first datagram sent after the publisher's welcome. The default.
+    Live = 0,
+    /// With the oldest that the publisher's ring still holds.
+    Oldest = 1,
+    /// With the datagram `sequence` of `epoch`; what is gone of it is declared lost.
+    Sequence = 2,
+}
+
+/// The start that a C caller means.
+pub(crate) fn start(at: u32, epoch: u64, sequence: u64) -> Result<Start, Error> {
+    const LIVE: u32 = StartAt::Live as u32;
+    const OLDEST: u32 = StartAt::Oldest as u32;
+    const SEQUENCE: u32 = StartAt::Sequence as u32;
+    Ok(match at {
+        LIVE => Start::Live,
+        OLDEST => Start::Oldest,
+        SEQUENCE => Start::At(Epoch(epoch), Sequence(sequence)),
+        _ => range("at", at, "a TickcastStartAt")?,
+    })
+}
+
+fn delivery(mode: u32, within_ns: u64) -> Result<Delivery, Error> {
+    const ORDERED: u32 = DeliveryMode::Ordered as u32;
+    const WITHIN: u32 = DeliveryMode::OrderedWithin as u32;
+    const ARRIVAL: u32 = DeliveryMode::Arrival as u32;
+    const LATEST: u32 = DeliveryMode::Latest as u32;
+    Ok(match mode {
+        ORDERED => Delivery::Ordered,
+        WITHIN => Delivery::OrderedWithin(Nanos(within_ns)),
+        ARRIVAL => Delivery::Arrival,
+        LATEST => Delivery::Latest,
+        _ => range("mode", mode, "a TickcastDeliveryMode")?,
+    })
+}
+
+/// The filter that passes these symbols.
+///
+/// # Safety
+/// As for [`array`] and [`text`].
+pub(crate) unsafe fn symbols(
+    symbols: *const *const c_char,
+    count: usize,
+) -> Result<InstrumentFilter, Error> {
+    // SAFETY: as for `array`.
+    let all = unsafe { array(symbols, count, "symbols") }?;
+    // SAFETY: as for `text`.
+    let all = all.iter().map(|symbol| unsafe { text(*symbol, "symbol") });
+    let all: Vec<&str> = all.collect::<Result<_, _>>()?;
+    Ok(InstrumentFilter::symbols(all))
+}
+
+/// The filter that passes these ids.
+///
+/// # Safety
+/// As for [`array`].
+pub(crate) unsafe fn ids(ids: *const u32, count: usize) -> Result<InstrumentFilter, Error> {
+    // SAFETY: as for `array`.
+    let ids = unsafe { array(ids, count, "ids") }?;
+    Ok(InstrumentFilter::ids(ids.iter().copied()))
+}
+
+fn edit(
+    builder: *const Builder,
+    change: impl FnOnce(rust::SubscriberBuilder) -> Result<rust::SubscriberBuilder, Error>,
+) -> i32 {
+    status(|| {
+        with(builder, |it| {
+            let changed = change(it.subscriber.clone());
+            it.keep(changed).map(|changed| it.subscriber = changed)
+        })
+    })
+}
+
+fn edit_channel(
+    builder: *const Builder,
+    change: impl FnOnce(ChannelBuilder) -> Result<ChannelBuilder, Error>,
+) -> i32 {
+    status(|| {
+        with(builder, |it| {
+            let last = it.channels.last().cloned().ok_or(Error::NoChannelYet);
+            let changed = it.keep(last.and_then(change))?;
+            it.channels.pop();
+            it.channels.push(changed);
+            Ok(())
+        })
+    })
+}
+
+impl Description {
+    /// Keeps the first error, to be told again when it is built.
+    fn keep<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
+        outcome.inspect_err(|error| {
+            self.wrong.get_or_insert(Error::Setting {
+                status: error.status(),
+                text: error.to_string(),
+            });
+        })
+    }
+}
+
+/// What tickcast_builder_new calls; for other languages than C, which fill the sizes themselves.
+///
+/// # Safety
+/// `publishers` is NULL or a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_builder_new_checked(
+    publishers: *const c_char,
+    sizes: Option<&Sizes>,
+) -> *mut Builder {
+    handle(|| {
+        sizes.ok_or(Error::Null { what: "sizes" })?.check()?;
+        // SAFETY: as for `text`.
+        let publishers = unsafe { text(publishers, "publishers") }?;
+        give(Box::new(Description {
+            subscriber: rust::Subscriber::builder(publishers),
+            channels: Vec::new(),
+            wrong: None,
+        }))
+    })
+}
+
+/// The name in the publisher's logs and metrics.
+///
+/// # Safety
+/// `name` is NULL or a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_builder_name(builder: *mut Builder, name: *const c_char) -> i32 {
+    // SAFETY: as for `text`.
+    edit(builder, |it| Ok(it.name(unsafe { text(name, "name") }?)))
+}
+
+/// Adds a channel, by name or number: live, ordered and of all instruments, until the functions
+/// tickcast_channel_... say otherwise of the one added last.
+///
+/// # Safety
+/// `channel` is NULL or a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_builder_channel(
+    builder: *mut Builder,
+    channel: *const c_char,
+) -> i32 {
+    status(|| {
+        with(builder, |it| {
+            // SAFETY: as for `text`.
+            let name = it.keep(unsafe { text(channel, "channel") })?;
+            it.channels.push(ChannelBuilder::new(name));
+            Ok(())
+        })
+    })
+}
+
+/// Where to begin: a TickcastStartAt; epoch and sequence count for SEQUENCE only.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_channel_start(
+    builder: *mut Builder,
+    at: u32,
+    epoch: u64,
+    sequence: u64,
+) -> i32 {
+    edit_channel(builder, |it| Ok(it.start(start(at, epoch, sequence)?)))
+}
+
+/// In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_channel_delivery(
+    builder: *mut Builder,
+    mode: u32,
+    within_ns: u64,
+) -> i32 {
+    edit_channel(builder, |it| Ok(it.delivery(delivery(mode, within_ns)?)))
+}
+
+/// Only these symbols' records, and those of the whole venue. One that is announced later counts
+/// from then on.
+///
+/// # Safety
+/// `all` has `count` texts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_channel_filter_symbols(
+    builder: *mut Builder,
+    all: *const *const c_char,
+    count: usize,
+) -> i32 {
+    // SAFETY: as for `array` and `text`.
+    edit_channel(builder, |it| Ok(it.filter(unsafe { symbols(all, count) }?)))
+}
+
+/// Only these instrument ids' records, and those of the whole venue.
+///
+/// # Safety
+/// `all` has `count` ids.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_channel_filter_ids(
+    builder: *mut Builder,
+    all: *const u32,
+    count: usize,
+) -> i32 {
+    // SAFETY: as for `array`.
+    edit_channel(builder, |it| Ok(it.filter(unsafe { ids(all, count) }?)))
+}
+
+/// An event when the application is more than so many sequences behind.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_channel_lag_alarm(builder: *mut Builder, sequences: u64) -> i32 {
+    edit_channel(builder, |it| Ok(it.lag_alarm(sequences)))
+}
+
+/// The interface of line A (first call) and B (second), by name or address; loopback otherwise.
+///
+/// # Safety
+/// `interface` is NULL or a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_builder_interface(
+    builder: *mut Builder,
+    interface: *const c_char,
+) -> i32 {
+    edit(builder, |it| {
+        // SAFETY: as for `text`.
+        let name = unsafe { text(interface, "interface") }?;
+        match name.parse::<Interface>() {
+            Ok(interface) => Ok(it.interface(interface)),
+            Err(_) => range(
+                "interface",
+                name,
+                "a name as eth0, or an IPv4 address of this host",
+            ),
+        }
+    })
+}
+
+/// The socket buffer to ask for, per line and channel.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_receive_buffer(builder: *mut Builder, bytes: usize) -> i32 {
+    edit(builder, |it| Ok(it.receive_buffer_bytes(bytes)))
+}
+
+/// How datagrams come: `auto` or `udp`.
+///
+/// # Safety
+/// `transport` is NULL or a text.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_builder_transport(
+    builder: *mut Builder,
+    transport: *const c_char,
+) -> i32 {
+    edit(builder, |it| {
+        // SAFETY: as for `text`.
+        match unsafe { text(transport, "transport") }? {
+            "auto" => Ok(it.transport(Transport::Auto)),
+            "udp" => Ok(it.transport(Transport::Udp)),
+            other => range("transport", other, "auto or udp"),
+        }
+    })
+}
+
+/// When nobody has welcomed us for so long, that is a problem that poll tells; it is tried further.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_join_limit(builder: *mut Builder, limit_ms: u64) -> i32 {
+    edit(builder, |it| {
+        Ok(it.join_limit(Duration::from_millis(limit_ms)))
+    })
+}
+
+/// Whether to keep latency histograms; 1 where it is left out.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_latency(builder: *mut Builder, on: i32) -> i32 {
+    edit(builder, |it| Ok(it.latency(on != 0)))
+}
+
+/// Drops this share (0 to 1) of datagrams at random, always the same for a seed: to see what an
+/// application does on a bad network.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_drop(builder: *mut Builder, share: f64, seed: u64) -> i32 {
+    edit(builder, |it| {
+        if !(0.0..=1.0).contains(&share) {
+            return range("share", share, "0 to 1");
+        }
+        Ok(it.faults(FaultConfig {
+            seed,
+            drop: share,
+            ..FaultConfig::default()
+        }))
+    })
+}
+
+/// Builds the subscriber, and ends the builder, even where that fails. It connects with the first
+/// poll: either side may start first. Looking up the publisher's host may block.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_build(builder: *mut Builder) -> *mut Subscriber {
+    handle(|| {
+        let it = take(builder)?;
+        if let Some(wrong) = it.wrong {
+            return Err(wrong);
+        }
+        let all = it.channels.into_iter();
+        let described = all.fold(it.subscriber, rust::SubscriberBuilder::channel);
+        give(Box::new(described.build()?))
+    })
+}
+
+/// Ends a builder that nothing was built of. NULL is fine.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_builder_free(builder: *mut Builder) -> i32 {
+    status(|| free(builder))
+}

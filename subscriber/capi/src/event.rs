@@ -1,0 +1,649 @@
+//! What happened to the stream, as a plain struct whose fields are zero where a kind has no use for
+//! them.
+
+use std::ffi::c_char;
+use std::ptr::null;
+
+use tickcast_subscriber as rust;
+use tickcast_subscriber::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
+use tickcast_subscriber::units::{SourceId, SourcePosition};
+use tickcast_subscriber::{LineId, Loss, Overrun, StreamEvent};
+
+use crate::error::{Error, number};
+use crate::pointers::{range, write_text};
+
+/// What happened. Those marked *in order* stand exactly where it happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum EventKind {
+    /// One that this header does not know.
+    Other = 0,
+    /// The publisher welcomed us: delivery begins after `last` (in order).
+    Joined = 1,
+    /// Everything older has been delivered; from here on the stream is followed live (in order).
+    Live = 2,
+    /// The `sequences` from `first` to `last` were missing and came after all, in `took_ns`.
+    GapRecovered = 3,
+    /// The sequences from `first` to `last`, with so many `records`, will never be delivered;
+    /// `cause` is a TickcastLossCause (in order).
+    Lost = 4,
+    /// The publisher never had so many `messages` of `source` from `source_position` on, of these
+    /// `instruments` or all; `cause` is a TickcastSourceLossReason (in order).
+    SourceLost = 5,
+    /// Why this epoch was opened: `cause` is a TickcastEpochReason. The one before it is
+    /// `from.epoch`, and ended with `last` (in order).
+    EpochOpened = 6,
+    /// Another epoch, `to.epoch` after `from.epoch` (in order).
+    EpochChanged = 7,
+    /// Nothing was heard of the publisher for three of its announced intervals.
+    Stale = 8,
+    /// It is heard again.
+    Fresh = 9,
+    /// Nothing was heard of the publisher for so long that it counts as dead.
+    PublisherDead = 10,
+    /// `line` went silent while the stream goes on elsewhere.
+    LineDown = 11,
+    /// `line` is heard again.
+    LineUp = 12,
+    /// The repair connection is established.
+    RepairLinkUp = 13,
+    /// The repair connection is down and tried again; `cause` is a TickcastLinkDownReason.
+    RepairLinkDown = 14,
+    /// Multicast does not reach us although the publisher goes on.
+    MulticastLost = 15,
+    /// Multicast reaches us again.
+    MulticastRestored = 16,
+    /// The sequence `first` carried two different contents; see `wrong_one_delivered`.
+    FencingViolation = 17,
+    /// The publisher ended the session (in order).
+    EndOfSession = 18,
+    /// The application is so many `sequences` behind, more than its lag alarm.
+    Lagging = 19,
+    /// It is behind by no more than half of that again.
+    CaughtUp = 20,
+    /// This reader was too slow: so many `records` and `events` between `from` and `to` are gone
+    /// for it, among them losses of `lost_records` and `losses_of_unknown_size` (in order).
+    Overrun = 21,
+    /// So many `records` were replaced by newer ones since this was told last (mode LATEST).
+    Conflated = 22,
+    /// Reserved: what follows is a snapshot (in order).
+    SnapshotBegin = 23,
+    /// Reserved: the snapshot is whole (in order).
+    SnapshotEnd = 24,
+}
+
+/// Declares an enum of C beside one of Rust, and the way there and back.
+macro_rules! causes {
+    ($(#[$doc:meta])* $name:ident, $other:ty { $($(#[$help:meta])* $variant:ident = $code:literal,)+ }) => {
+        impl $name {
+            fn code(value: $other) -> u32 {
+                #[allow(unreachable_patterns, reason = "some of these may grow")]
+                match value {
+                    $(<$other>::$variant => Self::$variant as u32,)+
+                    _ => 0,
+                }
+            }
+
+            fn of(code: u32) -> Option<$other> {
+                match code {
+                    $($code => Some(<$other>::$variant),)+
+                    _ => None,
+                }
+            }
+        }
+        $(const _: () = assert!($name::$variant as u32 == $code);)+
+    };
+}
+
+/// Why sequences were lost, in `cause`.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum LossCause {
+    /// The publisher's ring no longer holds them.
+    Window = 1,
+    /// The delivery deadline passed.
+    Deadline = 2,
+    /// The gap was over the burst limit, and catching up was not wanted or not possible.
+    Burst = 3,
+    /// Their epoch is over.
+    Epoch = 4,
+    /// The publisher refused them for another reason, to the end.
+    Refused = 5,
+    /// The publisher is gone, and its repair path with it.
+    PublisherDead = 6,
+    /// Two publishers sent different content under these numbers.
+    Fenced = 7,
+    /// Repair is switched off in this subscriber.
+    RepairOff = 8,
+    /// The application left before they came.
+    Left = 9,
+    /// The publisher sent what no version carries.
+    Unreadable = 10,
+}
+
+causes! {
+    LossCause, rust::LossCause {
+        Window = 1, Deadline = 2, Burst = 3, Epoch = 4, Refused = 5, PublisherDead = 6,
+        Fenced = 7, RepairOff = 8, Left = 9, Unreadable = 10,
+    }
+}
+
+/// Why the publisher itself lost messages, in `cause`.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum SourceLossReason {
+    /// The venue's stream had a gap.
+    Gap = 1,
+    /// The publisher could not keep up.
+    Overflow = 2,
+    /// Messages could not be read.
+    Malformed = 3,
+}
+
+causes! {
+    SourceLossReason, rust::SourceLossReason { Gap = 1, Overflow = 2, Malformed = 3, }
+}
+
+/// Why an epoch was opened, in `cause`.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum EpochReason {
+    /// A first start, or one without a ring from before.
+    Fresh = 1,
+    /// A restart that could not continue the ring.
+    Restart = 2,
+    /// A standby took over.
+    Promotion = 3,
+}
+
+causes! {
+    EpochReason, rust::EpochReason { Fresh = 1, Restart = 2, Promotion = 3, }
+}
+
+/// Why the repair connection is down, in `cause`.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum LinkDownReason {
+    /// It could not be established.
+    Unreachable = 1,
+    /// The other side closed it, or the network did.
+    Closed = 2,
+    /// Our NACKs stayed unanswered.
+    Unanswered = 3,
+    /// The publisher rejected our JOIN.
+    Rejected = 4,
+    /// The other side broke the protocol.
+    Protocol = 5,
+    /// The other side offers an epoch that is over.
+    OldEpoch = 6,
+    /// We broke it off to begin a channel anew.
+    Rejoining = 7,
+}
+
+causes! {
+    LinkDownReason, rust::LinkDownReason {
+        Unreachable = 1, Closed = 2, Unanswered = 3, Rejected = 4, Protocol = 5, OldEpoch = 6,
+        Rejoining = 7,
+    }
+}
+
+/// A place in the stream of a channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Place {
+    /// The publisher's incarnation.
+    pub epoch: u64,
+    /// The datagram.
+    pub sequence: u64,
+    /// The number of a record.
+    pub record: u64,
+}
+
+impl From<rust::Place> for Place {
+    fn from(place: rust::Place) -> Self {
+        Self {
+            epoch: place.epoch.0,
+            sequence: place.sequence.0,
+            record: place.record.0,
+        }
+    }
+}
+
+impl From<Place> for rust::Place {
+    fn from(place: Place) -> Self {
+        Self {
+            epoch: Epoch(place.epoch),
+            sequence: Sequence(place.sequence),
+            record: RecordNumber(place.record),
+        }
+    }
+}
+
+/// `records` of a loss whose number of records nobody knows, and `messages` likewise.
+pub const UNKNOWN: u64 = u64::MAX;
+
+/// Something that happened to the stream. Which fields a kind uses stands at TickcastEventKind;
+/// the others are 0. `instruments` is valid within the callback, the rest can be copied.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct Event {
+    /// A TickcastEventKind.
+    pub kind: u32,
+    /// Why, by one of the enums that the kind names.
+    pub cause: u32,
+    /// The first sequence concerned.
+    pub first: u64,
+    /// The last sequence concerned.
+    pub last: u64,
+    /// How many sequences.
+    pub sequences: u64,
+    /// How many records; TICKCAST_UNKNOWN when nobody knows.
+    pub records: u64,
+    /// From detection to the last one of a gap.
+    pub took_ns: u64,
+    /// From where, or from which epoch.
+    pub from: Place,
+    /// To where, or to which epoch.
+    pub to: Place,
+    /// Messages that the publisher lost; TICKCAST_UNKNOWN when nobody knows.
+    pub messages: u64,
+    /// Position of the first of them.
+    pub source_position: u64,
+    /// Events that were overwritten.
+    pub events: u64,
+    /// Records that losses among those declared lost.
+    pub lost_records: u64,
+    /// How many of those did not know their number of records.
+    pub losses_of_unknown_size: u64,
+    /// The instruments concerned; NULL means all of the source.
+    pub instruments: *const u32,
+    /// How many those are.
+    pub instrument_count: u32,
+    /// Whose messages.
+    pub source: u16,
+    /// Line A is 0, B is 1.
+    pub line: u8,
+    /// 1 when the wrong content had been delivered already.
+    pub wrong_one_delivered: u8,
+}
+
+impl Event {
+    const fn of(kind: EventKind) -> Self {
+        const NOWHERE: Place = Place {
+            epoch: 0,
+            sequence: 0,
+            record: 0,
+        };
+        Self {
+            kind: kind as u32,
+            cause: 0,
+            first: 0,
+            last: 0,
+            sequences: 0,
+            records: 0,
+            took_ns: 0,
+            from: NOWHERE,
+            to: NOWHERE,
+            messages: 0,
+            source_position: 0,
+            events: 0,
+            lost_records: 0,
+            losses_of_unknown_size: 0,
+            instruments: null(),
+            instrument_count: 0,
+            source: 0,
+            line: 0,
+            wrong_one_delivered: 0,
+        }
+    }
+
+    const fn run(self, first: Sequence, last: Sequence) -> Self {
+        let (first, last) = (first.0, last.0);
+        Self {
+            first,
+            last,
+            ..self
+        }
+    }
+}
+
+impl From<&rust::Event> for Event {
+    fn from(event: &rust::Event) -> Self {
+        use EventKind as Kind;
+        use rust::Event as E;
+        match event {
+            E::Joined { after } => Self::of(Kind::Joined).run(Sequence(0), *after),
+            E::Live => Self::of(Kind::Live),
+            E::GapRecovered {
+                first,
+                sequences,
+                took,
+            } => Self {
+                sequences: *sequences,
+                took_ns: took.0,
+                ..Self::of(Kind::GapRecovered).run(*first, first.plus(sequences.saturating_sub(1)))
+            },
+            E::Lost(loss) => Self {
+                cause: LossCause::code(loss.cause),
+                sequences: loss.sequences.len(),
+                records: loss.records.unwrap_or(UNKNOWN),
+                ..Self::of(Kind::Lost).run(loss.sequences.first, loss.sequences.last)
+            },
+            E::Stream(StreamEvent::SourceLost {
+                source,
+                reason,
+                from,
+                messages,
+                instruments,
+            }) => Self {
+                cause: SourceLossReason::code(*reason),
+                source: source.0,
+                source_position: from.0,
+                messages: *messages,
+                instruments: if instruments.is_empty() {
+                    null()
+                } else {
+                    instruments.as_ptr()
+                },
+                instrument_count: instruments.len() as u32,
+                ..Self::of(Kind::SourceLost)
+            },
+            E::Stream(StreamEvent::EpochOpened {
+                reason,
+                previous,
+                previous_last,
+            }) => Self {
+                cause: EpochReason::code(*reason),
+                from: Place {
+                    epoch: previous.0,
+                    ..Place::default()
+                },
+                ..Self::of(Kind::EpochOpened).run(Sequence(0), *previous_last)
+            },
+            E::EpochChanged { from, to } => Self {
+                from: Place {
+                    epoch: from.0,
+                    ..Place::default()
+                },
+                to: Place {
+                    epoch: to.0,
+                    ..Place::default()
+                },
+                ..Self::of(Kind::EpochChanged)
+            },
+            E::Stale => Self::of(Kind::Stale),
+            E::Fresh => Self::of(Kind::Fresh),
+            E::PublisherDead => Self::of(Kind::PublisherDead),
+            E::LineDown(line) => Self {
+                line: line.0,
+                ..Self::of(Kind::LineDown)
+            },
+            E::LineUp(line) => Self {
+                line: line.0,
+                ..Self::of(Kind::LineUp)
+            },
+            E::RepairLinkUp => Self::of(Kind::RepairLinkUp),
+            E::RepairLinkDown(reason) => Self {
+                cause: LinkDownReason::code(*reason),
+                ..Self::of(Kind::RepairLinkDown)
+            },
+            E::MulticastLost => Self::of(Kind::MulticastLost),
+            E::MulticastRestored => Self::of(Kind::MulticastRestored),
+            E::FencingViolation {
+                sequence,
+                wrong_one_delivered,
+            } => Self {
+                wrong_one_delivered: u8::from(*wrong_one_delivered),
+                ..Self::of(Kind::FencingViolation).run(*sequence, *sequence)
+            },
+            E::EndOfSession => Self::of(Kind::EndOfSession),
+            E::Lagging { sequences } => Self {
+                sequences: *sequences,
+                ..Self::of(Kind::Lagging)
+            },
+            E::CaughtUp => Self::of(Kind::CaughtUp),
+            E::Overrun(overrun) => Self {
+                records: overrun.records,
+                from: overrun.from.into(),
+                to: overrun.to.into(),
+                events: overrun.events,
+                lost_records: overrun.lost_records,
+                losses_of_unknown_size: overrun.losses_of_unknown_size,
+                ..Self::of(Kind::Overrun)
+            },
+            E::Conflated { records } => Self {
+                records: *records,
+                ..Self::of(Kind::Conflated)
+            },
+            E::SnapshotBegin => Self::of(Kind::SnapshotBegin),
+            E::SnapshotEnd => Self::of(Kind::SnapshotEnd),
+            _ => Self::of(Kind::Other),
+        }
+    }
+}
+
+impl Event {
+    /// The event as Rust has it, but for its instruments, which may be gone; `None` for what is no
+    /// event.
+    fn to_rust(self) -> Option<rust::Event> {
+        use rust::Event as E;
+        const SIMPLE: [(EventKind, rust::Event); 13] = [
+            (EventKind::Live, E::Live),
+            (EventKind::Stale, E::Stale),
+            (EventKind::Fresh, E::Fresh),
+            (EventKind::PublisherDead, E::PublisherDead),
+            (EventKind::RepairLinkUp, E::RepairLinkUp),
+            (EventKind::MulticastLost, E::MulticastLost),
+            (EventKind::MulticastRestored, E::MulticastRestored),
+            (EventKind::EndOfSession, E::EndOfSession),
+            (EventKind::CaughtUp, E::CaughtUp),
+            (EventKind::SnapshotBegin, E::SnapshotBegin),
+            (EventKind::SnapshotEnd, E::SnapshotEnd),
+            (EventKind::LineDown, E::LineDown(LineId(0))),
+            (EventKind::LineUp, E::LineUp(LineId(0))),
+        ];
+        let is = |kind: EventKind| self.kind == kind as u32;
+        let (first, last) = (Sequence(self.first), Sequence(self.last));
+        let event = if is(EventKind::Joined) {
+            E::Joined { after: last }
+        } else if is(EventKind::GapRecovered) {
+            E::GapRecovered {
+                first,
+                sequences: self.sequences,
+                took: Nanos(self.took_ns),
+            }
+        } else if is(EventKind::Lost) {
+            E::Lost(Loss {
+                sequences: SequenceRange::new(first, last)?,
+                records: Some(self.records).filter(|records| *records != UNKNOWN),
+                cause: LossCause::of(self.cause)?,
+            })
+        } else if is(EventKind::SourceLost) {
+            E::Stream(StreamEvent::SourceLost {
+                source: SourceId(self.source),
+                reason: SourceLossReason::of(self.cause)?,
+                from: SourcePosition(self.source_position),
+                messages: self.messages,
+                instruments: Vec::new(),
+            })
+        } else if is(EventKind::EpochOpened) {
+            E::Stream(StreamEvent::EpochOpened {
+                reason: EpochReason::of(self.cause)?,
+                previous: Epoch(self.from.epoch),
+                previous_last: last,
+            })
+        } else if is(EventKind::EpochChanged) {
+            E::EpochChanged {
+                from: Epoch(self.from.epoch),
+                to: Epoch(self.to.epoch),
+            }
+        } else if is(EventKind::LineDown) {
+            E::LineDown(LineId(self.line))
+        } else if is(EventKind::LineUp) {
+            E::LineUp(LineId(self.line))
+        } else if is(EventKind::RepairLinkDown) {
+            E::RepairLinkDown(LinkDownReason::of(self.cause)?)
+        } else if is(EventKind::FencingViolation) {
+            E::FencingViolation {
+                sequence: first,
+                wrong_one_delivered: self.wrong_one_delivered != 0,
+            }
+        } else if is(EventKind::Lagging) {
+            E::Lagging {
+                sequences: self.sequences,
+            }
+        } else if is(EventKind::Overrun) {
+            E::Overrun(Overrun {
+                from: self.from.into(),
+                to: self.to.into(),
+                records: self.records,
+                events: self.events,
+                lost_records: self.lost_records,
+                losses_of_unknown_size: self.losses_of_unknown_size,
+            })
+        } else if is(EventKind::Conflated) {
+            E::Conflated {
+                records: self.records,
+            }
+        } else {
+            SIMPLE.into_iter().find(|(kind, _)| is(*kind))?.1
+        };
+        Some(event)
+    }
+}
+
+/// An event in words, one line. The event may be a copy.
+///
+/// # Safety
+/// `text` is NULL or has `size` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_event_text(
+    event: Option<&Event>,
+    text: *mut c_char,
+    size: usize,
+) -> i64 {
+    number(|| {
+        let event = event.ok_or(Error::Null { what: "event" })?;
+        let known = match event.to_rust() {
+            Some(event) => event.to_string(),
+            None if event.kind == EventKind::Other as u32 => {
+                "an event that this library has no words for".into()
+            }
+            None => range("event", event.kind, "an event that a callback was given")?,
+        };
+        // SAFETY: as for `write_text`.
+        Ok(unsafe { write_text(&known, text, size) })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tickcast_subscriber::Event as E;
+
+    #[test]
+    fn every_event_goes_to_c_and_back_unchanged() {
+        let place = |n| rust::Place {
+            epoch: Epoch(n),
+            sequence: Sequence(n + 1),
+            record: RecordNumber(n + 2),
+        };
+        let range = |first, last| SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
+        let lost = |cause, records| {
+            E::Lost(Loss {
+                sequences: range(3, 9),
+                records,
+                cause,
+            })
+        };
+        let mut all = vec![
+            E::Joined { after: Sequence(7) },
+            E::Live,
+            E::GapRecovered {
+                first: Sequence(5),
+                sequences: 4,
+                took: Nanos(77_000),
+            },
+            E::EpochChanged {
+                from: Epoch(1),
+                to: Epoch(2),
+            },
+            E::Stale,
+            E::Fresh,
+            E::PublisherDead,
+            E::LineDown(LineId(1)),
+            E::LineUp(LineId(1)),
+            E::RepairLinkUp,
+            E::MulticastLost,
+            E::MulticastRestored,
+            E::FencingViolation {
+                sequence: Sequence(8),
+                wrong_one_delivered: true,
+            },
+            E::EndOfSession,
+            E::Lagging { sequences: 12 },
+            E::CaughtUp,
+            E::Overrun(Overrun {
+                from: place(10),
+                to: place(20),
+                records: 1,
+                events: 2,
+                lost_records: 3,
+                losses_of_unknown_size: 4,
+            }),
+            E::Conflated { records: 6 },
+            E::SnapshotBegin,
+            E::SnapshotEnd,
+            lost(rust::LossCause::Window, None),
+        ];
+        all.extend(rust::LossCause::ALL.map(|cause| lost(cause, Some(5))));
+        for reason in [1, 2, 3] {
+            all.push(E::Stream(StreamEvent::SourceLost {
+                source: SourceId(2),
+                reason: SourceLossReason::of(reason).unwrap(),
+                from: SourcePosition::new(1, 9),
+                messages: 11,
+                instruments: Vec::new(),
+            }));
+            all.push(E::Stream(StreamEvent::EpochOpened {
+                reason: EpochReason::of(reason).unwrap(),
+                previous: Epoch(3),
+                previous_last: Sequence(99),
+            }));
+        }
+        all.extend((1..=7).map(|code| E::RepairLinkDown(LinkDownReason::of(code).unwrap())));
+        let mut kinds = std::collections::BTreeSet::new();
+        for event in all {
+            let c = Event::from(&event);
+            assert_eq!(c.to_rust().as_ref(), Some(&event));
+            kinds.insert(c.kind);
+        }
+        assert!(kinds.into_iter().eq(1..=24), "every kind was among them");
+        assert_eq!(Event::of(EventKind::Other).to_rust(), None);
+        let wild = Event {
+            kind: 4,
+            cause: 99,
+            ..Event::of(EventKind::Lost)
+        };
+        assert_eq!(wild.to_rust(), None);
+    }
+
+    #[test]
+    fn instruments_are_lent_where_some_are_named() {
+        let lost = |instruments| {
+            E::Stream(StreamEvent::SourceLost {
+                source: SourceId(2),
+                reason: rust::SourceLossReason::Gap,
+                from: SourcePosition(0),
+                messages: UNKNOWN,
+                instruments,
+            })
+        };
+        let some = lost(vec![4, 5]);
+        let c = Event::from(&some);
+        assert!(!c.instruments.is_null());
+        assert_eq!((c.instrument_count, c.messages), (2, UNKNOWN));
+        let c = Event::from(&lost(Vec::new()));
+        assert!(c.instruments.is_null() && c.instrument_count == 0);
+    }
+}

@@ -1,0 +1,25 @@
+//! The subscriber for C, and through it for C++ and every language that calls C: no call from
+//! there, however wrong, may do more harm than an error code.
+//!
+//! `subscriber/include/tickcast.h` is made of this crate; it says how the functions are to be
+//! called. What the functions mean stands at those of `tickcast-subscriber` that they call.
+//!
+//! - Every call is caught: a panic is `PANICKED`, and its handle refuses further use.
+//! - A handle is looked up, never followed ([`handle`]): one that was freed, is of another kind or
+//!   is in use is an error.
+//! - Sizes of structs are compared before anything is built, and at every call that fills one.
+//! - What is trusted is what can't be checked: that texts end, that arrays are as long as said, and
+//!   that a struct to be filled is there.
+
+pub mod builder;
+pub mod directory;
+pub mod error;
+pub mod event;
+pub mod handle;
+pub mod item;
+pub mod monitor;
+pub mod pointers;
+pub mod reader;
+pub mod records;
+pub mod sizes;
+pub mod subscriber;

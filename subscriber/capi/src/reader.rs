@@ -1,0 +1,232 @@
+//! A subscriber on a thread of ours: run with a callback, or split from readers that poll at their
+//! own speed.
+
+use std::ffi::c_void;
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+use tickcast_subscriber as rust;
+use tickcast_subscriber::{Core, Idle, Wake};
+
+use crate::error::{Error, handle, number, status};
+use crate::handle::{free, give, take, with};
+use crate::item::{Callback, OnItem, polled};
+use crate::monitor::{NO_CHANNEL, Name, at, name};
+use crate::pointers::{fill, range};
+use crate::subscriber::{Subscriber, Summary, fill_summary};
+
+/// A subscriber on a thread of its own.
+pub struct Running(());
+
+/// Reads what a split subscriber receives.
+pub struct Reader(());
+
+/// What a thread of ours does when there is nothing to do.
+#[derive(Clone, Copy, Debug)]
+#[repr(u32)]
+pub enum IdleWith {
+    /// Never gives up the core: lowest latency, for a core of its own.
+    Spin = 0,
+    /// Gives up the core when others wait for it.
+    Yield = 1,
+    /// Sleeps for `idle_us`: for hosts whose cores are shared.
+    Sleep = 2,
+}
+
+fn idle(with: u32, us: u32) -> Result<Idle, Error> {
+    const SPIN: u32 = IdleWith::Spin as u32;
+    const YIELD: u32 = IdleWith::Yield as u32;
+    const SLEEP: u32 = IdleWith::Sleep as u32;
+    Ok(match with {
+        SPIN => Idle::Spin,
+        YIELD => Idle::Yield,
+        SLEEP => Idle::Sleep { us },
+        _ => range("idle", with, "a TickcastIdleWith")?,
+    })
+}
+
+/// Polls on a thread pinned to `core` until all channels have ended, or tickcast_running_stop.
+/// `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
+/// gives anything but 0 ends the thread without a word to the publisher.
+///
+/// # Safety
+/// `on` can be called with `context` from another thread, until tickcast_running_join.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_run_pinned(
+    subscriber: *mut Subscriber,
+    core: u32,
+    idle_with: u32,
+    idle_us: u32,
+    on: OnItem,
+    context: *mut c_void,
+) -> *mut Running {
+    handle(|| {
+        // First, so that it is gone whatever is wrong.
+        let it = take(subscriber)?;
+        let on = Callback::new(on, context)?.on_thread();
+        let idle = idle(idle_with, idle_us)?;
+        give(it.run_pinned(Core(core as usize), idle, on)?)
+    })
+}
+
+/// Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
+/// (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
+/// where that fails.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_split(
+    subscriber: *mut Subscriber,
+    core: u32,
+    idle_with: u32,
+    idle_us: u32,
+    size_bytes: usize,
+    reader: Option<&mut MaybeUninit<*mut Reader>>,
+) -> *mut Running {
+    handle(|| {
+        let it = take(subscriber)?;
+        let reader = reader.ok_or(Error::Null { what: "reader" })?;
+        reader.write(std::ptr::null_mut());
+        let idle = idle(idle_with, idle_us)?;
+        let (running, first) = it.split(Core(core as usize), idle, size_bytes)?;
+        reader.write(give(Box::new(first))?);
+        give(running)
+    })
+}
+
+/// Asks the thread to leave, which it does within a round of its loop.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_running_stop(running: *mut Running) -> i32 {
+    status(|| {
+        with(running, |it| {
+            it.stop();
+            Ok(())
+        })
+    })
+}
+
+/// Whether the thread has ended: 1 or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_running_is_finished(running: *mut Running) -> i32 {
+    number(|| with(running, |it| Ok(i32::from(it.is_finished()))))
+}
+
+/// Waits until the thread has left, at the end of all sessions or once it was asked to stop, and
+/// ends the handle. `out` may be NULL.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_running_join(
+    running: *mut Running,
+    out: Option<&mut MaybeUninit<Summary>>,
+    size: usize,
+) -> i32 {
+    status(|| {
+        fill_summary(None, size)?;
+        let summary = take(running)?.join()?;
+        fill_summary(out.map(|out| (out, &summary)), size)
+    })
+}
+
+/// Asks the thread to leave and does not wait for it: its callback may still be called. NULL is
+/// fine.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_running_free(running: *mut Running) -> i32 {
+    status(|| free(running))
+}
+
+/// Hands over what was received since, as tickcast_poll does. Never blocks, and never delays the
+/// thread that receives.
+///
+/// # Safety
+/// `on` can be called with `context` until this returns.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_reader_poll(
+    reader: *mut Reader,
+    on: OnItem,
+    context: *mut c_void,
+) -> i32 {
+    number(|| {
+        let on = Callback::new(on, context)?;
+        with(reader, |it| Ok(polled(|| it.poll(on.on_caller()))))
+    })
+}
+
+/// Waits until there is something to read or the thread has left (1), at most for so long (0).
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_reader_wait(reader: *mut Reader, timeout_ms: u32) -> i32 {
+    number(|| {
+        with(reader, |it| {
+            let wake = it.wait(Duration::from_millis(timeout_ms.into()));
+            Ok(i32::from(wake == Wake::Ready))
+        })
+    })
+}
+
+/// Whether the thread has left and all that it delivered was read: 1 or 0.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_reader_is_over(reader: *mut Reader) -> i32 {
+    number(|| with(reader, |it| Ok(i32::from(it.is_over()))))
+}
+
+/// Another reader, which begins where this one stands and goes its own way.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_reader_clone(reader: *mut Reader) -> *mut Reader {
+    handle(|| give(with(reader, |it| Ok(it.clone()))?))
+}
+
+/// What a reader has made of one channel.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ReaderReport {
+    /// As it was asked for.
+    pub name: Name,
+    /// Its number; TICKCAST_NO_CHANNEL before the publisher's welcome.
+    pub channel: u32,
+    /// Zero.
+    pub reserved: u32,
+    /// Records that its callback was given.
+    pub records: u64,
+    /// Events that it was given; those about the reader itself are not among them.
+    pub events: u64,
+    /// Records that a newer one replaced (mode LATEST).
+    pub conflated_records: u64,
+    /// Times that it was overrun.
+    pub overruns: u64,
+    /// Records that were overwritten before it came to them.
+    pub overrun_records: u64,
+    /// Events likewise.
+    pub overrun_events: u64,
+    /// Sequences that the thread is ahead of it.
+    pub lag: u64,
+}
+
+/// What this reader has made of channel `index`, in the order they were asked for.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_reader_report(
+    reader: *mut Reader,
+    index: usize,
+    out: Option<&mut MaybeUninit<ReaderReport>>,
+    size: usize,
+) -> i32 {
+    status(|| {
+        let reports = with(reader, |it| Ok(it.reports()))?;
+        fill(out, size, "sizeof(TickcastReaderReport)", || {
+            let report: &rust::ReaderReport = at(&reports, index)?;
+            Ok(ReaderReport {
+                name: name(&report.name),
+                channel: report.channel.map_or(NO_CHANNEL, |id| id.0.into()),
+                reserved: 0,
+                records: report.records,
+                events: report.events,
+                conflated_records: report.conflated_records,
+                overruns: report.overruns,
+                overrun_records: report.overrun_records,
+                overrun_events: report.overrun_events,
+                lag: report.lag,
+            })
+        })
+    })
+}
+
+/// Ends a reader. NULL is fine.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_reader_free(reader: *mut Reader) -> i32 {
+    status(|| free(reader))
+}

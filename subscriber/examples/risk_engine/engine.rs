@@ -1,0 +1,688 @@
+//! The engine: a stream and fills in, positions, results, exposures and alerts out. It does no
+//! I/O and reads no clock, so the same stream always ends the same.
+//!
+//! Definitions, all in integers of 1e-9; [`super::position`] has average cost, [`super::market`]
+//! has marks:
+//! - The result (P&L) of a portfolio is what it realised plus what it has unrealised. Its *gross*
+//!   is the sum of the sizes of its exposures, its *net* the size of their sum. An instrument's
+//!   exposure is the sum over portfolios.
+//! - Limits are looked at whenever a mark changes or a fill takes place: the instrument's, then
+//!   those of the portfolios that trade it, by name, each gross, net, loss. A value above its limit
+//!   is a breach, told once; a value at or below it again is told too.
+//! - *Frozen* is what can't be trusted: an instrument whose market is suspect, a portfolio that
+//!   holds one, and everything while nothing is heard of the publisher. Its values stand where they
+//!   are, fills still count, but no limit of it is judged until it can be trusted again.
+//! - The *trail* is a checksum over the result of all portfolios after every step: two engines
+//!   with the same trail had the same result at every tick.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use tickcast_subscriber::record::{InstrumentDefMsg, RecordRef, SymbolMappingMsg};
+use tickcast_subscriber::{Event, Item, Loss, Overrun, StreamEvent};
+
+use super::input::{Fill, Kind, Limits};
+use super::market::Market;
+use super::money::decimal;
+use super::position::{Position, Value};
+
+/// A value went beyond its limit, or came back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alert {
+    /// The record after which it is so.
+    pub(crate) record: u64,
+    pub(crate) is_breach: bool,
+    pub(crate) kind: Kind,
+    /// The instrument's symbol or the portfolio.
+    pub(crate) name: String,
+    pub(crate) value: i128,
+    pub(crate) limit: i128,
+}
+
+impl fmt::Display for Alert {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.is_breach { "breach" } else { "clear" };
+        let subject = if self.kind == Kind::Exposure {
+            "instrument"
+        } else {
+            "portfolio"
+        };
+        let (value, limit) = (decimal(self.value), decimal(self.limit));
+        let Self {
+            record, kind, name, ..
+        } = self;
+        write!(
+            f,
+            "{record} {what} {subject} {name} {kind} {value} limit {limit}"
+        )
+    }
+}
+
+/// A limit, and whether it is breached as far as was told.
+#[derive(Debug)]
+struct Watch {
+    kind: Kind,
+    limit: Option<i128>,
+    is_breached: bool,
+}
+
+impl Watch {
+    fn new(limits: &Limits, kind: Kind, name: &str) -> Self {
+        Self {
+            kind,
+            limit: limits.of(kind, name),
+            is_breached: false,
+        }
+    }
+
+    fn judge(&mut self, record: u64, name: &str, value: i128) -> Option<Alert> {
+        let limit = self.limit?;
+        let is_breach = value > limit;
+        if is_breach == std::mem::replace(&mut self.is_breached, is_breach) {
+            return None;
+        }
+        Some(Alert {
+            record,
+            is_breach,
+            kind: self.kind,
+            name: name.to_owned(),
+            value,
+            limit,
+        })
+    }
+}
+
+/// What one portfolio has of an instrument.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    pub(crate) portfolio: usize,
+    pub(crate) position: Position,
+    pub(crate) value: Value,
+}
+
+/// An instrument that the stream or a fill has named.
+#[derive(Debug)]
+pub(crate) struct Instrument {
+    pub(crate) symbol: String,
+    pub(crate) market: Market,
+    /// By portfolio.
+    pub(crate) holdings: Vec<Holding>,
+    /// Of all portfolios.
+    pub(crate) exposure: i128,
+    watch: Watch,
+}
+
+/// A portfolio's sums.
+#[derive(Debug)]
+pub(crate) struct Portfolio {
+    pub(crate) name: String,
+    pub(crate) realised: i128,
+    pub(crate) unrealised: i128,
+    pub(crate) gross: i128,
+    /// Signed.
+    pub(crate) net: i128,
+    watches: [Watch; 3],
+    /// The instruments it trades.
+    instruments: Vec<usize>,
+}
+
+/// What happened, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) records: u64,
+    /// Records of instruments that nobody has named, without effect.
+    pub(crate) unnamed: u64,
+    pub(crate) fills: u64,
+    pub(crate) breaches: u64,
+    pub(crate) clears: u64,
+    /// How often an instrument became suspect.
+    pub(crate) freezes: u64,
+    /// How often all was frozen because nothing was heard.
+    pub(crate) silences: u64,
+    /// Losses, of the channel or at the source.
+    pub(crate) losses: u64,
+    /// Records lost in this channel, as far as known.
+    pub(crate) lost_records: u64,
+    /// Datagrams that were missing and came after all.
+    pub(crate) repaired: u64,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) instruments: Vec<Instrument>,
+    /// By name.
+    pub(crate) portfolios: Vec<Portfolio>,
+    pub(crate) counts: Counts,
+    /// What is to be told; whoever tells it takes it away.
+    pub(crate) alerts: Vec<Alert>,
+    pub(crate) trail: u64,
+    limits: Limits,
+    by_symbol: HashMap<String, usize>,
+    by_id: HashMap<u32, usize>,
+    /// Fill, instrument, place in its holdings.
+    fills: Vec<(Fill, usize, usize)>,
+    next_fill: usize,
+    /// Fills that have lost their place.
+    unplaced: usize,
+    suspects: usize,
+    is_silent: bool,
+    /// Whether the stream was not seen whole, so that an instrument can't be trusted at first sight.
+    is_partial: bool,
+    /// Of all portfolios.
+    result: i128,
+}
+
+impl Engine {
+    /// An engine that will apply these fills.
+    pub(crate) fn new(fills: Vec<Fill>, limits: Limits) -> Self {
+        let mut engine = Self {
+            instruments: Vec::new(),
+            portfolios: Vec::new(),
+            counts: Counts::default(),
+            alerts: Vec::new(),
+            trail: 0xcbf2_9ce4_8422_2325,
+            limits,
+            by_symbol: HashMap::new(),
+            by_id: HashMap::new(),
+            fills: Vec::new(),
+            next_fill: 0,
+            unplaced: 0,
+            suspects: 0,
+            is_silent: false,
+            is_partial: false,
+            result: 0,
+        };
+        let mut names: Vec<_> = fills.iter().map(|fill| &fill.portfolio).collect();
+        names.sort();
+        names.dedup();
+        engine.portfolios = names
+            .into_iter()
+            .map(|name| Portfolio {
+                name: name.clone(),
+                realised: 0,
+                unrealised: 0,
+                gross: 0,
+                net: 0,
+                watches: [Kind::Gross, Kind::Net, Kind::Loss]
+                    .map(|kind| Watch::new(&engine.limits, kind, name)),
+                instruments: Vec::new(),
+            })
+            .collect();
+        let find = |portfolios: &[Portfolio], name: &str| {
+            portfolios.partition_point(|portfolio| *portfolio.name < *name)
+        };
+        for fill in &fills {
+            let index = engine.instrument(&fill.symbol);
+            let portfolio = find(&engine.portfolios, &fill.portfolio);
+            let holdings = &mut engine.instruments[index].holdings;
+            let at = holdings.partition_point(|holding| holding.portfolio < portfolio);
+            if holdings.get(at).is_none_or(|h| h.portfolio != portfolio) {
+                let holding = Holding {
+                    portfolio,
+                    position: Position::default(),
+                    value: Value::default(),
+                };
+                holdings.insert(at, holding);
+                engine.portfolios[portfolio].instruments.push(index);
+            }
+        }
+        // Only now no holding moves any more.
+        for fill in fills {
+            let index = engine.by_symbol[&fill.symbol];
+            let portfolio = find(&engine.portfolios, &fill.portfolio);
+            let holdings = &engine.instruments[index].holdings;
+            let at = holdings.partition_point(|holding| holding.portfolio < portfolio);
+            engine.fills.push((fill, index, at));
+        }
+        engine
+    }
+
+    /// Takes the next item of the stream.
+    pub(crate) fn take(&mut self, item: &Item<'_>) {
+        match item {
+            Item::Record(position, record) => {
+                self.fill_before(position.record.0);
+                self.record(position.record.0, position.source.0, *record);
+            }
+            Item::Event(position, event) => self.event(position.record.0, event),
+        }
+    }
+
+    /// Names an instrument.
+    pub(crate) fn name(&mut self, id: u32, symbol: &str) {
+        let index = self.instrument(symbol);
+        self.by_id.insert(id, index);
+    }
+
+    /// The instrument a record is about, where it has been named.
+    pub(crate) fn about(&self, record: RecordRef<'_>) -> Option<&Instrument> {
+        let index = self.by_id.get(&record.header().instrument_id)?;
+        self.instruments.get(*index)
+    }
+
+    /// Fills whose place in the stream did not come.
+    pub(crate) const fn fills_left(&self) -> usize {
+        self.fills.len() - self.next_fill + self.unplaced
+    }
+
+    /// Whether no limit of this portfolio is judged at the moment.
+    pub(crate) fn is_frozen(&self, portfolio: usize) -> bool {
+        let traded = &self.portfolios[portfolio].instruments;
+        self.is_silent || holds_suspect(&self.instruments, traded, portfolio)
+    }
+
+    fn instrument(&mut self, symbol: &str) -> usize {
+        if let Some(&index) = self.by_symbol.get(symbol) {
+            return index;
+        }
+        let index = self.instruments.len();
+        self.by_symbol.insert(symbol.to_owned(), index);
+        self.instruments.push(Instrument {
+            symbol: symbol.to_owned(),
+            market: Market::default(),
+            holdings: Vec::new(),
+            exposure: 0,
+            watch: Watch::new(&self.limits, Kind::Exposure, symbol),
+        });
+        if self.is_partial {
+            self.freeze(|_, at| at == index);
+        }
+        index
+    }
+
+    fn record(&mut self, number: u64, source: u16, record: RecordRef<'_>) {
+        self.counts.records += 1;
+        let id = record.header().instrument_id;
+        if let Some(symbol) = named(record) {
+            self.name(id, symbol);
+        }
+        let Some(&index) = self.by_id.get(&id) else {
+            // 0 is the venue, not an instrument.
+            self.counts.unnamed += u64::from(id != 0);
+            return;
+        };
+        let market = &mut self.instruments[index].market;
+        let was_suspect = market.is_suspect;
+        market.source = source;
+        let is_repriced = market.apply(record);
+        let is_suspect = market.is_suspect;
+        if is_suspect != was_suspect {
+            self.suspects = self.suspects + usize::from(is_suspect) - usize::from(was_suspect);
+            self.counts.freezes += u64::from(is_suspect);
+        }
+        if is_repriced {
+            self.revalue(index, number);
+        }
+        if is_repriced || was_suspect && !is_suspect {
+            self.judge(index, number);
+        }
+    }
+
+    /// Applies the fills that take place before record `number`.
+    fn fill_before(&mut self, number: u64) {
+        while let Some((fill, index, at)) = self.fills.get(self.next_fill) {
+            if fill.after >= number {
+                return;
+            }
+            let (index, record) = (*index, fill.after);
+            let holding = &mut self.instruments[index].holdings[*at];
+            let before = holding.position.realised;
+            holding.position.fill(fill.quantity, fill.price);
+            let realised = holding.position.realised - before;
+            self.portfolios[holding.portfolio].realised += realised;
+            self.result += realised;
+            self.next_fill += 1;
+            self.counts.fills += 1;
+            self.revalue(index, record);
+            self.judge(index, record);
+        }
+    }
+
+    /// Puts an instrument's values and all sums right after its mark or a position has changed.
+    fn revalue(&mut self, index: usize, record: u64) {
+        let instrument = &mut self.instruments[index];
+        if instrument.holdings.is_empty() {
+            return;
+        }
+        for holding in &mut instrument.holdings {
+            let new = holding.position.value(instrument.market.mark);
+            let old = std::mem::replace(&mut holding.value, new);
+            let portfolio = &mut self.portfolios[holding.portfolio];
+            portfolio.unrealised += new.unrealised - old.unrealised;
+            portfolio.gross += new.exposure.abs() - old.exposure.abs();
+            portfolio.net += new.exposure - old.exposure;
+            instrument.exposure += new.exposure - old.exposure;
+            self.result += new.unrealised - old.unrealised;
+        }
+        // FNV-1a over words: record, low and high half of the result.
+        for word in [record, self.result as u64, (self.result >> 64) as u64] {
+            self.trail = (self.trail ^ word).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+
+    /// Looks at the limits that an instrument's value can have moved.
+    fn judge(&mut self, index: usize, record: u64) {
+        if self.is_silent {
+            return;
+        }
+        let instrument = &mut self.instruments[index];
+        if !instrument.market.is_suspect {
+            let size = instrument.exposure.abs();
+            let alert = instrument.watch.judge(record, &instrument.symbol, size);
+            tell(&mut self.alerts, &mut self.counts, alert);
+        }
+        for holding in &self.instruments[index].holdings {
+            let portfolio = &mut self.portfolios[holding.portfolio];
+            let traded = &portfolio.instruments;
+            if self.suspects > 0 && holds_suspect(&self.instruments, traded, holding.portfolio) {
+                continue;
+            }
+            let loss = -(portfolio.realised + portfolio.unrealised);
+            let values = [portfolio.gross, portfolio.net.abs(), loss];
+            for (watch, value) in portfolio.watches.iter_mut().zip(values) {
+                let alert = watch.judge(record, &portfolio.name, value);
+                tell(&mut self.alerts, &mut self.counts, alert);
+            }
+        }
+    }
+
+    fn event(&mut self, next: u64, event: &Event) {
+        match event {
+            Event::Joined { after } if after.0 > 0 => self.lose(|_| true),
+            Event::Lost(Loss { records, .. }) => {
+                self.counts.losses += 1;
+                self.counts.lost_records += records.unwrap_or(0);
+                self.lose(|_| true);
+            }
+            // We were too slow.
+            Event::Overrun(Overrun {
+                records,
+                lost_records,
+                ..
+            }) => {
+                self.counts.losses += 1;
+                self.counts.lost_records += records + lost_records;
+                self.lose(|_| true);
+            }
+            Event::Stream(StreamEvent::SourceLost {
+                source,
+                instruments,
+                ..
+            }) => {
+                self.counts.losses += 1;
+                let named: Vec<_> = instruments.iter().map(|id| self.by_id.get(id)).collect();
+                if instruments.is_empty() || named.contains(&None) {
+                    self.lose(|instrument| instrument.market.source == source.0);
+                } else {
+                    let named: Vec<_> = named.into_iter().flatten().copied().collect();
+                    self.freeze(|_, index| named.contains(&index));
+                }
+            }
+            Event::EpochChanged { .. } => {
+                self.lose(|_| true);
+                // Record numbers begin anew, so what is left has no place.
+                self.unplaced += self.fills.len() - self.next_fill;
+                self.fills.truncate(self.next_fill);
+                self.by_id.clear();
+                let markets = self.instruments.iter_mut().map(|i| &mut i.market);
+                markets.for_each(Market::forget);
+            }
+            Event::GapRecovered { sequences, .. } => self.counts.repaired += sequences,
+            Event::Stale | Event::PublisherDead => {
+                self.counts.silences += u64::from(!self.is_silent);
+                self.is_silent = true;
+            }
+            Event::Fresh => {
+                self.is_silent = false;
+                for index in 0..self.instruments.len() {
+                    self.judge(index, next.saturating_sub(1));
+                }
+            }
+            Event::EndOfSession => self.fill_before(next),
+            _ => {}
+        }
+    }
+
+    /// Something was lost that concerned these instruments, and perhaps some nobody has named yet.
+    fn lose(&mut self, concerned: impl Fn(&Instrument) -> bool) {
+        self.is_partial = true;
+        self.freeze(|instrument, _| concerned(instrument));
+    }
+
+    fn freeze(&mut self, concerned: impl Fn(&Instrument, usize) -> bool) {
+        for index in 0..self.instruments.len() {
+            let instrument = &self.instruments[index];
+            if concerned(instrument, index) && !instrument.market.is_suspect {
+                self.instruments[index].market.is_suspect = true;
+                self.suspects += 1;
+                self.counts.freezes += 1;
+            }
+        }
+    }
+}
+
+/// Whether a portfolio, which trades these instruments, holds one that can't be trusted.
+fn holds_suspect(instruments: &[Instrument], traded: &[usize], portfolio: usize) -> bool {
+    let held = |h: &Holding| h.portfolio == portfolio && h.position.quantity != 0;
+    let mut traded = traded.iter().map(|&index| &instruments[index]);
+    traded.any(|i| i.market.is_suspect && i.holdings.iter().any(held))
+}
+
+fn tell(alerts: &mut Vec<Alert>, counts: &mut Counts, alert: Option<Alert>) {
+    let Some(alert) = alert else { return };
+    counts.breaches += u64::from(alert.is_breach);
+    counts.clears += u64::from(!alert.is_breach);
+    alerts.push(alert);
+}
+
+/// The symbol that a record gives its instrument.
+fn named(record: RecordRef<'_>) -> Option<&str> {
+    let symbol = if let Some(mapping) = record.get::<SymbolMappingMsg>() {
+        mapping.stype_in_symbol()
+    } else {
+        record.get::<InstrumentDefMsg>()?.raw_symbol()
+    };
+    symbol.ok().filter(|symbol| !symbol.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_subscriber::record::{BidAskPair, Mbp1Msg, RType, RecordHeader};
+    use tickcast_subscriber::units::{Epoch, Sequence, SequenceRange, SourceId, SourcePosition};
+    use tickcast_subscriber::{LossCause, StreamEvent};
+
+    use super::super::input;
+    use super::*;
+
+    const LIMITS: &str = "subject,name,limit,value\n\
+        instrument,*,exposure,1500\nportfolio,*,gross,2000\nportfolio,*,loss,100\n";
+
+    /// An engine that has heard of X (id 1) and Y (id 2), both from source 3.
+    fn engine(fills: &str) -> Engine {
+        let fills = input::fills(&(input::header() + fills)).unwrap();
+        let mut engine = Engine::new(fills, Limits::read(LIMITS).unwrap());
+        engine.name(1, "X");
+        engine.name(2, "Y");
+        engine
+    }
+
+    impl Engine {
+        /// Record `number` is a quote around `price`, in whole units.
+        fn quoted(&mut self, number: u64, id: u32, price: i64) {
+            let price = price * 1_000_000_000;
+            let level = BidAskPair {
+                bid_px: price - 1,
+                ask_px: price + 1,
+                bid_sz: 1,
+                ask_sz: 1,
+                ..BidAskPair::default()
+            };
+            let quote = Mbp1Msg {
+                hd: RecordHeader::new::<Mbp1Msg>(RType::Mbp1 as u8, 0, id, 0),
+                levels: [level],
+                ..Mbp1Msg::default()
+            };
+            self.fill_before(number);
+            self.record(number, 3, (&quote).into());
+        }
+
+        /// The alerts so far, without values.
+        fn told(&mut self) -> Vec<String> {
+            let alerts = self.alerts.drain(..).map(|alert| alert.to_string());
+            let brief = |text: String| text.split(' ').take(5).collect::<Vec<_>>().join(" ");
+            alerts.map(brief).collect()
+        }
+    }
+
+    fn lost() -> Event {
+        Event::Lost(Loss {
+            sequences: SequenceRange::one(Sequence(5)),
+            records: Some(40),
+            cause: LossCause::Window,
+        })
+    }
+
+    #[test]
+    fn a_fill_takes_place_between_its_record_and_the_next() {
+        let mut engine = engine("2,a,X,buy,10,90000000000\n");
+        engine.quoted(1, 1, 100);
+        engine.quoted(2, 1, 110);
+        assert_eq!(engine.portfolios[0].gross, 0);
+        engine.quoted(3, 2, 7);
+        assert_eq!(engine.portfolios[0].gross, 1_100_000_000_000);
+        assert_eq!(engine.portfolios[0].unrealised, 200_000_000_000);
+        assert_eq!((engine.counts.fills, engine.fills_left()), (1, 0));
+    }
+
+    #[test]
+    fn a_fill_after_the_last_record_takes_place_and_one_beyond_it_is_left() {
+        let mut engine = engine("1,a,X,buy,10,1\n2,a,X,buy,10,1\n");
+        engine.quoted(1, 1, 100);
+        engine.event(2, &Event::EndOfSession);
+        assert_eq!((engine.counts.fills, engine.fills_left()), (1, 1));
+    }
+
+    #[test]
+    fn a_breach_is_told_once_and_so_is_its_end() {
+        let mut engine = engine("1,a,X,buy,10,100000000000\n");
+        for (number, price) in [(1, 100), (2, 100), (3, 151), (4, 160), (5, 150), (6, 89)] {
+            engine.quoted(number, 1, price);
+        }
+        let expected = [
+            "3 breach instrument X exposure",
+            "5 clear instrument X exposure",
+            "6 breach portfolio a loss",
+        ];
+        assert_eq!(engine.told(), expected);
+    }
+
+    #[test]
+    fn what_is_long_in_one_portfolio_and_short_in_another_is_netted_per_instrument() {
+        let mut engine = engine("0,a,X,buy,10,1\n0,b,X,sell,10,1\n");
+        engine.quoted(1, 1, 190);
+        assert_eq!(engine.instruments[0].exposure, 0);
+        let gross: Vec<_> = engine.portfolios.iter().map(|p| p.gross).collect();
+        assert_eq!(gross, [1_900_000_000_000; 2]);
+        assert_eq!(engine.told(), ["1 breach portfolio b loss"]);
+    }
+
+    #[test]
+    fn after_a_loss_nothing_is_judged_until_a_quote_comes_and_then_at_once() {
+        let mut engine = engine("0,a,X,buy,10,100000000000\n0,a,Y,buy,1,1000000000\n");
+        engine.quoted(1, 1, 100);
+        engine.quoted(2, 2, 1);
+        engine.told();
+        engine.event(43, &lost());
+        assert_eq!((engine.counts.freezes, engine.counts.lost_records), (2, 40));
+        assert!(engine.is_frozen(0));
+        engine.quoted(43, 1, 300);
+        let told = engine.told();
+        assert_eq!(told, ["43 breach instrument X exposure"], "a still holds Y");
+        engine.quoted(44, 2, 1);
+        assert_eq!(engine.told(), ["44 breach portfolio a gross"]);
+        assert!(!engine.is_frozen(0));
+    }
+
+    #[test]
+    fn a_portfolio_is_not_frozen_by_what_it_no_longer_holds() {
+        let mut engine = engine("0,a,X,buy,10,1\n0,a,Y,buy,1,1\n1,a,Y,sell,1,1\n");
+        engine.quoted(1, 1, 100);
+        engine.event(50, &lost());
+        engine.quoted(50, 1, 201);
+        let expected = [
+            "50 breach instrument X exposure",
+            "50 breach portfolio a gross",
+        ];
+        assert_eq!(engine.told(), expected);
+    }
+
+    #[test]
+    fn a_loss_at_the_source_freezes_the_instruments_that_it_names() {
+        let source_lost = |source, instruments| {
+            Event::Stream(StreamEvent::SourceLost {
+                source: SourceId(source),
+                reason: tickcast_subscriber::SourceLossReason::Gap,
+                from: SourcePosition(1),
+                messages: 1,
+                instruments,
+            })
+        };
+        let mut engine = engine("0,a,X,buy,1,1\n0,b,Y,buy,1,1\n");
+        engine.quoted(1, 1, 100);
+        engine.quoted(2, 2, 100);
+        engine.event(3, &source_lost(3, vec![2]));
+        assert_eq!((engine.is_frozen(0), engine.is_frozen(1)), (false, true));
+        engine.event(3, &source_lost(4, vec![]));
+        assert!(!engine.is_frozen(0), "another source");
+        engine.event(3, &source_lost(3, vec![]));
+        assert!(engine.is_frozen(0));
+        engine.quoted(3, 1, 100);
+        assert!(!engine.is_frozen(0));
+    }
+
+    #[test]
+    fn silence_freezes_everything_and_its_end_judges_everything() {
+        let mut engine = engine("0,a,X,buy,10,1\n");
+        engine.quoted(1, 1, 100);
+        engine.event(2, &Event::Stale);
+        engine.quoted(2, 1, 160);
+        assert_eq!(engine.told(), [""; 0]);
+        assert!(engine.is_frozen(0));
+        engine.event(3, &Event::Fresh);
+        assert_eq!(engine.told(), ["2 breach instrument X exposure"]);
+    }
+
+    #[test]
+    fn another_epoch_forgets_ids_and_books_but_not_positions() {
+        let mut engine = engine("0,a,X,buy,10,1\n1,a,X,buy,1,1\n");
+        engine.quoted(1, 1, 100);
+        let (from, to) = (Epoch(1), Epoch(2));
+        engine.event(2, &Event::EpochChanged { from, to });
+        engine.quoted(1, 1, 500);
+        assert_eq!(engine.counts.unnamed, 1);
+        assert_eq!(engine.instruments[0].market.mark, Some(100_000_000_000));
+        engine.name(7, "X");
+        engine.quoted(2, 7, 120);
+        assert_eq!(engine.portfolios[0].gross, 1_200_000_000_000);
+        assert_eq!(engine.fills_left(), 1, "its record is of another epoch");
+    }
+
+    #[test]
+    fn one_who_comes_late_trusts_nothing_before_a_quote() {
+        let mut engine = engine("0,a,X,buy,10,1\n");
+        let after = Sequence(9);
+        engine.event(100, &Event::Joined { after });
+        engine.fill_before(100);
+        assert!(engine.is_frozen(0));
+        engine.name(9, "Z");
+        assert!(
+            engine
+                .instruments
+                .last()
+                .is_some_and(|i| i.market.is_suspect)
+        );
+        engine.quoted(100, 1, 100);
+        assert!(!engine.is_frozen(0));
+    }
+}

@@ -1,0 +1,168 @@
+//! A position at average cost, exact in 1e-9.
+//!
+//! *Cost* is what the open quantity cost: signed, negative for a short position. A fill that
+//! reduces the position takes its share of the cost with it, `cost x closed / quantity`, rounded
+//! towards zero; the rest stays, so nothing is ever rounded away: a position that is flat has no
+//! cost, and what it realised is exactly what came in less what went out. A fill that turns the
+//! position around closes it and opens the rest at its own price. There are no fees.
+//!
+//! With a mark, exposure is `quantity x mark` (signed) and the unrealised result is exposure less
+//! cost. Without one the position stands at its cost: unrealised 0.
+
+/// What may be held at most, so that no product below leaves 128 bits.
+pub(crate) const QUANTITY_MAX: u64 = 1 << 36;
+/// The highest price of a fill, in 1e-9: ten million.
+pub(crate) const PRICE_MAX: i64 = 10_000_000_000_000_000;
+
+/// How much is held, and what came of it. Money in 1e-9.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    /// Negative when short.
+    pub(crate) quantity: i64,
+    pub(crate) cost: i128,
+    pub(crate) realised: i128,
+}
+
+/// What a position is worth at a mark. Money in 1e-9.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Value {
+    /// Negative when short.
+    pub(crate) exposure: i128,
+    pub(crate) unrealised: i128,
+}
+
+impl Position {
+    /// Buys (`quantity` > 0) or sells so much at `price` (1e-9).
+    pub(crate) fn fill(&mut self, quantity: i64, price: i64) {
+        let price = i128::from(price);
+        let sign = quantity.signum();
+        let reduces = self.quantity.signum() == -sign;
+        let closed = if reduces {
+            quantity.abs().min(self.quantity.abs())
+        } else {
+            0
+        };
+        if closed > 0 {
+            let share = self.cost * i128::from(closed) / i128::from(self.quantity.abs());
+            self.realised += -i128::from(sign * closed) * price - share;
+            self.quantity += sign * closed;
+            self.cost -= share;
+        }
+        let opened = quantity - sign * closed;
+        self.quantity += opened;
+        self.cost += i128::from(opened) * price;
+    }
+
+    /// Its worth at a mark.
+    pub(crate) fn value(&self, mark: Option<i64>) -> Value {
+        let exposure = mark.map_or(self.cost, |mark| {
+            i128::from(self.quantity) * i128::from(mark)
+        });
+        Value {
+            exposure,
+            unrealised: exposure - self.cost,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(fills: &[(i64, i64)]) -> Position {
+        let mut position = Position::default();
+        for &(quantity, price) in fills {
+            position.fill(quantity, price);
+        }
+        position
+    }
+
+    fn position(quantity: i64, cost: i128, realised: i128) -> Position {
+        Position {
+            quantity,
+            cost,
+            realised,
+        }
+    }
+
+    #[test]
+    fn a_long_position_realises_against_its_average_cost() {
+        assert_eq!(after(&[(100, 10), (100, 20)]), position(200, 3_000, 0));
+        let sold = after(&[(100, 10), (100, 20), (-50, 30)]);
+        assert_eq!(sold, position(150, 2_250, 750));
+        let flat = after(&[(100, 10), (100, 20), (-50, 30), (-150, 12)]);
+        assert_eq!(flat, position(0, 0, 300));
+    }
+
+    #[test]
+    fn a_short_position_realises_when_it_is_bought_back() {
+        assert_eq!(after(&[(-100, 10)]), position(-100, -1_000, 0));
+        assert_eq!(after(&[(-100, 10), (40, 8)]), position(-60, -600, 80));
+        assert_eq!(after(&[(-100, 10), (100, 13)]), position(0, 0, -300));
+    }
+
+    #[test]
+    fn a_fill_through_zero_closes_and_opens_the_rest_at_its_price() {
+        assert_eq!(after(&[(10, 100), (-25, 110)]), position(-15, -1_650, 100));
+        assert_eq!(after(&[(-10, 100), (25, 110)]), position(15, 1_650, -100));
+    }
+
+    #[test]
+    fn rounding_goes_towards_zero_and_loses_nothing() {
+        let long = after(&[(1, 10), (2, 11), (-1, 0)]);
+        assert_eq!(long, position(2, 22, -10), "a third of 32 is 10");
+        let short = after(&[(-1, 10), (-2, 11), (1, 0)]);
+        assert_eq!(short, position(-2, -22, 10), "and of -32 it is -10");
+        let flat = after(&[(1, 10), (2, 11), (-1, 0), (-1, 0), (-1, 0)]);
+        assert_eq!(flat, position(0, 0, -32));
+    }
+
+    #[test]
+    fn a_flat_position_has_realised_exactly_what_came_in_less_what_went_out() {
+        let mut seed = 20_261_120_u64;
+        let mut next = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        for _ in 0..200 {
+            let (mut held, mut cash) = (Position::default(), 0_i128);
+            for _ in 0..50 {
+                let quantity = next(1_000) as i64 - 500;
+                let price = next(1_000_000_007) as i64;
+                held.fill(quantity, price);
+                cash -= i128::from(quantity) * i128::from(price);
+                assert_eq!(cash, held.realised - held.cost, "seed {seed}");
+            }
+            let (rest, price) = (held.quantity, 7);
+            held.fill(-rest, price);
+            assert_eq!(held.quantity, 0);
+            assert_eq!(held.cost, 0);
+            assert_eq!(held.realised, cash + i128::from(rest) * i128::from(price));
+        }
+    }
+
+    #[test]
+    fn a_value_is_marked_or_at_cost() {
+        let held = position(-10, -1_000, 5);
+        let marked = Value {
+            exposure: -900,
+            unrealised: 100,
+        };
+        assert_eq!(held.value(Some(90)), marked);
+        let at_cost = Value {
+            exposure: -1_000,
+            unrealised: 0,
+        };
+        assert_eq!(held.value(None), at_cost);
+    }
+
+    #[test]
+    fn the_largest_position_at_the_highest_price_does_not_overflow() {
+        let all = QUANTITY_MAX as i64;
+        let mut held = after(&[(all, PRICE_MAX), (-all / 2, PRICE_MAX)]);
+        held.fill(-all / 2, PRICE_MAX);
+        assert_eq!(held, position(0, 0, 0));
+        let value = position(all, 0, 0).value(Some(i64::MAX - 1));
+        assert_eq!(value.exposure, i128::from(all) * i128::from(i64::MAX - 1));
+    }
+}

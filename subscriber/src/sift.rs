@@ -1,0 +1,294 @@
+//! What happens to every item between the core and the application: names are learned, instruments
+//! that nobody wants are left out, latency is measured, `latest` channels are conflated.
+
+use std::sync::Arc;
+
+use tickcast_reliability::control::Welcome;
+use tickcast_reliability::delivery::{Event, Item, Position};
+use tickcast_reliability::record::RecordRef;
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
+use tickcast_transport::clock::{Clock, SystemClock};
+
+use crate::directory::{Directory, announced};
+use crate::error::SubscribeError;
+use crate::filter::{InstrumentFilter, Sieve};
+use crate::hand::Hand;
+use crate::latency::Meter;
+use crate::latest::CellWriter;
+use crate::monitor::Shared;
+
+/// Where the driver puts what comes from the core.
+pub(crate) trait Sink {
+    fn item(&mut self, item: Item<'_>);
+    /// A publisher welcomed us; comes before the items that follow from it.
+    fn welcome(&mut self, welcome: &Welcome);
+}
+
+/// One channel, by its index in the settings.
+#[derive(Debug)]
+struct Channel {
+    id: Option<ChannelId>,
+    epoch: Epoch,
+    sieve: Sieve,
+    cells: Option<CellWriter>,
+    /// Symbols that the filter names and nobody has announced.
+    unknown: Vec<String>,
+    alarm: Option<u64>,
+    alarmed: bool,
+    /// Conflated records not yet told, and when they may be told next.
+    conflated: u64,
+    tell_at: Nanos,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Sift {
+    channels: Vec<Channel>,
+    /// The index that was looked up last.
+    last: usize,
+    pub(crate) directory: Directory,
+    /// What others have not been shown of it yet.
+    unpublished: Vec<(ChannelId, u32, String)>,
+    /// Whether all of it is to be shown anew.
+    replaced: bool,
+    meter: Meter,
+    /// A symbol that a filter names and nobody has announced.
+    pub(crate) problem: Option<SubscribeError>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// Conflation is told this often at most.
+const TELL_EVERY: Nanos = Nanos::from_secs(1);
+
+impl Sift {
+    /// For channels with these filters, cells and alarms.
+    pub(crate) fn new(
+        channels: impl Iterator<Item = (InstrumentFilter, Option<CellWriter>, Option<u64>)>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let channels = channels.map(|(filter, cells, alarm)| Channel {
+            id: None,
+            epoch: Epoch::NONE,
+            sieve: Sieve::new(filter, &Default::default()),
+            cells,
+            unknown: Vec::new(),
+            alarm,
+            alarmed: false,
+            conflated: 0,
+            tell_at: Nanos::ZERO,
+        });
+        Self {
+            channels: channels.collect(),
+            last: 0,
+            directory: Directory::default(),
+            unpublished: Vec::new(),
+            replaced: false,
+            meter: Meter::new(),
+            problem: None,
+            shared,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn index_of(&mut self, channel: ChannelId) -> Option<usize> {
+        if self.channels.get(self.last)?.id != Some(channel) {
+            self.last = self.channels.iter().position(|it| it.id == Some(channel))?;
+        }
+        Some(self.last)
+    }
+
+    #[inline]
+    fn item(&mut self, item: Item<'_>, hand: &mut impl Hand) {
+        let (Item::Record(position, _) | Item::Event(position, _)) = item;
+        let Some(index) = self.index_of(position.channel) else {
+            return;
+        };
+        match item {
+            Item::Record(position, record) => self.record(index, position, record, hand),
+            Item::Event(position, event) => hand.event(index, position, event),
+        }
+    }
+
+    #[inline]
+    fn record(
+        &mut self,
+        index: usize,
+        position: &Position,
+        record: RecordRef<'_>,
+        hand: &mut impl Hand,
+    ) {
+        if let Some((id, symbol)) = announced(&record) {
+            self.learn(index, position.channel, id, symbol);
+        }
+        let (channel, shared) = (&mut self.channels[index], &self.shared.channels[index]);
+        if !channel.sieve.passes(record.header().instrument_id) {
+            return shared.handed.filtered_records.increment();
+        }
+        if let Some(latency) = &shared.latency {
+            self.meter
+                .pass(latency, position, record, || SystemClock.utc());
+        }
+        match channel
+            .cells
+            .as_mut()
+            .and_then(|cells| cells.write(position, record))
+        {
+            Some(cell) => hand.changed(index, cell),
+            None => hand.record(index, position, record),
+        }
+    }
+
+    #[inline]
+    fn learn(&mut self, index: usize, channel: ChannelId, id: u32, symbol: &str) {
+        if self.directory.channel_mut(channel).learn(id, symbol) {
+            self.unpublished.push((channel, id, symbol.to_owned()));
+            self.look_up(index, channel);
+            if self.problem.is_some() {
+                self.judge_filters();
+            }
+        }
+    }
+
+    fn look_up(&mut self, index: usize, channel: ChannelId) {
+        let instruments = self.directory.channel_mut(channel);
+        let it = &mut self.channels[index];
+        if !it.sieve.filter().is_all() {
+            it.sieve.look_up(instruments);
+            it.unknown = it.sieve.filter().unknown(instruments);
+        }
+    }
+
+    /// Takes over channel numbers and directories, before items of them come.
+    fn welcome(&mut self, welcome: &Welcome) {
+        if welcome.channels.len() != self.channels.len() {
+            return;
+        }
+        for (index, offer) in welcome.channels.iter().enumerate() {
+            let it = &mut self.channels[index];
+            let anew = it.id != Some(offer.channel) || offer.epoch > it.epoch;
+            if it.id == Some(offer.channel) && offer.epoch < it.epoch {
+                // Of a publisher that is over; the core turns it down.
+                continue;
+            }
+            (it.id, it.epoch) = (Some(offer.channel), offer.epoch);
+            self.shared.channels[index].set_id(offer.channel);
+            self.directory
+                .welcomed(offer.channel, &offer.directory, anew);
+            self.replaced = true;
+            self.look_up(index, offer.channel);
+        }
+        self.judge_filters();
+    }
+
+    /// Replaces a channel's filter.
+    pub(crate) fn set_filter(&mut self, index: usize, filter: InstrumentFilter) {
+        let Some(id) = self.channels[index].id else {
+            return;
+        };
+        let instruments = self.directory.channel_mut(id);
+        self.channels[index].sieve = Sieve::new(filter, instruments);
+        self.channels[index].unknown.clear();
+        self.judge_filters();
+    }
+
+    /// Shows others what was learned, unless one of them is looking just now.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if self.replaced || !self.unpublished.is_empty() {
+            self.show();
+        }
+    }
+
+    #[cold]
+    fn show(&mut self) {
+        let Ok(mut shown) = self.shared.directory.try_lock() else {
+            return;
+        };
+        if std::mem::replace(&mut self.replaced, false) {
+            shown.clone_from(&self.directory);
+        }
+        for (channel, id, symbol) in self.unpublished.drain(..) {
+            shown.channel_mut(channel).learn(id, &symbol);
+        }
+    }
+
+    /// What of the filters can't be had, if the publisher has announced instruments at all.
+    fn judge_filters(&mut self) {
+        let all = self.channels.iter().zip(&self.shared.channels);
+        let mut wrong = all.filter_map(|(it, shared)| {
+            let symbol = it.unknown.first()?;
+            let known = self.directory.channel(it.id?)?;
+            (!known.is_empty()).then(|| SubscribeError::UnknownSymbol {
+                channel: shared.name.clone(),
+                symbol: symbol.clone(),
+                known: known.like(symbol),
+            })
+        });
+        let problem = wrong.next();
+        if let Some(problem) = &problem
+            && self.problem.is_none()
+        {
+            tracing::warn!("{problem}");
+        }
+        self.problem = problem;
+    }
+
+    /// Whether a channel lags more, or no longer, than its alarm allows.
+    #[inline]
+    pub(crate) fn lag(&mut self, channel: ChannelId, lag: u64) -> Option<Event> {
+        let index = self.index_of(channel)?;
+        let it = &mut self.channels[index];
+        lag_event(it.alarm?, &mut it.alarmed, lag)
+    }
+
+    /// Counts conflated records of a channel; tells them now and then.
+    pub(crate) fn conflated(&mut self, index: usize, records: u64, now: Nanos) -> Option<Event> {
+        let it = &mut self.channels[index];
+        it.conflated += records;
+        if it.conflated == 0 || now < it.tell_at {
+            return None;
+        }
+        it.tell_at = now.after(TELL_EVERY);
+        let records = std::mem::replace(&mut it.conflated, 0);
+        Some(Event::Conflated { records })
+    }
+
+    /// The cells of a `latest` channel.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = Option<&CellWriter>> {
+        self.channels.iter().map(|channel| channel.cells.as_ref())
+    }
+
+    pub(crate) fn alarms(&self) -> impl Iterator<Item = Option<u64>> {
+        self.channels.iter().map(|channel| channel.alarm)
+    }
+}
+
+/// Raises an alarm once, and takes it back once at half of it.
+pub(crate) fn lag_event(alarm: u64, alarmed: &mut bool, lag: u64) -> Option<Event> {
+    if !*alarmed && lag > alarm {
+        *alarmed = true;
+        return Some(Event::Lagging { sequences: lag });
+    }
+    if *alarmed && lag <= alarm / 2 {
+        *alarmed = false;
+        return Some(Event::CaughtUp);
+    }
+    None
+}
+
+/// Items through a sift into a hand.
+pub(crate) struct Through<'a, H> {
+    pub(crate) sift: &'a mut Sift,
+    pub(crate) hand: &'a mut H,
+}
+
+impl<H: Hand> Sink for Through<'_, H> {
+    #[inline]
+    fn item(&mut self, item: Item<'_>) {
+        self.sift.item(item, self.hand);
+    }
+
+    fn welcome(&mut self, welcome: &Welcome) {
+        self.sift.welcome(welcome);
+    }
+}

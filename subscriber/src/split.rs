@@ -1,0 +1,339 @@
+//! Reading a split subscriber: at one's own speed, from a local ring that somebody else fills.
+
+use std::time::Duration;
+
+use tickcast_reliability::delivery::{Event, Item, Place, Position};
+use tickcast_reliability::record::Records;
+use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_transport::clock::{Clock, SystemClock};
+
+use crate::latest::LatestReader;
+use crate::local_ring::{Cursor, Entry, RECORDS_AT, position_at};
+use crate::monitor::{ChannelShared, Monitor};
+use crate::sift::lag_event;
+use crate::subscriber::Polled;
+use crate::wake::Wake;
+
+/// What a reader has made of one channel.
+///
+/// What was handed to all readers is what this one read, conflated and was overrun in:
+/// `records + conflated_records + overrun_records` equals `handed_records` of the channel once all
+/// is read.
+///
+/// ```no_run
+/// # fn f(reader: &tickcast_subscriber::Reader) {
+/// for channel in reader.reports() {
+///     println!("{}: {} read, {} too late", channel.name, channel.records, channel.overrun_records);
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReaderReport {
+    /// As it was asked for.
+    pub name: String,
+    /// Its number; `None` before the publisher's welcome.
+    pub channel: Option<ChannelId>,
+    /// Records that this reader's closure was given.
+    pub records: u64,
+    /// Events of the worker that it was given; those about the reader itself are not among them.
+    pub events: u64,
+    /// Records that a newer one of the same kind and instrument replaced (`latest`).
+    pub conflated_records: u64,
+    /// Times that it was overrun.
+    pub overruns: u64,
+    /// Records that were overwritten before it came to them.
+    pub overrun_records: u64,
+    /// Events likewise.
+    pub overrun_events: u64,
+    /// Sequences that the worker is ahead of it.
+    pub lag: u64,
+}
+
+/// Reads what a split subscriber receives. It can be moved to another thread; clone it for
+/// another reader, which begins where this one stands and goes its own way.
+///
+/// Items come as from [`Subscriber::poll`](crate::Subscriber::poll), events in order with them.
+/// Of a `latest` channel the newest records are handed over, which may be newer than the event
+/// that stands before them.
+///
+/// # How it can fail
+/// A reader that is overtaken gets [`Event::Overrun`], in order, with exactly what it lost. When
+/// its closure panics, the item that it was given counts as read, and the next poll goes on after
+/// it. When the worker has ended, what it delivered can still be read; then the reader
+/// [is over](Reader::is_over).
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use tickcast_subscriber::{Core, Event, Idle, Item, Subscriber};
+/// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let (running, mut reader) = subscriber.split(Core(2), Idle::Spin, 64 << 20)?;
+/// let slow = std::thread::spawn(move || {
+///     while !reader.is_over() {
+///         reader.wait(Duration::from_millis(100));
+///         reader.poll(|item| match item {
+///             Item::Record(_, record) => println!("{record:?}"),
+///             Item::Event(_, Event::Overrun(overrun)) => println!("too slow: {overrun}"),
+///             Item::Event(_, event) => println!("{event}"),
+///         });
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Reader {
+    cursor: Cursor,
+    channels: Vec<Channel>,
+    pending: Option<Pending>,
+    monitor: Monitor,
+    now: Nanos,
+}
+
+#[derive(Clone, Debug)]
+struct Channel {
+    latest: Option<LatestReader>,
+    alarm: Option<u64>,
+    alarmed: bool,
+    conflated: u64,
+    tell_at: Nanos,
+    report: ReaderReport,
+    ended: bool,
+    /// Where the newest item stands that was handed over.
+    at: Place,
+}
+
+/// Records of an entry that were not handed over yet.
+#[derive(Clone, Copy, Debug)]
+struct Pending {
+    channel: usize,
+    position: Position,
+    left: u16,
+    /// Where the next one begins in the cursor's buffer.
+    word: usize,
+}
+
+/// Entries of one poll at most; an entry is a datagram or less.
+const ENTRIES_MAX: usize = 256;
+const TELL_EVERY: Nanos = Nanos::from_secs(1);
+
+impl Reader {
+    pub(crate) fn new(
+        cursor: Cursor,
+        latest: Vec<Option<LatestReader>>,
+        alarms: Vec<Option<u64>>,
+        monitor: Monitor,
+    ) -> Self {
+        let channels = latest
+            .into_iter()
+            .zip(alarms)
+            .map(|(latest, alarm)| Channel {
+                latest,
+                alarm,
+                alarmed: false,
+                conflated: 0,
+                tell_at: Nanos::ZERO,
+                report: ReaderReport::default(),
+                ended: false,
+                at: Place::default(),
+            });
+        Self {
+            channels: channels.collect(),
+            cursor,
+            pending: None,
+            monitor,
+            now: Nanos::ZERO,
+        }
+    }
+
+    /// Hands over what the worker has delivered since, at most a few hundred datagrams. Never
+    /// blocks, and never delays the worker.
+    pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
+        let mut polled = Polled::default();
+        self.finish_entry(&mut on);
+        while polled.datagrams < ENTRIES_MAX
+            && let Some(entry) = self.cursor.next()
+        {
+            polled.datagrams += 1;
+            self.take(entry, &mut on);
+        }
+        if self
+            .channels
+            .iter()
+            .any(|it| it.latest.is_some() || it.alarm.is_some())
+        {
+            self.now = SystemClock.now();
+            for index in 0..self.channels.len() {
+                self.flush(index, &mut on);
+                self.tell(index, &mut on);
+            }
+        }
+        polled
+    }
+
+    /// Waits until there is something to read, or the worker has left, at most for so long.
+    pub fn wait(&self, timeout: Duration) -> Wake {
+        if self.pending.is_some() {
+            return Wake::Ready;
+        }
+        let (cursor, ring) = (&self.cursor, self.cursor.ring());
+        ring.bell
+            .wait(timeout, || cursor.is_ready() || ring.is_closed())
+    }
+
+    /// Whether the worker has left, and all that it delivered has been read.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let is_closed = self.cursor.ring().is_closed();
+        let dirty = |it: &Channel| it.latest.as_ref().is_some_and(LatestReader::is_dirty);
+        is_closed
+            && !self.cursor.is_ready()
+            && self.pending.is_none()
+            && !self.channels.iter().any(dirty)
+    }
+
+    /// Whether this reader was told the end of session of every channel, and of none a new epoch
+    /// since.
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.channels.iter().all(|channel| channel.ended)
+    }
+
+    /// What this reader has made of each channel, in the order they were asked for.
+    #[must_use]
+    pub fn reports(&self) -> Vec<ReaderReport> {
+        let all = self.channels.iter().zip(&self.monitor.shared.channels);
+        all.map(|(channel, shared)| ReaderReport {
+            name: shared.name.clone(),
+            channel: shared.id(),
+            lag: channel.lag(shared).unwrap_or(0),
+            ..channel.report.clone()
+        })
+        .collect()
+    }
+
+    /// Watches the worker.
+    #[must_use]
+    pub const fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    fn take(&mut self, entry: Entry, on: &mut impl FnMut(Item<'_>)) {
+        match entry {
+            Entry::Records(channel, position, left) => {
+                self.flush(channel, on);
+                self.pending = Some(Pending {
+                    channel,
+                    position,
+                    left,
+                    word: RECORDS_AT,
+                });
+                self.finish_entry(on);
+            }
+            Entry::Changed(channel, cell) => {
+                if let Some(latest) = &mut self.channels[channel].latest {
+                    latest.mark(cell);
+                }
+            }
+            Entry::Event(channel, position, event) => {
+                self.flush(channel, on);
+                self.cursor.totals_mut(channel).event(&position, &event);
+                let it = &mut self.channels[channel];
+                it.report.events += 1;
+                it.at = position.place();
+                match event {
+                    Event::EndOfSession => it.ended = true,
+                    Event::EpochChanged { .. } | Event::Joined { .. } => it.ended = false,
+                    _ => {}
+                }
+                on(Item::Event(&position, &event));
+            }
+            Entry::Overrun(channel, position, overrun) => {
+                let report = &mut self.channels[channel].report;
+                report.overruns += 1;
+                report.overrun_records += overrun.records;
+                report.overrun_events += overrun.events;
+                self.channels[channel].at = overrun.to;
+                on(Item::Event(&position, &Event::Overrun(overrun)));
+            }
+            Entry::Lapped => {
+                for channel in &mut self.channels {
+                    if let Some(latest) = &mut channel.latest {
+                        latest.mark_all();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands over the records that are left of an entry.
+    #[inline]
+    fn finish_entry(&mut self, on: &mut impl FnMut(Item<'_>)) {
+        while let Some(pending) = &mut self.pending {
+            if pending.left == 0 {
+                self.pending = None;
+                return;
+            }
+            let (channel, position, word) = (pending.channel, pending.position, pending.word);
+            // The first byte of a record is its length in words of 4 bytes.
+            let len = usize::from(self.cursor.bytes(word, 1)[0]) * 4;
+            // Before the call: if it panics, the record was given to it all the same.
+            pending.left -= 1;
+            pending.word += len / size_of::<u64>();
+            pending.position.record = position.record.plus(1);
+            self.cursor.totals_mut(channel).record(&position);
+            self.channels[channel].report.records += 1;
+            self.channels[channel].at = position.place();
+            let bytes = self.cursor.bytes(word, len / size_of::<u64>());
+            if let Ok(mut records) = Records::check(bytes, 1)
+                && let Some(record) = records.next()
+            {
+                on(Item::Record(&position, record));
+            }
+        }
+    }
+
+    /// Hands over what has changed of a `latest` channel.
+    fn flush(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
+        let it = &mut self.channels[index];
+        if let Some(latest) = &mut it.latest
+            && latest.is_dirty()
+        {
+            let (report, at) = (&mut it.report, &mut it.at);
+            latest.flush(|position, record| {
+                report.records += 1;
+                *at = position.place().max(*at);
+                report.conflated_records += u64::from(position.quality.conflated);
+                on(Item::Record(&position, record));
+            });
+            it.conflated += latest.take_conflated();
+        }
+    }
+
+    /// Tells how much was conflated, and whether this reader lags.
+    fn tell(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
+        let (it, shared) = (
+            &mut self.channels[index],
+            &self.monitor.shared.channels[index],
+        );
+        let mut position = position_at(&self.cursor.totals()[index]);
+        position.channel = shared.id().unwrap_or_default();
+        if it.conflated > 0 && self.now >= it.tell_at {
+            it.tell_at = self.now.after(TELL_EVERY);
+            let records = std::mem::replace(&mut it.conflated, 0);
+            on(Item::Event(&position, &Event::Conflated { records }));
+        }
+        if let Some(alarm) = it.alarm
+            && let Some(lag) = it.lag(shared)
+            && let Some(event) = lag_event(alarm, &mut it.alarmed, lag)
+        {
+            on(Item::Event(&position, &event));
+        }
+    }
+}
+
+impl Channel {
+    /// Sequences that the worker is ahead; unknown until an item of its epoch was read.
+    fn lag(&self, shared: &ChannelShared) -> Option<u64> {
+        let is_known = self.at.epoch.0 != 0 && self.at.epoch.0 == shared.epoch.get();
+        is_known.then(|| shared.delivered.get().saturating_sub(self.at.sequence.0))
+    }
+}

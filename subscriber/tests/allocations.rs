@@ -1,0 +1,84 @@
+//! After the start a tick allocates nothing on its way through `poll`, conflated or not, and
+//! through the reader of a split subscriber. Counted in this thread, with a publisher in another.
+//! (The worker of a split subscriber is that poll, and a ring whose own test counts.)
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Publisher, Seen, core, joined, wait_until};
+use tickcast_subscriber::{ChannelBuilder, Delivery, Idle, InstrumentFilter, Item};
+
+/// Ticks that come while nothing may be allocated.
+const TICKS: u32 = 20_000;
+
+fn polling(channel: ChannelBuilder) {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel(channel), &mut seen);
+    let mut taken = 0u64;
+    let mut take = |until: u64| {
+        let began = Instant::now();
+        while taken < until {
+            subscriber.poll(|item| {
+                if let Item::Record(position, _) = item {
+                    taken += 1 + u64::from(position.quality.conflated);
+                }
+            });
+            assert!(began.elapsed() < PATIENCE, "{taken} of {until}");
+        }
+    };
+    // Until everything has its size: the directory of instruments, buffers, connections.
+    publisher.quotes(20, 0..TICKS);
+    take(TICKS.into());
+    let (begin, begun) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        begun.recv().unwrap();
+        publisher.quotes(20, 0..TICKS);
+        publisher
+    });
+    begin.send(()).unwrap();
+    let counted = allocation_counter::measure(|| take(2 * u64::from(TICKS)));
+    assert_eq!(counted.count_total, 0, "{counted:?}");
+    drop(thread.join().unwrap());
+}
+
+#[test]
+fn a_polled_tick_allocates_nothing() {
+    polling(
+        ChannelBuilder::new("all")
+            .filter(InstrumentFilter::ids(1..=20))
+            .lag_alarm(1 << 40),
+    );
+}
+
+#[test]
+fn a_conflated_tick_allocates_nothing() {
+    polling(ChannelBuilder::new("all").delivery(Delivery::Latest));
+}
+
+#[test]
+fn a_tick_read_from_the_local_ring_allocates_nothing() {
+    let publisher = Publisher::start();
+    let subscriber = publisher.subscriber().channel("all").build().unwrap();
+    let (running, mut reader) = subscriber
+        .split(core(), Idle::Sleep { us: 20 }, 16 << 20)
+        .unwrap();
+    wait_until("the welcome", || running.monitor().is_joined());
+    while reader.wait(Duration::ZERO) == tickcast_subscriber::Wake::Ready {
+        reader.poll(|_| {});
+    }
+    publisher.quotes(20, 0..TICKS);
+    let mut taken = 0;
+    let began = Instant::now();
+    let counted = allocation_counter::measure(|| {
+        while taken < TICKS {
+            reader.poll(|item| taken += u32::from(matches!(item, Item::Record(..))));
+            assert!(began.elapsed() < PATIENCE, "{taken}");
+        }
+    });
+    // The events between them are parsed, which may take memory: there are none here.
+    assert_eq!(counted.count_total, 0, "{counted:?}");
+    running.stop();
+    running.join().unwrap();
+}

@@ -1,0 +1,217 @@
+//! Delivery `latest`: the final state of every instrument, and how much newer records replaced.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{
+    PATIENCE, Publisher, Seen, core, joined, order, poll_until, quote, status, trade, wait_until,
+};
+use tickcast_reliability::record::StatusAction;
+use tickcast_reliability::units::{SourceId, SourcePosition};
+use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
+use tickcast_subscriber::faults::FaultConfig;
+use tickcast_subscriber::{ChannelBuilder, Delivery, Event, Idle, Item, Position};
+
+fn latest() -> ChannelBuilder {
+    ChannelBuilder::new("all").delivery(Delivery::Latest)
+}
+
+fn conflated(seen: &Seen) -> u64 {
+    let all = seen
+        .records
+        .iter()
+        .map(|(position, ..)| u64::from(position.quality.conflated));
+    all.sum()
+}
+
+#[test]
+fn a_poll_hands_over_the_newest_of_what_has_come_in_the_order_of_the_stream() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel(latest()), &mut seen);
+    publisher.quotes(10, 0..1_000);
+    publisher.publish((0..50).map(|n| trade(1 + n % 2, 5_000 + n)).collect());
+    std::thread::sleep(Duration::from_millis(20));
+    poll_until(&mut subscriber, &mut seen, |s, _| {
+        s.channels()[0].counters.delivered_records.get() == 1_050
+    });
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.records.len() as u64 + conflated(&seen), 1_050);
+    assert!(
+        seen.records.len() < 500,
+        "{} of 1050 were handed over",
+        seen.records.len()
+    );
+    let order: Vec<u64> = seen.records.iter().map(|(at, ..)| at.record.0).collect();
+    assert!(order.is_sorted(), "{order:?}");
+    let mut newest: Vec<u32> = seen.numbers();
+    newest.sort_unstable();
+    for number in (990..1_000).chain([5_048, 5_049]) {
+        assert!(
+            newest.contains(&number),
+            "the last of its instrument and kind: {number}"
+        );
+    }
+    let told = seen.events.iter().filter_map(|(_, event)| match event {
+        Event::Conflated { records } => Some(*records),
+        _ => None,
+    });
+    let (handed, told) = (subscriber.channels().remove(0).handed, told.sum::<u64>());
+    assert_eq!(handed.conflated_records.get(), conflated(&seen));
+    assert_eq!(handed.handed_records.get(), seen.records.len() as u64);
+    let mut rest = Seen::default();
+    subscriber.leave_with(|item| rest.take(item));
+    let last = rest.events.iter().find_map(|(_, event)| match event {
+        Event::Conflated { records } => Some(*records),
+        _ => None,
+    });
+    assert_eq!(
+        told + last.unwrap_or(0),
+        conflated(&seen),
+        "what was not told is told at the end"
+    );
+}
+
+#[test]
+fn orders_and_events_are_never_conflated_and_stand_where_they_stood() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel(latest()), &mut seen);
+    publisher.quotes(1, 0..100);
+    publisher.publish(vec![
+        status(1, StatusAction::Halt),
+        status(1, StatusAction::SsrChange),
+    ]);
+    publisher.publish((0..40).map(|n| order(1, 1_000 + n)).collect());
+    publisher.quotes(1, 100..200);
+    publisher.with(|service| {
+        let lost = StreamEvent::SourceLost {
+            source: SourceId(1),
+            reason: SourceLossReason::Gap,
+            from: SourcePosition::new(0, 1),
+            messages: 3,
+            instruments: vec![1],
+        };
+        service.core.event(&lost, common::now()).unwrap();
+        service.send();
+    });
+    publisher.quotes(1, 200..300);
+    publisher.end();
+    // All of it in one poll.
+    std::thread::sleep(Duration::from_millis(20));
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    let orders: Vec<u32> = seen.numbers().into_iter().filter(|n| *n >= 1_000).collect();
+    assert_eq!(orders, (1_000..1_040).collect::<Vec<_>>());
+    let at = |number| seen.numbers().iter().position(|n| *n == number).unwrap();
+    assert!(
+        at(99) < at(1_000) && at(1_039) < at(199),
+        "what came before stands before"
+    );
+    let place = |wanted: fn(&(Position, Event)) -> bool| seen.events.iter().position(wanted);
+    assert!(place(|(_, event)| matches!(event, Event::Stream(_))).is_some());
+    assert!(
+        at(199) < at(299),
+        "the state before an event is handed over before it"
+    );
+    assert!(place(|(_, event)| *event == Event::EndOfSession).is_some());
+    assert_eq!(seen.records.len() as u64 + conflated(&seen), 342);
+}
+
+#[test]
+fn a_slow_reader_gets_the_final_state_of_every_instrument_whatever_it_slept_through() {
+    let publisher = Publisher::start();
+    let faults = FaultConfig {
+        seed: 4,
+        drop: 0.05,
+        ..FaultConfig::default()
+    };
+    let builder = publisher.subscriber().channel(latest()).faults(faults);
+    let subscriber = builder.build().unwrap();
+    let (running, mut reader) = subscriber
+        .split(core(), Idle::Sleep { us: 20 }, 1 << 20)
+        .unwrap();
+    let monitor = running.monitor().clone();
+    wait_until("the welcome", || monitor.is_joined());
+    let mut often = reader.clone();
+    let reading = std::thread::spawn(move || {
+        let mut seen = Seen::default();
+        while !often.is_over() {
+            often.wait(Duration::from_millis(50));
+            often.poll(|item| seen.take(item));
+        }
+        (often.reports().remove(0), seen)
+    });
+    // Once, and never again: its word is overwritten, but not its state.
+    publisher.publish(vec![quote(5_000, 400_000)]);
+    // Far more words than the ring holds: two for each quote, and a checkpoint now and then.
+    publisher.quotes(1_000, 0..100_000);
+    publisher.publish((0..3).map(|n| trade(7, 200_000 + n)).collect());
+    publisher.publish(vec![order(9, 300_000)]);
+    publisher.end();
+    let summary = running.join().unwrap();
+    assert!(summary.is_whole(), "{summary}");
+    let mut seen = Seen::default();
+    while !reader.is_over() {
+        reader.poll(|item| seen.take(item));
+    }
+    let (often, seen_often) = reading.join().unwrap();
+    for (report, seen) in [(reader.reports().remove(0), &seen), (often, &seen_often)] {
+        let handed = summary.channels[0].handed.handed_records.get();
+        assert_eq!(handed, 100_005);
+        let sum = report.records + report.conflated_records + report.overrun_records;
+        assert_eq!(sum, handed, "{report:?}");
+        assert_eq!(report.overrun_records, 0, "only words were overwritten");
+        assert_eq!(report.conflated_records, conflated(seen));
+        assert!(seen.numbers().contains(&300_000) && seen.numbers().contains(&400_000));
+        let quotes = seen
+            .records
+            .iter()
+            .filter(|(_, _, number)| *number < 200_000);
+        let mut last = std::collections::BTreeMap::new();
+        for (at, instrument, number) in quotes {
+            assert_eq!(
+                at.record.0,
+                u64::from(*number) + 2,
+                "a record at its own place"
+            );
+            let before = last.insert(*instrument, *number);
+            assert!(before < Some(*number), "never an older one");
+        }
+        assert_eq!(last.len(), 1_000);
+        for (instrument, number) in last {
+            assert_eq!(number, 99_000 + instrument - 1, "the final state");
+        }
+        let trades: Vec<_> = seen
+            .numbers()
+            .into_iter()
+            .filter(|n| (200_000..300_000).contains(n))
+            .collect();
+        assert_eq!(trades.last(), Some(&200_002));
+    }
+    assert!(seen.records.len() < 50_000, "it skipped to the present");
+}
+
+#[test]
+fn a_panic_in_the_midst_of_conflated_records_loses_none() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel(latest()), &mut seen);
+    publisher.quotes(50, 0..500);
+    let began = std::time::Instant::now();
+    let mut count = 0u32;
+    publisher.end();
+    while !subscriber.ended() || seen.last().values().filter(|n| **n >= 450).count() < 50 {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            subscriber.poll(|item: Item<'_>| {
+                seen.take(item);
+                count += 1;
+                assert!(!count.is_multiple_of(5), "planned");
+            })
+        }));
+        assert!(began.elapsed() < PATIENCE, "{:?}", seen.last());
+    }
+    assert_eq!(seen.records.len() as u64 + conflated(&seen), 500);
+    assert_eq!(quote(1, 2).levels[0].bid_sz, 2);
+}

@@ -1,0 +1,320 @@
+//! Threads of their own: a worker that receives, readers of any speed, and what becomes of panics.
+
+mod common;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Publisher, Seen, core, quote, wait_until};
+use tickcast_subscriber::faults::FaultConfig;
+use tickcast_subscriber::{
+    ChannelBuilder, Core, Event, Idle, Item, Monitor, Reader, ReceiverConfig, Running, SpawnError,
+    Subscriber, SubscriberBuilder, Wake,
+};
+
+const IDLE: Idle = Idle::Sleep { us: 20 };
+
+fn split(builder: SubscriberBuilder) -> (Running, Reader) {
+    let subscriber = builder.build().unwrap();
+    let (running, reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
+    wait_until("the welcome", || running.monitor().is_joined());
+    (running, reader)
+}
+
+/// Reads until the worker is gone and everything is read.
+fn read_out(reader: &mut Reader, seen: &mut Seen) {
+    let began = Instant::now();
+    while !reader.is_over() {
+        reader.wait(Duration::from_millis(100));
+        reader.poll(|item| seen.take(item));
+        assert!(began.elapsed() < PATIENCE, "{:?}", reader.reports());
+    }
+}
+
+fn overruns(seen: &Seen) -> Vec<tickcast_subscriber::Overrun> {
+    let all = seen.events.iter().filter_map(|(_, event)| match event {
+        Event::Overrun(overrun) => Some(*overrun),
+        _ => None,
+    });
+    all.collect()
+}
+
+/// What a reader was given and told adds up to what the worker delivered.
+fn assert_balance(reader: &Reader, seen: &Seen, monitor: &Monitor) {
+    let report = &reader.reports()[0];
+    let channel = &monitor.channels()[0];
+    let told = overruns(seen);
+    assert_eq!(
+        report.overrun_records,
+        told.iter().map(|it| it.records).sum::<u64>()
+    );
+    assert_eq!(report.records, seen.records.len() as u64);
+    let handed = channel.handed.handed_records.get();
+    let sum = report.records + report.conflated_records + report.overrun_records;
+    assert_eq!(sum, handed, "{report:?}");
+    let events = channel.handed.handed_events.get();
+    assert_eq!(report.events + report.overrun_events, events, "{report:?}");
+    let lost: u64 = told.iter().map(|it| it.lost_records).sum();
+    assert_eq!(
+        seen.lost_records() + lost,
+        channel.counters.lost_records.get()
+    );
+}
+
+#[test]
+fn a_slow_reader_delays_nobody_and_is_told_exactly_what_it_lost() {
+    let publisher = Publisher::start();
+    let faults = FaultConfig {
+        seed: 9,
+        drop: 0.05,
+        ..FaultConfig::default()
+    };
+    let (running, mut slow) = split(publisher.subscriber().channel("all").faults(faults));
+    let monitor = running.monitor().clone();
+    let mut fast = slow.clone();
+    let reading = std::thread::spawn(move || {
+        let mut seen = Seen::default();
+        read_out(&mut fast, &mut seen);
+        (fast, seen)
+    });
+    // It reads a little, and then nothing for far more than the ring holds.
+    publisher.quotes(7, 0..1_000);
+    let mut seen = Seen::default();
+    wait_until("the first records", || {
+        slow.poll(|item| seen.take(item));
+        seen.records.len() == 1_000
+    });
+    publisher.quotes(7, 1_000..60_000);
+    publisher.end();
+    let summary = running.join().unwrap();
+    assert!(
+        summary.is_whole(),
+        "the worker repaired everything: {summary}"
+    );
+    assert_eq!(summary.delivered_records(), 60_000);
+    let (fast, all) = reading.join().unwrap();
+    assert_eq!(all.numbers(), (0..60_000).collect::<Vec<_>>());
+    assert!(fast.ended());
+    assert_balance(&fast, &all, &monitor);
+    read_out(&mut slow, &mut seen);
+    assert_balance(&slow, &seen, &monitor);
+    let told = overruns(&seen);
+    assert_eq!(told.len(), 1, "{told:?}");
+    let gap = told[0];
+    assert_eq!(gap.from.record.0, 1_001);
+    assert_eq!(gap.to.record.0, 1_001 + gap.records);
+    let range = gap.sequences().unwrap();
+    assert!(range.first < range.last);
+    // Everything before and after it is there, and it stands where the hole is.
+    let numbers = seen.numbers();
+    let expected = (0..1_000).chain(1_000 + gap.records as u32..60_000);
+    assert_eq!(numbers, expected.collect::<Vec<_>>());
+    assert!(seen.saw(|event| *event == Event::EndOfSession));
+}
+
+#[test]
+fn losses_and_a_change_of_epoch_within_what_was_overwritten_are_accounted_for() {
+    let publisher = Publisher::start();
+    let config = ReceiverConfig {
+        repair: false,
+        unrepaired_wait_us: 500,
+        ..ReceiverConfig::default()
+    };
+    let faults = FaultConfig {
+        seed: 2,
+        drop: 0.02,
+        ..FaultConfig::default()
+    };
+    let channel = ChannelBuilder::new("all").config(config);
+    let (running, mut reader) = split(publisher.subscriber().channel(channel).faults(faults));
+    let monitor = running.monitor().clone();
+    let reached = |epoch: u64, records: u64| {
+        let monitor = monitor.clone();
+        move || {
+            let channel = &monitor.channels()[0];
+            let counters = &channel.counters;
+            let sum = counters.delivered_records.get() + counters.lost_records.get();
+            channel.epoch.0 == epoch && sum >= records
+        }
+    };
+    publisher.quotes(3, 0..30_000);
+    wait_until("the first epoch", reached(1, 30_000 - 200));
+    publisher.new_epoch();
+    wait_until("the second epoch", reached(2, 0));
+    publisher.quotes(3, 0..30_000);
+    publisher.end();
+    running.join().unwrap();
+    let mut seen = Seen::default();
+    read_out(&mut reader, &mut seen);
+    assert_balance(&reader, &seen, &monitor);
+    let told = overruns(&seen);
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].lost_records > 0 && told[0].events > 0, "{told:?}");
+    assert_eq!((told[0].to.epoch.0, told[0].sequences()), (2, None));
+    assert!(!seen.saw(|event| matches!(event, Event::EpochChanged { .. })));
+    assert_eq!(seen.numbers().last(), Some(&29_999));
+}
+
+#[test]
+fn a_pinned_subscriber_hands_over_everything_and_ends_with_the_session() {
+    let publisher = Publisher::start();
+    let (tell, told) = mpsc::channel();
+    let subscriber = publisher.subscriber().channel("all").build().unwrap();
+    let running = subscriber.run_pinned(core(), IDLE, move |item| {
+        let mut seen = Seen::default();
+        seen.take(item);
+        tell.send(seen.numbers()).unwrap();
+    });
+    let running = running.unwrap();
+    wait_until("the welcome", || running.monitor().is_joined());
+    publisher.quotes(2, 0..5_000);
+    publisher.end();
+    let summary = running.join().unwrap();
+    assert_eq!(
+        told.iter().flatten().collect::<Vec<_>>(),
+        (0..5_000).collect::<Vec<_>>()
+    );
+    assert_eq!(summary.delivered_records(), 5_000);
+    let text = summary.to_string();
+    assert!(
+        text.starts_with("all: 5000 records delivered, 0 lost, "),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_panic_of_the_closure_is_an_error_to_who_joins() {
+    let publisher = Publisher::start();
+    let subscriber = publisher.subscriber().channel("all").build().unwrap();
+    let running = subscriber.run_pinned(core(), IDLE, |item| {
+        assert!(matches!(item, Item::Event(..)), "no records, please");
+    });
+    let running = running.unwrap();
+    wait_until("the welcome", || running.monitor().is_joined());
+    publisher.quotes(1, 0..10);
+    let panicked = running.join().unwrap_err();
+    assert_eq!(panicked.message, "no records, please");
+}
+
+#[test]
+fn a_reader_goes_on_after_the_item_at_which_its_closure_panicked() {
+    let publisher = Publisher::start();
+    let (running, mut reader) = split(publisher.subscriber().channel("all"));
+    let monitor = running.monitor().clone();
+    publisher.quotes(4, 0..2_000);
+    publisher.end();
+    running.join().unwrap();
+    let (mut seen, mut count, mut panics) = (Seen::default(), 0, 0);
+    while !reader.is_over() {
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            reader.poll(|item| {
+                seen.take(item);
+                count += 1;
+                assert!(count % 13 != 0, "planned");
+            })
+        }));
+        panics += u32::from(caught.is_err());
+    }
+    assert!(panics > 100);
+    assert_eq!(seen.numbers(), (0..2_000).collect::<Vec<_>>());
+    assert_balance(&reader, &seen, &monitor);
+}
+
+#[test]
+fn a_worker_stops_when_it_is_asked_to_or_its_handle_is_dropped() {
+    let publisher = Publisher::start();
+    let (running, mut reader) = split(publisher.subscriber().channel("all"));
+    assert!(!reader.is_over() && !running.is_finished());
+    assert_eq!(
+        reader.wait(Duration::from_millis(0)),
+        Wake::Ready,
+        "its events wait"
+    );
+    running.stop();
+    let summary = running.join().unwrap();
+    assert!(summary.is_whole(), "{summary}");
+    read_out(&mut reader, &mut Seen::default());
+    assert!(!reader.ended(), "the session goes on without us");
+    let subscriber = publisher.subscriber().channel("all").build().unwrap();
+    let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
+    drop(running);
+    read_out(&mut reader, &mut Seen::default());
+}
+
+#[test]
+fn a_ring_of_no_size_and_a_core_that_is_not_there_are_refused() {
+    let build = || {
+        Subscriber::builder("127.0.0.1:1")
+            .channel("all")
+            .build()
+            .unwrap()
+    };
+    let error = build().split(core(), IDLE, 1_000).err().unwrap();
+    assert!(matches!(error, SpawnError::Size { size_bytes: 1_000 }));
+    let error = build().split(Core(1 << 20), IDLE, 1 << 20).err().unwrap();
+    assert!(error.to_string().contains("choose one of these"), "{error}");
+}
+
+#[test]
+fn a_reader_that_waits_is_woken_by_what_comes() {
+    let publisher = Publisher::start();
+    let (running, mut reader) = split(publisher.subscriber().channel("all"));
+    let waits = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&waits);
+    let reading = std::thread::spawn(move || {
+        let mut seen = Seen::default();
+        while !reader.is_over() {
+            // Only a wake can end this in time.
+            reader.wait(PATIENCE);
+            counted.fetch_add(1, Ordering::Relaxed);
+            while reader.poll(|item| seen.take(item)).worked() {}
+        }
+        seen
+    });
+    for number in 0..200 {
+        publisher.publish(vec![quote(1, number)]);
+    }
+    publisher.end();
+    running.join().unwrap();
+    assert_eq!(
+        reading.join().unwrap().numbers(),
+        (0..200).collect::<Vec<_>>()
+    );
+    assert!(waits.load(Ordering::Relaxed) < 2_000, "it does not spin");
+}
+
+#[test]
+fn a_reader_that_falls_behind_is_told_so_and_when_it_has_caught_up() {
+    let publisher = Publisher::start();
+    let channel = ChannelBuilder::new("all").lag_alarm(50);
+    let (running, mut reader) = split(publisher.subscriber().channel(channel));
+    let monitor = running.monitor().clone();
+    let mut seen = Seen::default();
+    publisher.quotes(1, 0..10);
+    wait_until("the first records", || {
+        reader.poll(|item| seen.take(item));
+        seen.numbers().contains(&9)
+    });
+    let before = monitor.channels()[0].delivered;
+    publisher.quotes(5, 0..10_000);
+    wait_until("far more", || {
+        monitor.channels()[0].delivered.0 > before.0 + 550
+    });
+    assert!(reader.reports()[0].lag >= 550);
+    let alarms = |seen: &Seen| {
+        let all = seen.events.iter().map(|(_, event)| event);
+        all.filter(|e| matches!(e, Event::Lagging { sequences } if *sequences > 50))
+            .count()
+    };
+    assert_eq!(alarms(&seen), 0, "{:?}", seen.events);
+    wait_until("the end of it", || {
+        reader.poll(|item| seen.take(item));
+        reader.reports()[0].lag == 0
+    });
+    assert_eq!(alarms(&seen), 1, "{:?}", seen.events);
+    assert!(seen.saw(|event| *event == Event::CaughtUp));
+    running.stop();
+    running.join().unwrap();
+}

@@ -1,0 +1,226 @@
+/* Everything that C can do wrong, and the error that it gets: `misuse [publisher]`. Without a
+ * publisher only what needs none. */
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tickcast.h>
+
+/* `call` gives this status, and the last error says these words. */
+#define EXPECT(status, words, call)                                                                \
+    do {                                                                                           \
+        long long got = (long long)(call);                                                         \
+        if (got != (status) || tickcast_last_status() != (status) ||                               \
+            !strstr(tickcast_last_error(), words)) {                                               \
+            fprintf(stderr, "line %d: %s gave %lld, %s\n", __LINE__, #call, got,                   \
+                    tickcast_last_error());                                                        \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+#define MUST(call)                                                                                 \
+    do {                                                                                           \
+        if (!(call)) {                                                                             \
+            fprintf(stderr, "line %d: %s: %s\n", __LINE__, #call, tickcast_last_error());          \
+            exit(1);                                                                               \
+        }                                                                                          \
+    } while (0)
+#define EXPECT_NULL(status, words, call) EXPECT(status, words, (call) ? 1 : (status))
+
+enum {
+    ARGUMENT = TICKCAST_STATUS_ARGUMENT,
+    ABI = TICKCAST_STATUS_ABI,
+    HANDLE = TICKCAST_STATUS_HANDLE,
+    FREED = TICKCAST_STATUS_FREED,
+    BUSY = TICKCAST_STATUS_BUSY,
+    CONFIG = TICKCAST_STATUS_CONFIG,
+    UNKNOWN = TICKCAST_STATUS_UNKNOWN,
+    SYSTEM = TICKCAST_STATUS_SYSTEM
+};
+
+static int32_t ignore(void *context, const TickcastItem *item) {
+    (void)context, (void)item;
+    return 0;
+}
+
+static void wrong_sizes(void) {
+    TickcastSizes sizes = tickcast_sizes();
+    MUST(tickcast_abi_check(&sizes) == 0 && tickcast_abi_version() == TICKCAST_ABI_VERSION);
+    MUST(strlen(tickcast_version()) >= 5);
+    for (size_t at = 0; at < sizeof sizes; at += sizeof(uint32_t)) {
+        TickcastSizes wrong = sizes;
+        *(uint32_t *)((char *)&wrong + at) += 8;
+        EXPECT(ABI, "in the library", tickcast_abi_check(&wrong));
+        EXPECT_NULL(ABI, "compile with", tickcast_builder_new_checked("h:1", &wrong));
+    }
+    EXPECT_NULL(ARGUMENT, "sizes", tickcast_builder_new_checked("h:1", NULL));
+}
+
+static TickcastSubscriber *a_subscriber(const char *publisher) {
+    TickcastBuilder *builder = tickcast_builder_new(publisher);
+    MUST(tickcast_builder_channel(builder, "all") == 0);
+    TickcastSubscriber *subscriber = tickcast_builder_build(builder);
+    MUST(subscriber);
+    EXPECT(FREED, "builder", tickcast_builder_name(builder, "late"));
+    return subscriber;
+}
+
+static void wrong_handles(void) {
+    TickcastSummary summary;
+    int nothing = 0;
+    EXPECT(ARGUMENT, "subscriber", tickcast_poll(NULL, ignore, NULL));
+    EXPECT(ARGUMENT, "subscriber", tickcast_wait(NULL, 0));
+    EXPECT(ARGUMENT, "subscriber", tickcast_fd(NULL));
+    EXPECT(ARGUMENT, "subscriber", tickcast_ended(NULL));
+    EXPECT(ARGUMENT, "subscriber", tickcast_problem(NULL, NULL, 0));
+    EXPECT(ARGUMENT, "subscriber", tickcast_rejoin(NULL, 1, 0, 0, 0));
+    EXPECT(ARGUMENT, "subscriber", tickcast_leave(NULL, NULL, NULL, &summary, sizeof summary));
+    EXPECT(ARGUMENT, "builder", tickcast_builder_channel(NULL, "all"));
+    EXPECT_NULL(ARGUMENT, "builder", tickcast_builder_build(NULL));
+    EXPECT_NULL(ARGUMENT, "publishers", tickcast_builder_new(NULL));
+    EXPECT(ARGUMENT, "reader", tickcast_reader_poll(NULL, ignore, NULL));
+    EXPECT(ARGUMENT, "running", tickcast_running_stop(NULL));
+    EXPECT(ARGUMENT, "running", tickcast_running_join(NULL, NULL, sizeof summary));
+    EXPECT(ARGUMENT, "monitor", tickcast_monitor_channels(NULL));
+    EXPECT_NULL(ARGUMENT, "directory", tickcast_directory_symbol(NULL, 1));
+    EXPECT(ARGUMENT, "event", tickcast_event_text(NULL, NULL, 0));
+    EXPECT(HANDLE, "no handle", tickcast_poll((TickcastSubscriber *)&nothing, ignore, NULL));
+    EXPECT(HANDLE, "no handle", tickcast_subscriber_free((TickcastSubscriber *)8));
+    MUST(tickcast_subscriber_free(NULL) == 0 && tickcast_reader_free(NULL) == 0);
+    MUST(tickcast_builder_free(NULL) == 0 && tickcast_running_free(NULL) == 0);
+    MUST(tickcast_monitor_free(NULL) == 0 && tickcast_directory_free(NULL) == 0);
+
+    TickcastSubscriber *subscriber = a_subscriber("127.0.0.1:9");
+    EXPECT(HANDLE, "is a subscriber", tickcast_reader_poll((TickcastReader *)subscriber, ignore, NULL));
+    EXPECT(HANDLE, "needed", tickcast_builder_free((TickcastBuilder *)subscriber));
+    EXPECT(ARGUMENT, "`on`", tickcast_poll(subscriber, NULL, NULL));
+    EXPECT(UNKNOWN, "followed are all", tickcast_channel_id(subscriber, "none"));
+    EXPECT(UNKNOWN, "not followed", tickcast_rejoin(subscriber, 9, 0, 0, 0));
+    EXPECT(UNKNOWN, "not followed", tickcast_set_filter_all(subscriber, 9));
+    EXPECT(ARGUMENT, "StartAt", tickcast_rejoin(subscriber, 1, 7, 0, 0));
+    EXPECT(ARGUMENT, "symbols", tickcast_set_filter_symbols(subscriber, 1, NULL, 2));
+    EXPECT(ABI, "Summary", tickcast_leave(subscriber, NULL, NULL, &summary, 8));
+
+    TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
+    TickcastChannelReport report;
+    TickcastLatency latency;
+    uint64_t value;
+    EXPECT(ABI, "ChannelReport", tickcast_monitor_channel(monitor, 0, &report, 4));
+    EXPECT(ARGUMENT, "NULL", tickcast_monitor_channel(monitor, 0, NULL, sizeof report));
+    EXPECT(UNKNOWN, "there are 1", tickcast_monitor_channel(monitor, 1, &report, sizeof report));
+    EXPECT(UNKNOWN, "delivered_records", tickcast_monitor_counter(monitor, 0, "nonsense", &value));
+    EXPECT(UNKNOWN, "not joined", tickcast_monitor_latency(monitor, 0, 0, &latency, sizeof latency));
+    MUST(tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0);
+    MUST(report.channel == TICKCAST_NO_CHANNEL);
+    TickcastDirectory *directory = tickcast_directory_new(monitor);
+    uint32_t id;
+    MUST(tickcast_directory_len(directory) == 0);
+    EXPECT(UNKNOWN, "AAPL", tickcast_directory_id(directory, "AAPL", &id));
+    EXPECT_NULL(UNKNOWN, "instrument", tickcast_directory_at(directory, 0, &id));
+
+    MUST(tickcast_leave(subscriber, NULL, NULL, &summary, sizeof summary) == 0);
+    MUST(summary.is_whole == 1 && summary.channels == 1);
+    EXPECT(FREED, "subscriber", tickcast_poll(subscriber, ignore, NULL));
+    EXPECT(FREED, "subscriber", tickcast_leave(subscriber, NULL, NULL, NULL, sizeof summary));
+    EXPECT(FREED, "subscriber", tickcast_subscriber_free(subscriber));
+    MUST(tickcast_monitor_channels(monitor) == 1);
+    MUST(tickcast_monitor_free(monitor) == 0 && tickcast_directory_free(directory) == 0);
+    EXPECT(FREED, "monitor", tickcast_monitor_channels(monitor));
+    EXPECT(FREED, "directory", tickcast_directory_free(directory));
+}
+
+static void wrong_descriptions(void) {
+    TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:9");
+    EXPECT(CONFIG, "channel", tickcast_channel_lag_alarm(builder, 5));
+    EXPECT(ARGUMENT, "UTF-8", tickcast_builder_name(builder, "\xff"));
+    /* The first one is told again. */
+    EXPECT_NULL(CONFIG, "tickcast_builder_channel first", tickcast_builder_build(builder));
+    EXPECT(FREED, "builder", tickcast_builder_free(builder));
+    builder = tickcast_builder_new("127.0.0.1:9");
+    EXPECT_NULL(CONFIG, "needs a channel", tickcast_builder_build(builder));
+    builder = tickcast_builder_new("127.0.0.1:9");
+    MUST(tickcast_builder_channel(builder, "all") == 0);
+    EXPECT(ARGUMENT, "DeliveryMode", tickcast_channel_delivery(builder, 9, 0));
+    EXPECT(ARGUMENT, "share", tickcast_builder_drop(builder, 1.5, 0));
+    EXPECT(ARGUMENT, "udp", tickcast_builder_transport(builder, "pigeon"));
+    MUST(tickcast_builder_free(builder) == 0);
+    TickcastReader *reader = NULL;
+    TickcastSubscriber *subscriber = a_subscriber("127.0.0.1:9");
+    EXPECT_NULL(ARGUMENT, "1 MiB", tickcast_split(subscriber, 0, 1, 0, 5, &reader));
+    EXPECT(FREED, "subscriber", tickcast_subscriber_free(subscriber));
+    subscriber = a_subscriber("127.0.0.1:9");
+    EXPECT_NULL(SYSTEM, "core", tickcast_run_pinned(subscriber, 99999, 1, 0, ignore, NULL));
+    EXPECT(FREED, "subscriber", tickcast_subscriber_free(subscriber));
+    TickcastEvent event;
+    memset(&event, 0x5a, sizeof event);
+    EXPECT(ARGUMENT, "event", tickcast_event_text(&event, NULL, 0));
+}
+
+typedef struct Shared {
+    TickcastSubscriber *subscriber;
+    pthread_barrier_t within, tried;
+    atomic_int calls;
+} Shared;
+
+static void *second_thread(void *context) {
+    Shared *shared = context;
+    pthread_barrier_wait(&shared->within);
+    EXPECT(BUSY, "another thread", tickcast_poll(shared->subscriber, ignore, NULL));
+    EXPECT(BUSY, "another thread", tickcast_subscriber_free(shared->subscriber));
+    pthread_barrier_wait(&shared->tried);
+    return NULL;
+}
+
+static int32_t calls_back(void *context, const TickcastItem *item) {
+    Shared *shared = context;
+    if (atomic_fetch_add(&shared->calls, 1) == 0) {
+        pthread_barrier_wait(&shared->within);
+        pthread_barrier_wait(&shared->tried);
+        EXPECT(BUSY, "a callback", tickcast_poll(shared->subscriber, ignore, NULL));
+        EXPECT(BUSY, "a callback", tickcast_ended(shared->subscriber));
+        EXPECT(BUSY, "a callback", tickcast_subscriber_free(shared->subscriber));
+        EXPECT(BUSY, "a callback",
+               tickcast_leave(shared->subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)));
+    }
+    return item->event && item->event->kind == TICKCAST_EVENT_KIND_JOINED;
+}
+
+static void *races(void *context) {
+    Shared *shared = context;
+    for (int turn = 0; turn < 20000; turn++) {
+        int bits = tickcast_poll(shared->subscriber, ignore, NULL);
+        MUST(bits >= 0 || bits == BUSY);
+    }
+    return NULL;
+}
+
+static void at_once(const char *publisher) {
+    Shared shared = {.subscriber = a_subscriber(publisher)};
+    pthread_t thread;
+    int bits = 0;
+    MUST(!pthread_barrier_init(&shared.within, NULL, 2) && !pthread_barrier_init(&shared.tried, NULL, 2));
+    MUST(!pthread_create(&thread, NULL, second_thread, &shared));
+    while (bits >= 0 && !(bits & TICKCAST_POLL_STOPPED)) {
+        MUST(tickcast_wait(shared.subscriber, 100) >= 0);
+        bits = tickcast_poll(shared.subscriber, calls_back, &shared);
+    }
+    MUST(bits > 0 && atomic_load(&shared.calls) > 0 && !pthread_join(thread, NULL));
+    const char *wrong[] = {"NO-SUCH"};
+    EXPECT(UNKNOWN, "NO-SUCH", tickcast_set_filter_symbols(shared.subscriber, 1, wrong, 1));
+    EXPECT(UNKNOWN, "not followed", tickcast_rejoin(shared.subscriber, 2, 0, 0, 0));
+    MUST(tickcast_rejoin(shared.subscriber, 1, TICKCAST_START_AT_OLDEST, 0, 0) == 0);
+    pthread_t racing[2];
+    for (int n = 0; n < 2; n++) MUST(!pthread_create(&racing[n], NULL, races, &shared));
+    for (int n = 0; n < 2; n++) MUST(!pthread_join(racing[n], NULL));
+    MUST(tickcast_leave(shared.subscriber, ignore, NULL, NULL, sizeof(TickcastSummary)) == 0);
+}
+
+int main(int argc, char **argv) {
+    MUST(tickcast_last_status() == 0 && !tickcast_last_error()[0]);
+    wrong_sizes();
+    wrong_handles();
+    wrong_descriptions();
+    if (argc > 1) at_once(argv[1]);
+    puts("every misuse got its error");
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* Counts what is allocated between the 5,000th and the 40,000th record: `steady <publisher>`. Both
+ * are marked by a system call that nobody else makes, for a trace of those between them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <tickcast.h>
+#include <unistd.h>
+
+void *__libc_malloc(size_t size);
+void *__libc_calloc(size_t count, size_t size);
+void *__libc_realloc(void *old, size_t size);
+void *__libc_memalign(size_t align, size_t size);
+
+static unsigned long allocations;
+
+/* The library's calls come here too. */
+void *malloc(size_t size) { return allocations++, __libc_malloc(size); }
+void *calloc(size_t count, size_t size) { return allocations++, __libc_calloc(count, size); }
+void *realloc(void *old, size_t size) { return allocations++, __libc_realloc(old, size); }
+int posix_memalign(void **out, size_t align, size_t size) {
+    *out = (allocations++, __libc_memalign(align, size));
+    return *out ? 0 : 12;
+}
+
+static unsigned long records, before, after;
+
+static int32_t on_item(void *context, const TickcastItem *item) {
+    (void)context;
+    if (item->record && (++records == 5000 || records == 40000)) {
+        *(records == 5000 ? &before : &after) = allocations;
+        if (getppid() < 0) return 1;
+    }
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    TickcastBuilder *builder = tickcast_builder_new(argc > 1 ? argv[1] : "127.0.0.1:7400");
+    tickcast_builder_channel(builder, "all");
+    TickcastSubscriber *subscriber = tickcast_builder_build(builder);
+    if (!subscriber) return fprintf(stderr, "%s\n", tickcast_last_error()), 1;
+    while (tickcast_ended(subscriber) == 0)
+        if (tickcast_poll(subscriber, on_item, NULL) < 0) return 1;
+    if (before == 0 || after == 0) return 2;
+    printf("allocations=%lu\n", after - before);
+    return tickcast_leave(subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)) != 0;
+}

@@ -1,0 +1,133 @@
+//! Searches small worlds exhaustively: `small_worlds [--large] [--only NAME] [--states-max N]`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use tickcast_tests::small_worlds::{search::search, worlds};
+
+/// Every interleaving of one publisher, two receivers and three or four datagrams.
+#[derive(Parser)]
+struct Options {
+    /// Wider bounds, for minutes rather than seconds.
+    #[arg(long)]
+    large: bool,
+    /// Only worlds whose name contains this.
+    #[arg(long, default_value = "")]
+    only: String,
+    /// Give up a world after so many states.
+    #[arg(long, default_value_t = 100_000_000)]
+    states_max: u64,
+    /// Datagrams dropped, instead of the world's own bound; likewise the others.
+    #[arg(long)]
+    drops: Option<u8>,
+    /// Datagrams that overtake another.
+    #[arg(long)]
+    overtakes: Option<u8>,
+    /// Datagrams that arrive twice.
+    #[arg(long)]
+    duplicates: Option<u8>,
+    /// Connections cut.
+    #[arg(long)]
+    cuts: Option<u8>,
+    /// Restarts of the publisher.
+    #[arg(long)]
+    restarts: Option<u8>,
+    /// Timers that fire while faults go on.
+    #[arg(long)]
+    ticks: Option<u8>,
+    /// Plants each of the deliberate bugs that a small world can show, and says how it is found.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long)]
+    planted: bool,
+}
+
+/// Those whose part of the protocol a small world has: one line, no budgets, no ring that laps.
+#[cfg(feature = "planted-bugs")]
+const PLANTED: [tickcast_reliability::planted::Bug; 12] = {
+    use tickcast_reliability::planted::Bug;
+    [
+        Bug::WindowOffByOne,
+        Bug::BackwardJumpBelieved,
+        Bug::RelayByteCovered,
+        Bug::StrayEpochBelieved,
+        Bug::EpochTailForgotten,
+        Bug::NackNeverRetried,
+        Bug::EndToldTwice,
+        Bug::LateJoinRepeatsOne,
+        Bug::LateJoinSkipsOne,
+        Bug::RecoveryCountedTwice,
+        Bug::DuplicateDelivered,
+        Bug::ReconnectForgotten,
+    ]
+};
+
+#[cfg(feature = "planted-bugs")]
+fn planted(options: &Options) -> ExitCode {
+    let mut missed = 0;
+    for bug in PLANTED {
+        tickcast_reliability::planted::plant(Some(bug));
+        let mut states = 0;
+        let found = worlds(options.large).into_iter().find_map(|plan| {
+            let found = search(&plan, options.states_max);
+            states += found.states;
+            found.counter_example.map(|example| (plan.name, example))
+        });
+        match found {
+            Some((world, example)) => println!(
+                "{bug:?}: found in {world:?} after {states} states\n{}{}\n",
+                example.story, example.what
+            ),
+            None => {
+                missed += 1;
+                println!("{bug:?}: not found in {states} states\n");
+            }
+        }
+    }
+    ExitCode::from(u8::from(missed > 0))
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    #[cfg(feature = "planted-bugs")]
+    if options.planted {
+        return planted(&options);
+    }
+    let mut wrong = false;
+    println!(
+        "{:<20} {:>10} {:>12} {:>6} {:>10} {:>7} {:>8}",
+        "world", "states", "transitions", "depth", "terminal", "timers", "seconds"
+    );
+    for mut plan in worlds(options.large) {
+        if !plan.name.contains(&options.only) {
+            continue;
+        }
+        let faults = &mut plan.faults;
+        faults.drops = options.drops.unwrap_or(faults.drops);
+        faults.overtakes = options.overtakes.unwrap_or(faults.overtakes);
+        faults.duplicates = options.duplicates.unwrap_or(faults.duplicates);
+        faults.cuts = options.cuts.unwrap_or(faults.cuts);
+        faults.restarts = options.restarts.unwrap_or(faults.restarts);
+        faults.ticks = options.ticks.unwrap_or(faults.ticks);
+        let found = search(&plan, options.states_max);
+        println!(
+            "{:<20} {:>10} {:>12} {:>6} {:>10} {:>7} {:>8.1}{}",
+            found.name,
+            found.states,
+            found.transitions,
+            found.depth,
+            found.terminal,
+            found.ticks_to_end,
+            found.seconds,
+            if found.exhaustive {
+                ""
+            } else {
+                "  not exhaustive"
+            },
+        );
+        if let Some(found) = found.counter_example {
+            println!("{}{}\n", found.story, found.what);
+            wrong = true;
+        }
+    }
+    ExitCode::from(u8::from(wrong))
+}

@@ -1,0 +1,289 @@
+//! Drives the cores of subscribers as their driver would: after every input everything that a core
+//! wants done, and then the checks.
+
+use rand::RngExt;
+use tickcast_reliability::control::{Message, NackClass};
+use tickcast_reliability::delivery::{Event as Told, Item, Start};
+use tickcast_reliability::subscriber_core::SubscriberCore;
+use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
+
+use crate::asked::{Alarm, Given};
+use crate::balance;
+use crate::ending::gaps_of;
+use crate::plan::StartAt;
+use crate::queue::Event;
+use crate::stream::can_be_lost;
+use crate::subscriber::channels;
+use crate::tamper::Tamper;
+use crate::trace::note_item;
+use crate::world::{SPINS_MAX, World};
+
+/// Bytes that a subscriber that floods leaves unsent at most.
+const FLOOD_UNSENT_MAX: usize = 256 << 10;
+
+impl World {
+    /// Gives a subscriber's core an input, and checks what it tells and counts.
+    pub(crate) fn with_core(
+        &mut self,
+        number: usize,
+        f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
+    ) -> Result<(), String> {
+        let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
+        let tampering = &mut self.tampering;
+        let compared = self.plan.broken.is_some();
+        let late = match tampering.tamper {
+            Some(Tamper::DelayOthers(late_us)) => Nanos::from_us(late_us),
+            _ => Nanos::ZERO,
+        };
+        let mut wrong = None;
+        let subscriber = &mut self.subscribers[number];
+        subscriber
+            .following
+            .iter_mut()
+            .for_each(|of| of.alarms.clear());
+        subscriber.input(
+            |core, on| f(core, now, on),
+            |of, item| {
+                note_item(trace, now, number, item);
+                let epoch = of.stream.epoch();
+                if let Item::Event(_, Told::Lost(loss)) = item
+                    && !can_be_lost(&of.config, loss.cause)
+                {
+                    wrong = Some(format!("subscriber {number}: {loss} with {:?}", of.config));
+                }
+                if let Err(what) = tampering.tell(&mut of.stream, truth, item) {
+                    let channel = of.channel;
+                    wrong
+                        .get_or_insert(format!("subscriber {number} on channel {channel}: {what}"));
+                }
+                if of.stream.epoch() != epoch {
+                    of.asked.restarted();
+                }
+                match item {
+                    Item::Record(position, _) if compared => {
+                        let starved = tampering.is_it(|tamper| match tamper {
+                            Tamper::StarveOthers(n) if number > 0 => Some(n),
+                            _ => None,
+                        });
+                        if !starved {
+                            let at = now.after(late);
+                            of.log.push((position.epoch.0, position.record.0, at));
+                        }
+                    }
+                    Item::Event(
+                        _,
+                        Told::FencingViolation {
+                            sequence,
+                            wrong_one_delivered,
+                        },
+                    ) => {
+                        let hidden = tampering.tamper == Some(Tamper::HideAlarms);
+                        if !hidden {
+                            of.asked.alarmed(*sequence);
+                            of.alarms.push(Alarm {
+                                sequence: *sequence,
+                                wrong_one_delivered: *wrong_one_delivered,
+                            });
+                        }
+                    }
+                    _ => {}
+                }
+            },
+        );
+        if let Some(what) = wrong {
+            return Err(what);
+        }
+        for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {
+            balance::receiver(c, &of.stream)
+                .and_then(|()| balance::asked(c, &of.asked))
+                .map_err(|what| {
+                    let gaps = gaps_of(&subscriber.core);
+                    format!("subscriber {number}: {what}; {gaps}")
+                })?;
+        }
+        Ok(())
+    }
+
+    /// Gives a core an input that carries this datagram, and checks that it says so where the
+    /// sequence had another content before.
+    pub(crate) fn with_datagram(
+        &mut self,
+        number: usize,
+        (bytes, decides): (&[u8], bool),
+        f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
+    ) -> Result<(), String> {
+        let due = self.notes_datagram(number, bytes, decides);
+        self.with_core(number, f)?;
+        let Some((at, due)) = due else {
+            return Ok(());
+        };
+        self.count("two_contents");
+        let of = &self.subscribers[number].following[at];
+        if of.alarms.contains(&due) {
+            return Ok(());
+        }
+        Err(format!(
+            "subscriber {number} does not say {due:?}, but {:?}",
+            of.alarms
+        ))
+    }
+
+    fn notes_datagram(
+        &mut self,
+        number: usize,
+        bytes: &[u8],
+        decides: bool,
+    ) -> Option<(usize, Alarm)> {
+        let datagram = Datagram::parse(bytes).ok()?;
+        let header = datagram.header();
+        if header.kind == Kind::Heartbeat || datagram.verdict() != CrcVerdict::Good {
+            return None;
+        }
+        let subscriber = &mut self.subscribers[number];
+        let (delivered, heard) = subscriber.core.receiver(header.channel)?.progress();
+        let mut following = subscriber.following.iter_mut();
+        let at = following.position(|of| of.channel == header.channel)?;
+        let of = &mut subscriber.following[at];
+        if of.stream.epoch() != header.epoch {
+            return None;
+        }
+        let given = Given {
+            sequence: header.sequence,
+            crc: datagram.crc(),
+            decides,
+        };
+        let due = of.asked.give(given, delivered.next(), heard)?;
+        Some((at, due))
+    }
+
+    /// Does everything that a subscriber's core wants done.
+    pub(crate) fn pump(&mut self, number: usize) -> Result<(), String> {
+        if self.subscribers[number].stalled || !self.subscribers[number].alive {
+            return Ok(());
+        }
+        let mut out = Vec::new();
+        for round in 0.. {
+            if round > 1_000 {
+                return Err(format!("subscriber {number} never comes to rest"));
+            }
+            let mut busy = false;
+            self.with_core(number, |core, now, mut on| {
+                core.handle_timeout(now, &mut on);
+            })?;
+            loop {
+                let mut path = None;
+                self.with_core(number, |core, now, mut on| {
+                    path = core.poll_transmit(now, &mut out, &mut on);
+                })?;
+                let Some(path) = path else { break };
+                busy = true;
+                self.send_up(number, path, &out)?;
+                out.clear();
+            }
+            while let Some(action) = self.subscribers[number].core.poll_action() {
+                busy = true;
+                self.act(number, &action)?;
+            }
+            if !busy {
+                break;
+            }
+        }
+        self.sleep(number)
+    }
+
+    fn sleep(&mut self, number: usize) -> Result<(), String> {
+        let (now, life) = (self.now, self.subscribers[number].life);
+        let subscriber = &mut self.subscribers[number];
+        let due = subscriber.core.poll_timeout();
+        if due > now {
+            subscriber.spins = 0;
+        } else {
+            subscriber.spins += 1;
+            if subscriber.spins > SPINS_MAX {
+                let gaps = gaps_of(&subscriber.core);
+                return Err(format!(
+                    "subscriber {number} wants to be woken at {due}, again and again, and does nothing; {gaps}"
+                ));
+            }
+        }
+        let due = due.max(now.after(Nanos(1_000)));
+        if due < subscriber.wakes_at {
+            subscriber.wakes_at = due;
+            self.schedule(due, Event::SubscriberTimer(number, life));
+        }
+        Ok(())
+    }
+
+    /// Where a subscriber begins each of its channels, now that it comes.
+    pub(crate) fn starts(&self, number: usize) -> Vec<Start> {
+        let publisher = &self.publishers[self.endpoint];
+        let start = |channel| {
+            let (_, planned) = self.plan.subscribers[number % self.plan.subscribers.len()];
+            let Some(at) = self.plan.starts_at.get(number).copied().flatten() else {
+                return planned;
+            };
+            let last = publisher
+                .feed(channel)
+                .map_or(Sequence::NONE, |f| f.core.sealed());
+            match (at, self.truth.before(publisher.epoch)) {
+                (StartAt::EpochBefore(sequence), Some(epoch)) => {
+                    Start::At(epoch, Sequence(sequence))
+                }
+                (StartAt::Back(n) | StartAt::EpochBefore(n), _) => {
+                    Start::At(publisher.epoch, last.minus(n).max(Sequence::FIRST))
+                }
+                (StartAt::Ahead(n), _) => Start::At(publisher.epoch, last.plus(n)),
+            }
+        };
+        channels(&self.plan).map(start).collect()
+    }
+
+    /// A subscriber that floods asks for anything: what it has, what is gone, what is to come.
+    pub(crate) fn flood(&mut self, number: usize) -> Result<(), String> {
+        let again = self.subscribers[number].rng.random_range(20_000..200_000);
+        self.schedule(self.now.after(Nanos(again)), Event::Flood(number));
+        let slots = self.plan.ring_slots;
+        let subscriber = &mut self.subscribers[number];
+        let Some(connection) = subscriber.connections[0].filter(|_| subscriber.core.is_joined())
+        else {
+            return Ok(());
+        };
+        let publisher = &self.publishers[self.connections[connection].publisher];
+        let mut out = Vec::new();
+        for feed in &publisher.feeds {
+            let last = feed.core.sealed();
+            let ranges = (0..subscriber.rng.random_range(1..=64)).map(|_| {
+                let first = last
+                    .plus(4)
+                    .minus(subscriber.rng.random_range(0..slots + 8));
+                let first = first.max(Sequence::FIRST);
+                let len = subscriber.rng.random_range(0..64);
+                SequenceRange {
+                    first,
+                    last: first.plus(len),
+                }
+            });
+            let mut ranges: Vec<SequenceRange> = ranges.collect();
+            ranges.sort_by_key(|r| r.first);
+            let class = if subscriber.rng.random_bool(0.7) {
+                NackClass::Repair
+            } else {
+                NackClass::Replay
+            };
+            let nack = Message::Nack {
+                epoch: publisher.epoch,
+                ranges,
+                class,
+            };
+            nack.write(feed.channel, &mut out);
+        }
+        let pipe = &mut self.connections[connection].up;
+        if pipe.unsent.len() < FLOOD_UNSENT_MAX {
+            pipe.unsent.extend(&out);
+            self.count("flood_nacks");
+            self.kick(connection, true);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,202 @@
+//! The feed of one channel of a publisher: it makes up messages from a seed of its own, publishes
+//! them through the shipped core, and keeps a journal of what was sealed.
+
+use std::sync::Arc;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tickcast_reliability::counters::{RepairCounters, SenderCounters};
+use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::ring::{HeapMemory, RingReader, RingWriter};
+use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
+use tickcast_reliability::sequencer::PublishError;
+use tickcast_reliability::units::{
+    ChannelId, ConfigHash, Epoch, Now, RecordNumber, Sequence, SequenceRange, SourceId,
+    SourcePosition,
+};
+use tickcast_reliability::wire::{Datagram, Kind, SourceLossReason, StreamEvent};
+
+use crate::interruption;
+use crate::plan::Plan;
+use crate::truth::{ContentKey, push_record};
+use crate::watch::Watch;
+
+/// See the module.
+pub struct Feed {
+    /// Publishing.
+    pub core: PublisherCore,
+    /// Its channel.
+    pub channel: ChannelId,
+    /// Which ring of its channel and epoch this is.
+    pub nth: usize,
+    /// What sending counts.
+    pub sender: Arc<SenderCounters>,
+    /// What repair counts.
+    pub repair: Arc<RepairCounters>,
+    /// What was sent and given out of it.
+    pub watch: Watch,
+    /// Whether it has ended.
+    pub finished: bool,
+    /// Kind, first record and records of what was sealed and is not yet written down as the truth.
+    pub journal: Vec<(Kind, u64, u64)>,
+    rng: ChaCha8Rng,
+    burst: u32,
+    key: ContentKey,
+    noted: Sequence,
+    number: u64,
+    position: u64,
+    batch: RecordBatch,
+}
+
+impl Feed {
+    /// An empty ring for the `nth` publisher that opens `epoch` of `channel`, and what reads it.
+    ///
+    /// # Errors
+    /// What of the plan can't be.
+    pub fn open(
+        plan: &Plan,
+        (channel, epoch, nth): (ChannelId, Epoch, usize),
+        first: (u64, u64),
+        now: Now,
+    ) -> Result<(Self, RingReader), String> {
+        let geometry = Geometry::new(plan.slot_len, plan.ring_slots).map_err(|e| e.to_string())?;
+        let identity = RingIdentity {
+            channel,
+            epoch,
+            config_hash: ConfigHash(1),
+            boot_id: [1; 16],
+            fan_outs: plan.fan_outs,
+            first_sequence: Sequence(first.0),
+            first_record: RecordNumber(first.1),
+        };
+        let memory = Arc::new(HeapMemory::interrupted(geometry, interruption::interrupt));
+        let ring = RingWriter::create(memory, geometry, identity).map_err(|e| e.to_string())?;
+        let reader = ring.reader();
+        let config = PublisherConfig {
+            heartbeat: plan.heartbeat,
+            fan_out_margin_slots: 0,
+        };
+        let sender = Arc::default();
+        let seed = plan.seed ^ epoch.0.rotate_left(20) ^ u64::from(channel.0) << 8 ^ nth as u64;
+        let feed = Self {
+            core: PublisherCore::new(config, ring, Arc::clone(&sender), now.monotonic),
+            channel,
+            nth,
+            sender,
+            repair: Arc::default(),
+            watch: Watch::new(Sequence(first.0), plan.fan_outs, plan.heartbeat.first_us),
+            finished: false,
+            journal: Vec::new(),
+            rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6665_6564),
+            burst: plan.burst,
+            key: ContentKey::of(channel, epoch, nth),
+            noted: Sequence(first.0).previous(),
+            number: first.1,
+            position: 0,
+            batch: RecordBatch::default(),
+        };
+        Ok((feed, reader))
+    }
+
+    /// A burst of messages: publishes them, or ends the session where sequences end.
+    ///
+    /// # Errors
+    /// What the core refused although it should not have.
+    pub fn burst(&mut self, now: Now) -> Result<(), String> {
+        for _ in 0..self.rng.random_range(1..=self.burst) {
+            self.message(now)?;
+            if self.finished {
+                return Ok(());
+            }
+        }
+        self.core.flush(now, true);
+        self.note_sealed()
+    }
+
+    /// One message; what it fills is sealed, and the rest stays in an open slot.
+    ///
+    /// # Errors
+    /// As for [`Feed::burst`].
+    pub fn message(&mut self, now: Now) -> Result<(), String> {
+        self.position += 1;
+        let source = SourceId(self.rng.random_range(1..=2));
+        let position = SourcePosition::new(0, self.position);
+        self.batch.clear();
+        let kind = self.rng.random_range(0..1000);
+        let is_event = (1..=10).contains(&kind);
+        let records = match kind {
+            // Too large for a slot.
+            0 => 200,
+            1..=20 => 0,
+            _ => self.rng.random_range(1..=6),
+        };
+        for n in 0..records {
+            push_record(&mut self.batch, self.key, self.number.saturating_add(n));
+        }
+        let result = if is_event {
+            let lost = StreamEvent::SourceLost {
+                source,
+                reason: SourceLossReason::Overflow,
+                from: position,
+                messages: 1,
+                instruments: vec![1, 2],
+            };
+            self.core.event(&lost, now).map(|_| ())
+        } else {
+            self.core.publish(&self.batch, source, position, now)
+        };
+        match result {
+            Ok(()) => self.number += records * u64::from(!is_event),
+            Err(PublishError::TooLarge { .. }) => {}
+            Err(PublishError::Exhausted) => return self.finish(now),
+            Err(error) => return Err(error.to_string()),
+        }
+        self.note_sealed()
+    }
+
+    /// Ends the session.
+    ///
+    /// # Errors
+    /// What the core refused.
+    pub fn finish(&mut self, now: Now) -> Result<(), String> {
+        if std::mem::replace(&mut self.finished, true) {
+            return Ok(());
+        }
+        self.core.end(now).map_err(|e| e.to_string())?;
+        self.note_sealed()
+    }
+
+    /// How many records its feed has made up so far, the first one's number included.
+    #[must_use]
+    pub const fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// How long it waits for its next burst: mostly regular, now and then a lull.
+    pub fn wait(&mut self, spacing: u64) -> u64 {
+        if self.rng.random_bool(0.02) {
+            self.rng.random_range(0..spacing * 40)
+        } else {
+            self.rng.random_range(spacing / 2..spacing * 3 / 2)
+        }
+    }
+
+    /// Writes down what was sealed, as it stands in the ring.
+    fn note_sealed(&mut self) -> Result<(), String> {
+        let new = SequenceRange::new(self.noted.next(), self.core.sealed());
+        for sequence in new.into_iter().flat_map(SequenceRange::iter) {
+            let bytes = self.core.slot(sequence).ok_or("a sealed slot is gone")?;
+            let datagram = Datagram::parse(bytes).map_err(|e| e.to_string())?;
+            let header = datagram.header();
+            if header.sequence != sequence {
+                return Err(format!("sealed {header:?} where {sequence} is due"));
+            }
+            self.journal
+                .push((header.kind, header.first_record.0, header.count.into()));
+            self.watch.sealed(bytes);
+            self.noted = sequence;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,260 @@
+//! What a run is made of: everything that is decided before it begins, by its profile and seed.
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use tickcast_reliability::delivery::{Delivery, Start};
+use tickcast_reliability::heartbeat::HeartbeatConfig;
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::repair_config::RepairConfig;
+use tickcast_reliability::units::Nanos;
+
+use crate::faults::Weather;
+use crate::incident::Incident;
+use crate::profiles::PROFILES;
+
+/// Whether the faults stop before the end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// They go on: nothing untrue may be told.
+    Safety,
+    /// They stop: everyone must reach the end within [`Plan::settle`].
+    Liveness,
+}
+
+/// Everything that is decided before a run begins.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Decides what chance decides on the way.
+    pub seed: u64,
+    /// Its profile.
+    pub profile: &'static str,
+    /// Whether the faults stop.
+    pub mode: Mode,
+    /// Subscribers.
+    pub receivers: usize,
+    /// Lines of each fan-out.
+    pub lines: u8,
+    /// Fan-outs of the ring; subscribers are spread over them.
+    pub fan_outs: u8,
+    /// Slots of the ring.
+    pub ring_slots: u64,
+    /// Bytes of a slot.
+    pub slot_len: u32,
+    /// First sequence and record of the first epoch.
+    pub first: (u64, u64),
+    /// From one burst of the feed to the next, on average.
+    pub spacing: Nanos,
+    /// Messages in a burst at most.
+    pub burst: u32,
+    /// When the feed begins.
+    pub feed_from: Nanos,
+    /// When the feed ends; faults stop before it.
+    pub feed_until: Nanos,
+    /// When the faults stop.
+    pub faults_until: Nanos,
+    /// How long everything may take to settle after the feed's end.
+    pub settle: Nanos,
+    /// Of the network, one way, least and most.
+    pub delay: (Nanos, Nanos),
+    /// Of a connection.
+    pub connection_bytes_per_s: u64,
+    /// Datagrams that a socket holds while nobody polls.
+    pub socket_datagrams: usize,
+    /// By chance, until the faults stop.
+    pub weather: Vec<Weather>,
+    /// Once each, in order of time.
+    pub incidents: Vec<(Nanos, Incident)>,
+    /// Settings of each subscriber.
+    pub subscribers: Vec<(ReceiverConfig, Start)>,
+    /// Settings of repair.
+    pub repair: RepairConfig,
+    /// Settings of heartbeats.
+    pub heartbeat: HeartbeatConfig,
+    /// Times of the subscribers' connections.
+    pub link: LinkTimers,
+    /// Subscribers from this one on must not notice anything: whatever happens to the others.
+    pub untouched_from: usize,
+    /// Whether nobody has a reason to ask for anything once all have joined.
+    pub unasked: bool,
+    /// Whether all subscribers are there from the start.
+    pub all_join_first: bool,
+    /// Whether the publisher that goes does not come back.
+    pub gone: bool,
+    /// Channels that every subscriber follows: 1 or 2.
+    pub channels: usize,
+    /// By how much line B is slower.
+    pub line_skew: Nanos,
+    /// Where each subscriber begins that names a sequence; it is resolved when it comes.
+    pub starts_at: Vec<Option<StartAt>>,
+    /// Share of the repair service's copies in the middle of which the writer comes round.
+    pub lapped_mid_copy: f64,
+    /// A subscriber that is broken for good: the others must not notice, whether it is there or
+    /// not.
+    pub broken: Option<usize>,
+    /// A subscriber that is not there at all: what a run with a broken one is compared with.
+    pub absent: Option<usize>,
+}
+
+/// A sequence that a subscriber names as its beginning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StartAt {
+    /// So many before the last one sealed.
+    Back(u64),
+    /// So many after the last one sealed.
+    Ahead(u64),
+    /// This one of the epoch before, if there was one.
+    EpochBefore(u64),
+}
+
+pub(crate) const fn ms(ms: u64) -> Nanos {
+    Nanos::from_ms(ms)
+}
+
+pub(crate) const fn us(us: u64) -> Nanos {
+    Nanos::from_us(us)
+}
+
+pub(crate) fn pick<T: Copy>(rng: &mut ChaCha8Rng, of: &[T]) -> T {
+    of[rng.random_range(0..of.len())]
+}
+
+impl Plan {
+    /// The plan of a seed. `profile`: one of [`PROFILES`], or the seed's own.
+    #[must_use]
+    pub fn of(seed: u64, profile: Option<&'static str>, receivers: Option<usize>) -> Self {
+        let profile = profile.unwrap_or(PROFILES[(seed % PROFILES.len() as u64) as usize]);
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x706c_616e);
+        let mut plan = Self::base(seed, profile, receivers, &mut rng);
+        plan.variety(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x7661_7269));
+        plan.trouble(&mut rng);
+        let until = plan.faults_until;
+        plan.incidents.retain(|(at, _)| *at < until);
+        plan.incidents.sort_by_key(|(at, _)| *at);
+        plan
+    }
+
+    fn base(
+        seed: u64,
+        profile: &'static str,
+        receivers: Option<usize>,
+        rng: &mut ChaCha8Rng,
+    ) -> Self {
+        let receivers = receivers.unwrap_or_else(|| rng.random_range(1..=5)).max(1);
+        let ring_slots = pick(rng, &[64, 128, 256, 1024]);
+        let delay = pick(rng, &[5, 20, 100, 400]);
+        let jitter = pick(rng, &[0, 0, 1, 10]);
+        let subscribers = (0..receivers).map(|_| subscriber(rng)).collect();
+        let faults_until = ms(rng.random_range(60..200));
+        Self {
+            seed,
+            profile,
+            mode: if rng.random_bool(0.25) {
+                Mode::Safety
+            } else {
+                Mode::Liveness
+            },
+            receivers,
+            lines: pick(rng, &[1, 1, 2]),
+            fan_outs: pick(rng, &[1, 1, 1, 2]),
+            ring_slots,
+            slot_len: pick(rng, &[1024, 1472]),
+            first: (1, 1),
+            spacing: us(pick(rng, &[100, 200, 500])),
+            burst: pick(rng, &[1, 3, 10]),
+            faults_until,
+            feed_from: Nanos::ZERO,
+            feed_until: faults_until.after(ms(40)),
+            settle: Nanos::from_secs(3),
+            delay: (us(delay), us(delay + jitter)),
+            connection_bytes_per_s: pick(rng, &[1_000_000_000, 20_000_000]),
+            socket_datagrams: pick(rng, &[16, 64, 1000]),
+            weather: Vec::new(),
+            incidents: Vec::new(),
+            subscribers,
+            repair: RepairConfig {
+                repair_coalesce_us: 5,
+                sender_ignore_us: 45,
+                large_group: pick(rng, &[3, 64]),
+                peers_max: receivers * 4 + 16,
+                multicast_repair: rng.random_bool(0.8),
+                join_timeout_us: 50_000,
+                silent_timeout_us: 2_000_000,
+                ..RepairConfig::default()
+            },
+            heartbeat: HeartbeatConfig {
+                first_us: pick(rng, &[20, 200]),
+                idle_us: pick(rng, &[2_000, 10_000]),
+                ambient_us: 20_000,
+            },
+            link: LinkTimers {
+                retry_min: ms(1),
+                retry_max: ms(50),
+                join_timeout: ms(60),
+            },
+            untouched_from: receivers,
+            unasked: false,
+            all_join_first: true,
+            gone: false,
+            channels: 1,
+            line_skew: us(30),
+            starts_at: vec![None; receivers],
+            lapped_mid_copy: 0.0,
+            broken: None,
+            absent: None,
+        }
+    }
+
+    /// What may differ in every profile: channels, the lines' skew, and where subscribers begin.
+    fn variety(&mut self, rng: &mut ChaCha8Rng) {
+        self.channels = pick(rng, &[1, 1, 1, 2]);
+        self.line_skew = pick(rng, &[us(30), us(30), us(300), ms(2)]);
+        for of in 0..self.receivers {
+            if rng.random_bool(0.08) {
+                self.begins_at(of, rng);
+            }
+        }
+    }
+
+    /// This subscriber comes a while after the others and names where it begins.
+    pub(crate) fn begins_at(&mut self, of: usize, rng: &mut ChaCha8Rng) {
+        self.starts_at[of] = Some(match rng.random_range(0..6) {
+            0 => StartAt::Ahead(rng.random_range(1..20)),
+            1 => StartAt::EpochBefore(rng.random_range(1..100)),
+            _ => StartAt::Back(rng.random_range(0..self.ring_slots * 3 / 2)),
+        });
+        let at = Nanos(rng.random_range(ms(5).0..self.faults_until.0));
+        self.incidents.push((at, Incident::Join(of)));
+    }
+}
+
+pub(crate) fn subscriber(rng: &mut ChaCha8Rng) -> (ReceiverConfig, Start) {
+    let delivery = match rng.random_range(0..10) {
+        0 => Delivery::Arrival,
+        1 => Delivery::OrderedWithin(us(rng.random_range(500..20_000))),
+        _ => Delivery::Ordered,
+    };
+    let config = ReceiverConfig {
+        delivery,
+        repair: !rng.random_bool(0.03),
+        window_slots: pick(rng, &[16, 64, 256, 1024]),
+        reorder_grace_us: pick(rng, &[0, 0, 50]),
+        line_skew_us: pick(rng, &[100, 500]),
+        line_silence_us: 5_000,
+        nack_retry_us: 50,
+        nack_tries: pick(rng, &[3, 8]),
+        burst_max: pick(rng, &[10, 100, 2048]),
+        replay_in_flight: pick(rng, &[8, 64, 512]),
+        unrepaired_wait_us: 2_000,
+        stale_us: 5_000,
+        dead_us: pick(rng, &[60_000, 500_000]),
+        progress_us: 10_000,
+        follow_us: 1_000,
+    };
+    let start = if rng.random_bool(0.4) {
+        Start::Oldest
+    } else {
+        Start::Live
+    };
+    (config, start)
+}

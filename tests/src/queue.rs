@@ -1,0 +1,97 @@
+//! What will happen, in order of time; what is due at the same time, in the order in which it was
+//! scheduled.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use tickcast_reliability::subscriber_core::Path;
+use tickcast_reliability::units::Nanos;
+
+use crate::subscriber::Packet;
+
+/// Something that will happen.
+#[derive(Clone, Debug)]
+pub(crate) enum Event {
+    /// A publisher's feed has something, for this one of its channels.
+    Feed(usize, usize),
+    /// A publisher's timer.
+    PublisherTimer(usize),
+    /// A subscriber's timer, in this life.
+    SubscriberTimer(usize, u64),
+    /// A datagram arrives on a line.
+    Datagram(usize, u8, Packet),
+    /// A direction of a connection moves on.
+    Move(usize, bool),
+    /// Bytes arrive.
+    Bytes(usize, bool, Vec<u8>),
+    /// An attempt to connect is answered, or not.
+    Dial(usize, Path, u64),
+    /// One side (`true`: the publisher's) learns that a connection is over.
+    Closed(usize, bool),
+    /// A subscriber that floods says something again.
+    Flood(usize),
+    /// The next incident of the plan.
+    Incident(usize),
+    /// The faults stop.
+    Heal,
+    /// The feed ends.
+    Finish,
+    /// Everyone has joined.
+    Joined,
+}
+
+struct Scheduled {
+    at: Nanos,
+    number: u64,
+    event: Event,
+}
+
+impl PartialEq for Scheduled {
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Scheduled {}
+
+impl PartialOrd for Scheduled {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Scheduled {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Queue {
+    heap: BinaryHeap<Reverse<Scheduled>>,
+    scheduled: u64,
+}
+
+impl Queue {
+    /// Something will happen; never, where `at` is the end of time.
+    pub(crate) fn push(&mut self, at: Nanos, event: Event) {
+        if at == Nanos::MAX {
+            return;
+        }
+        self.scheduled += 1;
+        let number = self.scheduled;
+        self.heap.push(Reverse(Scheduled { at, number, event }));
+    }
+
+    /// What happens next, and when.
+    pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
+        let Reverse(next) = self.heap.pop()?;
+        Some((next.at, next.event))
+    }
+
+    /// How much is on its way.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+}

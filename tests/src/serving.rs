@@ -1,0 +1,259 @@
+//! Drives the cores of publishers as their driver would: after every input everything that they
+//! want done, and then the checks.
+
+use rand::RngExt;
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message};
+use tickcast_reliability::publisher_core::{PublisherEvent, Transmit};
+use tickcast_reliability::repair_core::{Destination, RepairEvent};
+use tickcast_reliability::units::{FanOutId, Nanos};
+
+use crate::balance;
+use crate::interruption::{self, Interruption};
+use crate::multicast::packet;
+use crate::pipe::Connection;
+use crate::publisher::Arrival;
+use crate::tamper::Tamper;
+use crate::world::{SPINS_MAX, World, now_of};
+
+impl World {
+    /// Does everything that a publisher wants done.
+    pub(crate) fn serve(&mut self, index: usize) -> Result<(), String> {
+        if !self.publishers[index].alive || self.publishers[index].paused {
+            return Ok(());
+        }
+        let now = now_of(self.now, self.utc);
+        let publisher = &mut self.publishers[index];
+        for feed in &mut publisher.feeds {
+            feed.core.handle_timeout(now);
+        }
+        publisher.repair.handle_timeout(now);
+        for at in 0..self.plan.channels {
+            while let Some(event) = self.publishers[index].feeds[at].core.poll() {
+                if let PublisherEvent::FanOutReset { fan_out, skipped } = event {
+                    let watch = &mut self.publishers[index].feeds[at].watch;
+                    watch.skipped(fan_out.0.into(), skipped, self.now);
+                    self.count("fan_out_reset");
+                } else {
+                    self.count("oversize_message");
+                }
+            }
+            for fan_out in 0..self.plan.fan_outs {
+                self.send_fan_out(index, at, fan_out)?;
+            }
+            let publisher = &self.publishers[index];
+            (publisher.feeds[at].watch)
+                .on_time(&publisher.stalled, self.now)
+                .map_err(|what| format!("publisher {index}: {what}"))?;
+        }
+        self.send_repairs(index)?;
+        let publisher = &mut self.publishers[index];
+        let mut close = Vec::new();
+        while let Some(event) = publisher.repair.poll() {
+            if let RepairEvent::Close { peer, .. } = event {
+                close.extend(publisher.peers.remove(&peer));
+            }
+        }
+        let mut due = publisher.repair.poll_timeout().unwrap_or(Nanos::MAX);
+        for feed in &mut publisher.feeds {
+            let (subscribers, hold_off_us) = publisher.repair.group(feed.channel);
+            feed.core.set_group(subscribers, hold_off_us);
+            balance::repair(&feed.repair).map_err(|what| format!("publisher {index}: {what}"))?;
+            due = due.min(feed.core.poll_timeout().unwrap_or(Nanos::MAX));
+        }
+        (publisher.meters.settled(&publisher.peers))
+            .map_err(|what| format!("publisher {index}: {what}"))?;
+        if due > self.now {
+            publisher.spins = 0;
+        } else {
+            publisher.spins += 1;
+            if publisher.spins > SPINS_MAX {
+                return Err(format!(
+                    "publisher {index} wants to be woken again and again"
+                ));
+            }
+        }
+        let due = due.max(self.now.after(Nanos(1_000)));
+        self.wake_publisher(index, due);
+        for connection in close {
+            self.connections[connection].down.closing = true;
+            self.kick(connection, false);
+        }
+        Ok(())
+    }
+
+    fn send_fan_out(&mut self, index: usize, at: usize, fan_out: u8) -> Result<(), String> {
+        let id = FanOutId(fan_out);
+        if self.publishers[index].stalled[usize::from(fan_out)] {
+            return Ok(());
+        }
+        let channel = self.publishers[index].feeds[at].channel;
+        while let Some(transmit) = self.publishers[index].feeds[at].core.poll_transmit(id) {
+            match transmit {
+                Transmit::Slots(range) => {
+                    for sequence in range.iter() {
+                        let feed = &mut self.publishers[index].feeds[at];
+                        let slot = feed.core.slot(sequence);
+                        let slot = slot.ok_or("a slot to be sent is gone")?;
+                        feed.watch.slot(fan_out.into(), slot, self.now)?;
+                        let packet = packet(channel, slot);
+                        self.multicast(fan_out, &packet);
+                    }
+                    let core = &mut self.publishers[index].feeds[at].core;
+                    core.handle_posted(id, range.last);
+                    core.handle_completed(id, range.last);
+                }
+                Transmit::Heartbeat(bytes) => {
+                    let watch = &mut self.publishers[index].feeds[at].watch;
+                    watch.heartbeat(fan_out.into(), &bytes, self.now)?;
+                    self.multicast(fan_out, &packet(channel, &bytes));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn send_repairs(&mut self, index: usize) -> Result<(), String> {
+        let mut out = Vec::new();
+        let (mut peers, mut multicasts) = (Vec::new(), Vec::new());
+        loop {
+            out.clear();
+            let Some(destination) = self.next_repair(index, &mut out)? else {
+                break;
+            };
+            let publisher = &mut self.publishers[index];
+            let connection = match destination {
+                Destination::Multicast(_) => None,
+                Destination::Peer(peer) => publisher.peers.get(&peer).copied(),
+            };
+            let path = connection.map(|connection| self.connections[connection].path);
+            if self.tampering.is_it(|tamper| match tamper {
+                Tamper::GiveTwice(n) if out.len() > 512 => Some(n),
+                _ => None,
+            }) {
+                out.extend_from_within(..);
+            }
+            (publisher.meters)
+                .given(self.now, (destination, path), &out, &publisher.feeds)
+                .map_err(|what| format!("publisher {index}: {what}"))?;
+            publisher.gave_out(destination, &out)?;
+            match (destination, connection) {
+                (Destination::Multicast(channel), _) => multicasts.push(packet(channel, &out)),
+                (Destination::Peer(peer), None) => {
+                    return Err(format!("publisher {index} speaks to {peer:?}, who is gone"));
+                }
+                (Destination::Peer(peer), Some(connection)) => {
+                    let pipe = &mut self.connections[connection].down;
+                    pipe.unsent.extend(&out);
+                    let backlog = pipe.unsent.len();
+                    publisher.repair.handle_backlog(peer, backlog);
+                    let most = self.plan.repair.backlog_close_bytes + (1 << 17);
+                    if backlog > most {
+                        return Err(format!("{backlog} bytes wait for {peer:?}"));
+                    }
+                    peers.push(connection);
+                }
+            }
+        }
+        for packet in multicasts {
+            self.tally.multicast_repairs += 1;
+            for fan_out in 0..self.plan.fan_outs {
+                if !self.publishers[index].stalled[usize::from(fan_out)] {
+                    self.multicast(fan_out, &packet);
+                }
+            }
+        }
+        for connection in peers {
+            self.kick(connection, false);
+        }
+        Ok(())
+    }
+
+    /// What repair gives out next; now and then the writer comes round in the middle of its copy.
+    fn next_repair(
+        &mut self,
+        index: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<Option<Destination>, String> {
+        let (now, share) = (now_of(self.now, self.utc), self.plan.lapped_mid_copy);
+        let publisher = &mut self.publishers[index];
+        let laps = share > 0.0 && self.weather && self.rng.random_bool(share);
+        if !laps || publisher.finished() {
+            return Ok(publisher.repair.poll_transmit(now, out));
+        }
+        let at = self.rng.random_range(0..publisher.feeds.len());
+        let interruption = Interruption {
+            feed: publisher.feeds.remove(at),
+            messages: self.rng.random_range(1..=self.plan.ring_slots * 3),
+            now,
+            happened: 0,
+            result: Ok(()),
+        };
+        let repair = &mut publisher.repair;
+        let (after, destination) =
+            interruption::during(interruption, || repair.poll_transmit(now, out));
+        publisher.feeds.insert(at, after.feed);
+        after.result?;
+        publisher.write_down(&mut self.truth)?;
+        if after.happened > 0 {
+            self.count("writer_in_mid_copy");
+            self.wake_publisher(index, self.now.after(Nanos(1_000)));
+        }
+        Ok(destination)
+    }
+
+    /// Something comes to a publisher's process, which may stand still.
+    pub(crate) fn arrives(&mut self, index: usize, arrival: Arrival) -> Result<(), String> {
+        let publisher = &mut self.publishers[index];
+        if !publisher.alive {
+            return Ok(());
+        }
+        if publisher.paused {
+            publisher.waiting.push_back(arrival);
+            return Ok(());
+        }
+        let now = now_of(self.now, self.utc);
+        match arrival {
+            Arrival::Connected(connection) => {
+                let peer = self.connections[connection].peer;
+                publisher.peers.insert(peer, connection);
+                publisher.repair.handle_connected(now, peer);
+            }
+            Arrival::Closed(connection) => {
+                let peer = self.connections[connection].peer;
+                if publisher.peers.remove(&peer).is_some() {
+                    publisher.repair.handle_disconnected(peer);
+                }
+            }
+            Arrival::Bytes(connection) => {
+                let Connection { peer, up, .. } = &mut self.connections[connection];
+                let peer = *peer;
+                if !publisher.peers.contains_key(&peer) {
+                    return Ok(());
+                }
+                let mut taken = 0;
+                while let Some((channel, message, len)) =
+                    Message::read(&up.received[taken..], BODY_LEN_MAX_TO_PUBLISHER)
+                        .map_err(|e| e.to_string())?
+                {
+                    taken += len;
+                    let wanted = match &message {
+                        Message::Nack { ranges, .. } => {
+                            Some(ranges.iter().map(|r| r.len()).sum::<u64>())
+                        }
+                        _ => None,
+                    };
+                    let mut feeds = publisher.feeds.iter_mut();
+                    if let Some(feed) = feeds.find(|feed| feed.channel == channel) {
+                        feed.watch.asked(peer, &message);
+                    }
+                    publisher.repair.handle_message(now, peer, channel, message);
+                    if let Some(wanted) = wanted {
+                        publisher.meters.asked(peer, wanted, &publisher.feeds);
+                    }
+                }
+                up.received.drain(..taken);
+            }
+        }
+        self.serve(index)
+    }
+}
