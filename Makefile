@@ -1,7 +1,8 @@
 # Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma simulate planted small-worlds grid demo deny clean
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma simulate planted small-worlds grid
+.PHONY: demo install-c deny clean
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -25,7 +26,7 @@ fmt-check: setup ## fail if the code is not formatted
 	$(CARGO) fmt --all --check
 
 lint: setup ## clippy, warnings are errors
-	$(CARGO) clippy --workspace --all-targets $(LOCKED) -- -D warnings
+	$(CARGO) clippy --workspace --all-targets $(LOCKED) $$(.ci/features) -- -D warnings
 
 docs: setup ## build the API documents, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(LOCKED)
@@ -81,6 +82,10 @@ stages:
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
 	$(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher
 	$(BIN)/tickcast demo $(DEMO_ARGS)
+
+install-c: setup ## the C library, headers and pkg-config file; make install-c PREFIX=/usr DESTDIR=...
+	$(CARGO) build --release $(LOCKED) -p tickcast-c
+	subscriber/capi/install $(BIN)/libtickcast.a DESTDIR=$(DESTDIR) PREFIX=$(or $(PREFIX),/usr/local)
 
 deny: ## licences, advisories, sources of dependencies (needs cargo-deny)
 	@if command -v cargo-deny >/dev/null; then $(CARGO) deny --all-features check; \

@@ -525,7 +525,7 @@ fn run_example(name: &str, input: &str, publish: impl FnOnce(&mut Listener)) -> 
 
 #[test]
 fn the_first_example_publishes_its_trade() {
-    let summary = run_example("hello", "", |listener| {
+    let summary = run_example("first_trade", "", |listener| {
         assert_eq!(sizes(listener), [200]);
     });
     assert_eq!(summary["published_records"], 1);

@@ -2,7 +2,7 @@
 // summary are the same, and so are the results, to the last tick: see engine.rs, market.rs, position.rs and
 // input.rs there.
 //
-//     risk_engine --publisher 127.0.0.1:7400 --channel all --fills fills.csv --limits limits.csv \
+//     risk_engine --publisher 127.0.0.1:7400 --channel all --fills fills.csv --limits limits.csv
 //                 [--summary out.json] [--split] [--drop 0.05 --seed 1] [--sleep-us 5000 --sleep-every 1000]
 #include <algorithm>
 #include <charconv>
@@ -596,8 +596,15 @@ int run(Options options) {
     auto sleep_every = std::max<std::uint64_t>(count("sleep-every"), 1);
     bool has_joined = false;
     auto take = [&](const Item &item) {
+        auto unnamed = engine.counts.unnamed;
         engine.take(item);
         if (item.record()) {
+            // One who comes late has missed the records that name the instruments.
+            if (engine.counts.unnamed > unnamed) {
+                auto names = monitor.directory();
+                auto id = item.record()->instrument_id;
+                if (auto *symbol = names.symbol(id)) engine.name(id, symbol);
+            }
             if (sleep.count() && engine.counts.records % sleep_every == 0) std::this_thread::sleep_for(sleep);
         } else if (item.event()->kind != TICKCAST_EVENT_KIND_GAP_RECOVERED) {
             std::cerr << item.position().record << ' ' << item.text() << '\n';

@@ -29,6 +29,8 @@ static int32_t on_item(void *context, const TickcastItem *item) {
     if (item->kind == TICKCAST_ITEM_KIND_RECORD) {
         MUST(item->record_size == item->record->length * 4u);
         MUST(item->position->record == seen->last_record + 1);
+        MUST(item->position->channel == 1 && item->position->source < 2);
+        MUST(item->position->via == 0 || item->position->via == TICKCAST_VIA_REPAIR);
         MUST(fwrite(item->record, 1, item->record_size, seen->out) == item->record_size);
         seen->last_record = item->position->record;
         seen->records++;

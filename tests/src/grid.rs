@@ -77,7 +77,7 @@ const RATES: [(u32, Nanos); 5] = [
 ];
 /// Everyone has joined by then.
 const BEGINS: Nanos = Nanos::from_ms(10);
-/// Of the feed and of chance: one with which something is lost in every row.
+/// Of the feed and of chance.
 const SEED: u64 = 7;
 const ONE_WAY: Nanos = Nanos::from_us(5);
 const BURST_LEN: f64 = 10.0;

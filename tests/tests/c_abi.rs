@@ -12,7 +12,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-use common::{Publisher, channel, free_group, number, one_channel, simulated};
+use common::{PATIENCE, Publisher, channel, free_group, number, one_channel, simulated};
 use serde_json::Value;
 use tempfile::TempDir;
 use tickcast::{event, item, monitor, reader, sizes, subscriber};
@@ -173,11 +173,12 @@ impl Installed {
         program
     }
 
+    /// Runs a program, which is ended when it hangs.
     fn command(&self, program: &Path) -> Command {
-        let mut command = Command::new(program);
-        command
-            .env("LD_LIBRARY_PATH", self.lib())
-            .stdin(Stdio::null());
+        let mut command = Command::new("timeout");
+        command.arg(PATIENCE.as_secs().to_string()).arg(program);
+        command.env("LD_LIBRARY_PATH", self.lib());
+        command.stdin(Stdio::null());
         command
     }
 

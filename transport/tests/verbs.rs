@@ -60,7 +60,7 @@ impl TestRing {
                     memory
                         .as_ptr()
                         .add(sequence as usize * SLOT_LEN + at)
-                        .write(byte)
+                        .write(byte);
                 };
             }
         }
@@ -258,7 +258,7 @@ fn a_fan_out_reaches_every_receiver() {
         let ring = &ring;
         let sender = scope.spawn(move || {
             post_all(fan_out, ring, 1, 2_000, || {
-                std::thread::sleep(Duration::from_millis(2))
+                std::thread::sleep(Duration::from_millis(2));
             });
         });
         for (receiver, seen) in receivers.iter_mut().zip(&mut seen) {
@@ -461,7 +461,7 @@ fn a_pace_is_kept_in_any_window() {
     let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
     let mut config = send_config(&[group]);
     config.pace = Some(Pace {
-        bytes_per_s: 1,
+        rate_bytes_per_s: 1,
         burst_bytes: 10 * SLOT_LEN as u64,
     });
     let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();

@@ -48,7 +48,7 @@ pub struct VerbsSendLine {
 #[serde(deny_unknown_fields)]
 pub struct Pace {
     /// Bytes per second, over any second but for the burst.
-    pub bytes_per_s: u64,
+    pub rate_bytes_per_s: u64,
     /// Bytes that may go at once.
     pub burst_bytes: u64,
 }
@@ -186,7 +186,7 @@ fn check(config: &VerbsFanOutConfig) -> Result<(), VerbsError> {
     if let Some(pace) = config.pace {
         let least = config.datagram_len_max as u64;
         range("pace.burst_bytes", pace.burst_bytes, least, u64::MAX)?;
-        range("pace.bytes_per_s", pace.bytes_per_s, 1, u64::MAX)?;
+        range("pace.rate_bytes_per_s", pace.rate_bytes_per_s, 1, u64::MAX)?;
     }
     let foreign = config.lines.iter().find(|line| !line.group.is_multicast());
     foreign.map_or(Ok(()), |line| {
@@ -255,7 +255,7 @@ impl Line {
             pins: Pins::new(config.send_depth, config.signal_every),
             bucket: config
                 .pace
-                .map(|pace| TokenBucket::new(pace.bytes_per_s, pace.burst_bytes, now)),
+                .map(|pace| TokenBucket::new(pace.rate_bytes_per_s, pace.burst_bytes, now)),
             q_key: config.q_key,
             group: line.group,
             slot_len_max: config.datagram_len_max,

@@ -173,7 +173,8 @@ impl Pins {
     /// The number of the send that is added to a chain as its `ahead`-th, and whether it must tell
     /// when it is done: every n-th does, and every one whose buffer is waited for.
     pub(super) const fn number(&self, ahead: usize, waited_for: bool) -> (u64, bool) {
-        let tells = waited_for || (self.silent + ahead as u64 + 1) % self.signal_every == 0;
+        let tells =
+            waited_for || (self.silent + ahead as u64 + 1).is_multiple_of(self.signal_every);
         (self.posted + ahead as u64, tells)
     }
 

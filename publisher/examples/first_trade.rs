@@ -6,7 +6,9 @@ use tickcast_publisher::record::{RType, RecordHeader, TradeMsg};
 use tickcast_publisher::{Config, Publisher, SourcePosition};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let config = std::env::args().nth(1).ok_or("usage: hello CONFIG.json")?;
+    let config = std::env::args()
+        .nth(1)
+        .ok_or("usage: first_trade CONFIG.json")?;
     let mut publisher = Publisher::open(Config::read(config.as_ref())?)?;
     let mut channel = publisher.channel("all")?;
     let trade = TradeMsg {
