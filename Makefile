@@ -11,6 +11,9 @@ SUB = @TICKCAST_SET_UP=1 $(MAKE) --no-print-directory
 # CI sets LOCKED=--locked, so that a Cargo.lock that was not committed with its change is an error.
 LOCKED ?=
 export CARGO_TERM_PROGRESS_WHEN ?= never
+# What a verb builds when it runs alone. The stages of a test have built everything before.
+BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher
+BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,7 +41,7 @@ unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
 	$(CARGO) test $(if $(findstring -p ,$(TEST_ARGS)),,--workspace) $(LOCKED) $(TEST_ARGS)
 
 check-configs: setup ## check the example configs of the publisher with the service itself
-	$(CARGO) build --release $(LOCKED) -p tickcast-publisher
+	$(BUILD_SERVICE)
 	@n=0; for f in $$(grep -ls '"\$$schema": *"publisher.schema.json"' configs/*.json); do \
 		echo "checking $$f"; $(BIN)/tickcast-publisher --config $$f --check || exit 1; n=$$((n + 1)); \
 	done; echo "$$n configs are sound"
@@ -48,18 +51,18 @@ test: setup ## all of the above but fmt, as stages
 
 SEEDS ?= 0..2300
 simulate: setup ## the protocol in virtual time; make simulate SEEDS=0..200000
-	$(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
+	$(BUILD_BINS)
 	$(BIN)/simulate --seeds $(SEEDS) $(SIMULATE_ARGS)
 
 planted: setup ## every bug that is planted on purpose must be found
 	$(CARGO) run --release $(LOCKED) -p tickcast-tests --features planted-bugs --bin simulate -- --planted all
 
 small-worlds: setup ## every interleaving of small worlds; SMALL_WORLDS_ARGS=--large for more
-	$(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
+	$(BUILD_BINS)
 	$(BIN)/small_worlds $(SMALL_WORLDS_ARGS)
 
 grid: setup ## loss times receivers against the committed table; GRID_ARGS=--write renews it
-	$(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
+	$(BUILD_BINS)
 	$(BIN)/grid $(GRID_ARGS)
 
 test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' names some
@@ -71,16 +74,16 @@ stages:
 	@.ci/stage lint $(MAKE) --no-print-directory lint
 	@.ci/stage docs $(MAKE) --no-print-directory docs
 	@.ci/stage build $(MAKE) --no-print-directory build
-	@.ci/stage check-configs $(MAKE) --no-print-directory check-configs
+	@.ci/stage check-configs $(MAKE) --no-print-directory check-configs BUILD_SERVICE=:
 	@.ci/stage unit $(MAKE) --no-print-directory unit
-	@.ci/stage simulate $(MAKE) --no-print-directory simulate
-	@.ci/stage small-worlds $(MAKE) --no-print-directory small-worlds SMALL_WORLDS_ARGS=--large
-	@.ci/stage grid $(MAKE) --no-print-directory grid
+	@.ci/stage simulate $(MAKE) --no-print-directory simulate BUILD_BINS=:
+	@.ci/stage small-worlds $(MAKE) --no-print-directory small-worlds BUILD_BINS=: SMALL_WORLDS_ARGS=--large
+	@.ci/stage grid $(MAKE) --no-print-directory grid BUILD_BINS=:
 	@.ci/stage planted $(MAKE) --no-print-directory planted
 	@.ci/stage test-rdma $(MAKE) --no-print-directory test-rdma
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
-	$(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher
+	$(BUILD_SERVICE)
 	$(BIN)/tickcast demo $(DEMO_ARGS)
 
 install-c: setup ## the C library, headers and pkg-config file; make install-c PREFIX=/usr DESTDIR=...
