@@ -284,10 +284,9 @@ impl Receiver {
             }
             self.note_liveness(change, now);
             if change == LivenessChange::Dead && !self.ended() {
-                if self.end_heard.is_some() {
-                    // Nobody is left who could confirm it, and nothing speaks against it.
-                    self.end_at = self.end_at.or(Some(self.heard));
-                }
+                // Nobody is left who could confirm it, and nothing that was heard speaks against it.
+                let unconfirmed = self.end_heard.filter(|end| *end == self.heard);
+                self.end_at = self.end_at.or(unconfirmed);
                 self.lose(ALL, LossCause::PublisherDead);
                 self.order.advance(&self.counters, on);
                 self.order.give_up_pending(&self.counters, on);

@@ -59,8 +59,9 @@ struct Entry {
     answered: bool,
     multicast_at: Nanos,
     multicasts: u8,
-    /// Questions in all rounds.
+    /// Questions in all rounds, but for those of one who asks again and again.
     asks: u32,
+    asked_by: PeerId,
 }
 
 impl Entry {
@@ -136,11 +137,14 @@ impl RepairLog {
                 multicast_at: Nanos::ZERO,
                 multicasts: 0,
                 asks: 1,
+                asked_by: peer,
             });
             return;
         };
-        entry.asks = entry.asks.saturating_add(1);
-        let crowded = entry.asks == CROWD;
+        // One that asks again and again is no crowd.
+        let another = std::mem::replace(&mut entry.asked_by, peer) != peer;
+        entry.asks = entry.asks.saturating_add(u32::from(another));
+        let crowded = another && entry.asks == CROWD;
         if entry.multicast_within(ignore, now) {
             // It is on its way to this one too.
         } else if entry.answered && now.since(entry.asked_at) > coalesce {
@@ -381,5 +385,20 @@ mod tests {
             assert!(!enough(subscribers, threshold - 1), "{subscribers}");
         }
         assert!(enough(900, 40), "more than are told apart");
+    }
+
+    #[test]
+    fn one_that_asks_again_and_again_is_no_crowd_and_many_are() {
+        let mut log = RepairLog::new(&RepairConfig::default());
+        for n in 0..40 {
+            for _ in 0..CROWD {
+                log.ask(Sequence(n), PeerId(1), Nanos::from_ms(1 + 2 * n));
+            }
+        }
+        assert_eq!(log.wider(), 0);
+        for peer in 0..u64::from(CROWD) {
+            log.ask(Sequence(50), PeerId(peer), Nanos::from_ms(200));
+        }
+        assert_eq!(log.wider(), 1);
     }
 }

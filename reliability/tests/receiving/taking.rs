@@ -463,3 +463,25 @@ fn without_repair_history_is_given_up_like_any_gap() {
     assert_eq!(alone.counters().gaps_lost.get(), 1);
     assert_eq!(alone.counters().history_lost.get(), 0);
 }
+
+#[test]
+fn an_end_that_the_stream_went_past_is_not_told_when_the_publisher_dies() {
+    let config = ReceiverConfig {
+        stale_us: 30_000,
+        dead_us: 1_000_000,
+        ..quiet()
+    };
+    let (mut publisher, mut alone) = live(config);
+    let mut forger = Publisher::new(5, 1);
+    forger.publish(2);
+    alone.hear(A, &publisher.publish(2));
+    // Sequence 2, as the forger has it; the publisher's own 2 never comes by multicast.
+    alone.hear(A, &forger.end());
+    publisher.publish(1);
+    for _ in 0..20 {
+        alone.hear(A, &publisher.publish(1));
+    }
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.later(1_000_000);
+    assert!(!alone.receiver.ended(), "{:?}", alone.events);
+}
