@@ -330,7 +330,7 @@ mod tests {
     fn a_source_with_a_channel_of_its_own_goes_there_with_everything() {
         let mut router = Router::to(2);
         let mut message = RecordBatch::default();
-        message.push(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
+        message.put(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
         let mut announced = Vec::new();
         let to = router.route(&message, |a| announced.push(a.channels));
         let only = ChannelSet::default().with(2);
@@ -344,13 +344,13 @@ mod tests {
         let mut router = Router::new(rules(&[&["A*"], &["*"]]), 1);
         let mut announced = Vec::new();
         let mut message = RecordBatch::default();
-        message.push(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
+        message.put(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
         let to = router.route(&message, |a| announced.push(a.instrument));
         assert_eq!(to.iter().collect::<Vec<_>>(), [0]);
         assert_eq!(announced[0].symbol, "AAPL");
         let mut route = |instrument: u32| {
             let mut message = RecordBatch::default();
-            message.push(&MboMsg {
+            message.put(&MboMsg {
                 hd: RecordHeader::new::<MboMsg>(RType::Mbo as u8, 2, instrument, 0),
                 ..MboMsg::default()
             });

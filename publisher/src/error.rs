@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
 use tickcast_feeds::simulator::SimulatorError;
+use tickcast_reliability::record::RecordError;
 use tickcast_reliability::ring_layout::RingError;
 use tickcast_reliability::sequencer::PublishError;
 use tickcast_transport::mapping::MappingError;
@@ -113,6 +114,24 @@ pub enum WriteError {
         len: usize,
         /// Bytes that fit.
         max: usize,
+    },
+    /// A record is not what its header says: nothing of the message was published, and nothing is
+    /// counted or told as lost. A bug of the handler.
+    #[error("nothing was published: {source}")]
+    Record {
+        /// Which record of the message, and what is wrong with it.
+        source: RecordError,
+    },
+    /// Names that were set are in the welcome of who joins from now on, but not all were told in
+    /// the stream: the publish thread did not take them in time. Nothing is lost.
+    #[error(
+        "the publish thread can't keep up: only the first {told} of {all} names were told in the stream; set the others again later"
+    )]
+    DirectoryUntold {
+        /// Names that were told.
+        told: usize,
+        /// Names that were set.
+        all: usize,
     },
     /// The session has ended, or the publisher stopped; nothing is published any more.
     #[error("the session has ended; nothing can be published any more")]

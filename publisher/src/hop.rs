@@ -9,17 +9,20 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::units::SourcePosition;
-use tickcast_reliability::wire::SourceLossReason;
+use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 use crate::loss::SourceLoss;
 
 /// Messages and incidents in a batch, about.
 pub const BATCH_LEN: usize = 64;
+/// Between two looks for room, of who waits for it.
+const ROOM_EVERY: Duration = Duration::from_micros(50);
 
 /// Takes what a source tells, losses of any reason among it.
 pub trait Intake: Sink {
@@ -223,6 +226,31 @@ impl HopSender {
         done
     }
 
+    /// Waits, outside of any hot path, until a part of the hop is free, of at least one batch;
+    /// `false`: it was not by `until`. Also `true` when nobody takes anything any more.
+    pub fn wait_for_room(&mut self, until: Instant) -> bool {
+        let capacity = self.full.capacity().unwrap_or(usize::MAX);
+        let enough = (capacity / 2).min(BATCH_LEN);
+        while self.full.len() > enough || self.full.is_full() {
+            if self.is_closed || self.ends.closed.load(SeqCst) || self.is_abandoned() {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(ROOM_EVERY);
+        }
+        true
+    }
+
+    /// Whether the receiver is gone, as the way back shows.
+    fn is_abandoned(&mut self) -> bool {
+        match self.empty.try_recv() {
+            Ok(_) | Err(TryRecvError::Empty) => false,
+            Err(TryRecvError::Disconnected) => true,
+        }
+    }
+
     /// Whether an item can be added. What was lost before takes its place first.
     #[inline]
     fn has_place(&mut self) -> bool {
@@ -250,10 +278,17 @@ impl HopSender {
 
     #[cold]
     fn lose(&mut self, position: SourcePosition, records: &RecordBatch) {
-        // All records of a message concern the instrument of the first.
-        let first = records.records().next();
-        let id = first.map_or(0, |record| record.header().instrument_id);
-        (self.ends).lose(SourceLossReason::Overflow, position, 1, &[id]);
+        let mut ids = Vec::new();
+        for record in records.records() {
+            let id = record.header().instrument_id;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+            if ids.len() > StreamEvent::INSTRUMENTS_MAX {
+                break; // told as all
+            }
+        }
+        (self.ends).lose(SourceLossReason::Overflow, position, 1, &ids);
         self.is_losing = true;
         self.lost += 1;
     }
@@ -372,7 +407,7 @@ mod tests {
 
     fn message(instrument: u32) -> RecordBatch {
         let mut batch = RecordBatch::default();
-        batch.push(&MboMsg {
+        batch.put(&MboMsg {
             hd: RecordHeader::new::<MboMsg>(RType::Mbo as u8, 2, instrument, 0),
             ..MboMsg::default()
         });
@@ -422,6 +457,58 @@ mod tests {
         sender.flush();
         assert_eq!(drain(&receiver), ["Overflow 1 from 6 of [6]", "m7"]);
         assert_eq!(sender.lost_messages(), 4);
+    }
+
+    #[test]
+    fn a_lost_message_names_all_its_instruments_or_all_of_the_source() {
+        let of = |ids: std::ops::RangeInclusive<u32>| {
+            let mut all = RecordBatch::default();
+            ids.for_each(|id| all.extend(message(id).records()));
+            all
+        };
+        for (ids, named) in [
+            (7..=9, vec![7, 8, 9]),
+            (1..=128, (1..=128).collect()),
+            (1..=129, vec![]),
+        ] {
+            let (mut sender, receiver) = hop(1, true);
+            sender.push(at(1), &message(1));
+            sender.flush();
+            let mut twice = of(ids.clone());
+            twice.extend(of(ids).records());
+            assert!(!sender.push(at(2), &twice));
+            let told = format!("Overflow 1 from 2 of {named:?}");
+            assert_eq!(drain(&receiver), ["m1", &told]);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_room_goes_on_when_there_is_some_or_nobody_is_left_and_gives_up_in_time() {
+        let long = || Instant::now() + Duration::from_secs(3600);
+        let (mut sender, receiver) = hop(2, true);
+        assert!(sender.wait_for_room(Instant::now()), "it is empty");
+        for n in 1..=2 {
+            assert!(sender.push(at(n), &message(1)));
+            sender.flush();
+        }
+        assert!(!sender.wait_for_room(Instant::now()), "it is full");
+        assert_eq!(sender.lost_messages(), 0);
+        let mut sender = std::thread::scope(|scope| {
+            let waiting = scope.spawn(move || sender.wait_for_room(long()).then_some(sender));
+            assert_eq!(drain(&receiver), ["m1", "m2"]);
+            waiting.join().unwrap().unwrap()
+        });
+        for n in 3..=4 {
+            assert!(sender.push(at(n), &message(1)));
+            sender.flush();
+        }
+        receiver.close();
+        assert!(sender.wait_for_room(long()), "closed");
+        let (mut sender, receiver) = hop(1, true);
+        sender.push(at(1), &message(1));
+        sender.flush();
+        drop(receiver);
+        assert!(sender.wait_for_room(long()), "nobody is left");
     }
 
     #[test]

@@ -274,6 +274,14 @@ impl Input {
         Ok(Polled::Worked)
     }
 
+    /// Has a simulator's packets decoded by another decoder, to see what becomes of its bugs.
+    #[cfg(test)]
+    pub(crate) fn decode_with(&mut self, other: Box<dyn Decoder>) {
+        if let Packets::Simulator(_, decoder, _) = &mut self.packets {
+            *decoder = other;
+        }
+    }
+
     /// Reads the next packet into `held`; `false` at the end.
     fn next_packet(&mut self) -> Result<bool, PublisherError> {
         let held = &mut self.held;
@@ -527,9 +535,10 @@ impl Sink for Counting<'_> {
     fn incident(&mut self, incident: Incident) {
         let c = self.counters;
         match incident {
-            Incident::Gap { missing, .. } => {
+            Incident::Gap { from, missing } => {
                 c.source_gaps.increment();
-                c.source_missing_messages.add(missing);
+                let known = SourceLoss::gap(from, missing).known_messages();
+                c.source_missing_messages.add(known);
             }
             Incident::SequenceReset { .. } => c.source_resets.increment(),
             Incident::SessionChange { .. } => c.source_session_changes.increment(),

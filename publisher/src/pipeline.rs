@@ -65,8 +65,37 @@ pub(crate) fn spawn<T: Send + 'static>(
     })
 }
 
-/// Starts a feed thread for each input; what they tell comes out of the receivers, in the order
-/// of the inputs.
+/// Ends the session unless the thread that holds it succeeds: when it fails by an error or a panic,
+/// or can't even begin.
+pub(crate) struct StopOnFailure {
+    shared: Arc<Shared>,
+    has_succeeded: bool,
+}
+
+impl StopOnFailure {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            has_succeeded: false,
+        }
+    }
+
+    pub(crate) fn of<T, E>(mut self, result: Result<T, E>) -> Result<T, E> {
+        self.has_succeeded = result.is_ok();
+        result
+    }
+}
+
+impl Drop for StopOnFailure {
+    fn drop(&mut self) {
+        if !self.has_succeeded {
+            self.shared.stop();
+        }
+    }
+}
+
+/// Starts a feed thread for each input, and ends the session if one panics; what they tell comes
+/// out of the receivers, in the order of the inputs.
 ///
 /// # Errors
 /// [`PublisherError::System`] when a thread can't be started.
@@ -81,9 +110,10 @@ pub fn start_feeds(
     for input in inputs {
         let (sender, receiver) = hop(hop_batches, input.is_live());
         let (name, shared) = (format!("feed-{}", input.shared().source), shared.clone());
+        let guard = StopOnFailure::new(shared.clone());
         threads.push(spawn(&name, core, move || {
             feed(input, sender, &shared, idle);
-            Ok(())
+            guard.of(Ok(()))
         })?);
         receivers.push(receiver);
     }

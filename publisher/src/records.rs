@@ -66,7 +66,7 @@ struct Writer {
     ordinal: u16,
     /// Bytes of the buffer that are filled.
     filled: usize,
-    /// The number of the next message.
+    /// The number of the next message; one beyond the last there is when all are used up.
     next: u64,
     /// What is there of a message that was announced, and how many records are to come.
     message: RecordBatch,
@@ -266,11 +266,15 @@ impl Writer {
         if self.message.bytes().len() + bytes.len() > MESSAGE_LEN_MAX {
             return Err(Gone::Malformed("a message longer than any datagram"));
         }
-        let record = Records::check(bytes, 1).ok().and_then(|mut all| all.next());
-        let pushed = record.map(|record| self.message.push_ref(record));
-        if !matches!(pushed, Some(Ok(()))) {
-            return Err(Gone::Malformed("a record that does not hold together"));
+        if self.next > SourcePosition::SEQUENCE_MAX {
+            return Err(Gone::Malformed(
+                "a message after the last source sequence; send a session frame first",
+            ));
         }
+        let Ok(record) = Records::check(bytes, 1) else {
+            return Err(Gone::Malformed("a record that does not hold together"));
+        };
+        self.message.extend(record);
         self.left = self.left.saturating_sub(1);
         if self.left == 0 {
             sink.message(self.position(), &self.message);
@@ -304,10 +308,15 @@ impl Writer {
                 self.next = sequence;
             }
             frame::LOST if messages > 0 => {
-                self.next = sequence;
-                sink.lost(SourceLoss::gap(self.position(), messages));
-                let known = if messages == u64::MAX { 1 } else { messages };
-                self.next = sequence.saturating_add(known);
+                let loss = SourceLoss::gap(SourcePosition::new(self.ordinal, sequence), messages);
+                let next = sequence.saturating_add(loss.known_messages());
+                if next > SourcePosition::SEQUENCE_MAX + 1 {
+                    return Err(Gone::Malformed(
+                        "lost messages beyond the last source sequence; all ones say that nobody knows how many",
+                    ));
+                }
+                self.next = next;
+                sink.lost(loss);
             }
             frame::MESSAGE | frame::LOST => {
                 return Err(Gone::Malformed("a frame that announces nothing"));

@@ -21,7 +21,7 @@ use crate::config::{Config, InputConfig, ThreadMode};
 use crate::epoch::EpochState;
 use crate::error::PublisherError;
 use crate::input::{Input, instrument_base};
-use crate::pipeline::{self, Arrival, Thread, now, spawn};
+use crate::pipeline::{self, Arrival, StopOnFailure, Thread, now, spawn};
 use crate::plan::{ChannelPlan, Plan};
 use crate::publish::{ChannelDriver, Publishing, Source};
 use crate::repair_service::{RepairService, server_config};
@@ -161,7 +161,7 @@ impl Opened {
         to.drive(began)?;
         let service =
             RepairService::new(config.repair, self.server, self.multicast, shared.clone());
-        let guard = StopOnFailure(shared.clone());
+        let guard = StopOnFailure::new(shared.clone());
         let repair = spawn("repair", threads.repair_core, move || {
             let served = service.run();
             guard.of(served)
@@ -275,26 +275,6 @@ impl Running {
     }
 }
 
-/// Ends the session when the thread that holds it fails, by an error or a panic.
-struct StopOnFailure(Arc<Shared>);
-
-impl StopOnFailure {
-    fn of<T, E>(self, result: Result<T, E>) -> Result<T, E> {
-        if result.is_err() {
-            self.0.stop();
-        }
-        result
-    }
-}
-
-impl Drop for StopOnFailure {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.stop();
-        }
-    }
-}
-
 fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, PublisherError> {
     let panicked = |_| Err(PublisherError::Panicked { thread: name });
     thread.join().unwrap_or_else(panicked)
@@ -345,4 +325,55 @@ fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tickcast_feeds::source::{Decoder, MessageCounts, Packet, Sink};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Panics(MessageCounts);
+
+    impl Decoder for Panics {
+        fn packet(&mut self, _: Packet<'_>, _: &mut dyn Sink) {
+            panic!("a decoder with a bug");
+        }
+
+        fn counts(&self) -> &MessageCounts {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn a_feed_thread_that_panics_ends_the_service_with_an_error() {
+        let config = r#"{ "name": "test", "control": "127.0.0.1:0", "interface": "lo", "linger_ms": 0,
+            "end_when_inputs_end": false,
+            "inputs": [{ "source": 7, "kind": "simulator", "seed": 3, "symbols": 20, "messages": 100 }],
+            "channels": [{ "id": 1, "name": "all", "slots": 4096, "fan_out": [{ "transport": "udp",
+                "lines": [{ "group": "239.255.78.1:7799" }] }] }] }"#;
+        let plan = Plan::new(Config::parse(config).unwrap()).unwrap();
+        let mut opened = Opened::open(plan, Arc::default()).unwrap();
+        opened.inputs[0].1.decode_with(Box::<Panics>::default());
+        let shared = opened.shared().clone();
+        let running = opened.start(None).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while !shared.is_stopping() {
+            assert!(
+                Instant::now() < until,
+                "the service goes on without its feed"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ended = running.join();
+        let thread = "feed";
+        assert!(
+            matches!(ended, Err(PublisherError::Panicked { thread: t }) if t == thread),
+            "{:?}",
+            ended.err()
+        );
+    }
 }

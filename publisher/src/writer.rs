@@ -2,10 +2,11 @@
 //! ever waiting, and what finds no room is told, to the caller and in the stream.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
-    RType, RecordBatch, RecordHeader, SType, SymbolMappingMsg, WireRecord,
+    RType, RecordBatch, RecordError, RecordHeader, SType, SymbolMappingMsg, WireRecord,
 };
 use tickcast_reliability::units::{SourceId, SourcePosition};
 use tickcast_reliability::wire::HEADER_LEN;
@@ -17,6 +18,9 @@ use crate::hop::{HopSender, Intake};
 use crate::loss::SourceLoss;
 use crate::monitor::Monitor;
 use crate::shared::{ChannelShared, Shared};
+
+/// How long all waits of one [`ChannelWriter::set_directory`] may take together.
+const DIRECTORY_WAIT: Duration = Duration::from_secs(10);
 
 /// The one writer of a channel, for one thread at a time: it can be moved to another thread, not
 /// cloned, and its methods need it exclusively, so two threads can't publish on one channel by
@@ -30,12 +34,15 @@ use crate::shared::{ChannelShared, Shared};
 ///
 /// # How it publishes
 /// A message is copied and handed over at once; no call waits, allocates in steady state, locks or
-/// makes a system call. It goes out when the publish thread takes it (`threads.idle` says how that
-/// one waits), packed with what was handed over meanwhile.
+/// makes a system call, [`set_directory`](Self::set_directory) excepted. It goes out when the
+/// publish thread takes it (`threads.idle` says how that one waits), packed with what was handed
+/// over meanwhile.
 ///
 /// # How it can fail
 /// Every method says in its result what became of the message ([`WriteError`]). A lost message is
 /// counted once, told in the stream once, and never held back from the messages behind it: go on.
+/// A record that is not what its header says is no message of the source: it is refused, and
+/// neither published nor counted nor told.
 ///
 /// # Dropping it
 /// What was published goes out, what was lost is told; heartbeats and repair go on. The session
@@ -77,7 +84,8 @@ impl ChannelWriter {
     /// ordinal and the venue's own sequence, which do not go back.
     ///
     /// # Errors
-    /// [`WriteError`]: it is lost, and told so in the stream; or the session has ended.
+    /// [`WriteError`]: it is lost, and told so in the stream; or it was refused for its header, of
+    /// which the stream knows nothing; or the session has ended.
     ///
     /// # Examples
     /// ```no_run
@@ -99,7 +107,7 @@ impl ChannelWriter {
         from: SourcePosition,
     ) -> Result<(), WriteError> {
         self.message.clear();
-        self.message.push(record);
+        self.message.push(record).map_err(refused)?;
         self.publish_own(from)
     }
 
@@ -115,7 +123,7 @@ impl ChannelWriter {
     ) -> Result<(), WriteError> {
         self.message.clear();
         for record in records {
-            self.message.push(record);
+            self.message.push(record).map_err(refused)?;
         }
         self.publish_own(from)
     }
@@ -182,13 +190,17 @@ impl ChannelWriter {
 
     /// Names the instruments of this channel, so that subscribers can use symbols: those that join
     /// find them in their welcome, those that have joined are told in the stream (one
-    /// [`SymbolMappingMsg`] each, at the position of the last message). Ids that were named before
+    /// [`SymbolMappingMsg`] each, as many as fit a datagram in one message, at the position of the
+    /// last message). Ids that were named before
     /// get their new symbol. An [`InstrumentDefMsg`] or [`SymbolMappingMsg`] that is published
     /// names its instrument too.
     ///
+    /// This one call may wait, where there are many names: until the publish thread has taken those
+    /// before them, up to 10 seconds in all. Name what is known before the market opens.
+    ///
     /// # Errors
-    /// As for [`publish`](Self::publish), at the first one that is not published; the welcome has
-    /// all of them.
+    /// [`WriteError::DirectoryUntold`] when that time is over; the welcome has all names all the
+    /// same. Else as for [`publish`](Self::publish).
     ///
     /// [`InstrumentDefMsg`]: tickcast_reliability::record::InstrumentDefMsg
     pub fn set_directory(&mut self, instruments: &[Instrument]) -> Result<(), WriteError> {
@@ -197,9 +209,21 @@ impl ChannelWriter {
             directory.put(instrument.clone());
         }
         drop(directory);
-        let at = self.last;
-        for instrument in instruments {
-            self.publish(&mapping(instrument, self.source), at)?;
+        let (from, until) = (self.last, Instant::now() + DIRECTORY_WAIT);
+        let at_a_time = (self.len_max / SymbolMappingMsg::LEN).max(1);
+        let mut told = 0;
+        for some in instruments.chunks(at_a_time) {
+            // What waits is kept short: the memory of a batch is never given back.
+            if !self.hop.wait_for_room(until) {
+                let all = instruments.len();
+                return Err(WriteError::DirectoryUntold { told, all });
+            }
+            self.message.clear();
+            for instrument in some {
+                self.message.put(&mapping(instrument, self.source));
+            }
+            self.publish_own(from)?;
+            told += some.len();
         }
         Ok(())
     }
@@ -235,6 +259,11 @@ impl ChannelWriter {
     pub const fn lost_messages(&self) -> u64 {
         self.hop.lost_messages()
     }
+}
+
+#[cold]
+fn refused(source: RecordError) -> WriteError {
+    WriteError::Record { source }
 }
 
 /// The record that tells which symbol an id stands for.

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use common::{Control, Listener, Said, group, to_the_end, wait_for};
 use serde_json::{Value, json};
-use tickcast_publisher::record::{Mbp1Msg, RType, RecordBatch, RecordHeader, TradeMsg};
+use tickcast_publisher::record::{
+    InstrumentDefMsg, Mbp1Msg, RType, RecordBatch, RecordError, RecordHeader, TradeMsg,
+};
 use tickcast_publisher::{
     ChannelError, ChannelWriter, Config, Instrument, Monitor, Publisher, PublisherError, SourceId,
     SourceLoss, SourceLossReason, SourcePosition, WriteError,
@@ -84,11 +86,12 @@ fn what_a_handler_publishes_arrives_in_order_with_its_positions_and_instruments(
     let welcome = control.join("bare").channels.remove(0);
     assert_eq!(welcome.directory, [symbol(7, "AAPL"), symbol(9, "MSFT")]);
     let mut several = RecordBatch::default();
-    several.push(&trade(7, 4));
-    several.push(&Mbp1Msg {
+    several.push(&trade(7, 4)).unwrap();
+    let quote = Mbp1Msg {
         hd: RecordHeader::new::<Mbp1Msg>(RType::Mbp1 as u8, 1, 7, 0),
         ..Mbp1Msg::default()
-    });
+    };
+    several.push(&quote).unwrap();
     channel.publish(&trade(7, 1), at(1)).unwrap();
     channel
         .publish_all(&[trade(7, 2), trade(7, 3)], at(2))
@@ -132,7 +135,8 @@ fn what_a_handler_publishes_arrives_in_order_with_its_positions_and_instruments(
     let source = &monitor.sources()[0].counters;
     assert_eq!(
         (source.source_messages.get(), source.source_records.get()),
-        (5, 7)
+        (4, 7),
+        "the names are one message"
     );
     assert_eq!(source.source_missing_messages.get(), 2);
     let channels = monitor.channels();
@@ -268,6 +272,70 @@ fn a_message_for_no_datagram_is_refused_counted_and_told() {
         panic!("{told:?}")
     };
     assert_eq!((*from, *messages), (at(1), 1));
+}
+
+#[test]
+fn a_record_that_is_not_what_its_header_says_is_refused_and_nothing_else_happens() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&config(group));
+    let (mut control, epoch) = follow(&publisher);
+    let mut channel = publisher.channel("all").unwrap();
+    let lie = |hd| TradeMsg { hd, ..trade(3, 9) };
+    let lies = [
+        lie(RecordHeader::new::<TradeMsg>(RType::Mbp1 as u8, 1, 3, 0)),
+        lie(RecordHeader::new::<InstrumentDefMsg>(0, 1, 3, 0)),
+    ];
+    channel.publish(&trade(3, 1), at(1)).unwrap();
+    for lie in &lies {
+        let refused = [
+            (channel.publish(lie, at(2)), 0),
+            (channel.publish_all(&[trade(3, 8), lie.clone()], at(2)), 1),
+        ];
+        for (refused, place) in refused {
+            let Err(WriteError::Record { source }) = refused else {
+                panic!("{refused:?}")
+            };
+            assert!(matches!(source, RecordError::Header { index, .. } if index == place));
+            let text = refused.unwrap_err().to_string();
+            assert!(text.contains("nothing was published") && text.contains("RecordHeader::new"));
+        }
+    }
+    channel.publish(&trade(3, 2), at(2)).unwrap();
+    assert_eq!(channel.lost_messages(), 0);
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, epoch);
+    assert!(!ended.join().unwrap().has_loss());
+    assert_eq!(sizes(&listener), [1, 2]);
+}
+
+#[test]
+fn however_many_names_there_are_all_are_told_and_none_is_a_loss() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut config = config(group);
+    config["threads"] = json!({ "hop_batches": 2, "idle": { "sleep": { "us": 1_000 } } });
+    let mut publisher = open(&config);
+    let (mut control, epoch) = follow(&publisher);
+    let mut channel = publisher.channel("all").unwrap();
+    let names: Vec<Instrument> = (1..=3_001)
+        .map(|id| Instrument {
+            id,
+            symbol: format!("S{id}"),
+        })
+        .collect();
+    channel.set_directory(&names).unwrap();
+    assert_eq!(channel.lost_messages(), 0);
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, epoch);
+    assert!(!ended.join().unwrap().has_loss());
+    let (bytes, records) = listener.records();
+    assert_eq!(records, 3_001);
+    let ids = bytes.chunks_exact(176);
+    let ids: Vec<u32> = ids
+        .map(|record| u32::from_le_bytes(record[4..8].try_into().unwrap()))
+        .collect();
+    assert_eq!(ids, (1..=3_001).collect::<Vec<_>>());
 }
 
 #[test]

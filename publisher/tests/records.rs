@@ -280,7 +280,8 @@ fn what_can_not_be_read_closes_that_connection_with_a_reason_and_is_told() {
     let mut version_4 = trade(1);
     version_4[0] = 13;
     let two = frame(MESSAGE, 3, 2, 0);
-    let cases: [(Vec<u8>, &str); 8] = [
+    const LAST: u64 = SourcePosition::SEQUENCE_MAX;
+    let cases: [(Vec<u8>, &str); 11] = [
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), "unknown type or length"),
         (version_4, "unknown type or length"),
         (vec![0; 64], "unknown type or length"),
@@ -297,6 +298,15 @@ fn what_can_not_be_read_closes_that_connection_with_a_reason_and_is_told() {
         (
             [frame(MESSAGE, 1, 999, 0), trade(6).repeat(200)].concat(),
             "longer than any datagram",
+        ),
+        (
+            [frame(LOST, 1, 0, u64::MAX - 2), trade(6)].concat(),
+            "lost messages beyond",
+        ),
+        (frame(LOST, LAST, 0, 2), "lost messages beyond"),
+        (
+            [frame(MESSAGE, LAST, 1, 0), trade(4), trade(6)].concat(),
+            "after the last source sequence",
         ),
     ];
     for (bytes, reason) in &cases {
@@ -315,7 +325,7 @@ fn what_can_not_be_read_closes_that_connection_with_a_reason_and_is_told() {
         .unwrap();
     let (code, told, summary) = setting.finish();
     assert_eq!(code, Some(1));
-    assert_eq!(sizes(&told), [8, 7, 5]);
+    assert_eq!(sizes(&told), [8, 7, 4, 5]);
     let lost = losses(&told);
     assert_eq!(lost.len(), cases.len(), "{lost:?}");
     for (n, lost) in (0..).zip(lost) {

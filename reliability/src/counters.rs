@@ -11,11 +11,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`. Only the owning thread may call this: it is a load and a store, not a locked
-    /// instruction.
+    /// Adds `n`, up to `u64::MAX`. Only the owning thread may call this: it is a load and a store,
+    /// not a locked instruction.
     #[inline]
     pub fn add(&self, n: u64) {
-        self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
+        self.0
+            .store(self.0.load(Relaxed).saturating_add(n), Relaxed);
     }
 
     /// Adds one.

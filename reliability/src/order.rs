@@ -514,7 +514,7 @@ mod tests {
 
         fn data(&mut self, sequence: u64, record: u64, count: u16) {
             let mut batch = RecordBatch::default();
-            (0..count).for_each(|_| batch.push(&MboMsg::default()));
+            (0..count).for_each(|_| batch.put(&MboMsg::default()));
             self.offer(sequence, record, Kind::Data, batch.bytes(), count);
         }
 

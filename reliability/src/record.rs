@@ -101,6 +101,22 @@ pub enum RecordError {
         /// Its length in bytes, as its header says.
         len: usize,
     },
+    /// A record's header says another type or length than the record has (a caller's mistake).
+    #[error(
+        "record {index}: its header says type {rtype:#04x} and length {len}, but it is a record of type {own_rtype:#04x} and length {own_len}; make the header with RecordHeader::new of the record's own type and type tag"
+    )]
+    Header {
+        /// Index of the record in the message.
+        index: usize,
+        /// The type tag that its header says.
+        rtype: u8,
+        /// The length in bytes that its header says.
+        len: usize,
+        /// The type tag of a record of its kind.
+        own_rtype: u8,
+        /// The length in bytes of a record of its kind.
+        own_len: usize,
+    },
     /// The number of records is not the one announced.
     #[error("the payload holds {found} records but its header announced {announced}")]
     Count {
@@ -211,18 +227,55 @@ impl RecordBatch {
     }
 
     /// Appends one record.
+    ///
+    /// # Errors
+    /// [`RecordError::Header`] when its header does not say its own type and length; nothing is
+    /// appended then.
     #[inline]
-    pub fn push<R: WireRecord>(&mut self, record: &R) {
-        let words = record.as_ref().chunks_exact(RECORD_ALIGN);
-        self.words.extend(words.map(|w| {
+    pub fn push<R: WireRecord>(&mut self, record: &R) -> Result<(), RecordError> {
+        // These headers keep their type in one byte.
+        let (rtype, len) = (record.raw_rtype() as u8, record.record_size());
+        if rtype != R::RTYPE || len != R::LEN {
+            return Err(RecordError::Header {
+                index: self.count,
+                rtype,
+                len,
+                own_rtype: R::RTYPE,
+                own_len: R::LEN,
+            });
+        }
+        self.append(record_bytes(record), 1);
+        Ok(())
+    }
+
+    /// Appends one record under the type and length that are its own, whatever its header says of
+    /// them: for decoders, which make the headers themselves.
+    #[inline]
+    pub fn put<R: WireRecord>(&mut self, record: &R) {
+        let at = self.words.len() * RECORD_ALIGN;
+        self.append(record_bytes(record), 1);
+        let words = (R::LEN / RecordHeader::LENGTH_MULTIPLIER) as u8;
+        words_as_bytes_mut(&mut self.words)[at..at + 2].copy_from_slice(&[words, R::RTYPE]);
+    }
+
+    /// Appends all records of a checked run.
+    pub fn extend(&mut self, records: Records<'_>) {
+        self.append(records.bytes(), records.count());
+    }
+
+    /// Appends bytes that are so many whole records.
+    #[inline]
+    fn append(&mut self, bytes: &[u8], count: usize) {
+        self.words.extend(bytes.chunks_exact(RECORD_ALIGN).map(|w| {
             let mut word = [0; RECORD_ALIGN];
             word.copy_from_slice(w);
             u64::from_ne_bytes(word)
         }));
-        self.count += 1;
+        self.count += count;
     }
 
-    /// Appends a record whose type is only known at run time.
+    /// Appends a record whose type is only known at run time: one that was lent out of a datagram
+    /// or a [`Records`]. For a record of one's own there is [`push`](Self::push).
     ///
     /// # Errors
     /// [`RecordError::Unknown`] when wire version 1 does not carry the type.
@@ -236,13 +289,7 @@ impl RecordBatch {
                 len,
             });
         }
-        let bytes: &[u8] = record.as_ref();
-        self.words.extend(bytes.chunks_exact(RECORD_ALIGN).map(|w| {
-            let mut word = [0; RECORD_ALIGN];
-            word.copy_from_slice(w);
-            u64::from_ne_bytes(word)
-        }));
-        self.count += 1;
+        self.append(record.as_ref(), 1);
         Ok(())
     }
 
@@ -306,6 +353,15 @@ impl AlignedCopy {
     }
 }
 
+/// A record's bytes: as many as its type has, whatever its header says.
+#[inline]
+fn record_bytes<R: WireRecord>(record: &R) -> &[u8] {
+    // SAFETY: the types of `wire_records!` are `repr(C)` of fields that leave no padding, of size
+    // `R::LEN` (asserted there); `u8` needs no alignment and the borrow passes on. Exercised by
+    // `tests::a_header_that_lies_is_refused_and_no_byte_beyond_the_record_is_read`.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), R::LEN) }
+}
+
 /// The bytes of a slice of words, in memory order.
 #[must_use]
 pub fn words_as_bytes(words: &[u64]) -> &[u8] {
@@ -329,12 +385,12 @@ mod tests {
 
     fn batch() -> RecordBatch {
         let mut batch = RecordBatch::default();
-        batch.push(&MboMsg {
+        batch.put(&MboMsg {
             order_id: 7,
             ..MboMsg::default()
         });
-        batch.push(&InstrumentDefMsg::default());
-        batch.push(&TradeMsg {
+        batch.put(&InstrumentDefMsg::default());
+        batch.put(&TradeMsg {
             price: 11,
             ..TradeMsg::default()
         });
@@ -350,6 +406,47 @@ mod tests {
         assert!(records.next().unwrap().get::<InstrumentDefMsg>().is_some());
         assert_eq!(records.next().unwrap().get::<TradeMsg>().unwrap().price, 11);
         assert!(records.next().is_none());
+    }
+
+    #[test]
+    fn a_header_that_lies_is_refused_and_no_byte_beyond_the_record_is_read() {
+        let quote = |hd| Mbp1Msg {
+            hd,
+            ..Mbp1Msg::default()
+        };
+        let longer = quote(RecordHeader::new::<InstrumentDefMsg>(1, 2, 3, 4));
+        let other = quote(RecordHeader::new::<Mbp1Msg>(RType::Mbp0 as u8, 2, 3, 4));
+        let mut batch = batch();
+        let before = batch.bytes().to_vec();
+        for (lie, rtype, len) in [(&longer, 1, 520), (&other, 0, 80)] {
+            let refused = RecordError::Header {
+                index: 3,
+                rtype,
+                len,
+                own_rtype: 1,
+                own_len: 80,
+            };
+            assert_eq!(batch.push(lie), Err(refused));
+            assert!(refused.to_string().contains("RecordHeader::new"));
+        }
+        assert_eq!((batch.len(), batch.bytes()), (3, &before[..]));
+        let honest = quote(RecordHeader::new::<Mbp1Msg>(RType::Mbp1 as u8, 2, 3, 4));
+        batch.push(&honest).unwrap();
+        for lie in [longer, other] {
+            let mut put = RecordBatch::default();
+            put.put(&lie);
+            assert_eq!(put.bytes(), &batch.bytes()[before.len()..]);
+        }
+        assert_eq!(Records::check(batch.bytes(), 4).unwrap().count(), 4);
+    }
+
+    #[test]
+    fn a_batch_is_extended_by_whole_runs() {
+        let (source, mut copy) = (batch(), batch());
+        copy.extend(source.records());
+        copy.extend(RecordBatch::default().records());
+        assert_eq!(copy.len(), 6);
+        assert_eq!(copy.bytes(), [source.bytes(), source.bytes()].concat());
     }
 
     #[test]

@@ -357,7 +357,7 @@ mod tests {
     fn message(records: usize) -> RecordBatch {
         let mut batch = RecordBatch::default();
         for _ in 0..records {
-            batch.push(&MboMsg::default());
+            batch.put(&MboMsg::default());
         }
         batch
     }
@@ -423,7 +423,7 @@ mod tests {
         for instrument in [9, 4] {
             let mut definition = InstrumentDefMsg::default();
             definition.hd.instrument_id = instrument;
-            large.push(&definition);
+            large.put(&definition);
         }
         s.publish(&message(1), A, at(1), UTC).unwrap();
         let refused = s.publish(&large, A, at(2), UTC);
@@ -546,7 +546,7 @@ mod tests {
         let all = SequenceRange::one(Sequence(1));
         assert_eq!(reader.verify(), Ok(Some(all)));
         let mut trade = RecordBatch::default();
-        trade.push(&TradeMsg::default());
+        trade.put(&TradeMsg::default());
         assert_eq!(s.publish(&trade, B, at(1), UTC), Ok(()));
     }
 
@@ -555,7 +555,7 @@ mod tests {
         let mut s = sequencer(1, 1);
         let rows = |count| {
             let mut batch = RecordBatch::default();
-            (0..count).for_each(|_| batch.push(&crate::record::Mbp1Msg::default()));
+            (0..count).for_each(|_| batch.put(&crate::record::Mbp1Msg::default()));
             batch
         };
         assert!(!s.is_open() && !s.is_ended());

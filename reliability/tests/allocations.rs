@@ -125,7 +125,7 @@ fn round(
 fn a_tick_is_published_and_delivered_without_an_allocation() {
     let (mut publisher, mut subscriber) = (publisher(), subscriber());
     let mut batch = RecordBatch::default();
-    batch.push(&MboMsg::default());
+    batch.put(&MboMsg::default());
     let warm_up: u64 = (1..=2_000)
         .map(|n| round(&mut publisher, &mut subscriber, &batch, n, 25))
         .sum();

@@ -11,11 +11,16 @@ static int32_t on_item(void *context, const TickcastItem *item) {
 }
 
 int main(int argc, char **argv) {
+    char problem[300];
+    int32_t bits = 0, before = 0;
     TickcastBuilder *builder = tickcast_builder_new(argc > 1 ? argv[1] : "127.0.0.1:7400");
-    tickcast_builder_channel(builder, "all");
+    tickcast_builder_channel(builder, argc > 2 ? argv[2] : "all");
     TickcastSubscriber *subscriber = tickcast_builder_build(builder);
     if (!subscriber) return fprintf(stderr, "%s\n", tickcast_last_error()), 1;
-    while (tickcast_ended(subscriber) == 0 && tickcast_wait(subscriber, 100) >= 0)
-        tickcast_poll(subscriber, on_item, NULL);
+    for (; tickcast_ended(subscriber) == 0 && tickcast_wait(subscriber, 100) >= 0; before = bits) {
+        bits = tickcast_poll(subscriber, on_item, NULL);
+        if ((bits & ~before & TICKCAST_POLL_PROBLEM) && tickcast_problem(subscriber, problem, sizeof problem) > 0)
+            fprintf(stderr, "%s\n", problem);
+    }
     return tickcast_leave(subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)) != 0;
 }

@@ -1030,6 +1030,13 @@ typedef struct {
 /*
  Given every item, in order. 0 goes on; anything else stops the call that it comes from, and
  what it was not given yet comes first at the next poll. It must not throw.
+
+ ```c
+ if (item->record && item->record->rtype == TICKCAST_RECORD_TYPE_TRADE) {
+     const TickcastTradeMsg *trade = (const TickcastTradeMsg *)item->record;
+     printf("%u: %lld\n", trade->hd.instrument_id, (long long)trade->price);
+ }
+ ```
  */
 typedef int32_t (*TickcastOnItem)(void *context, const TickcastItem *item);
 
@@ -1424,6 +1431,14 @@ int32_t tickcast_builder_drop(TickcastBuilder *builder, double share, uint64_t s
 /*
  Builds the subscriber, and ends the builder, even where that fails. It connects with the first
  poll: either side may start first. Looking up the publisher's host may block.
+
+ ```c
+ TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:7400");
+ tickcast_builder_channel(builder, "all");
+ tickcast_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
+ TickcastSubscriber *subscriber = tickcast_builder_build(builder);
+ if (!subscriber) puts(tickcast_last_error());
+ ```
  */
 TickcastSubscriber *tickcast_builder_build(TickcastBuilder *builder);
 
@@ -1434,6 +1449,13 @@ int32_t tickcast_builder_free(TickcastBuilder *builder);
 
 /*
  Copies what is known of symbols and ids by now; nothing before the event JOINED.
+
+ ```c
+ TickcastDirectory *directory = tickcast_directory_new(monitor);
+ const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
+ puts(symbol ? symbol : "not announced");
+ tickcast_directory_free(directory);
+ ```
  */
 TickcastDirectory *tickcast_directory_new(const TickcastMonitor *monitor);
 
@@ -1489,6 +1511,14 @@ int64_t tickcast_event_text(const TickcastEvent *event, char *text, size_t size)
 
 /*
  Watches a subscriber that is polled.
+
+ ```c
+ TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
+ TickcastChannelReport report;
+ if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
+     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
+ tickcast_monitor_free(monitor);
+ ```
  */
 TickcastMonitor *tickcast_monitor_new(TickcastSubscriber *subscriber);
 
@@ -1584,6 +1614,13 @@ int32_t tickcast_monitor_quantile(const TickcastMonitor *monitor,
  `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
  gives anything but 0 ends the thread without a word to the publisher.
 
+ ```c
+ TickcastRunning *running =
+     tickcast_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
+ if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
+     puts(tickcast_last_error());
+ ```
+
  # Safety
  `on` can be called with `context` from another thread, until tickcast_running_join.
  */
@@ -1598,6 +1635,18 @@ TickcastRunning *tickcast_run_pinned(TickcastSubscriber *subscriber,
  Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
  (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
  where that fails.
+
+ ```c
+ TickcastReader *reader = NULL;
+ TickcastRunning *running =
+     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+ while (running && tickcast_reader_is_over(reader) == 0) {
+     tickcast_reader_wait(reader, 100);
+     tickcast_reader_poll(reader, on_item, context);
+ }
+ tickcast_reader_free(reader);
+ tickcast_running_join(running, NULL, sizeof(TickcastSummary));
+ ```
  */
 TickcastRunning *tickcast_split(TickcastSubscriber *subscriber,
                                 uint32_t core,
@@ -1685,6 +1734,11 @@ int32_t tickcast_abi_check(const TickcastSizes *sizes);
  Takes what has come, hands it to `on`, and asks for what is missing. Bounded, and never blocks.
  Gives TICKCAST_POLL_ bits, or a status below 0.
 
+ ```c
+ while (tickcast_ended(subscriber) == 0 && tickcast_wait(subscriber, 100) >= 0)
+     if (tickcast_poll(subscriber, on_item, context) < 0) puts(tickcast_last_error());
+ ```
+
  # Safety
  `on` can be called with `context` until this returns.
  */
@@ -1767,6 +1821,12 @@ int32_t tickcast_set_filter_ids(TickcastSubscriber *subscriber,
 /*
  Says good-bye to the publisher, and ends the subscriber. What is still open is declared lost
  through `on`, which may be NULL; so may `out`, which is filled with what was delivered and lost.
+
+ ```c
+ TickcastSummary summary;
+ if (tickcast_leave(subscriber, on_item, context, &summary, sizeof summary) == 0)
+     puts(summary.is_whole ? "whole" : "something was lost");
+ ```
 
  # Safety
  `on` can be called with `context` until this returns.

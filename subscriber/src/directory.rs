@@ -22,6 +22,8 @@ pub struct Instruments {
 
 /// More than these are not kept; their records are delivered all the same.
 const INSTRUMENTS_MAX: usize = 1 << 20;
+/// So many are named to who misspells.
+const LIKE_MAX: usize = 5;
 
 impl Instruments {
     /// The id of a symbol, as the venue spells it.
@@ -60,10 +62,17 @@ impl Instruments {
         if known == Some(symbol) || symbol.is_empty() || id == 0 || full {
             return false;
         }
-        if let Some(before) = self.symbols.insert(id, symbol.into()) {
+        // A symbol that has moved on is another id's by now, and that is not its business.
+        if let Some(before) = self.symbols.insert(id, symbol.into())
+            && self.ids.get(&before) == Some(&id)
+        {
             self.ids.remove(&before);
         }
-        self.ids.insert(symbol.into(), id);
+        if let Some(before) = self.ids.insert(symbol.into(), id)
+            && before != id
+        {
+            self.symbols.remove(&before);
+        }
         true
     }
 
@@ -82,9 +91,17 @@ impl Instruments {
                 known.len().abs_diff(symbol.len()),
             )
         };
-        let mut nearest: Vec<&str> = self.ids.keys().map(|known| &**known).collect();
-        nearest.sort_by_key(|known| (alike(known), *known));
-        nearest.truncate(5);
+        // Not all of them are sorted: there may be a million.
+        let mut nearest = Vec::with_capacity(LIKE_MAX + 1);
+        for known in self.ids.keys() {
+            let known = (alike(known), &**known);
+            let at = nearest.partition_point(|other| *other < known);
+            if at < LIKE_MAX {
+                nearest.insert(at, known);
+                nearest.truncate(LIKE_MAX);
+            }
+        }
+        let nearest: Vec<&str> = nearest.into_iter().map(|(_, known)| known).collect();
         format!("it knows {}, like {}", self.len(), nearest.join(", "))
     }
 }
@@ -206,6 +223,32 @@ mod tests {
             .channel(channel)
             .map(|known| known.iter().collect::<Vec<_>>());
         assert_eq!(known, Some(vec![(7, "ZVZZT")]));
+    }
+
+    #[test]
+    fn a_symbol_that_moves_to_another_id_is_found_there_whatever_becomes_of_the_old_id() {
+        let mut instruments = Instruments::default();
+        assert!(instruments.learn(7, "FB") && instruments.learn(8, "FB"));
+        assert_eq!(
+            (instruments.symbol(7), instruments.id("FB")),
+            (None, Some(8))
+        );
+        assert!(instruments.learn(7, "META"));
+        assert_eq!(
+            (instruments.id("FB"), instruments.id("META")),
+            (Some(8), Some(7))
+        );
+        assert_eq!(
+            (instruments.symbol(8), instruments.symbol(7)),
+            (Some("FB"), Some("META"))
+        );
+        // And back again, within one another.
+        assert!(instruments.learn(7, "FB") && instruments.learn(8, "META"));
+        assert_eq!(
+            (instruments.id("FB"), instruments.id("META")),
+            (Some(7), Some(8))
+        );
+        assert_eq!(instruments.len(), 2);
     }
 
     #[test]

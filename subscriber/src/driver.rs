@@ -10,6 +10,7 @@ use tickcast_transport::ReceiveError;
 use crate::builder::SubscriberBuilder;
 use crate::error::SubscribeError;
 use crate::listening::Listening;
+use crate::problems::Problems;
 use crate::session::Session;
 use crate::sift::Sink;
 use crate::subscriber::Polled;
@@ -24,8 +25,8 @@ pub(crate) struct Driver {
     pub(crate) builder: SubscriberBuilder,
     pub(crate) core: SubscriberCore,
     pub(crate) listening: Vec<Listening>,
-    /// What keeps it from working as configured, if anything does.
-    pub(crate) problem: Option<SubscribeError>,
+    /// What keeps it from working as configured.
+    pub(crate) problems: Problems,
     pub(crate) waker: Waker,
     /// When it counts as a problem that nobody has welcomed us.
     join_by: Nanos,
@@ -53,7 +54,7 @@ impl Driver {
             builder,
             core: SubscriberCore::new(settings, now),
             listening: Vec::new(),
-            problem: None,
+            problems: Problems::default(),
             session: Session::new(addresses),
             pending: Vec::new(),
             session_at: now,
@@ -64,11 +65,18 @@ impl Driver {
     #[inline]
     pub(crate) fn poll(&mut self, now: Nanos, sink: &mut impl Sink) -> Polled {
         let mut polled = Polled::default();
-        let mut failed = None;
         for listening in &mut self.listening {
             match listening.poll(now, &mut self.core, sink) {
-                Ok(count) => polled.datagrams += count,
-                Err(error) => failed = Some((listening.channel, error)),
+                Ok(count) => {
+                    polled.datagrams += count;
+                    if count > 0 && !self.problems.receiving.is_empty() {
+                        self.problems.receiving.remove(&listening.channel);
+                    }
+                }
+                Err(error) => {
+                    let error = failed_to_receive(listening.channel, error);
+                    self.problems.receiving.insert(listening.channel, error);
+                }
             }
         }
         let due = now >= self.session_at || now >= self.due_at;
@@ -87,12 +95,9 @@ impl Driver {
             if now >= self.join_by {
                 self.judge_joining();
             }
-            if let Err(source) = self.session.watch(&self.waker) {
-                self.problem = Some(SubscribeError::Descriptor { source });
-            }
-        }
-        if let Some((channel, error)) = failed {
-            self.receive_failed(channel, error);
+            let watched = self.session.watch(&self.waker);
+            let failed = watched.err();
+            self.problems.descriptor = failed.map(|source| SubscribeError::Descriptor { source });
         }
         polled
     }
@@ -114,7 +119,8 @@ impl Driver {
     #[cold]
     fn judge_joining(&mut self) {
         self.join_by = Nanos::MAX;
-        if self.core.entries().all(|receiver| receiver.is_some()) || self.problem.is_some() {
+        if self.core.entries().all(|receiver| receiver.is_some()) || self.problems.first().is_some()
+        {
             return;
         }
         let error = SubscribeError::NotJoined {
@@ -122,7 +128,7 @@ impl Driver {
             waited_ms: self.builder.join_limit.unwrap_or_default().as_millis() as u64,
         };
         tracing::error!("{error}");
-        self.problem = Some(error);
+        self.problems.joining = Some(error);
     }
 
     /// Sends what the core has to say, now.
@@ -137,11 +143,25 @@ impl Driver {
             match action {
                 Action::Connect(path) => self.session.connect(now, path, &mut self.core, sink),
                 Action::Disconnect(path) => self.session.disconnect(path),
-                Action::Listen(offer) => self.listen(now, offer),
+                Action::Listen(offer) => {
+                    let core = &self.core;
+                    self.problems.welcomed(|it| core.index_of(it).is_some());
+                    self.listen(now, offer);
+                }
                 Action::Rejoin(channel) => {
                     let listening = self.listening.iter_mut().find(|l| l.channel == channel);
-                    if let Some(Err(error)) = listening.map(Listening::rejoin) {
-                        self.receive_failed(channel, error);
+                    match listening.map(Listening::rejoin) {
+                        Some(Err(error)) => {
+                            let error = failed_to_receive(channel, error);
+                            self.problems.listening.insert(channel, error);
+                        }
+                        // Of a newer offer it is not known yet.
+                        Some(Ok(()))
+                            if !self.pending.iter().any(|(it, _)| it.channel == channel) =>
+                        {
+                            self.problems.listening.remove(&channel);
+                        }
+                        _ => {}
                     }
                 }
                 Action::Rejected(rejected) if rejected.code == RejectCode::ShuttingDown => {
@@ -150,7 +170,7 @@ impl Driver {
                 Action::Rejected(rejected) => {
                     tracing::warn!(code = ?rejected.code, "rejected: {}", rejected.text);
                     let (code, text) = (rejected.code, rejected.text);
-                    self.problem = Some(SubscribeError::Rejected { code, text });
+                    self.problems.joining = Some(SubscribeError::Rejected { code, text });
                 }
             }
         }
@@ -173,6 +193,7 @@ impl Driver {
         let Some(at) = self.core.index_of(offer.channel) else {
             return;
         };
+        let before = self.pending.len();
         self.pending
             .retain(|(pending, _)| pending.channel != offer.channel);
         let channel = &self.builder.channels[at];
@@ -181,6 +202,10 @@ impl Driver {
             .iter()
             .position(|l| l.channel == offer.channel);
         if current.is_some_and(|at| self.listening[at].fits(&self.builder, channel, &offer)) {
+            if self.pending.len() < before {
+                // What failed was an offer that holds no longer.
+                self.problems.listening.remove(&offer.channel);
+            }
             return;
         }
         let opened = Listening::open(&self.builder, channel, &offer).and_then(|listening| {
@@ -191,7 +216,7 @@ impl Driver {
         match opened {
             Ok(listening) => {
                 tracing::info!(channel = %offer.name, epoch = %offer.epoch, "listening");
-                self.problem = None;
+                self.problems.listens(offer.channel);
                 match current {
                     Some(at) => self.listening[at] = listening,
                     None => self.listening.push(listening),
@@ -199,16 +224,16 @@ impl Driver {
             }
             Err(error) => {
                 tracing::error!(channel = %offer.name, "cannot listen: {error}");
-                self.problem = Some(error);
+                self.problems.listening.insert(offer.channel, error);
                 self.pending.push((offer, now.after(LISTEN_RETRY)));
             }
         }
     }
+}
 
-    #[cold]
-    fn receive_failed(&mut self, channel: ChannelId, source: ReceiveError) {
-        tracing::error!(%channel, "receiving failed: {source}");
-        let channel = channel.to_string();
-        self.problem = Some(SubscribeError::Receive { channel, source });
-    }
+#[cold]
+fn failed_to_receive(channel: ChannelId, source: ReceiveError) -> SubscribeError {
+    tracing::error!(%channel, "receiving failed: {source}");
+    let channel = channel.to_string();
+    SubscribeError::Receive { channel, source }
 }

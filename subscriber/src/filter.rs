@@ -65,6 +65,12 @@ impl InstrumentFilter {
         self.wanted.is_none()
     }
 
+    /// Whether it names this symbol.
+    pub(crate) fn names(&self, symbol: &str) -> bool {
+        let wanted = self.wanted.as_ref();
+        wanted.is_some_and(|wanted| wanted.symbols.contains(symbol))
+    }
+
     /// The symbols that `instruments` does not know.
     pub(crate) fn unknown(&self, instruments: &Instruments) -> Vec<String> {
         let symbols = self.wanted.iter().flat_map(|wanted| &wanted.symbols);

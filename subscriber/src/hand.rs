@@ -47,6 +47,26 @@ impl Backlog {
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+
+    /// Takes everything out, in order.
+    pub(crate) fn drain(&mut self, mut on: impl FnMut(Item<'_>)) {
+        for kept in self.0.drain(..) {
+            kept.each(&mut on);
+        }
+    }
+}
+
+impl Kept {
+    fn each(&self, mut on: impl FnMut(Item<'_>)) {
+        match self {
+            Self::Record(position, batch) => {
+                for record in batch.records() {
+                    on(Item::Record(position, record));
+                }
+            }
+            Self::Event(position, event) => on(Item::Event(position, event)),
+        }
+    }
 }
 
 /// Calls the application's closure.
@@ -80,14 +100,7 @@ impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
         while self.panic.is_none()
             && let Some(kept) = self.backlog.0.pop_front()
         {
-            match &kept {
-                Kept::Record(position, batch) => {
-                    for record in batch.records() {
-                        self.call(Item::Record(position, record));
-                    }
-                }
-                Kept::Event(position, event) => self.call(Item::Event(position, event)),
-            }
+            kept.each(|item| self.call(item));
         }
         self.backlog.is_empty() && self.panic.is_none()
     }

@@ -42,6 +42,7 @@ mod listening;
 mod local_ring;
 mod monitor;
 mod packed;
+mod problems;
 mod session;
 mod sift;
 mod split;

@@ -151,6 +151,8 @@ pub(crate) struct Shared {
     pub(crate) channels: Box<[ChannelShared]>,
     pub(crate) joined: AtomicBool,
     pub(crate) problem: Mutex<Option<String>>,
+    /// Whether there is a problem, for who reads without a lock.
+    pub(crate) has_problem: AtomicBool,
     pub(crate) directory: Mutex<Directory>,
 }
 

@@ -12,8 +12,9 @@ pub(crate) const EPOCH_WORD: usize = 1;
 pub(crate) const RECORD_WORD: usize = 3;
 
 const REPAIR: u64 = 0xff;
+const CONFLATED_MAX: u32 = (1 << 21) - 1;
 
-/// Packs a position. How many records it stands for is not kept: only a reader knows.
+/// Packs a position. Of how many records it stands for, [`CONFLATED_MAX`] are kept.
 #[inline]
 pub(crate) fn pack(position: &Position) -> [u64; POSITION_WORDS] {
     let via = match position.via {
@@ -23,7 +24,8 @@ pub(crate) fn pack(position: &Position) -> [u64; POSITION_WORDS] {
     let quality = position.quality;
     let quality = u64::from(quality.repaired)
         | u64::from(quality.out_of_order) << 1
-        | u64::from(quality.after_loss) << 2;
+        | u64::from(quality.after_loss) << 2
+        | u64::from(quality.conflated.min(CONFLATED_MAX)) << 3;
     let (channel, source) = (u64::from(position.channel.0), u64::from(position.source.0));
     [
         channel | source << 16 | via << 32 | quality << 40,
@@ -65,7 +67,7 @@ pub(crate) fn unpack(words: &[u64; POSITION_WORDS]) -> Position {
             repaired: quality & 1 != 0,
             out_of_order: quality & 2 != 0,
             after_loss: quality & 4 != 0,
-            conflated: 0,
+            conflated: (quality >> 3) as u32,
         },
         source: SourceId((first >> 16) as u16),
         source_position: SourcePosition(source),
@@ -93,7 +95,7 @@ mod tests {
                     repaired: bits & 1 != 0,
                     out_of_order: bits & 2 != 0,
                     after_loss: bits & 4 != 0,
-                    conflated: 0,
+                    conflated: bits as u32 * (CONFLATED_MAX / 7),
                 },
                 source: SourceId(u16::MAX - 1),
                 source_position: SourcePosition(4),

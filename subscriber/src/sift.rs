@@ -33,6 +33,9 @@ struct Channel {
     cells: Option<CellWriter>,
     /// Symbols that the filter names and nobody has announced.
     unknown: Vec<String>,
+    /// Whether so much was announced that they count as misspelled: WELCOME listed some, or a
+    /// record was left out, or [`NAMES_MANY`] came.
+    is_due: bool,
     alarm: Option<u64>,
     alarmed: bool,
     /// Conflated records not yet told, and when they may be told next.
@@ -52,11 +55,24 @@ pub(crate) struct Sift {
     /// Whether all of it is to be shown anew.
     replaced: bool,
     meter: Meter,
-    /// A symbol that a filter names and nobody has announced.
-    pub(crate) problem: Option<SubscribeError>,
+    /// Whether the filters are to be judged anew.
+    judge: bool,
+    problem: Option<Unknown>,
     pub(crate) shared: Arc<Shared>,
 }
 
+/// A symbol that a filter names and nobody has announced.
+#[derive(Debug)]
+struct Unknown {
+    index: usize,
+    symbol: String,
+    /// How many names there were when it was put into words.
+    names: usize,
+    error: SubscribeError,
+}
+
+/// So many names without one that a filter names are a reason to say so.
+const NAMES_MANY: usize = 1_000;
 /// Conflation is told this often at most.
 const TELL_EVERY: Nanos = Nanos::from_secs(1);
 
@@ -72,6 +88,7 @@ impl Sift {
             sieve: Sieve::new(filter, &Default::default()),
             cells,
             unknown: Vec::new(),
+            is_due: false,
             alarm,
             alarmed: false,
             conflated: 0,
@@ -84,6 +101,7 @@ impl Sift {
             unpublished: Vec::new(),
             replaced: false,
             meter: Meter::new(),
+            judge: false,
             problem: None,
             shared,
         }
@@ -117,12 +135,17 @@ impl Sift {
         record: RecordRef<'_>,
         hand: &mut impl Hand,
     ) {
-        if let Some((id, symbol)) = announced(&record) {
+        let name = announced(&record);
+        if let Some((id, symbol)) = name {
             self.learn(index, position.channel, id, symbol);
         }
         let (channel, shared) = (&mut self.channels[index], &self.shared.channels[index]);
         if !channel.sieve.passes(record.header().instrument_id) {
-            return shared.handed.filtered_records.increment();
+            shared.handed.filtered_records.increment();
+            if name.is_none() && !channel.is_due && !channel.unknown.is_empty() {
+                self.left_out(index, position.channel);
+            }
+            return;
         }
         if let Some(latency) = &shared.latency {
             self.meter
@@ -140,13 +163,28 @@ impl Sift {
 
     #[inline]
     fn learn(&mut self, index: usize, channel: ChannelId, id: u32, symbol: &str) {
-        if self.directory.channel_mut(channel).learn(id, symbol) {
+        let filter = self.channels[index].sieve.filter();
+        let instruments = self.directory.channel_mut(channel);
+        let names = |symbol: &str| filter.names(symbol);
+        let concerns = names(symbol) || instruments.symbol(id).is_some_and(names);
+        if instruments.learn(id, symbol) {
+            let is_many = instruments.len() >= NAMES_MANY;
             self.unpublished.push((channel, id, symbol.to_owned()));
-            self.look_up(index, channel);
-            if self.problem.is_some() {
-                self.judge_filters();
+            if concerns {
+                self.look_up(index, channel);
             }
+            let it = &mut self.channels[index];
+            it.is_due |= is_many;
+            self.judge |= concerns || !it.unknown.is_empty();
         }
+    }
+
+    /// A record was left out while symbols of the filter are unknown: that may be why.
+    #[cold]
+    fn left_out(&mut self, index: usize, channel: ChannelId) {
+        let is_due = !self.directory.channel_mut(channel).is_empty();
+        self.channels[index].is_due = is_due;
+        self.judge |= is_due;
     }
 
     fn look_up(&mut self, index: usize, channel: ChannelId) {
@@ -176,8 +214,15 @@ impl Sift {
                 .welcomed(offer.channel, &offer.directory, anew);
             self.replaced = true;
             self.look_up(index, offer.channel);
+            let is_listed = !self.directory.channel_mut(offer.channel).is_empty();
+            let it = &mut self.channels[index];
+            it.is_due = is_listed || (it.is_due && !anew);
+            if anew {
+                // In words of another directory.
+                self.problem.take_if(|problem| problem.index == index);
+            }
         }
-        self.judge_filters();
+        self.judge = true;
     }
 
     /// Replaces a channel's filter.
@@ -188,6 +233,7 @@ impl Sift {
         let instruments = self.directory.channel_mut(id);
         self.channels[index].sieve = Sieve::new(filter, instruments);
         self.channels[index].unknown.clear();
+        self.judge = true;
         self.judge_filters();
     }
 
@@ -212,25 +258,50 @@ impl Sift {
         }
     }
 
-    /// What of the filters can't be had, if the publisher has announced instruments at all.
-    fn judge_filters(&mut self) {
-        let all = self.channels.iter().zip(&self.shared.channels);
-        let mut wrong = all.filter_map(|(it, shared)| {
-            let symbol = it.unknown.first()?;
-            let known = self.directory.channel(it.id?)?;
-            (!known.is_empty()).then(|| SubscribeError::UnknownSymbol {
-                channel: shared.name.clone(),
-                symbol: symbol.clone(),
-                known: known.like(symbol),
-            })
-        });
-        let problem = wrong.next();
-        if let Some(problem) = &problem
-            && self.problem.is_none()
-        {
-            tracing::warn!("{problem}");
+    /// A symbol that a filter names and nobody has announced, as of the last judgement.
+    pub(crate) fn problem(&self) -> Option<&SubscribeError> {
+        self.problem.as_ref().map(|problem| &problem.error)
+    }
+
+    /// Judges what of the filters can't be had, where that may have changed. Once a poll is enough.
+    #[inline]
+    pub(crate) fn judge_filters(&mut self) {
+        if std::mem::replace(&mut self.judge, false) {
+            self.judge();
         }
-        self.problem = problem;
+    }
+
+    #[cold]
+    fn judge(&mut self) {
+        let wrong = self.channels.iter().enumerate().find_map(|(index, it)| {
+            let symbol = it.unknown.first().filter(|_| it.is_due)?;
+            Some((index, symbol, self.directory.channel(it.id?)?))
+        });
+        let Some((index, symbol, known)) = wrong else {
+            self.problem = None;
+            return;
+        };
+        // To look for what is most like it takes long: not for every few names that come.
+        let is_told = self.problem.as_ref().is_some_and(|told| {
+            told.index == index && told.symbol == *symbol && known.len() < 2 * told.names.max(1)
+        });
+        if is_told {
+            return;
+        }
+        let error = SubscribeError::UnknownSymbol {
+            channel: self.shared.channels[index].name.clone(),
+            symbol: symbol.clone(),
+            known: known.like(symbol),
+        };
+        if self.problem.is_none() {
+            tracing::warn!("{error}");
+        }
+        self.problem = Some(Unknown {
+            index,
+            symbol: symbol.clone(),
+            names: known.len(),
+            error,
+        });
     }
 
     /// Whether a channel lags more, or no longer, than its alarm allows.

@@ -1,5 +1,6 @@
 //! Reading a split subscriber: at one's own speed, from a local ring that somebody else fills.
 
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tickcast_reliability::delivery::{Event, Item, Place, Position};
@@ -60,7 +61,12 @@ pub struct ReaderReport {
 /// A reader that is overtaken gets [`Event::Overrun`], in order, with exactly what it lost. When
 /// its closure panics, the item that it was given counts as read, and the next poll goes on after
 /// it. When the worker has ended, what it delivered can still be read; then the reader
-/// [is over](Reader::is_over).
+/// [is over](Reader::is_over). What keeps the worker from working as configured is told by
+/// [`Polled::problem`], and in words by [`Monitor::problem`].
+///
+/// The subscriber is the worker's: [`Subscriber::rejoin`](crate::Subscriber::rejoin) and
+/// [`Subscriber::set_filter`](crate::Subscriber::set_filter) are called before `split`. What a
+/// subscriber had kept for its next poll comes first here.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -99,16 +105,26 @@ struct Channel {
     ended: bool,
     /// Where the newest item stands that was handed over.
     at: Place,
+    /// What the worker had delivered when there was nothing more to read: what a filter leaves
+    /// out never comes here.
+    read: Place,
 }
 
-/// Records of an entry that were not handed over yet.
-#[derive(Clone, Copy, Debug)]
+/// What was taken from the ring and not handed over yet: a panic while what stands before it is
+/// handed over must not lose it.
+#[derive(Clone, Debug)]
 struct Pending {
     channel: usize,
+    /// Of the event, or of the next record.
     position: Position,
-    left: u16,
-    /// Where the next one begins in the cursor's buffer.
-    word: usize,
+    rest: Rest,
+}
+
+#[derive(Clone, Debug)]
+enum Rest {
+    Event(Event),
+    /// So many records, the next of which begins at this word of the cursor's buffer.
+    Records(u16, usize),
 }
 
 /// Entries of one poll at most; an entry is a datagram or less.
@@ -134,6 +150,7 @@ impl Reader {
                 report: ReaderReport::default(),
                 ended: false,
                 at: Place::default(),
+                read: Place::default(),
             });
         Self {
             channels: channels.collect(),
@@ -147,7 +164,10 @@ impl Reader {
     /// Hands over what the worker has delivered since, at most a few hundred datagrams. Never
     /// blocks, and never delays the worker.
     pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
-        let mut polled = Polled::default();
+        let mut polled = Polled {
+            problem: self.monitor.shared.has_problem.load(Relaxed),
+            ..Polled::default()
+        };
         self.finish_entry(&mut on);
         while polled.datagrams < ENTRIES_MAX
             && let Some(entry) = self.cursor.next()
@@ -163,15 +183,20 @@ impl Reader {
             self.now = SystemClock.now();
             for index in 0..self.channels.len() {
                 self.flush(index, &mut on);
+            }
+            self.note_all_read();
+            for index in 0..self.channels.len() {
                 self.tell(index, &mut on);
             }
+        } else {
+            self.note_all_read();
         }
         polled
     }
 
     /// Waits until there is something to read, or the worker has left, at most for so long.
     pub fn wait(&self, timeout: Duration) -> Wake {
-        if self.pending.is_some() {
+        if self.pending.is_some() || self.channels.iter().any(Channel::is_dirty) {
             return Wake::Ready;
         }
         let (cursor, ring) = (&self.cursor, self.cursor.ring());
@@ -183,11 +208,7 @@ impl Reader {
     #[must_use]
     pub fn is_over(&self) -> bool {
         let is_closed = self.cursor.ring().is_closed();
-        let dirty = |it: &Channel| it.latest.as_ref().is_some_and(LatestReader::is_dirty);
-        is_closed
-            && !self.cursor.is_ready()
-            && self.pending.is_none()
-            && !self.channels.iter().any(dirty)
+        is_closed && self.is_all_read() && !self.channels.iter().any(Channel::is_dirty)
     }
 
     /// Whether this reader was told the end of session of every channel, and of none a new epoch
@@ -200,11 +221,12 @@ impl Reader {
     /// What this reader has made of each channel, in the order they were asked for.
     #[must_use]
     pub fn reports(&self) -> Vec<ReaderReport> {
+        let is_all_read = self.is_all_read();
         let all = self.channels.iter().zip(&self.monitor.shared.channels);
         all.map(|(channel, shared)| ReaderReport {
             name: shared.name.clone(),
             channel: shared.id(),
-            lag: channel.lag(shared).unwrap_or(0),
+            lag: channel.lag(shared, is_all_read).unwrap_or(0),
             ..channel.report.clone()
         })
         .collect()
@@ -219,14 +241,8 @@ impl Reader {
     fn take(&mut self, entry: Entry, on: &mut impl FnMut(Item<'_>)) {
         match entry {
             Entry::Records(channel, position, left) => {
-                self.flush(channel, on);
-                self.pending = Some(Pending {
-                    channel,
-                    position,
-                    left,
-                    word: RECORDS_AT,
-                });
-                self.finish_entry(on);
+                let rest = Rest::Records(left, RECORDS_AT);
+                self.hand(channel, position, rest, on);
             }
             Entry::Changed(channel, cell) => {
                 if let Some(latest) = &mut self.channels[channel].latest {
@@ -234,17 +250,7 @@ impl Reader {
                 }
             }
             Entry::Event(channel, position, event) => {
-                self.flush(channel, on);
-                self.cursor.totals_mut(channel).event(&position, &event);
-                let it = &mut self.channels[channel];
-                it.report.events += 1;
-                it.at = position.place();
-                match event {
-                    Event::EndOfSession => it.ended = true,
-                    Event::EpochChanged { .. } | Event::Joined { .. } => it.ended = false,
-                    _ => {}
-                }
-                on(Item::Event(&position, &event));
+                self.hand(channel, position, Rest::Event(event), on);
             }
             Entry::Overrun(channel, position, overrun) => {
                 let report = &mut self.channels[channel].report;
@@ -264,20 +270,49 @@ impl Reader {
         }
     }
 
-    /// Hands over the records that are left of an entry.
+    /// Hands over what was taken from the ring; it is kept until it is.
+    #[inline]
+    fn hand(
+        &mut self,
+        channel: usize,
+        position: Position,
+        rest: Rest,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        self.pending = Some(Pending {
+            channel,
+            position,
+            rest,
+        });
+        self.finish_entry(on);
+    }
+
+    /// Hands over what is left of an entry, after what has changed before it.
     #[inline]
     fn finish_entry(&mut self, on: &mut impl FnMut(Item<'_>)) {
+        let Some(pending) = &self.pending else { return };
+        self.flush(pending.channel, on);
+        if let Some(Pending {
+            channel,
+            position,
+            rest: Rest::Event(event),
+        }) = self
+            .pending
+            .take_if(|pending| matches!(pending.rest, Rest::Event(_)))
+        {
+            return self.event(channel, &position, &event, on);
+        }
         while let Some(pending) = &mut self.pending {
-            if pending.left == 0 {
+            let Rest::Records(left @ 1.., next) = &mut pending.rest else {
                 self.pending = None;
                 return;
-            }
-            let (channel, position, word) = (pending.channel, pending.position, pending.word);
+            };
+            let (channel, position, word) = (pending.channel, pending.position, *next);
             // The first byte of a record is its length in words of 4 bytes.
             let len = usize::from(self.cursor.bytes(word, 1)[0]) * 4;
             // Before the call: if it panics, the record was given to it all the same.
-            pending.left -= 1;
-            pending.word += len / size_of::<u64>();
+            *left -= 1;
+            *next += len / size_of::<u64>();
             pending.position.record = position.record.plus(1);
             self.cursor.totals_mut(channel).record(&position);
             self.channels[channel].report.records += 1;
@@ -291,7 +326,27 @@ impl Reader {
         }
     }
 
+    fn event(
+        &mut self,
+        channel: usize,
+        position: &Position,
+        event: &Event,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        self.cursor.totals_mut(channel).event(position, event);
+        let it = &mut self.channels[channel];
+        it.report.events += 1;
+        it.at = position.place();
+        match event {
+            Event::EndOfSession => it.ended = true,
+            Event::EpochChanged { .. } | Event::Joined { .. } => it.ended = false,
+            _ => {}
+        }
+        on(Item::Event(position, event));
+    }
+
     /// Hands over what has changed of a `latest` channel.
+    #[inline]
     fn flush(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
         let it = &mut self.channels[index];
         if let Some(latest) = &mut it.latest
@@ -308,8 +363,24 @@ impl Reader {
         }
     }
 
+    /// Whether nothing is left to read in the ring.
+    fn is_all_read(&self) -> bool {
+        !self.cursor.is_ready() && self.pending.is_none()
+    }
+
+    /// Notes how far the worker is, if all of it has been read.
+    fn note_all_read(&mut self) {
+        if self.is_all_read() {
+            for (it, shared) in self.channels.iter_mut().zip(&self.monitor.shared.channels) {
+                it.read.epoch.0 = shared.epoch.get();
+                it.read.sequence.0 = shared.delivered.get();
+            }
+        }
+    }
+
     /// Tells how much was conflated, and whether this reader lags.
     fn tell(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
+        let is_all_read = self.is_all_read();
         let (it, shared) = (
             &mut self.channels[index],
             &self.monitor.shared.channels[index],
@@ -322,7 +393,7 @@ impl Reader {
             on(Item::Event(&position, &Event::Conflated { records }));
         }
         if let Some(alarm) = it.alarm
-            && let Some(lag) = it.lag(shared)
+            && let Some(lag) = it.lag(shared, is_all_read)
             && let Some(event) = lag_event(alarm, &mut it.alarmed, lag)
         {
             on(Item::Event(&position, &event));
@@ -331,9 +402,20 @@ impl Reader {
 }
 
 impl Channel {
-    /// Sequences that the worker is ahead; unknown until an item of its epoch was read.
-    fn lag(&self, shared: &ChannelShared) -> Option<u64> {
-        let is_known = self.at.epoch.0 != 0 && self.at.epoch.0 == shared.epoch.get();
-        is_known.then(|| shared.delivered.get().saturating_sub(self.at.sequence.0))
+    fn is_dirty(&self) -> bool {
+        self.latest.as_ref().is_some_and(LatestReader::is_dirty)
+    }
+
+    /// Sequences that the worker is ahead: none when all of the ring is read, and unknown until
+    /// something of its epoch was read.
+    fn lag(&self, shared: &ChannelShared, is_all_read: bool) -> Option<u64> {
+        if is_all_read && !self.is_dirty() {
+            return Some(0);
+        }
+        let epoch = shared.epoch.get();
+        let known = [self.at, self.read].into_iter();
+        let known = known.filter(|place| place.epoch.0 == epoch && epoch != 0);
+        let read_to = known.map(|place| place.sequence.0).max()?;
+        Some(shared.delivered.get().saturating_sub(read_to))
     }
 }

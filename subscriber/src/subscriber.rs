@@ -53,7 +53,7 @@ pub struct Polled {
     /// Control messages taken from the publisher.
     pub messages: usize,
     /// Whether something keeps the subscriber from working as configured; see
-    /// [`Subscriber::problem`].
+    /// [`Subscriber::problem`], and [`Monitor::problem`] of a [`Reader`].
     pub problem: bool,
     /// Whether connections and timers were looked at.
     pub(crate) looked: bool,
@@ -210,13 +210,14 @@ impl Subscriber {
     pub(crate) fn poll_into(&mut self, now: Nanos, hand: &mut impl Hand) -> Polled {
         let Self { driver, sift, .. } = self;
         let mut polled = driver.poll(now, &mut Through { sift, hand });
+        sift.judge_filters();
         if polled.looked {
             self.tell(hand);
         }
         if self.driver.waker.is_used()
             && let Err(source) = self.driver.waker.arm(self.driver.due(), now)
         {
-            self.driver.problem = Some(SubscribeError::Descriptor { source });
+            self.driver.problems.descriptor = Some(SubscribeError::Descriptor { source });
         }
         polled.problem = self.problem().is_some();
         polled
@@ -285,6 +286,7 @@ impl Subscriber {
             }
         }
         let problem = self.problem();
+        shared.has_problem.store(problem.is_some(), Relaxed);
         if problem.is_some() || self.problem_told {
             let text = problem.map(ToString::to_string);
             let told = text.is_some();
@@ -398,8 +400,13 @@ impl Subscriber {
             backlog,
             ..
         } = self;
+        let shared = Arc::clone(&sift.shared);
         // It is handed over with the next poll.
-        let mut hand = Keeping { backlog, latest };
+        let mut hand = Keeping {
+            backlog,
+            latest,
+            shared: &shared,
+        };
         let mut sink = Through {
             sift,
             hand: &mut hand,
@@ -521,7 +528,7 @@ impl Subscriber {
     /// trying all the same.
     #[must_use]
     pub fn problem(&self) -> Option<&SubscribeError> {
-        self.driver.problem.as_ref().or(self.sift.problem.as_ref())
+        self.driver.problems.first().or(self.sift.problem())
     }
 
     /// Drops the membership of one line's group, as a switch that forgets us would: what follows
@@ -607,6 +614,17 @@ impl Subscriber {
         (latest, self.sift.alarms().collect())
     }
 
+    /// Takes out what was kept for the next poll, each with the index of its channel.
+    pub(crate) fn drain_backlog(&mut self, mut on: impl FnMut(usize, Item<'_>)) {
+        let Self { backlog, sift, .. } = self;
+        backlog.drain(|item| {
+            let (Item::Record(position, _) | Item::Event(position, _)) = item;
+            if let Some(index) = sift.index_of(position.channel) {
+                on(index, item);
+            }
+        });
+    }
+
     fn followed(&mut self, channel: ChannelId) -> Result<usize, ChannelError> {
         let index = self.driver.core.index_of(channel);
         index.ok_or_else(|| {
@@ -659,23 +677,32 @@ impl std::fmt::Debug for Subscriber {
     }
 }
 
-/// Keeps everything for the next poll.
+/// Keeps everything for the next poll; what is kept is counted here, and not again.
 struct Keeping<'a> {
     backlog: &'a mut Backlog,
     latest: &'a mut [Option<LatestReader>],
+    shared: &'a Shared,
 }
 
 impl Hand for Keeping<'_> {
-    fn record(&mut self, _: usize, position: &Position, record: RecordRef<'_>) {
+    fn record(&mut self, channel: usize, position: &Position, record: RecordRef<'_>) {
+        self.shared.channels[channel]
+            .handed
+            .handed_records
+            .increment();
         self.backlog.keep(Item::Record(position, record));
     }
 
     fn event(
         &mut self,
-        _: usize,
+        channel: usize,
         position: &Position,
         event: &tickcast_reliability::delivery::Event,
     ) {
+        self.shared.channels[channel]
+            .handed
+            .handed_events
+            .increment();
         self.backlog.keep(Item::Event(position, event));
     }
 

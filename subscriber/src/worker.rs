@@ -30,6 +30,9 @@ use crate::summary::Summary;
 /// # How it can fail
 /// A panic of the closure ends the thread; [`Running::join`] tells it.
 ///
+/// The subscriber is the thread's: [`Subscriber::rejoin`] and [`Subscriber::set_filter`] are called
+/// before [`Subscriber::run_pinned`] or [`Subscriber::split`].
+///
 /// ```no_run
 /// # use tickcast_subscriber::{Core, Idle, Subscriber};
 /// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
@@ -119,7 +122,13 @@ pub(crate) fn split(
     }
     let monitor = subscriber.monitor();
     let (latest, alarms) = subscriber.for_reader();
-    let (writer, cursor) = Writer::new(size_bytes, latest.len());
+    let (mut writer, cursor) = Writer::new(size_bytes, latest.len());
+    // Counted as handed over when it was kept.
+    subscriber.drain_backlog(|index, item| match item {
+        Item::Record(position, record) => writer.record(index, position, record),
+        Item::Event(position, event) => writer.event(index, position, event),
+    });
+    writer.flush();
     let reader = Reader::new(cursor, latest, alarms, monitor.clone());
     let running = spawn(subscriber, core, move |mut subscriber, stop| {
         let shared = monitor.shared;

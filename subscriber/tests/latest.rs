@@ -215,3 +215,54 @@ fn a_panic_in_the_midst_of_conflated_records_loses_none() {
     assert_eq!(seen.records.len() as u64 + conflated(&seen), 500);
     assert_eq!(quote(1, 2).levels[0].bid_sz, 2);
 }
+
+#[test]
+fn a_panic_at_a_conflated_record_loses_no_event_and_no_record_behind_it() {
+    let publisher = Publisher::start();
+    let subscriber = publisher.subscriber().channel(latest()).build().unwrap();
+    let (running, mut reader) = subscriber
+        .split(core(), Idle::Sleep { us: 20 }, 1 << 20)
+        .unwrap();
+    let monitor = running.monitor().clone();
+    wait_until("the welcome", || monitor.is_joined());
+    publisher.publish(vec![quote(1, 1), quote(2, 2)]);
+    publisher.with(|service| {
+        let lost = StreamEvent::SourceLost {
+            source: SourceId(1),
+            reason: SourceLossReason::Gap,
+            from: SourcePosition::new(0, 1),
+            messages: 3,
+            instruments: vec![1],
+        };
+        service.core.event(&lost, common::now()).unwrap();
+        service.send();
+    });
+    publisher.publish(vec![quote(1, 3), quote(2, 4)]);
+    publisher.publish((10..15).map(|n| order(1, n)).collect());
+    publisher.publish(vec![quote(1, 5)]);
+    publisher.end();
+    running.join().unwrap();
+    let (mut seen, mut panics) = (Seen::default(), 0);
+    while !reader.is_over() {
+        let waited = reader.wait(Duration::ZERO);
+        assert_eq!(waited, tickcast_subscriber::Wake::Ready);
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            reader.poll(|item| {
+                let is_quote = matches!(&item, Item::Record(_, it) if it.header().rtype == 1);
+                seen.take(item);
+                assert!(!is_quote, "planned");
+            })
+        }));
+        panics += u32::from(caught.is_err());
+    }
+    // At the newest quotes, while the event waited behind them.
+    assert_eq!(panics, 2);
+    assert_eq!(seen.numbers(), [4, 5, 10, 11, 12, 13, 14]);
+    assert!(seen.saw(|event| matches!(event, Event::Stream(_))));
+    assert!(seen.saw(|event| *event == Event::EndOfSession) && reader.ended());
+    let report = &reader.reports()[0];
+    let handed = &monitor.channels()[0].handed;
+    assert_eq!(report.events, handed.handed_events.get());
+    let sum = report.records + report.conflated_records;
+    assert_eq!(sum, handed.handed_records.get());
+}

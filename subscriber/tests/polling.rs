@@ -264,6 +264,96 @@ fn what_is_missing_when_a_channel_begins_anew_is_declared_lost() {
     let lost =
         seen.saw(|event| matches!(event, Event::Lost(loss) if loss.cause == LossCause::Left));
     assert!(lost, "{:?}", seen.events);
+    let handed = &subscriber.channels()[0].handed;
+    assert_eq!(handed.handed_events.get(), seen.events.len() as u64);
+    assert_eq!(handed.handed_records.get(), seen.records.len() as u64);
+}
+
+#[test]
+fn a_rejection_is_no_problem_any_more_once_a_publisher_welcomes_us_again() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    assert!(subscriber.problem().is_none());
+    publisher.with(|service| service.name = "other");
+    publisher.new_epoch();
+    poll_until(&mut subscriber, &mut seen, |s, _| {
+        matches!(s.problem(), Some(SubscribeError::Rejected { .. }))
+    });
+    publisher.with(|service| service.name = "all");
+    publisher.new_epoch();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.is_joined());
+    assert!(subscriber.problem().is_none(), "{:?}", subscriber.problem());
+    publisher.quotes(1, 0..10);
+    let polled = poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 10
+    });
+    assert!(!polled.problem);
+}
+
+#[test]
+fn who_misspells_is_told_once_something_is_left_out_or_many_names_have_come() {
+    let publisher = Publisher::start();
+    let wanted = || InstrumentFilter::symbols(["AAPLE"]);
+    let channel = || ChannelBuilder::new("all").filter(wanted());
+    let (mut seen, mut seen_many) = (Seen::default(), Seen::default());
+    let mut subscriber = joined(publisher.subscriber().channel(channel()), &mut seen);
+    assert!(subscriber.problem().is_none(), "nothing was announced yet");
+    let know = |subscriber: &mut Subscriber, seen: &mut Seen, count| {
+        poll_until(subscriber, seen, |s, _| {
+            s.directory().channel(CHANNEL).map_or(0, |it| it.len()) == count
+        });
+    };
+    let text = |subscriber: &Subscriber| subscriber.problem().map(ToString::to_string);
+    publisher.publish(vec![mapping(1, "AAPL")]);
+    know(&mut subscriber, &mut seen, 1);
+    assert!(subscriber.problem().is_none(), "it may still come");
+    publisher.publish(vec![quote(1, 1)]);
+    poll_until(&mut subscriber, &mut seen, |s, _| s.problem().is_some());
+    let told = text(&subscriber).unwrap();
+    assert!(
+        told.contains("\"AAPLE\"") && told.ends_with("it knows 1, like AAPL"),
+        "{told}"
+    );
+    for (id, symbol) in [(2, "MSFT"), (3, "ZVZZT")] {
+        publisher.publish(vec![mapping(id, symbol)]);
+        know(&mut subscriber, &mut seen, id as usize);
+    }
+    // It is put into words again when there are twice as many, not for every name.
+    let told = text(&subscriber).unwrap();
+    assert!(told.ends_with("it knows 2, like AAPL, MSFT"), "{told}");
+    // Another, to which nothing but names come.
+    let mut many = joined(publisher.subscriber().channel(channel()), &mut seen_many);
+    publisher.publish(
+        (10..1_100)
+            .map(|id| mapping(id, &format!("S{id}")))
+            .collect(),
+    );
+    know(&mut many, &mut seen_many, 1_090);
+    assert!(text(&many).is_some());
+    publisher.publish(vec![mapping(4, "AAPLE")]);
+    for (subscriber, seen) in [(&mut subscriber, &mut seen), (&mut many, &mut seen_many)] {
+        poll_until(subscriber, seen, |s, _| {
+            s.directory().id("AAPLE") == Some(4)
+        });
+        assert!(subscriber.problem().is_none());
+    }
+}
+
+#[test]
+fn a_filter_follows_a_symbol_that_moves_to_another_instrument() {
+    let publisher = Publisher::listing(&[(7, "FB")]);
+    let channel = ChannelBuilder::new("all").filter(InstrumentFilter::symbols(["FB"]));
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel(channel), &mut seen);
+    publisher.publish(vec![quote(7, 1)]);
+    publisher.publish(vec![mapping(8, "FB"), mapping(7, "META")]);
+    publisher.publish(vec![quote(7, 2), quote(8, 3)]);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.numbers(), [1, 0, 3], "with the announcement of 8");
+    assert_eq!(subscriber.directory().id("FB"), Some(8));
+    assert_eq!(subscriber.directory().id("META"), Some(7));
 }
 
 #[test]

@@ -7,11 +7,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Publisher, Seen, core, quote, wait_until};
+use common::{PATIENCE, Publisher, Seen, core, joined, quote, wait_until};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{
-    ChannelBuilder, Core, Event, Idle, Item, Monitor, Reader, ReceiverConfig, Running, SpawnError,
-    Subscriber, SubscriberBuilder, Wake,
+    ChannelBuilder, Core, Event, Idle, InstrumentFilter, Item, Monitor, Reader, ReceiverConfig,
+    Running, SpawnError, Start, Subscriber, SubscriberBuilder, Wake,
 };
 
 const IDLE: Idle = Idle::Sleep { us: 20 };
@@ -220,6 +220,103 @@ fn a_reader_goes_on_after_the_item_at_which_its_closure_panicked() {
     assert!(panics > 100);
     assert_eq!(seen.numbers(), (0..2_000).collect::<Vec<_>>());
     assert_balance(&reader, &seen, &monitor);
+}
+
+#[test]
+fn what_was_kept_after_a_panic_comes_first_to_the_readers() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(4, 0..200);
+    wait_until("the panic", || {
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            subscriber.poll(|item| {
+                let is_record = matches!(item, Item::Record(..));
+                seen.take(item);
+                assert!(!is_record, "planned");
+            })
+        }));
+        caught.is_err()
+    });
+    assert_eq!(seen.numbers(), [0]);
+    let rejoined = subscriber.channel_id("all").unwrap();
+    subscriber.rejoin(rejoined, Start::Live).unwrap();
+    let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
+    let monitor = running.monitor().clone();
+    wait_until("all of the rest", || {
+        reader.poll(|item| seen.take(item));
+        let joins = seen.events.iter();
+        let joins = joins.filter(|(_, event)| matches!(event, Event::Joined { .. }));
+        joins.count() == 2
+    });
+    running.stop();
+    running.join().unwrap();
+    read_out(&mut reader, &mut seen);
+    // What had come before it joined anew, and after it nothing twice.
+    let numbers = seen.numbers();
+    assert!(numbers.len() > 1, "{numbers:?}");
+    assert_eq!(numbers, (0..numbers.len() as u32).collect::<Vec<_>>());
+    let handed = &monitor.channels()[0].handed;
+    assert_eq!(handed.handed_records.get(), seen.records.len() as u64);
+    assert_eq!(handed.handed_events.get(), seen.events.len() as u64);
+}
+
+#[test]
+fn a_reader_sees_that_the_worker_has_a_problem() {
+    let publisher = Publisher::start();
+    let (running, mut reader) = split(publisher.subscriber().channel("all"));
+    assert!(!reader.poll(|_| {}).problem);
+    drop(running);
+    let subscriber = publisher.subscriber().channel("nonesuch").build().unwrap();
+    let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
+    wait_until("the rejection", || reader.poll(|_| {}).problem);
+    wait_until("its text", || {
+        let text = running.monitor().problem().unwrap_or_default();
+        text.contains("nonesuch")
+    });
+}
+
+#[test]
+fn what_a_filter_leaves_out_is_no_lag_of_a_reader() {
+    let publisher = Publisher::start();
+    let channel = ChannelBuilder::new("all").lag_alarm(100);
+    let channel = channel.filter(InstrumentFilter::ids([1]));
+    let (running, mut reader) = split(publisher.subscriber().channel(channel));
+    let monitor = running.monitor().clone();
+    let mut seen = Seen::default();
+    let publish = |instrument: u32| {
+        let before = monitor.channels()[0].counters.delivered_records.get();
+        for _ in 0..20 {
+            publisher.publish((0..500).map(|n| quote(instrument, n)).collect());
+        }
+        wait_until("the worker", || {
+            let channel = monitor.channels().remove(0);
+            channel.counters.delivered_records.get() == before + 10_000 && channel.lag == 0
+        });
+    };
+    let lagged = |seen: &Seen| seen.saw(|event| matches!(event, Event::Lagging { .. }));
+    publisher.publish(vec![quote(1, 0)]);
+    wait_until("the first record", || {
+        reader.poll(|item| seen.take(item));
+        seen.records.len() == 1
+    });
+    publish(2);
+    assert_eq!(reader.reports()[0].lag, 0, "there is nothing to read");
+    reader.poll(|item| seen.take(item));
+    assert!(!lagged(&seen), "{:?}", seen.events);
+    // One that really was behind has caught up although what follows is left out.
+    publish(1);
+    publish(2);
+    assert!(reader.reports()[0].lag > 100);
+    wait_until("the end of it", || {
+        reader.poll(|item| seen.take(item));
+        seen.records.len() == 10_001
+    });
+    reader.poll(|item| seen.take(item));
+    assert!(lagged(&seen) && seen.saw(|event| *event == Event::CaughtUp));
+    assert_eq!(reader.reports()[0].lag, 0);
+    running.stop();
+    running.join().unwrap();
 }
 
 #[test]

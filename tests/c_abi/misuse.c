@@ -181,6 +181,15 @@ static int32_t calls_back(void *context, const TickcastItem *item) {
         EXPECT(BUSY, "a callback", tickcast_subscriber_free(shared->subscriber));
         EXPECT(BUSY, "a callback",
                tickcast_leave(shared->subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)));
+        /* Taken for what all threads may use at once: an answer, and no waiting for this call. */
+        void *raw = shared->subscriber;
+        char text[8];
+        EXPECT(HANDLE, "is a subscriber, and a monitor", tickcast_monitor_is_joined(raw));
+        EXPECT(HANDLE, "is a subscriber, and a monitor", tickcast_monitor_problem(raw, text, 8));
+        EXPECT(HANDLE, "is a subscriber, and a monitor", tickcast_monitor_free(raw));
+        EXPECT(HANDLE, "is a subscriber, and a directory", tickcast_directory_len(raw));
+        EXPECT_NULL(HANDLE, "is a subscriber, and a monitor", tickcast_directory_new(raw));
+        EXPECT(HANDLE, "is a subscriber, and a reader", tickcast_reader_poll(raw, ignore, NULL));
     }
     return item->event && item->event->kind == TICKCAST_EVENT_KIND_JOINED;
 }

@@ -251,6 +251,9 @@ impl World {
                 self.trace.note(self.now, "refused", number, first, last);
                 self.subscribers[number].refused(channel, refused.range);
             }
+            for of in &mut self.subscribers[number].following {
+                of.justified.message(of.channel, channel, &message);
+            }
             let bytes = match &message {
                 Message::Datagram(bytes) => *bytes,
                 _ => &[],

@@ -46,6 +46,7 @@ impl World {
             |core, on| f(core, now, on),
             |of, item| {
                 note_item(trace, now, number, item);
+                of.justified.told(item);
                 let epoch = of.stream.epoch();
                 if let Item::Event(_, Told::Lost(loss)) = item
                     && !can_be_lost(&of.config, loss.cause)
@@ -94,6 +95,15 @@ impl World {
         if let Some(what) = wrong {
             return Err(what);
         }
+        for of in &mut subscriber.following {
+            let Some(receiver) = subscriber.core.receiver(of.channel) else {
+                continue;
+            };
+            let (settled, heard) = receiver.progress();
+            (of.justified)
+                .settle(receiver.epoch(), (settled.next(), heard), now)
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
+        }
         for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {
             balance::receiver(c, &of.stream)
                 .and_then(|()| balance::asked(c, &of.asked))
@@ -137,7 +147,7 @@ impl World {
     ) -> Option<(usize, Alarm)> {
         let datagram = Datagram::parse(bytes).ok()?;
         let header = datagram.header();
-        if header.kind == Kind::Heartbeat || datagram.verdict() != CrcVerdict::Good {
+        if datagram.verdict() != CrcVerdict::Good {
             return None;
         }
         let subscriber = &mut self.subscribers[number];
@@ -146,6 +156,10 @@ impl World {
         let at = following.position(|of| of.channel == header.channel)?;
         let of = &mut subscriber.following[at];
         if of.stream.epoch() != header.epoch {
+            return None;
+        }
+        of.justified.datagram(header.sequence);
+        if header.kind == Kind::Heartbeat {
             return None;
         }
         let given = Given {

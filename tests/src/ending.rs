@@ -86,6 +86,8 @@ impl World {
 
     /// Tells a core to leave, and checks that nothing it heard of is left unsaid.
     pub(crate) fn leave(&mut self, number: usize) -> Result<(), String> {
+        let following = &mut self.subscribers[number].following;
+        following.iter_mut().for_each(|of| of.justified.leaves());
         self.with_core(number, |core, _, mut on| {
             core.leave(LossCause::PublisherDead, &mut on);
         })?;

@@ -3,7 +3,8 @@
 //! byte.
 //!
 //! [`profiles`] says what goes wrong, [`world`] lets it happen; [`stream`], [`asked`], [`meters`],
-//! [`watch`] and [`balance`] check after every step that nobody was told anything untrue;
+//! [`watch`], [`justified`] and [`balance`] check after every step that nobody was told anything
+//! untrue;
 //! [`report`] adds up. [`small_worlds`] tries every order of few events instead, and [`grid`]
 //! measures what loss costs.
 
@@ -19,6 +20,7 @@ pub mod grid;
 pub mod incident;
 mod incidents;
 mod interruption;
+pub mod justified;
 pub mod meters;
 mod multicast;
 pub mod pipe;

@@ -9,6 +9,7 @@ use tickcast_reliability::units::{FanOutId, Nanos};
 
 use crate::balance;
 use crate::interruption::{self, Interruption};
+use crate::justified::nothing_held_is_refused;
 use crate::multicast::packet;
 use crate::pipe::Connection;
 use crate::publisher::Arrival;
@@ -136,6 +137,10 @@ impl World {
                 .given(self.now, (destination, path), &out, &publisher.feeds)
                 .map_err(|what| format!("publisher {index}: {what}"))?;
             publisher.gave_out(destination, &out)?;
+            if matches!(destination, Destination::Peer(_)) {
+                nothing_held_is_refused(&publisher.feeds, self.plan.ring_slots, &out)
+                    .map_err(|what| format!("publisher {index}: {what}"))?;
+            }
             match (destination, connection) {
                 (Destination::Multicast(channel), _) => multicasts.push(packet(channel, &out)),
                 (Destination::Peer(peer), None) => {

@@ -15,6 +15,7 @@ use tickcast_reliability::subscriber_core::{
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
 
 use crate::asked::{Alarm, Asked};
+use crate::justified::Justified;
 use crate::plan::Plan;
 use crate::stream::Stream;
 
@@ -51,6 +52,8 @@ pub struct Following {
     pub stream: Stream,
     /// What was asked for.
     pub asked: Asked,
+    /// Whether what it was told had a reason.
+    pub justified: Justified,
     /// Alarms told within the input that is going on.
     pub alarms: Vec<Alarm>,
     /// Whether its kernel is a member of the groups, for each line.
@@ -113,6 +116,7 @@ impl Subscriber {
                     start,
                     stream: Stream::new(channel, config.delivery, start),
                     asked: Asked::new(config, plan.ring_slots),
+                    justified: Justified::new(config, plan.ring_slots),
                     alarms: Vec::new(),
                     member: [false; 2],
                     gaps_of_joining: 0,

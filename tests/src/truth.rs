@@ -183,8 +183,8 @@ fn trade(key: ContentKey, number: u64) -> TradeMsg {
 /// Appends the record of this number to a message.
 pub fn push_record(batch: &mut RecordBatch, key: ContentKey, number: u64) {
     if number.is_multiple_of(5) {
-        batch.push(&trade(key, number));
+        batch.put(&trade(key, number));
     } else {
-        batch.push(&mbo(key, number));
+        batch.put(&mbo(key, number));
     }
 }

@@ -2,9 +2,10 @@
 
 It has no sockets and no clock: it is given datagrams, answers and the time, and says what to ask for.
 """
-import hashlib, random, struct, time
+import hashlib, math, random, struct, time
 from collections import Counter
 
+from lines import Lines
 from wire import *
 
 WINDOW, BURST_MAX, REPLAY_IN_FLIGHT, NACK_RANGES, NACK_TRIES = 16384, 2048, 512, 256, 8
@@ -23,40 +24,72 @@ class Gap:
 class Stream:
     """One channel. It has no sockets and no clock: it is given datagrams, answers and the time."""
 
-    def __init__(self, offer, start, seed):
+    def __init__(self, offer, start, seed, now):
         self.rng, self.count, self.losses, self.sha = random.Random(seed), Counter(), [], hashlib.sha256()
         self.gaps, self.lost, self.held, self.crcs, self.pending = {}, {}, {}, {}, None
-        self.hold_off, self.announced, self.answer, self.told, self.leapt = 0.0, 0.0, (0.0, 0), None, False
-        self.rtt, self.lines, self.ended, self.want_status, self.doubts = None, {}, False, False, set()
+        self.hold_off, self.group, self.announced, self.told, self.leapt = 0.0, 0, 0.0, None, False
+        self.answer = {REPAIR: (0.0, 0), REPLAY: (0.0, 0)}  # when the last one came over TCP, and for which sequence
+        self.rtt, self.ended, self.want_status, self.doubts = None, False, False, set()
+        self.end_at = self.end_heard = None  # END as TCP confirmed it, and as multicast claims it (§4.3)
+        self.lines = Lines(len(lines_of(offer)), now)
         self.channel, self.epoch, self.slots, self.heard = offer["channel"], offer["epoch"], offer["slots"], offer["newest"]
         oldest = start == "oldest"  # §5.1
         self.next = self.began = offer["oldest"] if oldest else offer["newest"] + 1
         self.record = self.first_record = offer["oldest_record"] if oldest else offer["next_record"]
-        self.miss(self.next, self.heard, 0.0, history=True)
+        self.miss(self.next, self.heard, now, history=True)
 
     def rejoin(self, offer, now):
         """A WELCOME on a reconnect (§5.1); False if it is a zombie's."""
-        if offer["epoch"] > self.epoch:  # §5.6
-            self.lose_all("epoch")
-            if not self.ended:
-                self.losses.append({"first": self.heard + 1, "last": UNKNOWN, "records": None, "cause": "epoch"})
-            self.held, self.crcs, self.lines, self.lost, self.doubts, self.told = {}, {}, {}, {}, set(), None
-            self.epoch, self.heard, self.next, self.record, self.ended = offer["epoch"], offer["newest"], 1, 1, False
-            self.miss(1, self.heard, now, history=True)
-            self.lose_below(offer["oldest"], offer["oldest_record"])
-        elif offer["epoch"] == self.epoch:
-            self.tell(offer["newest"], now, False)
+        if offer["epoch"] < self.epoch:
+            return False
         self.slots = offer["slots"]
-        for gap in self.gaps.values():
-            gap.tries, gap.due = 0, now
-        return offer["epoch"] >= self.epoch
+        self.lines.resize(len(lines_of(offer)), now)
+        if offer["epoch"] > self.epoch:
+            self.follow(offer, now)
+        else:
+            self.tell(offer["newest"], now, False)
+            for gap in self.gaps.values():
+                gap.tries, gap.due = 0, now
+        return True
+
+    def follow(self, offer, now):
+        """The publisher's word is that the epoch is over (§5.6)."""
+        self.lose_all("epoch")
+        if not self.ended:
+            tail = self.heard + (self.end_heard != self.heard)  # an END that nobody confirmed is part of the tail
+            self.losses.append({"first": tail, "last": UNKNOWN, "records": None, "cause": "epoch"})
+        self.held, self.crcs, self.lost, self.doubts, self.told, self.leapt = {}, {}, {}, set(), None, False
+        self.epoch, self.heard, self.next, self.record, self.ended = offer["epoch"], offer["newest"], 1, 1, False
+        self.end_at = self.end_heard = None
+        self.lines.restart()
+        self.miss(1, self.heard, now, history=True)
+        self.lose_below(offer["oldest"], offer["oldest_record"])
 
     def miss(self, first, last, now, history=False):
         """first ..= last are missing from now on. Gaps are only ever added above all others, so they stay in order."""
+        if first > last:
+            return
         cls = REPLAY if history or last - first >= BURST_MAX else REPAIR
+        before = self.gaps.get(first - 1)
+        if before and not before.tries and before.history == history and (
+                first >= self.next + WINDOW or (before.found, before.cls) == (now, cls)):
+            due = before.due  # one run, one hold-off
+        else:
+            due = now + self.wait_first()
         for s in range(first, last + 1):
-            self.gaps[s] = Gap(cls, history, now, now + self.rng.random() * self.hold_off)
-        self.count["history" if history else "gaps"] += max(0, last + 1 - first)
+            self.gaps[s] = Gap(cls, history, now, due)
+        self.count["history" if history else "gaps"] += last + 1 - first
+
+    def wait_first(self):
+        """§5.4: how long a run of gaps is held off before it is asked for: scouts not at all."""
+        if not self.hold_off:
+            return 0.0
+        group = max(1, self.group)
+        if self.rng.random() * group < 1 + math.floor(math.log2(group)):
+            self.count["scouted"] += 1
+            return 0.0
+        self.count["held_off"] += 1
+        return self.rng.uniform(self.hold_off / 2, self.hold_off)
 
     def hear(self, sequence, now):
         """Everything up to `sequence` has been sent."""
@@ -79,10 +112,8 @@ class Stream:
             self.count["leaps"] += 1
             self.want_status = self.leapt = True
             return False
-        if line is None:
-            self.answer = (now, s)
-        else:
-            self.lines[line] = (max(s, self.lines.get(line, (0,))[0]), now)
+        if line is not None:
+            self.lines.heard(line, s, now)
         if d.kind == HEARTBEAT:
             self.heartbeat(d, now)
         elif s >= self.next + WINDOW:
@@ -94,17 +125,35 @@ class Stream:
                 self.hear(s - 1, now)
                 self.heard = s
             else:
-                self.filled(self.gaps.pop(s), d.relay & 0x80 or line is None, now)
+                gap = self.gaps.pop(s)
+                if line is None:
+                    self.answer[gap.cls] = (now, s)
+                self.filled(gap, d.relay & 0x80 or line is None, now)
+            if d.kind == END:
+                self.hear_end(s, line is None)
             self.held[s], self.crcs[s] = d, d.crc
             self.crcs.pop(s - WINDOW, None)
             self.advance()
+        self.settle()
         return True
+
+    def hear_end(self, s, confirmed):
+        """§4.3: an END by multicast only makes us ask."""
+        if confirmed:
+            self.end_at = s
+        else:
+            self.end_heard, self.want_status = s, True
+
+    def settle(self):
+        """Everything up to the confirmed END is delivered or told as lost."""
+        self.ended |= self.end_at is not None and self.next > self.end_at
 
     def heartbeat(self, d, now):
         """§4.1."""
         body = heartbeat_body(d)
         self.announced, self.hold_off = min(body["next_interval_us"] / 1e6, 10.0), min(body["hold_off_us"] / 1e6, MAX_HOLD_OFF_S)
-        self.want_status |= body["state"] == 2 and not self.ended
+        self.group = body["subscribers"]
+        self.want_status |= body["state"] == 2 and self.end_at is None
         self.hear(d.sequence, now)
         if d.sequence == self.next - 1:
             self.close_loss(d.first_record)
@@ -151,7 +200,6 @@ class Stream:
             for record in records:
                 self.sha.update(record)
             self.count.update(delivered=1, records=len(records), events=int(d.kind == EVENT))
-            self.ended |= d.kind == END
         self.record += d.count
 
     def close_loss(self, record):
@@ -186,6 +234,13 @@ class Stream:
             self.losses.append(self.pending)
             self.pending = None
 
+    def dead(self):
+        """§5.5: nobody is left who could confirm an END, and nothing that was heard speaks against it."""
+        if self.end_at is None and self.end_heard == self.heard:
+            self.end_at = self.end_heard
+        self.lose_all("publisher dead")
+        self.settle()
+
     def retry(self, tries):
         """§5.4: how long to wait for the answer to the question of this number."""
         base = max(NACK_RETRY_S, 4 * (0.00025 if self.rtt is None else min(self.rtt, 0.025)))
@@ -195,19 +250,22 @@ class Stream:
         """§6.3."""
         reason = REASONS[r["reason"]]
         self.count["refused_" + reason] += 1
-        self.answer = (now, r["last"])
+        named = range(max(r["first"], self.next), min(r["last"], self.heard) + 1)
+        if asked := next((gap for s in named if (gap := self.gaps.get(s))), None):
+            self.answer[asked.cls] = (now, r["last"])
         if r["epoch"] != self.epoch:
             self.want_status = True
             return
         if reason == "window":
             self.lose_below(r["oldest"], r["oldest_record"])
-        for s in range(max(r["first"], self.next), min(r["last"], self.heard) + 1):
+        for s in named:
             if reason in ("too_slow", "malformed"):
                 self.lose(s, "burst" if reason == "too_slow" else "refused")
             elif gap := self.gaps.get(s):
                 gap.tries, gap.due = max(0, gap.tries - 1), now + max(
                     r["retry_after_us"] / 1e6, self.retry(1) if reason == "window" else NACK_RETRY_S)
         self.advance()
+        self.settle()
 
     def status(self, st, now, stale):
         """The publisher's word on how far it is; whether to reconnect, because there is another epoch (§5.5, §5.6)."""
@@ -218,8 +276,9 @@ class Stream:
         self.tell(st["newest"], now, stale)
         if self.next == st["newest"] + 1:
             self.close_loss(st["next_record"])
-        if st["ended"] & 1 and self.next > st["newest"]:
-            self.ended = True  # §4.3: also when END itself can't be had
+        if st["ended"] & 1:
+            self.end_at = st["newest"]  # §4.3: also when END itself can't be had
+        self.settle()
         return False
 
     def nacks(self, now):
@@ -227,7 +286,7 @@ class Stream:
         wanted = {REPAIR: [[s, s] for s in sorted(self.doubts)], REPLAY: []}
         self.doubts.clear()
         flying = sum(1 for gap in self.gaps.values() if gap.cls == REPLAY and gap.tries)
-        live = [high for high, heard in self.lines.values() if now - heard < max(LINE_SILENCE_S, 3 * self.announced)]
+        self.lines.check(now, max(LINE_SILENCE_S, 3 * self.announced))
         for s, gap in self.gaps.items():
             if s >= self.next + WINDOW:
                 break
@@ -236,11 +295,11 @@ class Stream:
             if not gap.tries:
                 if gap.cls == REPLAY and flying >= REPLAY_IN_FLIGHT:
                     continue
-                if not gap.history and len(live) > 1 and min(live) < s and now < gap.found + LINE_SKEW_S:
+                if not gap.history and not self.lines.all_passed(s) and now < gap.found + LINE_SKEW_S:
                     continue  # §5.3: another line may still bring it
                 flying += gap.cls == REPLAY
-            elif self.answer[0] > gap.asked and self.answer[1] < s and now - self.answer[0] < (wait := self.retry(1)):
-                gap.due = self.answer[0] + wait  # answers come by ascending sequence: its turn will come
+            elif (at := self.answer[gap.cls])[0] > gap.asked and at[1] < s and now - at[0] < (wait := self.retry(1)):
+                gap.due = at[0] + wait  # answers come by ascending sequence: its turn will come
                 continue
             if gap.tries >= NACK_TRIES:
                 return None

@@ -7,7 +7,7 @@ the lines it is told of, delivers in order, asks for what is missing, and says a
     subscriber.py 127.0.0.1:7400 all --interface 127.0.0.1 --from oldest --drop 0.05 --seed 1
     subscriber.py --parse tests/golden/datagram-data.hex
 
-The bytes are in wire.py, the rules of a channel in stream.py; here are the sockets, the connection and the timers.
+The bytes are in wire.py, the rules of a channel in stream.py and lines.py; here are the sockets, the connection and the timers.
 """
 import argparse, json, random, select, socket, sys, time
 from collections import Counter
@@ -133,13 +133,12 @@ class Subscriber:
         now = time.monotonic()
         if self.stream is None:
             self.multicast = now
-            self.stream = Stream(offer, self.args.start, self.args.seed)
+            self.stream = Stream(offer, self.args.start, self.args.seed, now)
         elif not self.stream.rejoin(offer, now):
             return self.put_off("a publisher of an epoch that is over", now)
         for line in self.lines:
             line.socket.close()
-        self.lines = [Line(line, self.args.interface) for fan_out in offer["fan_outs"] if fan_out["transport"] == "udp"
-                      for line in fan_out["lines"]]
+        self.lines = [Line(line, self.args.interface) for line in lines_of(offer)]
         self.link, self.heard, self.told = link, now, 0.0
         self.control(frames, now)
 
@@ -209,7 +208,7 @@ class Subscriber:
             elif now - self.heard > DEAD_S:
                 self.dead = True
                 if self.stream:
-                    self.stream.lose_all("publisher dead")
+                    self.stream.dead()
                 return
             if self.link is None and now >= self.attempt_at:
                 self.connect(now)
@@ -233,7 +232,7 @@ class Subscriber:
         if (s := self.stream) is None:
             return {"ended": False}
         names = "records delivered duplicates gaps recovered lost history history_received history_lost lost_records jumps " \
-                "fencing_violations nacks repairs dropped_in_front"
+                "fencing_violations nacks repairs dropped_in_front scouted held_off"
         return dict.fromkeys(names.split(), 0) | s.count | self.count | {
             "ended": s.ended, "dead": self.dead, "epoch": s.epoch, "first_record": s.first_record, "first": s.began,
             "last": s.next - 1, "gaps_open": len(s.gaps), "losses": s.losses, "sha256": s.sha.hexdigest()}

@@ -118,6 +118,11 @@ def unpack_body(kind, body):
     return json.loads(body) if kind in (JOIN, WELCOME, REJECTED) else {}
 
 
+def lines_of(offer):
+    """§6.1: the lines of a WELCOME's offer; transports that are not known are skipped."""
+    return [line for fan_out in offer["fan_outs"] if fan_out["transport"] == "udp" for line in fan_out["lines"]]
+
+
 # ---- Golden files ---------------------------------------------------------------------------------------------------
 
 def describe(d):

@@ -5,14 +5,14 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::mem::offset_of;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::LazyLock;
 use std::time::SystemTime;
 
-use common::{PATIENCE, Publisher, channel, free_group, number, one_channel, simulated};
+use common::{PATIENCE, Publisher, channel, free_group, number, one_channel, signal, simulated};
 use serde_json::Value;
 use tempfile::TempDir;
 use tickcast::{event, item, monitor, reader, sizes, subscriber};
@@ -69,6 +69,33 @@ fn the_header_is_what_cbindgen_makes_of_the_sources() {
         "subscriber/include/tickcast.h is stale from line {line:?} on: run \
          TICKCAST_WRITE_HEADER=1 cargo test -p tickcast-tests --test c_abi header"
     );
+}
+
+#[test]
+fn the_examples_in_the_header_compile_as_c_and_as_cpp() {
+    let header = std::fs::read_to_string(root().join("subscriber/include/tickcast.h"));
+    let header = header.expect("the header");
+    let examples = header.split("```c\n").skip(1);
+    let examples = examples.map(|rest| rest.split("```").next().expect("an end"));
+    let functions: Vec<_> = examples
+        .enumerate()
+        .map(|(n, example)| format!("void example_{n}(void) {{\n{example}\n}}\n"))
+        .collect();
+    assert!(functions.len() >= 8, "what one begins with has an example");
+    let program = format!(
+        "#include <stdio.h>\n#include <tickcast.h>\n\
+         extern TickcastSubscriber *subscriber;\nextern TickcastMonitor *monitor;\n\
+         extern const TickcastItem *item;\nextern void *context;\n\
+         int32_t on_item(void *context, const TickcastItem *item);\n{}",
+        functions.concat()
+    );
+    for (source, compiler) in [("examples.c", "cc"), ("examples.cpp", "c++")] {
+        if is_here(compiler) {
+            let path = INSTALLED.path(source);
+            std::fs::write(&path, &program).expect("the program is written");
+            INSTALLED.compile(&path, &["-c"], &format!("{source}.o"));
+        }
+    }
 }
 
 /// The library as `make install-c` puts it there.
@@ -339,7 +366,7 @@ fn hello_in_c_and_in_cpp_prints_every_record_and_event() {
         .map(|program| {
             let mut command = INSTALLED.command(program);
             command
-                .arg(publisher.control.to_string())
+                .args([&publisher.control.to_string(), "all"])
                 .stdout(Stdio::piped());
             command.spawn().expect("it starts")
         })
@@ -370,14 +397,45 @@ fn hello_in_c_and_in_cpp_prints_every_record_and_event() {
     assert_eq!(nobody.status.code(), Some(1));
 }
 
-/// Runs all ways to follow at once at 5% loss, with these compiler options and runner.
-fn follow_every_way(options: &[&str], name: &str, messages: u64) {
+#[test]
+fn hello_in_c_and_in_cpp_says_that_its_channel_is_unknown() {
+    let publisher = publisher(2_000, 1);
+    let mut sources = vec!["hello.c"];
+    if is_here("c++") {
+        sources.push("hello.cpp");
+    }
+    for source in sources {
+        let name = format!("{source}.mistyped");
+        let program = INSTALLED.compile(&example(source), &[], &name);
+        let mut hello = INSTALLED.command(&program);
+        hello.args([&publisher.control.to_string(), "equitees"]);
+        hello.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut hello = hello.spawn().expect("it starts");
+        let stderr = hello.stderr.take().expect("a pipe");
+        let mut said = String::new();
+        BufReader::new(stderr).read_line(&mut said).expect("text");
+        signal(hello.id(), "TERM");
+        hello.wait().expect("it ends");
+        assert!(said.contains("equitees"), "{source}: {said}");
+    }
+}
+
+/// Runs all ways to follow at once at 5% loss, with these compiler options and this runner before
+/// the program.
+fn follow_every_way(options: &[&str], runner: &[&str], name: &str, messages: u64) {
     let powers = INSTALLED.compile(&test_source("powers.c"), options, name);
     let ways = ["poll", "split", "run"];
     let publisher = publisher(messages, 3);
     let file = |way: &str| INSTALLED.path(&format!("{name}.{way}"));
     let running = ways.map(|way| {
-        let mut command = INSTALLED.command(&powers);
+        let mut command = match runner.split_first() {
+            None => INSTALLED.command(&powers),
+            Some((program, options)) => {
+                let mut command = INSTALLED.command(Path::new(program));
+                command.args(options).arg(&powers);
+                command
+            }
+        };
         command
             .args([way, &publisher.control.to_string()])
             .arg(file(way));
@@ -418,12 +476,12 @@ fn follow_every_way(options: &[&str], name: &str, messages: u64) {
 
 #[test]
 fn the_same_powers_from_c_as_from_rust() {
-    follow_every_way(&[], "powers", 30_000);
+    follow_every_way(&[], &[], "powers", 30_000);
 }
 
 #[test]
 fn a_program_with_the_static_library_within_does_the_same() {
-    follow_every_way(&["-static-library"], "powers-static", 5_000);
+    follow_every_way(&["-static-library"], &[], "powers-static", 5_000);
 }
 
 #[test]
@@ -481,7 +539,7 @@ fn the_c_programs_are_clean_under_sanitizers() {
         assert!(succeeded(&output.expect("it runs")).starts_with("every misuse"));
     }
     let address = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    follow_every_way(&address, "powers-address", 5_000);
+    follow_every_way(&address, &[], "powers-address", 5_000);
 }
 
 /// Of the program's own: what C allocates between the 5,000th and the 40,000th record, and, where
@@ -526,20 +584,33 @@ fn polling_from_c_allocates_nothing_and_calls_the_system_no_more_the_more_ticks_
     );
 }
 
+const VALGRIND: [&str; 6] = [
+    "valgrind",
+    "--quiet",
+    "--error-exitcode=9",
+    "--leak-check=full",
+    "--show-leak-kinds=definite,indirect",
+    "--errors-for-leak-kinds=definite",
+];
+
 #[test]
 fn misuse_is_clean_under_valgrind() {
     if !is_here("valgrind") {
         return;
     }
     let misuse = INSTALLED.compile(&test_source("misuse.c"), &[], "misuse-valgrind");
-    let mut command = INSTALLED.command(Path::new("valgrind"));
-    command.args(["--quiet", "--error-exitcode=9", "--leak-check=full"]);
-    command.args([
-        "--show-leak-kinds=definite,indirect",
-        "--errors-for-leak-kinds=definite",
-    ]);
+    let mut command = INSTALLED.command(Path::new(VALGRIND[0]));
+    command.args(&VALGRIND[1..]);
     let output = command.arg(&misuse).output().expect("it runs");
     assert!(succeeded(&output).starts_with("every misuse"));
+}
+
+/// Few ticks: what there is to see is the same for each, and all three share the host's cores.
+#[test]
+fn following_every_way_is_clean_under_valgrind() {
+    if is_here("valgrind") {
+        follow_every_way(&[], &VALGRIND, "powers-valgrind", 1_500);
+    }
 }
 
 #[test]

@@ -214,6 +214,30 @@ fn a_stranger_takes_the_first_copy_of_two_lines_and_repairs_what_both_lost() {
 }
 
 #[test]
+fn a_stranger_of_a_large_group_scouts_or_holds_off_once_a_run_and_repairs_it_all() {
+    let mut config = one_channel(&[free_group()], simulated(10_000, 5_000, 3));
+    config["repair"] = serde_json::json!({ "large_group": 3, "rtt_us": 2_000 });
+    let publisher = Publisher::start(&config);
+    let Some(first) = Running::start(&publisher, "0.05", &["--seed", "11"]) else {
+        return;
+    };
+    let second = Running::start(&publisher, "0.05", &["--seed", "13"]).expect("python3 is there");
+    let mut ours = Ours::join(&publisher);
+    ours.drive_to_end();
+    let reports = [first.report(), second.report()];
+    let (_, summary) = publisher.finish();
+    for report in reports {
+        assert_the_same(&ours, &report, &summary);
+        let n = |key| number(&report, key);
+        assert!(n("recovered") > 0, "{report}");
+        // Two of three scout: (1 + log2 3, rounded down) / 3.
+        assert!(n("held_off") > 0, "{report}");
+        assert!(n("scouted") > n("held_off"), "{report}");
+        assert!(n("scouted") + n("held_off") <= n("gaps"), "{report}");
+    }
+}
+
+#[test]
 fn a_stranger_follows_a_publisher_that_was_killed_into_its_next_epoch_and_says_what_it_lost() {
     let reserved = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let control = reserved.local_addr().expect("its address").to_string();

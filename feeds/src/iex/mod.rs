@@ -74,7 +74,7 @@ impl IexDecoder {
                 Some(found) => {
                     if found.is_new {
                         let mapping = instruments::mapping(symbol, found.id, PUBLISHER_ID, time);
-                        self.batch.push(&mapping);
+                        self.batch.put(&mapping);
                     }
                     found.id
                 }

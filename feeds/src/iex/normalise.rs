@@ -98,28 +98,28 @@ impl Stamp {
 pub fn push(message: &Message, feed: Feed, stamp: &Stamp, batch: &mut RecordBatch) -> bool {
     let mut price = Prices { all_fit: true };
     match message {
-        Message::Buy(m) => batch.push(&level(m, Side::Bid, stamp, &mut price)),
-        Message::Sell(m) => batch.push(&level(m, Side::Ask, stamp, &mut price)),
-        Message::Quote(m) => batch.push(&quote(m, stamp, &mut price)),
+        Message::Buy(m) => batch.put(&level(m, Side::Bid, stamp, &mut price)),
+        Message::Sell(m) => batch.put(&level(m, Side::Ask, stamp, &mut price)),
+        Message::Quote(m) => batch.put(&quote(m, stamp, &mut price)),
         Message::Trade(m) => {
             let last = match feed {
                 Feed::Tops => flags::LAST,
                 Feed::Deep => 0,
             };
-            batch.push(&trade(m, Action::Trade, last, stamp, &mut price));
+            batch.put(&trade(m, Action::Trade, last, stamp, &mut price));
         }
         Message::TradeBreak(m) => {
-            batch.push(&trade(m, Action::Cancel, flags::LAST, stamp, &mut price));
+            batch.put(&trade(m, Action::Cancel, flags::LAST, stamp, &mut price));
         }
-        Message::SystemEvent(m) => batch.push(&system_event(m.event, stamp)),
-        Message::TradingStatus(m) => batch.push(&trading_status(m, stamp)),
-        Message::OperationalHalt(m) => batch.push(&operational_halt(m.status, stamp)),
-        Message::ShortSale(m) => batch.push(&short_sale(m.in_effect, m.detail, stamp)),
-        Message::SecurityEvent(m) => batch.push(&security_event(m.event, stamp)),
-        Message::RetailLiquidity(_) => batch.push(&status(stamp)),
-        Message::SecurityDirectory(m) => batch.push(&definition(m, stamp)),
-        Message::OfficialPrice(m) => batch.push(&official_price(m, stamp, &mut price)),
-        Message::Auction(m) => batch.push(&auction(m, stamp, &mut price)),
+        Message::SystemEvent(m) => batch.put(&system_event(m.event, stamp)),
+        Message::TradingStatus(m) => batch.put(&trading_status(m, stamp)),
+        Message::OperationalHalt(m) => batch.put(&operational_halt(m.status, stamp)),
+        Message::ShortSale(m) => batch.put(&short_sale(m.in_effect, m.detail, stamp)),
+        Message::SecurityEvent(m) => batch.put(&security_event(m.event, stamp)),
+        Message::RetailLiquidity(_) => batch.put(&status(stamp)),
+        Message::SecurityDirectory(m) => batch.put(&definition(m, stamp)),
+        Message::OfficialPrice(m) => batch.put(&official_price(m, stamp, &mut price)),
+        Message::Auction(m) => batch.put(&auction(m, stamp, &mut price)),
     }
     price.all_fit
 }

@@ -199,7 +199,7 @@ impl Normaliser {
                 let (side, last) = (Side::None, flags::LAST);
                 let trade = (m.match_number, price(m.price), m.shares);
                 self.batch
-                    .push(&mbo(stamp, Action::Trade, side, trade, last));
+                    .put(&mbo(stamp, Action::Trade, side, trade, last));
             }
             Message::CrossTrade(m) => {
                 self.name(stamp, m.stock);
@@ -217,7 +217,7 @@ impl Normaliser {
                     };
                 let trade = (m.match_number, at, size);
                 self.batch
-                    .push(&mbo(stamp, Action::Trade, Side::None, trade, last));
+                    .put(&mbo(stamp, Action::Trade, Side::None, trade, last));
                 if m.shares > 0 {
                     let kind = match m.cross_type {
                         b'O' => StatType::OpeningPrice,
@@ -225,7 +225,7 @@ impl Normaliser {
                         _ => StatType::UncrossingPrice,
                     };
                     let quantity = i64::try_from(m.shares).unwrap_or(i64::MAX);
-                    self.batch.push(&StatMsg {
+                    self.batch.put(&StatMsg {
                         price: at,
                         quantity,
                         ..stat(stamp, kind)
@@ -236,7 +236,7 @@ impl Normaliser {
             Message::BrokenTrade(m) => {
                 let broken = (m.match_number, UNDEF_PRICE, 0);
                 self.batch
-                    .push(&mbo(stamp, Action::None, Side::None, broken, flags::LAST));
+                    .put(&mbo(stamp, Action::None, Side::None, broken, flags::LAST));
             }
             Message::Imbalance(m) => {
                 self.name(stamp, m.stock);
@@ -244,7 +244,7 @@ impl Normaliser {
             }
             Message::SystemEvent(m) => {
                 let (action, trading) = system_event(m.event);
-                self.batch.push(&StatusMsg {
+                self.batch.put(&StatusMsg {
                     action: action as u16,
                     reason: StatusReason::Scheduled as u16,
                     trading_event: TradingEvent::ChangeTradingSession as u16,
@@ -260,7 +260,7 @@ impl Normaliser {
             }
             Message::TradingAction(m) => {
                 self.name(stamp, m.stock);
-                self.batch.push(&trading_action(stamp, m));
+                self.batch.put(&trading_action(stamp, m));
             }
             Message::OperationalHalt(m) => {
                 self.name(stamp, m.stock);
@@ -269,7 +269,7 @@ impl Normaliser {
                     (b'Q', b'T') => (StatusAction::Trading, TriState::Yes),
                     _ => (StatusAction::None, TriState::NotAvailable),
                 };
-                self.batch.push(&StatusMsg {
+                self.batch.put(&StatusMsg {
                     action: action as u16,
                     reason: StatusReason::Operational as u16,
                     is_trading: trading as _,
@@ -284,7 +284,7 @@ impl Normaliser {
                     b'1' | b'2' => TriState::Yes,
                     _ => TriState::NotAvailable,
                 };
-                self.batch.push(&StatusMsg {
+                self.batch.put(&StatusMsg {
                     action: StatusAction::SsrChange as u16,
                     is_short_sell_restricted: restricted as _,
                     ..status(stamp)
@@ -297,7 +297,7 @@ impl Normaliser {
                     b'3' => StatusReason::MarketWideHaltLevel3,
                     _ => StatusReason::None,
                 };
-                self.batch.push(&StatusMsg {
+                self.batch.put(&StatusMsg {
                     action: StatusAction::Halt as u16,
                     reason: reason as u16,
                     is_trading: TriState::No as _,
@@ -314,7 +314,7 @@ impl Normaliser {
                 let prices = levels.map(price_from_e8);
                 for (kind, price) in kinds.into_iter().zip(prices) {
                     let price = price.unwrap_or(UNDEF_PRICE);
-                    self.batch.push(&StatMsg {
+                    self.batch.put(&StatMsg {
                         price,
                         ..stat(stamp, kind)
                     });
@@ -329,7 +329,7 @@ impl Normaliser {
                     (StatType::AuctionCollarLowerPrice, m.lower),
                 ] {
                     let (price, quantity) = (price(at), i64::from(m.extensions));
-                    self.batch.push(&StatMsg {
+                    self.batch.put(&StatMsg {
                         price,
                         quantity,
                         ..stat(stamp, kind)
@@ -343,7 +343,7 @@ impl Normaliser {
                     b'C' => StatUpdateAction::Delete,
                     _ => StatUpdateAction::New,
                 };
-                self.batch.push(&StatMsg {
+                self.batch.put(&StatMsg {
                     price: price_if_any(m.price),
                     quantity: i64::from(m.qualifier),
                     ts_ref: self.time_if_any(release),
@@ -354,7 +354,7 @@ impl Normaliser {
             }
             Message::ParticipantPosition(m) => {
                 self.name(stamp, m.stock);
-                self.batch.push(&StatMsg {
+                self.batch.put(&StatMsg {
                     quantity: participant(m),
                     stat_flags: b'L',
                     ..stat(stamp, StatType::VenueSpecificVolume1)
@@ -362,7 +362,7 @@ impl Normaliser {
             }
             Message::RetailInterest(m) => {
                 self.name(stamp, m.stock);
-                self.batch.push(&StatMsg {
+                self.batch.put(&StatMsg {
                     quantity: i64::from(m.interest),
                     stat_flags: b'N',
                     ..stat(stamp, StatType::VenueSpecificVolume1)
@@ -383,7 +383,7 @@ impl Normaliser {
         let told = &mut self.symbols[usize::from(stamp.locate)];
         if *told != stock && stamp.locate != 0 {
             *told = stock;
-            self.batch.push(&mapping(stamp, &stock, self.clock.utc(0)));
+            self.batch.put(&mapping(stamp, &stock, self.clock.utc(0)));
         }
     }
 
@@ -407,7 +407,7 @@ impl Normaliser {
         let known = buys || side == b'S';
         let side = if known { side_of(buys) } else { Side::None };
         self.batch
-            .push(&mbo(stamp, Action::Add, side, record, flags::LAST));
+            .put(&mbo(stamp, Action::Add, side, record, flags::LAST));
         if !known {
             let reason = "ITCH order whose side is neither B nor S";
             return Some(Incident::Malformed { reason });
@@ -455,12 +455,12 @@ impl Normaliser {
         if let Some(number) = print {
             let trade = (number, at, shares);
             self.batch
-                .push(&mbo(stamp, Action::Trade, aggressor, trade, mark));
+                .put(&mbo(stamp, Action::Trade, aggressor, trade, mark));
         }
         let fill = (reference, at, shares);
-        self.batch.push(&mbo(stamp, Action::Fill, side, fill, mark));
+        self.batch.put(&mbo(stamp, Action::Fill, side, fill, mark));
         let cancel = (reference, resting, size);
-        self.batch.push(&mbo(
+        self.batch.put(&mbo(
             stamp,
             Action::Cancel,
             side,
@@ -483,13 +483,13 @@ impl Normaliser {
             let cancel = (reference, UNDEF_PRICE, unknown);
             let mark = flags::LAST | flags::PUBLISHER_SPECIFIC;
             self.batch
-                .push(&mbo(stamp, Action::Cancel, Side::None, cancel, mark));
+                .put(&mbo(stamp, Action::Cancel, Side::None, cancel, mark));
             return Some(Incident::UnknownOrder);
         };
         let cancel = (reference, price(order.price), shares.min(order.shares));
         let side = side_of(order.buys);
         self.batch
-            .push(&mbo(stamp, Action::Cancel, side, cancel, flags::LAST));
+            .put(&mbo(stamp, Action::Cancel, side, cancel, flags::LAST));
         // A delete names no size, so it can't be too much.
         if unknown == UNDEF_ORDER_SIZE {
             None
@@ -504,16 +504,15 @@ impl Normaliser {
             let cancel = (m.reference, UNDEF_PRICE, UNDEF_ORDER_SIZE);
             let mark = flags::LAST | flags::PUBLISHER_SPECIFIC;
             self.batch
-                .push(&mbo(stamp, Action::Cancel, Side::None, cancel, mark));
+                .put(&mbo(stamp, Action::Cancel, Side::None, cancel, mark));
             return Some(Incident::UnknownOrder);
         };
         let side = side_of(old.buys);
         let cancel = (m.reference, price(old.price), old.shares);
-        self.batch
-            .push(&mbo(stamp, Action::Cancel, side, cancel, 0));
+        self.batch.put(&mbo(stamp, Action::Cancel, side, cancel, 0));
         let add = (m.new_reference, price(m.price), m.shares);
         self.batch
-            .push(&mbo(stamp, Action::Add, side, add, flags::LAST));
+            .put(&mbo(stamp, Action::Add, side, add, flags::LAST));
         let order = Order {
             price: m.price,
             shares: m.shares,

@@ -102,7 +102,7 @@ pub(super) fn imbalance(batch: &mut RecordBatch, stamp: Stamp, m: &Imbalance) ->
         b'S' => Side::Ask,
         _ => Side::None,
     };
-    batch.push(&ImbalanceMsg {
+    batch.put(&ImbalanceMsg {
         hd: stamp.header::<ImbalanceMsg>(RType::Imbalance),
         ts_recv: stamp.ts_recv,
         ref_price: price_if_any(m.reference_price),
@@ -125,7 +125,7 @@ pub(super) fn direct_listing(
     m: &DirectListing,
     near_at: u64,
 ) {
-    batch.push(&ImbalanceMsg {
+    batch.put(&ImbalanceMsg {
         hd: stamp.header::<ImbalanceMsg>(RType::Imbalance),
         ts_recv: stamp.ts_recv,
         auction_time: near_at,
@@ -140,7 +140,7 @@ pub(super) fn direct_listing(
         (StatType::LowerPriceLimit, m.min_price),
         (StatType::UpperPriceLimit, m.max_price),
     ] {
-        batch.push(&StatMsg {
+        batch.put(&StatMsg {
             price: price_if_any(limit),
             ..stat(stamp, kind)
         });
@@ -185,7 +185,7 @@ pub(super) fn definition(batch: &mut RecordBatch, stamp: Stamp, m: &StockDirecto
     text(&mut record.security_type, &[m.classification, s0, s1]);
     text(&mut record.currency, b"USD");
     text(&mut record.exchange, b"XNAS");
-    batch.push(&record);
+    batch.put(&record);
 }
 
 pub(super) fn trading_action(stamp: Stamp, m: &TradingAction) -> StatusMsg {

@@ -41,7 +41,7 @@ fn now(us: u64) -> Now {
 
 fn publish(core: &mut PublisherCore, us: u64) {
     let mut message = RecordBatch::default();
-    message.push(&MboMsg::default());
+    message.put(&MboMsg::default());
     let position = SourcePosition::new(0, us);
     core.publish(&message, SOURCE, position, now(us)).unwrap();
     core.flush(now(us), true);
@@ -207,8 +207,8 @@ fn a_fan_out_that_posts_but_never_completes_is_reset_too() {
 fn events_that_nobody_takes_do_not_pile_up() {
     let mut core = core(1, 1);
     let mut large = RecordBatch::default();
-    large.push(&InstrumentDefMsg::default());
-    large.push(&InstrumentDefMsg::default());
+    large.put(&InstrumentDefMsg::default());
+    large.put(&InstrumentDefMsg::default());
     for n in 0..5_000 {
         let position = SourcePosition::new(0, n);
         let refused = core.publish(&large, SOURCE, position, now(n));
@@ -232,7 +232,7 @@ fn events_that_nobody_takes_do_not_pile_up() {
 fn an_event_takes_a_sequence_in_order_and_restarts_the_heartbeats() {
     let mut core = core(1, 1);
     let mut message = RecordBatch::default();
-    message.push(&MboMsg::default());
+    message.put(&MboMsg::default());
     assert!(!core.is_open() && !core.is_ended());
     core.publish(&message, SOURCE, SourcePosition(1), now(500))
         .unwrap();
@@ -360,7 +360,7 @@ fn a_heartbeat_announces_no_less_than_a_microsecond() {
 fn a_message_too_large_is_told_to_the_driver_as_well() {
     let mut core = core(1, 1);
     let mut large = RecordBatch::default();
-    (0..2).for_each(|_| large.push(&InstrumentDefMsg::default()));
+    (0..2).for_each(|_| large.put(&InstrumentDefMsg::default()));
     let position = SourcePosition::new(0, 7);
     assert!(core.publish(&large, SOURCE, position, now(1)).is_err());
     let lost = PublisherEvent::SourceLost {

@@ -100,7 +100,7 @@ impl Bench {
     /// Seals and sends this many datagrams of one record.
     fn publish(&mut self, count: u64) {
         let mut batch = RecordBatch::default();
-        batch.push(&MboMsg::default());
+        batch.put(&MboMsg::default());
         for _ in 0..count {
             self.ring.open().unwrap();
             self.ring.append(batch.bytes()).unwrap();
@@ -1269,7 +1269,7 @@ fn channels_of_one_publisher_are_kept_apart() {
     let config = RepairConfig::default();
     let core = RepairCore::new(config, "p".into(), channels, Arc::default(), 1, now);
     let mut batch = RecordBatch::default();
-    batch.push(&MboMsg::default());
+    batch.put(&MboMsg::default());
     for ring in &mut rings {
         for _ in 0..20 {
             ring.open().unwrap();

@@ -88,7 +88,7 @@ impl Publisher {
     pub(crate) fn publish(&mut self, count: u16) -> Vec<u8> {
         let mut batch = RecordBatch::default();
         for n in 0..u64::from(count) {
-            batch.push(&MboMsg {
+            batch.put(&MboMsg {
                 order_id: self.next_record + n,
                 ..MboMsg::default()
             });

@@ -135,6 +135,15 @@ fn edit_channel(
 }
 
 impl Description {
+    #[cfg(test)]
+    pub(crate) fn of_nobody() -> Self {
+        Self {
+            subscriber: rust::Subscriber::builder("h:1"),
+            channels: Vec::new(),
+            wrong: None,
+        }
+    }
+
     /// Keeps the first error, to be told again when it is built.
     fn keep<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         outcome.inspect_err(|error| {
@@ -333,6 +342,14 @@ pub extern "C" fn tickcast_builder_drop(builder: *mut Builder, share: f64, seed:
 
 /// Builds the subscriber, and ends the builder, even where that fails. It connects with the first
 /// poll: either side may start first. Looking up the publisher's host may block.
+///
+/// ```c
+/// TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:7400");
+/// tickcast_builder_channel(builder, "all");
+/// tickcast_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
+/// TickcastSubscriber *subscriber = tickcast_builder_build(builder);
+/// if (!subscriber) puts(tickcast_last_error());
+/// ```
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_builder_build(builder: *mut Builder) -> *mut Subscriber {
     handle(|| {

@@ -1,13 +1,16 @@
 //! Handles: a pointer from C is looked up among those that were given out, and never followed. So
 //! one that was freed, is of another kind, or was never a handle is an error and no harm.
 //!
-//! What stands behind a handle is behind a lock that is tried and never waited for: a second
-//! thread, or a callback of the call that holds it, is refused. The places of freed handles are
-//! used again, the longest unused first, so that an old pointer is not soon taken for a new one.
+//! What stands behind a handle is behind a lock that is tried and not waited for: a second thread,
+//! or a callback of the call that holds it, is refused. Only monitors and directories, which all
+//! threads may use, are waited for: their calls are short and call nobody back. They have places
+//! of their own, and the kind is looked at before the lock, so that nothing else is waited for.
+//! The places of freed handles are used again, the longest unused first, so that an old pointer
+//! is not soon taken for a new one.
 
 use std::collections::VecDeque;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicUsize};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 
 use tickcast_subscriber as rust;
@@ -27,17 +30,45 @@ pub(crate) enum Value {
     Directory(Box<Symbols>),
 }
 
-impl Value {
-    const fn kind(&self) -> &'static str {
+/// What a place holds, as can be told without its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Kind {
+    Nothing,
+    Builder,
+    Subscriber,
+    Running,
+    Reader,
+    Monitor,
+    Directory,
+}
+
+impl Kind {
+    const ALL: [Self; 7] = [
+        Self::Nothing,
+        Self::Builder,
+        Self::Subscriber,
+        Self::Running,
+        Self::Reader,
+        Self::Monitor,
+        Self::Directory,
+    ];
+
+    const fn name(self) -> &'static str {
         match self {
             Self::Nothing => "handle that was freed",
-            Self::Builder(_) => "builder",
-            Self::Subscriber(_) => "subscriber",
-            Self::Running(_) => "running subscriber",
-            Self::Reader(_) => "reader",
-            Self::Monitor(_) => "monitor",
-            Self::Directory(_) => "directory",
+            Self::Builder => "builder",
+            Self::Subscriber => "subscriber",
+            Self::Running => "running subscriber",
+            Self::Reader => "reader",
+            Self::Monitor => "monitor",
+            Self::Directory => "directory",
         }
+    }
+
+    /// Whether all threads may use it at once.
+    const fn is_for_all(self) -> bool {
+        matches!(self, Self::Monitor | Self::Directory)
     }
 }
 
@@ -45,17 +76,18 @@ impl Value {
 pub(crate) trait Handle: Sized {
     /// What stands behind it.
     type Behind;
-    const NAME: &'static str;
+    const KIND: Kind;
+    const NAME: &'static str = Self::KIND.name();
     fn wrap(behind: Self::Behind) -> Value;
     fn of(value: &mut Value) -> Option<&mut Self::Behind>;
     fn unwrap(value: Value) -> Option<Self::Behind>;
 }
 
 macro_rules! handle {
-    ($handle:ty, $variant:ident, $behind:ty, $name:literal) => {
+    ($handle:ty, $variant:ident, $behind:ty) => {
         impl Handle for $handle {
             type Behind = $behind;
-            const NAME: &'static str = $name;
+            const KIND: Kind = Kind::$variant;
             fn wrap(behind: $behind) -> Value {
                 Value::$variant(behind)
             }
@@ -75,35 +107,21 @@ macro_rules! handle {
     };
 }
 
-handle!(
-    crate::builder::Builder,
-    Builder,
-    Box<Description>,
-    "builder"
-);
+handle!(crate::builder::Builder, Builder, Box<Description>);
 handle!(
     crate::subscriber::Subscriber,
     Subscriber,
-    Box<rust::Subscriber>,
-    "subscriber"
+    Box<rust::Subscriber>
 );
-handle!(
-    crate::reader::Running,
-    Running,
-    rust::Running,
-    "running subscriber"
-);
-handle!(crate::reader::Reader, Reader, Box<rust::Reader>, "reader");
-handle!(crate::monitor::Monitor, Monitor, rust::Monitor, "monitor");
-handle!(
-    crate::directory::Directory,
-    Directory,
-    Box<Symbols>,
-    "directory"
-);
+handle!(crate::reader::Running, Running, rust::Running);
+handle!(crate::reader::Reader, Reader, Box<rust::Reader>);
+handle!(crate::monitor::Monitor, Monitor, rust::Monitor);
+handle!(crate::directory::Directory, Directory, Box<Symbols>);
 
 /// Where a handle points to. It is never given back, so that it can always be asked.
 struct Place {
+    /// The [`Kind`] of what is there. It changes under the lock only, and can be read without.
+    kind: AtomicU8,
     value: Mutex<Value>,
     /// Who holds the lock, by [`this_thread`]; only for a better text.
     holder: AtomicUsize,
@@ -112,12 +130,31 @@ struct Place {
 impl Place {
     const fn new() -> Self {
         Self {
+            kind: AtomicU8::new(Kind::Nothing as u8),
             value: Mutex::new(Value::Nothing),
             holder: AtomicUsize::new(0),
         }
     }
 
+    /// Refuses what is of another kind, without waiting for whoever uses it.
+    fn check<H: Handle>(&self) -> Result<(), Error> {
+        let kind = self.kind.load(Acquire);
+        if kind == H::KIND as u8 {
+            return Ok(());
+        }
+        let expected = H::NAME;
+        let found = Kind::ALL.into_iter().find(|it| *it as u8 == kind);
+        Err(match found.unwrap_or(Kind::Nothing) {
+            Kind::Nothing => Error::Freed { expected },
+            other => Error::OtherKind {
+                found: other.name(),
+                expected,
+            },
+        })
+    }
+
     fn hold<H: Handle>(&self) -> Result<MutexGuard<'_, Value>, Error> {
+        self.check::<H>()?;
         let expected = H::NAME;
         let guard = self.value.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock if self.holder.load(Relaxed) == this_thread() => {
@@ -152,12 +189,13 @@ const RESTING: usize = 256;
 
 struct Unused {
     fresh: usize,
-    freed: VecDeque<&'static Place>,
+    /// Of those that one thread at a time uses, and of those for all: none is ever the other.
+    freed: [VecDeque<&'static Place>; 2],
 }
 
 static UNUSED: Mutex<Unused> = Mutex::new(Unused {
     fresh: 0,
-    freed: VecDeque::new(),
+    freed: [const { VecDeque::new() }; 2],
 });
 
 /// A panic within leaves both fields whole.
@@ -171,9 +209,10 @@ fn chunks() -> impl Iterator<Item = &'static [Place]> {
 }
 
 impl Unused {
-    fn take(&mut self) -> Result<&'static Place, Error> {
-        if self.freed.len() > RESTING
-            && let Some(place) = self.freed.pop_front()
+    fn take(&mut self, kind: Kind) -> Result<&'static Place, Error> {
+        let freed = &mut self.freed[usize::from(kind.is_for_all())];
+        if freed.len() > RESTING
+            && let Some(place) = freed.pop_front()
         {
             return Ok(place);
         }
@@ -186,7 +225,7 @@ impl Unused {
             (at, len) = (at - len, len * 2);
             chunk = next.get_or_init(|| (0..len).map(|_| Place::new()).collect());
         }
-        let place = chunk.get(at).or_else(|| self.freed.pop_front());
+        let place = chunk.get(at).or_else(|| freed.pop_front());
         self.fresh += usize::from(at < len);
         place.ok_or(Error::TooMany { count: self.fresh })
     }
@@ -194,9 +233,10 @@ impl Unused {
 
 /// Gives out a handle.
 pub(crate) fn give<H: Handle>(behind: H::Behind) -> Result<*mut H, Error> {
-    let place = unused().take()?;
+    let place = unused().take(H::KIND)?;
     let mut value = place.value.lock().unwrap_or_else(PoisonError::into_inner);
     *value = H::wrap(behind);
+    place.kind.store(H::KIND as u8, Release);
     Ok(std::ptr::from_ref(place).cast::<H>().cast_mut())
 }
 
@@ -212,14 +252,6 @@ fn find<H: Handle>(handle: *const H) -> Result<&'static Place, Error> {
     found.ok_or(Error::NoHandle { expected: H::NAME })
 }
 
-fn wrong<H: Handle>(value: &Value) -> Error {
-    let (found, expected) = (value.kind(), H::NAME);
-    match value {
-        Value::Nothing => Error::Freed { expected },
-        _ => Error::OtherKind { found, expected },
-    }
-}
-
 /// Uses what stands behind a handle, alone.
 #[inline]
 pub(crate) fn with<H: Handle, R>(
@@ -227,10 +259,9 @@ pub(crate) fn with<H: Handle, R>(
     call: impl FnOnce(&mut H::Behind) -> Result<R, Error>,
 ) -> Result<R, Error> {
     let mut value = find(handle)?.hold::<H>()?;
-    match H::of(&mut value) {
-        Some(behind) => call(behind),
-        None => Err(wrong::<H>(&value)),
-    }
+    // It may have been freed since its kind was looked at; here and below.
+    let expected = H::NAME;
+    call(H::of(&mut value).ok_or(Error::Freed { expected })?)
 }
 
 /// Uses it together with others: `call` is short and calls nobody back.
@@ -238,25 +269,25 @@ pub(crate) fn shared<H: Handle, R>(
     handle: *const H,
     call: impl FnOnce(&H::Behind) -> R,
 ) -> Result<R, Error> {
-    let value = &find(handle)?.value;
-    let mut value = value.lock().unwrap_or_else(PoisonError::into_inner);
-    match H::of(&mut value) {
-        Some(behind) => Ok(call(behind)),
-        None => Err(wrong::<H>(&value)),
-    }
+    const { assert!(H::KIND.is_for_all(), "others may be held for long") };
+    let place = find(handle)?;
+    place.check::<H>()?;
+    let mut value = place.value.lock().unwrap_or_else(PoisonError::into_inner);
+    let expected = H::NAME;
+    Ok(call(H::of(&mut value).ok_or(Error::Freed { expected })?))
 }
 
 /// Ends a handle, and takes what stood behind it.
 pub(crate) fn take<H: Handle>(handle: *const H) -> Result<H::Behind, Error> {
     let place = find(handle)?;
     let mut value = place.hold::<H>()?;
-    if H::of(&mut value).is_none() {
-        return Err(wrong::<H>(&value));
-    }
+    let expected = H::NAME;
+    H::of(&mut value).ok_or(Error::Freed { expected })?;
+    place.kind.store(Kind::Nothing as u8, Release);
     let taken = std::mem::replace(&mut *value, Value::Nothing);
     drop(value);
-    unused().freed.push_back(place);
-    H::unwrap(taken).ok_or(Error::Freed { expected: H::NAME })
+    unused().freed[usize::from(H::KIND.is_for_all())].push_back(place);
+    H::unwrap(taken).ok_or(Error::Freed { expected })
 }
 
 /// Ends a handle and what stood behind it; null is fine. One that has failed can be freed too.
@@ -327,6 +358,45 @@ mod tests {
             let handle = directory();
             assert_ne!(handle, next);
             free(handle).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_handle_in_use_is_told_as_of_another_kind_at_once_whatever_it_is_taken_for() {
+        let handle = give::<Builder>(Box::new(Description::of_nobody())).unwrap();
+        let used = with(handle, |_| {
+            let other = shared(handle.cast::<Directory>(), |_| ());
+            assert!(matches!(
+                other,
+                Err(Error::OtherKind {
+                    found: "builder",
+                    expected: "directory"
+                })
+            ));
+            let reader = with(handle.cast::<crate::reader::Reader>(), |_| Ok(()));
+            assert!(matches!(reader, Err(Error::OtherKind { .. })));
+            Ok(())
+        });
+        assert!(used.is_ok());
+        free(handle).unwrap();
+    }
+
+    #[test]
+    fn where_all_threads_may_wait_nothing_is_ever_held_for_long() {
+        // More than rest, so that places are used again.
+        let many: Vec<_> = (0..RESTING * 2).map(|_| directory()).collect();
+        for handle in &many {
+            free(*handle).unwrap();
+        }
+        let taken: Vec<_> = (0..RESTING * 2).map(|_| directory()).collect();
+        assert!(taken.iter().any(|it| many.contains(it)), "used again");
+        for handle in &taken {
+            free(*handle).unwrap();
+        }
+        for _ in 0..RESTING * 2 {
+            let builder = give::<Builder>(Box::new(Description::of_nobody())).unwrap();
+            assert!(!many.contains(&builder.cast()) && !taken.contains(&builder.cast()));
+            free(builder).unwrap();
         }
     }
 

@@ -108,6 +108,13 @@ impl From<&rust::Position> for Position {
 
 /// Given every item, in order. 0 goes on; anything else stops the call that it comes from, and
 /// what it was not given yet comes first at the next poll. It must not throw.
+///
+/// ```c
+/// if (item->record && item->record->rtype == TICKCAST_RECORD_TYPE_TRADE) {
+///     const TickcastTradeMsg *trade = (const TickcastTradeMsg *)item->record;
+///     printf("%u: %lld\n", trade->hd.instrument_id, (long long)trade->price);
+/// }
+/// ```
 pub type OnItem =
     Option<unsafe extern "C-unwind" fn(context: *mut c_void, item: *const Item) -> i32>;
 

@@ -40,6 +40,14 @@ pub(crate) fn at<T>(all: &[T], index: usize) -> Result<&T, Error> {
 }
 
 /// Watches a subscriber that is polled.
+///
+/// ```c
+/// TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
+/// TickcastChannelReport report;
+/// if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
+///     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
+/// tickcast_monitor_free(monitor);
+/// ```
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_monitor_new(subscriber: *mut Subscriber) -> *mut Monitor {
     handle(|| give(with(subscriber, |it| Ok(it.monitor()))?))

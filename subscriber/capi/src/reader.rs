@@ -49,6 +49,13 @@ fn idle(with: u32, us: u32) -> Result<Idle, Error> {
 /// `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
 /// gives anything but 0 ends the thread without a word to the publisher.
 ///
+/// ```c
+/// TickcastRunning *running =
+///     tickcast_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
+/// if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
+///     puts(tickcast_last_error());
+/// ```
+///
 /// # Safety
 /// `on` can be called with `context` from another thread, until tickcast_running_join.
 #[unsafe(no_mangle)]
@@ -72,6 +79,18 @@ pub unsafe extern "C" fn tickcast_run_pinned(
 /// Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
 /// (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
 /// where that fails.
+///
+/// ```c
+/// TickcastReader *reader = NULL;
+/// TickcastRunning *running =
+///     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+/// while (running && tickcast_reader_is_over(reader) == 0) {
+///     tickcast_reader_wait(reader, 100);
+///     tickcast_reader_poll(reader, on_item, context);
+/// }
+/// tickcast_reader_free(reader);
+/// tickcast_running_join(running, NULL, sizeof(TickcastSummary));
+/// ```
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_split(
     subscriber: *mut Subscriber,

@@ -49,6 +49,11 @@ impl From<&rust::Summary> for Summary {
 /// Takes what has come, hands it to `on`, and asks for what is missing. Bounded, and never blocks.
 /// Gives TICKCAST_POLL_ bits, or a status below 0.
 ///
+/// ```c
+/// while (tickcast_ended(subscriber) == 0 && tickcast_wait(subscriber, 100) >= 0)
+///     if (tickcast_poll(subscriber, on_item, context) < 0) puts(tickcast_last_error());
+/// ```
+///
 /// # Safety
 /// `on` can be called with `context` until this returns.
 #[unsafe(no_mangle)]
@@ -206,6 +211,12 @@ pub unsafe extern "C" fn tickcast_set_filter_ids(
 
 /// Says good-bye to the publisher, and ends the subscriber. What is still open is declared lost
 /// through `on`, which may be NULL; so may `out`, which is filled with what was delivered and lost.
+///
+/// ```c
+/// TickcastSummary summary;
+/// if (tickcast_leave(subscriber, on_item, context, &summary, sizeof summary) == 0)
+///     puts(summary.is_whole ? "whole" : "something was lost");
+/// ```
 ///
 /// # Safety
 /// `on` can be called with `context` until this returns.

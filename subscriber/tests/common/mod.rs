@@ -102,7 +102,7 @@ impl Publisher {
             let mut batch = RecordBatch::default();
             for record in &records {
                 batch.clear();
-                batch.push(record);
+                batch.put(record);
                 service.publish(&batch);
             }
             service.flush();
@@ -159,6 +159,8 @@ pub struct Service {
     epoch: u64,
     position: u64,
     directory: Vec<Instrument>,
+    /// The channel's, from the next epoch on.
+    pub name: &'static str,
     /// Whether the repair connection says anything.
     pub answers: bool,
 }
@@ -170,7 +172,12 @@ pub fn now() -> Now {
     }
 }
 
-fn cores(epoch: u64, offer: &FanOutOffer, directory: &[Instrument]) -> (PublisherCore, RepairCore) {
+fn cores(
+    name: &str,
+    epoch: u64,
+    offer: &FanOutOffer,
+    directory: &[Instrument],
+) -> (PublisherCore, RepairCore) {
     let geometry = Geometry::new(1472, 1 << 14).unwrap();
     let identity = RingIdentity {
         channel: CHANNEL,
@@ -183,7 +190,7 @@ fn cores(epoch: u64, offer: &FanOutOffer, directory: &[Instrument]) -> (Publishe
     };
     let ring = RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity).unwrap();
     let info = ChannelInfo {
-        name: "all".into(),
+        name: name.into(),
         fan_outs: vec![offer.clone()],
         directory: directory.to_vec(),
     };
@@ -222,7 +229,7 @@ impl Service {
                 sender: *fan_out.senders()[0].ip(),
             }],
         };
-        let (core, repair) = cores(1, &offer, &directory);
+        let (core, repair) = cores("all", 1, &offer, &directory);
         Self {
             core,
             repair,
@@ -234,6 +241,7 @@ impl Service {
             epoch: 1,
             position: 0,
             directory,
+            name: "all",
             answers: true,
         }
     }
@@ -352,7 +360,7 @@ impl Service {
 
     fn new_epoch(&mut self) {
         self.epoch += 1;
-        (self.core, self.repair) = cores(self.epoch, &self.offer, &self.directory);
+        (self.core, self.repair) = cores(self.name, self.epoch, &self.offer, &self.directory);
         for connection in std::mem::take(&mut self.peers).into_keys() {
             self.server.close(connection, None);
         }
