@@ -12,7 +12,8 @@ SUB = @TICKCAST_SET_UP=1 $(MAKE) --no-print-directory
 LOCKED ?=
 export CARGO_TERM_PROGRESS_WHEN ?= never
 # What a verb builds when it runs alone. The stages of a test have built everything before.
-BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher
+BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher \
+	$$(.ci/features tickcast tickcast-publisher)
 BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
 
 help: ## list the verbs
@@ -35,7 +36,7 @@ docs: setup ## build the API documents, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(LOCKED)
 
 build: setup ## build everything, optimised
-	$(CARGO) build --workspace --release $(LOCKED)
+	$(CARGO) build --workspace --release $(LOCKED) $$(.ci/features)
 
 unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
 	$(CARGO) test $(if $(findstring -p ,$(TEST_ARGS)),,--workspace) $(LOCKED) $(TEST_ARGS)
@@ -66,7 +67,8 @@ grid: setup ## loss times receivers against the committed table; GRID_ARGS=--wri
 	$(BIN)/grid $(GRID_ARGS)
 
 test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' names some
-	@LOCKED="$(LOCKED)" tests/lab/test $(SUITES)
+	$(BUILD_SERVICE)
+	@LOCKED="$(LOCKED)" BIN="$(BIN)" tests/lab/test $(SUITES)
 
 .PHONY: stages
 stages:
@@ -80,14 +82,14 @@ stages:
 	@.ci/stage small-worlds $(MAKE) --no-print-directory small-worlds BUILD_BINS=: SMALL_WORLDS_ARGS=--large
 	@.ci/stage grid $(MAKE) --no-print-directory grid BUILD_BINS=:
 	@.ci/stage planted $(MAKE) --no-print-directory planted
-	@.ci/stage test-rdma $(MAKE) --no-print-directory test-rdma
+	@.ci/stage test-rdma $(MAKE) --no-print-directory test-rdma BUILD_SERVICE=:
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
 	$(BUILD_SERVICE)
 	$(BIN)/tickcast demo $(DEMO_ARGS)
 
 install-c: setup ## the C library, headers and pkg-config file; make install-c PREFIX=/usr DESTDIR=...
-	$(CARGO) build --release $(LOCKED) -p tickcast-c
+	$(CARGO) build --release $(LOCKED) -p tickcast-c $$(.ci/features tickcast-c)
 	subscriber/capi/install $(BIN)/libtickcast.a DESTDIR=$(DESTDIR) PREFIX=$(or $(PREFIX),/usr/local)
 
 deny: ## licences, advisories, sources of dependencies (needs cargo-deny)

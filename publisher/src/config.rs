@@ -1,7 +1,7 @@
 //! What was typed: the JSON config with every default, and errors that name the JSON path. What
 //! it means, and whether it goes together, is [`crate::plan`]'s part.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -13,12 +13,26 @@ use tickcast_transport::pin::Core;
 use tickcast_transport::udp::Interface;
 
 use crate::error::ConfigError;
+pub use crate::fan_out_config::{
+    FanOutConfig, LineConfig, UdpConfig, VerbsConfig, VerbsLineConfig,
+};
 pub use crate::input_config::{
     CaptureConfig, InputConfig, InputFormat, OwnInputConfig, Pace, RecordsInputConfig,
     SimulatorInputConfig, UdpInputConfig,
 };
 
 /// A publisher: its channels, its inputs, and how it runs.
+///
+/// ```
+/// # use tickcast_publisher::Config;
+/// let config = Config::parse(
+///     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+///         "id": 1, "name": "all", "slots": 1024,
+///         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// )?;
+/// assert_eq!(config.channels[0].name, "all");
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
@@ -59,6 +73,9 @@ pub struct Config {
     /// What repair may cost.
     #[serde(default)]
     pub repair: RepairConfig,
+    /// Where NACK connections over RDMA verbs are taken beside TCP; null: nowhere.
+    #[serde(default)]
+    pub repair_verbs: Option<RepairVerbsConfig>,
     /// What the subscribers' configs say; only used for checks.
     #[serde(default)]
     pub subscribers: SubscribersConfig,
@@ -77,7 +94,41 @@ pub struct Config {
     pub end_when_inputs_end: bool,
 }
 
+/// Where NACK connections over RDMA verbs are taken.
+///
+/// ```
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// # )?;
+/// assert!(config.repair_verbs.is_none(), "TCP alone");
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RepairVerbsConfig {
+    /// The device's interface; null: that of the publisher.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+    /// The port of rdma_cm, no relative of TCP's; 0 lets the system choose.
+    #[serde(default)]
+    pub port: u16,
+}
+
 /// One sequence space with one ring.
+///
+/// ```
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// # )?;
+/// assert_eq!((config.channels[0].name.as_str(), config.channels[0].slots), ("all", 1024));
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ChannelConfig {
@@ -105,40 +156,18 @@ pub struct ChannelConfig {
     pub fan_out: Vec<FanOutConfig>,
 }
 
-/// One way out of a ring.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FanOutConfig {
-    /// What kind.
-    pub transport: TransportKind,
-    /// A, then B where there is one.
-    pub lines: Vec<LineConfig>,
-    /// Send buffer to ask the kernel for, per line; null: the system's default.
-    #[serde(default)]
-    pub send_buffer_bytes: Option<usize>,
-}
-
-/// A kind of fan-out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[non_exhaustive]
-pub enum TransportKind {
-    /// UDP multicast.
-    Udp,
-}
-
-/// One network that carries a channel.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LineConfig {
-    /// Multicast group and port.
-    pub group: SocketAddrV4,
-    /// The interface to send from; null: the publisher's.
-    #[serde(default)]
-    pub interface: Option<Interface>,
-}
-
 /// Which threads there are, where they run, and how they wait.
+///
+/// ```
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// # )?;
+/// assert!(config.threads.hop_batches > 0);
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ThreadsConfig {
@@ -170,6 +199,18 @@ impl Default for ThreadsConfig {
 }
 
 /// How many threads stand between an input and the wire.
+///
+/// ```
+/// # use tickcast_publisher::config::ThreadMode;
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// # )?;
+/// assert_eq!(config.threads.mode, ThreadMode::default());
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ThreadMode {
@@ -181,6 +222,17 @@ pub enum ThreadMode {
 }
 
 /// What subscribers are configured with, as far as it must fit the publisher.
+///
+/// ```
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// # )?;
+/// println!("{:?}", config.subscribers);
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SubscribersConfig {
@@ -204,6 +256,13 @@ impl Config {
     ///
     /// # Errors
     /// [`ConfigError`] names the JSON path, the value, and what to do.
+    ///
+    /// ```
+    /// use tickcast_publisher::Config;
+    ///
+    /// let error = Config::read("/no/such/config.json".as_ref()).unwrap_err();
+    /// assert!(error.to_string().contains("/no/such/config.json"));
+    /// ```
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| ConfigError::Read {
             path: path.to_owned(),
@@ -216,6 +275,12 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::read`].
+    ///
+    /// ```
+    /// use tickcast_publisher::Config;
+    ///
+    /// assert!(Config::parse("{}").is_err(), "it names what is missing");
+    /// ```
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
         if text.trim().is_empty() {
             return Err(ConfigError::Shape {
@@ -241,6 +306,17 @@ impl Config {
     }
 
     /// The config as JSON, with all defaults filled in.
+    ///
+    /// ```
+    /// # use tickcast_publisher::Config;
+    /// # let config = Config::parse(
+    /// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+    /// #         "id": 1, "name": "all", "slots": 1024,
+    /// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+    /// # )?;
+    /// assert_eq!(config.to_json()["channels"][0]["name"], "all");
+    /// # Ok::<(), tickcast_publisher::ConfigError>(())
+    /// ```
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         // Every key is a string and every number finite, or it could not have been read.

@@ -14,9 +14,16 @@ use tickcast_reliability::sequencer::PublishError;
 use tickcast_transport::mapping::MappingError;
 use tickcast_transport::pin::PinError;
 use tickcast_transport::udp::UdpError;
+use tickcast_transport::verbs::VerbsError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
 /// What is wrong with a config. Whoever wrote it is at fault.
+///
+/// ```
+/// # use tickcast_publisher::{Config, ConfigError};
+/// let error: ConfigError = Config::parse("{").unwrap_err();
+/// eprintln!("{error}");
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -64,6 +71,15 @@ impl ConfigError {
 }
 
 /// Why a handler gets no channel. Nothing was changed.
+///
+/// ```
+/// # use tickcast_publisher::{ChannelError, Publisher};
+/// # fn f(publisher: &mut Publisher) {
+/// if let Err(ChannelError::Unknown { known, .. }) = publisher.channel("al") {
+///     eprintln!("there are {known}");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
@@ -98,6 +114,19 @@ pub enum ChannelError {
 
 /// Why a handler's message was not published as it was meant. The writer stays usable, except
 /// after [`WriteError::Ended`].
+///
+/// ```
+/// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, trade};
+/// # fn f(channel: &mut ChannelWriter, at: SourcePosition) {
+/// match channel.publish(&trade(7, 101_500_000_000, 200), at) {
+///     Ok(()) => {}
+///     // Counted, and told to subscribers.
+///     Err(WriteError::Overflow) => {}
+///     Err(WriteError::Ended) => println!("the session is over"),
+///     Err(error) => eprintln!("{error}"),
+/// }
+/// # }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum WriteError {
@@ -139,6 +168,16 @@ pub enum WriteError {
 }
 
 /// Why a publisher does not start, or stops early.
+///
+/// ```
+/// # use tickcast_publisher::{Config, Publisher, PublisherError};
+/// # fn f(config: Config) {
+/// if let Err(error) = Publisher::open(config) {
+///     let error: PublisherError = error;
+///     eprintln!("{error}");
+/// }
+/// # }
+/// ```
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum PublisherError {
@@ -174,7 +213,7 @@ pub enum PublisherError {
         "{what} can't listen at {address}: {reason}; is another publisher running, or is the address not this host's?"
     )]
     Listen {
-        /// "control" or "admin".
+        /// "control", "admin" or "repair_verbs".
         what: &'static str,
         /// Where.
         address: SocketAddr,
@@ -188,6 +227,14 @@ pub enum PublisherError {
         channel: String,
         /// What is wrong.
         source: UdpError,
+    },
+    /// A fan-out by verbs can't be opened.
+    #[error("channel {channel}: {source}")]
+    VerbsFanOut {
+        /// Name of the channel.
+        channel: String,
+        /// What is wrong.
+        source: VerbsError,
     },
     /// A fan-out can't go on.
     #[error("channel {channel}: {source}")]
@@ -313,6 +360,15 @@ pub enum PublisherError {
 impl PublisherError {
     /// The exit code of the service: 2 for what the operator configured, 3 for what can't be
     /// reached, 4 for the rest.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{Config, Publisher};
+    /// # fn f(config: Config) {
+    /// if let Err(error) = Publisher::open(config) {
+    ///     std::process::exit(error.exit_code().into());
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         match self {
@@ -321,6 +377,7 @@ impl PublisherError {
             | Self::StateDamaged { .. }
             | Self::StateLocked { .. }
             | Self::FanOut { .. }
+            | Self::VerbsFanOut { .. }
             | Self::Memory { .. }
             | Self::Ring { .. }
             | Self::Capture { .. }

@@ -13,6 +13,14 @@ use tickcast_reliability::units::SourceId;
 use tickcast_transport::udp::Interface;
 
 /// One input of the publisher.
+///
+/// ```
+/// use tickcast_publisher::input_config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "own" }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert_eq!(input.source().0, 3);
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 #[non_exhaustive]
@@ -30,6 +38,14 @@ pub enum InputConfig {
 }
 
 /// A recorded file: pcap or pcapng, gzip or not, or Nasdaq's BinaryFILE.
+///
+/// ```
+/// use tickcast_publisher::input_config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "capture", "file": "day.pcapng.gz" }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert!(matches!(input, InputConfig::Capture(_)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CaptureConfig {
@@ -55,6 +71,14 @@ pub struct CaptureConfig {
 }
 
 /// A simulated market; its own settings stand beside these.
+///
+/// ```
+/// use tickcast_publisher::input_config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "simulator", "seed": 1, "messages": 100 }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert!(matches!(input, InputConfig::Simulator(_)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SimulatorInputConfig {
     /// The source's number; each input has its own.
@@ -75,6 +99,17 @@ pub struct SimulatorInputConfig {
 }
 
 /// Live packets of a feed, multicast or unicast.
+///
+/// ```
+/// use tickcast_publisher::input_config::{InputConfig, UdpInputConfig};
+///
+/// fn lines(input: &InputConfig) -> Option<&UdpInputConfig> {
+///     match input {
+///         InputConfig::Udp(udp) => Some(udp),
+///         _ => None,
+///     }
+/// }
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UdpInputConfig {
@@ -101,6 +136,14 @@ pub struct UdpInputConfig {
 }
 
 /// DBN records that another process writes into a Unix stream socket (docs/PROTOCOL.md §12).
+///
+/// ```
+/// use tickcast_publisher::input_config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "records", "socket": "/run/md.sock" }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert!(matches!(input, InputConfig::Records(_)));
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordsInputConfig {
@@ -114,6 +157,14 @@ pub struct RecordsInputConfig {
 }
 
 /// What [`crate::Publisher::channel`] gives to publish on, with the library only.
+///
+/// ```
+/// use tickcast_publisher::input_config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "own", "channel": "all" }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert_eq!(input.channel(), Some("all"));
+/// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OwnInputConfig {
@@ -125,6 +176,13 @@ pub struct OwnInputConfig {
 }
 
 /// What an input's packets are.
+///
+/// ```
+/// use tickcast_publisher::input_config::InputFormat;
+///
+/// let format: InputFormat = serde_json::from_str("\"iex-tp\"").unwrap();
+/// assert_eq!(format, InputFormat::IexTp);
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum InputFormat {
@@ -142,6 +200,13 @@ pub enum InputFormat {
 
 impl InputFormat {
     /// The packets' format, where one is named.
+    ///
+    /// ```
+    /// # use tickcast_publisher::input_config::InputFormat;
+    /// # fn f(format: InputFormat) {
+    /// println!("{:?}", format.of_packets());
+    /// # }
+    /// ```
     #[must_use]
     pub const fn of_packets(self) -> Option<Format> {
         match self {
@@ -153,6 +218,12 @@ impl InputFormat {
 }
 
 /// How fast a file or a simulation runs.
+///
+/// ```
+/// use tickcast_publisher::input_config::Pace;
+///
+/// let pace: Pace = serde_json::from_str(r#"{ "messages_per_s": 20000 }"#).unwrap();
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
@@ -173,6 +244,14 @@ impl Default for Pace {
 
 impl InputConfig {
     /// The source's number.
+    ///
+    /// ```
+    /// use tickcast_publisher::input_config::InputConfig;
+    ///
+    /// let json = r#"{ "source": 3, "kind": "own" }"#;
+    /// let input: InputConfig = serde_json::from_str(json).unwrap();
+    /// assert_eq!(input.source().0, 3);
+    /// ```
     #[must_use]
     pub const fn source(&self) -> SourceId {
         match self {
@@ -185,6 +264,14 @@ impl InputConfig {
     }
 
     /// The channel that it goes to or is for, where one is named.
+    ///
+    /// ```
+    /// use tickcast_publisher::input_config::InputConfig;
+    ///
+    /// let json = r#"{ "source": 3, "kind": "own" }"#;
+    /// let input: InputConfig = serde_json::from_str(json).unwrap();
+    /// assert_eq!(input.channel(), None, "for every channel");
+    /// ```
     #[must_use]
     pub fn channel(&self) -> Option<&str> {
         match self {
@@ -265,7 +352,7 @@ impl<'de> Deserialize<'de> for InputConfig {
 }
 
 /// Reads fields that stand in a JSON object, and says which is wrong.
-fn part<T: DeserializeOwned, E: Error>(fields: Map<String, Value>) -> Result<T, E> {
+pub(crate) fn part<T: DeserializeOwned, E: Error>(fields: Map<String, Value>) -> Result<T, E> {
     serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
         let path = error.path().to_string();
         let reason = error.into_inner();

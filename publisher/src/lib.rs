@@ -7,32 +7,49 @@
 //! ```
 //!
 //! [`Publisher`] is for handlers of one's own, in this process: open it, ask it for a
-//! [`ChannelWriter`], publish DBN records. [`service::Service`] runs the inputs of a config; the
-//! binary `tickcast-publisher` is that. Both are the same threads and the same pieces.
+//! [`ChannelWriter`], publish DBN records. `service::Service` runs the inputs of a config; the
+//! binary `tickcast-publisher` is that. Both are the same threads and the same pieces, which are
+//! public for that binary and for tests, and hidden from these pages: they may change at any time.
 
+#[doc(hidden)]
 pub mod admin;
+#[doc(hidden)]
 pub mod channels;
 pub mod config;
+#[doc(hidden)]
 pub mod digest;
+#[doc(hidden)]
 pub mod epoch;
 pub mod error;
+mod fan_out_config;
+#[doc(hidden)]
 pub mod hop;
 mod host;
+#[doc(hidden)]
 pub mod input;
 pub mod input_config;
 mod loss;
+#[doc(hidden)]
 pub mod metrics;
 mod monitor;
+#[doc(hidden)]
 pub mod pipeline;
+#[doc(hidden)]
 pub mod plan;
+#[doc(hidden)]
 pub mod publish;
 mod publisher;
+#[doc(hidden)]
 pub mod records;
+#[doc(hidden)]
 pub mod repair_service;
+#[doc(hidden)]
 pub mod service;
 mod session;
+#[doc(hidden)]
 pub mod shared;
 pub mod summary;
+mod ticks;
 mod writer;
 
 pub use config::Config;
@@ -45,4 +62,5 @@ pub use summary::Summary;
 pub use tickcast_reliability::control::Instrument;
 pub use tickcast_reliability::record;
 pub use tickcast_reliability::units::{SourceId, SourcePosition};
+pub use ticks::{quote, trade};
 pub use writer::ChannelWriter;

@@ -29,6 +29,15 @@ pub struct SourceLoss {
 impl SourceLoss {
     /// The venue's stream had a gap of so many messages (`u64::MAX`: nobody knows), of any
     /// instrument.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourceLoss, SourcePosition, WriteError};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// // Messages 8 to 10 of the venue never came.
+    /// channel.source_lost(SourceLoss::gap(SourcePosition::new(0, 8), 3))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn gap(from: SourcePosition, messages: u64) -> Self {
         Self {
@@ -40,6 +49,14 @@ impl SourceLoss {
     }
 
     /// Messages that could not be read, of any instrument.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourceLoss, SourcePosition, WriteError};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// channel.source_lost(SourceLoss::malformed(SourcePosition::new(0, 8), 1))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn malformed(from: SourcePosition, messages: u64) -> Self {
         Self {

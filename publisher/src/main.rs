@@ -1,9 +1,7 @@
 //! `tickcast-publisher`: the publisher as a service. Exit codes: 0 whole, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,6 +14,7 @@ use tickcast_publisher::config::Config;
 use tickcast_publisher::error::PublisherError;
 use tickcast_publisher::plan::Plan;
 use tickcast_publisher::service::Service;
+use tickcast_transport::whole_file;
 use tracing_subscriber::EnvFilter;
 
 /// Publishes market data by multicast, and repairs what subscribers missed.
@@ -152,52 +151,17 @@ fn print(text: &str) -> Result<(), PublisherError> {
 
 /// Finds out before the session whether a file can be written in the end.
 fn check_writable(path: &Path) -> Result<(), PublisherError> {
-    let check = || {
-        if is_replaced(path) {
-            let beside = beside(path);
-            File::create(&beside)?;
-            return fs::remove_file(beside);
-        }
-        match fs::metadata(path) {
-            // Opening a pipe waits for whoever reads it.
-            Ok(target) if target.file_type().is_fifo() => Ok(()),
-            _ => (OpenOptions::new().append(true).create(true).open(path)).map(drop),
-        }
-    };
-    check().map_err(|source| PublisherError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    whole_file::check_writable(path).map_err(|source| not_written(path, source))
 }
 
-/// Written beside and renamed: whoever waits for the file finds it whole. A device, a pipe or a
-/// link is written into as it stands.
 fn write_whole(path: &Path, json: &serde_json::Value) -> Result<(), PublisherError> {
     let text = format!("{json:#}\n");
-    let written = if is_replaced(path) {
-        let beside = beside(path);
-        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
-        if written.is_err() {
-            // The error that matters is known; half a file helps nobody.
-            let _ = fs::remove_file(&beside);
-        }
-        written
-    } else {
-        fs::write(path, text)
-    };
-    written.map_err(|source| PublisherError::Write {
+    whole_file::write_whole(path, text.as_bytes()).map_err(|source| not_written(path, source))
+}
+
+fn not_written(path: &Path, source: io::Error) -> PublisherError {
+    PublisherError::Write {
         path: path.to_owned(),
         source,
-    })
-}
-
-/// Whether a new file takes the place of what is there: never that of a device, pipe or link.
-fn is_replaced(path: &Path) -> bool {
-    fs::symlink_metadata(path).map_or(true, |target| target.is_file())
-}
-
-fn beside(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".new");
-    beside.into()
+    }
 }

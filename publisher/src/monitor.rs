@@ -29,6 +29,15 @@ pub struct Monitor {
 }
 
 /// One channel, at one moment.
+///
+/// ```
+/// # fn f(monitor: &tickcast_publisher::Monitor) {
+/// for status in monitor.channels() {
+///     let status: tickcast_publisher::ChannelStatus = status;
+///     println!("{status:?}");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ChannelStatus {
@@ -54,6 +63,12 @@ impl Monitor {
     }
 
     /// All channels, in the order of the config.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// println!("{} channels", monitor.channels().len());
+    /// # }
+    /// ```
     #[must_use]
     pub fn channels(&self) -> Vec<ChannelStatus> {
         let all = self.shared.channels.iter().map(|channel| ChannelStatus {
@@ -70,36 +85,78 @@ impl Monitor {
 
     /// What every subscriber last said of itself on each channel: its progress and lag in
     /// sequences, and the records that it lost. Those that have left are kept for a while.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// for subscriber in monitor.subscribers() {
+    ///     println!("{} is {} sequences behind", subscriber.name, subscriber.lag);
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn subscribers(&self) -> Vec<SubscriberStatus> {
         self.shared.subscribers().clone()
     }
 
     /// The sources, in the order of the config: what came of each, and what was lost.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// for source in monitor.sources() {
+    ///     println!("{}", source.counters.source_overflow_messages.get());
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn sources(&self) -> &[Arc<SourceShared>] {
         &self.shared.sources
     }
 
     /// The epoch of all channels.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// println!("epoch {}", monitor.epoch());
+    /// # }
+    /// ```
     #[must_use]
     pub fn epoch(&self) -> Epoch {
         self.shared.epoch
     }
 
     /// Whether the session has ended, or the publisher stopped.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// if monitor.is_stopping() {
+    ///     println!("the session ends");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.shared.is_stopping()
     }
 
     /// Everything as one JSON value, as the admin port's `/status`.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// println!("{}", monitor.summary().json());
+    /// # }
+    /// ```
     #[must_use]
     pub fn summary(&self) -> Summary {
         Summary::of(&self.shared)
     }
 
     /// Everything in Prometheus' text format, as the admin port's `/metrics`.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// print!("{}", monitor.metrics());
+    /// # }
+    /// ```
     #[must_use]
     pub fn metrics(&self) -> String {
         metrics(&self.shared)

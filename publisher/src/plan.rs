@@ -1,29 +1,33 @@
 //! What a config means: interfaces resolved, geometries checked, symbols mapped, and everything
 //! that must go together compared, so that a publisher that starts does not fail for its config.
 
+pub(crate) mod fan_out;
+
 use std::fmt;
 use std::fs::Metadata;
-use std::net::SocketAddrV4;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
 
 use jiff::civil::Date;
 use tickcast_feeds::itch::TradeDate;
-use tickcast_reliability::control::{FanOutOffer, NAME_LEN_MAX, UdpLine};
-use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::control::NAME_LEN_MAX;
 use tickcast_reliability::ring_layout::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
 use tickcast_reliability::units::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
-use tickcast_transport::udp::{Interface, ResolvedInterface, UdpFanOutConfig, UdpSendLine};
+use tickcast_transport::udp::{Interface, ResolvedInterface};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::channels::{CHANNELS_MAX, SymbolRule, SymbolRules};
-use crate::config::{ChannelConfig, Config, InputConfig, InputFormat, Pace, ThreadMode};
+use crate::config::{
+    ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, Pace, ThreadMode,
+};
 use crate::error::ConfigError;
 use crate::host;
 use crate::input_config::OwnInputConfig;
 use crate::records::PATH_LEN_MAX;
+use fan_out::{At, Groups};
+pub use fan_out::{FanOutPlan, PortPlan};
 
 /// A config that was found to make sense.
 #[derive(Clone, Debug)]
@@ -57,33 +61,9 @@ pub struct ChannelPlan {
     pub fan_out_margin_slots: u64,
 }
 
-/// One way out of a ring.
-#[derive(Clone, Debug)]
-pub struct FanOutPlan {
-    /// What the transport opens.
-    pub udp: UdpFanOutConfig,
-    /// Where each line leaves this host.
-    pub interfaces: Vec<ResolvedInterface>,
-}
-
-impl FanOutPlan {
-    /// What a WELCOME says of it.
-    #[must_use]
-    pub fn offer(&self) -> FanOutOffer {
-        let lines = self.udp.lines.iter().zip(&self.interfaces);
-        FanOutOffer::Udp {
-            lines: lines
-                .map(|(line, interface)| UdpLine {
-                    group: line.group,
-                    sender: interface.address,
-                })
-                .collect(),
-        }
-    }
-}
-
 impl Plan {
-    /// Checks a config for the service and resolves what it names. Opens nothing.
+    /// Checks a config for the service and resolves what it names. Opens nothing but RDMA devices, for
+    /// as long as it asks them what they carry.
     ///
     /// # Errors
     /// [`ConfigError`] names the JSON path, the value, and what would be right.
@@ -172,7 +152,7 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
         let remedy = "a publisher has from 1 to 64";
         return Err(ConfigError::value("channels", count, remedy));
     }
-    let mut groups: Vec<(SocketAddrV4, String)> = Vec::new();
+    let mut groups = Groups::new();
     let mut plans: Vec<ChannelPlan> = Vec::new();
     for (index, channel) in config.channels.iter().enumerate() {
         let at = format!("channels[{index}]");
@@ -198,7 +178,7 @@ fn channel_plan(
     config: &Config,
     channel: &ChannelConfig,
     at: &str,
-    groups: &mut Vec<(SocketAddrV4, String)>,
+    groups: &mut Groups,
     warnings: &mut Vec<String>,
 ) -> Result<ChannelPlan, ConfigError> {
     let geometry = Geometry::new(channel.slot_len, channel.slots).map_err(|error| {
@@ -240,50 +220,13 @@ fn channel_plan(
     }
     let mut fan_outs = Vec::new();
     for (index, fan_out) in channel.fan_out.iter().enumerate() {
-        let at = format!("{at}.fan_out[{index}]");
-        if !(1..=LineId::MAX).contains(&fan_out.lines.len()) {
-            let count = format!("{} lines", fan_out.lines.len());
-            let remedy = "a fan-out has one line or two";
-            return Err(ConfigError::value(format!("{at}.lines"), count, remedy));
-        }
-        let (mut lines, mut interfaces) = (Vec::new(), Vec::new());
-        for (index, line) in fan_out.lines.iter().enumerate() {
-            let at = format!("{at}.lines[{index}]");
-            let group = line.group;
-            if !group.ip().is_multicast() || group.port() == 0 {
-                let remedy = "it is no multicast group; choose one within 239.0.0.0/8, with a port";
-                return Err(ConfigError::value(format!("{at}.group"), group, remedy));
-            }
-            if let Some((_, other)) = groups.iter().find(|(known, _)| *known == group) {
-                let remedy = format!("{other} has this group and port too; give each its own");
-                return Err(ConfigError::value(format!("{at}.group"), group, remedy));
-            }
-            groups.push((group, at.clone()));
-            let interface = line.interface.clone().unwrap_or(config.interface.clone());
-            interfaces.push(resolve(&interface, &format!("{at}.interface"))?);
-            lines.push(UdpSendLine { group, interface });
-        }
-        for (line, interface) in lines.iter().zip(&interfaces) {
-            let packet = channel.slot_len as usize + 28;
-            if interface.mtu.is_some_and(|mtu| packet > mtu) {
-                warnings.push(format!(
-                    "channel {}: datagrams of {} bytes exceed the MTU of {} on the way to {}; they \
-                     will be sent in fragments, make slot_len smaller",
-                    channel.name,
-                    channel.slot_len,
-                    interface.mtu.unwrap_or_default(),
-                    line.group
-                ));
-            }
-        }
-        fan_outs.push(FanOutPlan {
-            udp: UdpFanOutConfig {
-                lines,
-                ttl: config.ttl,
-                send_buffer_bytes: fan_out.send_buffer_bytes,
-                datagram_len_max: channel.slot_len as usize,
-            },
-            interfaces,
+        let at = At {
+            channel: at,
+            fan_out: format!("{at}.fan_out[{index}]"),
+        };
+        fan_outs.push(match fan_out {
+            FanOutConfig::Udp(udp) => fan_out::udp(config, channel, udp, &at, groups, warnings)?,
+            FanOutConfig::Verbs(verbs) => fan_out::verbs(config, channel, verbs, &at, groups)?,
         });
     }
     let agreed = serde_json::json!({
@@ -301,7 +244,7 @@ fn channel_plan(
     })
 }
 
-fn resolve(interface: &Interface, at: &str) -> Result<ResolvedInterface, ConfigError> {
+pub(crate) fn resolve(interface: &Interface, at: &str) -> Result<ResolvedInterface, ConfigError> {
     let resolved = interface.resolve();
     resolved.map_err(|error| ConfigError::value(at, interface, error))
 }
@@ -519,23 +462,7 @@ impl fmt::Display for Plan {
                 channel.peak_datagrams_per_s
             )?;
             for fan_out in &plan.fan_outs {
-                for (i, (line, interface)) in fan_out
-                    .udp
-                    .lines
-                    .iter()
-                    .zip(&fan_out.interfaces)
-                    .enumerate()
-                {
-                    writeln!(
-                        f,
-                        "  udp line {}: {} from {} ({}), ttl {}",
-                        LineId(i as u8),
-                        line.group,
-                        interface.address,
-                        interface.name,
-                        fan_out.udp.ttl
-                    )?;
-                }
+                write!(f, "{fan_out}")?;
             }
         }
         for input in &config.inputs {

@@ -84,6 +84,15 @@ impl Publisher {
     /// # Errors
     /// [`PublisherError`]: a config that does not make sense, with the JSON path and the remedy; a
     /// port, memory, multicast interface or state directory that can't be had. Nothing runs then.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{Config, Publisher};
+    /// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// let publisher = Publisher::open(Config::read("configs/mine.json".as_ref())?)?;
+    /// println!("subscribers connect to {}", publisher.control_address());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn open(config: Config) -> Result<Self, PublisherError> {
         let plan = Plan::for_handlers(config)?;
         for warning in &plan.warnings {
@@ -112,6 +121,14 @@ impl Publisher {
     /// # Errors
     /// [`ChannelError`]: an unknown name, a channel that has a writer, one that no source is for,
     /// or a publisher that has stopped by itself.
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut equities = publisher.channel("equities")?;
+    /// let handler = std::thread::spawn(move || equities.flush());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn channel(&mut self, name: &str) -> Result<ChannelWriter, ChannelError> {
         let name_of = || name.to_owned();
         let channels = &self.config.channels;
@@ -147,18 +164,42 @@ impl Publisher {
     }
 
     /// Counters and subscribers, for other threads to look at.
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let monitor = publisher.monitor();
+    /// std::thread::spawn(move || println!("{} joined", monitor.subscribers().len()));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor::new(self.shared.clone())
     }
 
     /// Where subscribers connect, with the port that the system chose.
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("subscribers connect to {}", publisher.control_address());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn control_address(&self) -> SocketAddr {
         self.control
     }
 
     /// Where metrics are served, with the port that the system chose.
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(address) = publisher.admin_address() {
+    ///     println!("metrics at http://{address}/metrics");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn admin_address(&self) -> Option<SocketAddr> {
         self.admin
@@ -172,6 +213,14 @@ impl Publisher {
     /// [`PublisherError`]: what made a thread stop, now or before. All threads are gone then.
     ///
     /// [`WriteError::Ended`]: crate::WriteError::Ended
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let summary = publisher.end_session(std::time::Duration::from_secs(5))?;
+    /// println!("{} records", summary.published_records());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn end_session(mut self, drain: Duration) -> Result<Summary, PublisherError> {
         let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
         self.shared.stop_within(Nanos(drain));

@@ -1,5 +1,5 @@
 //! The repair service: its own thread, so that joining, repair and replay never delay fresh data.
-//! It carries what the sans-I/O [`RepairCore`] says between the control connections and the
+//! It carries what the sans-I/O [`RepairCore`] says between the connections, of either kind, and the
 //! multicast sockets, and tells the publish thread how large its group is.
 
 use std::collections::BTreeMap;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::control::{Message, Progress};
+use tickcast_reliability::control::{Message, Progress, RepairOffer};
 use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
@@ -119,6 +119,13 @@ impl RepairService {
         }
     }
 
+    /// Tells new joiners where NACK connections can be made: where the server takes them.
+    #[must_use]
+    pub fn offering(mut self, offers: Vec<RepairOffer>) -> Self {
+        self.core.set_repair_offers(offers);
+        self
+    }
+
     /// Serves until the publisher shuts down, then says goodbye to all peers.
     ///
     /// # Errors
@@ -173,9 +180,16 @@ impl RepairService {
                 let Some(peer) = peers.remove(connection) else {
                     return;
                 };
-                if let CloseReason::Protocol(error) = &reason {
-                    tracing::info!(peer = peer.0, %error, "a connection was closed");
-                    core.handle_protocol_error(peer, error.to_string());
+                match &reason {
+                    CloseReason::Protocol(error) => {
+                        tracing::info!(peer = peer.0, %error, "a connection was closed");
+                        core.handle_protocol_error(peer, error.to_string());
+                    }
+                    CloseReason::Io(error) => {
+                        tracing::info!(peer = peer.0, %error, "a connection broke");
+                        shared.service.connections_broken.increment();
+                    }
+                    _ => {}
                 }
                 core.handle_disconnected(peer);
             }

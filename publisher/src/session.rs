@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
+use tickcast_reliability::control::RepairOffer;
 use tickcast_reliability::publisher_core::PublisherConfig;
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::ring_layout::RingIdentity;
@@ -13,15 +14,15 @@ use tickcast_reliability::units::{Nanos, RecordNumber, Sequence, SourceId};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::ControlServer;
 use tickcast_transport::mapping::SharedMapping;
-use tickcast_transport::udp::UdpFanOut;
 
 use crate::admin::Admin;
 use crate::channels::{Router, SymbolRules};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::epoch::EpochState;
-use crate::error::PublisherError;
+use crate::error::{ConfigError, PublisherError};
 use crate::input::{Input, instrument_base};
 use crate::pipeline::{self, Arrival, StopOnFailure, Thread, now, spawn};
+use crate::plan::fan_out::Use;
 use crate::plan::{ChannelPlan, Plan};
 use crate::publish::{ChannelDriver, Publishing, Source};
 use crate::repair_service::{RepairService, server_config};
@@ -40,6 +41,7 @@ pub(crate) struct Opened {
     /// With their places in the config.
     inputs: Vec<(usize, Input)>,
     server: ControlServer,
+    repair_offers: Vec<RepairOffer>,
     multicast: Vec<FanOuts>,
     control: SocketAddr,
     admin: Option<Admin>,
@@ -56,7 +58,8 @@ impl Opened {
             address: config.control,
             reason: error.to_string(),
         };
-        let server = server.map_err(listen)?;
+        let mut server = server.map_err(listen)?;
+        let repair_offers = listen_over_verbs(&config, &mut server)?;
         let control = server.local_address().map_err(listen)?;
         let admin = config.admin.map(Admin::bind).transpose()?;
         let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
@@ -74,9 +77,9 @@ impl Opened {
         let epoch = EpochState::open(config.state_dir.as_deref(), &config.name, opened_at.utc)?;
         let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
         for channel in plan.channels {
-            multicast.push(open_fan_outs(&channel)?);
-            let fan_outs = open_fan_outs(&channel)?;
             let ring = create_ring(&channel, &epoch)?;
+            multicast.push(open_fan_outs(&channel, Use::Copies)?);
+            let fan_outs = open_fan_outs(&channel, Use::Ring(&ring.memory()))?;
             let publisher = PublisherConfig {
                 heartbeat: config.heartbeat,
                 fan_out_margin_slots: channel.fan_out_margin_slots,
@@ -108,6 +111,7 @@ impl Opened {
             drivers,
             inputs,
             server,
+            repair_offers,
             multicast,
             control,
             admin,
@@ -160,7 +164,8 @@ impl Opened {
         to.event(|at| self.epoch.opened(shared.channels[at].plan.id), began)?;
         to.drive(began)?;
         let service =
-            RepairService::new(config.repair, self.server, self.multicast, shared.clone());
+            RepairService::new(config.repair, self.server, self.multicast, shared.clone())
+                .offering(self.repair_offers);
         let guard = StopOnFailure::new(shared.clone());
         let repair = spawn("repair", threads.repair_core, move || {
             let served = service.run();
@@ -280,19 +285,36 @@ fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, PublisherError> {
     thread.join().unwrap_or_else(panicked)
 }
 
-fn open_fan_outs(channel: &ChannelPlan) -> Result<FanOuts, PublisherError> {
-    let mut all: FanOuts = Vec::new();
-    for fan_out in &channel.fan_outs {
-        let opened = UdpFanOut::open(&fan_out.udp).map_err(|source| PublisherError::FanOut {
-            channel: channel.name.clone(),
-            source,
-        })?;
-        for warning in opened.warnings() {
-            tracing::warn!(channel = channel.name, "{warning}");
-        }
-        all.push(Box::new(opened));
-    }
-    Ok(all)
+fn open_fan_outs(channel: &ChannelPlan, to: Use<'_>) -> Result<FanOuts, PublisherError> {
+    let all = channel.fan_outs.iter();
+    all.map(|fan_out| fan_out.open(&channel.name, to)).collect()
+}
+
+/// Listens for NACK connections where the config says so; what new joiners are told of it.
+fn listen_over_verbs(
+    config: &Config,
+    server: &mut ControlServer,
+) -> Result<Vec<RepairOffer>, PublisherError> {
+    let Some(verbs) = &config.repair_verbs else {
+        return Ok(Vec::new());
+    };
+    let interface = verbs.interface.as_ref().unwrap_or(&config.interface);
+    let resolved = interface.resolve().map_err(|error| {
+        PublisherError::Config(ConfigError::value(
+            "repair_verbs.interface",
+            interface,
+            error,
+        ))
+    })?;
+    let address = SocketAddrV4::new(resolved.address, verbs.port);
+    let listening = server.listen_over_verbs(address);
+    let address = listening.map_err(|error| PublisherError::Listen {
+        what: "repair_verbs",
+        address: address.into(),
+        reason: error.to_string(),
+    })?;
+    tracing::info!(%address, "NACK connections are taken over verbs");
+    Ok(vec![RepairOffer::Verbs { address }])
 }
 
 fn create_ring(channel: &ChannelPlan, epoch: &EpochState) -> Result<RingWriter, PublisherError> {

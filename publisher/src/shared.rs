@@ -15,7 +15,7 @@ use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SourceId};
 use tickcast_transport::SendStats;
 
 use crate::admin::AdminCounters;
-use crate::plan::ChannelPlan;
+use crate::plan::{ChannelPlan, FanOutPlan};
 
 tickcast_reliability::counters! {
     /// What came of one source. Everything but the first four is an incident.
@@ -92,8 +92,10 @@ tickcast_reliability::counters! {
         line_refused,
         /// Heartbeats and multicast repairs that found no room.
         line_copies_dropped,
-        /// Datagrams dropped when the fan-out was torn down.
+        /// Datagrams dropped when the fan-out was torn down, or given back unsent by a device.
         line_flushed,
+        /// Times a device was made to give everything back, to begin anew or because it gave up.
+        line_restarts,
         /// The last error number of the operating system, 0 for none (a gauge).
         line_last_errno,
     }
@@ -109,6 +111,7 @@ impl LineCounters {
         self.line_refused.set(stats.refused);
         self.line_copies_dropped.set(stats.copies_dropped);
         self.line_flushed.set(stats.flushed);
+        self.line_restarts.set(stats.restarts);
         self.line_last_errno
             .set(stats.last_errno.unsigned_abs().into());
     }
@@ -215,13 +218,9 @@ impl ChannelShared {
     #[must_use]
     pub fn new(plan: ChannelPlan, ring: RingReader) -> Self {
         let lines = || {
-            let of = |fan_out: &crate::plan::FanOutPlan| {
-                fan_out
-                    .udp
-                    .lines
-                    .iter()
-                    .map(|_| LineCounters::default())
-                    .collect()
+            let of = |fan_out: &FanOutPlan| {
+                let lines = 0..fan_out.lines();
+                lines.map(|_| LineCounters::default()).collect()
             };
             plan.fan_outs.iter().map(of).collect()
         };
@@ -257,6 +256,13 @@ impl ChannelShared {
 }
 
 /// What a subscriber last said of itself on one channel.
+///
+/// ```
+/// # use tickcast_publisher::{Monitor, SubscriberStatus};
+/// # fn f(monitor: &Monitor) {
+/// let slowest: Option<SubscriberStatus> = monitor.subscribers().into_iter().max_by_key(|it| it.lag);
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SubscriberStatus {
     /// Its name.

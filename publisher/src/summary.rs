@@ -5,6 +5,13 @@ use serde_json::{Map, Value, json};
 use crate::shared::Shared;
 
 /// What a publisher did, taken at one moment.
+///
+/// ```
+/// # fn f(monitor: &tickcast_publisher::Monitor) {
+/// let summary = monitor.summary();
+/// println!("{}", summary.json());
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Summary {
     json: Value,
@@ -14,7 +21,7 @@ pub struct Summary {
 impl Summary {
     /// Takes what the counters say now.
     #[must_use]
-    pub fn of(shared: &Shared) -> Self {
+    pub(crate) fn of(shared: &Shared) -> Self {
         let mut published = 0;
         let mut lost = false;
         let channels: Vec<Value> = (shared.channels.iter())
@@ -90,18 +97,39 @@ impl Summary {
     }
 
     /// The summary as JSON.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// let summary = monitor.summary();
+    /// println!("{:#}", summary.json());
+    /// # }
+    /// ```
     #[must_use]
     pub const fn json(&self) -> &Value {
         &self.json
     }
 
     /// Records published, on all channels.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// let summary = monitor.summary();
+    /// println!("{} records so far", summary.published_records());
+    /// # }
+    /// ```
     #[must_use]
     pub fn published_records(&self) -> u64 {
         self.json["published_records"].as_u64().unwrap_or(0)
     }
 
     /// Whether a source was not whole, or a subscriber lost something.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// let summary = monitor.summary();
+    /// assert!(!summary.has_loss(), "{}", summary.json());
+    /// # }
+    /// ```
     #[must_use]
     pub const fn has_loss(&self) -> bool {
         self.lost

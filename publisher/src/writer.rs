@@ -21,6 +21,8 @@ use crate::shared::{ChannelShared, Shared};
 
 /// How long all waits of one [`ChannelWriter::set_directory`] may take together.
 const DIRECTORY_WAIT: Duration = Duration::from_secs(10);
+/// No publisher runs for so long: a year.
+const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// The one writer of a channel, for one thread at a time: it can be moved to another thread, not
 /// cloned, and its methods need it exclusively, so two threads can't publish on one channel by
@@ -116,6 +118,15 @@ impl ChannelWriter {
     ///
     /// # Errors
     /// As for [`publish`](Self::publish).
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// let both = [trade(7, 101_500_000_000, 200), trade(7, 101_510_000_000, 100)];
+    /// channel.publish_all(&both, SourcePosition::new(0, 9))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn publish_all<R: WireRecord>(
         &mut self,
         records: &[R],
@@ -133,6 +144,17 @@ impl ChannelWriter {
     ///
     /// # Errors
     /// As for [`publish`](Self::publish).
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, quote, record::RecordBatch, trade};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut message = RecordBatch::default();
+    /// message.push(&trade(7, 101_500_000_000, 200))?;
+    /// message.push(&quote(7, (101_490_000_000, 300), (101_510_000_000, 100)))?;
+    /// channel.publish_batch(&message, SourcePosition::new(0, 9))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn publish_batch(
         &mut self,
         message: &RecordBatch,
@@ -169,6 +191,15 @@ impl ChannelWriter {
     /// Has everything published so far sealed and sent, though more may follow at once. Without
     /// it, a message waits for nothing but the messages before it; where no room is left it does
     /// nothing.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// channel.publish(&trade(7, 101_500_000_000, 200), SourcePosition::new(0, 9))?;
+    /// channel.flush();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn flush(&mut self) {
         self.hop.while_open(HopSender::push_flush);
     }
@@ -179,6 +210,14 @@ impl ChannelWriter {
     ///
     /// # Errors
     /// [`WriteError::Ended`].
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourceLoss, SourcePosition, WriteError};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// channel.source_lost(SourceLoss::gap(SourcePosition::new(0, 8), 3))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn source_lost(&mut self, loss: SourceLoss) -> Result<(), WriteError> {
         let told = self.hop.while_open(|hop| {
             hop.lost(loss);
@@ -203,13 +242,47 @@ impl ChannelWriter {
     /// same. Else as for [`publish`](Self::publish).
     ///
     /// [`InstrumentDefMsg`]: tickcast_reliability::record::InstrumentDefMsg
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, Instrument, WriteError};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// let named = [(1, "AAPL"), (2, "MSFT")];
+    /// channel.set_directory(&named.map(|(id, symbol)| Instrument { id, symbol: symbol.into() }))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_directory(&mut self, instruments: &[Instrument]) -> Result<(), WriteError> {
+        self.set_directory_within(instruments, DIRECTORY_WAIT)
+    }
+
+    /// As [`set_directory`](Self::set_directory), with a limit of one's own to all its waits
+    /// together; zero never waits.
+    ///
+    /// # Errors
+    /// As for [`set_directory`](Self::set_directory). What was not told can be set again.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use tickcast_publisher::{ChannelWriter, Instrument, WriteError};
+    /// # fn f(channel: &mut ChannelWriter, names: &[Instrument]) -> Result<(), WriteError> {
+    /// match channel.set_directory_within(names, Duration::ZERO) {
+    ///     Err(WriteError::DirectoryUntold { told, .. }) => channel.set_directory(&names[told..]),
+    ///     outcome => outcome,
+    /// }
+    /// # }
+    /// ```
+    pub fn set_directory_within(
+        &mut self,
+        instruments: &[Instrument],
+        wait: Duration,
+    ) -> Result<(), WriteError> {
         let mut directory = self.channel.directory();
         for instrument in instruments {
             directory.put(instrument.clone());
         }
         drop(directory);
-        let (from, until) = (self.last, Instant::now() + DIRECTORY_WAIT);
+        let (from, until) = (self.last, end_of(wait, Instant::now()));
         let at_a_time = (self.len_max / SymbolMappingMsg::LEN).max(1);
         let mut told = 0;
         for some in instruments.chunks(at_a_time) {
@@ -228,37 +301,101 @@ impl ChannelWriter {
         Ok(())
     }
 
+    /// Names one instrument; as [`set_directory`](Self::set_directory), also in what it fails of.
+    ///
+    /// # Errors
+    /// As for [`set_directory`](Self::set_directory).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn f(channel: &mut tickcast_publisher::ChannelWriter) -> Result<(), Box<dyn std::error::Error>> {
+    /// channel.name_instrument(7, "AAPL")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn name_instrument(&mut self, id: u32, symbol: &str) -> Result<(), WriteError> {
+        let symbol = symbol.to_owned();
+        self.set_directory(&[Instrument { id, symbol }])
+    }
+
     /// Where the source should be taken up after a restart: the position of the last message that
     /// subscribers have of this channel. Every start opens a new epoch today, which continues
     /// nothing: so this is `None`, and the handler begins with its live stream.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// assert_eq!(channel.resume_from(), None);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn resume_from(&self) -> Option<SourcePosition> {
         None
     }
 
     /// Counters and subscribers, for other threads to look at.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// println!("{} subscribers", channel.monitor().subscribers().len());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor::new(self.shared.clone())
     }
 
     /// The number that subscribers see as the source of its messages.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// println!("source {}", channel.source());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn source(&self) -> SourceId {
         self.source
     }
 
     /// The channel's name.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// println!("{}", channel.name());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn name(&self) -> &str {
         &self.channel.plan.name
     }
 
     /// Messages of this writer that found no room so far.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
+    /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
+    /// if channel.lost_messages() > 0 {
+    ///     eprintln!("the publish thread could not keep up");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn lost_messages(&self) -> u64 {
         self.hop.lost_messages()
     }
+}
+
+/// When a wait is over. One that no clock can tell the end of is as good as for ever.
+fn end_of(wait: Duration, now: Instant) -> Instant {
+    now.checked_add(wait).unwrap_or(now + FOREVER)
 }
 
 #[cold]
@@ -276,5 +413,18 @@ fn mapping(instrument: &Instrument, source: SourceId) -> SymbolMappingMsg {
         stype_out: SType::InstrumentId as u8,
         stype_out_symbol: text(id.to_string().as_bytes()),
         ..SymbolMappingMsg::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wait_beyond_all_clocks_is_no_short_one() {
+        let now = Instant::now();
+        assert_eq!(end_of(Duration::ZERO, now), now);
+        assert_eq!(end_of(DIRECTORY_WAIT, now), now + DIRECTORY_WAIT);
+        assert!(end_of(Duration::MAX, now) > now + 1_000 * DIRECTORY_WAIT);
     }
 }

@@ -9,6 +9,7 @@ use tickcast_publisher::config::Config;
 use tickcast_publisher::plan::Plan;
 use tickcast_reliability::ring_layout::Geometry;
 use tickcast_transport::available::available_bytes;
+use tickcast_transport::verbs::IS_BUILT;
 
 fn configs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../configs")
@@ -463,4 +464,80 @@ fn a_summary_goes_into_a_link_and_nowhere_is_found_out_before_the_session() {
         said.contains("can't write") && !said.contains("listening"),
         "{said}"
     );
+}
+
+/// A config whose channel goes out by verbs beside UDP.
+fn with_verbs(change: impl FnOnce(&mut Value)) -> Value {
+    let mut config = good();
+    let mut verbs = json!({ "transport": "verbs", "lines": [{ "group": "239.255.8.1" }] });
+    change(&mut verbs);
+    let fan_outs = config["channels"][0]["fan_out"].as_array_mut().unwrap();
+    fan_outs.push(verbs);
+    config
+}
+
+#[test]
+fn a_fan_out_by_verbs_without_rdma_or_a_device_is_refused_with_what_to_do() {
+    let said = plan(&with_verbs(|_| ())).unwrap_err();
+    // Loopback has no device on any host.
+    let expected = if IS_BUILT {
+        [
+            "channels[0].fan_out[1].lines[0].interface",
+            "use the transport udp",
+        ]
+    } else {
+        ["channels[0].fan_out[1].transport", "--features rdma"]
+    };
+    for part in expected {
+        assert!(said.contains(part), "{part:?} is not in {said:?}");
+    }
+}
+
+#[test]
+fn a_fan_out_has_only_the_fields_of_its_transport_and_the_schema_knows_them_with_their_defaults() {
+    let parsed = |config: &Value| Config::parse(&config.to_string()).map_err(|e| e.to_string());
+    for (config, expected) in [
+        (
+            with_verbs(|v| v["send_buffer_bytes"] = json!(1)),
+            "unknown field `send_buffer_bytes`",
+        ),
+        (
+            with_verbs(|v| v["lines"][0]["group"] = json!("239.255.8.1:5")),
+            "lines[0].group",
+        ),
+        (with_verbs(|v| v["q_key"] = json!(-1)), "q_key"),
+        (
+            with_verbs(|v| v["transport"] = json!("shm")),
+            "\"udp\" or \"verbs\"",
+        ),
+        (
+            with_verbs(|v| drop(v.as_object_mut().unwrap().remove("transport"))),
+            "missing field `transport`",
+        ),
+    ] {
+        let said = parsed(&config).unwrap_err();
+        assert!(said.contains(expected), "{expected:?} is not in {said:?}");
+    }
+    let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    let pace = json!({ "rate_bytes_per_s": 1_000_000, "burst_bytes": 65_536 });
+    for config in [with_verbs(|_| ()), with_verbs(|v| v["pace"] = pace)] {
+        assert!(validator.is_valid(&config));
+        let read = parsed(&config).unwrap();
+        let effective = read.to_json();
+        assert!(validator.is_valid(&effective), "{effective:#}");
+        assert_eq!(parsed(&effective).unwrap(), read);
+        // Every default that is filled in is the one that the schema tells.
+        let kinds = &schema["properties"]["channels"]["items"]["properties"]["fan_out"]["items"];
+        let told = kinds["oneOf"][1]["properties"].as_object().unwrap();
+        for (name, said) in told
+            .iter()
+            .filter(|(_, said)| said.get("default").is_some())
+        {
+            let filled = &effective["channels"][0]["fan_out"][1][name];
+            assert_eq!(*filled, said["default"], "{name}");
+        }
+    }
+    assert!(!validator.is_valid(&with_verbs(|v| v["send_buffer_bytes"] = json!(1))));
 }

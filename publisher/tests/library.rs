@@ -28,6 +28,13 @@ fn config(group: std::net::SocketAddrV4) -> Value {
     config
 }
 
+/// As [`config`]: at most 128 messages wait for a publish thread that looks once in so long.
+fn short_hop(group: std::net::SocketAddrV4, idle_us: u32) -> Value {
+    let mut config = config(group);
+    config["threads"] = json!({ "hop_batches": 2, "idle": { "sleep": { "us": idle_us } } });
+    config
+}
+
 fn open(config: &Value) -> Publisher {
     Publisher::open(Config::parse(&config.to_string()).unwrap()).unwrap()
 }
@@ -181,9 +188,7 @@ fn a_silent_handler_looks_alive_and_what_was_missed_is_repaired_meanwhile() {
 fn what_finds_no_room_is_told_to_the_caller_and_in_the_stream_exactly() {
     let group = group();
     let mut listener = Listener::new(group);
-    let mut config = config(group);
-    config["threads"] = json!({ "hop_batches": 2, "idle": { "sleep": { "us": 20_000 } } });
-    let mut publisher = open(&config);
+    let mut publisher = open(&short_hop(group, 20_000));
     let (mut control, epoch) = follow(&publisher);
     let mut channel = publisher.channel("all").unwrap();
     let mut lost = Vec::new();
@@ -313,29 +318,59 @@ fn a_record_that_is_not_what_its_header_says_is_refused_and_nothing_else_happens
 fn however_many_names_there_are_all_are_told_and_none_is_a_loss() {
     let group = group();
     let mut listener = Listener::new(group);
-    let mut config = config(group);
-    config["threads"] = json!({ "hop_batches": 2, "idle": { "sleep": { "us": 1_000 } } });
-    let mut publisher = open(&config);
+    let mut publisher = open(&short_hop(group, 1_000));
     let (mut control, epoch) = follow(&publisher);
     let mut channel = publisher.channel("all").unwrap();
-    let names: Vec<Instrument> = (1..=3_001)
-        .map(|id| Instrument {
-            id,
-            symbol: format!("S{id}"),
-        })
-        .collect();
-    channel.set_directory(&names).unwrap();
+    channel.set_directory(&names()).unwrap();
     assert_eq!(channel.lost_messages(), 0);
     let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
     to_the_end(&mut listener, &mut control, epoch);
     assert!(!ended.join().unwrap().has_loss());
-    let (bytes, records) = listener.records();
-    assert_eq!(records, 3_001);
+    assert_eq!(named(&listener), (1..=3_001).collect::<Vec<_>>());
+}
+
+/// More names than a short hop takes at once.
+fn names() -> Vec<Instrument> {
+    let name = |id| Instrument {
+        id,
+        symbol: format!("S{id}"),
+    };
+    (1..=3_001).map(name).collect()
+}
+
+/// The ids that symbol mappings named, and nothing else.
+fn named(listener: &Listener) -> Vec<u32> {
+    let (bytes, _) = listener.records();
     let ids = bytes.chunks_exact(176);
-    let ids: Vec<u32> = ids
-        .map(|record| u32::from_le_bytes(record[4..8].try_into().unwrap()))
-        .collect();
-    assert_eq!(ids, (1..=3_001).collect::<Vec<_>>());
+    ids.map(|record| u32::from_le_bytes(record[4..8].try_into().unwrap()))
+        .collect()
+}
+
+#[test]
+fn names_that_find_no_room_in_time_are_in_the_welcome_and_how_many_were_told_is_said() {
+    let group = group();
+    let mut listener = Listener::new(group);
+    let mut publisher = open(&short_hop(group, 20_000));
+    let (mut control, epoch) = follow(&publisher);
+    let mut channel = publisher.channel("all").unwrap();
+    let names = names();
+    let Err(WriteError::DirectoryUntold { told, all }) =
+        channel.set_directory_within(&names, Duration::ZERO)
+    else {
+        panic!("a hop of 128 messages takes no 3,001 names at once");
+    };
+    assert!((8..3_001).contains(&told) && all == 3_001, "{told}");
+    assert_eq!(channel.lost_messages(), 0, "nothing was lost");
+    let mut late = Control::to(publisher.control_address());
+    let welcome = late.join("late");
+    assert_eq!(welcome.channels[0].directory.len(), 3_001);
+    drop(late);
+    // Set again, they are all told, and each once.
+    channel.set_directory(&names[told..]).unwrap();
+    let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
+    to_the_end(&mut listener, &mut control, epoch);
+    ended.join().unwrap();
+    assert_eq!(named(&listener), (1..=3_001).collect::<Vec<_>>());
 }
 
 #[test]
@@ -500,6 +535,29 @@ fn a_config_that_is_wrong_for_handlers_says_what_to_do() {
     });
     let taken = taken.err().unwrap();
     assert!(matches!(taken, PublisherError::Listen { .. }), "{taken}");
+}
+
+#[test]
+fn where_verbs_can_not_be_had_the_error_names_the_setting_and_what_is_missing() {
+    let refused = |verbs: Value| {
+        let mut config = config(group());
+        config["repair_verbs"] = verbs;
+        let parsed = Config::parse(&config.to_string()).map_err(|e| e.to_string());
+        parsed.and_then(|config| Publisher::open(config).map_err(|e| e.to_string()))
+    };
+    // Loopback belongs to no device, whatever the host has.
+    let said = refused(json!({ "interface": "127.0.0.1", "port": 7410 })).err();
+    let said = said.unwrap_or_default();
+    assert!(
+        said.contains("repair_verbs can't listen at 127.0.0.1:7410") && said.contains("RDMA"),
+        "{said}"
+    );
+    let said = refused(json!({ "interface": "no-such-0" })).err();
+    let said = said.unwrap_or_default();
+    assert!(said.contains("repair_verbs.interface"), "{said}");
+    let said = refused(json!({ "ports": 1 })).err().unwrap_or_default();
+    assert!(said.contains("repair_verbs"), "{said}");
+    assert!(refused(Value::Null).is_ok());
 }
 
 #[test]

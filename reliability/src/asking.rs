@@ -3,7 +3,7 @@
 
 use crate::control::{NackClass, Progress, RefusalReason, Refused, Status};
 use crate::delivery::Item;
-use crate::gaps::{Gap, Origin, Visit};
+use crate::gaps::{Gap, Origin, Rung, Visit};
 use crate::lines::Lines;
 use crate::loss::LossCause;
 use crate::planted::{Bug, planted};
@@ -15,10 +15,27 @@ use crate::units::{Nanos, RecordNumber, Sequence, SequenceRange};
 pub struct Asks {
     /// Gaps of the live stream, ascending.
     pub repair: Vec<SequenceRange>,
+    /// Gaps of the live stream that the NACK connection is asked for, ascending.
+    pub nack: Vec<SequenceRange>,
     /// History, ascending; on the joiners' budget.
     pub replay: Vec<SequenceRange>,
     /// Whether replay is wanted and the path for it is not open.
     pub replay_wanted: bool,
+    /// Whether the NACK connection takes questions; told by the caller.
+    pub nack_open: bool,
+    /// When the latest of the questions was asked that the NACK connection did not answer in time.
+    pub nack_overdue: Option<Nanos>,
+}
+
+impl Asks {
+    /// Forgets what was collected before; the NACK connection takes questions, or does not.
+    pub fn begin(&mut self, nack_open: bool) {
+        self.repair.clear();
+        self.nack.clear();
+        self.replay.clear();
+        (self.replay_wanted, self.nack_open) = (false, nack_open);
+        self.nack_overdue = None;
+    }
 }
 
 /// Whether the path still answers.
@@ -48,9 +65,11 @@ impl Receiver {
         let tries_max = self.config.nack_tries;
         let in_flight_max = u64::from(self.config.replay_in_flight);
         let (nack, lines, answered) = (&mut self.nack, &self.lines, self.answered);
+        let (rc, counters) = (&mut self.rc, &self.counters);
         let replay_open = self.replay == ReplayPath::Open;
         let mut replay_wanted = false;
         let mut health = PathHealth::Answers;
+        let mut gave_way = false;
         self.gaps.visit(window, |gap| {
             if gap.ask_at > now {
                 return Visit::Continue;
@@ -62,11 +81,12 @@ impl Receiver {
             if may_come_by_itself(gap, lines) && now < gap.found_at.after(skew) {
                 return Visit::Continue;
             }
-            if gap.tries > 0 {
+            let on_nack = gap.tries > 0 && gap.rung == Rung::Nack;
+            if gap.tries > 0 && (!on_nack || asks.nack_open) {
                 // Answers come by ascending sequence: while they are below this gap, its turn will
                 // come; once they are above it, its answer was lost.
-                let patience = nack.retry(1);
-                if let Some((at, sequence)) = answered[gap.class as usize - 1]
+                let patience = if on_nack { rc.retry(1) } else { nack.retry(1) };
+                if let Some((at, sequence)) = answered[answered_by(gap)]
                     && at > gap.asked_at
                     && sequence < gap.range.first
                     && now.since(at) < patience
@@ -75,7 +95,8 @@ impl Receiver {
                     return Visit::Continue;
                 }
             }
-            if gap.tries >= tries_max {
+            if gap.tries >= tries_max && !on_nack {
+                nack.unanswered(now.since(gap.asked_at));
                 health = PathHealth::Exhausted;
                 return Visit::Stop;
             }
@@ -88,32 +109,61 @@ impl Receiver {
                 gap.range.last = gap.range.last.min(gap.range.first.plus(room - 1));
                 in_flight += gap.range.len();
             }
-            gap.tries += 1;
+            if on_nack && asks.nack_open {
+                counters.rc_timeouts.add(gap.range.len());
+                asks.nack_overdue = asks.nack_overdue.max(Some(gap.asked_at));
+                gave_way = true;
+            }
+            if on_nack {
+                // The rung gives way. It was the first try of the next one that was not had.
+                if !(asks.nack_open && planted(Bug::RungNeverGivesWay)) {
+                    gap.rung = Rung::GaveWay;
+                }
+            } else {
+                if gap.tries == 0 {
+                    let first = asks.nack_open && gap.class == NackClass::Repair;
+                    gap.rung = if first { Rung::Nack } else { Rung::Repair };
+                }
+                gap.tries += 1;
+            }
             gap.asked_at = now;
-            gap.ask_at = now.after(nack.retry(gap.tries));
+            let doubled = if planted(Bug::BackOffForgotten) {
+                1
+            } else {
+                gap.tries
+            };
+            gap.ask_at = now.after(match gap.rung {
+                Rung::Nack => rc.retry(1),
+                Rung::Repair | Rung::GaveWay => nack.retry(doubled),
+            });
+            if planted(Bug::RetryTooSlow) {
+                gap.ask_at = now.after(gap.ask_at.since(now).times(50));
+            }
             if planted(Bug::NackNeverRetried) {
                 gap.ask_at = Nanos::MAX;
             }
             if planted(Bug::NackStorm) {
                 (gap.tries, gap.ask_at) = (1, now);
             }
-            match gap.class {
-                NackClass::Repair => asks.repair.push(gap.range),
-                NackClass::Replay => asks.replay.push(gap.range),
+            match (gap.class, gap.rung) {
+                (NackClass::Replay, _) => asks.replay.push(gap.range),
+                (NackClass::Repair, Rung::Nack) => asks.nack.push(gap.range),
+                (NackClass::Repair, _) => asks.repair.push(gap.range),
             }
             Visit::Continue
         });
+        if gave_way {
+            self.rc_gave_way_at = now;
+        }
         if replay_wanted && self.replay == ReplayPath::Unwanted {
             self.replay = ReplayPath::Awaited;
             asks.replay_wanted = true;
         }
-        let asked = asks
-            .repair
-            .iter()
-            .chain(&asks.replay)
-            .map(|range| range.len())
-            .sum();
+        let count = |ranges: &[SequenceRange]| ranges.iter().map(|range| range.len()).sum::<u64>();
+        let over_nack = count(&asks.nack);
+        let asked = count(&asks.repair) + over_nack + count(&asks.replay);
         self.counters.nacked_sequences.add(asked);
+        self.counters.rc_nacked_sequences.add(over_nack);
         health
     }
 
@@ -165,8 +215,8 @@ impl Receiver {
             .gaps
             .iter()
             .find(|gap| gap.range.intersection(refused.range).is_some());
-        if let Some(class) = asked.map(|gap| gap.class) {
-            self.answered[class as usize - 1] = Some((now, refused.range.last));
+        if let Some(by) = asked.map(answered_by) {
+            self.answered[by] = Some((now, refused.range.last));
         }
         if refused.epoch != self.epoch {
             self.ask_status_soon(now);
@@ -174,7 +224,7 @@ impl Receiver {
         }
         match refused.reason {
             RefusalReason::Window => {
-                self.order.note_fact(refused.oldest, refused.oldest_record);
+                self.order.note_floor(refused.oldest, refused.oldest_record);
                 if self.beginning == Some(self.order.next()) {
                     self.begin_later(refused.oldest, refused.oldest_record, on);
                 }
@@ -219,14 +269,17 @@ impl Receiver {
     /// of datagrams that lie in our own socket: while multicast is heard it counts only when it is
     /// told again, or when a datagram had leapt.
     pub(crate) fn note_told(&mut self, newest: Sequence, next_record: RecordNumber, now: Nanos) {
-        let before = self.told.replace(newest);
-        let believed = self.liveness.is_stale() || planted(Bug::StatusOvertakesSocket);
-        if std::mem::take(&mut self.leapt) || believed {
-            self.note_heard(newest, now, Origin::Live);
-        } else if let Some(before) = before {
-            self.note_heard(before, now, Origin::Live);
+        if self.ended() {
+            return;
         }
-        self.order.note_fact(newest.next(), next_record);
+        let before = self.told.replace((newest, next_record));
+        let believed = self.liveness.is_stale() || planted(Bug::StatusOvertakesSocket);
+        let at_once = std::mem::take(&mut self.leapt) || believed;
+        let heard = if at_once { self.told } else { before };
+        if let Some((heard, record_after)) = heard {
+            self.note_heard(heard, now, Origin::Live);
+            self.order.note_fact(heard.next(), record_after);
+        }
     }
 
     /// Something came over the repair path: the publisher lives.
@@ -263,7 +316,8 @@ impl Receiver {
         let soonest = self
             .progress_told_at
             .after(Nanos::from_us(self.config.follow_us.into()));
-        self.progress_at = self.progress_at.min(soonest.max(now));
+        let limited = !planted(Bug::StatusWithoutLimit);
+        self.progress_at = (self.progress_at).min(if limited { soonest.max(now) } else { now });
     }
 
     /// Asks for `range` again, but not before `at`; a refusal to wait is no try that failed.
@@ -273,6 +327,15 @@ impl Receiver {
             gap.ask_at = at;
             Visit::Continue
         });
+    }
+}
+
+/// Which connection's answers say that the answer for this gap is still to come: an index of
+/// [`Receiver::answered`].
+pub(crate) const fn answered_by(gap: &Gap) -> usize {
+    match (gap.class, gap.rung) {
+        (NackClass::Repair, Rung::Nack) => 2,
+        (class, _) => class as usize - 1,
     }
 }
 

@@ -4,7 +4,7 @@
 //! A frame is an 8-byte head and a body. What is exchanged once per connection (JOIN, WELCOME,
 //! REJECTED) is JSON, so that both sides can grow fields; what is exchanged under loss is binary.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -32,6 +32,12 @@ pub enum Purpose {
     /// Replays history for the subscriber that was given this session number, within the
     /// joiners' budget, so that its repairs never wait behind it.
     Replay {
+        /// From WELCOME.
+        session: u64,
+    },
+    /// Repairs gaps for the subscriber that was given this session number, over one of the
+    /// [`RepairOffer`]s, within that subscriber's budget.
+    Nack {
         /// From WELCOME.
         session: u64,
     },
@@ -69,7 +75,7 @@ pub struct Join {
     pub wire_versions: Vec<u8>,
     /// What the connection is for.
     pub purpose: Purpose,
-    /// The channels it wants; empty for a replay connection.
+    /// The channels it wants; empty for a replay or NACK connection.
     #[serde(default)]
     pub channels: Vec<JoinChannel>,
 }
@@ -83,6 +89,17 @@ pub struct UdpLine {
     pub sender: Ipv4Addr,
 }
 
+/// A line of RDMA multicast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerbsLine {
+    /// Multicast group.
+    pub group: Ipv4Addr,
+    /// The address of the interface that it is sent from.
+    pub sender: Ipv4Addr,
+    /// The global identifier (GID) of that port, which its packets carry.
+    pub gid: Ipv6Addr,
+}
+
 /// One way to receive a channel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "transport", rename_all = "snake_case")]
@@ -91,6 +108,13 @@ pub enum FanOutOffer {
     Udp {
         /// A, then B where there is one.
         lines: Vec<UdpLine>,
+    },
+    /// RDMA multicast, on one line or two.
+    Verbs {
+        /// A, then B where there is one.
+        lines: Vec<VerbsLine>,
+        /// The key that its datagrams carry.
+        q_key: u32,
     },
     /// One that this build does not know.
     #[serde(other)]
@@ -138,6 +162,20 @@ pub struct ChannelOffer {
     pub directory: Vec<Instrument>,
 }
 
+/// A further way to ask for repairs: where a NACK connection can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "transport", rename_all = "snake_case")]
+pub enum RepairOffer {
+    /// A reliable connection over RDMA verbs, made with rdma_cm.
+    Verbs {
+        /// The listener's.
+        address: SocketAddrV4,
+    },
+    /// One that this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
 /// WELCOME: the answer to a JOIN.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
@@ -145,10 +183,13 @@ pub struct Welcome {
     pub wire_version: u8,
     /// The publisher's name.
     pub publisher: String,
-    /// Names this subscriber to a replay connection.
+    /// Names this subscriber to a replay or NACK connection.
     pub session: u64,
-    /// The channels that were asked for, in that order; empty for a replay connection.
+    /// The channels that were asked for, in that order; empty for a replay or NACK connection.
     pub channels: Vec<ChannelOffer>,
+    /// Where NACK connections can be made, best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repairs: Vec<RepairOffer>,
 }
 
 /// Why a JOIN was rejected or a connection is being closed.

@@ -121,8 +121,16 @@ counters! {
         nacks_sent,
         /// Sequences asked for in them.
         nacked_sequences,
-        /// Repaired datagrams received over the repair connection.
+        /// NACK messages of those that went over the NACK connection.
+        rc_nacks_sent,
+        /// Sequences asked for in them.
+        rc_nacked_sequences,
+        /// Of those, sequences not answered in time, and asked for over TCP next.
+        rc_timeouts,
+        /// Repaired datagrams received over the repair, replay and NACK connections.
         repairs_received,
+        /// Of those, datagrams received over the NACK connection.
+        rc_repairs_received,
         /// Repaired datagrams received by multicast.
         multicast_repairs_received,
         /// Refusals received, of any reason.
@@ -139,14 +147,25 @@ counters! {
         repair_links_up,
         /// Times that it went down.
         repair_links_down,
+        /// Times that the NACK connection was established.
+        rc_links_up,
+        /// Times that it went down.
+        rc_links_down,
         /// Epochs followed.
         epochs,
         /// Events of the stream (source loss, epoch reason) delivered.
         stream_events,
         /// Source messages that the publisher declared lost.
         source_messages_lost,
-        /// Datagrams that the kernel dropped for want of socket buffer (all channels of a socket).
+        /// Datagrams that the kernel or the device dropped for want of a buffer (all channels of a
+        /// socket or port; where it counts them).
         kernel_dropped,
+        /// Datagrams that were longer than a slot: nobody who knows the channel sends such.
+        oversize_dropped,
+        /// Datagrams that the RDMA device refused for their Q_Key (all channels of a device).
+        q_key_dropped,
+        /// Times that a line's receive queue broke and was started anew (RDMA).
+        receive_restarts,
     }
 }
 
@@ -203,6 +222,8 @@ counters! {
         pending,
         /// NACK messages received.
         nack_messages,
+        /// Of those, messages received on NACK connections.
+        rc_nack_messages,
         /// Bytes of repair sent to single subscribers.
         repair_bytes,
         /// Bytes of repair sent by multicast.
@@ -231,12 +252,16 @@ counters! {
         connected,
         /// Replay connections that belonged to a session.
         replay_joins,
+        /// NACK connections that belonged to a session.
+        rc_joins,
         /// JOINs rejected, and connections beyond the limit.
         joins_rejected,
         /// Connections closed because the peer broke the protocol.
         protocol_errors,
         /// Connections closed because the peer did not read its answers.
         overflow_disconnects,
+        /// Connections that the network, the device or the peer's system gave up on.
+        connections_broken,
         /// Connections closed because nothing was heard on them for too long.
         silent_disconnects,
         /// Events dropped because nobody took them.

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::loss::Loss;
 use crate::record::RecordRef;
+use crate::stream_state::StreamState;
 use crate::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -165,6 +166,15 @@ pub struct Overrun {
     pub lost_records: u64,
     /// How many of those did not know their number of records.
     pub losses_of_unknown_size: u64,
+    /// How many of those events changed the epoch; the one that holds now is `to.epoch`.
+    pub epoch_changes: u64,
+    /// How many of them told that the publisher lost messages of a source.
+    pub source_losses: u64,
+    /// How many of them were [`Event::FencingViolation`]s.
+    pub fencing_violations: u64,
+    /// How the channel stands at `to`: whatever of this the reader had not heard of is among those
+    /// events.
+    pub state: StreamState,
 }
 
 impl Overrun {
@@ -192,7 +202,7 @@ impl fmt::Display for Overrun {
         if self.lost_records > 0 || self.losses_of_unknown_size > 0 {
             write!(f, ", losses of {} records among them", self.lost_records)?;
         }
-        Ok(())
+        write!(f, "; now {}", self.state)
     }
 }
 
@@ -261,7 +271,7 @@ pub enum Event {
     },
     /// Nothing was heard of the publisher for three of its announced intervals.
     Stale,
-    /// It is heard again.
+    /// It is heard again. After [`Event::MulticastLost`] it follows [`Event::MulticastRestored`].
     Fresh,
     /// Nothing was heard of the publisher for so long that it counts as dead.
     PublisherDead,
@@ -392,16 +402,24 @@ mod tests {
             events: 1,
             lost_records: 0,
             losses_of_unknown_size: 0,
+            epoch_changes: 0,
+            source_losses: 0,
+            fencing_violations: 0,
+            state: StreamState::default(),
         };
         let range = SequenceRange::new(Sequence(5), Sequence(9));
         assert_eq!(overrun.sequences(), range);
-        let text = "40 records and 1 events overwritten between sequences 5 and 9";
+        let text = "40 records and 1 events overwritten between sequences 5 and 9; now not joined";
         assert_eq!(Event::Overrun(overrun).to_string(), text);
         overrun.to = place(2, 7, 70);
         overrun.lost_records = 3;
+        overrun.state.follow(&Event::Joined { after: Sequence(1) });
+        overrun.state.follow(&Event::Stale);
+        let down = Event::RepairLinkDown(LinkDownReason::Closed);
+        overrun.state.follow(&down);
         assert_eq!(overrun.sequences(), None);
         let text = "40 records and 1 events overwritten between sequences 5 and 7 (epochs 1 to \
-                    2), losses of 3 records among them";
+                    2), losses of 3 records among them; now joined, stale, no repair link";
         assert_eq!(overrun.to_string(), text);
         let json = serde_json::to_string(&Event::Overrun(overrun)).unwrap();
         let back: Event = serde_json::from_str(&json).unwrap();

@@ -26,6 +26,8 @@ pub struct Gap {
     pub class: NackClass,
     /// How they came to be missing.
     pub origin: Origin,
+    /// Where they were last asked for; meaningless while `tries` is 0.
+    pub rung: Rung,
     /// Which discovery they belong to: one jump of the sequence is one episode.
     episode: u64,
 }
@@ -37,6 +39,17 @@ pub enum Origin {
     Live,
     /// They were sent before we joined.
     History,
+}
+
+/// Which connection was asked for a gap (docs/PROTOCOL.md §5.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rung {
+    /// The NACK connection.
+    Nack,
+    /// The repair connection, or the one for replay.
+    Repair,
+    /// The repair connection, because the NACK connection did not answer in time or broke.
+    GaveWay,
 }
 
 /// What became of one jump of the sequence when its last sequence was settled.
@@ -138,6 +151,7 @@ impl Gaps {
             tries: 0,
             class,
             origin,
+            rung: Rung::Repair,
             episode,
         });
     }
@@ -224,7 +238,8 @@ impl Gaps {
             };
             let mut seen = Gap { range: part, ..gap };
             let verdict = on(&mut seen);
-            if (seen.ask_at, seen.tries, seen.class) != (gap.ask_at, gap.tries, gap.class) {
+            let terms = |gap: &Gap| (gap.ask_at, gap.tries, gap.class, gap.rung);
+            if terms(&seen) != terms(&gap) {
                 // The caller may also have narrowed the part it changed.
                 let part = seen.range.intersection(part).unwrap_or(part);
                 self.isolate(at, part);

@@ -2,9 +2,10 @@
 //! interrupted stream goes on, and which epoch is followed (docs/PROTOCOL.md §5.1, §6.1).
 
 use crate::control::{ChannelOffer, NackClass};
-use crate::delivery::{Event, Item, LineId, LinkDownReason, Start};
-use crate::gaps::{Gap, Origin, Visit};
+use crate::delivery::{Event, Item, LinkDownReason, Start};
+use crate::gaps::{Gap, Origin, Rung, Visit};
 use crate::lines::Lines;
+use crate::liveness::{Liveness, Silence};
 use crate::loss::{Loss, LossCause};
 use crate::planted::{Bug, planted};
 use crate::receiver::{ALL, Receiver, ReplayPath};
@@ -23,7 +24,41 @@ pub enum Welcomed {
     Zombie,
 }
 
+/// What one receiver of a channel leaves to the next: how the channel stands beside its stream, of
+/// which the application was told and will be told no other way.
+#[derive(Clone, Debug)]
+pub struct Standing {
+    liveness: Liveness,
+    silence_told: Silence,
+    lines: Lines,
+    link_down_told: bool,
+}
+
 impl Receiver {
+    /// What the next receiver of this channel is to know.
+    #[must_use]
+    pub fn standing(self) -> Standing {
+        Standing {
+            liveness: self.liveness,
+            silence_told: self.silence_told,
+            lines: self.lines,
+            link_down_told: self.link_down_told,
+        }
+    }
+
+    /// Goes on where another receiver of the channel stood, of whose state the application knows:
+    /// before anything is given to this one.
+    pub fn stand(&mut self, standing: Standing, now: Nanos) {
+        let count = self.lines.count();
+        self.silence_told = standing.silence_told;
+        self.liveness = standing.liveness;
+        self.liveness.restart(self.silence_told, now);
+        self.link_down_told = standing.link_down_told;
+        self.lines = standing.lines;
+        let changes = self.lines.renew(count, now);
+        changes.for_each(|change| self.note_line(change));
+    }
+
     /// The repair connection is up and the publisher offers this.
     pub fn handle_welcome(
         &mut self,
@@ -46,16 +81,15 @@ impl Receiver {
         self.counters.repair_links_up.increment();
         self.slots = offer.slots;
         self.progress_at = now;
+        self.note_link_up();
         let welcomed = if self.epoch == Epoch::NONE {
             self.begin(now, offer, start, on);
             Welcomed::Began
         } else if offer.epoch == self.epoch {
-            self.events.push_back(Event::RepairLinkUp);
             self.note_told(offer.newest, offer.next_record, now);
             self.ask_again(now, |_| true);
             Welcomed::GoesOn
         } else {
-            self.events.push_back(Event::RepairLinkUp);
             self.follow(now, offer, on);
             Welcomed::EpochChanged
         };
@@ -70,14 +104,32 @@ impl Receiver {
             self.counters.repair_links_down.increment();
             if !self.ended() {
                 // After the end the publisher may go: that is no news.
+                self.link_down_told = true;
                 self.events.push_back(Event::RepairLinkDown(reason));
             }
+        }
+    }
+
+    /// Tells that the connection is up again, where it was told that it was down.
+    fn note_link_up(&mut self) {
+        if std::mem::take(&mut self.link_down_told) {
+            self.events.push_back(Event::RepairLinkUp);
         }
     }
 
     /// The replay connection is down: what was asked for there is asked for again.
     pub fn handle_replay_down(&mut self, now: Nanos) {
         self.ask_again(now, |gap| gap.class == NackClass::Replay);
+    }
+
+    /// The NACK connection is down: what it was asked for is due on the repair connection at once.
+    pub fn handle_nack_down(&mut self, now: Nanos) {
+        self.gaps.visit(ALL, |gap| {
+            if gap.tries > 0 && gap.rung == Rung::Nack {
+                gap.ask_at = now;
+            }
+            Visit::Continue
+        });
     }
 
     /// Whether questions for replay can be sent now.
@@ -87,13 +139,6 @@ impl Receiver {
             ReplayPath::Awaited if on_its_way => ReplayPath::Awaited,
             _ => ReplayPath::Unwanted,
         };
-    }
-
-    /// The channel is sent on this many lines from now on.
-    pub fn set_lines(&mut self, lines: usize, now: Nanos) {
-        if lines.clamp(1, LineId::MAX) != self.lines.count() {
-            self.lines = Lines::new(lines, now);
-        }
     }
 
     fn begin(
@@ -157,7 +202,11 @@ impl Receiver {
         self.lose(ALL, LossCause::Epoch);
         self.order.advance(&self.counters, on);
         self.order.give_up_pending(&self.counters, on);
-        if !self.order.ended() && !planted(Bug::EpochTailForgotten) {
+        self.end_if_settled(on);
+        if self.order.ended() {
+            // Of what was silent or heard since nothing was told.
+            self.liveness.restart(self.silence_told, now);
+        } else if !planted(Bug::EpochTailForgotten) {
             // An END that nobody confirmed was not told: whatever it was, it is part of the tail.
             let unconfirmed = self.end_heard.filter(|end| *end == self.heard);
             self.tell_epoch_tail(unconfirmed.unwrap_or_else(|| self.heard.next()), on);

@@ -139,6 +139,26 @@ impl Lines {
         self.down_at(quiet, silence).max(attested)
     }
 
+    /// Starts over with `count` lines: those that were down stay down until they are heard. Tells
+    /// which were and are none any more, or are the only one left.
+    pub fn renew(&mut self, count: usize, now: Nanos) -> impl Iterator<Item = LineChange> + use<> {
+        let before = std::mem::replace(self, Self::new(count, now));
+        let stay = if self.count > 1 { self.count } else { 0 };
+        for (line, before) in self.lines[..stay].iter_mut().zip(&before.lines) {
+            line.up = before.up;
+        }
+        let forgotten = (0..before.count).skip(stay);
+        forgotten
+            .filter(move |id| !before.lines[*id].up)
+            .map(|id| LineChange::Up(LineId(id as u8)))
+    }
+
+    /// Which lines are down.
+    #[must_use]
+    pub fn down(&self) -> [bool; LineId::MAX] {
+        self.lines.map(|line| !line.up)
+    }
+
     /// Starts over at a change of epoch: what was passed counts no more.
     pub fn restart(&mut self) {
         for line in &mut self.lines {
@@ -266,6 +286,28 @@ mod tests {
     fn a_channel_has_one_line_or_two_whatever_is_said() {
         let counts = [0, 1, 2, 9].map(|count| Lines::new(count, Nanos(0)).count());
         assert_eq!(counts, [1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn lines_that_are_renewed_stay_down_and_where_one_is_left_it_is_up() {
+        let renewed = |down: LineId, count: usize| {
+            let mut lines = Lines::new(2, Nanos(0));
+            lines.heard(LineId(1 - down.0), Sequence(10), Nanos(90));
+            let change = lines.check(Nanos(100), Nanos(100));
+            assert_eq!(change, Some(LineChange::Down(down)));
+            let told: Vec<_> = lines.renew(count, Nanos(200)).collect();
+            (
+                told,
+                lines.down(),
+                lines.heard(down, Sequence(1), Nanos(201)),
+            )
+        };
+        for line in [A, B] {
+            let up = LineChange::Up(line);
+            let down = [line == A, line == B];
+            assert_eq!(renewed(line, 2), (vec![], down, Some(up)));
+            assert_eq!(renewed(line, 1), (vec![up], [false; 2], None));
+        }
     }
 
     #[test]

@@ -29,6 +29,15 @@ pub enum LivenessChange {
     Dead,
 }
 
+/// What an application was told of silence: not all that happens is told, after an end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Silence {
+    /// That nothing is heard by multicast.
+    pub stale: bool,
+    /// And that the publisher goes on all the same.
+    pub multicast_lost: bool,
+}
+
 /// The state of one channel's publisher as seen from here.
 #[derive(Clone, Debug)]
 pub struct Liveness {
@@ -54,6 +63,13 @@ impl Liveness {
             multicast_lost: false,
             dead: false,
         }
+    }
+
+    /// Another stream begins, and with it the time of silence; what was `told` of the silence
+    /// before holds until something is heard.
+    pub const fn restart(&mut self, told: Silence, now: Nanos) {
+        (self.multicast_at, self.word_at, self.dead) = (now, now, false);
+        (self.stale, self.multicast_lost) = (told.stale, told.multicast_lost);
     }
 
     /// Something came by multicast. Tells up to one change; if multicast had been lost, that it is
@@ -135,6 +151,21 @@ impl Liveness {
         self.stale
     }
 
+    /// Whether it has been silent on every path for long.
+    #[must_use]
+    pub const fn is_dead(&self) -> bool {
+        self.dead
+    }
+
+    /// Both states as they are now, told or not.
+    #[must_use]
+    pub const fn silence(&self) -> Silence {
+        Silence {
+            stale: self.stale,
+            multicast_lost: self.multicast_lost,
+        }
+    }
+
     fn stale_at(&self) -> Nanos {
         self.multicast_at
             .after(self.interval.times(3).max(self.limits.stale_min))
@@ -167,6 +198,27 @@ mod tests {
             liveness.heard_multicast(Nanos(70)),
             Some(LivenessChange::Fresh)
         );
+    }
+
+    #[test]
+    fn another_stream_begins_as_was_told_and_silence_counts_from_its_beginning() {
+        let mut liveness = Liveness::new(LIMITS, Nanos(0));
+        assert_eq!(liveness.check(Nanos(30)), Some(LivenessChange::Stale));
+        let lost = liveness.heard_repair(true, Nanos(40));
+        assert_eq!(lost, Some(LivenessChange::MulticastLost));
+        assert_eq!(liveness.check(Nanos(1_040)), Some(LivenessChange::Dead));
+        let told = liveness.silence();
+        assert!(told.stale && told.multicast_lost);
+        liveness.restart(told, Nanos(2_000));
+        assert_eq!(liveness.check(Nanos(2_999)), None, "not dead yet");
+        let restored = liveness.heard_multicast(Nanos(2_999));
+        assert_eq!(restored, Some(LivenessChange::MulticastRestored));
+        liveness.restart(Silence::default(), Nanos(2_000));
+        assert_eq!(liveness.heard_multicast(Nanos(2_000)), None);
+        assert_eq!(liveness.check(Nanos(2_029)), None);
+        assert_eq!(liveness.check(Nanos(2_030)), Some(LivenessChange::Stale));
+        assert_eq!(liveness.heard_repair(false, Nanos(2_030)), None);
+        assert_eq!(liveness.next_check(), Nanos(3_030));
     }
 
     #[test]

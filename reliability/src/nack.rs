@@ -4,6 +4,7 @@
 //!
 //! Randomness comes from a seed, so that a simulated run can be replayed.
 
+use crate::planted::{Bug, planted};
 use crate::units::Nanos;
 
 /// The round trip assumed before the first one was measured.
@@ -54,6 +55,19 @@ impl NackTimer {
         });
     }
 
+    /// An answer came after it was given up: the round trip is half as long again at the least.
+    pub fn late(&mut self) {
+        let rtt = self.rtt.unwrap_or(RTT_UNKNOWN);
+        self.rtt = Some(Nanos(rtt.0 + rtt.0 / 2).min(RTT_MAX));
+    }
+
+    /// No answer came within `waited`, and the connection is given up: with the next one we are as
+    /// patient at the least, or no answer could ever come in time.
+    pub fn unanswered(&mut self, waited: Nanos) {
+        let rtt = self.rtt.unwrap_or(RTT_UNKNOWN);
+        self.rtt = Some(rtt.max(waited).min(RTT_MAX));
+    }
+
     /// The smoothed round trip, if one was measured.
     #[must_use]
     pub const fn rtt(&self) -> Option<Nanos> {
@@ -66,6 +80,9 @@ impl NackTimer {
     /// round trip.
     pub fn first(&mut self) -> Nanos {
         let scouts = u64::from(self.group.max(1).ilog2() + 1);
+        if planted(Bug::HoldOffIgnored) {
+            return Nanos::ZERO;
+        }
         if self.hold_off == Nanos::ZERO || self.up_to(Nanos(self.group.into())).0 < scouts {
             return Nanos::ZERO;
         }
@@ -192,6 +209,28 @@ mod tests {
         near(spread(&mut timer, 10), 256 * 360_000);
         timer.measured(Nanos::from_secs(60));
         near(spread(&mut timer, 1), 4 * RTT_MAX.0);
+    }
+
+    #[test]
+    fn what_was_waited_for_in_vain_is_the_least_round_trip_from_then_on() {
+        let mut timer = NackTimer::new(Nanos::from_us(50), 1);
+        timer.unanswered(Nanos::from_us(100));
+        assert_eq!(timer.rtt(), Some(RTT_UNKNOWN), "no less than is assumed");
+        // A copy that was under way already makes the round trip look like nothing.
+        let mut timer = NackTimer::new(Nanos::from_us(50), 1);
+        timer.measured(Nanos(319));
+        timer.unanswered(Nanos::from_us(200));
+        assert_eq!(timer.rtt(), Some(Nanos::from_us(200)));
+        timer.unanswered(Nanos::from_us(150));
+        assert_eq!(timer.rtt(), Some(Nanos::from_us(200)));
+        timer.measured(Nanos::from_us(120));
+        assert_eq!(
+            timer.rtt(),
+            Some(Nanos::from_us(190)),
+            "it is smoothed again"
+        );
+        timer.unanswered(Nanos::from_secs(3));
+        assert_eq!(timer.rtt(), Some(RTT_MAX));
     }
 
     #[test]

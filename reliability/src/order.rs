@@ -25,10 +25,15 @@ pub struct Order {
     window: Window,
     /// Declared lost but not yet reached: ascending, apart from each other.
     lost: VecDeque<(SequenceRange, LossCause)>,
-    /// A sequence and the number of its first record, as a heartbeat or the publisher told it.
-    fact: Option<(Sequence, RecordNumber)>,
+    /// Sequences and the numbers of their first records: what follows the newest one heard of, as a
+    /// heartbeat, a datagram or the publisher told it; and the oldest that the ring still holds.
+    fact: Option<Fact>,
+    floor: Option<Fact>,
     in_arrival_order: bool,
 }
+
+/// That the first record of this sequence has this number.
+type Fact = (Sequence, RecordNumber);
 
 /// How far the application has been taken.
 #[derive(Debug)]
@@ -64,6 +69,7 @@ impl Order {
             window,
             lost,
             fact: None,
+            floor: None,
             in_arrival_order,
         }
     }
@@ -80,7 +86,7 @@ impl Order {
         };
         self.window.clear();
         self.lost.clear();
-        self.fact = None;
+        (self.fact, self.floor) = (None, None);
     }
 
     /// Makes room for datagrams of this length; what is held is dropped if there was none.
@@ -190,12 +196,12 @@ impl Order {
 
     /// Notes that the first record of `sequence` has this number.
     pub fn note_fact(&mut self, sequence: Sequence, record: RecordNumber) {
-        let newer = self
-            .fact
-            .is_none_or(|(of, _)| of < self.stream.next || of < sequence);
-        if record != RecordNumber(0) && newer && sequence >= self.stream.next {
-            self.fact = Some((sequence, record));
-        }
+        note(&mut self.fact, self.stream.next, (sequence, record));
+    }
+
+    /// Notes the same of the oldest sequence that the ring still holds: below it all will be lost.
+    pub fn note_floor(&mut self, oldest: Sequence, record: RecordNumber) {
+        note(&mut self.floor, self.stream.next, (oldest, record));
     }
 
     /// Passes everything that is settled: delivered early, held, or lost.
@@ -219,11 +225,11 @@ impl Order {
                 break;
             }
         }
-        if self.stream.pending.is_some()
-            && let Some((sequence, record)) = self.fact
-            && sequence == self.stream.next
-        {
-            self.stream.tell_pending(Some(record), counters, on);
+        if self.stream.pending.is_some() {
+            let mut known = [self.floor, self.fact].into_iter().flatten();
+            if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next) {
+                self.stream.tell_pending(Some(record), counters, on);
+            }
         }
     }
 
@@ -258,6 +264,14 @@ impl Order {
         self.stream.pass(&held);
         self.window.release(next);
         true
+    }
+}
+
+/// Keeps the newer one of two facts, if it is one and not passed.
+fn note(kept: &mut Option<Fact>, next: Sequence, (sequence, record): Fact) {
+    let newer = kept.is_none_or(|(of, _)| of < next || of < sequence);
+    if record != RecordNumber(0) && newer && sequence >= next {
+        *kept = Some((sequence, record));
     }
 }
 

@@ -23,11 +23,23 @@ pub(crate) enum Role {
     Subscriber {
         session: u64,
         replay: Option<PeerId>,
+        nack: Option<PeerId>,
     },
     /// It replays history for this session.
     Replay { session: u64 },
+    /// It repairs gaps for this session.
+    Nack { session: u64 },
     /// It is told why, then closed.
     Closing(Rejected),
+}
+
+/// What a subscriber's connections have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    /// The connection that follows its channels.
+    pub(crate) owner: PeerId,
+    /// What it may get of repair, on whichever of its connections.
+    pub(crate) bucket: TokenBucket,
 }
 
 /// What waits for a peer on one channel.
@@ -58,7 +70,6 @@ pub(crate) struct Peer {
     pub(crate) role: Role,
     pub(crate) name: String,
     pub(crate) channels: Vec<PeerChannel>,
-    pub(crate) bucket: TokenBucket,
     /// Frames that cost no budget: WELCOME, REFUSED, STATUS, REJECTED.
     pub(crate) outbox: Vec<u8>,
     /// Bytes that the driver has not got rid of yet.
@@ -73,12 +84,11 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(bucket: TokenBucket, now: Nanos) -> Self {
+    pub(crate) fn new(now: Nanos) -> Self {
         Self {
             role: Role::Connecting,
             name: String::new(),
             channels: Vec::new(),
-            bucket,
             outbox: Vec::new(),
             backlog: 0,
             heard_at: now,
@@ -92,6 +102,25 @@ impl Peer {
     pub(crate) fn has_work(&self) -> bool {
         !self.outbox.is_empty()
             || (self.channels.iter()).any(|c| !c.repair.is_empty() || !c.replay.is_empty())
+    }
+
+    /// Of a subscriber, its further connection of this kind.
+    pub(crate) const fn further(&mut self, of: &Role) -> Option<&mut Option<PeerId>> {
+        match (&mut self.role, of) {
+            (Role::Subscriber { replay, .. }, Role::Replay { .. }) => Some(replay),
+            (Role::Subscriber { nack, .. }, Role::Nack { .. }) => Some(nack),
+            _ => None,
+        }
+    }
+
+    /// The session that it belongs to, if it has joined.
+    pub(crate) const fn session(&self) -> Option<u64> {
+        match self.role {
+            Role::Subscriber { session, .. }
+            | Role::Replay { session }
+            | Role::Nack { session } => Some(session),
+            Role::Connecting | Role::Closing(_) => None,
+        }
     }
 
     pub(crate) fn is_closing(&self) -> bool {
@@ -127,8 +156,8 @@ pub(crate) fn check_join(join: &Join) -> Result<&[JoinChannel], Rejected> {
         ));
     }
     match join.purpose {
-        Purpose::Replay { .. } if !join.channels.is_empty() => {
-            protocol("a replay connection names no channels; its session has them".into())
+        Purpose::Replay { .. } | Purpose::Nack { .. } if !join.channels.is_empty() => {
+            protocol("a further connection names no channels; its session has them".into())
         }
         Purpose::Repair if join.channels.is_empty() => {
             protocol("the JOIN names no channel; name at least one".into())
@@ -169,10 +198,13 @@ mod tests {
         assert_eq!(refused(join(Purpose::Repair, 1)), None);
         assert_eq!(refused(join(Purpose::Repair, JOIN_CHANNELS_MAX)), None);
         assert_eq!(refused(join(replay, 0)), None);
+        let nack = Purpose::Nack { session: 1 };
+        assert_eq!(refused(join(nack, 0)), None);
         for wrong in [
             join(Purpose::Repair, 0),
             join(Purpose::Repair, JOIN_CHANNELS_MAX + 1),
             join(replay, 1),
+            join(nack, 1),
             Join {
                 name: "x".repeat(NAME_LEN_MAX + 1),
                 ..join(replay, 0)
@@ -190,8 +222,7 @@ mod tests {
     #[test]
     fn a_peer_has_work_while_anything_waits_for_it() {
         let run = |n| crate::units::SequenceRange::one(crate::units::Sequence(n));
-        let bucket = TokenBucket::new(1, 1, Nanos::ZERO);
-        let mut peer = Peer::new(bucket, Nanos::ZERO);
+        let mut peer = Peer::new(Nanos::ZERO);
         assert!(!peer.has_work() && !peer.is_closing());
         peer.outbox.push(1);
         assert!(peer.has_work());

@@ -75,6 +75,12 @@ impl PendingRanges {
         std::mem::take(&mut self.sequences)
     }
 
+    /// How many runs they make.
+    #[must_use]
+    pub fn runs(&self) -> usize {
+        self.ranges.len()
+    }
+
     /// How many sequences are pending.
     #[must_use]
     pub const fn sequences(&self) -> u64 {

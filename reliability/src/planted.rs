@@ -47,6 +47,10 @@ pub enum Bug {
     NackNeverRetried,
     /// A gap is asked for again at once, and no question counts as a try (§5.4).
     NackStorm,
+    /// What the NACK connection does not answer is asked for there again (§5.4).
+    RungNeverGivesWay,
+    /// What is asked for on a NACK connection is answered on the repair connection (§6.3).
+    AnsweredElsewhere,
     /// A gap is asked for before the other line has passed it (§5.3).
     LineSkewIgnored,
     /// A refusal changes nothing (§6.3).
@@ -101,6 +105,22 @@ pub enum Bug {
     DeadNeverTold,
     /// A connection that could not be established is not tried again (§6.1).
     ReconnectForgotten,
+    /// What is not answered is asked for again fifty times later than it should be (§5.4).
+    RetryTooSlow,
+    /// What is not answered is asked for again at the same interval for ever (§5.4).
+    BackOffForgotten,
+    /// The groups are not joined anew, however long they are silent (§5.5).
+    RejoinForgotten,
+    /// Whoever misses something in a large group asks at once (§5.4).
+    HoldOffIgnored,
+    /// A sequence is sent to the group however often it was before (§6.3).
+    MulticastWithoutCap,
+    /// Every datagram that is doubted makes it ask for STATUS (§5.5).
+    StatusWithoutLimit,
+    /// The copy that came first is delivered, whatever the repair path's says (§5.2).
+    DecidingCopyIgnored,
+    /// That a silence is over is not told (§5.5).
+    FreshForgotten,
 }
 
 /// Whether this bug is planted.

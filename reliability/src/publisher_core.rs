@@ -431,6 +431,15 @@ impl PublisherCore {
     fn after_sealing(&mut self, before: Sequence, now: Nanos) {
         if self.sequencer.sealed() > before {
             self.heartbeats.on_data(now);
+            // Data puts the next heartbeat off: one that still waits must not promise it sooner.
+            let next_interval = self.heartbeats.timeout().since(now);
+            for due in self
+                .fan_outs
+                .iter_mut()
+                .filter_map(|f| f.heartbeat.as_mut())
+            {
+                due.next_interval = next_interval;
+            }
         }
     }
 }

@@ -1,24 +1,27 @@
 //! One channel of a subscriber: takes datagrams from any line and from repair, believes only what
 //! the repair connection confirmed, and delivers each sequence once or declares it lost.
 //!
-//! Three files make it: this one takes things in; `asking.rs` asks for what is missing and hears
-//! the answers; `joining.rs` begins, and follows the publisher into another epoch. No I/O, no
-//! clock: time and the CRC's verdict are arguments (docs/PROTOCOL.md §5).
+//! Four files make it: this one takes things in; `asking.rs` asks for what is missing and hears
+//! the answers; `settling.rs` gives up what does not come; `joining.rs` begins, and follows the
+//! publisher into another epoch. No I/O, no clock: time and the CRC's verdict are arguments
+//! (docs/PROTOCOL.md §5).
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::asking::answered_by;
 use crate::control::NackClass;
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Delivery, Event, Item, LineId, Position, Via};
-use crate::gaps::{Gap, Gaps, Origin, Settled};
+use crate::gaps::{Gaps, Origin, Rung};
 use crate::lines::{LineChange, Lines};
-use crate::liveness::{Liveness, LivenessChange, LivenessLimits};
+use crate::liveness::{Liveness, LivenessChange, LivenessLimits, Silence};
 use crate::loss::LossCause;
 use crate::nack::NackTimer;
 use crate::order::Order;
 use crate::planted::{Bug, planted};
 use crate::receiver_config::ReceiverConfig;
+use crate::stream_state::StreamState;
 use crate::units::{ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 use crate::window::{Held, Window};
 use crate::wire::{CrcVerdict, Datagram, Heartbeat, Kind, PublisherState, relay_flags};
@@ -33,23 +36,37 @@ pub struct Receiver {
     pub(crate) slots: u64,
     /// The highest sequence known to have been sent.
     pub(crate) heard: Sequence,
-    /// What the publisher said last, over the repair path, that it has sent.
-    pub(crate) told: Option<Sequence>,
+    /// What the publisher said last, over the repair path, that it has sent; and the number of the
+    /// record after it.
+    pub(crate) told: Option<(Sequence, RecordNumber)>,
     /// Whether a datagram leapt so far that the publisher's word on it is awaited.
     pub(crate) leapt: bool,
     pub(crate) gaps: Gaps,
     pub(crate) order: Order,
     pub(crate) lines: Lines,
     pub(crate) liveness: Liveness,
+    /// What the application was told of silence; after the end it is told no more.
+    pub(crate) silence_told: Silence,
     pub(crate) nack: NackTimer,
-    /// When the repair path last gave an answer, and for which sequence: to repair, to replay.
-    pub(crate) answered: [Option<(Nanos, Sequence)>; 2],
+    /// Times of asking on the NACK connection; it has no hold-off of its own.
+    pub(crate) rc: NackTimer,
+    /// Whether what is taken now came on the NACK connection.
+    on_nack: bool,
+    /// When a question there last gave way to TCP, and when an answer was last found late: what
+    /// gave way before was late together with it.
+    pub(crate) rc_gave_way_at: Nanos,
+    rc_late_at: Nanos,
+    /// When an answer came last, and for which sequence: to repair, to replay, to repair on the
+    /// NACK connection.
+    pub(crate) answered: [Option<(Nanos, Sequence)>; 3],
     /// Delivering beyond this sequence means being live; `None` when that was told.
     pub(crate) live_after: Option<Sequence>,
     /// Sequences whose content is in doubt; asked for once.
     pub(crate) in_doubt: Vec<Sequence>,
     /// Whether the repair connection is up.
     pub(crate) link_up: bool,
+    /// Whether the application was told that the repair connection is down.
+    pub(crate) link_down_told: bool,
     /// Set when the repair connection should be built anew: it has been silent as well.
     pub(crate) link_silent: bool,
     /// Whether replay can be asked for.
@@ -117,11 +134,17 @@ impl Receiver {
             order: Order::new(channel, window, config.delivery == Delivery::Arrival),
             lines: Lines::new(lines, now),
             liveness: Liveness::new(limits, now),
+            silence_told: Silence::default(),
             nack: NackTimer::new(Nanos::from_us(config.nack_retry_us.into()), seed),
-            answered: [None; 2],
+            rc: NackTimer::new(Nanos::from_us(config.nack_retry_us.into()), !seed),
+            on_nack: false,
+            rc_gave_way_at: Nanos::ZERO,
+            rc_late_at: Nanos::ZERO,
+            answered: [None; 3],
             live_after: None,
             in_doubt: Vec::with_capacity(IN_DOUBT_MAX),
             link_up: false,
+            link_down_told: false,
             link_silent: false,
             replay: ReplayPath::Unwanted,
             progress_at: now,
@@ -171,7 +194,9 @@ impl Receiver {
     /// that the publisher is known to have sent.
     #[must_use]
     pub fn lag(&self) -> u64 {
-        let newest = self.told.map_or(self.heard, |told| told.max(self.heard));
+        let newest = self
+            .told
+            .map_or(self.heard, |(told, _)| told.max(self.heard));
         newest.since(self.order.next().previous())
     }
 
@@ -191,6 +216,29 @@ impl Receiver {
     #[must_use]
     pub const fn progress(&self) -> (Sequence, Sequence) {
         (self.order.next().previous(), self.heard)
+    }
+
+    /// How the channel stands by what this receiver goes by. The events told so far come to the
+    /// same ([`StreamState::follow`]), but for `publisher_dead`, which a word of the publisher ends
+    /// without an event.
+    #[must_use]
+    pub fn stream_state(&self) -> StreamState {
+        // After the end silence is no news: what was told of it before holds.
+        let silence = match self.ended() {
+            true => self.silence_told,
+            false => self.liveness.silence(),
+        };
+        StreamState {
+            joined: self.epoch != Epoch::NONE,
+            live: self.is_live(),
+            ended: self.ended(),
+            stale: silence.stale,
+            publisher_dead: self.liveness.is_dead(),
+            multicast_lost: silence.multicast_lost,
+            // Nor is it after the end that the connection is gone.
+            repair_link_up: self.link_up || (self.ended() && !self.link_down_told),
+            lines_down: self.lines.down(),
+        }
     }
 
     /// Takes a datagram, whose structure and CRC were checked, and delivers what can be.
@@ -222,6 +270,10 @@ impl Receiver {
         if header.epoch != self.epoch && !accepted {
             return self.doubt_epoch(header.epoch, now);
         }
+        if self.ended() && sequence > self.heard {
+            // The publisher itself said that nothing follows: another's, or nobody's.
+            return self.counters.leap_dropped.increment();
+        }
         let leap = sequence.since(self.heard.max(self.order.next()));
         if leap > self.leap_max() && !planted(Bug::LeapBelieved) {
             self.counters.leap_dropped.increment();
@@ -244,6 +296,15 @@ impl Receiver {
         self.settle(now, on);
     }
 
+    /// So many lines carry the channel from now on; nothing changes when as many did before. One
+    /// that was down and is none any more is up again, which is told with the next input.
+    pub fn handle_lines(&mut self, lines: usize, now: Nanos) {
+        if lines.clamp(1, LineId::MAX) != self.lines.count() {
+            let changes = self.lines.renew(lines, now);
+            changes.for_each(|change| self.note_line(change));
+        }
+    }
+
     /// Takes bytes as they came, aligned as records are: checks them, and delivers what can be.
     #[inline]
     pub fn handle_bytes(
@@ -263,6 +324,13 @@ impl Receiver {
                 self.counters.malformed_dropped.increment();
             }
         }
+    }
+
+    /// As [`Receiver::handle_bytes`], for an answer on the NACK connection.
+    pub fn handle_nack_answer(&mut self, now: Nanos, bytes: &[u8], on: &mut impl FnMut(Item<'_>)) {
+        self.on_nack = true;
+        self.handle_bytes(now, Via::Repair, bytes, on);
+        self.on_nack = false;
     }
 
     /// Counts a datagram from an address that neither WELCOME nor the config named.
@@ -296,7 +364,7 @@ impl Receiver {
             self.note_line(change);
         }
         if self.liveness.is_stale() && !self.ended() && now >= self.rejoin_at && self.link_up {
-            self.rejoin = true;
+            self.rejoin = !planted(Bug::RejoinForgotten);
             self.rejoin_at = now.after(REJOIN_EVERY);
         }
         self.give_up_overdue(now);
@@ -387,6 +455,7 @@ impl Receiver {
         let repaired_copy = header.relay & relay_flags::RETRANSMITTED != 0;
         if via == Via::Repair {
             self.counters.repairs_received.increment();
+            self.counters.rc_repairs_received.add(self.on_nack.into());
         } else if repaired_copy {
             self.counters.multicast_repairs_received.increment();
         }
@@ -403,6 +472,9 @@ impl Receiver {
         if sequence >= beyond.plus(planted(Bug::WindowOffByOne).into()) {
             if self.config.delivery != Delivery::Arrival {
                 self.note_heard(sequence, now, Origin::Live);
+                // It is not held, but it tells what all up to it cost.
+                let after = header.first_record.plus(header.count.into());
+                self.order.note_fact(sequence.next(), after);
                 return self.counters.window_full_dropped.increment();
             }
             // Nothing is held up: what falls out of the window is given up instead.
@@ -422,7 +494,7 @@ impl Receiver {
             self.heard = sequence;
         } else if let Some((gap, settled)) = self.gaps.fill(sequence) {
             if via == Via::Repair {
-                self.answered[gap.class as usize - 1] = Some((now, sequence));
+                self.answered[answered_by(&gap)] = Some((now, sequence));
             }
             if gap.origin == Origin::Live {
                 let times = 1 + u64::from(planted(Bug::RecoveryCountedTwice));
@@ -438,7 +510,16 @@ impl Receiver {
                 && gap.class == NackClass::Repair
                 && (repaired_copy || via == Via::Repair)
             {
-                self.nack.measured(now.since(gap.asked_at));
+                let rtt = now.since(gap.asked_at);
+                match gap.rung {
+                    Rung::Nack => self.rc.measured(rtt),
+                    Rung::Repair => self.nack.measured(rtt),
+                    // Whose answer it is nobody knows.
+                    Rung::GaveWay => {}
+                }
+            }
+            if gap.rung == Rung::GaveWay {
+                self.note_late(now);
             }
             self.note_settled(settled, now);
         } else if !(planted(Bug::DuplicateDelivered)
@@ -473,16 +554,25 @@ impl Receiver {
         }
     }
 
+    /// What came was given up, or had come otherwise: the NACK connection needs more time.
+    fn note_late(&mut self, now: Nanos) {
+        if self.on_nack && self.rc_gave_way_at > self.rc_late_at {
+            self.rc.late();
+            self.rc_late_at = now;
+        }
+    }
+
     /// A datagram that is not missing: a duplicate, one that comes too late, or an impostor's.
     #[cold]
     fn take_again(&mut self, held: &Held, datagram: &Datagram<'_>, on: &mut impl FnMut(Item<'_>)) {
         let sequence = held.sequence;
+        self.note_late(held.received_at);
         let seen = self.order.window().seen(sequence);
         match seen.map(|(seen, delivered)| (*seen, delivered)) {
             Some((seen, delivered)) if seen.crc != held.crc => {
                 self.counters.fencing_violations.increment();
                 let decided = held.via == Via::Repair;
-                if decided && !delivered {
+                if decided && !delivered && !planted(Bug::DecidingCopyIgnored) {
                     self.order.replace_waiting(*held, datagram.bytes());
                 } else if !decided
                     && self.in_doubt.len() < IN_DOUBT_MAX
@@ -564,43 +654,6 @@ impl Receiver {
         }
     }
 
-    /// The ring moved on before our first question was answered: so does the beginning.
-    pub(crate) fn begin_later(
-        &mut self,
-        oldest: Sequence,
-        record: RecordNumber,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
-        let Some(gone) = SequenceRange::new(self.order.next(), oldest.previous()) else {
-            return;
-        };
-        let counters = &self.counters;
-        self.gaps.lose(gone, |part, origin, _| match origin {
-            Origin::Live => counters.gaps_lost.add(part.len()),
-            Origin::History => counters.history_lost.add(part.len()),
-        });
-        self.order.begin_at(oldest, record);
-        self.heard = self.heard.max(oldest.previous());
-        self.beginning = Some(oldest);
-        let after = oldest.previous();
-        on(Item::Event(
-            &self.order.position(),
-            &Event::Joined { after },
-        ));
-    }
-
-    /// Declares what is missing of `range` lost.
-    pub(crate) fn lose(&mut self, range: SequenceRange, cause: LossCause) {
-        let (order, counters) = (&mut self.order, &self.counters);
-        self.gaps.lose(range, |part, origin, _| {
-            match origin {
-                Origin::Live => counters.gaps_lost.add(part.len()),
-                Origin::History => counters.history_lost.add(part.len()),
-            }
-            order.lose(part, cause);
-        });
-    }
-
     /// How long a line may be silent while the other is heard.
     fn line_silence(&self) -> Nanos {
         let least = Nanos::from_us(self.config.line_silence_us.into());
@@ -616,56 +669,7 @@ impl Receiver {
         }
     }
 
-    /// How long a gap may stay open at all, if there is a limit.
-    const fn patience(&self) -> Option<Nanos> {
-        match self.config.delivery {
-            Delivery::OrderedWithin(deadline) if self.config.repair => Some(deadline),
-            _ if !self.config.repair => Some(Nanos::from_us(self.config.unrepaired_wait_us as u64)),
-            _ => None,
-        }
-    }
-
-    /// A joiner's history has no deadline: it is awaited as long as repair is on at all.
-    fn has_deadline(&self, gap: &Gap) -> bool {
-        gap.origin == Origin::Live || !self.config.repair
-    }
-
-    fn give_up_overdue(&mut self, now: Nanos) {
-        let Some(wait) = self.patience() else { return };
-        if planted(Bug::DeadlineForgotten) {
-            return;
-        }
-        let cause = if self.config.repair != planted(Bug::WrongCause) {
-            LossCause::Deadline
-        } else {
-            LossCause::RepairOff
-        };
-        loop {
-            let overdue = |gap: &&Gap| now >= gap.found_at.after(wait) && self.has_deadline(gap);
-            let first = self.gaps.iter().find(overdue).map(|gap| gap.range);
-            let Some(range) = first else { break };
-            self.lose(range, cause);
-        }
-    }
-
-    fn note_settled(&mut self, settled: Option<Settled>, now: Nanos) {
-        if let Some(settled) = settled
-            && settled.recovered > 0
-            && settled.origin == Origin::Live
-        {
-            let told = Event::GapRecovered {
-                first: settled.first,
-                sequences: settled.recovered,
-                took: now.since(settled.found_at),
-            };
-            if planted(Bug::RecoveryToldTwice) {
-                self.events.push_back(told.clone());
-            }
-            self.events.push_back(told);
-        }
-    }
-
-    fn note_line(&mut self, change: LineChange) {
+    pub(crate) fn note_line(&mut self, change: LineChange) {
         self.events.push_back(match change {
             LineChange::Down(line) => {
                 self.counters.line_down.increment();
@@ -676,56 +680,36 @@ impl Receiver {
     }
 
     pub(crate) fn note_liveness(&mut self, change: LivenessChange, now: Nanos) {
-        self.events.push_back(match change {
-            LivenessChange::Stale if self.ended() => return,
-            LivenessChange::Dead if self.ended() => return,
-            LivenessChange::Fresh if self.ended() => return,
+        let event = match change {
+            // After the end silence is no news, nor is that it is over.
+            _ if self.ended() => return,
             LivenessChange::Stale => {
+                self.silence_told.stale = true;
                 // Find out at once whether the publisher is gone, or only its multicast.
                 self.progress_at = Nanos::ZERO;
                 self.rejoin_at = now.after(REJOIN_EVERY);
                 Event::Stale
             }
-            LivenessChange::Fresh => Event::Fresh,
+            LivenessChange::Fresh if planted(Bug::FreshForgotten) => return,
+            LivenessChange::Fresh => {
+                self.silence_told = Silence::default();
+                Event::Fresh
+            }
             LivenessChange::MulticastLost => {
+                self.silence_told.multicast_lost = true;
                 self.counters.multicast_lost.increment();
                 self.rejoin_at = now;
                 Event::MulticastLost
             }
-            LivenessChange::MulticastRestored => Event::MulticastRestored,
+            LivenessChange::MulticastRestored => {
+                self.silence_told = Silence::default();
+                self.events.push_back(Event::MulticastRestored);
+                // Whoever stopped at `Stale` goes on at `Fresh`, however it was heard again.
+                Event::Fresh
+            }
             LivenessChange::Dead => Event::PublisherDead,
-        });
-    }
-
-    #[inline]
-    fn note_open(&self) {
-        self.counters.gaps_open.set(self.gaps.open(Origin::Live));
-        self.counters
-            .history_open
-            .set(self.gaps.open(Origin::History));
-    }
-
-    /// After every input: what follows from the new state.
-    #[inline]
-    fn settle(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
-        self.note_open();
-        if let Some(after) = self.live_after
-            && self.order.next() > after
-        {
-            self.live_after = None;
-            on(Item::Event(&self.order.position(), &Event::Live));
-        }
-        if !self.events.is_empty() {
-            self.drain_events(on);
-        }
-        if self.end_at.is_some_and(|end| self.order.next() > end) {
-            self.order.end(on);
-        }
-        if self.order.ended() && !self.end_told {
-            // The publisher lingers until it knows that we have everything.
-            self.end_told = true;
-            self.progress_at = now;
-        }
+        };
+        self.events.push_back(event);
     }
 }
 

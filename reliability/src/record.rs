@@ -274,22 +274,16 @@ impl RecordBatch {
         self.count += count;
     }
 
-    /// Appends a record whose type is only known at run time: one that was lent out of a datagram
-    /// or a [`Records`]. For a record of one's own there is [`push`](Self::push).
+    /// Appends a record whose type is only known at run time, by its bytes: those of one that was
+    /// lent out of a datagram or a [`Records`]. For a record of one's own there is
+    /// [`push`](Self::push).
     ///
     /// # Errors
-    /// [`RecordError::Unknown`] when wire version 1 does not carry the type.
-    pub fn push_ref(&mut self, record: RecordRef<'_>) -> Result<(), RecordError> {
-        let (rtype, len) = (record.header().rtype, record.header().record_size());
-        if record_len(rtype) != Some(len) {
-            return Err(RecordError::Unknown {
-                index: self.count,
-                offset: 0,
-                rtype,
-                len,
-            });
-        }
-        self.append(record.as_ref(), 1);
+    /// [`RecordError`] when these bytes are not exactly one record of a type that wire version 1
+    /// carries; nothing is appended then.
+    pub fn push_bytes(&mut self, record: &[u8]) -> Result<(), RecordError> {
+        Records::check(record, 1)?;
+        self.append(record, 1);
         Ok(())
     }
 
@@ -557,7 +551,7 @@ mod tests {
         let mut copy = RecordBatch::with_capacity(1_000);
         assert!(copy.is_empty() && copy.words.capacity() >= 1_000 / RECORD_ALIGN);
         for record in source.records() {
-            copy.push_ref(record).unwrap();
+            copy.push_bytes(record.as_ref()).unwrap();
         }
         assert_eq!((copy.len(), copy.is_empty()), (3, false));
         assert_eq!(copy.bytes(), source.bytes());
@@ -567,15 +561,25 @@ mod tests {
         bytes[..2].copy_from_slice(&[14, 0x77]);
         let mut aligned = AlignedCopy::default();
         let bytes = aligned.of(&bytes);
-        // SAFETY: 56 aligned bytes that begin with a header of that length; exercised here.
-        let foreign = unsafe { RecordRef::new(bytes) };
         let refused = RecordError::Unknown {
-            index: 3,
+            index: 0,
             offset: 0,
             rtype: 0x77,
             len: 56,
         };
-        assert_eq!(copy.push_ref(foreign), Err(refused));
+        assert_eq!(copy.push_bytes(bytes), Err(refused));
+        // A header that promises more than there is, less than there is, and two of them.
+        let of = source.bytes();
+        let first = usize::from(of[0]) * 4;
+        for (lie, wrong) in [
+            (&of[..first - 8], "truncated"),
+            (&of[..first + 8], "more"),
+            (of, "three"),
+        ] {
+            assert!(copy.push_bytes(lie).is_err(), "{wrong}");
+        }
+        assert!(copy.push_bytes(&[]).is_err());
+        assert_eq!(copy.bytes(), source.bytes(), "nothing was appended");
         let mut other = RecordBatch::default();
         other.copy_from(&copy);
         assert_eq!((other.len(), other.bytes()), (3, source.bytes()));

@@ -175,7 +175,9 @@ impl RepairLog {
         let forever = entry.multicasts > 0 && planted(Bug::MulticastAnswersForever);
         if entry.multicast_within(ignore, now) || forever {
             Answer::Answered
-        } else if entry.askers.len() >= threshold && entry.multicasts < MULTICASTS_MAX {
+        } else if entry.askers.len() >= threshold
+            && (entry.multicasts < MULTICASTS_MAX || planted(Bug::MulticastWithoutCap))
+        {
             Answer::Multicast
         } else {
             Answer::Unicast

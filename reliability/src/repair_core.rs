@@ -19,9 +19,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::budget::TokenBucket;
-use crate::control::{Instrument, Message, RejectCode, Rejected};
+use crate::control::{Instrument, Message, RejectCode, Rejected, RepairOffer};
 use crate::counters::{RepairCounters, RepairServiceCounters};
-use crate::peers::{Peer, PeerId, Role, rejected};
+use crate::peers::{Peer, PeerId, Role, Session, rejected};
 use crate::repair_channel::Channel;
 pub use crate::repair_channel::ChannelInfo;
 use crate::repair_config::{BURST_BYTES_MIN, RepairConfig};
@@ -115,7 +115,9 @@ pub struct RepairCore {
     publisher: String,
     channels: Vec<Channel>,
     peers: BTreeMap<PeerId, Peer>,
-    sessions: BTreeMap<u64, PeerId>,
+    sessions: BTreeMap<u64, Session>,
+    /// Where NACK connections can be made.
+    offers: Vec<RepairOffer>,
     session_seed: u64,
     /// Those with something to be sent, each once, next first.
     round: VecDeque<PeerId>,
@@ -177,6 +179,7 @@ impl RepairCore {
             channels,
             peers: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            offers: Vec::new(),
             session_seed,
             round: VecDeque::new(),
             events: VecDeque::new(),
@@ -187,15 +190,10 @@ impl RepairCore {
 
     /// A connection was accepted.
     pub fn handle_connected(&mut self, now: Now, peer: PeerId) {
-        let bucket = TokenBucket::new(
-            self.config.subscriber_bytes_per_s,
-            self.config.subscriber_burst_bytes,
-            now.monotonic,
-        );
         // A number that is used again belongs to a new connection.
         self.remove(peer, false, false, None);
         let full = self.peers.len() >= self.config.peers_max;
-        self.peers.insert(peer, Peer::new(bucket, now.monotonic));
+        self.peers.insert(peer, Peer::new(now.monotonic));
         self.counters.connections.increment();
         self.counters.connected.set(self.peers.len() as u64);
         if full {
@@ -228,7 +226,7 @@ impl RepairCore {
         let connecting = state.role == Role::Connecting;
         match (state.is_closing(), connecting, message) {
             (true, ..) => {}
-            (_, true, Message::Join(join)) => self.join(peer, &join),
+            (_, true, Message::Join(join)) => self.join(now, peer, &join),
             (_, _, Message::Leave) => self.remove(peer, true, true, None),
             (_, true, _) => self.break_off(peer, "a connection begins with JOIN".into()),
             (
@@ -294,7 +292,7 @@ impl RepairCore {
                 match peer.role {
                     Role::Connecting => silence >= join_timeout,
                     Role::Subscriber { .. } | Role::Closing(_) => silence >= silent_timeout,
-                    Role::Replay { .. } => false,
+                    Role::Replay { .. } | Role::Nack { .. } => false,
                 }
             })
             .map(|(id, _)| *id)
@@ -374,6 +372,11 @@ impl RepairCore {
                 .filter(|p| matches!(p.role, Role::Subscriber { .. } | Role::Closing(_)));
             view.ended && subscribers.all(reached)
         })
+    }
+
+    /// Where NACK connections can be made: what new joiners are told.
+    pub fn set_repair_offers(&mut self, offers: Vec<RepairOffer>) {
+        self.offers = offers;
     }
 
     /// What new joiners are told of a channel's instruments.

@@ -1,4 +1,4 @@
-//! The subscriber's core: the connection to the publisher, and one [`Receiver`] per channel. It
+//! The subscriber's core: the connections to the publisher, and one [`Receiver`] per channel. It
 //! only routes; every rule lives in the file that is named after it.
 //!
 //! Five verbs, as with any sans-I/O core: `handle_*` takes an input (and delivers through the
@@ -12,27 +12,34 @@ use std::sync::Arc;
 use crate::asking::{Asks, PathHealth};
 use crate::control::{
     ChannelName, ChannelOffer, FanOutOffer, Join, JoinChannel, Message, NACK_RANGES_MAX, NackClass,
-    Purpose, Rejected, Welcome,
+    Purpose, Rejected, RepairOffer, Welcome,
 };
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Item, LineId, LinkDownReason, Start, Via};
-use crate::joining::Welcomed;
+use crate::joining::{Standing, Welcomed};
 use crate::link::{Link, LinkTimers};
 use crate::loss::LossCause;
+use crate::nack_path::NackPath;
 use crate::receiver::Receiver;
 use crate::receiver_config::ReceiverConfig;
 use crate::record::AlignedCopy;
 use crate::units::{ChannelId, Nanos, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
 
-/// The two connections to a publisher.
+/// The connections to a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Path {
     /// JOIN, NACKs, progress.
     Repair,
     /// History, so that no repair waits behind it.
     Replay,
+    /// NACKs of class repair, where the publisher offers a faster way than TCP
+    /// ([`SubscriberCore::nack_offer`]). What it does not answer in time is asked for on `Repair`.
+    Nack,
 }
+
+/// In the order in which they are looked after.
+const PATHS: [Path; 3] = [Path::Repair, Path::Nack, Path::Replay];
 
 /// A channel to follow.
 #[derive(Clone, Debug)]
@@ -87,6 +94,10 @@ struct Entry {
     wanted: ChannelWanted,
     counters: Arc<ReceiverCounters>,
     receiver: Option<Receiver>,
+    /// Of the receiver before, while there is none.
+    standing: Option<Standing>,
+    /// On how many lines the driver listens, once it said so.
+    listening: Option<usize>,
 }
 
 /// See the module.
@@ -98,6 +109,7 @@ pub struct SubscriberCore {
     replay: Link,
     replay_failures: u32,
     replay_used_at: Nanos,
+    nack: NackPath,
     session: u64,
     actions: VecDeque<Action>,
     /// Frames that wait for their connection to be taken by the driver.
@@ -110,12 +122,15 @@ pub struct SubscriberCore {
 impl fmt::Debug for SubscriberCore {
     /// All that decides what it does next, but its settings and what waits to be taken.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let standings = (self.entries.iter()).map(|entry| (&entry.standing, entry.listening));
         f.debug_struct("SubscriberCore")
             .field("receivers", &self.entries().collect::<Vec<_>>())
+            .field("standings", &standings.collect::<Vec<_>>())
             .field("repair", &self.repair)
             .field("replay", &self.replay)
             .field("replay_failures", &self.replay_failures)
             .field("replay_used_at", &self.replay_used_at)
+            .field("nack", &self.nack)
             .field("session", &self.session)
             .field("out_repair", &self.out_repair)
             .field("out_replay", &self.out_replay)
@@ -131,6 +146,8 @@ impl SubscriberCore {
             wanted,
             counters: Arc::default(),
             receiver: None,
+            standing: None,
+            listening: None,
         });
         let mut core = Self {
             name: settings.name,
@@ -140,6 +157,7 @@ impl SubscriberCore {
             replay: Link::new(settings.link, settings.seed ^ u64::MAX),
             replay_failures: 0,
             replay_used_at: now,
+            nack: NackPath::new(settings.link, settings.seed.rotate_left(32)),
             session: 0,
             actions: VecDeque::new(),
             out_repair: Vec::new(),
@@ -149,6 +167,24 @@ impl SubscriberCore {
         };
         core.repair.want(now);
         core
+    }
+
+    /// Tells whether the driver can make a NACK connection where the publisher offers one; counts
+    /// from the next WELCOME on. Without this call none is made.
+    pub const fn use_nack_path(&mut self, usable: bool) {
+        self.nack.set_usable(usable);
+    }
+
+    /// Where to connect for [`Path::Nack`].
+    #[must_use]
+    pub const fn nack_offer(&self) -> Option<RepairOffer> {
+        self.nack.offer()
+    }
+
+    /// There is no way to make a NACK connection from here, and trying again would not help: none
+    /// is made before the next WELCOME.
+    pub fn handle_nack_unusable(&mut self, now: Nanos) {
+        self.stop_nack(now);
     }
 
     /// Bytes that came by multicast on a line of `channel`, from an address that was announced.
@@ -206,10 +242,13 @@ impl SubscriberCore {
             Path::Replay => Purpose::Replay {
                 session: self.session,
             },
+            Path::Nack => Purpose::Nack {
+                session: self.session,
+            },
         };
         let channels = match path {
             Path::Repair => self.entries.iter().map(Entry::join).collect(),
-            Path::Replay => Vec::new(),
+            Path::Replay | Path::Nack => Vec::new(),
         };
         let join = Message::Join(Join {
             name: self.name.clone(),
@@ -233,6 +272,7 @@ impl SubscriberCore {
         on: &mut impl FnMut(Item<'_>),
     ) {
         let (link, out) = self.link_mut(path);
+        let was_up = link.is_up();
         link.failed(now);
         out.clear();
         match path {
@@ -241,13 +281,16 @@ impl SubscriberCore {
                     receiver.handle_link_down(reason);
                     receiver.drain_events(on);
                 }
-                // The session is over with its connection, and so is its replay.
+                // The session is over with its connection, and so is all that belongs to it.
+                self.stop_nack(now);
                 if self.replay.is_wanted() {
                     self.replay.stop();
                     self.out_replay.clear();
                     self.actions.push_back(Action::Disconnect(Path::Replay));
                 }
             }
+            Path::Nack if was_up => self.nack_down(now),
+            Path::Nack => {}
             Path::Replay => {
                 self.replay_failures += 1;
                 for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
@@ -276,6 +319,12 @@ impl SubscriberCore {
         }
         match message {
             Message::Welcome(welcome) if path == Path::Repair => self.welcomed(now, welcome, on),
+            Message::Welcome(_) if path == Path::Nack => {
+                self.nack.up();
+                for entry in &self.entries {
+                    entry.counters.rc_links_up.increment();
+                }
+            }
             Message::Welcome(_) => {
                 self.replay.up();
                 self.replay.settled();
@@ -294,9 +343,17 @@ impl SubscriberCore {
             }
             Message::Datagram(bytes) => {
                 let mut aligned = std::mem::take(&mut self.aligned);
+                if path == Path::Nack {
+                    self.nack.answered();
+                }
                 if let Some(receiver) = self.receiver_mut(channel) {
                     // Within a stream of frames it stands at any address.
-                    receiver.handle_bytes(now, Via::Repair, aligned.of(bytes), on);
+                    let bytes = aligned.of(bytes);
+                    if path == Path::Nack {
+                        receiver.handle_nack_answer(now, bytes, on);
+                    } else {
+                        receiver.handle_bytes(now, Via::Repair, bytes, on);
+                    }
                 }
                 self.aligned = aligned;
                 if path == Path::Replay {
@@ -304,6 +361,9 @@ impl SubscriberCore {
                 }
             }
             Message::Refused(refused) => {
+                if path == Path::Nack {
+                    self.nack.answered();
+                }
                 if let Some(receiver) = self.receiver_mut(channel) {
                     receiver.handle_refused(now, refused, on);
                 }
@@ -330,7 +390,7 @@ impl SubscriberCore {
 
     /// The clock reached [`SubscriberCore::poll_timeout`]. Calling it early or twice is harmless.
     pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
-        for path in [Path::Repair, Path::Replay] {
+        for path in PATHS {
             let (link, _) = self.link_mut(path);
             if link.is_late(now) {
                 self.break_off(now, path, LinkDownReason::Unreachable, on);
@@ -364,7 +424,8 @@ impl SubscriberCore {
     /// When something is to be done if nothing comes until then.
     #[must_use]
     pub fn poll_timeout(&self) -> Nanos {
-        let links = self.repair.next_due().min(self.replay.next_due());
+        let further = self.replay.next_due().min(self.nack.next_due());
+        let links = self.repair.next_due().min(further);
         let idle = if self.replay.is_up() {
             self.replay_used_at.after(REPLAY_IDLE).after(Nanos(1))
         } else {
@@ -392,7 +453,7 @@ impl SubscriberCore {
         on: &mut impl FnMut(Item<'_>),
     ) -> Option<Path> {
         self.ask(now, on);
-        for path in [Path::Repair, Path::Replay] {
+        for path in PATHS {
             let (link, waiting) = self.link_mut(path);
             if link.is_connected() && !waiting.is_empty() {
                 out.append(waiting);
@@ -431,6 +492,7 @@ impl SubscriberCore {
         entry.wanted.start = start;
         if let Some(mut receiver) = entry.receiver.take() {
             receiver.close(LossCause::Left, on);
+            entry.standing = Some(receiver.standing());
         }
         if self.repair.is_connected() {
             self.break_off(now, Path::Repair, LinkDownReason::Rejoining, on);
@@ -455,6 +517,19 @@ impl SubscriberCore {
     pub fn receiver(&self, channel: ChannelId) -> Option<&Receiver> {
         self.receivers()
             .find(|receiver| receiver.channel() == channel)
+    }
+
+    /// The application listens to a channel on so many lines: of several fan-outs on offer it took
+    /// one. Holds until it is said anew; without this call as many are expected as the largest has.
+    pub fn handle_listening(&mut self, now: Nanos, channel: ChannelId, lines: usize) {
+        let Some(at) = self.index_of(channel) else {
+            return;
+        };
+        let entry = &mut self.entries[at];
+        entry.listening = Some(lines);
+        if let Some(receiver) = &mut entry.receiver {
+            receiver.handle_lines(lines, now);
+        }
     }
 
     /// Which of the settings' channels this is.
@@ -483,6 +558,12 @@ impl SubscriberCore {
         self.repair.is_up()
     }
 
+    /// Whether the NACK connection is up.
+    #[must_use]
+    pub const fn is_nack_up(&self) -> bool {
+        self.nack.link.is_up()
+    }
+
     fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut impl FnMut(Item<'_>)) {
         let fits = welcome.wire_version == WIRE_VERSION
             && welcome.channels.len() == self.entries.len()
@@ -498,20 +579,20 @@ impl SubscriberCore {
         let mut zombie = false;
         for (entry, offer) in self.entries.iter_mut().zip(&welcome.channels) {
             let mut start = entry.wanted.start;
-            if let Some(receiver) = &mut entry.receiver
-                && receiver.channel() != offer.channel
-            {
+            let moved = |receiver: &mut Receiver| receiver.channel() != offer.channel;
+            if let Some(mut receiver) = entry.receiver.take_if(moved) {
                 // The same name under another number: another sequence space.
                 receiver.close(LossCause::Epoch, on);
-                entry.receiver = None;
+                entry.standing = Some(receiver.standing());
                 start = Start::Oldest;
             }
-            let lines = entry.wanted.lines.unwrap_or_else(|| offered_lines(offer));
+            let lines =
+                (entry.listening.or(entry.wanted.lines)).unwrap_or_else(|| offered_lines(offer));
             let seed = self.seed ^ (u64::from(offer.channel.0) << 32);
             let receiver = entry.receiver.get_or_insert_with(|| {
                 let ring = (offer.slots, offer.slot_len as usize);
                 let counters = Arc::clone(&entry.counters);
-                Receiver::new(
+                let mut receiver = Receiver::new(
                     entry.wanted.config,
                     offer.channel,
                     ring,
@@ -519,17 +600,43 @@ impl SubscriberCore {
                     seed,
                     now,
                     counters,
-                )
+                );
+                if let Some(standing) = entry.standing.take() {
+                    receiver.stand(standing, now);
+                }
+                receiver
             });
-            receiver.set_lines(lines, now);
+            receiver.handle_lines(lines, now);
             if receiver.handle_welcome(now, offer, start, on) == Welcomed::Zombie {
                 zombie = true;
             } else {
                 self.actions.push_back(Action::Listen(offer.clone()));
             }
         }
+        self.nack.offered(now, &welcome.repairs);
         if zombie {
             self.break_off(now, Path::Repair, LinkDownReason::OldEpoch, on);
+        }
+    }
+
+    /// Ends the NACK connection for as long as nobody offers it again.
+    fn stop_nack(&mut self, now: Nanos) {
+        let was_up = self.nack.link.is_up();
+        if self.nack.stop() {
+            self.actions.push_back(Action::Disconnect(Path::Nack));
+        }
+        if was_up {
+            self.nack_down(now);
+        }
+    }
+
+    /// The NACK connection was up and is no longer: the next rung is asked, at once.
+    fn nack_down(&mut self, now: Nanos) {
+        for entry in &mut self.entries {
+            entry.counters.rc_links_down.increment();
+            if let Some(receiver) = &mut entry.receiver {
+                receiver.handle_nack_down(now);
+            }
         }
     }
 
@@ -551,12 +658,10 @@ impl SubscriberCore {
             return;
         }
         let mut exhausted = false;
-        let replay_path = if self.replay_failures < REPLAY_ATTEMPTS_MAX {
-            Path::Replay
-        } else {
-            Path::Repair
-        };
-        let replay_open = replay_path == Path::Repair || self.replay.is_up();
+        let mut nack_exhausted = false;
+        let nack_open = self.nack.link.is_up();
+        let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
+        let replay_open = !replay_apart || self.replay.is_up();
         for entry in &mut self.entries {
             let Some(receiver) = entry.receiver.as_mut() else {
                 continue;
@@ -565,11 +670,13 @@ impl SubscriberCore {
             if let Some(progress) = receiver.take_progress(now) {
                 Message::Progress(progress).write(channel, &mut self.out_repair);
             }
-            self.asks.repair.clear();
-            self.asks.replay.clear();
-            self.asks.replay_wanted = false;
+            self.asks.begin(nack_open);
             receiver.set_replay(replay_open, self.replay.is_wanted());
             exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
+            if let Some(asked_at) = self.asks.nack_overdue {
+                let tries_max = entry.wanted.config.nack_tries;
+                nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
+            }
             let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
                 for ranges in ranges.chunks(NACK_RANGES_MAX) {
                     entry.counters.nacks_sent.increment();
@@ -582,17 +689,21 @@ impl SubscriberCore {
                 }
             };
             nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
+            if !self.asks.nack.is_empty() {
+                let messages = self.asks.nack.len().div_ceil(NACK_RANGES_MAX);
+                entry.counters.rc_nacks_sent.add(messages as u64);
+                nack(NackClass::Repair, &self.asks.nack, &mut self.nack.out);
+            }
             if self.asks.replay_wanted {
                 self.replay_used_at = now;
                 self.replay.want(now);
             }
             if !self.asks.replay.is_empty() {
-                let out = match replay_path {
-                    Path::Replay => {
-                        self.replay_used_at = now;
-                        &mut self.out_replay
-                    }
-                    Path::Repair => &mut self.out_repair,
+                let out = if replay_apart {
+                    self.replay_used_at = now;
+                    &mut self.out_replay
+                } else {
+                    &mut self.out_repair
                 };
                 nack(NackClass::Replay, &self.asks.replay, out);
             }
@@ -602,6 +713,10 @@ impl SubscriberCore {
         }
         if exhausted {
             self.break_off(now, Path::Repair, LinkDownReason::Unanswered, on);
+        } else if nack_exhausted {
+            self.break_off(now, Path::Nack, LinkDownReason::Unanswered, on);
+            // What it was asked for is due on the next rung, now.
+            self.ask(now, on);
         }
     }
 
@@ -618,6 +733,7 @@ impl SubscriberCore {
         match path {
             Path::Repair => (&mut self.repair, &mut self.out_repair),
             Path::Replay => (&mut self.replay, &mut self.out_replay),
+            Path::Nack => (&mut self.nack.link, &mut self.nack.out),
         }
     }
 }
@@ -644,6 +760,7 @@ impl Entry {
 fn offered_lines(offer: &ChannelOffer) -> usize {
     let lines = offer.fan_outs.iter().map(|fan_out| match fan_out {
         FanOutOffer::Udp { lines } => lines.len(),
+        FanOutOffer::Verbs { lines, .. } => lines.len(),
         FanOutOffer::Unknown => 0,
     });
     lines.max().unwrap_or(1)

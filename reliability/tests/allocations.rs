@@ -75,6 +75,7 @@ fn subscriber() -> SubscriberCore {
         wire_version: 1,
         publisher: "p".into(),
         session: 1,
+        repairs: vec![],
         channels: vec![offer],
     };
     core.handle_message(

@@ -438,6 +438,9 @@ private:
             ++counts.losses;
             counts.lost_records += event.records + event.lost_records;
             lose(all);
+            if (event.epoch_changes > 0) begin_epoch();
+            hear(!(event.state & TICKCAST_STATE_STALE), next);
+            if (event.state & TICKCAST_STATE_ENDED) fill_before(next);
             break;
         case TICKCAST_EVENT_KIND_SOURCE_LOST: {
             ++counts.losses;
@@ -452,22 +455,17 @@ private:
         }
         case TICKCAST_EVENT_KIND_EPOCH_CHANGED:
             lose(all);
-            unplaced += fills.size() - next_fill;
-            fills.resize(next_fill);
-            by_id.clear();
-            for (auto &instrument : instruments) instrument.market.forget();
+            begin_epoch();
             break;
         case TICKCAST_EVENT_KIND_GAP_RECOVERED:
             counts.repaired += event.sequences;
             break;
         case TICKCAST_EVENT_KIND_STALE:
         case TICKCAST_EVENT_KIND_PUBLISHER_DEAD:
-            counts.silences += !is_silent;
-            is_silent = true;
+            hear(false, next);
             break;
         case TICKCAST_EVENT_KIND_FRESH:
-            is_silent = false;
-            for (std::size_t index = 0; index < instruments.size(); ++index) judge(index, next ? next - 1 : 0);
+            hear(true, next);
             break;
         case TICKCAST_EVENT_KIND_END_OF_SESSION:
             fill_before(next);
@@ -475,6 +473,22 @@ private:
         default:
             break;
         }
+    }
+
+    // Record numbers and ids begin anew, so fills that are left have no place.
+    void begin_epoch() {
+        unplaced += fills.size() - next_fill;
+        fills.resize(next_fill);
+        by_id.clear();
+        for (auto &instrument : instruments) instrument.market.forget();
+    }
+
+    // The publisher is heard, or not: whoever freezes all judges all when that is over.
+    void hear(bool is_heard, std::uint64_t next) {
+        bool was_silent = std::exchange(is_silent, !is_heard);
+        counts.silences += !was_silent && !is_heard;
+        for (std::size_t index = 0; was_silent && is_heard && index < instruments.size(); ++index)
+            judge(index, next ? next - 1 : 0);
     }
 
     template <class Concerned> void lose(Concerned concerned) {
@@ -569,7 +583,7 @@ using Options = std::map<std::string, std::string>;
 
 Options options_of(int argc, char **argv) {
     Options options = {{"publisher", "127.0.0.1:7400"}, {"channel", "all"}, {"sleep-us", "0"}, {"sleep-every", "1000"},
-                       {"drop", "0"}, {"seed", "1"}, {"core", "0"}, {"ring-mib", "64"}, {"join-limit-ms", "10000"},
+                       {"drop", "0"}, {"seed", "1"}, {"core", "0"}, {"ring-mib", "64"}, {"stale-us", "30000"}, {"join-limit-ms", "10000"},
                        {"fills", ""}, {"limits", ""}, {"summary", ""}, {"split", ""}};
     for (int i = 1; i < argc; ++i) {
         std::string name = std::strncmp(argv[i], "--", 2) == 0 ? argv[i] + 2 : "";
@@ -589,7 +603,8 @@ int run(Options options) {
     builder.name("risk-engine-cpp").join_limit(std::chrono::milliseconds(count("join-limit-ms")));
     if (double drop = std::stod(options["drop"]); drop > 0) builder.drop(drop, count("seed"));
     // A book is made of everything since the session began.
-    builder.channel(options["channel"]).start(TICKCAST_START_AT_OLDEST);
+    auto stale_us = static_cast<std::uint32_t>(count("stale-us"));
+    builder.channel(options["channel"]).start(TICKCAST_START_AT_OLDEST).stale_us(stale_us);
     auto subscriber = builder.build();
     auto monitor = subscriber.monitor();
     std::chrono::microseconds sleep(count("sleep-us"));
@@ -603,12 +618,16 @@ int run(Options options) {
             if (engine.counts.unnamed > unnamed) {
                 auto names = monitor.directory();
                 auto id = item.record()->instrument_id;
-                if (auto *symbol = names.symbol(id)) engine.name(id, symbol);
+                auto *symbol = names.symbol(id);
+                // After the directory, which is never of a later epoch than this says. The ids of
+                // a later one may name others.
+                if (symbol && monitor.channel(0).epoch == item.position().epoch) engine.name(id, symbol);
             }
             if (sleep.count() && engine.counts.records % sleep_every == 0) std::this_thread::sleep_for(sleep);
         } else if (item.event()->kind != TICKCAST_EVENT_KIND_GAP_RECOVERED) {
             std::cerr << item.position().record << ' ' << item.text() << '\n';
-            has_joined = has_joined || item.event()->kind == TICKCAST_EVENT_KIND_JOINED;
+            auto kind = item.event()->kind;
+            has_joined |= kind == TICKCAST_EVENT_KIND_JOINED || kind == TICKCAST_EVENT_KIND_OVERRUN;
         }
     };
     constexpr std::chrono::milliseconds LOOK_AROUND(100);

@@ -22,6 +22,51 @@
 #define TICKCAST_UNKNOWN UINT64_MAX
 
 /*
+ In `state`: a publisher has welcomed us.
+ */
+#define TICKCAST_STATE_JOINED (1 << 0)
+
+/*
+ Likewise: the stream is followed live.
+ */
+#define TICKCAST_STATE_LIVE (1 << 1)
+
+/*
+ Likewise: the session has ended; nothing follows in this epoch.
+ */
+#define TICKCAST_STATE_ENDED (1 << 2)
+
+/*
+ Likewise: nothing is heard of the publisher by multicast.
+ */
+#define TICKCAST_STATE_STALE (1 << 3)
+
+/*
+ Likewise: the publisher counts as dead.
+ */
+#define TICKCAST_STATE_PUBLISHER_DEAD (1 << 4)
+
+/*
+ Likewise: the publisher goes on, but multicast does not reach us.
+ */
+#define TICKCAST_STATE_MULTICAST_LOST (1 << 5)
+
+/*
+ Likewise: the repair connection is established.
+ */
+#define TICKCAST_STATE_REPAIR_LINK_UP (1 << 6)
+
+/*
+ Likewise: line A is silent while the stream goes on elsewhere.
+ */
+#define TICKCAST_STATE_LINE_A_DOWN (1 << 7)
+
+/*
+ Likewise: line B is.
+ */
+#define TICKCAST_STATE_LINE_B_DOWN (1 << 8)
+
+/*
  `via` of what came over the repair connection.
  */
 #define TICKCAST_VIA_REPAIR 255
@@ -91,11 +136,11 @@ enum TickcastStatus
      */
     TICKCAST_STATUS_HANDLE = -3,
     /*
-     The handle was freed, or what it stood for is gone: left, built, split or joined.
+     The handle was freed, or what it stood for is gone: left, built, split, joined or ended.
      */
     TICKCAST_STATUS_FREED = -4,
     /*
-     Another thread uses the handle, or this is a callback of a call on it.
+     Another thread uses the handle, or this is a callback of a call on it or of its thread.
      */
     TICKCAST_STATUS_BUSY = -5,
     /*
@@ -249,7 +294,9 @@ enum TickcastEventKind
     TICKCAST_EVENT_KIND_CAUGHT_UP = 20,
     /*
      This reader was too slow: so many `records` and `events` between `from` and `to` are gone
-     for it, among them losses of `lost_records` and `losses_of_unknown_size` (in order).
+     for it, among them losses of `lost_records` and `losses_of_unknown_size`, `epoch_changes`,
+     `source_losses` and `fencing_violations`. The channel stands as `state` says now, in
+     epoch `to.epoch` (in order).
      */
     TICKCAST_EVENT_KIND_OVERRUN = 21,
     /*
@@ -796,6 +843,18 @@ typedef struct {
      */
     uint64_t losses_of_unknown_size;
     /*
+     How often the epoch changed in what was overwritten.
+     */
+    uint64_t epoch_changes;
+    /*
+     How often the publisher told a loss of a source in it.
+     */
+    uint64_t source_losses;
+    /*
+     How often it told a fencing violation in it.
+     */
+    uint64_t fencing_violations;
+    /*
      The instruments concerned; NULL means all of the source.
      */
     const uint32_t *instruments;
@@ -815,6 +874,14 @@ typedef struct {
      1 when the wrong content had been delivered already.
      */
     uint8_t wrong_one_delivered;
+    /*
+     Bits TICKCAST_STATE_...: how the channel stands now.
+     */
+    uint32_t state;
+    /*
+     Zero.
+     */
+    uint32_t reserved;
 } TickcastEvent;
 
 /*
@@ -1363,6 +1430,12 @@ int32_t tickcast_channel_start(TickcastBuilder *builder,
                                uint64_t sequence);
 
 /*
+ How long a silence of multicast is the event STALE, where that is longer than three of the
+ publisher's announced intervals: 100 to 60,000,000; 30,000 where it is left out.
+ */
+int32_t tickcast_channel_stale_us(TickcastBuilder *builder, uint32_t stale_us);
+
+/*
  In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.
  */
 int32_t tickcast_channel_delivery(TickcastBuilder *builder, uint32_t mode, uint64_t within_ns);
@@ -1405,7 +1478,7 @@ int32_t tickcast_builder_interface(TickcastBuilder *builder, const char *interfa
 int32_t tickcast_builder_receive_buffer(TickcastBuilder *builder, size_t bytes);
 
 /*
- How datagrams come: `auto` or `udp`.
+ How datagrams come: `auto`, `udp` or `verbs`.
 
  # Safety
  `transport` is NULL or a text.
@@ -1656,6 +1729,63 @@ TickcastRunning *tickcast_split(TickcastSubscriber *subscriber,
                                 TickcastReader **reader);
 
 /*
+ As tickcast_rejoin, done by the thread: waits until it was, a round of its loop and what its
+ callback takes. A callback of the thread itself gets TICKCAST_STATUS_BUSY.
+
+ Hold nothing meanwhile that the callback waits for: then neither gets on, until after 2 seconds
+ the command is taken back, and this gives TICKCAST_STATUS_BUSY. It is so for the filters too.
+
+ ```c
+ TickcastReader *reader = NULL;
+ TickcastRunning *running =
+     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+ TickcastMonitor *monitor = tickcast_monitor_of_running(running);
+ while (tickcast_monitor_is_joined(monitor) == 0 && tickcast_running_is_finished(running) == 0) {
+     tickcast_reader_wait(reader, 100);
+     tickcast_reader_poll(reader, on_item, context);
+ }
+ // From the beginning, and of one instrument.
+ const char *wanted[] = {"AAPL"};
+ if (tickcast_running_set_filter_symbols(running, 1, wanted, 1) < 0 ||
+     tickcast_running_rejoin(running, 1, TICKCAST_START_AT_OLDEST, 0, 0) < 0)
+     puts(tickcast_last_error());
+ tickcast_monitor_free(monitor);
+ ```
+ */
+int32_t tickcast_running_rejoin(TickcastRunning *running,
+                                uint16_t channel,
+                                uint32_t at,
+                                uint64_t epoch,
+                                uint64_t sequence);
+
+/*
+ As tickcast_set_filter_all, done by the thread: from the next record that it takes on.
+ */
+int32_t tickcast_running_set_filter_all(TickcastRunning *running, uint16_t channel);
+
+/*
+ As tickcast_set_filter_symbols, likewise.
+
+ # Safety
+ `all` has `count` texts.
+ */
+int32_t tickcast_running_set_filter_symbols(TickcastRunning *running,
+                                            uint16_t channel,
+                                            const char *const *all,
+                                            size_t count);
+
+/*
+ As tickcast_set_filter_ids, likewise.
+
+ # Safety
+ `all` has `count` ids.
+ */
+int32_t tickcast_running_set_filter_ids(TickcastRunning *running,
+                                        uint16_t channel,
+                                        const uint32_t *all,
+                                        size_t count);
+
+/*
  Asks the thread to leave, which it does within a round of its loop.
  */
 int32_t tickcast_running_stop(TickcastRunning *running);
@@ -1667,7 +1797,8 @@ int32_t tickcast_running_is_finished(TickcastRunning *running);
 
 /*
  Waits until the thread has left, at the end of all sessions or once it was asked to stop, and
- ends the handle. `out` may be NULL.
+ ends the handle. `out` may be NULL. A callback of the thread itself gets TICKCAST_STATUS_BUSY,
+ as does who comes while another thread uses the handle: it is not ended then.
  */
 int32_t tickcast_running_join(TickcastRunning *running, TickcastSummary *out, size_t size);
 

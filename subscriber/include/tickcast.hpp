@@ -14,6 +14,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -196,6 +197,12 @@ Polled try_poll(Handle *handle, Poll poll, On &on) noexcept {
     return Polled(poll(handle, &Catching<On>::item, &catching));
 }
 
+// The callback that this thread of the library's calls.
+inline const void *&calling() noexcept {
+    static thread_local const void *callback = nullptr;
+    return callback;
+}
+
 inline std::uint32_t millis(std::chrono::milliseconds span) {
     auto count = span.count();
     return count < 0 ? 0 : count > 0xffffffff ? 0xffffffff : static_cast<std::uint32_t>(count);
@@ -293,7 +300,8 @@ private:
 };
 
 // A subscriber on a thread of its own. Its end asks the thread to leave, and waits for it: the
-// callback is not called after that.
+// callback is not called after that. Where its own callback ends it, it can't wait: the thread is
+// let go, and what the callback holds is kept for good.
 class Running {
 public:
     explicit Running(TickcastRunning *raw, std::shared_ptr<void> callback = nullptr)
@@ -310,9 +318,28 @@ public:
     bool is_finished() const {
         return detail::checked(tickcast_running_is_finished(raw_.get())) != 0;
     }
+    // As a Subscriber's, done by the thread: waits until it was.
+    void rejoin(std::uint16_t channel, TickcastStartAt at, std::uint64_t epoch = 0,
+                std::uint64_t sequence = 0) {
+        detail::checked(tickcast_running_rejoin(raw_.get(), channel, at, epoch, sequence));
+    }
+    void pass_all(std::uint16_t channel) {
+        detail::checked(tickcast_running_set_filter_all(raw_.get(), channel));
+    }
+    void pass_symbols(std::uint16_t channel, const std::vector<std::string> &symbols) {
+        auto all = detail::pointers(symbols);
+        detail::checked(
+            tickcast_running_set_filter_symbols(raw_.get(), channel, all.data(), all.size()));
+    }
+    void pass_ids(std::uint16_t channel, const std::vector<std::uint32_t> &ids) {
+        detail::checked(tickcast_running_set_filter_ids(raw_.get(), channel, ids.data(), ids.size()));
+    }
     Summary join() {
         Summary out;
-        detail::checked(tickcast_running_join(raw_.release(), &out, sizeof out));
+        auto status = tickcast_running_join(raw_.get(), &out, sizeof out);
+        // One that is busy goes on, and calls its callback.
+        if (status != TICKCAST_STATUS_BUSY) (void)raw_.release();
+        detail::checked(status);
         return out;
     }
     Monitor monitor() const { return Monitor(tickcast_monitor_of_running(raw_.get())); }
@@ -320,8 +347,19 @@ public:
 private:
     void end() noexcept {
         if (!raw_) return;
-        tickcast_running_stop(raw_.get());
-        tickcast_running_join(raw_.release(), nullptr, sizeof(Summary));
+        bool is_own = callback_ && detail::calling() == callback_.get();
+        // The one who uses it now does so for 2 seconds at most.
+        while (tickcast_running_stop(raw_.get()) == TICKCAST_STATUS_BUSY) std::this_thread::yield();
+        if (is_own) {
+            while (tickcast_running_free(raw_.get()) == TICKCAST_STATUS_BUSY)
+                std::this_thread::yield();
+            new std::shared_ptr<void>(std::move(callback_));
+        } else {
+            while (tickcast_running_join(raw_.get(), nullptr, sizeof(Summary)) ==
+                   TICKCAST_STATUS_BUSY)
+                std::this_thread::yield();
+        }
+        (void)raw_.release();
     }
     std::shared_ptr<void> callback_;
     detail::Owned<TickcastRunning, tickcast_running_free> raw_;
@@ -383,6 +421,7 @@ public:
                        std::uint32_t idle_us = 0) {
         auto kept = std::make_shared<On>(std::move(on));
         auto item = [](void *context, const TickcastItem *raw) noexcept -> std::int32_t {
+            detail::calling() = context;
             return detail::call(*static_cast<On *>(context), raw);
         };
         auto *raw = tickcast_run_pinned(raw_.release(), core, idle, idle_us, item, kept.get());
@@ -402,6 +441,17 @@ public:
     Summary leave() {
         Summary out;
         detail::checked(tickcast_leave(raw_.release(), nullptr, nullptr, &out, sizeof out));
+        return out;
+    }
+    // Likewise; what is declared lost goes to `on`, which is called no more once it gives false or
+    // throws.
+    template <class On> Summary leave(On &&on) {
+        Summary out;
+        detail::Catching<std::remove_reference_t<On>> catching{on};
+        auto item = &decltype(catching)::item;
+        auto status = tickcast_leave(raw_.release(), item, &catching, &out, sizeof out);
+        if (catching.thrown) std::rethrow_exception(catching.thrown);
+        detail::checked(status);
         return out;
     }
 
@@ -433,6 +483,9 @@ public:
     }
     Builder &ids(const std::vector<std::uint32_t> &ids) {
         return set(tickcast_channel_filter_ids(raw_.get(), ids.data(), ids.size()));
+    }
+    Builder &stale_us(std::uint32_t stale_us) {
+        return set(tickcast_channel_stale_us(raw_.get(), stale_us));
     }
     Builder &lag_alarm(std::uint64_t sequences) {
         return set(tickcast_channel_lag_alarm(raw_.get(), sequences));

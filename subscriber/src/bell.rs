@@ -1,21 +1,26 @@
-//! Wakes threads that wait for the local ring, at the price of a fence while nobody does.
+//! Wakes threads that wait for the local ring, at the price of a fence while nobody does. No lock:
+//! one word counts who waits, and one how often the bell rang, which the kernel compares.
 
-use std::sync::atomic::Ordering::{Relaxed, SeqCst};
-use std::sync::atomic::{AtomicUsize, fence};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::monitor::locked;
+use crate::atomics::Ordering::{Acquire, Relaxed, Release, SeqCst};
+use crate::atomics::{AtomicU32, fence, futex};
 use crate::wake::Wake;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Bell {
-    waiting: AtomicUsize,
-    lock: Mutex<()>,
-    rung: Condvar,
+    waiting: AtomicU32,
+    rung: AtomicU32,
 }
 
 impl Bell {
+    pub(crate) fn new() -> Self {
+        Self {
+            waiting: AtomicU32::new(0),
+            rung: AtomicU32::new(0),
+        }
+    }
+
     /// Wakes all who wait. Enters the kernel only if somebody does.
     #[inline]
     pub(crate) fn ring(&self) {
@@ -28,8 +33,14 @@ impl Bell {
 
     #[cold]
     fn wake(&self) {
-        drop(locked(&self.lock));
-        self.rung.notify_all();
+        self.rung.fetch_add(1, Release);
+        futex::wake_all(&self.rung);
+    }
+
+    /// How often it woke somebody.
+    #[cfg(test)]
+    pub(crate) fn rings(&self) -> u32 {
+        self.rung.load(Relaxed)
     }
 
     /// Waits until `ready`, at most for so long.
@@ -40,8 +51,9 @@ impl Bell {
         let until = Instant::now().checked_add(timeout);
         self.waiting.fetch_add(1, SeqCst);
         fence(SeqCst);
-        let mut guard = locked(&self.lock);
         let wake = loop {
+            // Before we look: who rings from here on changes it, and we do not fall asleep.
+            let rung = self.rung.load(Acquire);
             if ready() {
                 break Wake::Ready;
             }
@@ -51,10 +63,8 @@ impl Bell {
             if left.is_zero() {
                 break Wake::Timeout;
             }
-            let waited = self.rung.wait_timeout(guard, left);
-            guard = waited.unwrap_or_else(PoisonError::into_inner).0;
+            futex::wait(&self.rung, rung, left);
         };
-        drop(guard);
         self.waiting.fetch_sub(1, SeqCst);
         wake
     }

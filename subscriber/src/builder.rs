@@ -59,6 +59,12 @@ pub struct ChannelBuilder {
 
 impl ChannelBuilder {
     /// A channel by name, or by number where the text is one; live, ordered, repaired.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::ChannelBuilder;
+    /// let by_name = ChannelBuilder::new("equities");
+    /// let by_number = ChannelBuilder::new("7");
+    /// ```
     pub fn new(channel: impl Into<String>) -> Self {
         let name: String = channel.into();
         let channel = name
@@ -75,6 +81,11 @@ impl ChannelBuilder {
     }
 
     /// Where to begin.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, Start};
+    /// let channel = ChannelBuilder::new("equities").start(Start::Oldest);
+    /// ```
     #[must_use]
     pub const fn start(mut self, start: Start) -> Self {
         self.start = start;
@@ -82,6 +93,11 @@ impl ChannelBuilder {
     }
 
     /// In which order to deliver, and how long to wait.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, Delivery};
+    /// let channel = ChannelBuilder::new("equities").delivery(Delivery::Latest);
+    /// ```
     #[must_use]
     pub const fn delivery(mut self, delivery: Delivery) -> Self {
         self.config.delivery = delivery;
@@ -89,13 +105,39 @@ impl ChannelBuilder {
     }
 
     /// All settings of the protocol at once; see [`ReceiverConfig`].
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, ReceiverConfig};
+    /// let config = ReceiverConfig { repair: false, ..ReceiverConfig::default() };
+    /// let channel = ChannelBuilder::new("equities").config(config);
+    /// ```
     #[must_use]
     pub const fn config(mut self, config: ReceiverConfig) -> Self {
         self.config = config;
         self
     }
 
+    /// How long a silence of multicast is [`Event::Stale`](crate::Event::Stale), where that is
+    /// longer than three of the publisher's announced intervals; 30,000 where it is left out. It
+    /// counts as dead some time after that in any case.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::ChannelBuilder;
+    /// let channel = ChannelBuilder::new("equities").stale_us(200_000);
+    /// ```
+    #[must_use]
+    pub fn stale_us(mut self, stale_us: u32) -> Self {
+        self.config.stale_us = stale_us;
+        self.config.dead_us = self.config.dead_us.max(stale_us.saturating_add(1));
+        self
+    }
+
     /// Which instruments' records are handed over; all, where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, InstrumentFilter};
+    /// let channel = ChannelBuilder::new("equities").filter(InstrumentFilter::symbols(["AAPL"]));
+    /// ```
     #[must_use]
     pub fn filter(mut self, filter: InstrumentFilter) -> Self {
         self.filter = filter;
@@ -104,6 +146,11 @@ impl ChannelBuilder {
 
     /// Tells [`Event::Lagging`](crate::Event::Lagging) once the application is more than this
     /// many sequences behind the publisher, and `CaughtUp` when it is behind by half of it at most.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::ChannelBuilder;
+    /// let channel = ChannelBuilder::new("equities").lag_alarm(1_000);
+    /// ```
     #[must_use]
     pub const fn lag_alarm(mut self, sequences: u64) -> Self {
         self.lag_alarm = Some(sequences);
@@ -111,11 +158,36 @@ impl ChannelBuilder {
     }
 
     /// Receives line A (first call) or B (second) from elsewhere than the publisher says.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, LineOverride};
+    /// let group = "239.255.1.2:7000".parse().unwrap();
+    /// let sender = "127.0.0.1".parse().unwrap();
+    /// let line = LineOverride { group, sender };
+    /// let channel = ChannelBuilder::new("equities").line_override(line);
+    /// ```
     #[must_use]
     pub fn line_override(mut self, line: LineOverride) -> Self {
         self.line_overrides.push(line);
         self
     }
+}
+
+/// How a subscriber asks for repairs.
+///
+/// ```
+/// # use tickcast_subscriber::{Repair, Subscriber};
+/// let builder = Subscriber::builder("md1:7400").repair(Repair::Tcp);
+/// assert_eq!(Repair::default(), Repair::Auto);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repair {
+    /// Over RDMA verbs where the publisher offers it, this build has the feature `rdma` of
+    /// `tickcast-transport` and a device leads there; over TCP whenever that does not answer.
+    #[default]
+    Auto,
+    /// Over TCP.
+    Tcp,
 }
 
 /// Describes a subscriber; see [`Subscriber::builder`].
@@ -138,11 +210,13 @@ pub struct SubscriberBuilder {
     pub(crate) channels: Vec<ChannelBuilder>,
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) receive_buffer_bytes: Option<usize>,
+    pub(crate) receive_depth: u32,
     pub(crate) source_specific: bool,
     pub(crate) faults: Option<FaultConfig>,
     pub(crate) latency: bool,
     pub(crate) transport: Transport,
     pub(crate) join_limit: Option<Duration>,
+    pub(crate) repair: Repair,
     link: LinkTimers,
     seed: Option<u64>,
 }
@@ -155,17 +229,36 @@ impl SubscriberBuilder {
             channels: Vec::new(),
             interfaces: Vec::new(),
             receive_buffer_bytes: Some(4 << 20),
+            receive_depth: 2_048,
             source_specific: true,
             faults: None,
             latency: true,
             transport: Transport::Auto,
             join_limit: None,
+            repair: Repair::Auto,
             link: LinkTimers::default(),
             seed: None,
         }
     }
 
+    /// How repairs are asked for; the fastest way that there is, where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Repair, Subscriber};
+    /// let builder = Subscriber::builder("md1:7400").repair(Repair::Tcp);
+    /// ```
+    #[must_use]
+    pub const fn repair(mut self, repair: Repair) -> Self {
+        self.repair = repair;
+        self
+    }
+
     /// The name in the publisher's logs and metrics.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").name("risk-1");
+    /// ```
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
@@ -173,6 +266,11 @@ impl SubscriberBuilder {
     }
 
     /// Adds a channel, by name or number or as a [`ChannelBuilder`].
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").channel("equities").channel("futures");
+    /// ```
     #[must_use]
     pub fn channel(mut self, channel: impl Into<ChannelBuilder>) -> Self {
         self.channels.push(channel.into());
@@ -180,6 +278,13 @@ impl SubscriberBuilder {
     }
 
     /// The interface of line A (first call) and B (second); loopback where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let a = "10.1.0.7".parse().unwrap();
+    /// let b = "10.2.0.7".parse().unwrap();
+    /// let builder = Subscriber::builder("md1:7400").interface(a).interface(b);
+    /// ```
     #[must_use]
     pub fn interface(mut self, interface: Interface) -> Self {
         self.interfaces.push(interface);
@@ -187,14 +292,37 @@ impl SubscriberBuilder {
     }
 
     /// The socket buffer to ask for, per line and channel; 4 MiB where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").receive_buffer_bytes(32 << 20);
+    /// ```
     #[must_use]
     pub const fn receive_buffer_bytes(mut self, bytes: usize) -> Self {
         self.receive_buffer_bytes = Some(bytes);
         self
     }
 
+    /// Receive buffers per line and channel where datagrams come by verbs, 32 to 32768: what may
+    /// arrive between two polls; 2048 where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").receive_depth(8_192);
+    /// ```
+    #[must_use]
+    pub const fn receive_depth(mut self, buffers: u32) -> Self {
+        self.receive_depth = buffers;
+        self
+    }
+
     /// Whether to join only the sender's own tree (the default), or anybody's and drop strangers
     /// here, where they are counted.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").source_specific(false);
+    /// ```
     #[must_use]
     pub const fn source_specific(mut self, source_specific: bool) -> Self {
         self.source_specific = source_specific;
@@ -202,6 +330,12 @@ impl SubscriberBuilder {
     }
 
     /// Puts seeded faults between the network and this subscriber, to see what it does.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Subscriber, faults::FaultConfig};
+    /// let five_percent = FaultConfig { seed: 1, drop: 0.05, ..FaultConfig::default() };
+    /// let builder = Subscriber::builder("md1:7400").faults(five_percent);
+    /// ```
     #[must_use]
     pub fn faults(mut self, faults: FaultConfig) -> Self {
         self.faults = Some(faults);
@@ -209,6 +343,11 @@ impl SubscriberBuilder {
     }
 
     /// Whether to keep latency histograms; on by default, a few nanoseconds per record.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").latency(false);
+    /// ```
     #[must_use]
     pub const fn latency(mut self, latency: bool) -> Self {
         self.latency = latency;
@@ -216,6 +355,11 @@ impl SubscriberBuilder {
     }
 
     /// How datagrams come; what publisher and subscriber have in common, where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Transport, Subscriber};
+    /// let builder = Subscriber::builder("md1:7400").transport(Transport::Udp);
+    /// ```
     #[must_use]
     pub const fn transport(mut self, transport: Transport) -> Self {
         self.transport = transport;
@@ -225,6 +369,12 @@ impl SubscriberBuilder {
     /// When nobody has welcomed us for so long, that is a [`Subscriber::problem`], and every
     /// [`Polled`](crate::Polled) says so. It is tried further all the same: either side may start
     /// first.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").join_limit(Duration::from_secs(10));
+    /// ```
     #[must_use]
     pub const fn join_limit(mut self, limit: Duration) -> Self {
         self.join_limit = Some(limit);
@@ -232,6 +382,11 @@ impl SubscriberBuilder {
     }
 
     /// How long an attempt to join may take before the next one.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Subscriber, units::Nanos};
+    /// let builder = Subscriber::builder("md1:7400").join_timeout(Nanos::from_ms(500));
+    /// ```
     #[must_use]
     pub const fn join_timeout(mut self, timeout: Nanos) -> Self {
         self.link.join_timeout = timeout;
@@ -239,6 +394,11 @@ impl SubscriberBuilder {
     }
 
     /// Decides everything random (jitter of timers); from the clock where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").seed(1);
+    /// ```
     #[must_use]
     pub const fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
@@ -252,6 +412,13 @@ impl SubscriberBuilder {
     /// [`SubscribeError`] when the description makes no sense, an interface is not there, or the
     /// publisher's host is unknown.
     /// Looking up the host may block.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// assert!(!subscriber.is_joined(), "it connects with the first poll");
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     pub fn build(self) -> Result<Subscriber, SubscribeError> {
         if self.channels.is_empty() {
             return Err(SubscribeError::NoChannel);

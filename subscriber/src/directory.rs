@@ -27,29 +27,66 @@ const LIKE_MAX: usize = 5;
 
 impl Instruments {
     /// The id of a symbol, as the venue spells it.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// # fn f(instruments: &Instruments) {
+    /// if let Some(id) = instruments.id("AAPL") {
+    ///     println!("AAPL is {id}");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn id(&self, symbol: &str) -> Option<u32> {
         self.ids.get(symbol).copied()
     }
 
     /// The symbol of an id.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// # fn f(instruments: &Instruments) {
+    /// println!("{}", instruments.symbol(7).unwrap_or("nobody has named it"));
+    /// # }
+    /// ```
     #[must_use]
     pub fn symbol(&self, id: u32) -> Option<&str> {
         self.symbols.get(&id).map(|symbol| &**symbol)
     }
 
     /// Every id with its symbol, in no particular order.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// # fn f(instruments: &Instruments) {
+    /// for (id, symbol) in instruments.iter() {
+    ///     println!("{id} {symbol}");
+    /// }
+    /// # }
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = (u32, &str)> {
         self.symbols.iter().map(|(id, symbol)| (*id, &**symbol))
     }
 
     /// How many there are.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// # fn f(instruments: &Instruments) {
+    /// println!("{} instruments are known", instruments.len());
+    /// # }
+    /// ```
     #[must_use]
     pub fn len(&self) -> usize {
         self.symbols.len()
     }
 
     /// Whether none is known.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// assert!(Instruments::default().is_empty());
+    /// ```
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.symbols.is_empty()
@@ -123,6 +160,15 @@ pub struct Directory {
 
 impl Directory {
     /// The id of a symbol, in the first channel that carries it.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Directory;
+    /// # fn f(directory: &Directory) {
+    /// if let Some(id) = directory.id("AAPL") {
+    ///     println!("AAPL is {id}");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn id(&self, symbol: &str) -> Option<u32> {
         let mut all = self.channels.iter();
@@ -130,6 +176,13 @@ impl Directory {
     }
 
     /// The symbol of an id. A publisher gives an id to one instrument only.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Directory;
+    /// # fn f(directory: &Directory) {
+    /// println!("{}", directory.symbol(7).unwrap_or("nobody has named it"));
+    /// # }
+    /// ```
     #[must_use]
     pub fn symbol(&self, id: u32) -> Option<&str> {
         let mut all = self.channels.iter();
@@ -137,6 +190,13 @@ impl Directory {
     }
 
     /// The instruments of one channel; `None` before its welcome.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Directory, units::ChannelId};
+    /// # fn f(directory: &Directory) {
+    /// let known = directory.channel(ChannelId(1)).map_or(0, |instruments| instruments.len());
+    /// # }
+    /// ```
     #[must_use]
     pub fn channel(&self, channel: ChannelId) -> Option<&Instruments> {
         let mut all = self.channels.iter();

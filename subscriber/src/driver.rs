@@ -7,13 +7,13 @@ use tickcast_reliability::subscriber_core::{Action, SubscriberCore, SubscriberSe
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
 
-use crate::builder::SubscriberBuilder;
+use crate::builder::{Repair, SubscriberBuilder};
 use crate::error::SubscribeError;
 use crate::listening::Listening;
+use crate::polled::Polled;
 use crate::problems::Problems;
 use crate::session::Session;
 use crate::sift::Sink;
-use crate::subscriber::Polled;
 use crate::wake::Waker;
 
 /// The connections are looked at this often while nothing is missing; at once when something is.
@@ -48,11 +48,13 @@ impl Driver {
     ) -> Self {
         let limit = builder.join_limit;
         let limit = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
+        let mut core = SubscriberCore::new(settings, now);
+        core.use_nack_path(builder.repair == Repair::Auto && Session::HAS_VERBS);
         Self {
             waker,
             join_by: limit.map_or(Nanos::MAX, |limit| now.after(Nanos(limit))),
             builder,
-            core: SubscriberCore::new(settings, now),
+            core,
             listening: Vec::new(),
             problems: Problems::default(),
             session: Session::new(addresses),
@@ -111,7 +113,9 @@ impl Driver {
     pub(crate) fn due(&self) -> Nanos {
         let pending = self.pending.iter().map(|(_, at)| *at);
         let held_back = self.listening.iter().filter_map(Listening::next_due);
-        let others = pending.chain(held_back).chain([self.join_by]);
+        // What no descriptor tells of any more must not wait for one.
+        let input = self.session.holds_input().then_some(Nanos::ZERO);
+        let others = pending.chain(held_back).chain(input).chain([self.join_by]);
         others.fold(self.core.poll_timeout(), Nanos::min)
     }
 
@@ -180,10 +184,7 @@ impl Driver {
         }
         for listening in &self.listening {
             if let Some(receiver) = self.core.receiver(listening.channel) {
-                receiver
-                    .counters()
-                    .kernel_dropped
-                    .set(listening.kernel_drops());
+                listening.show(receiver.counters());
             }
         }
     }
@@ -217,6 +218,8 @@ impl Driver {
             Ok(listening) => {
                 tracing::info!(channel = %offer.name, epoch = %offer.epoch, "listening");
                 self.problems.listens(offer.channel);
+                self.core
+                    .handle_listening(now, offer.channel, listening.lines());
                 match current {
                     Some(at) => self.listening[at] = listening,
                     None => self.listening.push(listening),

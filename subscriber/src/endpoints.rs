@@ -24,6 +24,12 @@ pub struct Endpoints(Vec<String>);
 
 impl Endpoints {
     /// Every endpoint, in the order they are tried.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Endpoints;
+    /// let both = Endpoints::from("md1:7400,md2:7400");
+    /// assert_eq!(both.iter().collect::<Vec<_>>(), ["md1:7400", "md2:7400"]);
+    /// ```
     pub fn iter(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }

@@ -1,6 +1,7 @@
 //! What can go wrong: whoever configured or calls a subscriber is at fault, or the host.
 
 use std::io;
+use std::time::Duration;
 
 use thiserror::Error;
 use tickcast_reliability::control::RejectCode;
@@ -10,6 +11,7 @@ use tickcast_transport::ReceiveError;
 use tickcast_transport::faults::FaultConfigError;
 use tickcast_transport::pin::PinError;
 use tickcast_transport::udp::{InterfaceError, UdpError};
+use tickcast_transport::verbs::VerbsError;
 
 /// Why a subscriber can't be built, or can't go on as it was configured.
 ///
@@ -60,8 +62,10 @@ pub enum SubscribeError {
         /// What is wrong with it.
         source: InterfaceError,
     },
-    /// The publisher offers no transport that this subscriber can use.
-    #[error("channel {channel}: the publisher offers no transport that this build can use")]
+    /// The publisher does not offer the transport that was asked for, or none at all that is known.
+    #[error(
+        "channel {channel}: the publisher does not offer the transport that was asked for; take `auto`, or add it to the channel's fan_out there"
+    )]
     NoTransport {
         /// Which channel.
         channel: String,
@@ -73,6 +77,14 @@ pub enum SubscribeError {
         channel: String,
         /// Why not.
         source: UdpError,
+    },
+    /// RDMA multicast can't be received.
+    #[error("channel {channel}: {source}")]
+    Verbs {
+        /// Which channel.
+        channel: String,
+        /// Why not, and what to do.
+        source: VerbsError,
     },
     /// A receiver failed.
     #[error("channel {channel}: {source}")]
@@ -132,6 +144,12 @@ pub enum SubscribeError {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ChannelError {
+    /// It is being joined anew, and the publisher has not answered yet.
+    #[error("channel {channel} is being joined anew: wait for its event `joined`")]
+    Rejoining {
+        /// The number given.
+        channel: ChannelId,
+    },
     /// It is not one that is followed, or no publisher has welcomed us to it yet.
     #[error(
         "channel {channel} is not followed; followed are {followed}, each from its event `joined` on"
@@ -172,6 +190,51 @@ pub enum FilterError {
     },
 }
 
+/// Why a [`Running`](crate::Running) subscriber did not do what it was asked; nothing has changed.
+///
+/// ```
+/// # use tickcast_subscriber::{CommandError, Core, Idle, Start, Subscriber, units::ChannelId};
+/// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let running = subscriber.run_pinned(Core(0), Idle::Yield, |_| {})?;
+/// let error = running.rejoin(ChannelId(9), Start::Oldest).unwrap_err();
+/// assert!(matches!(error, CommandError::Channel(_)), "there is no such channel");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CommandError {
+    /// There is no such channel.
+    #[error(transparent)]
+    Channel(#[from] ChannelError),
+    /// The filter can't be set.
+    #[error(transparent)]
+    Filter(#[from] FilterError),
+    /// Others ask more than the thread gets to.
+    #[error("{queued} calls wait for the subscriber's thread already: try again later")]
+    Busy {
+        /// How many.
+        queued: usize,
+    },
+    /// The thread did not begin it in time: its closure computes for long, or waits for what the
+    /// thread that asks holds. It will not be done.
+    #[error(
+        "the subscriber's thread did not get to it within {limit:?}: does its closure wait for \
+         this thread? try again later"
+    )]
+    Late {
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// The thread has ended, or is about to: it follows nothing any more.
+    #[error("the subscriber's thread has ended: join it, and build another subscriber")]
+    Ended,
+    /// Called from the thread's own closure.
+    #[error(
+        "the closure of a subscriber's thread can't wait for that thread: call from another one"
+    )]
+    OwnThread,
+}
+
 /// Why no thread could be started; the subscriber is gone, its connections closed.
 ///
 /// ```
@@ -201,8 +264,43 @@ pub enum SpawnError {
     },
 }
 
+/// Why a thread could not be joined.
+///
+/// ```
+/// # use tickcast_subscriber::{JoinError, Running};
+/// # fn f(running: Running) {
+/// match running.join() {
+///     Ok(summary) => println!("{summary}"),
+///     Err(JoinError::Panicked(panicked)) => eprintln!("{}", panicked.message),
+///     Err(error) => eprintln!("{error}"),
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum JoinError {
+    /// It ended by a panic.
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
+    /// Called from the thread's own closure. The thread was asked to stop.
+    #[error(
+        "the closure of a subscriber's thread can't wait for that thread to end: it was asked to \
+         stop; join from another thread"
+    )]
+    OwnThread,
+}
+
 /// The thread of a subscriber ended by a panic, in the application's closure if not in ours. The
 /// publisher was not told that we leave; it finds the connection closed.
+///
+/// ```
+/// # use tickcast_subscriber::{JoinError, Panicked, Running};
+/// # fn f(running: Running) {
+/// if let Err(JoinError::Panicked(Panicked { message })) = running.join() {
+///     eprintln!("the closure panicked: {message}");
+/// }
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("the subscriber's thread panicked: {message}")]
 pub struct Panicked {

@@ -30,6 +30,11 @@ struct Wanted {
 
 impl InstrumentFilter {
     /// Every instrument; the default.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::InstrumentFilter;
+    /// assert_eq!(InstrumentFilter::all(), InstrumentFilter::default());
+    /// ```
     #[must_use]
     pub const fn all() -> Self {
         Self { wanted: None }
@@ -37,6 +42,11 @@ impl InstrumentFilter {
 
     /// Only these symbols, as the venue spells them. One that is announced later counts from
     /// then on.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::InstrumentFilter;
+    /// assert!(!InstrumentFilter::symbols(["AAPL", "MSFT"]).is_all());
+    /// ```
     #[must_use]
     pub fn symbols<S: Into<String>>(symbols: impl IntoIterator<Item = S>) -> Self {
         let symbols = symbols.into_iter().map(Into::into).collect();
@@ -48,6 +58,11 @@ impl InstrumentFilter {
 
     /// Only these ids, as in the records' headers. They hold for one epoch of the publisher:
     /// symbols are the safer choice.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::InstrumentFilter;
+    /// assert!(!InstrumentFilter::ids(1..=20).is_all());
+    /// ```
     #[must_use]
     pub fn ids(ids: impl IntoIterator<Item = u32>) -> Self {
         let symbols = BTreeSet::new();
@@ -60,6 +75,11 @@ impl InstrumentFilter {
     }
 
     /// Whether everything passes.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::InstrumentFilter;
+    /// assert!(InstrumentFilter::all().is_all());
+    /// ```
     #[must_use]
     pub const fn is_all(&self) -> bool {
         self.wanted.is_none()

@@ -9,6 +9,7 @@ use tickcast_reliability::delivery::{Event, Item, Position};
 use tickcast_reliability::record::{RecordBatch, RecordRef};
 
 use crate::latest::{Cell, LatestReader};
+use crate::local_ring::Totals;
 use crate::monitor::Shared;
 
 /// Where items go after filter and meter.
@@ -19,11 +20,12 @@ pub(crate) trait Hand {
     fn changed(&mut self, channel: usize, cell: Cell);
 }
 
-/// An item that outlives the datagram it came in.
+/// An item that outlives the datagram it came in, and the index of its channel: the number may be
+/// another by the time it is handed over.
 #[derive(Debug)]
 enum Kept {
-    Record(Position, RecordBatch),
-    Event(Position, Event),
+    Record(usize, Position, RecordBatch),
+    Event(usize, Position, Event),
 }
 
 /// Items that wait for the next poll; empty unless a closure panicked or a channel was rejoined.
@@ -32,15 +34,15 @@ pub(crate) struct Backlog(VecDeque<Kept>);
 
 impl Backlog {
     #[cold]
-    pub(crate) fn keep(&mut self, item: Item<'_>) {
+    pub(crate) fn keep(&mut self, channel: usize, item: Item<'_>) {
         self.0.push_back(match item {
             Item::Record(position, record) => {
                 let mut batch = RecordBatch::default();
                 // invariant: it came from the wire, whose types are those a batch takes.
-                let _ = batch.push_ref(record);
-                Kept::Record(*position, batch)
+                let _ = batch.push_bytes(record.as_ref());
+                Kept::Record(channel, *position, batch)
             }
-            Item::Event(position, event) => Kept::Event(*position, event.clone()),
+            Item::Event(position, event) => Kept::Event(channel, *position, event.clone()),
         });
     }
 
@@ -48,8 +50,8 @@ impl Backlog {
         self.0.is_empty()
     }
 
-    /// Takes everything out, in order.
-    pub(crate) fn drain(&mut self, mut on: impl FnMut(Item<'_>)) {
+    /// Takes everything out, in order, each with the index of its channel.
+    pub(crate) fn drain(&mut self, mut on: impl FnMut(usize, Item<'_>)) {
         for kept in self.0.drain(..) {
             kept.each(&mut on);
         }
@@ -57,14 +59,14 @@ impl Backlog {
 }
 
 impl Kept {
-    fn each(&self, mut on: impl FnMut(Item<'_>)) {
+    fn each(&self, mut on: impl FnMut(usize, Item<'_>)) {
         match self {
-            Self::Record(position, batch) => {
+            Self::Record(channel, position, batch) => {
                 for record in batch.records() {
-                    on(Item::Record(position, record));
+                    on(*channel, Item::Record(position, record));
                 }
             }
-            Self::Event(position, event) => on(Item::Event(position, event)),
+            Self::Event(channel, position, event) => on(*channel, Item::Event(position, event)),
         }
     }
 }
@@ -73,22 +75,30 @@ impl Kept {
 pub(crate) struct Caller<'a, F> {
     on: F,
     backlog: &'a mut Backlog,
+    /// What it was given of each channel: who reads on from here begins with that.
+    told: &'a mut [Totals],
     panic: Option<Box<dyn Any + Send>>,
 }
 
 impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
-    pub(crate) const fn new(on: F, backlog: &'a mut Backlog) -> Self {
+    pub(crate) const fn new(on: F, backlog: &'a mut Backlog, told: &'a mut [Totals]) -> Self {
         Self {
             on,
             backlog,
+            told,
             panic: None,
         }
     }
 
     #[inline]
-    pub(crate) fn call(&mut self, item: Item<'_>) {
+    pub(crate) fn call(&mut self, channel: usize, item: Item<'_>) {
         if self.panic.is_some() {
-            return self.backlog.keep(item);
+            return self.backlog.keep(channel, item);
+        }
+        // Before the call: if it panics, it was given the item all the same.
+        match item {
+            Item::Record(position, _) => self.told[channel].record(position),
+            Item::Event(position, event) => self.told[channel].event(position, event),
         }
         // The closure's own state is its owner's to judge, who gets the panic.
         self.panic = catch_unwind(AssertUnwindSafe(|| (self.on)(item))).err();
@@ -100,7 +110,7 @@ impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
         while self.panic.is_none()
             && let Some(kept) = self.backlog.0.pop_front()
         {
-            kept.each(|item| self.call(item));
+            kept.each(|channel, item| self.call(channel, item));
         }
         self.backlog.is_empty() && self.panic.is_none()
     }
@@ -136,7 +146,8 @@ pub(crate) struct ToClosure<'a, F> {
 impl<F: FnMut(Item<'_>)> ToClosure<'_, F> {
     /// Hands over what has changed of a `latest` channel.
     pub(crate) fn flush(&mut self, channel: usize) {
-        if let Some(latest) = &mut self.latest[channel]
+        // A subscriber that was split has given its views away, and may leave all the same.
+        if let Some(Some(latest)) = self.latest.get_mut(channel)
             && latest.is_dirty()
         {
             let handed = &self.shared.channels[channel].handed;
@@ -146,7 +157,7 @@ impl<F: FnMut(Item<'_>)> ToClosure<'_, F> {
                 handed
                     .conflated_records
                     .add(position.quality.conflated.into());
-                caller.call(Item::Record(&position, record));
+                caller.call(channel, Item::Record(&position, record));
             });
         }
     }
@@ -160,7 +171,7 @@ impl<F: FnMut(Item<'_>)> Hand for ToClosure<'_, F> {
             .handed
             .handed_records
             .increment();
-        self.caller.call(Item::Record(position, record));
+        self.caller.call(channel, Item::Record(position, record));
     }
 
     fn event(&mut self, channel: usize, position: &Position, event: &Event) {
@@ -169,13 +180,75 @@ impl<F: FnMut(Item<'_>)> Hand for ToClosure<'_, F> {
             .handed
             .handed_events
             .increment();
-        self.caller.call(Item::Event(position, event));
+        self.caller.call(channel, Item::Event(position, event));
     }
 
     #[inline]
     fn changed(&mut self, channel: usize, cell: Cell) {
-        if let Some(latest) = &mut self.latest[channel] {
+        if let Some(Some(latest)) = self.latest.get_mut(channel) {
             latest.mark(cell);
         }
+    }
+}
+
+/// Keeps everything for the next poll; what is kept is counted here, and not again.
+pub(crate) struct Keeping<'a> {
+    pub(crate) backlog: &'a mut Backlog,
+    pub(crate) latest: &'a mut [Option<LatestReader>],
+    pub(crate) shared: &'a Shared,
+}
+
+impl Hand for Keeping<'_> {
+    fn record(&mut self, channel: usize, position: &Position, record: RecordRef<'_>) {
+        self.shared.channels[channel]
+            .handed
+            .handed_records
+            .increment();
+        self.backlog.keep(channel, Item::Record(position, record));
+    }
+
+    fn event(&mut self, channel: usize, position: &Position, event: &Event) {
+        self.shared.channels[channel]
+            .handed
+            .handed_events
+            .increment();
+        self.backlog.keep(channel, Item::Event(position, event));
+    }
+
+    fn changed(&mut self, channel: usize, cell: Cell) {
+        if let Some(Some(latest)) = self.latest.get_mut(channel) {
+            latest.mark(cell);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::local_ring::position_at;
+
+    #[test]
+    fn what_a_closure_was_told_is_what_it_was_given_and_nothing_that_waits() {
+        let (mut backlog, mut told) = (Backlog::default(), [Totals::default(); 2]);
+        let position = position_at(&Totals::default());
+        let mut caller = Caller::new(
+            |item: Item<'_>| assert!(!matches!(item, Item::Event(_, Event::Live)), "planned"),
+            &mut backlog,
+            &mut told,
+        );
+        for event in [Event::Stale, Event::Live, Event::Fresh] {
+            caller.call(1, Item::Event(&position, &event));
+        }
+        let panicked = catch_unwind(AssertUnwindSafe(|| caller.outcome().resume()));
+        assert!(panicked.is_err());
+        assert_eq!(told[0], Totals::default());
+        // It panicked at `Live`, which it was given; `Fresh` waits.
+        assert!(told[1].state.stale && told[1].state.live);
+        assert_eq!(told[1].events, 2);
+        let mut waiting = Vec::new();
+        backlog.drain(|channel, item| {
+            waiting.push((channel, matches!(item, Item::Event(_, Event::Fresh))));
+        });
+        assert_eq!(waiting, [(1, true)]);
     }
 }

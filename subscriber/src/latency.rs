@@ -67,6 +67,13 @@ impl Default for ChannelLatency {
 
 impl ChannelLatency {
     /// The histogram of a stage.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelLatency, Stage};
+    /// # fn f(latency: &ChannelLatency) {
+    /// let repair = latency.stage(Stage::Repair);
+    /// # }
+    /// ```
     #[must_use]
     pub const fn stage(&self, stage: Stage) -> &Histogram<u64> {
         &self.stages[stage as usize]

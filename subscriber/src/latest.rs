@@ -12,14 +12,14 @@
 //! (an order, or one level of a book, makes sense only with those before it), `StatMsg`,
 //! `ImbalanceMsg`, and every event.
 //!
-//! A cell is a sequence lock: its version is odd while it is written, and half of it is how often
-//! it was. The writer is never held up; a reader that is disturbed leaves the cell for later,
-//! because who disturbed it will say so.
+//! How threads share a cell is in [`cell`].
+
+mod cell;
 
 use std::collections::HashMap;
 use std::ffi::c_char;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU32, AtomicU64, fence};
+use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use tickcast_reliability::delivery::Position;
@@ -178,24 +178,14 @@ impl CellWriter {
     pub(crate) fn write(&mut self, position: &Position, record: RecordRef<'_>) -> Option<Cell> {
         let kind = kind_of(&record)?;
         let cell = self.find(record.header().instrument_id, kind)?;
-        let words = self.cells.cell(cell)?;
-        let version = words[0].load(Relaxed);
-        words[0].store(version + 1, Relaxed);
-        // Who reads any of the words written from here on finds the version odd.
-        fence(Release);
-        for (word, value) in words[1..].iter().zip(pack(position)) {
-            word.store(value, Relaxed);
-        }
         let bytes: &[u8] = record.as_ref();
-        for (word, chunk) in words[1 + POSITION_WORDS..]
-            .iter()
-            .zip(bytes.chunks_exact(WORD))
-        {
-            let mut value = [0; WORD];
-            value.copy_from_slice(chunk);
-            word.store(u64::from_ne_bytes(value), Relaxed);
-        }
-        words[0].store(version + 2, Release);
+        let words = bytes.chunks_exact(WORD).map(|chunk| {
+            let mut word = [0; WORD];
+            word.copy_from_slice(chunk);
+            u64::from_ne_bytes(word)
+        });
+        let values = pack(position).into_iter().chain(words);
+        cell::write(self.cells.cell(cell)?, values);
         Some(cell)
     }
 
@@ -303,7 +293,9 @@ impl LatestReader {
         while let Some((_, cell)) = self.dirty.pop() {
             let seen = &mut self.seen[usize::from(cell & LARGE != 0)][(cell & !LARGE) as usize];
             *seen &= !1;
-            let Some(version) = copy(&self.cells, cell, &mut self.buffer, *seen) else {
+            let words = self.cells.cell(cell);
+            let version = words.and_then(|words| cell::copy(words, &mut self.buffer, *seen));
+            let Some(version) = version else {
                 continue;
             };
             let skipped = (version - *seen) / 2 - 1;
@@ -324,21 +316,6 @@ impl LatestReader {
             }
         }
     }
-}
-
-/// Copies a cell that is newer than `seen`; its version. `None` when it is not, or is being
-/// written: then a word of it is still to come.
-fn copy(cells: &Cells, cell: Cell, buffer: &mut [u64], seen: u64) -> Option<u64> {
-    let words = cells.cell(cell)?;
-    let version = words[0].load(Acquire);
-    if version & 1 != 0 || version <= seen {
-        return None;
-    }
-    for (to, from) in buffer.iter_mut().zip(&words[1..]) {
-        *to = from.load(Relaxed);
-    }
-    fence(Acquire);
-    (words[0].load(Relaxed) == version).then_some(version)
 }
 
 #[cfg(test)]

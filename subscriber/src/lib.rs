@@ -28,8 +28,11 @@
 //! no system call but the receiving itself. Everything that decides anything is in
 //! `tickcast-reliability`; this crate connects it to sockets and clocks.
 
+mod atomics;
 mod bell;
 mod builder;
+mod choices;
+mod commands;
 mod directory;
 mod driver;
 mod endpoints;
@@ -42,6 +45,7 @@ mod listening;
 mod local_ring;
 mod monitor;
 mod packed;
+mod polled;
 mod problems;
 mod session;
 mod sift;
@@ -51,16 +55,19 @@ mod summary;
 mod wake;
 mod worker;
 
-pub use builder::{ChannelBuilder, LineOverride, SubscriberBuilder};
+pub use builder::{ChannelBuilder, LineOverride, Repair, SubscriberBuilder};
 pub use directory::{Directory, Instruments};
 pub use endpoints::Endpoints;
-pub use error::{ChannelError, FilterError, Panicked, SpawnError, SubscribeError};
+pub use error::{
+    ChannelError, CommandError, FilterError, JoinError, Panicked, SpawnError, SubscribeError,
+};
 pub use filter::InstrumentFilter;
 pub use latency::{ChannelLatency, Stage};
 pub use listening::Transport;
 pub use monitor::{ChannelReport, HandedCounters, Monitor};
+pub use polled::Polled;
 pub use split::{Reader, ReaderReport};
-pub use subscriber::{Polled, Subscriber};
+pub use subscriber::Subscriber;
 pub use summary::Summary;
 pub use wake::Wake;
 pub use worker::Running;
@@ -73,6 +80,7 @@ pub use tickcast_reliability::delivery::{
 pub use tickcast_reliability::loss::{Loss, LossCause};
 pub use tickcast_reliability::receiver_config::ReceiverConfig;
 pub use tickcast_reliability::record;
+pub use tickcast_reliability::stream_state::StreamState;
 pub use tickcast_reliability::units;
 pub use tickcast_reliability::wire::{EpochReason, SourceLossReason, StreamEvent};
 pub use tickcast_transport::faults;

@@ -1,17 +1,18 @@
-//! Listening to a channel's groups: which of the publisher's fan-outs to take, and whose
-//! datagrams to believe.
+//! Listening to a channel's groups, by whichever transport: whose datagrams to believe, and what
+//! became of them before anybody saw them.
 
 use std::net::Ipv4Addr;
 
-use tickcast_reliability::control::{ChannelOffer, FanOutOffer};
+use tickcast_reliability::control::ChannelOffer;
+use tickcast_reliability::counters::{Counter, ReceiverCounters};
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::subscriber_core::SubscriberCore;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::faults::Faulty;
-use tickcast_transport::udp::{UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
-use tickcast_transport::{Receive, ReceiveError};
+use tickcast_transport::{Receive, ReceiveError, ReceiveStats};
 
 use crate::builder::{ChannelBuilder, SubscriberBuilder, display};
+use crate::choices::Choices;
 use crate::error::SubscribeError;
 use crate::sift::Sink;
 use crate::wake::Waker;
@@ -30,18 +31,25 @@ pub enum Transport {
     Auto,
     /// UDP multicast.
     Udp,
+    /// RDMA multicast (docs/RDMA.md).
+    Verbs,
 }
 
 /// One channel's groups.
 pub(crate) struct Listening {
     pub(crate) channel: ChannelId,
-    config: UdpReceiverConfig,
+    /// What the offer came to, for comparing it with a later one.
+    choices: Choices,
+    /// The addresses that each line may be sent from.
+    senders: Vec<Ipv4Addr>,
     receiver: Receiver,
+    /// Strangers' datagrams that the transport dropped and the core was told of.
+    strangers: u64,
 }
 
 enum Receiver {
-    Plain(UdpReceiver),
-    Faulty(Box<Faulty<UdpReceiver>>),
+    Plain(Box<dyn Receive>),
+    Faulty(Box<Faulty<Box<dyn Receive>>>),
 }
 
 impl Listening {
@@ -51,41 +59,32 @@ impl Listening {
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
     ) -> Result<Self, SubscribeError> {
-        let name = || display(&channel.channel);
-        let config = receiver_config(builder, channel, offer)
-            .ok_or_else(|| SubscribeError::NoTransport { channel: name() })?;
-        let mut open = config.clone();
-        if !open.source_specific {
-            // Everybody's datagrams come here then, so that strangers' are seen and counted.
-            open.lines.iter_mut().for_each(|line| line.senders.clear());
-        }
-        let plain = UdpReceiver::open(&open).map_err(|source| SubscribeError::Udp {
-            channel: name(),
-            source,
-        })?;
-        let why = match builder.transport {
-            Transport::Auto => "of what is offered it is what this build receives by",
-            Transport::Udp => "it was asked for",
-        };
-        let lines = config.lines.len();
-        tracing::info!(channel = %offer.name, lines, "receives by udp multicast: {why}");
-        for warning in plain.warnings() {
-            tracing::warn!(channel = %offer.name, "{warning}");
-        }
+        let choices = Choices::of(builder, channel, offer);
+        let opened = choices.open(builder.transport, &display(&channel.channel))?;
+        let (transport, why) = (opened.transport, opened.why);
+        let lines = opened.senders.len();
+        tracing::info!(channel = %offer.name, lines, "receives by {transport} multicast: {why}");
         let receiver = match &builder.faults {
-            None => Receiver::Plain(plain),
+            None => Receiver::Plain(opened.receiver),
             Some(faults) => {
                 let mut faults = faults.clone();
                 // Two lines take two seeds; the next channel's follow.
                 faults.seed = faults.seed.wrapping_add(u64::from(offer.channel.0) * 2);
-                Receiver::Faulty(Box::new(Faulty::new(plain, &faults)?))
+                Receiver::Faulty(Box::new(Faulty::new(opened.receiver, &faults)?))
             }
         };
         Ok(Self {
             channel: offer.channel,
-            config,
+            choices,
+            senders: opened.senders,
             receiver,
+            strangers: 0,
         })
+    }
+
+    /// How many lines are listened to.
+    pub(crate) const fn lines(&self) -> usize {
+        self.senders.len()
     }
 
     /// Whether `offer` names the groups that are being listened to.
@@ -95,7 +94,7 @@ impl Listening {
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
     ) -> bool {
-        receiver_config(builder, channel, offer).is_some_and(|config| config == self.config)
+        Choices::of(builder, channel, offer) == self.choices
     }
 
     /// Feeds what has arrived to the core. How many datagrams there were.
@@ -106,41 +105,43 @@ impl Listening {
         core: &mut SubscriberCore,
         sink: &mut impl Sink,
     ) -> Result<usize, ReceiveError> {
-        let (channel, lines) = (self.channel, &self.config.lines);
+        let (channel, senders) = (self.channel, &self.senders);
         let mut hand = |received: tickcast_transport::Received<'_>| {
-            if is_known(lines, received.line, received.from) {
+            if senders.get(usize::from(received.line.0)) == Some(&received.from) {
                 let on = &mut |item: Item<'_>| sink.item(item);
                 core.handle_received(now, channel, received.line, received.bytes, on);
             } else {
                 core.handle_stranger(channel);
             }
         };
-        match &mut self.receiver {
+        let polled = match &mut self.receiver {
             Receiver::Plain(receiver) => receiver.poll(now, &mut hand),
             Receiver::Faulty(receiver) => receiver.poll(now, &mut hand),
+        };
+        let strangers = self.sum(|stats| stats.strangers);
+        for _ in self.strangers..strangers {
+            core.handle_stranger(channel);
         }
+        self.strangers = strangers;
+        polled
     }
 
     /// Watches its sockets.
     pub(crate) fn watch(&self, waker: &Waker) -> std::io::Result<()> {
-        let udp = match &self.receiver {
-            Receiver::Plain(receiver) => receiver,
-            Receiver::Faulty(faulty) => faulty.inner(),
-        };
-        udp.fds()
-            .try_for_each(|socket| waker.watch(socket, true, false))
+        let mut sockets = self.receive().fds().into_iter();
+        sockets.try_for_each(|socket| waker.watch(socket, true, false))
     }
 
     /// When an injected fault lets go of what it holds back.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         let faulty = self.faulty()?;
-        let lines = (0..self.config.lines.len()).map(|line| LineId(line as u8));
+        let lines = (0..self.lines()).map(|line| LineId(line as u8));
         lines.filter_map(|line| faulty.plan(line)?.next_due()).min()
     }
 
     /// Leaves all groups and joins them anew.
     pub(crate) fn rejoin(&mut self) -> Result<(), ReceiveError> {
-        for line in 0..self.config.lines.len() {
+        for line in 0..self.lines() {
             self.receive_mut().rejoin(LineId(line as u8))?;
         }
         Ok(())
@@ -151,21 +152,21 @@ impl Listening {
         self.receive_mut().leave(line)
     }
 
-    /// Datagrams that the kernel dropped for want of buffer, on all lines.
-    pub(crate) fn kernel_drops(&self) -> u64 {
-        self.receive()
-            .stats()
-            .iter()
-            .map(|stats| stats.buffer_drops)
-            .sum()
+    /// Shows what the transport dropped before anybody saw it.
+    pub(crate) fn show(&self, counters: &ReceiverCounters) {
+        show(self.receive().stats(), counters);
     }
 
     /// The injected faults, per line; empty without.
-    pub(crate) fn faulty(&self) -> Option<&Faulty<UdpReceiver>> {
+    pub(crate) fn faulty(&self) -> Option<&Faulty<Box<dyn Receive>>> {
         match &self.receiver {
             Receiver::Plain(_) => None,
             Receiver::Faulty(faulty) => Some(faulty),
         }
+    }
+
+    fn sum(&self, of: fn(&ReceiveStats) -> u64) -> u64 {
+        self.receive().stats().iter().map(of).sum()
     }
 
     fn receive(&self) -> &dyn Receive {
@@ -183,56 +184,38 @@ impl Listening {
     }
 }
 
-#[inline]
-fn is_known(lines: &[UdpReceiveLine], line: LineId, from: Ipv4Addr) -> bool {
-    lines
-        .get(usize::from(line.0))
-        .is_some_and(|line| line.senders.contains(&from))
+/// Shows what the lines' transports have counted, all lines added up.
+fn show(lines: &[ReceiveStats], counters: &ReceiverCounters) {
+    let set = |counter: &Counter, of: fn(&ReceiveStats) -> u64| {
+        counter.set(lines.iter().map(of).sum());
+    };
+    set(&counters.kernel_dropped, |stats| stats.buffer_drops);
+    set(&counters.oversize_dropped, |stats| stats.oversize);
+    set(&counters.q_key_dropped, |stats| stats.wrong_q_keys);
+    set(&counters.receive_restarts, |stats| stats.restarts);
 }
 
-fn receiver_config(
-    builder: &SubscriberBuilder,
-    channel: &ChannelBuilder,
-    offer: &ChannelOffer,
-) -> Option<UdpReceiverConfig> {
-    let offered = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
-        FanOutOffer::Udp { lines } => Some(lines),
-        FanOutOffer::Unknown => None,
-    })?;
-    let pairs: Vec<_> = if channel.line_overrides.is_empty() {
-        offered
-            .iter()
-            .map(|line| (line.group, line.sender))
-            .collect()
-    } else {
-        channel
-            .line_overrides
-            .iter()
-            .map(|line| (line.group, line.sender))
-            .collect()
-    };
-    let interface = |line: usize| {
-        builder
-            .interfaces
-            .get(line)
-            .or(builder.interfaces.last())
-            .cloned()
-            .unwrap_or_default()
-    };
-    let lines = pairs
-        .into_iter()
-        .enumerate()
-        .map(|(line, (group, sender))| UdpReceiveLine {
-            group,
-            interface: interface(line),
-            senders: vec![sender],
-        });
-    Some(UdpReceiverConfig {
-        lines: lines.collect(),
-        datagram_len_max: offer.slot_len as usize,
-        receive_buffer_bytes: builder.receive_buffer_bytes,
-        source_specific: builder.source_specific,
-        batch: 64,
-        busy_poll_us: None,
-    })
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_lines_count_reaches_the_channels_counters() {
+        let line = |n| ReceiveStats {
+            buffer_drops: n,
+            oversize: 10 * n,
+            wrong_q_keys: 100 * n,
+            restarts: 1_000 * n,
+            ..ReceiveStats::default()
+        };
+        let counters = ReceiverCounters::default();
+        show(&[line(1), line(2)], &counters);
+        let shown = [
+            counters.kernel_dropped.get(),
+            counters.oversize_dropped.get(),
+            counters.q_key_dropped.get(),
+            counters.receive_restarts.get(),
+        ];
+        assert_eq!(shown, [3, 30, 300, 3_000]);
+    }
 }

@@ -88,6 +88,14 @@ pub struct Monitor {
 
 impl Monitor {
     /// Every channel as it stood a moment ago, in the order they were asked for.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// for channel in monitor.channels() {
+    ///     println!("{} lost {} records", channel.name, channel.counters.lost_records.get());
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn channels(&self) -> Vec<ChannelReport> {
         self.shared
@@ -99,6 +107,14 @@ impl Monitor {
 
     /// The number of a channel by the name it was asked for; `None` before the publisher's
     /// welcome, and for a name that was not asked for.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if let Some(channel) = monitor.channel_id("equities") {
+    ///     println!("equities are channel {channel}");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn channel_id(&self, name: &str) -> Option<ChannelId> {
         let mut all = self.shared.channels.iter();
@@ -107,6 +123,15 @@ impl Monitor {
 
     /// A copy of a channel's histograms; `None` when there is no such channel (yet), or latency
     /// is not measured.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Monitor, Stage, units::ChannelId};
+    /// # fn f(monitor: &Monitor, channel: ChannelId) {
+    /// if let Some(latency) = monitor.latency(channel) {
+    ///     let repair = latency.stage(Stage::Repair);
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn latency(&self, channel: ChannelId) -> Option<ChannelLatency> {
         self.shared
@@ -117,12 +142,26 @@ impl Monitor {
     }
 
     /// Whether the publisher has welcomed us and the repair connection is up.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// let health = if monitor.is_joined() { "ready" } else { "not ready" };
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_joined(&self) -> bool {
         self.shared.joined.load(Relaxed)
     }
 
     /// Whether every channel has delivered the end of its session.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if monitor.ended() {
+    ///     println!("the session is over on every channel");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn ended(&self) -> bool {
         self.shared
@@ -132,12 +171,27 @@ impl Monitor {
     }
 
     /// What keeps the subscriber from working as configured, if anything does.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if let Some(problem) = monitor.problem() {
+    ///     eprintln!("{problem}");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         locked(&self.shared.problem).clone()
     }
 
     /// A copy of what is known of symbols and ids.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// let symbols = monitor.directory();
+    /// println!("{:?}", symbols.id("AAPL"));
+    /// # }
+    /// ```
     #[must_use]
     pub fn directory(&self) -> Directory {
         locked(&self.shared.directory).clone()

@@ -1,8 +1,10 @@
-//! The two TCP connections to the publisher, driven by what the core wants.
+//! The connections to the publisher, driven by what the core wants: two over TCP, and one for NACKs
+//! over verbs where both sides can.
 
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 
-use tickcast_reliability::control::Message;
+use tickcast_reliability::control::{Message, RepairOffer};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::subscriber_core::{Path, SubscriberCore};
 use tickcast_reliability::units::Nanos;
@@ -11,26 +13,33 @@ use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, Contro
 use crate::sift::Sink;
 use crate::wake::Waker;
 
-/// Both connections.
+/// All connections.
 pub(crate) struct Session {
     repair: ControlClient,
     replay: ControlClient,
+    nack: ControlClient,
     /// All publishers; the one that we are connected to comes first.
     addresses: Vec<SocketAddr>,
     frames: Vec<u8>,
-    /// Which of the sockets are watched, and whether for writing.
-    watched: [Option<bool>; 2],
+    /// How many descriptors of each are watched, and whether for writing.
+    watched: [Option<(usize, bool)>; 3],
 }
 
+const PATHS: [Path; 3] = [Path::Repair, Path::Nack, Path::Replay];
+
 impl Session {
+    /// Whether this build can make connections over verbs at all.
+    pub(crate) const HAS_VERBS: bool = tickcast_transport::control::HAS_VERBS;
+
     pub(crate) fn new(addresses: Vec<SocketAddr>) -> Self {
         let config = ClientConfig::default();
         Self {
             repair: ControlClient::new(addresses.clone(), config),
             replay: ControlClient::new(addresses.clone(), config),
+            nack: ControlClient::over_verbs(Vec::new(), config),
             addresses,
             frames: Vec::new(),
-            watched: [None; 2],
+            watched: [None; 3],
         }
     }
 
@@ -43,7 +52,7 @@ impl Session {
     ) -> usize {
         let mut count = 0;
         let mut connected_to = None;
-        for path in [Path::Repair, Path::Replay] {
+        for path in PATHS {
             count += self.client(path).poll(now, |event| match event {
                 ClientEvent::Connected(address) => {
                     if path == Path::Repair {
@@ -52,12 +61,25 @@ impl Session {
                     core.handle_connected(now, path);
                 }
                 ClientEvent::Frame(channel, message) => {
-                    if let (Message::Welcome(welcome), Path::Repair) = (&message, path) {
+                    if let (Message::Welcome(_), Path::Nack) = (&message, path) {
+                        tracing::info!("the NACK connection is up");
+                    }
+                    let welcome = match &message {
+                        Message::Welcome(welcome) if path == Path::Repair => Some(welcome),
+                        _ => None,
+                    };
+                    if let Some(welcome) = welcome {
                         sink.welcome(welcome);
                     }
                     core.handle_message(now, path, channel, &message, &mut |it| sink.item(it));
+                    if welcome.is_some() {
+                        sink.welcomed();
+                    }
                 }
                 ClientEvent::Disconnected(reason) => {
+                    if path == Path::Nack {
+                        tracing::info!("the NACK connection is down, TCP is asked: {reason}");
+                    }
                     let reason = match reason {
                         CloseReason::Unreachable(_) | CloseReason::Timeout => {
                             LinkDownReason::Unreachable
@@ -88,23 +110,31 @@ impl Session {
 
     /// Watches the sockets that there are: for writing where something waits to be written.
     pub(crate) fn watch(&mut self, waker: &Waker) -> std::io::Result<()> {
-        for path in [Path::Repair, Path::Replay] {
-            let client = self.client(path);
+        for path in PATHS {
+            let client = match path {
+                Path::Repair => &self.repair,
+                Path::Replay => &self.replay,
+                Path::Nack => &self.nack,
+            };
             let write = !client.is_connected() || client.backlog() > 0;
-            let (socket, watched) = match path {
-                Path::Repair => (self.repair.socket(), &mut self.watched[0]),
-                Path::Replay => (self.replay.socket(), &mut self.watched[1]),
-            };
-            let Some(socket) = socket else {
+            let descriptors = client.descriptors();
+            let count = descriptors.iter().flatten().count();
+            let watched = &mut self.watched[path as usize];
+            if count == 0 {
                 *watched = None;
-                continue;
-            };
-            if *watched != Some(write) {
-                waker.watch(socket, true, write)?;
-                *watched = Some(write);
+            } else if *watched != Some((count, write)) {
+                for descriptor in descriptors.into_iter().flatten() {
+                    waker.watch(descriptor, true, write)?;
+                }
+                *watched = Some((count, write));
             }
         }
         Ok(())
+    }
+
+    /// Whether something has come that no descriptor tells of any more.
+    pub(crate) fn holds_input(&self) -> bool {
+        self.nack.holds_input()
     }
 
     /// Begins to connect.
@@ -115,8 +145,21 @@ impl Session {
         core: &mut SubscriberCore,
         sink: &mut impl Sink,
     ) {
-        self.watched[usize::from(path == Path::Replay)] = None;
-        if self.client(path).connect(now).is_err() {
+        self.watched[path as usize] = None;
+        if path == Path::Nack {
+            let to = match core.nack_offer() {
+                Some(RepairOffer::Verbs { address }) => vec![SocketAddr::V4(address)],
+                _ => Vec::new(),
+            };
+            self.nack.set_addresses(to);
+        }
+        if let Err(reason) = self.client(path).connect(now) {
+            if let (Path::Nack, CloseReason::Unreachable(error)) = (path, &reason)
+                && error.kind() == ErrorKind::Unsupported
+            {
+                tracing::info!("no NACK connection over verbs from here, TCP is asked: {error}");
+                return core.handle_nack_unusable(now);
+            }
             let reason = LinkDownReason::Unreachable;
             core.handle_disconnected(now, path, reason, &mut |it| sink.item(it));
         }
@@ -154,6 +197,7 @@ impl Session {
         match path {
             Path::Repair => &mut self.repair,
             Path::Replay => &mut self.replay,
+            Path::Nack => &mut self.nack,
         }
     }
 }

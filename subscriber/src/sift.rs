@@ -22,6 +22,8 @@ pub(crate) trait Sink {
     fn item(&mut self, item: Item<'_>);
     /// A publisher welcomed us; comes before the items that follow from it.
     fn welcome(&mut self, welcome: &Welcome);
+    /// All items that follow from it have come.
+    fn welcomed(&mut self);
 }
 
 /// One channel, by its index in the settings.
@@ -29,6 +31,8 @@ pub(crate) trait Sink {
 struct Channel {
     id: Option<ChannelId>,
     epoch: Epoch,
+    /// What it was before the welcome that is being handled: what is lost then is told of that.
+    before: Option<(ChannelId, Epoch)>,
     sieve: Sieve,
     cells: Option<CellWriter>,
     /// Symbols that the filter names and nobody has announced.
@@ -54,6 +58,8 @@ pub(crate) struct Sift {
     unpublished: Vec<(ChannelId, u32, String)>,
     /// Whether all of it is to be shown anew.
     replaced: bool,
+    /// Whether a welcome is being handled.
+    is_welcomed: bool,
     meter: Meter,
     /// Whether the filters are to be judged anew.
     judge: bool,
@@ -85,6 +91,7 @@ impl Sift {
         let channels = channels.map(|(filter, cells, alarm)| Channel {
             id: None,
             epoch: Epoch::NONE,
+            before: None,
             sieve: Sieve::new(filter, &Default::default()),
             cells,
             unknown: Vec::new(),
@@ -100,6 +107,7 @@ impl Sift {
             directory: Directory::default(),
             unpublished: Vec::new(),
             replaced: false,
+            is_welcomed: false,
             meter: Meter::new(),
             judge: false,
             problem: None,
@@ -115,12 +123,23 @@ impl Sift {
         Some(self.last)
     }
 
+    /// As [`Sift::index_of`], while a number may have gone from one channel to another.
+    #[cold]
+    fn index_at(&mut self, position: &Position) -> Option<usize> {
+        let at = (position.channel, position.epoch);
+        let before = self.channels.iter().position(|it| it.before == Some(at));
+        before.or_else(|| self.index_of(position.channel))
+    }
+
     #[inline]
     fn item(&mut self, item: Item<'_>, hand: &mut impl Hand) {
         let (Item::Record(position, _) | Item::Event(position, _)) = item;
-        let Some(index) = self.index_of(position.channel) else {
-            return;
+        let index = if self.is_welcomed {
+            self.index_at(position)
+        } else {
+            self.index_of(position.channel)
         };
+        let Some(index) = index else { return };
         match item {
             Item::Record(position, record) => self.record(index, position, record, hand),
             Item::Event(position, event) => hand.event(index, position, event),
@@ -208,6 +227,7 @@ impl Sift {
                 // Of a publisher that is over; the core turns it down.
                 continue;
             }
+            it.before = it.id.map(|id| (id, it.epoch));
             (it.id, it.epoch) = (Some(offer.channel), offer.epoch);
             self.shared.channels[index].set_id(offer.channel);
             self.directory
@@ -222,7 +242,12 @@ impl Sift {
                 self.problem.take_if(|problem| problem.index == index);
             }
         }
-        self.judge = true;
+        (self.judge, self.is_welcomed) = (true, true);
+    }
+
+    fn welcomed(&mut self) {
+        self.is_welcomed = false;
+        self.channels.iter_mut().for_each(|it| it.before = None);
     }
 
     /// Replaces a channel's filter.
@@ -361,5 +386,84 @@ impl<H: Hand> Sink for Through<'_, H> {
 
     fn welcome(&mut self, welcome: &Welcome) {
         self.sift.welcome(welcome);
+    }
+
+    fn welcomed(&mut self) {
+        self.sift.welcomed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::control::ChannelOffer;
+    use tickcast_reliability::units::{ConfigHash, RecordNumber, Sequence};
+
+    use super::*;
+    use crate::latest::Cell;
+    use crate::local_ring::{Totals, position_at};
+    use crate::monitor::ChannelShared;
+
+    /// The index that each event came under.
+    struct Indices(Vec<usize>);
+
+    impl Hand for Indices {
+        fn record(&mut self, _: usize, _: &Position, _: RecordRef<'_>) {}
+        fn event(&mut self, channel: usize, _: &Position, _: &Event) {
+            self.0.push(channel);
+        }
+        fn changed(&mut self, _: usize, _: Cell) {}
+    }
+
+    fn welcome(epoch: u64, channels: [u16; 2]) -> Welcome {
+        let offer = |channel: u16| ChannelOffer {
+            channel: ChannelId(channel),
+            name: String::new(),
+            epoch: Epoch(epoch),
+            newest: Sequence(0),
+            oldest: Sequence(1),
+            oldest_record: RecordNumber(1),
+            next_record: RecordNumber(1),
+            slot_len: 1472,
+            slots: 64,
+            config_hash: ConfigHash(0),
+            ended: false,
+            fan_outs: Vec::new(),
+            directory: Vec::new(),
+        };
+        Welcome {
+            wire_version: 1,
+            publisher: String::new(),
+            session: 1,
+            channels: channels.map(offer).into(),
+            repairs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_welcome_ends_is_told_of_the_channel_that_had_the_number_before() {
+        let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
+        let shared = Shared {
+            channels: [of("a"), of("b")].into(),
+            ..Shared::default()
+        };
+        let channels = [0, 1].map(|_| (InstrumentFilter::all(), None, None));
+        let mut sift = Sift::new(channels.into_iter(), Arc::new(shared));
+        let mut hand = Indices(Vec::new());
+        let mut tell = |sift: &mut Sift, channel: u16, epoch: u64| {
+            let mut position = position_at(&Totals::default());
+            (position.channel, position.epoch) = (ChannelId(channel), Epoch(epoch));
+            sift.item(Item::Event(&position, &Event::Live), &mut hand);
+            hand.0.pop()
+        };
+        sift.welcome(&welcome(1, [1, 2]));
+        sift.welcomed();
+        assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
+        // The first has another number, and the second has that of the first.
+        sift.welcome(&welcome(2, [3, 1]));
+        assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
+        assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
+        sift.welcomed();
+        assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
+        assert_eq!(tell(&mut sift, 2, 1), None);
     }
 }

@@ -11,8 +11,8 @@ use tickcast_transport::clock::{Clock, SystemClock};
 use crate::latest::LatestReader;
 use crate::local_ring::{Cursor, Entry, RECORDS_AT, position_at};
 use crate::monitor::{ChannelShared, Monitor};
+use crate::polled::Polled;
 use crate::sift::lag_event;
-use crate::subscriber::Polled;
 use crate::wake::Wake;
 
 /// What a reader has made of one channel.
@@ -64,9 +64,9 @@ pub struct ReaderReport {
 /// [is over](Reader::is_over). What keeps the worker from working as configured is told by
 /// [`Polled::problem`], and in words by [`Monitor::problem`].
 ///
-/// The subscriber is the worker's: [`Subscriber::rejoin`](crate::Subscriber::rejoin) and
-/// [`Subscriber::set_filter`](crate::Subscriber::set_filter) are called before `split`. What a
-/// subscriber had kept for its next poll comes first here.
+/// The subscriber is the worker's: [`Running::rejoin`](crate::Running::rejoin) and
+/// [`Running::set_filter`](crate::Running::set_filter) ask it. What a subscriber had kept for its
+/// next poll comes first here.
 ///
 /// ```no_run
 /// # use std::time::Duration;
@@ -138,22 +138,25 @@ impl Reader {
         alarms: Vec<Option<u64>>,
         monitor: Monitor,
     ) -> Self {
-        let channels = latest
-            .into_iter()
-            .zip(alarms)
-            .map(|(latest, alarm)| Channel {
-                latest,
-                alarm,
-                alarmed: false,
-                conflated: 0,
-                tell_at: Nanos::ZERO,
-                report: ReaderReport::default(),
-                ended: false,
-                at: Place::default(),
-                read: Place::default(),
-            });
+        let channels =
+            latest
+                .into_iter()
+                .zip(alarms)
+                .zip(cursor.totals())
+                .map(|((latest, alarm), told)| Channel {
+                    latest,
+                    alarm,
+                    alarmed: false,
+                    conflated: 0,
+                    tell_at: Nanos::ZERO,
+                    report: ReaderReport::default(),
+                    ended: told.state.ended,
+                    at: told.place,
+                    read: Place::default(),
+                });
+        let channels = channels.collect();
         Self {
-            channels: channels.collect(),
+            channels,
             cursor,
             pending: None,
             monitor,
@@ -163,6 +166,16 @@ impl Reader {
 
     /// Hands over what the worker has delivered since, at most a few hundred datagrams. Never
     /// blocks, and never delays the worker.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Item, Reader};
+    /// # fn f(reader: &mut Reader) {
+    /// reader.poll(|item| match item {
+    ///     Item::Record(position, record) => println!("{} {record:?}", position.record),
+    ///     Item::Event(_, event) => println!("{event}"),
+    /// });
+    /// # }
+    /// ```
     pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
         let mut polled = Polled {
             problem: self.monitor.shared.has_problem.load(Relaxed),
@@ -195,6 +208,14 @@ impl Reader {
     }
 
     /// Waits until there is something to read, or the worker has left, at most for so long.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// reader.wait(Duration::from_millis(100));
+    /// reader.poll(|item| println!("{item:?}"));
+    /// # }
+    /// ```
     pub fn wait(&self, timeout: Duration) -> Wake {
         if self.pending.is_some() || self.channels.iter().any(Channel::is_dirty) {
             return Wake::Ready;
@@ -205,6 +226,14 @@ impl Reader {
     }
 
     /// Whether the worker has left, and all that it delivered has been read.
+    ///
+    /// ```
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// while !reader.is_over() {
+    ///     reader.poll(|item| println!("{item:?}"));
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_over(&self) -> bool {
         let is_closed = self.cursor.ring().is_closed();
@@ -212,13 +241,27 @@ impl Reader {
     }
 
     /// Whether this reader was told the end of session of every channel, and of none a new epoch
-    /// since.
+    /// since; an [`Event::Overrun`] tells both too.
+    ///
+    /// ```
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// if reader.is_over() && !reader.ended() {
+    ///     println!("the worker was stopped in the midst of the session");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn ended(&self) -> bool {
         self.channels.iter().all(|channel| channel.ended)
     }
 
     /// What this reader has made of each channel, in the order they were asked for.
+    ///
+    /// ```
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// let missed: u64 = reader.reports().iter().map(|it| it.overrun_records).sum();
+    /// # }
+    /// ```
     #[must_use]
     pub fn reports(&self) -> Vec<ReaderReport> {
         let is_all_read = self.is_all_read();
@@ -233,6 +276,12 @@ impl Reader {
     }
 
     /// Watches the worker.
+    ///
+    /// ```
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// println!("{:?}", reader.monitor().problem());
+    /// # }
+    /// ```
     #[must_use]
     pub const fn monitor(&self) -> &Monitor {
         &self.monitor
@@ -258,6 +307,7 @@ impl Reader {
                 report.overrun_records += overrun.records;
                 report.overrun_events += overrun.events;
                 self.channels[channel].at = overrun.to;
+                self.channels[channel].ended = overrun.state.ended;
                 on(Item::Event(&position, &Event::Overrun(overrun)));
             }
             Entry::Lapped => {
@@ -417,5 +467,106 @@ impl Channel {
         let known = known.filter(|place| place.epoch.0 == epoch && epoch != 0);
         let read_to = known.map(|place| place.sequence.0).max()?;
         Some(shared.delivered.get().saturating_sub(read_to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tickcast_reliability::record::{MboMsg, RecordRef};
+    use tickcast_reliability::stream_state::StreamState;
+    use tickcast_reliability::units::{Epoch, RecordNumber, Sequence};
+
+    use super::*;
+    use crate::local_ring::{SIZE_MIN, Totals, Writer};
+    use crate::monitor::Shared;
+
+    /// A reader of the smallest ring with two channels, and what fills it.
+    fn two_channels() -> (Writer, Reader) {
+        let channel = |id: u16| {
+            let shared = ChannelShared::new(id.to_string(), Arc::default(), false);
+            shared.set_id(ChannelId(id));
+            shared
+        };
+        let shared = Shared {
+            channels: [channel(0), channel(1)].into(),
+            ..Shared::default()
+        };
+        let monitor = Monitor {
+            shared: Arc::new(shared),
+        };
+        let (writer, cursor) = Writer::new(SIZE_MIN, [Totals::default(); 2].into());
+        let reader = Reader::new(cursor, vec![None, None], vec![None, None], monitor);
+        (writer, reader)
+    }
+
+    fn at(channel: u16, epoch: u64, record: u64) -> Position {
+        let mut position = position_at(&Totals::default());
+        position.channel = ChannelId(channel);
+        position.epoch = Epoch(epoch);
+        position.sequence = Sequence(record);
+        position.record = RecordNumber(record);
+        position
+    }
+
+    fn events(reader: &mut Reader) -> Vec<(ChannelId, Event)> {
+        let mut seen = Vec::new();
+        while reader
+            .poll(|item| {
+                if let Item::Event(position, event) = item {
+                    seen.push((position.channel, event.clone()));
+                }
+            })
+            .worked()
+        {}
+        seen
+    }
+
+    #[test]
+    fn one_who_is_lapped_across_silence_an_epoch_and_an_end_is_right_again() {
+        let (mut writer, mut reader) = two_channels();
+        for channel in [0, 1] {
+            let joined = Event::Joined { after: Sequence(0) };
+            writer.event(channel.into(), &at(channel, 1, 1), &joined);
+        }
+        writer.flush();
+        assert_eq!(events(&mut reader).len(), 2);
+        assert!(!reader.ended());
+        let (from, to) = (Epoch(1), Epoch(2));
+        writer.event(0, &at(0, 1, 1), &Event::Stale);
+        writer.event(0, &at(0, 1, 1), &Event::EpochChanged { from, to });
+        writer.event(1, &at(1, 1, 1), &Event::Stale);
+        writer.event(1, &at(1, 1, 1), &Event::Fresh);
+        writer.event(1, &at(1, 1, 9), &Event::EndOfSession);
+        for number in 1..=40_000 {
+            let order = MboMsg::default();
+            writer.record(0, &at(0, 2, number), RecordRef::from(&order));
+        }
+        writer.flush();
+        let told = events(&mut reader);
+        let [
+            (first, Event::Overrun(of_first)),
+            (second, Event::Overrun(of_second)),
+        ] = &told[..]
+        else {
+            panic!("{told:?}");
+        };
+        assert_eq!((*first, *second), (ChannelId(0), ChannelId(1)));
+        let joined = StreamState {
+            joined: true,
+            repair_link_up: true,
+            ..StreamState::default()
+        };
+        let stale = true;
+        assert_eq!(of_first.state, StreamState { stale, ..joined });
+        assert_eq!((of_first.to.epoch, of_first.epoch_changes), (to, 1));
+        let ended = true;
+        assert_eq!(of_second.state, StreamState { ended, ..joined });
+        assert!(!reader.ended(), "of the first it was told no end");
+        writer.event(0, &at(0, 2, 40_001), &Event::EndOfSession);
+        writer.flush();
+        assert_eq!(events(&mut reader).len(), 1);
+        assert!(reader.ended(), "the second's was in its overrun");
     }
 }

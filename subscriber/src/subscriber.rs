@@ -9,14 +9,13 @@ use std::time::Duration;
 
 use tickcast_reliability::delivery::{Delivery, Item, LineId, Position, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::subscriber_core::SubscriberSettings;
 use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_transport::Receive;
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::faults::Faulty;
 use tickcast_transport::idle::Idle;
 use tickcast_transport::pin::Core;
-use tickcast_transport::udp::UdpReceiver;
 
 use crate::builder::{SubscriberBuilder, display};
 use crate::directory::Directory;
@@ -24,48 +23,18 @@ use crate::driver::Driver;
 use crate::endpoints::Endpoints;
 use crate::error::{ChannelError, FilterError, SpawnError, SubscribeError};
 use crate::filter::InstrumentFilter;
-use crate::hand::{Backlog, Caller, Hand, ToClosure};
+use crate::hand::{Backlog, Caller, Hand, Keeping, ToClosure};
 use crate::latency::ChannelLatency;
-use crate::latest::{Cell, CellWriter, LatestReader};
+use crate::latest::{CellWriter, LatestReader};
 use crate::listening::Listening;
+use crate::local_ring::Totals;
 use crate::monitor::{ChannelReport, ChannelShared, Monitor, Shared};
+use crate::polled::Polled;
 use crate::sift::{Sift, Sink, Through};
 use crate::split::Reader;
 use crate::summary::Summary;
 use crate::wake::{Wake, Waker};
 use crate::worker::{self, Running};
-
-/// What a poll did.
-///
-/// ```
-/// # use tickcast_subscriber::Subscriber;
-/// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
-/// let polled = subscriber.poll(|item| println!("{item:?}"));
-/// if polled.problem {
-///     println!("{}", subscriber.problem().unwrap());
-/// }
-/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Polled {
-    /// Datagrams taken from the network; of a [`Reader`], entries taken from the local ring.
-    pub datagrams: usize,
-    /// Control messages taken from the publisher.
-    pub messages: usize,
-    /// Whether something keeps the subscriber from working as configured; see
-    /// [`Subscriber::problem`], and [`Monitor::problem`] of a [`Reader`].
-    pub problem: bool,
-    /// Whether connections and timers were looked at.
-    pub(crate) looked: bool,
-}
-
-impl Polled {
-    /// Whether there was anything to do.
-    #[must_use]
-    pub const fn worked(self) -> bool {
-        self.datagrams > 0 || self.messages > 0
-    }
-}
 
 /// Follows channels of a publisher. It can be moved to another thread but not shared: whoever has
 /// it polls it. Other threads watch it through a [`Monitor`].
@@ -109,6 +78,8 @@ pub struct Subscriber {
     /// Whether there is such a channel.
     conflates: bool,
     backlog: Backlog,
+    /// What the closure was given of each channel.
+    told: Box<[Totals]>,
     /// Whether others know of the problem that there is.
     problem_told: bool,
 }
@@ -120,6 +91,12 @@ const LATEST_ROUNDS: usize = 16;
 impl Subscriber {
     /// Describes a subscriber of the publisher at `host:port`, or of several publishers of the
     /// same channels.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let one = Subscriber::builder("md1:7400");
+    /// let either = Subscriber::builder(["md1:7400", "md2:7400"]);
+    /// ```
     pub fn builder(publishers: impl Into<Endpoints>) -> SubscriberBuilder {
         SubscriberBuilder::new(publishers.into())
     }
@@ -153,12 +130,14 @@ impl Subscriber {
             .map(|cells| cells.map(CellWriter::reader))
             .collect();
         let conflates = sift.cells().any(|cells| cells.is_some());
+        let told = sift.cells().map(|_| Totals::default()).collect();
         Self {
             conflates,
             driver,
             sift,
             latest,
             backlog: Backlog::default(),
+            told,
             problem_told: false,
         }
     }
@@ -184,25 +163,41 @@ impl Subscriber {
     #[inline]
     pub fn poll(&mut self, on: impl FnMut(Item<'_>)) -> Polled {
         let now = SystemClock.now();
+        self.calling(on, |it, hand, has_caught_up| {
+            let mut polled = Polled::default();
+            if has_caught_up {
+                polled = it.poll_into(now, hand);
+                if it.conflates {
+                    it.poll_on(now, &mut polled, hand);
+                }
+            }
+            polled
+        })
+    }
+
+    /// Does something with a hand that calls `on`, once `on` was given what was kept for it, if
+    /// that could be. A panic of `on` goes on when everything is in its place again.
+    #[inline]
+    fn calling<F: FnMut(Item<'_>), T>(
+        &mut self,
+        on: F,
+        act: impl FnOnce(&mut Self, &mut ToClosure<'_, F>, bool) -> T,
+    ) -> T {
         let shared = Arc::clone(&self.sift.shared);
         let mut backlog = std::mem::take(&mut self.backlog);
         let mut latest = std::mem::take(&mut self.latest);
+        let mut told = std::mem::take(&mut self.told);
         let mut hand = ToClosure {
-            caller: Caller::new(on, &mut backlog),
+            caller: Caller::new(on, &mut backlog, &mut told),
             latest: &mut latest,
             shared: &shared,
         };
-        let mut polled = Polled::default();
-        if hand.caller.catch_up() {
-            polled = self.poll_into(now, &mut hand);
-            if self.conflates {
-                self.poll_on(now, &mut polled, &mut hand);
-            }
-        }
+        let has_caught_up = hand.caller.catch_up();
+        let done = act(self, &mut hand, has_caught_up);
         let outcome = hand.caller.outcome();
-        (self.backlog, self.latest) = (backlog, latest);
+        (self.backlog, self.latest, self.told) = (backlog, latest, told);
         outcome.resume();
-        polled
+        done
     }
 
     /// One poll into any hand.
@@ -268,7 +263,6 @@ impl Subscriber {
     /// Lets others see how things stand, and raises alarms.
     fn tell(&mut self, hand: &mut impl Hand) {
         let Self { driver, sift, .. } = self;
-        sift.publish();
         let shared = Arc::clone(&sift.shared);
         shared.joined.store(driver.core.is_joined(), Relaxed);
         for (index, (receiver, it)) in driver.core.entries().zip(&shared.channels).enumerate() {
@@ -285,6 +279,8 @@ impl Subscriber {
                 hand.event(index, &receiver.position(), &event);
             }
         }
+        // After the epochs, so that who looks at both never takes names for those of an older one.
+        sift.publish();
         let problem = self.problem();
         shared.has_problem.store(problem.is_some(), Relaxed);
         if problem.is_some() || self.problem_told {
@@ -380,7 +376,7 @@ impl Subscriber {
     /// the repair connection is built anew. What was delivered before may be delivered again.
     ///
     /// # Errors
-    /// [`ChannelError`] when the channel is not followed, or is not joined yet.
+    /// [`ChannelError`] when the channel is not followed, or is not joined (again) yet.
     ///
     /// ```no_run
     /// # use tickcast_subscriber::{Start, Subscriber};
@@ -391,26 +387,36 @@ impl Subscriber {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn rejoin(&mut self, channel: ChannelId, start: Start) -> Result<(), ChannelError> {
-        self.followed(channel)?;
-        let now = SystemClock.now();
-        let Self {
-            driver,
-            sift,
-            latest,
-            backlog,
-            ..
-        } = self;
-        let shared = Arc::clone(&sift.shared);
+        let shared = Arc::clone(&self.sift.shared);
+        let mut backlog = std::mem::take(&mut self.backlog);
+        let mut latest = std::mem::take(&mut self.latest);
         // It is handed over with the next poll.
         let mut hand = Keeping {
-            backlog,
-            latest,
+            backlog: &mut backlog,
+            latest: &mut latest,
             shared: &shared,
         };
-        let mut sink = Through {
-            sift,
-            hand: &mut hand,
-        };
+        let outcome = self.rejoin_into(channel, start, &mut hand);
+        (self.backlog, self.latest) = (backlog, latest);
+        outcome
+    }
+
+    /// As [`Subscriber::rejoin`]; what is declared lost goes to any hand.
+    pub(crate) fn rejoin_into(
+        &mut self,
+        channel: ChannelId,
+        start: Start,
+        hand: &mut impl Hand,
+    ) -> Result<(), ChannelError> {
+        if self.driver.core.index_of(channel).is_none() {
+            return Err(match self.sift.index_of(channel) {
+                Some(_) => ChannelError::Rejoining { channel },
+                None => self.unknown(channel),
+            });
+        }
+        let now = SystemClock.now();
+        let Self { driver, sift, .. } = self;
+        let mut sink = Through { sift, hand };
         driver
             .core
             .rejoin(now, channel, start, &mut |item| sink.item(item));
@@ -441,7 +447,10 @@ impl Subscriber {
         channel: ChannelId,
         filter: InstrumentFilter,
     ) -> Result<(), FilterError> {
-        let index = self.followed(channel)?;
+        // While it is joined anew the core has nothing of it, and its names are here.
+        let Some(index) = self.sift.index_of(channel) else {
+            return Err(self.unknown(channel).into());
+        };
         let instruments = self.sift.directory.channel_mut(channel);
         if let Some(symbol) = filter.unknown(instruments).into_iter().next() {
             let known = instruments.like(&symbol);
@@ -457,18 +466,40 @@ impl Subscriber {
 
     /// The number of a channel by the name it was asked for; `None` before the publisher's
     /// welcome, and for a name that was not asked for.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// assert_eq!(subscriber.channel_id("equities"), None, "nobody has welcomed us yet");
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     #[must_use]
     pub fn channel_id(&self, name: &str) -> Option<ChannelId> {
         self.monitor().channel_id(name)
     }
 
     /// Symbols and instrument ids, as far as they were announced.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// assert_eq!(subscriber.directory().id("AAPL"), None);
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     #[must_use]
     pub const fn directory(&self) -> &Directory {
         &self.sift.directory
     }
 
     /// Watches this subscriber from other threads.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let monitor = subscriber.monitor();
+    /// std::thread::spawn(move || println!("{:?}", monitor.channels()));
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor {
@@ -477,6 +508,13 @@ impl Subscriber {
     }
 
     /// Every channel as it stands, in the order they were asked for.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// assert_eq!(subscriber.channels()[0].name, "equities");
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     #[must_use]
     pub fn channels(&self) -> Vec<ChannelReport> {
         let reports = self.sift.shared.channels.iter().map(ChannelShared::report);
@@ -497,14 +535,31 @@ impl Subscriber {
 
     /// A copy of a channel's latency histograms; `None` before the publisher's welcome, or when
     /// latency is not measured.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Stage, Subscriber};
+    /// # fn f(subscriber: &Subscriber) {
+    /// let channel = subscriber.channel_id("equities");
+    /// if let Some(latency) = channel.and_then(|it| subscriber.latency(it)) {
+    ///     let repair = latency.stage(Stage::Repair);
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn latency(&self, channel: ChannelId) -> Option<ChannelLatency> {
         self.monitor().latency(channel)
     }
 
     /// The faults injected into a channel, where the builder asked for some.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Subscriber, units::ChannelId};
+    /// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// assert!(subscriber.faults(ChannelId(1)).is_none(), "none were asked for");
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     #[must_use]
-    pub fn faults(&self, channel: ChannelId) -> Option<&Faulty<UdpReceiver>> {
+    pub fn faults(&self, channel: ChannelId) -> Option<&Faulty<Box<dyn Receive>>> {
         self.driver
             .listening
             .iter()
@@ -513,12 +568,26 @@ impl Subscriber {
     }
 
     /// Whether the publisher has welcomed us and the repair connection is up.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// assert!(!subscriber.is_joined());
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     #[must_use]
     pub const fn is_joined(&self) -> bool {
         self.driver.core.is_joined()
     }
 
     /// Whether every channel has delivered the end of its session.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// assert!(!subscriber.ended());
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     #[must_use]
     pub fn ended(&self) -> bool {
         self.driver.core.ended()
@@ -526,6 +595,15 @@ impl Subscriber {
 
     /// What keeps the subscriber from working as it was configured, if anything does. It goes on
     /// trying all the same.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// # fn f(subscriber: &Subscriber) {
+    /// if let Some(problem) = subscriber.problem() {
+    ///     eprintln!("{problem}");
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn problem(&self) -> Option<&SubscribeError> {
         self.driver.problems.first().or(self.sift.problem())
@@ -536,6 +614,14 @@ impl Subscriber {
     ///
     /// # Errors
     /// When there is no such line, or the system refuses.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{LineId, Subscriber, units::ChannelId};
+    /// # let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let refused = subscriber.drop_membership(ChannelId(1), LineId(0));
+    /// assert!(refused.is_err(), "no group was joined yet");
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     pub fn drop_membership(
         &mut self,
         channel: ChannelId,
@@ -560,6 +646,14 @@ impl Subscriber {
 
     /// Leaves: the publisher is told, and the final counters come back. What is still open is
     /// declared lost in them; [`Subscriber::leave_with`] tells it one by one.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let summary = subscriber.leave();
+    /// assert!(summary.is_whole() && summary.delivered_records() == 0);
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
     pub fn leave(self) -> Summary {
         self.leave_with(|_| {})
     }
@@ -578,18 +672,10 @@ impl Subscriber {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     pub fn leave_with(mut self, on: impl FnMut(Item<'_>)) -> Summary {
-        let shared = Arc::clone(&self.sift.shared);
-        let mut backlog = std::mem::take(&mut self.backlog);
-        let mut latest = std::mem::take(&mut self.latest);
-        let mut hand = ToClosure {
-            caller: Caller::new(on, &mut backlog),
-            latest: &mut latest,
-            shared: &shared,
-        };
-        hand.caller.catch_up();
-        self.leave_into(&mut hand);
-        self.flush(Nanos::MAX, &mut hand);
-        hand.caller.outcome().resume();
+        self.calling(on, |it, hand, _| {
+            it.leave_into(hand);
+            it.flush(Nanos::MAX, hand);
+        });
         Summary {
             channels: self.channels(),
         }
@@ -614,32 +700,29 @@ impl Subscriber {
         (latest, self.sift.alarms().collect())
     }
 
-    /// Takes out what was kept for the next poll, each with the index of its channel.
-    pub(crate) fn drain_backlog(&mut self, mut on: impl FnMut(usize, Item<'_>)) {
-        let Self { backlog, sift, .. } = self;
-        backlog.drain(|item| {
-            let (Item::Record(position, _) | Item::Event(position, _)) = item;
-            if let Some(index) = sift.index_of(position.channel) {
-                on(index, item);
-            }
-        });
+    /// For a reader of the local ring: what the closure was given before.
+    pub(crate) fn told(&self) -> Box<[Totals]> {
+        self.told.clone()
     }
 
-    fn followed(&mut self, channel: ChannelId) -> Result<usize, ChannelError> {
-        let index = self.driver.core.index_of(channel);
-        index.ok_or_else(|| {
-            let all = self.channels().into_iter();
-            let followed: Vec<String> = all
-                .map(|report| match report.channel {
-                    Some(id) => format!("{:?} ({id})", report.name),
-                    None => format!("{:?} (not joined yet)", report.name),
-                })
-                .collect();
-            ChannelError::Unknown {
-                channel,
-                followed: followed.join(", "),
-            }
-        })
+    /// Takes out what was kept for the next poll, each with the index of its channel.
+    pub(crate) fn drain_backlog(&mut self, on: impl FnMut(usize, Item<'_>)) {
+        self.backlog.drain(on);
+    }
+
+    /// A channel that is not followed, and those that are.
+    fn unknown(&self, channel: ChannelId) -> ChannelError {
+        let all = self.channels().into_iter();
+        let followed: Vec<String> = all
+            .map(|report| match report.channel {
+                Some(id) => format!("{:?} ({id})", report.name),
+                None => format!("{:?} (not joined yet)", report.name),
+            })
+            .collect();
+        ChannelError::Unknown {
+            channel,
+            followed: followed.join(", "),
+        }
     }
 }
 
@@ -674,41 +757,5 @@ impl std::fmt::Debug for Subscriber {
         let mut all = f.debug_struct("Subscriber");
         all.field("channels", &self.channels())
             .finish_non_exhaustive()
-    }
-}
-
-/// Keeps everything for the next poll; what is kept is counted here, and not again.
-struct Keeping<'a> {
-    backlog: &'a mut Backlog,
-    latest: &'a mut [Option<LatestReader>],
-    shared: &'a Shared,
-}
-
-impl Hand for Keeping<'_> {
-    fn record(&mut self, channel: usize, position: &Position, record: RecordRef<'_>) {
-        self.shared.channels[channel]
-            .handed
-            .handed_records
-            .increment();
-        self.backlog.keep(Item::Record(position, record));
-    }
-
-    fn event(
-        &mut self,
-        channel: usize,
-        position: &Position,
-        event: &tickcast_reliability::delivery::Event,
-    ) {
-        self.shared.channels[channel]
-            .handed
-            .handed_events
-            .increment();
-        self.backlog.keep(Item::Event(position, event));
-    }
-
-    fn changed(&mut self, channel: usize, cell: Cell) {
-        if let Some(latest) = &mut self.latest[channel] {
-            latest.mark(cell);
-        }
     }
 }

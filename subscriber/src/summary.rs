@@ -23,18 +23,39 @@ pub struct Summary {
 impl Summary {
     /// Records that the protocol delivered, those that a filter left out or `latest` conflated
     /// among them.
+    ///
+    /// ```
+    /// # fn f(subscriber: tickcast_subscriber::Subscriber) {
+    /// let summary = subscriber.leave();
+    /// println!("{} records", summary.delivered_records());
+    /// # }
+    /// ```
     #[must_use]
     pub fn delivered_records(&self) -> u64 {
         self.sum(|channel| channel.counters.delivered_records.get())
     }
 
     /// Records declared lost; those of losses whose size nobody knows are not among them.
+    ///
+    /// ```
+    /// # fn f(subscriber: tickcast_subscriber::Subscriber) {
+    /// let summary = subscriber.leave();
+    /// println!("{} records lost", summary.lost_records());
+    /// # }
+    /// ```
     #[must_use]
     pub fn lost_records(&self) -> u64 {
         self.sum(|channel| channel.counters.lost_records.get())
     }
 
     /// Events handed over.
+    ///
+    /// ```
+    /// # fn f(subscriber: tickcast_subscriber::Subscriber) {
+    /// let summary = subscriber.leave();
+    /// println!("{} events", summary.events());
+    /// # }
+    /// ```
     #[must_use]
     pub fn events(&self) -> u64 {
         self.sum(|channel| channel.handed.handed_events.get())
@@ -42,6 +63,13 @@ impl Summary {
 
     /// Whether nothing was lost, neither on the way to us nor at the source, and nothing was
     /// delivered that the publisher did not send.
+    ///
+    /// ```
+    /// # fn f(subscriber: tickcast_subscriber::Subscriber) {
+    /// let summary = subscriber.leave();
+    /// assert!(summary.is_whole(), "{summary}");
+    /// # }
+    /// ```
     #[must_use]
     pub fn is_whole(&self) -> bool {
         let losses = self.sum(|channel| {

@@ -8,8 +8,6 @@ use common::{
     PATIENCE, Publisher, Seen, core, joined, order, poll_until, quote, status, trade, wait_until,
 };
 use tickcast_reliability::record::StatusAction;
-use tickcast_reliability::units::{SourceId, SourcePosition};
-use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Delivery, Event, Idle, Item, Position};
 
@@ -86,17 +84,7 @@ fn orders_and_events_are_never_conflated_and_stand_where_they_stood() {
     ]);
     publisher.publish((0..40).map(|n| order(1, 1_000 + n)).collect());
     publisher.quotes(1, 100..200);
-    publisher.with(|service| {
-        let lost = StreamEvent::SourceLost {
-            source: SourceId(1),
-            reason: SourceLossReason::Gap,
-            from: SourcePosition::new(0, 1),
-            messages: 3,
-            instruments: vec![1],
-        };
-        service.core.event(&lost, common::now()).unwrap();
-        service.send();
-    });
+    publisher.lose_at_source(3);
     publisher.quotes(1, 200..300);
     publisher.end();
     // All of it in one poll.
@@ -226,17 +214,7 @@ fn a_panic_at_a_conflated_record_loses_no_event_and_no_record_behind_it() {
     let monitor = running.monitor().clone();
     wait_until("the welcome", || monitor.is_joined());
     publisher.publish(vec![quote(1, 1), quote(2, 2)]);
-    publisher.with(|service| {
-        let lost = StreamEvent::SourceLost {
-            source: SourceId(1),
-            reason: SourceLossReason::Gap,
-            from: SourcePosition::new(0, 1),
-            messages: 3,
-            instruments: vec![1],
-        };
-        service.core.event(&lost, common::now()).unwrap();
-        service.send();
-    });
+    publisher.lose_at_source(3);
     publisher.publish(vec![quote(1, 3), quote(2, 4)]);
     publisher.publish((10..15).map(|n| order(1, n)).collect());
     publisher.publish(vec![quote(1, 5)]);

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 use common::{
     CHANNEL, PATIENCE, Publisher, Seen, joined, mapping, order, poll_until, quote, trade,
 };
+use tickcast_reliability::control::{FanOutOffer, VerbsLine};
 use tickcast_reliability::units::{ChannelId, Epoch};
 use tickcast_subscriber::{
     ChannelBuilder, ChannelError, Event, FilterError, InstrumentFilter, Item, LinkDownReason,
-    LossCause, ReceiverConfig, Start, SubscribeError, Subscriber, Wake, faults::FaultConfig,
+    LossCause, ReceiverConfig, Start, SubscribeError, Subscriber, Transport, Wake,
+    faults::FaultConfig,
 };
 
 #[test]
@@ -454,4 +456,57 @@ fn dropping_a_subscriber_without_leaving_gives_its_connection_back() {
         }
         assert!(began.elapsed() < PATIENCE, "the connection stays");
     }
+}
+
+/// Verbs from a host that this one has no device for: loopback belongs to none.
+fn verbs_offer() -> FanOutOffer {
+    let sender = std::net::Ipv4Addr::LOCALHOST;
+    FanOutOffer::Verbs {
+        lines: vec![VerbsLine {
+            group: "239.255.8.1".parse().unwrap(),
+            sender,
+            gid: sender.to_ipv6_mapped(),
+        }],
+        q_key: 7,
+    }
+}
+
+#[test]
+fn without_a_device_auto_takes_udp_of_what_is_offered_and_verbs_is_a_problem_that_says_what_to_do()
+{
+    let publisher = Publisher::offering(vec![verbs_offer()]);
+    let mut seen = Seen::default();
+    let mut auto = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(1, 0..10);
+    poll_until(&mut auto, &mut seen, |_, seen| seen.records.len() == 10);
+    // Who heard nothing would have all by repair, and a problem.
+    assert!(auto.problem().is_none(), "{:?}", auto.problem());
+    let builder = publisher.subscriber().transport(Transport::Verbs);
+    let mut verbs = builder.channel("all").build().unwrap();
+    let began = Instant::now();
+    while verbs.problem().is_none() {
+        assert!(began.elapsed() < PATIENCE);
+        verbs.poll(|_| ());
+    }
+    let problem = verbs.problem().unwrap();
+    assert!(matches!(problem, SubscribeError::Verbs { .. }), "{problem}");
+    let said = problem.to_string();
+    assert!(
+        said.contains("all: ") && said.contains("use the transport udp"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_transport_that_is_not_offered_is_a_problem_that_says_so() {
+    let publisher = Publisher::start();
+    let builder = publisher.subscriber().transport(Transport::Verbs);
+    let mut verbs = builder.channel("all").build().unwrap();
+    let began = Instant::now();
+    while verbs.problem().is_none() {
+        assert!(began.elapsed() < PATIENCE);
+        verbs.poll(|_| ());
+    }
+    let said = verbs.problem().unwrap().to_string();
+    assert!(said.contains("does not offer the transport"), "{said}");
 }

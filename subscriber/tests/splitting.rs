@@ -4,14 +4,14 @@ mod common;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use common::{PATIENCE, Publisher, Seen, core, joined, quote, wait_until};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{
-    ChannelBuilder, Core, Event, Idle, InstrumentFilter, Item, Monitor, Reader, ReceiverConfig,
-    Running, SpawnError, Start, Subscriber, SubscriberBuilder, Wake,
+    ChannelBuilder, CommandError, Core, Event, Idle, InstrumentFilter, Item, JoinError, Monitor,
+    Reader, ReceiverConfig, Running, SpawnError, Start, Subscriber, SubscriberBuilder, Wake,
 };
 
 const IDLE: Idle = Idle::Sleep { us: 20 };
@@ -141,6 +141,8 @@ fn losses_and_a_change_of_epoch_within_what_was_overwritten_are_accounted_for() 
     };
     publisher.quotes(3, 0..30_000);
     wait_until("the first epoch", reached(1, 30_000 - 200));
+    // Silence, and its end.
+    publisher.with(|_| std::thread::sleep(Duration::from_millis(100)));
     publisher.new_epoch();
     wait_until("the second epoch", reached(2, 0));
     publisher.quotes(3, 0..30_000);
@@ -153,8 +155,64 @@ fn losses_and_a_change_of_epoch_within_what_was_overwritten_are_accounted_for() 
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].lost_records > 0 && told[0].events > 0, "{told:?}");
     assert_eq!((told[0].to.epoch.0, told[0].sequences()), (2, None));
+    // What it would have known, had it been there.
+    let state = told[0].state;
+    assert_eq!(told[0].epoch_changes, 1);
+    assert!(
+        state.joined && state.live && state.repair_link_up,
+        "{state}"
+    );
+    assert!(!state.stale && !state.ended, "the silence is over: {state}");
+    assert!(reader.ended());
     assert!(!seen.saw(|event| matches!(event, Event::EpochChanged { .. })));
     assert_eq!(seen.numbers().last(), Some(&29_999));
+}
+
+#[test]
+fn what_was_told_before_the_split_is_in_an_overrun_after_it() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(4, 0..100);
+    common::poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 100 && seen.saw(|event| *event == Event::Live)
+    });
+    let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
+    let monitor = running.monitor().clone();
+    publisher.quotes(4, 100..30_000);
+    wait_until("the rest", || {
+        monitor.channels()[0].counters.delivered_records.get() == 30_000
+    });
+    running.stop();
+    running.join().unwrap();
+    let before = seen.records.len() as u64;
+    read_out(&mut reader, &mut seen);
+    let told = overruns(&seen);
+    let [gap] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert_eq!((gap.from.epoch.0, gap.from.record.0), (1, before + 1));
+    assert_eq!(gap.to.record.0, before + 1 + gap.records);
+    let state = gap.state;
+    assert!(state.joined && state.live && !state.ended, "{state}");
+}
+
+#[test]
+fn a_session_that_ended_before_the_split_has_ended_for_its_readers() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(1, 0..10);
+    publisher.end();
+    common::poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.saw(|event| *event == Event::EndOfSession)
+    });
+    let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
+    assert!(reader.ended() && reader.clone().ended());
+    running.join().unwrap();
+    read_out(&mut reader, &mut seen);
+    assert!(reader.ended());
+    assert_eq!(seen.numbers(), (0..10).collect::<Vec<_>>());
 }
 
 #[test]
@@ -194,7 +252,9 @@ fn a_panic_of_the_closure_is_an_error_to_who_joins() {
     let running = running.unwrap();
     wait_until("the welcome", || running.monitor().is_joined());
     publisher.quotes(1, 0..10);
-    let panicked = running.join().unwrap_err();
+    let Err(JoinError::Panicked(panicked)) = running.join() else {
+        panic!("it panicked");
+    };
     assert_eq!(panicked.message, "no records, please");
 }
 
@@ -317,6 +377,183 @@ fn what_a_filter_leaves_out_is_no_lag_of_a_reader() {
     assert_eq!(reader.reports()[0].lag, 0);
     running.stop();
     running.join().unwrap();
+}
+
+#[test]
+fn a_worker_joins_anew_and_sets_filters_when_it_is_asked_to() {
+    let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
+    let (running, mut reader) = split(publisher.subscriber().channel("all"));
+    let all = running.monitor().channel_id("all").unwrap();
+    publisher.quotes(2, 0..100);
+    let mut seen = Seen::default();
+    let mut read_to = |seen: &mut Seen, number: u32| {
+        wait_until("the records", || {
+            reader.poll(|item| seen.take(item));
+            seen.numbers().last() == Some(&number)
+        });
+    };
+    read_to(&mut seen, 99);
+    let only = InstrumentFilter::symbols(["MSFT"]);
+    running.set_filter(all, only).unwrap();
+    publisher.quotes(2, 100..200);
+    read_to(&mut seen, 199);
+    assert_eq!(
+        seen.numbers()[100..],
+        (100..200).filter(|n| n % 2 == 1).collect::<Vec<_>>()
+    );
+    // From the beginning, and of all instruments.
+    running.rejoin(all, Start::Oldest).unwrap();
+    // At once, before the publisher has answered.
+    running.set_filter(all, InstrumentFilter::all()).unwrap();
+    let before = seen.records.len();
+    wait_until("all of it again", || {
+        reader.poll(|item| seen.take(item));
+        seen.records.len() == before + 200
+    });
+    assert_eq!(seen.numbers()[before..], (0..200).collect::<Vec<_>>());
+    let joins = seen.events.iter();
+    let joins = joins.filter(|(_, event)| matches!(event, Event::Joined { .. }));
+    assert_eq!(joins.count(), 2);
+    // What can't be done changes nothing, and says what to do.
+    let nobody = tickcast_subscriber::units::ChannelId(9);
+    let error = running.rejoin(nobody, Start::Live).unwrap_err().to_string();
+    assert!(
+        error.contains("channel 9 is not followed; followed are \"all\" (1)"),
+        "{error}"
+    );
+    let wrong = InstrumentFilter::symbols(["AAPX"]);
+    let error = running.set_filter(all, wrong).unwrap_err().to_string();
+    assert!(error.contains("\"AAPX\": it knows 2, like AAPL"), "{error}");
+    publisher.quotes(2, 200..202);
+    wait_until("both instruments", || {
+        reader.poll(|item| seen.take(item));
+        seen.records.len() == before + 202
+    });
+    running.stop();
+    wait_until("its end", || running.is_finished());
+    let error = running.rejoin(all, Start::Live).unwrap_err();
+    assert_eq!(error, CommandError::Ended);
+}
+
+#[test]
+fn a_pinned_closure_sees_what_others_ask_of_its_thread_and_can_not_ask_it_itself() {
+    let publisher = Publisher::start();
+    let subscriber = publisher.subscriber().channel("all").build().unwrap();
+    let own: Arc<OnceLock<Arc<Running>>> = Arc::default();
+    let (tell, told) = mpsc::channel();
+    let itself = Arc::clone(&own);
+    let running = subscriber.run_pinned(core(), IDLE, move |item| {
+        let mut seen = Seen::default();
+        seen.take(item);
+        let asked = itself
+            .get()
+            .map(|own| own.rejoin(common::CHANNEL, Start::Live));
+        tell.send((seen, asked)).unwrap();
+    });
+    let running = Arc::new(running.unwrap());
+    wait_until("the welcome", || running.monitor().is_joined());
+    publisher.quotes(1, 0..10);
+    let mut numbers = told.iter().flat_map(|(seen, _)| seen.numbers());
+    assert!(numbers.by_ref().take(10).eq(0..10));
+    own.set(Arc::clone(&running)).unwrap();
+    running.rejoin(common::CHANNEL, Start::Oldest).unwrap();
+    let again = told
+        .iter()
+        .take_while(|(seen, _)| seen.numbers().last() != Some(&9));
+    let answers: Vec<_> = again.map(|(_, asked)| asked).collect();
+    assert!(answers.len() > 9, "the records, and that it joined");
+    for asked in answers {
+        assert_eq!(asked, Some(Err(CommandError::OwnThread)));
+    }
+    running.stop();
+}
+
+#[test]
+fn a_closure_that_waits_for_who_asks_is_told_and_what_was_asked_is_taken_back() {
+    let publisher = Publisher::start();
+    let subscriber = publisher.subscriber().channel("all").build().unwrap();
+    let lock = Arc::new(Mutex::new(()));
+    let (tell, told) = mpsc::channel();
+    let wanted = Arc::clone(&lock);
+    let running = subscriber.run_pinned(core(), IDLE, move |item| {
+        if matches!(item, Item::Record(..)) {
+            tell.send(()).unwrap();
+            drop(wanted.lock().unwrap());
+        }
+        let mut seen = Seen::default();
+        seen.take(item);
+        assert!(!seen.saw(|event| matches!(event, Event::RepairLinkDown(_))));
+    });
+    let running = running.unwrap();
+    wait_until("the welcome", || running.monitor().is_joined());
+    let held = lock.lock().unwrap();
+    publisher.quotes(1, 0..1);
+    told.recv_timeout(PATIENCE).unwrap();
+    let late = running.rejoin(common::CHANNEL, Start::Oldest);
+    assert!(matches!(late, Err(CommandError::Late { .. })), "{late:?}");
+    drop(held);
+    // What is asked now is done, and it was not before.
+    let all = InstrumentFilter::all();
+    running.set_filter(common::CHANNEL, all).unwrap();
+    running.stop();
+    running.join().expect("nothing was joined anew");
+}
+
+#[test]
+fn a_closure_that_joins_its_own_thread_gets_an_error() {
+    let publisher = Publisher::start();
+    let subscriber = publisher.subscriber().channel("all").build().unwrap();
+    let own: Arc<Mutex<Option<Running>>> = Arc::default();
+    let (tell, told) = mpsc::channel();
+    let itself = Arc::clone(&own);
+    let running = subscriber.run_pinned(core(), IDLE, move |_| {
+        if let Some(running) = itself.lock().unwrap().take() {
+            tell.send(running.join()).unwrap();
+        }
+    });
+    *own.lock().unwrap() = Some(running.unwrap());
+    publisher.quotes(1, 0..1);
+    let joined = told.recv_timeout(PATIENCE).unwrap();
+    assert_eq!(joined.unwrap_err(), JoinError::OwnThread);
+}
+
+#[test]
+fn a_split_that_can_not_pin_after_it_was_polled_leaves_without_a_panic() {
+    // Other tests panic on purpose.
+    let panics = Arc::new(AtomicU64::new(0));
+    let (counted, before) = (Arc::clone(&panics), std::panic::take_hook());
+    std::panic::set_hook(Box::new(move |info| {
+        let is_ours = info.to_string().contains("out of bounds");
+        counted.fetch_add(is_ours.into(), Ordering::SeqCst);
+        before(info);
+    }));
+    let publisher = Publisher::start();
+    let config = ReceiverConfig {
+        repair: false,
+        unrepaired_wait_us: 60_000_000,
+        ..ReceiverConfig::default()
+    };
+    let faults = FaultConfig {
+        seed: 4,
+        drop: 0.3,
+        ..FaultConfig::default()
+    };
+    let channel = ChannelBuilder::new("all").config(config);
+    let builder = publisher.subscriber().channel(channel).faults(faults);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(builder, &mut seen);
+    let counters = Arc::new(subscriber.monitor());
+    publisher.quotes(1, 0..2_000);
+    common::poll_until(&mut subscriber, &mut seen, |subscriber, _| {
+        subscriber.channels()[0].counters.gaps_open.get() > 0
+    });
+    let error = subscriber.split(Core(1 << 20), IDLE, 1 << 20).err();
+    assert!(matches!(error, Some(SpawnError::Pin(_))));
+    // It is gone: what was open is lost.
+    let channel = &counters.channels()[0];
+    assert_eq!(channel.counters.gaps_open.get(), 0);
+    assert!(channel.handed.handed_events.get() > seen.events.len() as u64);
+    assert_eq!(panics.load(Ordering::SeqCst), 0);
 }
 
 #[test]

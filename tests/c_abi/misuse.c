@@ -144,6 +144,10 @@ static void wrong_descriptions(void) {
     EXPECT(ARGUMENT, "share", tickcast_builder_drop(builder, 1.5, 0));
     EXPECT(ARGUMENT, "udp", tickcast_builder_transport(builder, "pigeon"));
     MUST(tickcast_builder_free(builder) == 0);
+    builder = tickcast_builder_new("127.0.0.1:9");
+    MUST(tickcast_builder_channel(builder, "all") == 0);
+    MUST(tickcast_channel_stale_us(builder, 5) == 0);
+    EXPECT_NULL(CONFIG, "stale_us", tickcast_builder_build(builder));
     TickcastReader *reader = NULL;
     TickcastSubscriber *subscriber = a_subscriber("127.0.0.1:9");
     EXPECT_NULL(ARGUMENT, "1 MiB", tickcast_split(subscriber, 0, 1, 0, 5, &reader));
@@ -194,6 +198,33 @@ static int32_t calls_back(void *context, const TickcastItem *item) {
     return item->event && item->event->kind == TICKCAST_EVENT_KIND_JOINED;
 }
 
+/* A thread of the library's can't be asked by its own callback. */
+static int32_t asks_itself(void *context, const TickcastItem *item) {
+    (void)item;
+    TickcastRunning *running = atomic_load((_Atomic(TickcastRunning *) *)context);
+    if (running) {
+        EXPECT(BUSY, "closure", tickcast_running_rejoin(running, 1, TICKCAST_START_AT_LIVE, 0, 0));
+        EXPECT(BUSY, "closure", tickcast_running_join(running, NULL, sizeof(TickcastSummary)));
+        atomic_store((_Atomic(TickcastRunning *) *)context, NULL);
+    }
+    return 0;
+}
+
+static void threads_of_ours(const char *publisher) {
+    _Atomic(TickcastRunning *) asked = NULL;
+    TickcastRunning *running = tickcast_run_pinned(a_subscriber(publisher), 0, TICKCAST_IDLE_WITH_SLEEP,
+                                                   50, asks_itself, (void *)&asked);
+    MUST(running);
+    EXPECT(ARGUMENT, "StartAt", tickcast_running_rejoin(running, 1, 7, 0, 0));
+    EXPECT(UNKNOWN, "not followed", tickcast_running_set_filter_all(running, 9));
+    atomic_store(&asked, running);
+    while (atomic_load(&asked)) {}
+    MUST(tickcast_running_stop(running) == 0);
+    while (!tickcast_running_is_finished(running)) {}
+    EXPECT(FREED, "thread has ended", tickcast_running_set_filter_all(running, 1));
+    MUST(tickcast_running_join(running, NULL, sizeof(TickcastSummary)) == 0);
+}
+
 static void *races(void *context) {
     Shared *shared = context;
     for (int turn = 0; turn < 20000; turn++) {
@@ -229,7 +260,7 @@ int main(int argc, char **argv) {
     wrong_sizes();
     wrong_handles();
     wrong_descriptions();
-    if (argc > 1) at_once(argv[1]);
+    if (argc > 1) threads_of_ours(argv[1]), at_once(argv[1]);
     puts("every misuse got its error");
     return 0;
 }

@@ -131,13 +131,15 @@ int main(int argc, char **argv) {
                 bits = tickcast_poll(subscriber, on_item, &seen);
                 MUST(bits >= 0 && !(bits & TICKCAST_POLL_PROBLEM));
             } while (bits & TICKCAST_POLL_WORKED);
-            if (seen.joined && !turned++) {
+            // Where all is slow the connection may just be made anew.
+            if (seen.joined && !turned && tickcast_is_joined(subscriber) == 1) {
                 int channel = tickcast_channel_id(subscriber, "all");
-                MUST(channel == 1 && tickcast_is_joined(subscriber) == 1);
+                MUST(channel == 1);
+                turned = 1;
                 MUST(tickcast_set_filter_all(subscriber, (uint16_t)channel) == 0);
             }
         }
-        MUST(seen.ended && seen.stops > 0);
+        MUST(seen.ended && seen.stops > 0 && turned);
         watch(monitor, &seen);
         MUST(tickcast_leave(subscriber, on_item, &seen, &summary, sizeof summary) == 0);
     } else if (!strcmp(argv[1], "split")) {
@@ -151,9 +153,21 @@ int main(int argc, char **argv) {
                                                   64 << 20, &first);
         MUST(running && first && (second = tickcast_reader_clone(first)));
         MUST(tickcast_reader_report(first, 0, NULL, 0) == TICKCAST_STATUS_ABI);
+        const char *unknown[] = {"NO-SUCH"};
+        uint32_t id = 1;
+        int turned = 0;
         while (!tickcast_reader_is_over(first) || !tickcast_reader_is_over(second)) {
             MUST(tickcast_reader_wait(first, 20) >= 0);
             MUST(tickcast_reader_poll(first, on_item, &seen) >= 0);
+            if (seen.joined && !seen.ended && !turned++) {
+                MUST(tickcast_running_set_filter_all(running, 1) == 0);
+                MUST(tickcast_running_set_filter_all(running, 2) == TICKCAST_STATUS_UNKNOWN);
+                MUST(tickcast_running_rejoin(running, 2, 0, 0, 0) == TICKCAST_STATUS_UNKNOWN);
+                MUST(strstr(tickcast_last_error(), "followed are"));
+                MUST(tickcast_running_set_filter_ids(running, 2, &id, 1) == TICKCAST_STATUS_UNKNOWN);
+                MUST(tickcast_running_set_filter_symbols(running, 1, unknown, 1) == TICKCAST_STATUS_UNKNOWN);
+                MUST(strstr(tickcast_last_error(), "NO-SUCH"));
+            }
             MUST(tickcast_reader_poll(second, on_item, &other) >= 0);
         }
         TickcastReaderReport report;

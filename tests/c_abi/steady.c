@@ -1,7 +1,10 @@
-/* Counts what is allocated between the 5,000th and the 40,000th record: `steady <publisher>`. Both
- * are marked by a system call that nobody else makes, for a trace of those between them. */
+/* Counts what all threads allocate between the 5,000th and the 40,000th record: `steady <publisher>
+ * <poll|split>`. Both are marked by a system call that nobody else makes, for a trace of those
+ * between them. */
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <tickcast.h>
 #include <unistd.h>
 
@@ -10,14 +13,15 @@ void *__libc_calloc(size_t count, size_t size);
 void *__libc_realloc(void *old, size_t size);
 void *__libc_memalign(size_t align, size_t size);
 
-static unsigned long allocations;
+static atomic_ulong allocations;
+static void count(void) { atomic_fetch_add(&allocations, 1); }
 
-/* The library's calls come here too. */
-void *malloc(size_t size) { return allocations++, __libc_malloc(size); }
-void *calloc(size_t count, size_t size) { return allocations++, __libc_calloc(count, size); }
-void *realloc(void *old, size_t size) { return allocations++, __libc_realloc(old, size); }
+/* The library's calls come here too, of each of its threads. */
+void *malloc(size_t size) { return count(), __libc_malloc(size); }
+void *calloc(size_t n, size_t size) { return count(), __libc_calloc(n, size); }
+void *realloc(void *old, size_t size) { return count(), __libc_realloc(old, size); }
 int posix_memalign(void **out, size_t align, size_t size) {
-    *out = (allocations++, __libc_memalign(align, size));
+    *out = (count(), __libc_memalign(align, size));
     return *out ? 0 : 12;
 }
 
@@ -37,9 +41,20 @@ int main(int argc, char **argv) {
     tickcast_builder_channel(builder, "all");
     TickcastSubscriber *subscriber = tickcast_builder_build(builder);
     if (!subscriber) return fprintf(stderr, "%s\n", tickcast_last_error()), 1;
-    while (tickcast_ended(subscriber) == 0)
-        if (tickcast_poll(subscriber, on_item, NULL) < 0) return 1;
+    int status = 0;
+    if (argc > 2 && !strcmp(argv[2], "split")) {
+        TickcastReader *reader = NULL;
+        TickcastRunning *running =
+            tickcast_split(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50, 64 << 20, &reader);
+        while (running && tickcast_reader_is_over(reader) == 0)
+            if (tickcast_reader_poll(reader, on_item, NULL) < 0) return 1;
+        status = tickcast_running_join(running, NULL, sizeof(TickcastSummary));
+    } else {
+        while (tickcast_ended(subscriber) == 0)
+            if (tickcast_poll(subscriber, on_item, NULL) < 0) return 1;
+        status = tickcast_leave(subscriber, NULL, NULL, NULL, sizeof(TickcastSummary));
+    }
     if (before == 0 || after == 0) return 2;
     printf("allocations=%lu\n", after - before);
-    return tickcast_leave(subscriber, NULL, NULL, NULL, sizeof(TickcastSummary)) != 0;
+    return status != 0;
 }

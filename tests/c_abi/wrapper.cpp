@@ -29,7 +29,7 @@ template <class F> int status_of(F &&call) {
 int main(int, char **argv) {
     MUST(status_of([] { Subscriber::builder("127.0.0.1:9").lag_alarm(1); }) == TICKCAST_STATUS_CONFIG);
     MUST(status_of([] { Subscriber::builder("127.0.0.1:9").build(); }) == TICKCAST_STATUS_CONFIG);
-    auto moved = Subscriber::builder(argv[1]).name("wrapper").channel("all").drop(0.05, 3).build();
+    auto moved = Subscriber::builder(argv[1]).name("wrapper").channel("all").stale_us(60000000).drop(0.05, 3).build();
     Subscriber subscriber = std::move(moved);
     MUST(status_of([&] { moved.poll([](const Item &) {}); }) == TICKCAST_STATUS_ARGUMENT);
     MUST(moved.try_poll([](const Item &) noexcept {}).status() == TICKCAST_STATUS_ARGUMENT);
@@ -66,15 +66,30 @@ int main(int, char **argv) {
     MUST(monitor.latency(0, TICKCAST_LATENCY_STAGE_REPAIR).count > 0);
     auto directory = subscriber.directory();
     MUST(directory.size() > 0 && !directory.id("NONE") && !directory.symbol(4000000000u));
-    auto summary = subscriber.leave();
+    bool is_told = false;
+    auto summary = subscriber.leave([&](const Item &) { is_told = true; });
+    MUST(!is_told);
     MUST(summary.is_whole && summary.delivered_records == records);
     MUST(status_of([&] { subscriber.ended(); }) == TICKCAST_STATUS_ARGUMENT);
+
+    // What a callback of the last call throws comes out of it.
+    auto again = Subscriber::builder(argv[1]).channel("all").start(TICKCAST_START_AT_OLDEST).build();
+    bool has_thrown = false;
+    try {
+        again.poll([](const Item &) {});
+        again.leave([](const Item &) { throw std::runtime_error("at the end"); });
+    } catch (const std::runtime_error &) { has_thrown = true; }
+    MUST(!has_thrown && status_of([&] { again.ended(); }) == TICKCAST_STATUS_ARGUMENT);
 
     // A thread of the library's ends with its handle.
     auto nobody = [] { return Subscriber::builder("127.0.0.1:9").channel("all").build(); };
     { auto running = nobody().run_pinned(0, [](const Item &) {}, TICKCAST_IDLE_WITH_YIELD); }
     auto [running, reader] = nobody().split(0, 1 << 20, TICKCAST_IDLE_WITH_YIELD);
     auto other = reader.clone();
+    MUST(status_of([&, &running = running] { running.rejoin(1, TICKCAST_START_AT_LIVE); }) == TICKCAST_STATUS_UNKNOWN);
+    MUST(status_of([&, &running = running] { running.pass_all(1); }) == TICKCAST_STATUS_UNKNOWN);
+    MUST(status_of([&, &running = running] { running.pass_ids(1, {7}); }) == TICKCAST_STATUS_UNKNOWN);
+    MUST(status_of([&, &running = running] { running.pass_symbols(1, {"A"}); }) == TICKCAST_STATUS_UNKNOWN);
     running.stop();
     MUST(running.join().channels == 1);
     while (!reader.is_over()) reader.poll([](const Item &) {});

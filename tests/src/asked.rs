@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use tickcast_reliability::control::NackClass;
 use tickcast_reliability::delivery::Delivery;
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::units::{Sequence, SequenceRange};
+use tickcast_reliability::subscriber_core::Path;
+use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+
+use crate::pace::Pace;
 
 /// Sequences in doubt that a receiver remembers to ask for.
 const DOUBTS_MAX: usize = 64;
@@ -20,6 +23,10 @@ pub struct Given {
     pub crc: u32,
     /// Whether it came over the repair path, whose copy decides.
     pub decides: bool,
+    /// Whether it is a copy that was sent again.
+    pub again: bool,
+    /// When.
+    pub at: Nanos,
 }
 
 /// An alarm that a core owes, or gave.
@@ -36,15 +43,24 @@ pub struct Alarm {
 pub struct Asked {
     config: ReceiverConfig,
     slots: u64,
-    /// Questions for each sequence since the connection was established or it was refused.
-    tries: BTreeMap<u64, (NackClass, u32)>,
+    /// Questions for each sequence since the connection was established or it was refused, and
+    /// when the last of them was asked.
+    tries: BTreeMap<u64, (NackClass, u32, Nanos)>,
+    /// Asked for on the NACK connection, and neither refused nor asked anew in another session.
+    on_nack: BTreeSet<u64>,
     /// Contents taken: waiting for their turn, or delivered not long ago.
     taken: BTreeMap<u64, u32>,
     doubts: BTreeSet<u64>,
+    /// Two contents came of these: an alarm is due, unless they turn out to be lost.
+    owed: BTreeSet<u64>,
     /// Sequences that an alarm was told for: they may be asked for although they came.
     alarmed: BTreeSet<u64>,
+    /// How soon and how often.
+    pub pace: Pace,
     /// NACK messages, and the sequences they asked for.
     pub asked: (u64, u64),
+    /// Of those messages, the ones on the NACK connection.
+    pub asked_on_nack: u64,
 }
 
 impl Asked {
@@ -55,10 +71,14 @@ impl Asked {
             config,
             slots,
             tries: BTreeMap::new(),
+            on_nack: BTreeSet::new(),
             taken: BTreeMap::new(),
             doubts: BTreeSet::new(),
+            owed: BTreeSet::new(),
             alarmed: BTreeSet::new(),
+            pace: Pace::new(config),
             asked: (0, 0),
+            asked_on_nack: 0,
         }
     }
 
@@ -66,19 +86,37 @@ impl Asked {
         u64::from(self.config.window_slots).next_power_of_two()
     }
 
+    /// Whether a datagram of this sequence is doubted by a core that stands at `next` and knows of
+    /// everything up to `heard`.
+    #[must_use]
+    pub fn leaps(&self, sequence: Sequence, next: Sequence, heard: Sequence) -> bool {
+        let leap_max = match self.config.delivery {
+            Delivery::Ordered => self.slots,
+            _ => self.slots.min(self.config.burst_max.into()),
+        };
+        sequence.since(heard.max(next)) > leap_max
+    }
+
+    /// Whether this content of a sequence was taken last.
+    #[must_use]
+    pub fn took(&self, sequence: Sequence, crc: u32) -> bool {
+        self.taken.get(&sequence.0) == Some(&crc)
+    }
+
     /// A datagram of the epoch followed is given to a core that stands at `next` and knows of
     /// everything up to `heard`; tells the alarm that is due.
     pub fn give(&mut self, given: Given, next: Sequence, heard: Sequence) -> Option<Alarm> {
         let (sequence, span) = (given.sequence, self.span());
         let in_order = self.config.delivery != Delivery::Arrival;
-        let leap_max = match self.config.delivery {
-            Delivery::Ordered => self.slots,
-            _ => self.slots.min(self.config.burst_max.into()),
-        };
+        if given.decides || given.again {
+            self.pace.comes(sequence, given.decides, given.at);
+        }
         let old = next.minus(span);
         drop_below(&mut self.taken, old);
         drop_below(&mut self.tries, next);
-        if sequence.since(heard.max(next)) > leap_max {
+        self.on_nack = self.on_nack.split_off(&next.0);
+        self.pace.settled(next);
+        if self.leaps(sequence, next, heard) {
             return None;
         }
         let Some(before) = self.taken.get(&sequence.0).copied() else {
@@ -98,25 +136,37 @@ impl Asked {
         } else if self.doubts.len() < DOUBTS_MAX {
             self.doubts.insert(sequence.0);
         }
-        // Others give up what is missing, and may have given this up before it came.
+        // Others give up what is missing, and may have given this up before it came: that will be
+        // told, and what is lost is neither true nor false.
         let patient = self.config.delivery == Delivery::Ordered && self.config.repair;
+        if !patient {
+            self.owed.insert(sequence.0);
+        }
         patient.then_some(Alarm {
             sequence,
             wrong_one_delivered: given.decides && delivered,
         })
     }
 
-    /// A NACK was sent; `next` is due.
+    /// A NACK was sent; `next` is due. `found`: when a sequence was found missing.
     ///
     /// # Errors
     /// What it should not have asked.
     pub fn nack(
         &mut self,
-        class: NackClass,
-        ranges: &[SequenceRange],
+        path: Path,
+        (class, ranges): (NackClass, &[SequenceRange]),
         next: Sequence,
+        found: impl Fn(Sequence) -> Option<Nanos>,
+        now: Nanos,
     ) -> Result<(), String> {
         self.asked.0 += 1;
+        if path == Path::Nack {
+            self.asked_on_nack += 1;
+            if class == NackClass::Replay {
+                return Err("replay is asked for on the NACK connection".into());
+            }
+        }
         drop_below(&mut self.tries, next);
         let beyond = next.plus(self.span());
         for range in ranges {
@@ -134,9 +184,23 @@ impl Asked {
             if let Some((had, _)) = self.taken.range(range.first.0..=range.last.0).next() {
                 return Err(format!("a NACK for {range}, of which {had} came"));
             }
+            if class == NackClass::Repair && !self.pace.has_asked(range.first) {
+                self.pace.asks_run(found(range.first), now);
+            }
             for sequence in range.iter() {
-                let tries = self.tries.entry(sequence.0).or_insert((class, 0));
-                *tries = (class, tries.1 + 1);
+                if path == Path::Nack {
+                    // What it did not answer is the next rung's.
+                    if !self.on_nack.insert(sequence.0) {
+                        return Err(format!("{sequence} a second time on the NACK connection"));
+                    }
+                    self.pace.asks_elsewhere(sequence, now);
+                    continue;
+                }
+                if class == NackClass::Repair {
+                    self.pace.asks(sequence, now)?;
+                }
+                let tries = self.tries.entry(sequence.0).or_insert((class, 0, now));
+                *tries = (class, tries.1 + 1, now);
                 if tries.1 > self.config.nack_tries {
                     let tries = tries.1;
                     return Err(format!("{tries} NACKs for {sequence} on one connection"));
@@ -144,7 +208,7 @@ impl Asked {
             }
         }
         let replays = (self.tries.iter())
-            .filter(|(s, (class, _))| *class == NackClass::Replay && !self.taken.contains_key(s));
+            .filter(|(s, (class, ..))| *class == NackClass::Replay && !self.taken.contains_key(s));
         let (replays, most) = (replays.count(), self.config.replay_in_flight);
         if class == NackClass::Replay && replays > most as usize {
             return Err(format!(
@@ -157,29 +221,64 @@ impl Asked {
     /// The application was told that two publishers say different things of this sequence.
     pub fn alarmed(&mut self, sequence: Sequence) {
         self.alarmed.insert(sequence.0);
+        self.owed.remove(&sequence.0);
+    }
+
+    /// The application was told that these are lost: whatever came of them was dropped.
+    pub fn lost(&mut self, range: SequenceRange) {
+        let within = |s: &u64| range.contains(Sequence(*s));
+        self.taken.retain(|s, _| !within(s));
+        self.doubts.retain(|s| !within(s));
+        self.owed.retain(|s| !within(s));
+    }
+
+    /// A sequence of which two contents came, and that was neither said nor lost.
+    #[must_use]
+    pub fn owed(&self) -> Option<u64> {
+        self.owed.first().copied()
     }
 
     /// The publisher refused these: no try that failed.
-    pub fn refused(&mut self, range: SequenceRange) {
+    pub fn refused(&mut self, range: SequenceRange, now: Nanos) {
+        self.pace.refused(range, now);
         let refused: Vec<u64> = (self.tries.range(range.first.0..=range.last.0))
             .map(|(s, _)| *s)
             .collect();
         for sequence in refused {
             self.tries.remove(&sequence);
         }
+        (self.on_nack).retain(|s| *s < range.first.0 || *s > range.last.0);
+    }
+
+    /// The repair connection is given up, because it does not answer what it was asked.
+    pub fn gives_up(&mut self, now: Nanos) {
+        let open = (self.tries.iter()).filter(|(s, _)| !self.taken.contains_key(s));
+        let waited = open.map(|(_, (_, _, at))| now.since(*at)).max();
+        self.pace.gives_up(waited.unwrap_or(Nanos::ZERO));
     }
 
     /// A connection was established or is over: its questions count no more.
-    pub fn reconnected(&mut self, replay: bool) {
-        self.tries
-            .retain(|_, (class, _)| replay && *class != NackClass::Replay);
+    pub fn reconnected(&mut self, path: Path) {
+        match path {
+            Path::Repair => {
+                self.pace.restarted();
+                self.tries.clear();
+                self.on_nack.clear();
+            }
+            Path::Replay => (self.tries).retain(|_, (class, ..)| *class != NackClass::Replay),
+            // What it was asked for is not asked for there again.
+            Path::Nack => {}
+        }
     }
 
     /// Another epoch: nothing of the one before counts any more.
     pub fn restarted(&mut self) {
+        self.pace.restarted();
         self.tries.clear();
+        self.on_nack.clear();
         self.taken.clear();
         self.doubts.clear();
+        self.owed.clear();
         self.alarmed.clear();
     }
 
@@ -217,6 +316,8 @@ mod tests {
             sequence: Sequence(sequence),
             crc,
             decides,
+            again: false,
+            at: Nanos::ZERO,
         }
     }
 
@@ -225,7 +326,9 @@ mod tests {
             first: Sequence(first),
             last: Sequence(last),
         };
-        asked.nack(class, &[range], NEXT)
+        // Each when it is due, if all ask for the same: a millisecond that doubles.
+        let now = Nanos::from_us(1_000).times((1 << asked.asked.0) - 1);
+        asked.nack(Path::Repair, (class, &[range]), NEXT, |_| None, now)
     }
 
     #[test]
@@ -235,11 +338,11 @@ mod tests {
         assert_eq!(nack(&mut of, class, 6, 9), Ok(()));
         assert_eq!(nack(&mut of, class, 9, 9), Ok(()));
         assert!(
-            nack(&mut of, class, 8, 9)
+            nack(&mut of, class, 9, 9)
                 .unwrap_err()
                 .contains("3 NACKs for 9")
         );
-        of.reconnected(false);
+        of.reconnected(Path::Repair);
         assert_eq!(nack(&mut of, class, 9, 9), Ok(()));
         assert!(
             nack(&mut asked(), class, 20, 21)
@@ -259,6 +362,26 @@ mod tests {
                 .unwrap_err()
                 .contains("12 came")
         );
+    }
+
+    #[test]
+    fn what_the_nack_connection_did_not_answer_must_not_be_asked_for_there_again() {
+        let mut of = asked();
+        let range = SequenceRange::one(Sequence(6));
+        let class = NackClass::Repair;
+        let ask = |path, of: &mut Asked| {
+            let now = Nanos::from_us(2_000).times(of.asked.0);
+            of.nack(path, (class, &[range]), NEXT, |_| None, now)
+        };
+        assert_eq!(ask(Path::Nack, &mut of), Ok(()));
+        assert_eq!(ask(Path::Repair, &mut of), Ok(()));
+        of.reconnected(Path::Nack);
+        let again = ask(Path::Nack, &mut of);
+        assert!(again.unwrap_err().contains("second time"));
+        of.refused(range, Nanos::ZERO);
+        assert_eq!(ask(Path::Nack, &mut of), Ok(()));
+        of.reconnected(Path::Repair);
+        assert_eq!(ask(Path::Nack, &mut of), Ok(()));
     }
 
     #[test]

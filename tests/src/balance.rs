@@ -83,6 +83,35 @@ pub fn repair(c: &RepairCounters) -> Result<(), String> {
 /// # Errors
 /// Which relation does not hold.
 pub fn asked(c: &ReceiverCounters, asked: &Asked) -> Result<(), String> {
+    for (part, whole) in [
+        (
+            ("rc_nacks_sent", c.rc_nacks_sent.get()),
+            ("nacks_sent", c.nacks_sent.get()),
+        ),
+        (
+            ("rc_nacked_sequences", c.rc_nacked_sequences.get()),
+            ("nacked_sequences", c.nacked_sequences.get()),
+        ),
+        (
+            ("rc_timeouts", c.rc_timeouts.get()),
+            ("rc_nacked_sequences", c.rc_nacked_sequences.get()),
+        ),
+        (
+            ("rc_repairs_received", c.rc_repairs_received.get()),
+            ("repairs_received", c.repairs_received.get()),
+        ),
+        (
+            ("NACKs sent on the NACK connection", asked.asked_on_nack),
+            ("rc_nacks_sent", c.rc_nacks_sent.get()),
+        ),
+    ] {
+        if part.1 > whole.1 {
+            return Err(format!(
+                "{} is {}, {} is {}",
+                part.0, part.1, whole.0, whole.1
+            ));
+        }
+    }
     // What was not sent before its connection was over was counted all the same.
     if c.nacks_sent.get() < asked.asked.0 || c.nacked_sequences.get() < asked.asked.1 {
         return Err(format!(

@@ -27,7 +27,7 @@ impl World {
     ) -> Result<(), String> {
         let subscriber = &mut self.subscribers[number];
         subscriber
-            .check_sent(frames)
+            .check_sent(path, frames, self.now)
             .map_err(|what| format!("subscriber {number}: {what}"))?;
         let Some(connection) = subscriber.connections[index_of(path)] else {
             return Err(format!(
@@ -41,7 +41,7 @@ impl World {
                 _ => None,
             })
         {
-            (self.subscribers[number].check_sent(frames))
+            (self.subscribers[number].check_sent(path, frames, self.now))
                 .map_err(|what| format!("subscriber {number}: {what}"))?;
         }
         let sent = frames.len() as u64;
@@ -77,6 +77,9 @@ impl World {
                 self.trace
                     .note(self.now, "listens", number, channel.0.into(), 0);
                 if let Some(of) = subscriber.following_mut(*channel) {
+                    if matches!(action, Action::Rejoin(_)) {
+                        of.beside.rejoined(self.now);
+                    }
                     of.member[..lines].fill(true);
                 }
             }
@@ -92,7 +95,8 @@ impl World {
             return Ok(());
         }
         let publisher = &self.publishers[self.endpoint];
-        let silent = publisher.dark || self.is_closed(number, 1) || self.is_closed(number, 2);
+        let closed = self.is_closed(number, path, 1) || self.is_closed(number, path, 2);
+        let silent = publisher.dark || closed;
         if silent || subscriber.stalled {
             let again = self.now.after(Nanos(RETRANSMIT.0 * 3));
             self.schedule(again, Event::Dial(number, path, attempt));
@@ -106,12 +110,14 @@ impl World {
             return self.pump(number);
         }
         let connection = self.connections.len();
+        let payer = subscriber.connections[0].filter(|_| path == Path::Nack);
         self.connections.push(Connection {
             publisher: self.endpoint,
             subscriber: number,
             life: subscriber.life,
             path,
             peer: PeerId(connection as u64),
+            payer: PeerId(payer.unwrap_or(connection) as u64),
             near: true,
             far: true,
             up: Pipe::default(),
@@ -127,9 +133,10 @@ impl World {
         self.pump(number)
     }
 
-    /// Whether nothing passes on this link of a subscriber: 1 is up, 2 is down.
-    fn is_closed(&self, number: usize, link: usize) -> bool {
-        self.cut[number][link] || self.clogged[number][link]
+    /// Whether nothing passes on this link of a subscriber's connection: 1 is up, 2 is down.
+    fn is_closed(&self, number: usize, path: Path, link: usize) -> bool {
+        let broken = path == Path::Nack && self.cut[number][3];
+        broken || self.cut[number][link] || self.clogged[number][link]
     }
 
     /// Sets a direction in motion, if it stands still.
@@ -142,8 +149,13 @@ impl World {
     }
 
     pub(crate) fn move_on(&mut self, connection: usize, up: bool) -> Result<(), String> {
-        let number = self.connections[connection].subscriber;
-        let closed = self.is_closed(number, if up { 1 } else { 2 });
+        let Connection {
+            subscriber: number,
+            path,
+            ..
+        } = self.connections[connection];
+        let closed = self.is_closed(number, path, if up { 1 } else { 2 });
+        let rc_held = path == Path::Nack && self.cut[number][3];
         let of = &mut self.connections[connection];
         let index = of.publisher;
         let open = if up { of.near } else { of.far };
@@ -156,7 +168,11 @@ impl World {
         let full = pipe.received.len() >= RECEIVE_BUFFER;
         if closed || full {
             if closed && !pipe.unsent.is_empty() {
-                self.count(if up { "up_held" } else { "down_held" });
+                self.count(match up {
+                    _ if rc_held => "rc_held",
+                    true => "up_held",
+                    false => "down_held",
+                });
             }
             self.schedule(self.now.after(RETRANSMIT), Event::Move(connection, up));
             return Ok(());
@@ -249,16 +265,21 @@ impl World {
             if let Message::Refused(refused) = &message {
                 let (first, last) = (refused.range.first.0, refused.range.last.0);
                 self.trace.note(self.now, "refused", number, first, last);
-                self.subscribers[number].refused(channel, refused.range);
+                self.subscribers[number].refused(channel, refused.range, self.now);
             }
             for of in &mut self.subscribers[number].following {
                 of.justified.message(of.channel, channel, &message);
+                match message {
+                    Message::Welcome(_) if path == Path::Repair => of.asked.pace.welcomed(self.now),
+                    Message::Status(_) if of.channel == channel => of.beside.status(),
+                    _ => {}
+                }
             }
             let bytes = match &message {
                 Message::Datagram(bytes) => *bytes,
                 _ => &[],
             };
-            self.with_datagram(number, (bytes, true), |core, now, mut on| {
+            self.with_datagram(number, (bytes, None), |core, now, mut on| {
                 core.handle_message(now, path, channel, &message, &mut on);
             })?;
             // What it breaks off, it does not hear any more of.
@@ -286,7 +307,7 @@ impl World {
             return Ok(());
         }
         let stalled = !far && self.subscribers[number].stalled;
-        if self.is_closed(number, if far { 1 } else { 2 }) || stalled {
+        if self.is_closed(number, path, if far { 1 } else { 2 }) || stalled {
             let again = self.now.after(RETRANSMIT);
             self.schedule(again, Event::Closed(connection, far));
             return Ok(());

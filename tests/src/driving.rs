@@ -3,10 +3,11 @@
 
 use rand::RngExt;
 use tickcast_reliability::control::{Message, NackClass};
-use tickcast_reliability::delivery::{Event as Told, Item, Start};
+use tickcast_reliability::delivery::{Event as Told, Item, LinkDownReason, Start};
+use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::subscriber_core::SubscriberCore;
 use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
-use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, Heartbeat, Kind, relay_flags};
 
 use crate::asked::{Alarm, Given};
 use crate::balance;
@@ -47,6 +48,17 @@ impl World {
             |of, item| {
                 note_item(trace, now, number, item);
                 of.justified.told(item);
+                if let Item::Event(_, event) = item {
+                    if matches!(event, Told::Stale | Told::EndOfSession) {
+                        of.asked.pace.may_say();
+                    }
+                    if matches!(event, Told::RepairLinkDown(LinkDownReason::Unanswered)) {
+                        of.asked.gives_up(now);
+                    }
+                    if let Err(what) = of.beside.told(event, now) {
+                        wrong.get_or_insert(format!("subscriber {number}: {what}"));
+                    }
+                }
                 let epoch = of.stream.epoch();
                 if let Item::Event(_, Told::Lost(loss)) = item
                     && !can_be_lost(&of.config, loss.cause)
@@ -71,6 +83,9 @@ impl World {
                             let at = now.after(late);
                             of.log.push((position.epoch.0, position.record.0, at));
                         }
+                    }
+                    Item::Event(_, Told::Lost(loss)) if loss.cause != LossCause::Fenced => {
+                        of.asked.lost(loss.sequences);
                     }
                     Item::Event(
                         _,
@@ -100,6 +115,11 @@ impl World {
                 continue;
             };
             let (settled, heard) = receiver.progress();
+            let episodes = receiver.counters().gap_episodes.get();
+            (of.asked.pace).found(episodes, subscriber.core.is_joined());
+            of.beside.input_over();
+            (of.beside.stands(receiver.stream_state()))
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
             (of.justified)
                 .settle(receiver.epoch(), (settled.next(), heard), now)
                 .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
@@ -120,10 +140,10 @@ impl World {
     pub(crate) fn with_datagram(
         &mut self,
         number: usize,
-        (bytes, decides): (&[u8], bool),
+        (bytes, line): (&[u8], Option<u8>),
         f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
-        let due = self.notes_datagram(number, bytes, decides);
+        let due = self.notes_datagram(number, bytes, line);
         self.with_core(number, f)?;
         let Some((at, due)) = due else {
             return Ok(());
@@ -143,7 +163,7 @@ impl World {
         &mut self,
         number: usize,
         bytes: &[u8],
-        decides: bool,
+        line: Option<u8>,
     ) -> Option<(usize, Alarm)> {
         let datagram = Datagram::parse(bytes).ok()?;
         let header = datagram.header();
@@ -151,24 +171,44 @@ impl World {
             return None;
         }
         let subscriber = &mut self.subscribers[number];
-        let (delivered, heard) = subscriber.core.receiver(header.channel)?.progress();
+        let receiver = subscriber.core.receiver(header.channel)?;
+        let (delivered, heard) = receiver.progress();
+        let beyond_the_end = receiver.ended() && header.sequence > heard;
         let mut following = subscriber.following.iter_mut();
         let at = following.position(|of| of.channel == header.channel)?;
         let of = &mut subscriber.following[at];
-        if of.stream.epoch() != header.epoch {
+        if of.stream.epoch() != header.epoch || beyond_the_end {
             return None;
         }
-        of.justified.datagram(header.sequence);
+        let (sequence, next, now) = (header.sequence, delivered.next(), self.now);
+        of.justified.datagram(sequence);
+        let beat = Heartbeat::parse(datagram.payload()).filter(|_| header.kind == Kind::Heartbeat);
+        if !of.asked.leaps(sequence, next, heard)
+            && let Some(line) = line
+        {
+            let interval = beat.map(|b| Nanos::from_us(b.next_interval_us.into()));
+            of.beside.hears(line.into(), interval, now);
+        }
+        if let Some(beat) = beat {
+            let hold_off = Nanos::from_us(beat.hold_off_us.into());
+            of.asked.pace.advised(hold_off, beat.subscribers, now);
+        }
         if header.kind == Kind::Heartbeat {
             return None;
         }
+        let (crc, decides) = (datagram.crc(), line.is_none());
         let given = Given {
-            sequence: header.sequence,
-            crc: datagram.crc(),
+            sequence,
+            crc,
             decides,
+            again: header.relay & relay_flags::RETRANSMITTED != 0,
+            at: now,
         };
-        let due = of.asked.give(given, delivered.next(), heard)?;
-        Some((at, due))
+        let due = of.asked.give(given, next, heard);
+        if decides && sequence >= next && of.asked.took(sequence, crc) {
+            of.stream.decided(&self.truth, &datagram);
+        }
+        Some((at, due?))
     }
 
     /// Does everything that a subscriber's core wants done.
@@ -209,6 +249,11 @@ impl World {
     fn sleep(&mut self, number: usize) -> Result<(), String> {
         let (now, life) = (self.now, self.subscribers[number].life);
         let subscriber = &mut self.subscribers[number];
+        let connected = subscriber.core.is_joined();
+        for of in &mut subscriber.following {
+            (of.beside.on_time(connected, now))
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
+        }
         let due = subscriber.core.poll_timeout();
         if due > now {
             subscriber.spins = 0;
@@ -259,8 +304,11 @@ impl World {
         self.schedule(self.now.after(Nanos(again)), Event::Flood(number));
         let slots = self.plan.ring_slots;
         let subscriber = &mut self.subscribers[number];
-        let Some(connection) = subscriber.connections[0].filter(|_| subscriber.core.is_joined())
-        else {
+        let mut connection = subscriber.connections[0].filter(|_| subscriber.core.is_joined());
+        if subscriber.core.is_nack_up() && subscriber.rng.random_bool(0.5) {
+            connection = subscriber.connections[2].or(connection);
+        }
+        let Some(connection) = connection else {
             return Ok(());
         };
         let publisher = &self.publishers[self.connections[connection].publisher];

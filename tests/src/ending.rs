@@ -6,6 +6,7 @@ use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::subscriber_core::SubscriberCore;
 use tickcast_reliability::units::Sequence;
 
+use crate::pace::Scouts;
 use crate::subscriber::{Following, Subscriber};
 use crate::world::{JOINED, World};
 
@@ -62,10 +63,11 @@ impl World {
         }
         let c = receiver.map(|r| r.counters())?;
         let open = c.gaps_open.get() + c.history_open.get();
-        // Behind the end of one publisher there may be what another with the same epoch sent.
-        let alone = self.truth.of(of.channel, publisher.epoch).len() < 2;
-        if open > 0 && alone {
+        if open > 0 {
             return Some(format!("still misses {open} sequences"));
+        }
+        if let Some(owed) = of.asked.owed() {
+            return Some(format!("heard two things of {owed} and never said so"));
         }
         let doubt = of
             .asked
@@ -103,6 +105,15 @@ impl World {
             }
         }
         Ok(())
+    }
+
+    /// Where a hold-off is advised, only scouts ask at once.
+    pub(crate) fn nobody_hurried(&self) -> Result<(), String> {
+        let mut all = Scouts::default();
+        for of in self.subscribers.iter().flat_map(|s| &s.following) {
+            all.add(&of.asked.pace.scouts);
+        }
+        all.check()
     }
 
     /// Those that nothing was done to have no gap but the one of joining, and no loss.

@@ -193,6 +193,7 @@ impl Cell {
             channels: 1,
             starts_at: vec![None; self.receivers],
             lapped_mid_copy: 0.0,
+            nack_path: false,
             ..Plan::of(SEED, Some("calm"), Some(self.receivers))
         }
     }

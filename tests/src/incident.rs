@@ -34,6 +34,12 @@ pub enum Incident {
     Unclog(usize, Link),
     /// Its connections are reset.
     Reset(Option<usize>),
+    /// Its NACK connection breaks, while TCP stays.
+    RcResets(Option<usize>),
+    /// Nothing passes on its NACK connection, and nobody says so.
+    RcStops(Option<usize>),
+    /// It does again.
+    RcPasses(Option<usize>),
     /// The application does not poll.
     Stall(usize),
     /// It polls again.
@@ -90,6 +96,9 @@ impl Incident {
             Self::Clog(number, _) => ("clog", number),
             Self::Unclog(number, _) => ("unclog", number),
             Self::Reset(whom) => ("reset", who(whom)),
+            Self::RcResets(whom) => ("rc_resets", who(whom)),
+            Self::RcStops(whom) => ("rc_stops", who(whom)),
+            Self::RcPasses(whom) => ("rc_passes", who(whom)),
             Self::Stall(number) => ("stall", number),
             Self::Resume(number) => ("resume", number),
             Self::Flood(number) => ("flood", number),

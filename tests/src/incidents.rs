@@ -1,5 +1,6 @@
 //! Lets incidents happen, and puts an end to all trouble where a run is to come to its end.
 
+use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::Nanos;
 
 use crate::feed::Feed;
@@ -24,7 +25,10 @@ impl World {
             Incident::UpPasses(whom) => self.set_cut(1, whom, false),
             Incident::DownStops(whom) => self.set_cut(2, whom, true),
             Incident::DownPasses(whom) => self.set_cut(2, whom, false),
-            Incident::Reset(whom) => self.reset(whom),
+            Incident::Reset(whom) => self.reset(whom, None),
+            Incident::RcResets(whom) => self.reset(whom, Some(Path::Nack)),
+            Incident::RcStops(whom) => self.set_cut(3, whom, true),
+            Incident::RcPasses(whom) => self.set_cut(3, whom, false),
             Incident::Stall(number) => self.subscribers[number].stalled = true,
             Incident::Resume(number) => return self.resume(number),
             Incident::Clog(number, link) => self.clogged[number][link_index(link)] = true,
@@ -96,7 +100,7 @@ impl World {
     pub(crate) fn heal(&mut self) -> Result<(), String> {
         self.trace.note(self.now, "heal", 0, 0, 0);
         self.weather = false;
-        self.cut.fill([false; 3]);
+        self.cut.fill([false; 4]);
         self.clogged.fill([false; 3]);
         for number in 0..self.subscribers.len() {
             self.release(number);
@@ -144,12 +148,15 @@ impl World {
         }
     }
 
-    fn reset(&mut self, whom: Option<usize>) {
+    fn reset(&mut self, whom: Option<usize>, only: Option<Path>) {
         for number in 0..self.subscribers.len() {
             if whom.is_some_and(|whom| whom != number) {
                 continue;
             }
             for connection in self.subscribers[number].connections.into_iter().flatten() {
+                if only.is_some_and(|only| only != self.connections[connection].path) {
+                    continue;
+                }
                 self.schedule(self.now, Event::Closed(connection, true));
                 self.schedule(self.now, Event::Closed(connection, false));
             }
@@ -160,6 +167,7 @@ impl World {
         if !std::mem::replace(&mut self.subscribers[number].stalled, false) {
             return Ok(());
         }
+        self.subscribers[number].awakes(self.now);
         // An application may look at its connections first or at its socket.
         if self.plan.seed.is_multiple_of(2) {
             self.read_connections(number)?;

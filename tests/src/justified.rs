@@ -275,6 +275,13 @@ impl Justified {
         ))
     }
 
+    /// When this sequence was found missing, within the window.
+    #[must_use]
+    pub fn found(&self, sequence: Sequence) -> Option<Nanos> {
+        let (_, jump) = self.jumps.range(sequence.0..).next()?;
+        (jump.counts_from == jump.at).then_some(jump.at)
+    }
+
     fn known(&self, sequence: Sequence) -> String {
         let (floors, next, heard) = (&self.floors, self.next, self.heard);
         let found = self.jumps.range(sequence.0..).next();

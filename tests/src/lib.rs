@@ -2,14 +2,15 @@
 //! process, with a network and a clock that one seed decides. Same seed, same event log, to the
 //! byte.
 //!
-//! [`profiles`] says what goes wrong, [`world`] lets it happen; [`stream`], [`asked`], [`meters`],
-//! [`watch`], [`justified`] and [`balance`] check after every step that nobody was told anything
-//! untrue;
-//! [`report`] adds up. [`small_worlds`] tries every order of few events instead, and [`grid`]
+//! [`profiles`] says what goes wrong, [`world`] lets it happen; [`stream`], [`beside`], [`asked`],
+//! [`pace`], [`meters`], [`watch`], [`justified`] and [`balance`] check after every step that nobody
+//! was told anything untrue, and that nothing comes too soon, too often or too late; [`report`] adds
+//! up. [`small_worlds`] tries every order of few events instead, and [`grid`]
 //! measures what loss costs.
 
 pub mod asked;
 pub mod balance;
+pub mod beside;
 pub mod comparing;
 mod connections;
 mod driving;
@@ -23,6 +24,7 @@ mod interruption;
 pub mod justified;
 pub mod meters;
 mod multicast;
+pub mod pace;
 pub mod pipe;
 pub mod plan;
 #[cfg(feature = "planted-bugs")]

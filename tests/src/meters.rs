@@ -96,14 +96,15 @@ impl Meters {
         }
     }
 
-    /// `out` was given out, on a connection of this kind where it is for one peer.
+    /// `out` was given out; where it is for one peer, on a connection of this kind, at the cost of
+    /// this one.
     ///
     /// # Errors
     /// Which budget it breaks, or which counter does not tell the truth about it.
     pub fn given(
         &mut self,
         now: Nanos,
-        (destination, path): (Destination, Option<Path>),
+        (destination, of): (Destination, Option<(Path, PeerId)>),
         out: &[u8],
         feeds: &[Feed],
     ) -> Result<(), String> {
@@ -136,10 +137,14 @@ impl Meters {
                         "{datagrams} answers for {peer:?} that were not counted"
                     ));
                 }
+                let path = of.map(|(path, _)| path);
                 if path == Some(Path::Replay) && repair > 0 {
                     return Err(format!("{peer:?}, who replays, costs the budget of repair"));
                 }
-                Some(peer)
+                if path == Some(Path::Nack) && replay > 0 {
+                    return Err(format!("{peer:?}, who repairs, costs the budget of replay"));
+                }
+                Some(of.map_or(peer, |(_, payer)| payer))
             }
         };
         if self.repair.pass(now, repair + multicast) {

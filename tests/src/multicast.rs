@@ -155,7 +155,7 @@ impl World {
         self.tally.heard += 1;
         let bytes = &words_as_bytes(&packet.words)[..packet.len];
         let channel = packet.channel;
-        self.with_datagram(number, (bytes, false), |core, now, mut on| {
+        self.with_datagram(number, (bytes, Some(line)), |core, now, mut on| {
             core.handle_received(now, channel, LineId(line), bytes, &mut on);
         })
     }

@@ -42,10 +42,12 @@ pub struct Connection {
     pub subscriber: usize,
     /// Which incarnation of that subscriber.
     pub life: u64,
-    /// Which of its two.
+    /// Which of its three.
     pub path: Path,
     /// As the publisher numbers it.
     pub peer: PeerId,
+    /// Whose budget it draws on: of all connections of a session the first.
+    pub payer: PeerId,
     /// Whether the subscriber's side is open.
     pub near: bool,
     /// Whether the publisher's side is open.

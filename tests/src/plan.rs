@@ -81,6 +81,8 @@ pub struct Plan {
     pub all_join_first: bool,
     /// Whether the publisher that goes does not come back.
     pub gone: bool,
+    /// Whether NACK connections are offered and made.
+    pub nack_path: bool,
     /// Channels that every subscriber follows: 1 or 2.
     pub channels: usize,
     /// By how much line B is slower.
@@ -196,6 +198,8 @@ impl Plan {
             unasked: false,
             all_join_first: true,
             gone: false,
+            // By itself, so that everything else is as it would be without.
+            nack_path: ChaCha8Rng::seed_from_u64(seed ^ 0x6e61_636b).random_bool(0.4),
             channels: 1,
             line_skew: us(30),
             starts_at: vec![None; receivers],

@@ -30,7 +30,7 @@ const fn hunt(bug: Bug, profile: &'static str, seeds: u64) -> Hunt {
 }
 
 /// Every bug. Bounds are measured, with room for a change of what a seed means.
-const HUNTS: [Hunt; 45] = [
+const HUNTS: [Hunt; 55] = [
     hunt(Bug::WindowOffByOne, "only-nacks", 12),
     hunt(Bug::BackwardJumpBelieved, "calm", 3),
     hunt(Bug::LeapBelieved, "forger", 5),
@@ -49,6 +49,8 @@ const HUNTS: [Hunt; 45] = [
     hunt(Bug::RetainedGoesBack, "calm", 3),
     hunt(Bug::NackNeverRetried, "only-repairs", 12),
     hunt(Bug::NackStorm, "iid", 3),
+    hunt(Bug::RungNeverGivesWay, "rc-breaks", 5),
+    hunt(Bug::AnsweredElsewhere, "rc-breaks", 3),
     hunt(Bug::LineSkewIgnored, "one-line", 5),
     hunt(Bug::RefusalIgnored, "lapped", 5),
     hunt(Bug::MulticastAnswersForever, "join-storm", 20),
@@ -76,6 +78,14 @@ const HUNTS: [Hunt; 45] = [
     hunt(Bug::DeadlineForgotten, "join-storm", 20),
     hunt(Bug::DeadNeverTold, "gone", 5),
     hunt(Bug::ReconnectForgotten, "restart", 5),
+    hunt(Bug::RetryTooSlow, "only-repairs", 20),
+    hunt(Bug::BackOffForgotten, "only-repairs", 20),
+    hunt(Bug::RejoinForgotten, "membership", 20),
+    hunt(Bug::HoldOffIgnored, "join-storm", 20),
+    hunt(Bug::MulticastWithoutCap, "only-repairs", 20),
+    hunt(Bug::StatusWithoutLimit, "two-publishers", 20),
+    hunt(Bug::DecidingCopyIgnored, "fencing", 20),
+    hunt(Bug::FreshForgotten, "pause", 20),
 ];
 
 /// During one in so many of the copies that repair makes the ring comes round.
@@ -189,6 +199,9 @@ pub fn show(which: &str) -> ExitCode {
     }
     for (profile, seed, what) in &alarms {
         println!("seed {seed} of {profile} fails without a bug: {what}");
+        println!(
+            "replay: cargo run -p tickcast-tests --release --features planted-bugs --bin simulate -- --seeds {seed} --profile {profile} --tear-every {TORN_EVERY}"
+        );
     }
     println!(
         "{} bugs, {missed} missed, {} false alarms, {:.1} s",

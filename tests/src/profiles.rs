@@ -15,7 +15,7 @@ pub use crate::plan::{Mode, Plan, StartAt};
 use crate::plan::{ms, pick, subscriber};
 
 /// Every profile, in the order in which seeds cycle over them.
-pub const PROFILES: [&str; 46] = [
+pub const PROFILES: [&str; 47] = [
     "calm",
     "iid",
     "burst",
@@ -62,6 +62,7 @@ pub const PROFILES: [&str; 46] = [
     "broken-one",
     "two-channels",
     "start-at",
+    "rc-breaks",
 ];
 
 /// Chaos itself, what decides where sequences begin, and what demands that nobody notices.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use tickcast_reliability::control::{FanOutOffer, UdpLine};
+use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
 use tickcast_reliability::counters::RepairServiceCounters;
 use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
@@ -89,8 +89,13 @@ impl Publisher {
         let service: Arc<RepairServiceCounters> = Arc::default();
         let twins = feeds.first().map_or(0, |f| f.nth as u64);
         let seed = plan.seed ^ epoch.0 ^ twins << 50;
+        let mut repair = RepairCore::new(plan.repair, "sim".into(), served, service, seed, now);
+        if plan.nack_path {
+            let address = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 4001);
+            repair.set_repair_offers(vec![RepairOffer::Verbs { address }]);
+        }
         Ok(Self {
-            repair: RepairCore::new(plan.repair, "sim".into(), served, service, seed, now),
+            repair,
             feeds,
             epoch,
             alive: true,
@@ -135,18 +140,21 @@ impl Publisher {
     ///
     /// # Errors
     /// What nobody asked for, or what changed.
-    pub fn gave_out(&self, destination: Destination, out: &[u8]) -> Result<(), String> {
+    pub fn gave_out(&mut self, destination: Destination, out: &[u8]) -> Result<(), String> {
         let (only, peer) = match destination {
             Destination::Multicast(channel) => (Some(channel), None),
             Destination::Peer(peer) => (None, Some(peer)),
         };
-        for feed in &self.feeds {
+        for feed in &mut self.feeds {
             if only.is_some_and(|only| only != feed.channel) {
                 continue;
             }
             for sequence in feed.watch.answered(feed.channel, peer, out)? {
                 if let Some(slot) = feed.core.slot(sequence) {
                     feed.watch.unchanged(slot)?;
+                }
+                if only.is_some() {
+                    feed.watch.multicast_again(sequence)?;
                 }
             }
         }

@@ -49,6 +49,10 @@ pub struct Tally {
     pub repair_bytes: u64,
     /// NACK messages that came to publishers.
     pub nack_messages: u64,
+    /// Sequences asked for on NACK connections, as subscribers counted them.
+    pub rc_asked: u64,
+    /// Of those, the ones that were not answered in time.
+    pub rc_timeouts: u64,
     /// What was repaired, of one run alone.
     #[serde(skip)]
     pub repairs: Repairs,
@@ -129,6 +133,8 @@ impl Tally {
         self.gaps_lost += c.gaps_lost.get();
         self.gaps_open += c.gaps_open.get();
         self.asked += c.nacked_sequences.get();
+        self.rc_asked += c.rc_nacked_sequences.get();
+        self.rc_timeouts += c.rc_timeouts.get();
         self.old_epoch += c.old_epoch_dropped.get();
         self.unknown_epoch += c.unknown_epoch_dropped.get();
         self.fencing_violations += c.fencing_violations.get();
@@ -173,6 +179,8 @@ impl Tally {
             ("old_epoch", self.old_epoch),
             ("unknown_epoch", self.unknown_epoch),
             ("fencing_violation", self.fencing_violations),
+            ("rc_asked", self.rc_asked),
+            ("rc_timeout", self.rc_timeouts),
         ] {
             if count > 0 {
                 *faults.entry(fault).or_default() += count;
@@ -190,6 +198,8 @@ impl Tally {
         self.published += other.published;
         self.repair_bytes += other.repair_bytes;
         self.nack_messages += other.nack_messages;
+        self.rc_asked += other.rc_asked;
+        self.rc_timeouts += other.rc_timeouts;
         self.duplicates += other.duplicates;
         self.records += other.records;
         self.gaps += other.gaps;

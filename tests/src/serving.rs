@@ -126,7 +126,10 @@ impl World {
                 Destination::Multicast(_) => None,
                 Destination::Peer(peer) => publisher.peers.get(&peer).copied(),
             };
-            let path = connection.map(|connection| self.connections[connection].path);
+            let of = connection.map(|connection| {
+                let of = &self.connections[connection];
+                (of.path, of.payer)
+            });
             if self.tampering.is_it(|tamper| match tamper {
                 Tamper::GiveTwice(n) if out.len() > 512 => Some(n),
                 _ => None,
@@ -134,7 +137,7 @@ impl World {
                 out.extend_from_within(..);
             }
             (publisher.meters)
-                .given(self.now, (destination, path), &out, &publisher.feeds)
+                .given(self.now, (destination, of), &out, &publisher.feeds)
                 .map_err(|what| format!("publisher {index}: {what}"))?;
             publisher.gave_out(destination, &out)?;
             if matches!(destination, Destination::Peer(_)) {

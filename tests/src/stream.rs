@@ -1,13 +1,13 @@
 //! What one application was told, held against what was published: every record once, in its
 //! place, as it was sealed; and every record that did not come declared, to the record.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tickcast_reliability::delivery::{Delivery, Event, Item, Position, Start};
 use tickcast_reliability::loss::{Loss, LossCause};
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
-use tickcast_reliability::wire::Kind;
+use tickcast_reliability::wire::{Datagram, Kind};
 
 use crate::truth::{EpochTruth, Truth};
 
@@ -24,6 +24,8 @@ pub struct Stream {
     part: u64,
     /// Of which ring those are, where two publishers have the epoch.
     ring: usize,
+    /// Of which ring the copies are that came over the repair path and are not delivered yet.
+    decided: BTreeMap<u64, usize>,
     /// What `next` was when it joined.
     joined: Sequence,
     /// In arrival order: delivered beyond `next`.
@@ -67,6 +69,7 @@ impl Stream {
             next: Sequence::NONE,
             part: 0,
             ring: 0,
+            decided: BTreeMap::new(),
             joined: Sequence::NONE,
             early: BTreeSet::new(),
             ended: false,
@@ -116,6 +119,23 @@ impl Stream {
         }
     }
 
+    /// This copy of a datagram that was not delivered yet came over the repair path: whatever came
+    /// before, this is what it says.
+    pub fn decided(&mut self, truth: &Truth, datagram: &Datagram<'_>) {
+        let header = datagram.header();
+        let number = header.first_record.0;
+        let Some(record) = (datagram.records().ok()).and_then(|mut records| records.next()) else {
+            return;
+        };
+        let rings = truth.of(self.channel, self.epoch);
+        let is_it = |of: &EpochTruth| of.is_record(number, record.as_ref());
+        if let Some(ring) = rings.iter().position(is_it)
+            && !self.in_arrival_order
+        {
+            self.decided.insert(header.sequence.0, ring);
+        }
+    }
+
     /// Takes one record.
     ///
     /// # Errors
@@ -137,6 +157,11 @@ impl Stream {
                 "record {number} of {sequence} is not what was published"
             ));
         };
+        if let Some(of) = self.decided.get(&sequence.0).filter(|of| **of != ring) {
+            return Err(format!(
+                "record {number} of {sequence} is of publisher {ring}, the repair path's copy is of {of}"
+            ));
+        }
         let early = self.in_arrival_order && sequence != self.next;
         let part = if early {
             number.wrapping_sub(sealed.first_record)
@@ -288,6 +313,7 @@ impl Stream {
 
     fn pass(&mut self, sequence: Sequence) {
         (self.next, self.part) = (sequence.next(), 0);
+        self.decided.retain(|of, _| *of > sequence.0);
         while self.early.remove(&self.next.0) {
             self.next = self.next.next();
         }
@@ -382,6 +408,7 @@ impl Stream {
         (self.ended, self.tail_lost) = (false, false);
         self.of_unknown_size = None;
         self.early.clear();
+        self.decided.clear();
         Ok(())
     }
 

@@ -15,6 +15,7 @@ use tickcast_reliability::subscriber_core::{
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
 
 use crate::asked::{Alarm, Asked};
+use crate::beside::Beside;
 use crate::justified::Justified;
 use crate::plan::Plan;
 use crate::stream::Stream;
@@ -52,6 +53,8 @@ pub struct Following {
     pub stream: Stream,
     /// What was asked for.
     pub asked: Asked,
+    /// What the application was told beside the stream.
+    pub beside: Beside,
     /// Whether what it was told had a reason.
     pub justified: Justified,
     /// Alarms told within the input that is going on.
@@ -82,10 +85,10 @@ pub struct Subscriber {
     pub stalled: bool,
     /// Datagrams that wait for the application.
     pub socket: VecDeque<(u8, Packet)>,
-    /// Its connections: repair, replay.
-    pub connections: [Option<usize>; 2],
+    /// Its connections: repair, replay, NACKs.
+    pub connections: [Option<usize>; 3],
     /// The number of the latest attempt to connect each.
-    pub attempts: [u64; 2],
+    pub attempts: [u64; 3],
     /// When it is woken next.
     pub wakes_at: Nanos,
     /// How often in a row it wanted to be woken at once without having anything to do.
@@ -98,6 +101,7 @@ pub const fn index_of(path: Path) -> usize {
     match path {
         Path::Repair => 0,
         Path::Replay => 1,
+        Path::Nack => 2,
     }
 }
 
@@ -116,6 +120,7 @@ impl Subscriber {
                     start,
                     stream: Stream::new(channel, config.delivery, start),
                     asked: Asked::new(config, plan.ring_slots),
+                    beside: Beside::new(config),
                     justified: Justified::new(config, plan.ring_slots),
                     alarms: Vec::new(),
                     member: [false; 2],
@@ -136,8 +141,10 @@ impl Subscriber {
             link: plan.link,
             seed,
         };
+        let mut core = SubscriberCore::new(settings, now);
+        core.use_nack_path(plan.nack_path);
         Self {
-            core: SubscriberCore::new(settings, now),
+            core,
             following,
             rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6e65_7477),
             weather: ChaCha8Rng::seed_from_u64(seed ^ 0x7765_6174),
@@ -145,8 +152,8 @@ impl Subscriber {
             alive: true,
             stalled: false,
             socket: VecDeque::new(),
-            connections: [None; 2],
-            attempts: [0; 2],
+            connections: [None; 3],
+            attempts: [0; 3],
             wakes_at: Nanos::MAX,
             spins: 0,
         }
@@ -194,7 +201,14 @@ impl Subscriber {
     /// A connection is up or down: counting of questions begins anew.
     pub fn reconnected(&mut self, path: Path) {
         for of in &mut self.following {
-            of.asked.reconnected(path == Path::Replay);
+            of.asked.reconnected(path);
+        }
+    }
+
+    /// Its application polls again.
+    pub fn awakes(&mut self, now: Nanos) {
+        for of in &mut self.following {
+            of.asked.pace.awakes(now);
         }
     }
 
@@ -202,7 +216,7 @@ impl Subscriber {
     ///
     /// # Errors
     /// What it should not have sent.
-    pub fn check_sent(&mut self, mut frames: &[u8]) -> Result<(), String> {
+    pub fn check_sent(&mut self, path: Path, mut frames: &[u8], now: Nanos) -> Result<(), String> {
         while !frames.is_empty() {
             let read = Message::read(frames, 1 << 20).map_err(|e| e.to_string())?;
             let (channel, message, taken) = read.ok_or("a frame that is not whole")?;
@@ -220,6 +234,9 @@ impl Subscriber {
                         let said = progress.sequence;
                         return Err(format!("a PROGRESS to {said}, settled is {settled}"));
                     }
+                    if let Some(of) = self.following_mut(channel) {
+                        of.asked.pace.says(now)?;
+                    }
                     continue;
                 }
                 _ => continue,
@@ -235,15 +252,16 @@ impl Subscriber {
             if epoch != of.stream.epoch() {
                 return Err(format!("a NACK of epoch {epoch} in {}", of.stream.epoch()));
             }
-            of.asked.nack(class, &ranges, next)?;
+            let found = |sequence| of.justified.found(sequence);
+            of.asked.nack(path, (class, &ranges), next, found, now)?;
         }
         Ok(())
     }
 
     /// The publisher refused these sequences: no try that failed.
-    pub fn refused(&mut self, channel: ChannelId, range: SequenceRange) {
+    pub fn refused(&mut self, channel: ChannelId, range: SequenceRange, now: Nanos) {
         if let Some(of) = self.following_mut(channel) {
-            of.asked.refused(range);
+            of.asked.refused(range, now);
         }
     }
 }

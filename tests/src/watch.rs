@@ -14,6 +14,8 @@ type Checked = Result<(), String>;
 
 /// As late as a timer may fire: the world wakes nobody twice within a microsecond.
 const SLACK: Nanos = Nanos(2_000);
+/// Repairs of one sequence by multicast at most.
+const MULTICASTS_MAX: u32 = 3;
 /// Slots that are remembered.
 const SEALED_MAX: usize = 4096;
 
@@ -38,6 +40,8 @@ pub struct Watch {
     sealed: Sequence,
     /// What each peer asked for: runs by their first sequence.
     asked: BTreeMap<PeerId, BTreeMap<u64, u64>>,
+    /// How often each sequence was repaired by multicast.
+    multicasts: BTreeMap<u64, u32>,
 }
 
 fn hash_of(bytes: &[u8]) -> u64 {
@@ -62,6 +66,7 @@ impl Watch {
             hashes: VecDeque::new(),
             sealed: first.previous(),
             asked: BTreeMap::new(),
+            multicasts: BTreeMap::new(),
         }
     }
 
@@ -130,6 +135,21 @@ impl Watch {
         let (said, sent) = (datagram.header().sequence, self.fan_outs[fan_out].sent);
         if said != sent {
             return Err(format!("a heartbeat says {said}, {sent} was sent"));
+        }
+        Ok(())
+    }
+
+    /// A sequence is sent to all once more.
+    ///
+    /// # Errors
+    /// That it was sent to all often enough.
+    pub fn multicast_again(&mut self, sequence: Sequence) -> Checked {
+        let times = self.multicasts.entry(sequence.0).or_default();
+        *times += 1;
+        if *times > MULTICASTS_MAX {
+            return Err(format!(
+                "sequence {sequence} is repaired by {times} multicasts"
+            ));
         }
         Ok(())
     }

@@ -36,9 +36,10 @@ pub struct World {
     pub(crate) weather: bool,
     /// Where the address leads.
     pub(crate) endpoint: usize,
-    /// Receivers that no datagram reaches; whose words up, and down, do not pass.
-    pub(crate) cut: Vec<[bool; 3]>,
-    /// The same three links, where they hold what they carry.
+    /// Receivers that no datagram reaches; whose words up, and down, do not pass; whose NACK
+    /// connection carries nothing.
+    pub(crate) cut: Vec<[bool; 4]>,
+    /// The first three of these links, where they hold what they carry.
     pub(crate) clogged: Vec<[bool; 3]>,
     /// Datagrams that a clogged link holds.
     pub(crate) held: Vec<Vec<(u8, Packet)>>,
@@ -99,7 +100,7 @@ impl World {
             storms: storms.collect(),
             weather: true,
             endpoint: 0,
-            cut: vec![[false; 3]; plan.receivers],
+            cut: vec![[false; 4]; plan.receivers],
             clogged: vec![[false; 3]; plan.receivers],
             held: vec![Vec::new(); plan.receivers],
             faults: FaultCounts::new(),
@@ -167,6 +168,7 @@ impl World {
             Mode::Liveness => self.unfinished().map_or(Ok(()), Err)?,
             Mode::Safety => self.everyone_leaves()?,
         }
+        self.nobody_hurried()?;
         self.nobody_noticed()
     }
 
@@ -288,10 +290,9 @@ impl World {
         }
         for feed in self.publishers.iter().flat_map(|p| &p.feeds) {
             self.tally.publisher(&feed.repair, &feed.sender);
-            for (what, number) in [("passes_2_32", 1 << 32), ("nears_2_64", u64::MAX - 5_000)] {
-                if self.plan.first.0 < number && feed.core.sealed().0 >= number
-                    || (number > 1 << 32 && self.plan.first.0 >= number)
-                {
+            // The last sequence there is, is an END.
+            for (what, number) in [("passes_2_32", 1 << 32), ("reaches_2_64", u64::MAX - 1)] {
+                if self.plan.first.0 < number && feed.core.sealed().0 >= number {
                     *self.faults.entry(what).or_default() += 1;
                 }
             }

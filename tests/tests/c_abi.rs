@@ -2,6 +2,8 @@
 //! that compilers of C and C++ made; against a real publisher, and wrongly.
 
 mod common;
+#[path = "common/steady.rs"]
+mod steady;
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -308,7 +310,8 @@ fn c_and_rust_agree_on_every_size_and_offset() {
         event::Event as Event:
             kind cause first last sequences records took_ns from to messages
             source_position events lost_records losses_of_unknown_size instruments
-            instrument_count source line wrong_one_delivered;
+            instrument_count source line wrong_one_delivered epoch_changes source_losses
+            fencing_violations state reserved;
         event::Place as Place: epoch sequence record;
         monitor::ChannelReport as ChannelReport:
             name channel ended epoch delivered heard lag delivered_records
@@ -542,46 +545,25 @@ fn the_c_programs_are_clean_under_sanitizers() {
     follow_every_way(&address, &[], "powers-address", 5_000);
 }
 
-/// Of the program's own: what C allocates between the 5,000th and the 40,000th record, and, where
-/// strace is, the system calls that the thread makes meanwhile but to look whether something came.
+/// What C, the worker and the reader of `split` allocate between the 5,000th and the 40,000th
+/// record, all threads together; and, where strace is, their system calls meanwhile.
 #[test]
-fn polling_from_c_allocates_nothing_and_calls_the_system_no_more_the_more_ticks_there_are() {
-    const RECORDS: u64 = 35_000;
-    let steady = INSTALLED.compile(&test_source("steady.c"), &[], "steady");
-    let run = |command: &mut Command| {
-        let publisher = publisher(45_000, 1);
-        let output = command.arg(publisher.control.to_string()).output();
-        numbers(&succeeded(&output.expect("it runs")))["allocations"]
-    };
-    assert_eq!(run(&mut INSTALLED.command(&steady)), 0);
-    if !is_here("strace") {
-        return;
+fn following_from_c_allocates_nothing_and_calls_the_system_no_more_the_more_ticks_there_are() {
+    let program = INSTALLED.compile(&test_source("steady.c"), &[], "steady");
+    for way in ["poll", "split"] {
+        let run = |command: &mut Command| {
+            let publisher = publisher(45_000, 1);
+            let output = command.args([&publisher.control.to_string(), way]).output();
+            numbers(&succeeded(&output.expect("it runs")))["allocations"]
+        };
+        assert_eq!(run(&mut INSTALLED.command(&program)), 0, "{way}");
+        if is_here("strace") {
+            let trace = INSTALLED.path("trace");
+            let mut command = INSTALLED.command(Path::new("strace"));
+            run(command.args(["-f", "-o"]).arg(&trace).arg(&program));
+            steady::assert_calls_are_receiving(&trace, 35_000, way == "split");
+        }
     }
-    let trace = INSTALLED.path("trace");
-    let mut command = INSTALLED.command(Path::new("strace"));
-    run(command.arg("-o").arg(&trace).arg(&steady));
-    let trace = std::fs::read_to_string(trace).expect("the trace");
-    let mut counts = BTreeMap::<&str, u64>::new();
-    let steady = trace
-        .lines()
-        .skip_while(|line| !line.starts_with("getppid"));
-    for line in steady
-        .skip(1)
-        .take_while(|line| !line.starts_with("getppid"))
-    {
-        let name = line.split('(').next().unwrap_or_default();
-        *counts.entry(name).or_default() += 1;
-    }
-    println!("{counts:?}");
-    assert!(counts.contains_key("recvmmsg"), "it received meanwhile");
-    // A poll reads from the network, and now and then from the publisher, however little is there.
-    let of_polls = ["recvmmsg", "recvfrom"];
-    let others = counts.iter().filter(|(name, _)| !of_polls.contains(name));
-    let others: u64 = others.map(|(_, count)| count).sum();
-    assert!(
-        others * 100 < RECORDS,
-        "{others} system calls beside receiving: {counts:?}"
-    );
 }
 
 const VALGRIND: [&str; 6] = [

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Instrument, Join,
     JoinChannel, Message, NackClass, Progress, Purpose, RefusalReason, Refused, RejectCode,
-    Rejected, Status, UdpLine, Welcome,
+    Rejected, RepairOffer, Status, UdpLine, Welcome,
 };
 use tickcast_reliability::delivery::Start;
 use tickcast_reliability::record::{
@@ -376,6 +376,19 @@ fn what_joins_is_as_the_page_says() {
         "channels": [],
     });
     check_control("control-join-replay.hex", CONNECTION, &replay, "JOIN", body);
+    let nack = Message::Join(Join {
+        name: "risk-1".into(),
+        wire_versions: vec![1],
+        purpose: Purpose::Nack { session: 77 },
+        channels: vec![],
+    });
+    let body = json!({
+        "name": "risk-1",
+        "wire_versions": [1],
+        "purpose": { "nack": { "session": 77 } },
+        "channels": [],
+    });
+    check_control("control-join-nack.hex", CONNECTION, &nack, "JOIN", body);
 }
 
 #[test]
@@ -384,7 +397,7 @@ fn what_answers_a_join_is_as_the_page_says() {
         group: group.parse().expect("an address"),
         sender,
     };
-    let welcome = Message::Welcome(Welcome {
+    let mut welcome = Welcome {
         wire_version: 1,
         publisher: "nyc-1".into(),
         session: 77,
@@ -411,8 +424,9 @@ fn what_answers_a_join_is_as_the_page_says() {
                 symbol: "ABC".into(),
             }],
         }],
-    });
-    let body = json!({
+        repairs: vec![],
+    };
+    let mut body = json!({
         "wire_version": 1,
         "publisher": "nyc-1",
         "session": 77,
@@ -435,7 +449,16 @@ fn what_answers_a_join_is_as_the_page_says() {
             "directory": [{ "id": 77, "symbol": "ABC" }],
         }],
     });
-    check_control("control-welcome.hex", CONNECTION, &welcome, "WELCOME", body);
+    let message = Message::Welcome(welcome.clone());
+    let file = "control-welcome.hex";
+    check_control(file, CONNECTION, &message, "WELCOME", body.clone());
+    welcome.repairs = vec![RepairOffer::Verbs {
+        address: "10.0.0.1:7410".parse().expect("an address"),
+    }];
+    body["repairs"] = json!([{ "transport": "verbs", "address": "10.0.0.1:7410" }]);
+    let message = Message::Welcome(welcome);
+    let file = "control-welcome-repairs.hex";
+    check_control(file, CONNECTION, &message, "WELCOME", body);
     let rejected = Message::Rejected(Rejected {
         code: RejectCode::UnknownChannel,
         text: "there is no channel bonds".into(),

@@ -57,6 +57,16 @@ fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
     }
 }
 
+/// A publisher, and one who has followed it for a while.
+fn under_way() -> (Publisher, [Follower; 1]) {
+    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    (publisher, followers)
+}
+
 #[test]
 fn strangers_and_unconfirmed_epochs_and_leaps_are_counted_and_have_no_effect() {
     let group = free_group();
@@ -152,11 +162,7 @@ impl Peer {
 
 #[test]
 fn a_join_that_claims_a_higher_epoch_is_counted_and_the_publisher_goes_on() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
-    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
-    drive(&mut followers, |all| {
-        all[0].records.values().sum::<u64>() > 1_000
-    });
+    let (publisher, mut followers) = under_way();
     let mut peer = Peer::connect(&publisher);
     peer.join(u64::MAX, &[1], "all");
     let welcomed = peer.hear(|message| matches!(message, Message::Welcome(_)));
@@ -176,11 +182,7 @@ fn a_join_that_claims_a_higher_epoch_is_counted_and_the_publisher_goes_on() {
 
 #[test]
 fn bad_joins_are_rejected_with_a_reason_and_garbage_closes_only_its_own_connection() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
-    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
-    drive(&mut followers, |all| {
-        all[0].records.values().sum::<u64>() > 1_000
-    });
+    let (publisher, mut followers) = under_way();
 
     let rejection = |join: &dyn Fn(&mut Peer)| {
         let mut peer = Peer::connect(&publisher);
@@ -224,11 +226,7 @@ fn bad_joins_are_rejected_with_a_reason_and_garbage_closes_only_its_own_connecti
 
 #[test]
 fn every_nack_is_answered_however_strange() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
-    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
-    drive(&mut followers, |all| {
-        all[0].records.values().sum::<u64>() > 1_000
-    });
+    let (publisher, mut followers) = under_way();
     let epoch = followers[0].subscriber.channels()[0].epoch;
     let mut peer = Peer::connect(&publisher);
     peer.join(0, &[1], "all");
@@ -267,11 +265,7 @@ fn every_nack_is_answered_however_strange() {
 
 #[test]
 fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(40_000, 20_000, 1)));
-    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
-    drive(&mut followers, |all| {
-        all[0].records.values().sum::<u64>() > 1_000
-    });
+    let (publisher, mut followers) = under_way();
     let epoch = followers[0].subscriber.channels()[0].epoch;
     let mut peer = Peer::connect(&publisher);
     peer.join(0, &[1], "all");

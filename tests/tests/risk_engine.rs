@@ -79,23 +79,26 @@ fn rust(files: &[String], more: &[&str]) -> Engine {
     }
 }
 
-/// The engine in C++, which knows no [`CALM`].
+/// The engine in C++.
 fn cpp(program: &Path, files: &[String], more: &[&str]) -> Engine {
-    let more = more.iter().map(ToString::to_string);
+    let more = more.iter().chain(&CALM).map(ToString::to_string);
     Engine {
         program: program.to_owned(),
         options: files.iter().cloned().chain(more).collect(),
     }
 }
 
-/// Compiles the engine in C++; `None` where there is no compiler.
-fn compile(folder: &Path) -> Option<PathBuf> {
-    let subscriber = Path::new(env!("CARGO_MANIFEST_DIR")).join("../subscriber");
+/// Compiles a program in C++; `None` where there is no compiler.
+fn compile(source: &str, folder: &Path) -> Option<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let subscriber = root.join("subscriber");
     let program = folder.join("risk_engine_cpp");
     let output = Command::new("c++")
         .args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-I"])
         .arg(subscriber.join("include"))
-        .arg(subscriber.join("examples/risk_engine.cpp"))
+        .arg("-I")
+        .arg(subscriber.join("examples"))
+        .arg(root.join(source))
         .arg("-o")
         .arg(&program)
         .arg(archive())
@@ -381,7 +384,7 @@ fn all_agree(case: &Case) {
         rust(&files, &slow),
         rust(&files, &split),
     ];
-    if let Some(program) = compile(case.folder.path()) {
+    if let Some(program) = compile("subscriber/examples/risk_engine.cpp", case.folder.path()) {
         engines.extend([
             cpp(&program, &files, &[]),
             cpp(&program, &files, &slow),
@@ -411,6 +414,49 @@ fn on_a_simulated_market_every_engine_ends_with_the_offline_result_to_the_last_t
 fn on_tops16_every_engine_ends_with_the_offline_result_to_the_last_tick() {
     if let Some(case) = Case::tops16() {
         all_agree(&case);
+    }
+}
+
+#[test]
+fn to_the_engine_in_cpp_an_overrun_is_what_the_events_in_it_would_have_been() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = compile("tests/c_abi/engine.cpp", folder.path()) else {
+        return;
+    };
+    let output = Command::new(program).output().expect("it runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+}
+
+#[test]
+fn engines_that_are_lapped_freeze_what_they_missed_and_account_for_all_of_it() {
+    let mut case = Case::simulator();
+    let files = case.trade();
+    // As fast as it goes, against engines that sleep far too long, with the smallest ring.
+    case.input["pace"] = json!({ "messages_per_s": 200_000 });
+    let slow = ["--split", "--ring-mib", "1", "--sleep-us", "400000"];
+    let slow = [&slow[..], &["--sleep-every", "20000"]].concat();
+    let mut engines = vec![rust(&files, &slow)];
+    let source = "subscriber/examples/risk_engine.cpp";
+    engines.extend(compile(source, case.folder.path()).map(|it| cpp(&it, &files, &slow)));
+    let (outcomes, published) = case.run(&engines);
+    for Outcome { code, summary, .. } in outcomes {
+        assert_eq!(code, Some(1), "loss is exit code 1");
+        assert!(number(&summary, "losses") > 0);
+        let (records, lost) = (
+            number(&summary, "records"),
+            number(&summary, "lost_records"),
+        );
+        assert_eq!(records + lost, number(&published, "published_records"));
+        // Books of orders are not seen whole again; the names of all are known all the same, and
+        // every fill has taken place.
+        assert!(number(&summary, "freezes") > 0);
+        assert_eq!(number(&summary, "unnamed_records"), 0);
+        let fills = number(&summary, "fills") + number(&summary, "fills_left");
+        assert!(
+            fills > 2_000 && number(&summary, "fills_left") == 0,
+            "{fills}"
+        );
     }
 }
 

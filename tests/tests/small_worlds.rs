@@ -55,9 +55,15 @@ fn every_interleaving_with_a_restart_is_right() {
 }
 
 #[test]
+fn every_interleaving_with_a_restart_and_disorder_is_right() {
+    searched("restart, overtaking", 3_000);
+    searched("restart, duplicate", 2_800);
+}
+
+#[test]
 fn every_interleaving_with_a_late_joiner_is_right() {
     searched("late join, oldest", 9_000);
-    searched("late join, live", 2_900);
+    searched("late join, live", 2_800);
 }
 
 #[test]

@@ -1,11 +1,12 @@
 //! Files of JSON: read with an error that names the place, written whole or not at all.
 
-use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
+use std::fs;
+use std::io;
+use std::path::Path;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use tickcast_transport::whole_file;
 
 use crate::exit::CommandError;
 
@@ -33,22 +34,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(
 /// # Errors
 /// [`CommandError::Write`].
 pub(crate) fn check_writable(path: &Path) -> Result<(), CommandError> {
-    let check = || {
-        if is_replaced(path) {
-            let beside = unfinished(path);
-            File::create(&beside)?;
-            return fs::remove_file(beside);
-        }
-        match fs::metadata(path) {
-            // Opening a pipe waits for whoever reads it.
-            Ok(target) if target.file_type().is_fifo() => Ok(()),
-            _ => (OpenOptions::new().append(true).create(true).open(path)).map(drop),
-        }
-    };
-    check().map_err(|source| CommandError::Write {
-        path: path.into(),
-        source,
-    })
+    whole_file::check_writable(path).map_err(|source| not_written(path, source))
 }
 
 /// Writes a value so that a reader never sees half of it; into a device, a pipe or a link as it
@@ -60,30 +46,14 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Comm
     let write = || {
         let mut text = serde_json::to_vec_pretty(value)?;
         text.push(b'\n');
-        if !is_replaced(path) {
-            return fs::write(path, text);
-        }
-        let beside = unfinished(path);
-        let written = fs::write(&beside, text).and_then(|()| fs::rename(&beside, path));
-        if written.is_err() {
-            // The error that matters is known; half a file helps nobody.
-            let _ = fs::remove_file(&beside);
-        }
-        written
+        whole_file::write_whole(path, &text)
     };
-    write().map_err(|source| CommandError::Write {
+    write().map_err(|source| not_written(path, source))
+}
+
+fn not_written(path: &Path, source: io::Error) -> CommandError {
+    CommandError::Write {
         path: path.into(),
         source,
-    })
-}
-
-/// Whether a new file takes the place of what is there: never that of a device, pipe or link.
-fn is_replaced(path: &Path) -> bool {
-    fs::symlink_metadata(path).map_or(true, |target| target.is_file())
-}
-
-fn unfinished(path: &Path) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".part");
-    beside.into()
+    }
 }

@@ -269,23 +269,23 @@ fn where_no_publisher_answers_it_gives_up_and_says_so() {
     }
 }
 
-#[test]
-fn a_channel_that_does_not_exist_is_refused_with_the_publishers_words() {
+/// Listens to a channel that does not exist, within a limit of this kind.
+fn nosuch_is_refused(limit: &str) {
     let publisher = Publisher::start(100, 1);
-    let args = [
-        "listen",
-        "--connect",
-        &publisher.control,
-        "--channel",
-        "nosuch",
-    ];
-    let done = run(&[&args[..], &["--join-timeout", "0.5"]].concat());
+    let address = &publisher.control;
+    let args = ["listen", "--connect", address, "--channel", "nosuch"];
+    let done = run(&[&args[..], &[limit, "0.5"]].concat());
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(2), "{said}");
     assert!(
         said.contains("rejected") && said.contains("nosuch"),
         "{said}"
     );
+}
+
+#[test]
+fn a_channel_that_does_not_exist_is_refused_with_the_publishers_words() {
+    nosuch_is_refused("--join-timeout");
 }
 
 #[test]
@@ -332,21 +332,7 @@ fn who_never_joined_is_told_so_whatever_ended_it() {
     let done = running.output();
     assert_eq!(done.status.code(), Some(3), "{}", text(&done.stderr));
 
-    let publisher = Publisher::start(100, 1);
-    let args = [
-        "listen",
-        "--connect",
-        &publisher.control,
-        "--channel",
-        "nosuch",
-    ];
-    let done = run(&[&args[..], &["--duration", "0.5"]].concat());
-    let said = text(&done.stderr);
-    assert_eq!(done.status.code(), Some(2), "{said}");
-    assert!(
-        said.contains("rejected") && said.contains("nosuch"),
-        "{said}"
-    );
+    nosuch_is_refused("--duration");
 }
 
 #[test]

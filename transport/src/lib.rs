@@ -10,10 +10,11 @@
 //! |---|---|
 //! | [`udp`] | multicast on one line or two, batched; and the live input of a feed |
 //! | [`memory`] | the transport for tests: completes late, runs out of buffers, stalls on demand |
-//! | [`control`] | join, repair and replay over TCP, never blocking |
+//! | [`control`] | join, repair and replay over TCP, NACK connections over verbs; never blocking |
 //! | [`faults`] | seeded loss, disorder and damage around any [`Receive`] |
 //! | [`mapping`], [`available`] | the shared memory that rings live in, and how much there is |
 //! | [`clock`], [`idle`], [`pin`] | time, waiting, and where a thread runs |
+//! | [`whole_file`] | results that a reader finds whole or not at all |
 
 pub mod available;
 pub mod clock;
@@ -25,11 +26,11 @@ pub mod mapping;
 pub mod memory;
 pub mod pin;
 pub mod udp;
-#[cfg(feature = "rdma")]
 pub mod verbs;
+pub mod whole_file;
 
 use std::net::Ipv4Addr;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingWriter;
@@ -112,8 +113,11 @@ pub struct SendStats {
     pub refused: u64,
     /// Copied datagrams that found no room.
     pub copies_dropped: u64,
-    /// Datagrams dropped by [`FanOut::reset`] before they were sent.
+    /// Of the datagrams handed over, those that came back unsent: dropped by [`FanOut::reset`], or
+    /// given up by a device.
     pub flushed: u64,
+    /// Times a device was made to give everything back: for a reset, or because it gave up.
+    pub restarts: u64,
     /// The last error number that the operating system gave, 0 for none.
     pub last_errno: i32,
 }
@@ -169,8 +173,45 @@ pub trait Receive: Send {
     /// transport has to be polled.
     fn raw_fds(&self) -> &[RawFd];
 
+    /// The same, borrowed from the receiver.
+    fn fds(&self) -> Vec<BorrowedFd<'_>>;
+
     /// Counters since it was opened, one entry a line.
     fn stats(&self) -> &[ReceiveStats];
+}
+
+impl<R: Receive + ?Sized> Receive for Box<R> {
+    fn poll(
+        &mut self,
+        now: Nanos,
+        on: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, ReceiveError> {
+        (**self).poll(now, on)
+    }
+
+    fn join(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        (**self).join(line)
+    }
+
+    fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        (**self).leave(line)
+    }
+
+    fn rejoin(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        (**self).rejoin(line)
+    }
+
+    fn raw_fds(&self) -> &[RawFd] {
+        (**self).raw_fds()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        (**self).fds()
+    }
+
+    fn stats(&self) -> &[ReceiveStats] {
+        (**self).stats()
+    }
 }
 
 /// What one line of a receiver has seen.
@@ -182,9 +223,12 @@ pub struct ReceiveStats {
     pub bytes: u64,
     /// Calls that brought at least one datagram.
     pub batches: u64,
-    /// Datagrams lost because no buffer was free: the kernel's or the device's count, as of the
-    /// last datagram that arrived.
+    /// Datagrams lost because no buffer was free: the kernel's count as of the last datagram that
+    /// arrived, or the device's since the line was opened, where it has one.
     pub buffer_drops: u64,
+    /// Datagrams that the device refused for their Q_Key since the line was opened, where it counts
+    /// them: of all its groups.
+    pub wrong_q_keys: u64,
     /// Datagrams longer than the receive buffers; dropped.
     pub oversize: u64,
     /// Datagrams from addresses that are not among the known senders; dropped.
@@ -193,6 +237,8 @@ pub struct ReceiveStats {
     pub transient_errors: u64,
     /// Times this line's group was joined.
     pub joins: u64,
+    /// Times the device's queue broke and was started anew.
+    pub restarts: u64,
     /// The last error number that the operating system gave, 0 for none.
     pub last_errno: i32,
 }

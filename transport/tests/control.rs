@@ -290,7 +290,7 @@ fn a_client_finds_a_server_that_starts_later_and_again_after_a_restart() {
             attend(&mut client, &mut said);
             client.is_connected()
         });
-        assert!(client.raw_fd().is_some());
+        assert!(client.descriptors()[0].is_some());
         client.send(ChannelId(1), &join("again")).unwrap();
         client.flush();
         let peer = first_peer(&mut server, &mut seen);

@@ -144,12 +144,37 @@ fn a_full_queue_and_a_stall_are_told_and_a_reset_flushes() {
     fabric.complete(9);
     assert_eq!(fan_out.completed(), Some(Sequence(1)));
     fan_out.reset();
-    assert_eq!((fan_out.completed(), fan_out.stats()[0].flushed), (None, 3));
+    let stats = fan_out.stats()[0];
+    assert_eq!((fan_out.completed(), stats.flushed), (None, 3));
+    assert_eq!(stats.datagrams, 4, "handed over, whatever came back");
     fabric.stall(false);
     ring.write(2, 50); // nothing is pinned any more
     fan_out.post(&ring, range(8, 8)).unwrap();
     fabric.complete(9);
     assert_eq!(poll(&mut receiver), [1, 8]);
+}
+
+#[test]
+fn a_copy_does_not_overtake_what_is_posted() {
+    let (fabric, ring) = (Fabric::new(manual()), Ring::new());
+    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let mut receiver = fabric.receiver();
+    assert!(fan_out.send_copy(&[91; 8]).unwrap());
+    fan_out.post(&ring, range(1, 2)).unwrap();
+    assert!(fan_out.send_copy(&[92; 8]).unwrap());
+    fan_out.post(&ring, range(3, 3)).unwrap();
+    fabric.complete(3);
+    assert_eq!(poll(&mut receiver), [91, 1, 2, 92]);
+    assert_eq!(
+        fan_out.completed(),
+        Some(Sequence(2)),
+        "a copy pins nothing"
+    );
+    fabric.complete(1);
+    assert_eq!(poll(&mut receiver), [3]);
+    assert_eq!(fan_out.completed(), Some(Sequence(3)));
+    let stats = fan_out.stats()[0];
+    assert_eq!((stats.datagrams, stats.bytes), (5, 3 * 64 + 2 * 8));
 }
 
 #[test]

@@ -2,6 +2,9 @@
 //! and what was opened is gone when it is dropped. They need a device, so `make test-rdma` runs
 //! them in its virtual machine (tests/lab); the address of the device is `TICKCAST_RDMA_ADDRESS`.
 
+#[allow(dead_code, reason = "each test program uses some of it")]
+mod device;
+
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -15,17 +18,25 @@ use tickcast_transport::mapping::SharedMapping;
 use tickcast_transport::udp::Interface;
 use tickcast_transport::verbs::{
     Device, Pace, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver,
-    VerbsReceiverConfig, VerbsSendLine,
+    VerbsReceiverConfig, VerbsSendLine, VerbsSender,
 };
 use tickcast_transport::{FanOut, FanOutError, Receive, Slots};
+
+use self::device::{address, resources};
 
 const Q_KEY: u32 = 0x1234_5678;
 const SLOT_LEN: usize = 1024;
 const SLOTS: u64 = 4096;
 
-fn address() -> Ipv4Addr {
-    let address = std::env::var("TICKCAST_RDMA_ADDRESS");
-    address.map_or(Ipv4Addr::new(10, 1, 0, 1), |text| text.parse().unwrap())
+/// Changes an address or the MTU of the device's interface, as its administrator might.
+fn ip(arguments: &str) {
+    let interface = std::env::var("TICKCAST_RDMA_INTERFACE").unwrap_or_else(|_| "dummy0".into());
+    let arguments = arguments.replace("DEV", &interface);
+    let status = std::process::Command::new("ip")
+        .args(arguments.split(' '))
+        .status()
+        .unwrap();
+    assert!(status.success(), "ip {arguments}");
 }
 
 /// A group that no other test uses.
@@ -111,7 +122,7 @@ fn receive_config(groups: &[Ipv4Addr]) -> VerbsReceiverConfig {
     let line = |group: &Ipv4Addr| VerbsReceiveLine {
         group: *group,
         interface: Interface::Address(address()),
-        senders: vec![address()],
+        senders: vec![sender(address())],
     };
     VerbsReceiverConfig {
         lines: groups.iter().map(line).collect(),
@@ -121,6 +132,11 @@ fn receive_config(groups: &[Ipv4Addr]) -> VerbsReceiverConfig {
         batch: 64,
         waitable: true,
     }
+}
+
+fn sender(address: Ipv4Addr) -> VerbsSender {
+    let gid = address.to_ipv6_mapped();
+    VerbsSender { address, gid }
 }
 
 fn receiver(config: &VerbsReceiverConfig) -> VerbsReceiver {
@@ -206,20 +222,6 @@ fn completed(fan_out: &mut VerbsFanOut, least: u64) {
     }
 }
 
-fn resources() -> Vec<u64> {
-    ["qp", "mr", "cq", "pd", "cm_id"]
-        .iter()
-        .map(|kind| {
-            let out = std::process::Command::new("rdma")
-                .args(["resource", "show", kind])
-                .output();
-            String::from_utf8_lossy(&out.unwrap().stdout)
-                .lines()
-                .count() as u64
-        })
-        .collect()
-}
-
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn device_tells_what_its_port_is() {
@@ -232,6 +234,7 @@ fn device_tells_what_its_port_is() {
         device.mtu()
     );
     assert!(device.reads_max() > 0);
+    assert_eq!(device.gid().to_ipv4_mapped(), Some(address()), "RoCEv2");
     assert_eq!(device.hardware_counter("there is no such counter"), None);
 }
 
@@ -353,10 +356,42 @@ fn a_datagram_longer_than_a_slot_is_dropped_and_counted_and_harms_nothing() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
+fn a_member_with_a_larger_mtu_harms_nobody() {
+    let (group, ring) = (group(), TestRing::new(|_| 4 * SLOT_LEN));
+    ip("link set DEV mtu 1500");
+    let mut receiver = receiver(&receive_config(&[group]));
+    assert_eq!(receiver.devices()[0].mtu(), 1024);
+    ip("link set DEV mtu 4200");
+    let mut config = send_config(&[group]);
+    config.datagram_len_max = 4 * SLOT_LEN;
+    let mut large = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    post_all(&mut large, &ring, 1, 20, || ());
+    let begun = Instant::now();
+    while receiver.stats()[0].oversize < 20 {
+        poll(&mut receiver, &mut Seen::new());
+        assert!(begun.elapsed() < Duration::from_secs(20));
+    }
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let small = TestRing {
+        memory: Arc::clone(&ring.memory),
+        len: mixed,
+    };
+    post_all(&mut fan_out, &small, 21, 30, || ());
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+    let stats = receiver.stats()[0];
+    assert_eq!(
+        (stats.restarts, stats.transient_errors),
+        (0, 0),
+        "{stats:?}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
 fn datagrams_from_an_unknown_sender_are_dropped_and_counted() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut config = receive_config(&[group]);
-    config.lines[0].senders = vec![Ipv4Addr::new(192, 0, 2, 9)];
+    config.lines[0].senders = vec![sender(Ipv4Addr::new(192, 0, 2, 9))];
     let mut receiver = receiver(&config);
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
     post_all(&mut fan_out, &ring, 1, 20, || ());
@@ -426,11 +461,27 @@ fn a_receiver_that_sleeps_is_woken() {
     for round in 0..3 {
         while poll(&mut receiver, &mut Seen::new()) > 0 {}
         let fd = receiver.raw_fds()[0];
-        assert!(!readable(fd, 0), "round {round}");
+        assert_eq!(receiver.raw_fds().len(), 2);
+        assert!(
+            receiver.raw_fds().iter().all(|fd| !readable(*fd, 0)),
+            "round {round}"
+        );
         post_all(&mut fan_out, &ring, round * 10 + 1, round * 10 + 10, || ());
         assert!(readable(fd, 20_000), "round {round}");
         assert_eq!(poll_until(&mut receiver, 10).len(), 10);
     }
+    // And to become a member, which it does when it takes the answer.
+    receiver.rejoin(LineId(0)).unwrap();
+    for _ in 0..1_000 {
+        poll(&mut receiver, &mut Seen::new());
+        if receiver.is_joined() {
+            break;
+        }
+        let fd = receiver.raw_fds()[1];
+        assert!(readable(fd, 20_000));
+    }
+    assert!(receiver.is_joined());
+    assert!(!readable(receiver.raw_fds()[1], 0), "drained");
 }
 
 #[test]
@@ -445,14 +496,327 @@ fn a_fan_out_that_is_reset_begins_anew() {
     assert_eq!(fan_out.completed(), None);
     let stats = fan_out.stats()[0];
     assert!(
-        stats.stalls > 0 && stats.flushed <= stats.datagrams,
+        stats.stalls > 0 && stats.restarts <= 1 && stats.last_errno == 0,
         "{stats:?}"
     );
     std::thread::sleep(Duration::from_millis(300));
-    while poll(&mut receiver, &mut Seen::new()) > 0 {}
+    let mut seen = Seen::new();
+    while poll(&mut receiver, &mut seen) > 0 {}
+    // What was handed over went, or was flushed.
+    assert_eq!(
+        seen.len() as u64,
+        stats.datagrams - stats.flushed,
+        "{stats:?}"
+    );
     post_all(&mut fan_out, &ring, 1_001, 1_100, || ());
     let seen = poll_until(&mut receiver, 100);
     assert_eq!((seen[0].1, seen[99].1), (1_001, 1_100));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_reset_ends_though_the_last_sends_are_silent() {
+    let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    for round in 0..3 {
+        // One fewer than makes the device tell.
+        let first = round * 100 + 1;
+        post_all(&mut fan_out, &ring, first, first + 14, || ());
+        assert_eq!(poll_until(&mut receiver, 15).len(), 15);
+        assert_eq!(fan_out.completed().unwrap_or_default(), Sequence(first - 1));
+        if round < 2 {
+            fan_out.reset();
+            assert_eq!(fan_out.completed(), None);
+        }
+    }
+    let stats = fan_out.stats()[0];
+    // All of it was sent, and the queue gave an answer when it was asked for it.
+    assert_eq!((stats.datagrams, stats.flushed), (45, 0));
+    assert_eq!((stats.restarts, stats.last_errno), (2, 0));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_post_that_begins_elsewhere_takes_back_what_is_on_its_way() {
+    let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let mut seen = Seen::new();
+    // Forward, backward, and with a silent tail each.
+    for (n, first) in [1, 2_001, 1_001].into_iter().enumerate() {
+        let posted = fan_out.post(&ring, range(first, first + 38)).unwrap();
+        assert_eq!(posted.last, Some(Sequence(first + 38)));
+        let stats = fan_out.stats()[0];
+        assert_eq!((stats.restarts, stats.last_errno), (n as u64, 0));
+        assert!(fan_out.completed().unwrap_or_default() < Sequence(first + 38));
+        std::thread::sleep(Duration::from_millis(200));
+        while poll(&mut receiver, &mut seen) > 0 {}
+    }
+    let stats = fan_out.stats()[0];
+    assert_eq!(
+        seen.len() as u64,
+        stats.datagrams - stats.flushed,
+        "{stats:?}"
+    );
+    let last: Vec<u64> = seen[seen.len() - 39..].iter().map(|seen| seen.1).collect();
+    assert_eq!(last, (1_001..=1_039).collect::<Vec<_>>());
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_post_that_fails_leaves_nothing_for_the_next() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let error = fan_out.post(&ring, range(SLOTS - 5, SLOTS)).unwrap_err();
+    assert!(matches!(error, FanOutError::NotSealed { .. }), "{error}");
+    post_all(&mut fan_out, &ring, 1, 10, || ());
+    let whole: Seen = (1..=10).map(|sequence| (0, sequence)).collect();
+    assert_eq!(poll_until(&mut receiver, 10), whole);
+    nothing_arrives(&mut receiver);
+    assert_eq!(fan_out.stats()[0].datagrams, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_small_ring_is_not_pinned_as_a_whole() {
+    let ring = TestRing::new(|_| SLOT_LEN);
+    let memory = SharedMapping::memfd("small", SLOT_LEN * 16).unwrap();
+    let ring = TestRing {
+        memory: Arc::new(memory),
+        len: ring.len,
+    };
+    let mut config = send_config(&[group()]);
+    (config.send_depth, config.signal_every) = (256, 128);
+    let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 13, || ());
+    completed(&mut fan_out, 12);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
+    let other = Ipv4Addr::new(10, 1, 0, 77);
+    ip(&format!("address add {other}/24 dev DEV"));
+    let (groups, ring) = ([group(), group()], TestRing::new(mixed));
+    let mut config = receive_config(&groups);
+    config.lines[0].senders = vec![sender(other)];
+    let mut receiver = receiver(&config);
+    let mut config = send_config(&groups);
+    config.lines[0].interface = Interface::Address(other);
+    let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    let (mut seen, mut offered) = ([0, 0], 0);
+    // A slot, a copy, and what arrived of them, by line.
+    let mut some = |fan_out: &mut VerbsFanOut| {
+        offered += 2;
+        let at = offered / 2;
+        if at < SLOTS {
+            post_all(fan_out, &ring, at, at, || ());
+        } else {
+            fan_out.send_copy(ring.slot(Sequence(6)).unwrap()).unwrap();
+        }
+        fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap();
+        let on = &mut |received: tickcast_transport::Received<'_>| {
+            seen[usize::from(received.line.0)] += 1;
+        };
+        while receiver.poll(Nanos(7), on).unwrap() > 0 {}
+        (seen, offered)
+    };
+    // Until a send failed before the device told that the address is gone.
+    let mut rounds = 0;
+    while fan_out.stats()[0].flushed == 0 {
+        rounds += 1;
+        assert!(rounds <= 30, "no send ever failed");
+        let begun = Instant::now();
+        // Without its address nothing can be sent any more. It goes amid the sends.
+        std::thread::scope(|scope| {
+            let gone = scope.spawn(|| ip(&format!("address del {other}/24 dev DEV")));
+            let broken = fan_out.stats()[0].restarts;
+            while fan_out.stats()[0].restarts == broken || !gone.is_finished() {
+                some(&mut fan_out);
+                assert!(
+                    begun.elapsed() < Duration::from_secs(20),
+                    "{:?}",
+                    fan_out.stats()
+                );
+            }
+        });
+        ip(&format!("address add {other}/24 dev DEV"));
+        let (before, _) = some(&mut fan_out);
+        while some(&mut fan_out).0[0] == before[0] {
+            assert!(
+                begun.elapsed() < Duration::from_secs(20),
+                "{:?}",
+                fan_out.stats()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let (_, last) = some(&mut fan_out);
+    std::thread::sleep(Duration::from_millis(200));
+    let (seen, offered) = some(&mut fan_out);
+    ip(&format!("address del {other}/24 dev DEV"));
+    assert_eq!(offered, last + 2);
+    let stats = fan_out.stats();
+    for (line, stats) in stats.iter().enumerate() {
+        let all = stats.datagrams + stats.refused + stats.copies_dropped;
+        assert_eq!(all, offered, "{stats:?}");
+        // The last two may be on their way.
+        let sent = stats.datagrams - stats.flushed;
+        assert!(
+            (seen[line]..=seen[line] + 2).contains(&sent),
+            "{seen:?} {stats:?}"
+        );
+    }
+    assert!(stats[0].restarts >= rounds, "{stats:?}");
+    let (refused, flushed, restarts) = (stats[1].refused, stats[1].flushed, stats[1].restarts);
+    assert_eq!(
+        (refused, flushed, restarts),
+        (0, 0, 0),
+        "the other line goes on"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn an_address_that_comes_and_goes_is_told() {
+    let other = Ipv4Addr::new(10, 1, 0, 78);
+    ip(&format!("address add {other}/24 dev DEV"));
+    let (groups, ring) = ([group(), group()], TestRing::new(mixed));
+    let mut config = receive_config(&groups);
+    config.lines[0].senders = vec![sender(other)];
+    let mut receiver = receiver(&config);
+    let mut config = send_config(&groups);
+    config.lines[0].interface = Interface::Address(other);
+    let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    // Nothing is sent, so no completion tells of it.
+    ip(&format!("address del {other}/24 dev DEV"));
+    let begun = Instant::now();
+    while fan_out.stats()[0].restarts == 0 {
+        fan_out.completed();
+        assert!(begun.elapsed() < Duration::from_secs(20), "nobody noticed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ip(&format!("address add {other}/24 dev DEV"));
+    let mut lines = [0, 0];
+    let begun = Instant::now();
+    for sequence in 1.. {
+        post_all(&mut fan_out, &ring, sequence, sequence, || ());
+        std::thread::sleep(Duration::from_millis(5));
+        let polled = receiver.poll(Nanos(7), &mut |received| {
+            lines[usize::from(received.line.0)] += 1;
+        });
+        polled.unwrap();
+        if lines[0] > 0 {
+            break;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            fan_out.stats()
+        );
+    }
+    ip(&format!("address del {other}/24 dev DEV"));
+    assert_eq!(fan_out.stats()[0].flushed, 0, "it never sent the old way");
+    let stats = fan_out.stats()[1];
+    assert_eq!((stats.restarts, stats.refused), (0, 0), "not its address");
+}
+
+/// A datagram of RoCEv2 as it goes on the wire, of any length: the headers of IPv4, UDP and
+/// InfiniBand's transport, the payload, and the checksum over all that no router changes.
+fn raw_packet(group: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let udp_len = (8 + 12 + 8 + payload.len() + 4) as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + udp_len).to_be_bytes());
+    packet.extend([0x12, 0x34, 0x40, 0, 1, 17, 0, 0]);
+    packet.extend(address().octets());
+    packet.extend(group.octets());
+    packet.extend(0xc000u16.to_be_bytes());
+    packet.extend(4791u16.to_be_bytes());
+    packet.extend(udp_len.to_be_bytes());
+    packet.extend([0, 0]);
+    // A datagram that is whole, to all queues of the group, of the default partition.
+    packet.extend([0x64, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    packet.extend(Q_KEY.to_be_bytes());
+    packet.extend([0, 0, 0, 0x11]);
+    packet.extend(payload);
+    let mut masked = packet.clone();
+    // What may change on the way counts as ones: class, lifetime, checksums, congestion.
+    for at in [1, 8, 10, 11, 26, 27, 32] {
+        masked[at] = 0xff;
+    }
+    let mut crc = u32::MAX;
+    for byte in [0xff; 8].iter().chain(&masked) {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
+        }
+    }
+    packet.extend((!crc).to_le_bytes());
+    packet
+}
+
+fn send_raw(packet: &[u8], to: Ipv4Addr) {
+    // SAFETY: plain calls, on a descriptor of its own, with structures that live through them.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW);
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        let from = u32::from(address()).to_be();
+        let (level, option) = (libc::IPPROTO_IP, libc::IP_MULTICAST_IF);
+        assert_eq!(
+            libc::setsockopt(fd, level, option, (&raw const from).cast(), 4),
+            0
+        );
+        let mut socket: libc::sockaddr_in = std::mem::zeroed();
+        socket.sin_family = libc::AF_INET as u16;
+        socket.sin_addr.s_addr = u32::from(to).to_be();
+        let len = size_of_val(&socket) as u32;
+        let bytes = packet.as_ptr().cast();
+        let sent = libc::sendto(fd, bytes, packet.len(), 0, (&raw const socket).cast(), len);
+        assert_eq!(
+            sent,
+            packet.len() as isize,
+            "{}",
+            std::io::Error::last_os_error()
+        );
+        libc::close(fd);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_receive_queue_that_breaks_starts_anew_while_the_other_line_goes_on() {
+    let (groups, ring) = ([group(), group()], TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&groups));
+    // One that is as it should be arrives: the packet is made right.
+    let mut whole = 5u64.to_le_bytes().to_vec();
+    whole.resize(200, 5);
+    send_raw(&raw_packet(groups[0], &whole), groups[0]);
+    assert_eq!(poll_until(&mut receiver, 1), [(0, 5)]);
+    // And one that is longer than any device sends.
+    ip("link set DEV mtu 9000");
+    send_raw(&raw_packet(groups[0], &[7; 5_000]), groups[0]);
+    ip("link set DEV mtu 4200");
+    let begun = Instant::now();
+    while receiver.stats()[0].restarts == 0 || !receiver.is_joined() {
+        poll(&mut receiver, &mut Seen::new());
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{:?}",
+            receiver.stats()
+        );
+    }
+    let mut fan_out = VerbsFanOut::open(&send_config(&groups), &ring.memory).unwrap();
+    // More than the queue holds: every buffer is there again.
+    for first in (1..=3_000).step_by(100) {
+        post_all(&mut fan_out, &ring, first, first + 99, || ());
+        assert_eq!(poll_until(&mut receiver, 200).len(), 200);
+    }
+    let stats = receiver.stats();
+    assert_eq!((stats[0].restarts, stats[1].restarts), (1, 0));
+    assert_eq!((stats[0].joins, stats[1].joins), (2, 1));
 }
 
 #[test]
@@ -470,6 +834,13 @@ fn a_pace_is_kept_in_any_window() {
     assert_eq!((posted.last, posted.stalled), (Some(Sequence(10)), true));
     let posted = fan_out.post(&ring, range(11, 100)).unwrap();
     assert_eq!((posted.last, posted.stalled), (None, true));
+    // It binds copies too; and a queue that is paced is not full.
+    assert!(!fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap());
+    let stats = fan_out.stats()[0];
+    assert_eq!(
+        (stats.datagrams, stats.copies_dropped, stats.stalls),
+        (10, 1, 0)
+    );
 }
 
 #[test]

@@ -26,7 +26,16 @@ fn layouts() -> Vec<Layout> {
             "wr.ud.remote_qkey": wr.ud.remote_qkey, "wr.rdma.remote_addr": wr.rdma.remote_addr,
             "wr.rdma.rkey": wr.rdma.rkey, "wr.atomic.compare_add": wr.atomic.compare_add,
             "wr.atomic.swap": wr.atomic.swap, "wr.atomic.rkey": wr.atomic.rkey,
-            "bind_mw": bind_mw_tso_union,
+            "bind_mw": bind_mw_tso_union, "bind_mw.mw": bind_mw_tso_union.bind_mw.mw,
+            "bind_mw.rkey": bind_mw_tso_union.bind_mw.rkey,
+            "bind_mw.bind_info": bind_mw_tso_union.bind_mw.bind_info,
+            "invalidate_rkey": imm_data_invalidated_rkey_union,
+        }),
+        layout!(ibv_mw, "struct ibv_mw", {
+            "context": context, "pd": pd, "rkey": rkey, "handle": handle, "type": type_,
+        }),
+        layout!(ibv_mw_bind_info, "struct ibv_mw_bind_info", {
+            "mr": mr, "addr": addr, "length": length, "mw_access_flags": mw_access_flags,
         }),
         layout!(ibv_recv_wr, "struct ibv_recv_wr", {
             "wr_id": wr_id, "next": next, "sg_list": sg_list, "num_sge": num_sge,
@@ -87,7 +96,7 @@ fn layouts() -> Vec<Layout> {
 }
 
 /// Constants that are written out, and as the headers know them.
-const CONSTANTS: [(&str, i64); 17] = [
+const CONSTANTS: [(&str, i64); 25] = [
     ("RDMA_OPTION_ID", 0),
     ("RDMA_OPTION_ID_TOS", 0),
     ("RDMA_OPTION_ID_REUSEADDR", 1),
@@ -105,6 +114,14 @@ const CONSTANTS: [(&str, i64); 17] = [
     ("IBV_QPT_UD", 4),
     ("IBV_QPS_ERR", 6),
     ("IBV_WR_SEND", 2),
+    ("IBV_WR_RDMA_READ", 4),
+    ("IBV_WR_LOCAL_INV", 7),
+    ("IBV_WR_BIND_MW", 8),
+    ("IBV_MW_TYPE_2", 2),
+    ("IBV_ACCESS_REMOTE_READ", 4),
+    ("IBV_ACCESS_MW_BIND", 16),
+    ("RDMA_MAX_RESP_RES", 255),
+    ("RDMA_MAX_INIT_DEPTH", 255),
 ];
 
 #[test]

@@ -1,24 +1,16 @@
 //! Reliable connections on a real device: bytes arrive in order and whole, and an end is seen by
 //! both. They need a device: see tests/verbs.rs.
 
+#[allow(dead_code, reason = "each test program uses some of it")]
+mod device;
+
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4};
-use std::time::{Duration, Instant};
+use std::net::SocketAddrV4;
+use std::time::Duration;
 
-use tickcast_transport::verbs::{Device, Listener, Stream, StreamConfig};
+use tickcast_transport::verbs::{Device, Listener, Stream, StreamConfig, VerbsError};
 
-fn address() -> Ipv4Addr {
-    let address = std::env::var("TICKCAST_RDMA_ADDRESS");
-    address.map_or(Ipv4Addr::new(10, 1, 0, 1), |text| text.parse().unwrap())
-}
-
-fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
-        std::thread::sleep(Duration::from_micros(200));
-    }
-}
+use self::device::{address, resources, until};
 
 fn pair(listener: &mut Listener, config: &StreamConfig) -> (Stream, Stream) {
     let device = Device::open(address()).unwrap();
@@ -66,20 +58,6 @@ fn exchange(near: &mut Stream, far: &mut Stream, count: usize) {
         read.iter().all(|read| read.len() >= count)
     });
     assert!(read == sent);
-}
-
-fn resources() -> Vec<usize> {
-    ["qp", "mr", "cq", "pd", "cm_id"]
-        .iter()
-        .map(|kind| {
-            let out = std::process::Command::new("rdma")
-                .args(["resource", "show", kind])
-                .output();
-            String::from_utf8_lossy(&out.unwrap().stdout)
-                .lines()
-                .count()
-        })
-        .collect()
 }
 
 #[test]
@@ -150,6 +128,7 @@ fn a_peer_that_does_not_read_stops_only_its_own_stream() {
     // Far longer than the device's patience: nothing was sent that had no buffer.
     std::thread::sleep(Duration::from_secs(1));
     assert!(near.advance() && near.is_up());
+    assert_eq!(near.write(b"").unwrap(), 0, "nothing takes no buffer");
     let mut room = [0; 4096];
     let mut read = 0;
     until("not all came", || {
@@ -171,5 +150,171 @@ fn what_connections_hold_is_gone_with_them() {
         let (mut near, mut far) = pair(&mut listener, &config);
         exchange(&mut near, &mut far, 10_000);
     }
+    until("a leak", || resources() == before);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_is_flushed_arrives_though_its_sender_is_dropped_at_once() {
+    let config = StreamConfig::default();
+    let mut listener = Listener::bind(address(), 0, &config).unwrap();
+    for round in 0..5 {
+        let (mut near, mut far) = pair(&mut listener, &config);
+        let sent = bytes(round, 100 * 4096);
+        let mut written = 0;
+        while written < sent.len() {
+            written += near.write(&sent[written..]).unwrap();
+        }
+        let busy = |error: std::io::Error| {
+            assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+        };
+        until("never flushed", || near.flush().map_err(busy).is_ok());
+        drop(near);
+        let mut read = Vec::new();
+        let mut room = [0; 3_000];
+        until("not everything came", || {
+            match far.read(&mut room) {
+                Ok(count) => read.extend_from_slice(&room[..count]),
+                Err(error) => busy(error),
+            }
+            read.len() >= sent.len()
+        });
+        assert!(read == sent);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_comes_before_a_connection_is_up_takes_nothing_from_it() {
+    let config = StreamConfig {
+        buffers: 8,
+        ..StreamConfig::default()
+    };
+    let device = Device::open(address()).unwrap();
+    let mut listener = Listener::bind(address(), 0, &config).unwrap();
+    let mut early = 0;
+    for round in 0..20 {
+        let mut near = Stream::connect(&device, listener.address(), &config).unwrap();
+        let mut far = None;
+        // Only the one side is brought forward, and writes as soon as it may.
+        until("never connected", || {
+            near.advance();
+            if far.is_none() {
+                far = listener.accept().map(Result::unwrap);
+            }
+            near.is_up()
+        });
+        let mut far = far.unwrap();
+        let sent = bytes(round, 40 * 4096);
+        let (mut written, mut read) = (0, Vec::new());
+        let mut room = [0; 4096];
+        until("stuck", || {
+            while let Ok(count) = near.write(&sent[written..]) {
+                written += count;
+                if count == 0 {
+                    break;
+                }
+            }
+            if let Ok(count) = far.read(&mut room) {
+                early += u32::from(!far.is_up());
+                read.extend_from_slice(&room[..count]);
+            }
+            near.advance();
+            read.len() == sent.len()
+        });
+        assert!(read == sent);
+    }
+    println!("{early} reads before a connection was up");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn sides_with_unequal_buffers_understand_each_other() {
+    let small = StreamConfig {
+        buffer_len: 1024,
+        buffers: 8,
+        ..StreamConfig::default()
+    };
+    let large = StreamConfig::default();
+    for [listening, connecting] in [[&small, &large], [&large, &small]] {
+        let mut listener = Listener::bind(address(), 0, listening).unwrap();
+        let (mut near, mut far) = pair(&mut listener, connecting);
+        exchange(&mut near, &mut far, 200_000);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_connection_that_nobody_answers_ends_in_time() {
+    let config = StreamConfig {
+        connect_ms: 300,
+        ..StreamConfig::default()
+    };
+    let listener = Listener::bind(address(), 0, &config).unwrap();
+    let device = Device::open(address()).unwrap();
+    let mut near = Stream::connect(&device, listener.address(), &config).unwrap();
+    until("still hoping", || !near.advance());
+    let error = near.write(b"x").unwrap_err();
+    assert_ne!(error.kind(), ErrorKind::WouldBlock, "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn connections_that_are_not_up_yet_are_bounded() {
+    let config = StreamConfig {
+        buffers: 8,
+        buffer_len: 256,
+        // An emulated machine may take its time.
+        connect_ms: 60_000,
+        resolve_ms: 30_000,
+        ..StreamConfig::default()
+    };
+    let device = Device::open(address()).unwrap();
+    let mut listener = Listener::bind(address(), 0, &config).unwrap();
+    let mut near: Vec<_> = (0..80)
+        .map(|_| Stream::connect(&device, listener.address(), &config).unwrap())
+        .collect();
+    let (mut far, mut refused) = (Vec::new(), 0);
+    until("not all were answered", || {
+        // Nobody brings those forward that were accepted.
+        far.extend(listener.accept().map(Result::unwrap));
+        for stream in &mut near {
+            stream.advance();
+        }
+        let before = near.len();
+        near.retain_mut(Stream::advance);
+        refused += before - near.len();
+        near.iter().all(Stream::is_up)
+    });
+    assert_eq!((far.len(), near.len(), refused), (64, 64, 16));
+    // Once they are up, others may come.
+    until("not all are up", || {
+        far.iter_mut()
+            .all(|stream| stream.advance() && stream.is_up())
+    });
+    let (mut one, mut other) = pair(&mut listener, &config);
+    exchange(&mut one, &mut other, 1_000);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_stranger_is_turned_away_and_harms_nobody() {
+    let config = StreamConfig::default();
+    let mut listener = Listener::bind(address(), 0, &config).unwrap();
+    let (mut near, mut far) = pair(&mut listener, &config);
+    let before = resources();
+    let to = listener.address();
+    let mut stranger = std::process::Command::new("rping")
+        .args(["-c", "-C", "1", "-a"])
+        .args([to.ip().to_string(), "-p".into(), to.port().to_string()])
+        .spawn()
+        .unwrap();
+    until("nobody came", || match listener.accept() {
+        Some(Err(VerbsError::Stranger)) => true,
+        Some(other) => panic!("{:?}", other.err()),
+        None => false,
+    });
+    until("still there", || stranger.try_wait().unwrap().is_some());
+    exchange(&mut near, &mut far, 10_000);
     until("a leak", || resources() == before);
 }

@@ -46,6 +46,15 @@ fn samples() -> Vec<Message<'static>> {
                     symbol: "ABC".into(),
                 }],
             }],
+            repairs: vec![RepairOffer::Verbs {
+                address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7),
+            }],
+        }),
+        Message::Join(Join {
+            name: String::new(),
+            wire_versions: vec![1],
+            purpose: Purpose::Nack { session: 77 },
+            channels: vec![],
         }),
         Message::Rejected(Rejected {
             code: RejectCode::UnknownChannel,
@@ -141,6 +150,22 @@ fn a_nack_with_an_empty_range_or_too_many_is_refused() {
 }
 
 #[test]
+fn an_offer_of_verbs_names_groups_senders_and_the_key() {
+    let text = r#"{"transport":"verbs","lines":[{"group":"239.9.2.3","sender":"10.0.0.1","gid":"::ffff:10.0.0.1"}],"q_key":1953063787}"#;
+    let sender = Ipv4Addr::new(10, 0, 0, 1);
+    let offer = FanOutOffer::Verbs {
+        lines: vec![VerbsLine {
+            group: Ipv4Addr::new(239, 9, 2, 3),
+            sender,
+            gid: sender.to_ipv6_mapped(),
+        }],
+        q_key: 1_953_063_787,
+    };
+    assert_eq!(serde_json::to_string(&offer).unwrap(), text);
+    assert_eq!(serde_json::from_str::<FanOutOffer>(text).unwrap(), offer);
+}
+
+#[test]
 fn an_offer_of_an_unknown_transport_does_not_spoil_the_welcome() {
     let offer = r#"{"transport":"carrier_pigeon","loft":3}"#;
     assert_eq!(
@@ -198,6 +223,7 @@ fn bodies_that_are_too_short_or_of_no_known_meaning_are_refused_and_longer_ones_
         read.map(|read| read.map(|(_, _, len)| len))
     };
     for (message, fixed) in samples().into_iter().zip([
+        None,
         None,
         None,
         None,

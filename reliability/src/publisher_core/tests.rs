@@ -118,6 +118,25 @@ fn a_heartbeat_reports_what_its_own_fan_out_has_sent() {
 }
 
 #[test]
+fn a_heartbeat_that_waited_for_its_fan_out_promises_what_holds_when_it_goes() {
+    let mut core = core(1, 1);
+    publish(&mut core, 0);
+    core.handle_timeout(now(20));
+    assert_eq!(core.poll_timeout(), Some(Nanos::from_us(40)));
+    // It has not gone yet, and data puts the next one off.
+    publish(&mut core, 39);
+    let (_, beats) = send(&mut core, F0);
+    assert_eq!(core.poll_timeout(), Some(Nanos::from_us(59)));
+    assert_eq!(beats[0].1.next_interval_us, 20, "from 39 on, not from 20");
+    core.handle_timeout(now(59));
+    core.handle_timeout(now(79));
+    let (_, beats) = send(&mut core, F0);
+    assert_eq!(beats.len(), 1, "the newer one stands for both");
+    let next = Nanos::from_us(79 + u64::from(beats[0].1.next_interval_us));
+    assert_eq!(core.poll_timeout(), Some(next));
+}
+
+#[test]
 fn before_the_first_datagram_heartbeats_say_that_there_is_none() {
     let mut core = core(10, 1);
     core.handle_timeout(now(20));

@@ -77,6 +77,7 @@ impl RepairCore {
         let Some(peer) = self.peers.get_mut(&id) else {
             return Served::Nothing;
         };
+        let session = peer.session();
         let of = &mut peer.channels[at];
         let channel = &mut self.channels[of.channel];
         let queue = match class {
@@ -116,7 +117,11 @@ impl RepairCore {
                 NackClass::Repair if planted(Bug::SubscriberBudgetForgotten) => {
                     [Some(&mut self.repair), None]
                 }
-                NackClass::Repair => [Some(&mut self.repair), Some(&mut peer.bucket)],
+                NackClass::Repair => {
+                    let session = session.and_then(|session| self.sessions.get_mut(&session));
+                    let bucket = session.map(|session| &mut session.bucket);
+                    [Some(&mut self.repair), bucket]
+                }
             };
             let mut blocked = Nanos::ZERO;
             let mut charged = buckets.into_iter().flatten().collect::<ArrayVec<_, 2>>();

@@ -58,16 +58,27 @@ impl RepairCore {
         let Some((index, at)) = self.joined(peer, channel) else {
             return;
         };
-        // On a replay connection everything is replay; where there is one, replay belongs there.
+        // On a further connection everything is of its kind; where there is one for it, replay
+        // belongs there.
         let role = self.peers.get(&peer).map(|p| p.role.clone());
+        let counters = &self.channels[index].counters;
         let (class, elsewhere) = match role {
             Some(Role::Replay { .. }) => (NackClass::Replay, false),
+            Some(Role::Nack { .. }) => {
+                counters.rc_nack_messages.increment();
+                (NackClass::Repair, false)
+            }
             Some(Role::Subscriber { replay, .. }) => {
                 (class, class == NackClass::Replay && replay.is_some())
             }
             _ => return,
         };
-        self.channels[index].counters.nack_messages.increment();
+        counters.nack_messages.increment();
+        let peer = if planted(Bug::AnsweredElsewhere) {
+            self.asker(peer)
+        } else {
+            peer
+        };
         for &range in ranges {
             // A refusal may have been one too many for a peer that does not read.
             if self.peers.get(&peer).is_none_or(Peer::is_closing) {
@@ -121,6 +132,9 @@ impl RepairCore {
             NackClass::Repair => 1,
             NackClass::Replay => self.active_joiners(id),
         };
+        let asker = self.asker(id);
+        // Its connections share the bound as they share the budget.
+        let elsewhere = self.ranges_elsewhere(id, at, class);
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
@@ -141,7 +155,8 @@ impl RepairCore {
             let reason = RefusalReason::TooSlow;
             return self.refuse_new(id, index, range, reason, TOO_SLOW_RETRY_US);
         }
-        match queue.insert(range, self.config.pending_ranges_max) {
+        let ranges_max = (self.config.pending_ranges_max).saturating_sub(elsewhere);
+        match queue.insert(range, ranges_max) {
             Some(added) => {
                 channel.counters.nacked.add(added);
                 channel.counters.nacked_again.add(range.len() - added);
@@ -149,7 +164,7 @@ impl RepairCore {
                 if class == NackClass::Repair {
                     // Losses of many are short; of long runs the beginning is enough to find them.
                     for sequence in range.iter().take(64) {
-                        channel.log.ask(sequence, id, now);
+                        channel.log.ask(sequence, asker, now);
                     }
                 }
             }
@@ -162,6 +177,27 @@ impl RepairCore {
                 self.refuse_new(id, index, range, RefusalReason::Budget, retry_after_us);
             }
         }
+    }
+
+    /// Whose question it is: a subscriber's, on whichever of its connections it came.
+    fn asker(&self, id: PeerId) -> PeerId {
+        let session = self.peers.get(&id).and_then(Peer::session);
+        let session = session.and_then(|session| self.sessions.get(&session));
+        session.map_or(id, |session| session.owner)
+    }
+
+    /// Runs that wait for repair on the other connection of the same session.
+    fn ranges_elsewhere(&self, id: PeerId, at: usize, class: NackClass) -> usize {
+        let owner = self.asker(id);
+        let other = match self.peers.get(&owner).map(|peer| &peer.role) {
+            Some(Role::Subscriber { nack, .. }) if owner == id => *nack,
+            _ => Some(owner),
+        };
+        let other = other.filter(|other| class == NackClass::Repair && *other != id);
+        let other = other.and_then(|other| self.peers.get(&other));
+        // Channels stand in the same order on all of them.
+        let of = other.and_then(|other| other.channels.get(at));
+        of.map_or(0, |of| of.repair.runs())
     }
 
     /// How many replays share the joiners' budget, `with` being one of them.

@@ -2,20 +2,22 @@
 //! REJECTED with its reason (docs/PROTOCOL.md §6.1).
 
 use super::{RepairCore, RepairEvent};
+use crate::budget::TokenBucket;
 use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
 use crate::nack::split_mix;
-use crate::peers::{PeerChannel, PeerId, Role, check_join, rejected};
+use crate::peers::{Peer, PeerChannel, PeerId, Role, Session, check_join, rejected};
 use crate::planted::{Bug, planted};
-use crate::units::ChannelId;
+use crate::units::{ChannelId, Now};
 use crate::wire::WIRE_VERSION;
 
 impl RepairCore {
-    pub(super) fn join(&mut self, peer: PeerId, join: &Join) {
+    pub(super) fn join(&mut self, now: Now, peer: PeerId, join: &Join) {
         let outcome = match check_join(join) {
             Err(rejected) => Err(rejected),
             Ok(_) => match join.purpose {
-                Purpose::Repair => self.join_channels(peer, join),
-                Purpose::Replay { session } => self.join_replay(peer, session),
+                Purpose::Repair => self.join_channels(now, peer, join),
+                Purpose::Replay { session } => self.join_further(peer, Role::Replay { session }),
+                Purpose::Nack { session } => self.join_further(peer, Role::Nack { session }),
             },
         };
         match outcome {
@@ -24,7 +26,12 @@ impl RepairCore {
         }
     }
 
-    pub(super) fn join_channels(&mut self, peer: PeerId, join: &Join) -> Result<Welcome, Rejected> {
+    pub(super) fn join_channels(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        join: &Join,
+    ) -> Result<Welcome, Rejected> {
         let mut indices: Vec<usize> = Vec::with_capacity(join.channels.len());
         for wanted in &join.channels {
             let index = self.channels.iter().position(|c| match &wanted.channel {
@@ -55,11 +62,18 @@ impl RepairCore {
             }
         }
         let session = self.next_session();
-        self.sessions.insert(session, peer);
+        let bucket = TokenBucket::new(
+            self.config.subscriber_bytes_per_s,
+            self.config.subscriber_burst_bytes,
+            now.monotonic,
+        );
+        let owner = peer;
+        self.sessions.insert(session, Session { owner, bucket });
         if let Some(state) = self.peers.get_mut(&peer) {
             state.role = Role::Subscriber {
                 session,
                 replay: None,
+                nack: None,
             };
             state.name.clone_from(&join.name);
             state.channels = indices.iter().map(|i| PeerChannel::of(*i)).collect();
@@ -74,13 +88,16 @@ impl RepairCore {
             publisher: self.publisher.clone(),
             session,
             channels: indices.iter().map(|i| self.channels[*i].offer()).collect(),
+            repairs: self.offers.clone(),
         })
     }
 
-    pub(super) fn join_replay(&mut self, peer: PeerId, session: u64) -> Result<Welcome, Rejected> {
-        let owner = self.sessions.get(&session).copied();
-        let owner = owner.and_then(|id| self.peers.get_mut(&id));
-        let Some(owner) = owner else {
+    /// A further connection of a session: for replay, or for NACKs.
+    fn join_further(&mut self, peer: PeerId, role: Role) -> Result<Welcome, Rejected> {
+        let (Role::Replay { session } | Role::Nack { session }) = role else {
+            return Err(rejected(RejectCode::Protocol, "no further connection"));
+        };
+        let Some(owner) = self.owner_mut(session) else {
             return Err(rejected(
                 RejectCode::UnknownSession,
                 "no repair connection has this session; it may have been closed: JOIN for repair first",
@@ -88,32 +105,36 @@ impl RepairCore {
         };
         let indices: Vec<usize> = owner.channels.iter().map(|c| c.channel).collect();
         let name = owner.name.clone();
-        let owner_id = self.sessions.get(&session).copied();
-        // The subscriber knows best: a replay connection before this one is gone, or half open.
-        let before = match &mut owner.role {
-            Role::Subscriber { replay, .. } => replay.take(),
-            _ => None,
-        };
+        // The subscriber knows best: one of its kind before this one is gone, or half open.
+        let before = owner.further(&role).and_then(Option::take);
         if let Some(before) = before {
             self.remove(before, false, true, None);
         }
-        if let Some(owner) = owner_id.and_then(|id| self.peers.get_mut(&id))
-            && let Role::Subscriber { replay, .. } = &mut owner.role
-        {
-            *replay = Some(peer);
+        if let Some(slot) = self.owner_mut(session).and_then(|o| o.further(&role)) {
+            *slot = Some(peer);
         }
+        match role {
+            Role::Nack { .. } => &self.counters.rc_joins,
+            _ => &self.counters.replay_joins,
+        }
+        .increment();
         if let Some(state) = self.peers.get_mut(&peer) {
-            state.role = Role::Replay { session };
+            state.role = role;
             state.name = name;
             state.channels = indices.into_iter().map(PeerChannel::of).collect();
         }
-        self.counters.replay_joins.increment();
         Ok(Welcome {
             wire_version: WIRE_VERSION,
             publisher: self.publisher.clone(),
             session,
             channels: Vec::new(),
+            repairs: Vec::new(),
         })
+    }
+
+    fn owner_mut(&mut self, session: u64) -> Option<&mut Peer> {
+        let owner = self.sessions.get(&session)?.owner;
+        self.peers.get_mut(&owner)
     }
 
     pub(super) fn unknown_channel(&self, wanted: &ChannelName) -> Rejected {
@@ -192,11 +213,15 @@ impl RepairCore {
             }
         }
         match role {
-            Role::Subscriber { session, replay } => {
+            Role::Subscriber {
+                session,
+                replay,
+                nack,
+            } => {
                 self.sessions.remove(&session);
-                if let Some(replay) = replay {
-                    let reason = "the session of this replay connection is over";
-                    self.close(replay, rejected(RejectCode::UnknownSession, reason));
+                for further in [replay, nack].into_iter().flatten() {
+                    let reason = "the session of this connection is over";
+                    self.close(further, rejected(RejectCode::UnknownSession, reason));
                 }
                 self.event(RepairEvent::Left {
                     peer: id,
@@ -204,11 +229,9 @@ impl RepairCore {
                     on_purpose,
                 });
             }
-            Role::Replay { session } => {
-                let owner = self.sessions.get(&session);
-                let owner = owner.and_then(|owner| self.peers.get_mut(owner));
-                if let Some(Role::Subscriber { replay, .. }) = owner.map(|o| &mut o.role) {
-                    *replay = None;
+            Role::Replay { session } | Role::Nack { session } => {
+                if let Some(slot) = self.owner_mut(session).and_then(|o| o.further(&role)) {
+                    *slot = None;
                 }
             }
             Role::Connecting | Role::Closing(_) => {}

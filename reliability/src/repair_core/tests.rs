@@ -241,6 +241,13 @@ fn join(channel: &str) -> Join {
     }
 }
 
+fn further(session: u64) -> Join {
+    Join {
+        purpose: Purpose::Nack { session },
+        ..replay(session)
+    }
+}
+
 fn replay(session: u64) -> Join {
     Join {
         purpose: Purpose::Replay { session },
@@ -1233,7 +1240,8 @@ fn sessions_are_numbered_unpredictably_and_never_twice() {
     let before = bench.core.session_seed;
     let next = bench.core.next_session();
     bench.core.session_seed = before;
-    bench.core.sessions.insert(next, PeerId(0));
+    let taken = bench.core.sessions.values().next().cloned().unwrap();
+    bench.core.sessions.insert(next, taken);
     assert_ne!(bench.core.next_session(), next);
 }
 
@@ -1429,4 +1437,123 @@ fn what_waits_for_a_peer_that_resumes_is_sent_when_its_backlog_has_gone() {
     assert_eq!(bench.core.counters.overflow_disconnects.get(), 0);
     bench.repair(0, 91, 91);
     assert_eq!(bench.core.counters.overflow_disconnects.get(), 1);
+}
+
+#[test]
+fn a_nack_connection_is_answered_where_it_asks_and_is_no_subscriber() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let session = bench.join(0).session;
+    bench.publish(20);
+    let got = bench.connect(1, further(session));
+    let [Got::Welcome(welcome)] = &got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!((welcome.session, welcome.channels.len()), (session, 0));
+    assert_eq!(bench.core.counters.rc_joins.get(), 1);
+    // Everything on it is repair, whatever it calls itself.
+    bench.nack(1, NackClass::Replay, &[(3, 4)]);
+    let to: Vec<Option<u64>> = bench.drain().into_iter().map(|(to, _)| to).collect();
+    assert_eq!(to, [Some(1), Some(1)]);
+    assert_eq!(bench.counters.replay_bytes.get(), 0);
+    assert_eq!(bench.counters.rc_nack_messages.get(), 1);
+    assert_eq!(bench.core.group(CHANNEL).0, 1, "one subscriber");
+    // The next rung is there all the while.
+    bench.repair(0, 3, 3);
+    assert_eq!(bench.drain().len(), 1);
+    assert_eq!(bench.counters.rc_nack_messages.get(), 1);
+}
+
+#[test]
+fn all_connections_of_a_session_draw_on_one_budget() {
+    let config = RepairConfig {
+        subscriber_bytes_per_s: 1_000,
+        subscriber_burst_bytes: BURST_BYTES_MIN,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 1024, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, further(session));
+    bench.join(7);
+    bench.publish(400);
+    // The smallest burst there is lets so many pass, wherever they are asked for.
+    bench.repair(1, 1, 390);
+    let alone = bench.take(1).len();
+    assert!((1..390).contains(&alone), "{alone}");
+    bench.repair(0, 1, 390);
+    assert_eq!(bench.take(0).len(), 0, "the budget is used up");
+    bench.repair(7, 1, 390);
+    assert_eq!(bench.take(7).len(), alone, "another has its own");
+}
+
+#[test]
+fn a_nack_connection_is_the_same_asker_and_shares_the_bound_of_what_waits() {
+    let config = RepairConfig {
+        pending_ranges_max: 4,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, further(session));
+    bench.publish(30);
+    // Both ask at once: that is one subscriber of one, and no reason to multicast.
+    bench.repair(1, 9, 9);
+    bench.repair(0, 9, 9);
+    assert!(bench.drain().iter().all(|(to, _)| to.is_some()));
+    assert_eq!(bench.counters.answered_by_multicast.get(), 0);
+    bench.nack(1, NackClass::Repair, &[(1, 1), (3, 3), (5, 5)]);
+    bench.nack(0, NackClass::Repair, &[(11, 11), (13, 13)]);
+    assert_eq!(bench.counters.refused_budget.get(), 1, "3 + 1 is the bound");
+    bench.nack(1, NackClass::Repair, &[(20, 20)]);
+    assert_eq!(bench.counters.refused_budget.get(), 2);
+    bench.drain();
+}
+
+#[test]
+fn a_strangers_session_is_refused_and_a_nack_connection_dies_with_its_own_or_alone() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let session = bench.join(0).session;
+    let got = bench.connect(5, further(session ^ 1));
+    let [Got::Rejected(rejected)] = &got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!(rejected.code, RejectCode::UnknownSession);
+    bench.publish(4);
+    // It goes alone; what it asked for is abandoned, and its session is as it was.
+    bench.connect(1, further(session));
+    bench.repair(1, 1, 2);
+    bench.core.handle_disconnected(PeerId(1));
+    assert_eq!(bench.counters.abandoned.get(), 2);
+    assert_eq!(bench.core.group(CHANNEL).0, 1);
+    // Another takes its place, also of one that is half open.
+    bench.connect(2, further(session));
+    bench.connect(3, further(session));
+    bench.events();
+    assert!(bench.core.peers.contains_key(&PeerId(3)));
+    assert!(!bench.core.peers.contains_key(&PeerId(2)));
+    // And goes with its session, told why.
+    bench.core.handle_disconnected(PeerId(0));
+    let got = bench.take(3);
+    let [Got::Rejected(rejected)] = &got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!(rejected.code, RejectCode::UnknownSession);
+    assert!(bench.core.sessions.is_empty() && bench.core.peers.is_empty());
+}
+
+#[test]
+fn a_nack_connection_may_be_silent_and_is_offered_in_welcome() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let address = "10.0.0.1:7410".parse().unwrap();
+    let offers = vec![RepairOffer::Verbs { address }];
+    bench.core.set_repair_offers(offers.clone());
+    let welcome = bench.join(0);
+    assert_eq!(welcome.repairs, offers);
+    bench.connect(1, further(welcome.session));
+    for _ in 0..80 {
+        bench.pass(1_000_000);
+        bench.tell(0, Message::Progress(progress(0)));
+        bench.core.handle_timeout(bench.now);
+        bench.drain();
+    }
+    assert!(bench.core.peers.contains_key(&PeerId(1)));
 }

@@ -335,6 +335,12 @@ impl RingWriter {
         &mut self.words
     }
 
+    /// The memory itself, for a transport that registers it with a device to send from.
+    #[must_use]
+    pub fn memory(&self) -> Arc<dyn RingMemory> {
+        Arc::clone(&self.words.0.memory)
+    }
+
     /// A reader of this ring.
     #[must_use]
     pub fn reader(&self) -> RingReader {

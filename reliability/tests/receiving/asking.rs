@@ -235,6 +235,20 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
     alone.later(3_000_000);
     assert_eq!(alone.events, []);
     assert_eq!(alone.counters().repair_links_down.get(), 1);
+    // Nor that the connection is up again; and of the next epoch's silence nothing was told yet.
+    let welcome = |alone: &mut Alone, publisher: &Publisher| {
+        let offer = publisher.welcome(1).channels.remove(0);
+        alone.input(|r, now, mut on| {
+            r.handle_welcome(now, &offer, Start::Live, &mut on);
+        });
+    };
+    welcome(&mut alone, &publisher);
+    assert_eq!(alone.events, []);
+    let mut next = Publisher::new(6, 1);
+    welcome(&mut alone, &next);
+    alone.hear(A, &next.publish(1));
+    let told = |event: &Event| alone.events.contains(event);
+    assert!(told(&Event::Live) && !told(&Event::Fresh) && !told(&Event::RepairLinkUp));
 }
 
 #[test]
@@ -558,6 +572,43 @@ fn a_leap_is_doubted_just_beyond_the_ring_or_what_would_be_given_up() {
             assert_eq!(alone.counters().leap_dropped.get(), doubted);
         }
     }
+}
+
+#[test]
+fn what_another_sent_beyond_a_confirmed_end_is_not_missing() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut twin = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    alone.hear(A, &publisher.publish(1));
+    twin.publish(1);
+    let end = publisher.end();
+    // The other one goes further: 3 does not come, 4 does.
+    for _ in 2..=3 {
+        twin.publish(1);
+    }
+    alone.hear(A, &end);
+    alone.hear(A, &twin.publish(1));
+    assert!(alone.receiver.is_waiting());
+    alone.status(&publisher.status());
+    assert!(alone.receiver.ended() && !alone.receiver.is_waiting());
+    assert_eq!(alone.receiver.progress(), (Sequence(2), Sequence(2)));
+    assert_eq!((alone.records.len(), alone.losses().len()), (1, 0));
+    let counted = |alone: &Alone| {
+        let c = alone.counters();
+        (c.gaps_detected.get(), c.gaps_lost.get(), c.gaps_open.get())
+    };
+    assert_eq!(counted(&alone), (1, 1, 0));
+    // Nor is what it sends, or says that it sent, afterwards.
+    twin.publish(1);
+    alone.hear(A, &twin.publish(1));
+    alone.hear(A, &twin.heartbeat());
+    alone.status(&twin.status());
+    alone.status(&twin.status());
+    alone.later(1_000_000);
+    assert!(!alone.receiver.is_waiting(), "{:?}", alone.events);
+    assert_eq!((counted(&alone), alone.receiver.lag()), ((1, 1, 0), 0));
+    assert_eq!(alone.counters().leap_dropped.get(), 2);
+    assert_eq!(alone.events.last(), Some(&Event::EndOfSession));
 }
 
 #[test]

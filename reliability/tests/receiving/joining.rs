@@ -11,6 +11,7 @@ use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::record::AlignedCopy;
+use tickcast_reliability::stream_state::StreamState;
 use tickcast_reliability::subscriber_core::{
     Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
 };
@@ -27,6 +28,7 @@ struct Hand {
     now: Nanos,
     events: Vec<Event>,
     records: Vec<u64>,
+    state: StreamState,
 }
 
 impl Hand {
@@ -55,6 +57,7 @@ impl Hand {
             now,
             events,
             records,
+            state: StreamState::default(),
         }
     }
 
@@ -74,12 +77,50 @@ impl Hand {
         hand
     }
 
+    /// Gives the core something, and compares how the first channel stands by its events with how
+    /// it does by its receiver.
     fn input(&mut self, f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>))) {
         let (events, records) = (&mut self.events, &mut self.records);
+        let state = &mut self.state;
         f(&mut self.core, self.now, &mut |item| match item {
             Item::Record(position, _) => records.push(position.record.0),
-            Item::Event(_, event) => events.push(event.clone()),
+            Item::Event(position, event) => {
+                events.push(event.clone());
+                if position.channel == CHANNEL {
+                    state.follow(event);
+                }
+            }
         });
+        if let Some(receiver) = self.core.receiver(CHANNEL) {
+            let publisher_dead = state.publisher_dead;
+            let stands = receiver.stream_state();
+            assert_eq!(
+                *state,
+                StreamState {
+                    publisher_dead,
+                    ..stands
+                }
+            );
+        }
+    }
+
+    /// What it was told since this was asked last.
+    fn told(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.events)
+    }
+
+    fn cut(&mut self) {
+        let down = LinkDownReason::Closed;
+        self.input(|c, now, mut on| c.handle_disconnected(now, Path::Repair, down, &mut on));
+    }
+
+    /// The repair connection is built anew, and this is the publisher's welcome.
+    fn welcomed_again(&mut self, welcome: Welcome) {
+        while self.later(20) != [Action::Connect(Path::Repair)] {}
+        self.connected(Path::Repair);
+        self.tell(Path::Repair, &Message::Welcome(welcome));
+        assert!(self.core.is_joined());
+        self.actions();
     }
 
     fn actions(&mut self) -> Vec<Action> {
@@ -583,6 +624,180 @@ fn a_name_that_moves_to_another_number_is_another_sequence_space() {
     );
 }
 
+/// Silent after 5 ms, on one line or two.
+fn restless() -> ReceiverConfig {
+    ReceiverConfig {
+        stale_us: 5_000,
+        line_silence_us: 5_000,
+        dead_us: 100_000,
+        ..quiet()
+    }
+}
+
+fn restless_on(lines: usize, publisher: &Publisher) -> Hand {
+    let mut hand = Hand::with(restless(), &[(CHANNEL, Start::Live)]);
+    hand.clock();
+    hand.connected(Path::Repair);
+    hand.tell(Path::Repair, &Message::Welcome(publisher.welcome(lines)));
+    hand.sent();
+    hand.actions();
+    hand
+}
+
+#[test]
+fn silence_that_was_told_is_over_with_the_first_datagram_of_the_next_epoch() {
+    let fresh = |events: &[Event]| events.iter().filter(|e| **e == Event::Fresh).count();
+    for (told, by_multicast) in [(true, false), (true, true), (false, true)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut hand = restless_on(1, &publisher);
+        hand.hear(&publisher.publish(1));
+        let end = publisher.end();
+        if told {
+            hand.later(6);
+        }
+        assert_eq!(hand.told().contains(&Event::Stale), told);
+        // The end comes by TCP, and what multicast does then is no news.
+        hand.tell(Path::Repair, &Message::Datagram(&again(&end)));
+        assert!(hand.told().contains(&Event::EndOfSession));
+        if by_multicast {
+            hand.hear(&publisher.heartbeat());
+        } else {
+            hand.later(6);
+        }
+        hand.cut();
+        assert_eq!(hand.told(), [], "after the end it is no news");
+        let mut next = Publisher::new(6, 1);
+        hand.welcomed_again(next.welcome(1));
+        assert_eq!(fresh(&hand.told()), 0, "nothing was heard yet");
+        hand.hear(&next.publish(1));
+        assert_eq!(fresh(&hand.told()), usize::from(told));
+        assert!(!hand.state.stale);
+        hand.hear(&next.publish(1));
+        assert_eq!(hand.told(), []);
+        assert!(hand.later(6).is_empty() && hand.told() == [Event::Stale]);
+    }
+}
+
+#[test]
+fn an_end_that_nobody_confirmed_leaves_what_was_told_of_silence_to_the_next_epoch() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = restless_on(1, &publisher);
+    hand.hear(&publisher.publish(1));
+    hand.hear(&publisher.end());
+    hand.cut();
+    hand.told();
+    while !hand.state.ended {
+        // Nobody is there to connect to.
+        if hand.later(20) == [Action::Connect(Path::Repair)] {
+            hand.cut();
+        }
+    }
+    assert_eq!(
+        hand.told(),
+        [Event::Stale, Event::PublisherDead, Event::EndOfSession]
+    );
+    let mut next = Publisher::new(6, 1);
+    hand.welcomed_again(next.welcome(1));
+    assert!(hand.told().contains(&Event::RepairLinkUp) && hand.state.stale);
+    hand.hear(&next.publish(1));
+    assert_eq!(hand.told(), [Event::Fresh]);
+}
+
+#[test]
+fn who_begins_anew_is_told_the_end_of_all_that_was_told_before() {
+    // By a start of its own, or because the channel has another number.
+    for moves in [false, true] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut hand = restless_on(2, &publisher);
+        hand.hear(&publisher.publish(1));
+        hand.later(3);
+        hand.hear(&publisher.heartbeat());
+        hand.later(3);
+        assert!(hand.told().contains(&Event::LineDown(LineId(1))));
+        hand.later(6);
+        publisher.publish(1);
+        hand.tell(Path::Repair, &Message::Status(publisher.status()));
+        assert_eq!(hand.told(), [Event::Stale, Event::MulticastLost]);
+        hand.cut();
+        let mut welcome = publisher.welcome(2);
+        if moves {
+            welcome.channels[0].channel = SECOND;
+        } else {
+            let start = Start::Oldest;
+            hand.input(|c, now, mut on| {
+                assert!(c.rejoin(now, CHANNEL, start, &mut on));
+            });
+        }
+        hand.told();
+        hand.welcomed_again(welcome);
+        let told = hand.told();
+        assert!(told.contains(&Event::Joined { after: Sequence(0) }));
+        assert!(told.contains(&Event::RepairLinkUp), "{told:?}");
+        assert!(
+            !told.contains(&Event::Fresh) && hand.state.stale,
+            "nothing was heard"
+        );
+        let channel = if moves { SECOND } else { CHANNEL };
+        let stands = |hand: &Hand| hand.core.receiver(channel).unwrap().stream_state();
+        let before = stands(&hand);
+        assert!(before.stale && before.multicast_lost && before.repair_link_up);
+        assert_eq!(before.lines_down, [false, true]);
+        let beat = publisher.beat_of(channel);
+        for line in [A, B] {
+            let mut aligned = AlignedCopy::default();
+            let bytes = aligned.of(&beat);
+            hand.input(|c, now, mut on| c.handle_received(now, channel, line, bytes, &mut on));
+        }
+        assert_eq!(
+            hand.told(),
+            [Event::MulticastRestored, Event::Fresh, Event::LineUp(B)]
+        );
+        let after = stands(&hand);
+        assert!(!after.stale && !after.multicast_lost && after.lines_down == [false; 2]);
+    }
+}
+
+#[test]
+fn a_welcome_does_not_change_on_how_many_lines_one_listens() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = restless_on(2, &publisher);
+    hand.core.handle_listening(hand.now, CHANNEL, 1);
+    hand.hear(&publisher.publish(1));
+    for rejoins in [false, true] {
+        hand.cut();
+        if rejoins {
+            hand.input(|c, now, mut on| {
+                assert!(c.rejoin(now, CHANNEL, Start::Live, &mut on));
+            });
+        }
+        hand.welcomed_again(publisher.welcome(2));
+        hand.sent();
+        publisher.publish(1);
+        hand.hear(&publisher.publish(1));
+        assert_eq!(hand.nacks().len(), 1, "no other line could bring it");
+        hand.told();
+        for _ in 0..4 {
+            hand.later(3);
+            hand.hear(&publisher.heartbeat());
+        }
+        assert_eq!(hand.told(), [], "no line is missing");
+    }
+}
+
+#[test]
+fn a_line_that_was_down_and_is_none_any_more_is_told_to_be_up() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut hand = restless_on(2, &publisher);
+    hand.hear(&publisher.publish(1));
+    hand.later(3);
+    hand.hear(&publisher.heartbeat());
+    hand.later(3);
+    assert!(hand.told().contains(&Event::LineDown(B)));
+    hand.core.handle_listening(hand.now, CHANNEL, 1);
+    hand.clock();
+    assert_eq!(hand.told(), [Event::LineUp(B)]);
+}
+
 #[test]
 fn as_many_lines_are_followed_as_are_offered() {
     // How long a gap of line A waits for line B tells whether there is one.
@@ -608,6 +823,24 @@ fn as_many_lines_are_followed_as_are_offered() {
     assert!(waits(vec![udp(2)]) && waits(vec![FanOutOffer::Unknown, udp(2)]));
     assert!(!waits(vec![udp(1)]) && !waits(vec![FanOutOffer::Unknown]) && !waits(vec![]));
     assert_eq!(LineId::MAX, 2);
+}
+
+#[test]
+fn who_listens_to_fewer_lines_than_the_largest_fan_out_has_does_not_wait_for_the_others() {
+    let asks = |lines: usize| {
+        let mut publisher = Publisher::new(5, 1);
+        let mut hand = Hand::new(&[(CHANNEL, Start::Live)]);
+        hand.clock();
+        hand.connected(Path::Repair);
+        hand.tell(Path::Repair, &Message::Welcome(publisher.welcome(2)));
+        hand.core.handle_listening(hand.now, CHANNEL, lines);
+        hand.sent();
+        publisher.publish(1);
+        hand.hear(&publisher.publish(1));
+        !hand.nacks().is_empty()
+    };
+    assert!(asks(1), "it took a fan-out of one line");
+    assert!(!asks(2), "line B may still bring it");
 }
 
 #[test]
@@ -743,14 +976,14 @@ fn another_number_of_lines_is_followed_from_a_fresh_start() {
         alone.asks().len()
     };
     assert_eq!(gap(&mut alone, &mut publisher), 1);
-    alone.receiver.set_lines(2, alone.now);
+    alone.receiver.handle_lines(2, alone.now);
     assert_eq!(gap(&mut alone, &mut publisher), 0, "it waits for the other");
     let passed = publisher.publish(1);
     alone.hear(B, &passed);
-    alone.receiver.set_lines(2, alone.now);
-    alone.receiver.set_lines(9, alone.now);
+    alone.receiver.handle_lines(2, alone.now);
+    alone.receiver.handle_lines(9, alone.now);
     assert_eq!(alone.asks().len(), 1, "nothing changed: both had passed it");
-    alone.receiver.set_lines(0, alone.now);
+    alone.receiver.handle_lines(0, alone.now);
     assert_eq!(gap(&mut alone, &mut publisher), 1);
 }
 
@@ -888,6 +1121,30 @@ fn an_epoch_that_ended_has_no_tail_that_is_lost() {
         to: Epoch(6),
     };
     assert!(alone.events.contains(&changed) && alone.losses().is_empty());
+    assert!(!alone.receiver.ended(), "the next one has only begun");
+}
+
+#[test]
+fn an_epoch_whose_end_was_confirmed_has_no_tail_although_gaps_were_still_open() {
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+    old.publish(2);
+    alone.hear(A, &old.publish(1));
+    let end = old.end();
+    alone.hear(A, &end);
+    alone.status(&old.status());
+    assert!(!alone.receiver.ended(), "sequence 1 may still come");
+    let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
+    alone.input(|r, now, mut on| {
+        r.handle_welcome(now, &offer, Start::Live, &mut on);
+    });
+    assert_eq!(alone.losses(), [(1, 1, Some(2), LossCause::Epoch)]);
+    let place = |wanted: &Event| alone.events.iter().position(|event| event == wanted);
+    let changed = Event::EpochChanged {
+        from: Epoch(5),
+        to: Epoch(6),
+    };
+    assert!(place(&Event::EndOfSession).is_some_and(|end| Some(end) < place(&changed)));
     assert!(!alone.receiver.ended(), "the next one has only begun");
 }
 

@@ -3,6 +3,7 @@
 
 mod asking;
 mod joining;
+mod nacking;
 mod taking;
 mod world;
 
@@ -486,6 +487,48 @@ fn unanswered_questions_are_retried_a_bounded_number_of_times_and_then_the_link_
     world.answer = true;
     world.pass(Nanos::from_secs(3), &publisher);
     assert_eq!(world.records, [1, 2]);
+}
+
+#[test]
+fn who_gave_a_connection_up_too_soon_is_more_patient_with_the_next() {
+    let config = ReceiverConfig {
+        nack_tries: 3,
+        nack_retry_us: 50,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(config, &publisher);
+    world.answer = false;
+    let copy = |publisher: &Publisher, n| again(&publisher.sent[&n]);
+    // A copy that was under way already answers the first question in no time.
+    publisher.publish(1);
+    world.hear(A, &publisher.publish(1));
+    world.settle(&publisher);
+    world.now = world.now.after(Nanos(319));
+    world.hear(A, &copy(&publisher, 1));
+    publisher.publish(1);
+    world.hear(A, &publisher.publish(1));
+    // Each question is answered 800 us after it was asked, where its connection lives that long.
+    let (mut asked, mut links) = (vec![], 1);
+    for _ in 0..40_000 {
+        let questions = world.nacks.len();
+        world.settle(&publisher);
+        if world.nacks.len() > questions {
+            asked.push(world.now);
+        }
+        if world.disconnects >= links {
+            links += 1;
+            asked.clear();
+        }
+        if (asked.first()).is_some_and(|at| world.now.since(*at) >= Nanos::from_us(800)) {
+            break;
+        }
+        world.now = world.now.after(Nanos::from_us(20));
+    }
+    let bytes = copy(&publisher, 3);
+    world.tell(Path::Repair, &Message::Datagram(&bytes));
+    assert_eq!(world.records, [1, 2, 3, 4]);
+    assert_eq!(world.disconnects, 1, "once is enough to learn from");
 }
 
 #[test]

@@ -389,6 +389,31 @@ fn a_beginning_moves_on_with_the_ring_until_something_is_delivered() {
 }
 
 #[test]
+fn a_beginning_that_moves_on_is_live_again_when_its_history_is_passed() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Oldest, 1);
+    let told = |alone: &mut Alone| {
+        let of = |event| match event {
+            Event::Joined { after } => Some(format!("joined {after}")),
+            Event::Live => Some("live".into()),
+            _ => None,
+        };
+        let events = std::mem::take(&mut alone.events);
+        events.into_iter().filter_map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(told(&mut alone), ["joined 0", "live"], "the ring was empty");
+    (0..5).for_each(|_| drop(publisher.publish(1)));
+    alone.hear(A, &publisher.sent[&5].clone());
+    publisher.oldest = 4;
+    alone.refuse(&publisher, (1, 4), RefusalReason::Window, 0);
+    assert_eq!(told(&mut alone), ["joined 3"]);
+    assert!(!alone.receiver.is_live());
+    alone.answer(&publisher.sent[&4].clone());
+    assert_eq!(told(&mut alone), ["live"]);
+    assert_eq!(alone.records, [4, 5]);
+}
+
+#[test]
 fn of_two_contents_the_first_waits_until_the_repair_path_decides() {
     let (mut publisher, mut alone) = live(quiet());
     let mut impostor = Publisher::new(5, 1);
@@ -484,4 +509,49 @@ fn an_end_that_the_stream_went_past_is_not_told_when_the_publisher_dies() {
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     alone.later(1_000_000);
     assert!(!alone.receiver.ended(), "{:?}", alone.events);
+}
+
+#[test]
+fn what_lies_beyond_the_window_tells_what_all_before_it_cost() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        stale_us: 30_000,
+        dead_us: 1_000_000,
+        ..quiet()
+    };
+    let (mut publisher, mut alone) = live(config);
+    for _ in 0..30 {
+        publisher.publish(2);
+    }
+    // It is not held, but it counts: its records are 61 to 63.
+    alone.hear(A, &publisher.publish(3));
+    publisher.oldest = 5;
+    alone.refuse(&publisher, (1, 16), RefusalReason::Window, 0);
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.later(1_000_000);
+    let told = [
+        (1, 4, Some(8), LossCause::Window),
+        (5, 31, Some(55), LossCause::PublisherDead),
+    ];
+    assert_eq!(alone.losses(), told);
+}
+
+#[test]
+fn what_the_publisher_told_of_and_was_then_heard_is_counted_when_it_dies() {
+    let config = ReceiverConfig {
+        stale_us: 30_000,
+        dead_us: 1_000_000,
+        ..quiet()
+    };
+    let (mut publisher, mut alone) = live(config);
+    publisher.publish(2);
+    publisher.publish(3);
+    alone.status(&publisher.status());
+    publisher.publish(1);
+    // Now 2 is heard, and 3 is told.
+    alone.status(&publisher.status());
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.later(1_000_000);
+    let told = [(1, 2, Some(5), LossCause::PublisherDead)];
+    assert_eq!(alone.losses(), told);
 }

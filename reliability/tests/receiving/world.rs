@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 
 use tickcast_reliability::asking::{Asks, PathHealth};
 use tickcast_reliability::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Status, Welcome,
+    ChannelName, ChannelOffer, FanOutOffer, Message, Purpose, RefusalReason, Refused, RepairOffer,
+    Status, Welcome,
 };
 use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
@@ -131,6 +132,16 @@ impl Publisher {
         )
     }
 
+    /// A heartbeat as on a channel of this number.
+    pub(crate) fn beat_of(&self, channel: ChannelId) -> Vec<u8> {
+        let bytes = self.heartbeat();
+        let header = Header {
+            channel,
+            ..self.header(Kind::Heartbeat, 0, Heartbeat::LEN)
+        };
+        Self::seal(&header, &bytes[64..])
+    }
+
     pub(crate) fn newest(&self) -> Sequence {
         Sequence(self.next - 1)
     }
@@ -151,6 +162,7 @@ impl Publisher {
             wire_version: 1,
             publisher: "p".into(),
             session: 9,
+            repairs: vec![],
             channels: vec![ChannelOffer {
                 channel: CHANNEL,
                 name: "c".into(),
@@ -197,6 +209,14 @@ pub(crate) struct World {
     pub(crate) lines: usize,
     pub(crate) answer: bool,
     pub(crate) connectable: bool,
+    /// What WELCOME offers beside TCP, and whether that answers.
+    pub(crate) repairs: Vec<RepairOffer>,
+    pub(crate) rc_answers: bool,
+    /// Every NACK by connection, every attempt to connect with its time, every connection given up.
+    pub(crate) asked_on: Vec<(Path, SequenceRange)>,
+    pub(crate) connects: Vec<(Path, Nanos)>,
+    pub(crate) given_up: Vec<Path>,
+    pub(crate) joins: Vec<Purpose>,
 }
 
 impl World {
@@ -225,6 +245,12 @@ impl World {
             lines,
             answer: true,
             connectable: true,
+            repairs: vec![],
+            rc_answers: true,
+            asked_on: vec![],
+            connects: vec![],
+            given_up: vec![],
+            joins: vec![],
         }
     }
 
@@ -284,6 +310,12 @@ impl World {
             }
             while let Some(action) = self.core.poll_action() {
                 busy = true;
+                if let Action::Connect(path) = action {
+                    self.connects.push((path, self.now));
+                }
+                if let Action::Disconnect(path) = action {
+                    self.given_up.push(path);
+                }
                 match action {
                     Action::Connect(path) if self.connectable => {
                         self.core.handle_connected(self.now, path);
@@ -310,9 +342,13 @@ impl World {
         while let Some((_, message, taken)) = Message::read(frames, 1 << 20).unwrap() {
             frames = &frames[taken..];
             match message {
-                Message::Join(_) => {
+                Message::Join(join) => {
+                    self.joins.push(join.purpose);
                     let mut welcome = publisher.welcome(self.lines);
-                    if path == Path::Replay {
+                    welcome.session = 9 + self.connects.len() as u64;
+                    if path == Path::Repair {
+                        welcome.repairs.clone_from(&self.repairs);
+                    } else {
                         welcome.channels.clear();
                     }
                     self.tell(path, &Message::Welcome(welcome));
@@ -326,7 +362,8 @@ impl World {
                 Message::Nack { epoch, ranges, .. } => {
                     for range in ranges {
                         self.nacks.push(range);
-                        if self.answer {
+                        self.asked_on.push((path, range));
+                        if self.answer && (self.rc_answers || path != Path::Nack) {
                             self.answer_nack(publisher, path, epoch, range);
                         }
                     }

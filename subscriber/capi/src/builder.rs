@@ -217,6 +217,13 @@ pub extern "C" fn tickcast_channel_start(
     edit_channel(builder, |it| Ok(it.start(start(at, epoch, sequence)?)))
 }
 
+/// How long a silence of multicast is the event STALE, where that is longer than three of the
+/// publisher's announced intervals: 100 to 60,000,000; 30,000 where it is left out.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_channel_stale_us(builder: *mut Builder, stale_us: u32) -> i32 {
+    edit_channel(builder, |it| Ok(it.stale_us(stale_us)))
+}
+
 /// In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_channel_delivery(
@@ -291,7 +298,7 @@ pub extern "C" fn tickcast_builder_receive_buffer(builder: *mut Builder, bytes: 
     edit(builder, |it| Ok(it.receive_buffer_bytes(bytes)))
 }
 
-/// How datagrams come: `auto` or `udp`.
+/// How datagrams come: `auto`, `udp` or `verbs`.
 ///
 /// # Safety
 /// `transport` is NULL or a text.
@@ -305,7 +312,8 @@ pub unsafe extern "C" fn tickcast_builder_transport(
         match unsafe { text(transport, "transport") }? {
             "auto" => Ok(it.transport(Transport::Auto)),
             "udp" => Ok(it.transport(Transport::Udp)),
-            other => range("transport", other, "auto or udp"),
+            "verbs" => Ok(it.transport(Transport::Verbs)),
+            other => range("transport", other, "auto, udp or verbs"),
         }
     })
 }

@@ -6,7 +6,9 @@ use std::ffi::{CString, c_char};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
-use tickcast_subscriber::{ChannelError, FilterError, Panicked, SpawnError, SubscribeError};
+use tickcast_subscriber::{
+    ChannelError, CommandError, FilterError, JoinError, SpawnError, SubscribeError,
+};
 
 /// What a call came to, where that is not a number of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,9 +22,9 @@ pub enum Status {
     Abi = -2,
     /// That is no handle, or one of another kind.
     Handle = -3,
-    /// The handle was freed, or what it stood for is gone: left, built, split or joined.
+    /// The handle was freed, or what it stood for is gone: left, built, split, joined or ended.
     Freed = -4,
-    /// Another thread uses the handle, or this is a callback of a call on it.
+    /// Another thread uses the handle, or this is a callback of a call on it or of its thread.
     Busy = -5,
     /// The builder describes what can't be.
     Config = -6,
@@ -135,6 +137,9 @@ pub enum Error {
     /// No such filter.
     #[error(transparent)]
     Filter(#[from] FilterError),
+    /// A thread of ours did not do what it was asked.
+    #[error(transparent)]
+    Command(CommandError),
     /// No thread.
     #[error(transparent)]
     Spawn(#[from] SpawnError),
@@ -175,10 +180,23 @@ impl Error {
             Self::InUse { .. } | Self::WithinItself { .. } => Status::Busy,
             Self::NoChannelYet | Self::Subscribe(_) => Status::Config,
             Self::Spawn(SpawnError::Size { .. }) => Status::Argument,
+            Self::Channel(ChannelError::Rejoining { .. }) => Status::Busy,
             Self::Channel(_) | Self::Filter(_) | Self::Unknown { .. } => Status::Unknown,
+            Self::Command(CommandError::Ended) => Status::Freed,
+            Self::Command(_) => Status::Busy,
             Self::Spawn(_) | Self::Wait(_) => Status::System,
             Self::Stopped => Status::Stopped,
             Self::Panicked { .. } => Status::Panicked,
+        }
+    }
+}
+
+impl From<CommandError> for Error {
+    fn from(error: CommandError) -> Self {
+        match error {
+            CommandError::Channel(error) => Self::Channel(error),
+            CommandError::Filter(error) => Self::Filter(error),
+            error => Self::Command(error),
         }
     }
 }
@@ -191,9 +209,12 @@ pub(crate) struct Stop;
 /// What `Stop` reads as at the end of a thread of ours.
 pub(crate) const STOPPED: &str = "stopped by its callback";
 
-impl From<Panicked> for Error {
-    fn from(panicked: Panicked) -> Self {
-        let message = panicked.message;
+impl From<JoinError> for Error {
+    fn from(error: JoinError) -> Self {
+        let message = match error {
+            JoinError::Panicked(panicked) => panicked.message,
+            _ => return Self::Command(CommandError::OwnThread),
+        };
         if message == STOPPED {
             Self::Stopped
         } else {

@@ -7,7 +7,7 @@ use std::ptr::null;
 use tickcast_subscriber as rust;
 use tickcast_subscriber::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 use tickcast_subscriber::units::{SourceId, SourcePosition};
-use tickcast_subscriber::{LineId, Loss, Overrun, StreamEvent};
+use tickcast_subscriber::{LineId, Loss, Overrun, StreamEvent, StreamState};
 
 use crate::error::{Error, number};
 use crate::pointers::{range, write_text};
@@ -62,7 +62,9 @@ pub enum EventKind {
     /// It is behind by no more than half of that again.
     CaughtUp = 20,
     /// This reader was too slow: so many `records` and `events` between `from` and `to` are gone
-    /// for it, among them losses of `lost_records` and `losses_of_unknown_size` (in order).
+    /// for it, among them losses of `lost_records` and `losses_of_unknown_size`, `epoch_changes`,
+    /// `source_losses` and `fencing_violations`. The channel stands as `state` says now, in
+    /// epoch `to.epoch` (in order).
     Overrun = 21,
     /// So many `records` were replaced by newer ones since this was told last (mode LATEST).
     Conflated = 22,
@@ -222,6 +224,25 @@ impl From<Place> for rust::Place {
 /// `records` of a loss whose number of records nobody knows, and `messages` likewise.
 pub const UNKNOWN: u64 = u64::MAX;
 
+/// In `state`: a publisher has welcomed us.
+pub const STATE_JOINED: u32 = 1 << 0;
+/// Likewise: the stream is followed live.
+pub const STATE_LIVE: u32 = 1 << 1;
+/// Likewise: the session has ended; nothing follows in this epoch.
+pub const STATE_ENDED: u32 = 1 << 2;
+/// Likewise: nothing is heard of the publisher by multicast.
+pub const STATE_STALE: u32 = 1 << 3;
+/// Likewise: the publisher counts as dead.
+pub const STATE_PUBLISHER_DEAD: u32 = 1 << 4;
+/// Likewise: the publisher goes on, but multicast does not reach us.
+pub const STATE_MULTICAST_LOST: u32 = 1 << 5;
+/// Likewise: the repair connection is established.
+pub const STATE_REPAIR_LINK_UP: u32 = 1 << 6;
+/// Likewise: line A is silent while the stream goes on elsewhere.
+pub const STATE_LINE_A_DOWN: u32 = 1 << 7;
+/// Likewise: line B is.
+pub const STATE_LINE_B_DOWN: u32 = 1 << 8;
+
 /// Something that happened to the stream. Which fields a kind uses stands at TickcastEventKind;
 /// the others are 0. `instruments` is valid within the callback, the rest can be copied.
 #[derive(Clone, Copy, Debug)]
@@ -255,6 +276,12 @@ pub struct Event {
     pub lost_records: u64,
     /// How many of those did not know their number of records.
     pub losses_of_unknown_size: u64,
+    /// How often the epoch changed in what was overwritten.
+    pub epoch_changes: u64,
+    /// How often the publisher told a loss of a source in it.
+    pub source_losses: u64,
+    /// How often it told a fencing violation in it.
+    pub fencing_violations: u64,
     /// The instruments concerned; NULL means all of the source.
     pub instruments: *const u32,
     /// How many those are.
@@ -265,6 +292,10 @@ pub struct Event {
     pub line: u8,
     /// 1 when the wrong content had been delivered already.
     pub wrong_one_delivered: u8,
+    /// Bits TICKCAST_STATE_...: how the channel stands now.
+    pub state: u32,
+    /// Zero.
+    pub reserved: u32,
 }
 
 impl Event {
@@ -294,6 +325,11 @@ impl Event {
             source: 0,
             line: 0,
             wrong_one_delivered: 0,
+            epoch_changes: 0,
+            source_losses: 0,
+            fencing_violations: 0,
+            state: 0,
+            reserved: 0,
         }
     }
 
@@ -409,6 +445,10 @@ impl From<&rust::Event> for Event {
                 events: overrun.events,
                 lost_records: overrun.lost_records,
                 losses_of_unknown_size: overrun.losses_of_unknown_size,
+                epoch_changes: overrun.epoch_changes,
+                source_losses: overrun.source_losses,
+                fencing_violations: overrun.fencing_violations,
+                state: overrun.state.bits(),
                 ..Self::of(Kind::Overrun)
             },
             E::Conflated { records } => Self {
@@ -500,6 +540,10 @@ impl Event {
                 events: self.events,
                 lost_records: self.lost_records,
                 losses_of_unknown_size: self.losses_of_unknown_size,
+                epoch_changes: self.epoch_changes,
+                source_losses: self.source_losses,
+                fencing_violations: self.fencing_violations,
+                state: StreamState::from_bits(self.state),
             })
         } else if is(EventKind::Conflated) {
             E::Conflated {
@@ -590,6 +634,10 @@ mod tests {
                 events: 2,
                 lost_records: 3,
                 losses_of_unknown_size: 4,
+                epoch_changes: 5,
+                source_losses: 6,
+                fencing_violations: 7,
+                state: StreamState::from_bits(0b1_0101_0101),
             }),
             E::Conflated { records: 6 },
             E::SnapshotBegin,
@@ -626,6 +674,35 @@ mod tests {
             ..Event::of(EventKind::Lost)
         };
         assert_eq!(wild.to_rust(), None);
+    }
+
+    #[test]
+    fn every_bit_of_a_state_means_what_its_name_says() {
+        let mut state = StreamState::default();
+        let mut expected = 0;
+        for (bit, event) in [
+            (
+                // Who has joined was welcomed over it.
+                STATE_JOINED | STATE_REPAIR_LINK_UP,
+                E::Joined { after: Sequence(0) },
+            ),
+            (STATE_LIVE, E::Live),
+            (STATE_ENDED, E::EndOfSession),
+            (STATE_STALE, E::Stale),
+            (STATE_MULTICAST_LOST, E::MulticastLost),
+            (STATE_PUBLISHER_DEAD, E::PublisherDead),
+            (STATE_LINE_A_DOWN, E::LineDown(LineId(0))),
+            (STATE_LINE_B_DOWN, E::LineDown(LineId(1))),
+        ] {
+            state.follow(&event);
+            expected |= bit;
+            assert_eq!(state.bits(), expected, "{event}");
+        }
+        state.follow(&E::RepairLinkDown(rust::LinkDownReason::Closed));
+        assert_eq!(state.bits(), expected & !STATE_REPAIR_LINK_UP);
+        let dead = STATE_PUBLISHER_DEAD;
+        state.follow(&E::RepairLinkUp);
+        assert_eq!(state.bits(), expected & !dead, "who answers is not dead");
     }
 
     #[test]

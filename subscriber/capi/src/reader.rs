@@ -1,13 +1,15 @@
 //! A subscriber on a thread of ours: run with a callback, or split from readers that poll at their
 //! own speed.
 
-use std::ffi::c_void;
+use std::ffi::{c_char, c_void};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use tickcast_subscriber as rust;
-use tickcast_subscriber::{Core, Idle, Wake};
+use tickcast_subscriber::units::ChannelId;
+use tickcast_subscriber::{CommandError, Core, Idle, InstrumentFilter, Wake};
 
+use crate::builder::{ids, start, symbols};
 use crate::error::{Error, handle, number, status};
 use crate::handle::{free, give, take, with};
 use crate::item::{Callback, OnItem, polled};
@@ -111,6 +113,89 @@ pub extern "C" fn tickcast_split(
     })
 }
 
+/// As tickcast_rejoin, done by the thread: waits until it was, a round of its loop and what its
+/// callback takes. A callback of the thread itself gets TICKCAST_STATUS_BUSY.
+///
+/// Hold nothing meanwhile that the callback waits for: then neither gets on, until after 2 seconds
+/// the command is taken back, and this gives TICKCAST_STATUS_BUSY. It is so for the filters too.
+///
+/// ```c
+/// TickcastReader *reader = NULL;
+/// TickcastRunning *running =
+///     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+/// TickcastMonitor *monitor = tickcast_monitor_of_running(running);
+/// while (tickcast_monitor_is_joined(monitor) == 0 && tickcast_running_is_finished(running) == 0) {
+///     tickcast_reader_wait(reader, 100);
+///     tickcast_reader_poll(reader, on_item, context);
+/// }
+/// // From the beginning, and of one instrument.
+/// const char *wanted[] = {"AAPL"};
+/// if (tickcast_running_set_filter_symbols(running, 1, wanted, 1) < 0 ||
+///     tickcast_running_rejoin(running, 1, TICKCAST_START_AT_OLDEST, 0, 0) < 0)
+///     puts(tickcast_last_error());
+/// tickcast_monitor_free(monitor);
+/// ```
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_running_rejoin(
+    running: *mut Running,
+    channel: u16,
+    at: u32,
+    epoch: u64,
+    sequence: u64,
+) -> i32 {
+    status(|| {
+        let start = start(at, epoch, sequence)?;
+        with(running, |it| Ok(it.rejoin(ChannelId(channel), start)?))
+    })
+}
+
+fn set_filter(
+    running: *const Running,
+    channel: u16,
+    filter: Result<InstrumentFilter, Error>,
+) -> i32 {
+    status(|| {
+        let filter = filter?;
+        with(running, |it| Ok(it.set_filter(ChannelId(channel), filter)?))
+    })
+}
+
+/// As tickcast_set_filter_all, done by the thread: from the next record that it takes on.
+#[unsafe(no_mangle)]
+pub extern "C" fn tickcast_running_set_filter_all(running: *mut Running, channel: u16) -> i32 {
+    set_filter(running, channel, Ok(InstrumentFilter::all()))
+}
+
+/// As tickcast_set_filter_symbols, likewise.
+///
+/// # Safety
+/// `all` has `count` texts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_running_set_filter_symbols(
+    running: *mut Running,
+    channel: u16,
+    all: *const *const c_char,
+    count: usize,
+) -> i32 {
+    // SAFETY: as for `array` and `text`.
+    set_filter(running, channel, unsafe { symbols(all, count) })
+}
+
+/// As tickcast_set_filter_ids, likewise.
+///
+/// # Safety
+/// `all` has `count` ids.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tickcast_running_set_filter_ids(
+    running: *mut Running,
+    channel: u16,
+    all: *const u32,
+    count: usize,
+) -> i32 {
+    // SAFETY: as for `array`.
+    set_filter(running, channel, unsafe { ids(all, count) })
+}
+
 /// Asks the thread to leave, which it does within a round of its loop.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_stop(running: *mut Running) -> i32 {
@@ -129,7 +214,8 @@ pub extern "C" fn tickcast_running_is_finished(running: *mut Running) -> i32 {
 }
 
 /// Waits until the thread has left, at the end of all sessions or once it was asked to stop, and
-/// ends the handle. `out` may be NULL.
+/// ends the handle. `out` may be NULL. A callback of the thread itself gets TICKCAST_STATUS_BUSY,
+/// as does who comes while another thread uses the handle: it is not ended then.
 #[unsafe(no_mangle)]
 pub extern "C" fn tickcast_running_join(
     running: *mut Running,
@@ -138,6 +224,10 @@ pub extern "C" fn tickcast_running_join(
 ) -> i32 {
     status(|| {
         fill_summary(None, size)?;
+        // First, so that it can still be joined by another one.
+        if with(running, |it| Ok(it.is_own_thread()))? {
+            return Err(CommandError::OwnThread.into());
+        }
         let summary = take(running)?.join()?;
         fill_summary(out.map(|out| (out, &summary)), size)
     })

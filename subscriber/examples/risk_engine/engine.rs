@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use tickcast_subscriber::record::{InstrumentDefMsg, RecordRef, SymbolMappingMsg};
-use tickcast_subscriber::{Event, Item, Loss, Overrun, StreamEvent};
+use tickcast_subscriber::{Event, Item, Loss, StreamEvent};
 
 use super::input::{Fill, Kind, Limits};
 use super::market::Market;
@@ -395,15 +395,18 @@ impl Engine {
                 self.counts.lost_records += records.unwrap_or(0);
                 self.lose(|_| true);
             }
-            // We were too slow.
-            Event::Overrun(Overrun {
-                records,
-                lost_records,
-                ..
-            }) => {
+            // We were too slow: what was told meanwhile comes to what the overrun says.
+            Event::Overrun(overrun) => {
                 self.counts.losses += 1;
-                self.counts.lost_records += records + lost_records;
+                self.counts.lost_records += overrun.records + overrun.lost_records;
                 self.lose(|_| true);
+                if overrun.epoch_changes > 0 {
+                    self.begin_epoch();
+                }
+                self.hear(!overrun.state.stale, next);
+                if overrun.state.ended {
+                    self.fill_before(next);
+                }
             }
             Event::Stream(StreamEvent::SourceLost {
                 source,
@@ -421,26 +424,33 @@ impl Engine {
             }
             Event::EpochChanged { .. } => {
                 self.lose(|_| true);
-                // Record numbers begin anew, so what is left has no place.
-                self.unplaced += self.fills.len() - self.next_fill;
-                self.fills.truncate(self.next_fill);
-                self.by_id.clear();
-                let markets = self.instruments.iter_mut().map(|i| &mut i.market);
-                markets.for_each(Market::forget);
+                self.begin_epoch();
             }
             Event::GapRecovered { sequences, .. } => self.counts.repaired += sequences,
-            Event::Stale | Event::PublisherDead => {
-                self.counts.silences += u64::from(!self.is_silent);
-                self.is_silent = true;
-            }
-            Event::Fresh => {
-                self.is_silent = false;
-                for index in 0..self.instruments.len() {
-                    self.judge(index, next.saturating_sub(1));
-                }
-            }
+            Event::Stale | Event::PublisherDead => self.hear(false, next),
+            Event::Fresh => self.hear(true, next),
             Event::EndOfSession => self.fill_before(next),
             _ => {}
+        }
+    }
+
+    /// Record numbers and ids begin anew, so fills that are left have no place.
+    fn begin_epoch(&mut self) {
+        self.unplaced += self.fills.len() - self.next_fill;
+        self.fills.truncate(self.next_fill);
+        self.by_id.clear();
+        let markets = self.instruments.iter_mut().map(|i| &mut i.market);
+        markets.for_each(Market::forget);
+    }
+
+    /// The publisher is heard, or not: whoever freezes all judges all when that is over.
+    fn hear(&mut self, is_heard: bool, next: u64) {
+        let was_silent = std::mem::replace(&mut self.is_silent, !is_heard);
+        self.counts.silences += u64::from(!was_silent && !is_heard);
+        if was_silent && is_heard {
+            for index in 0..self.instruments.len() {
+                self.judge(index, next.saturating_sub(1));
+            }
         }
     }
 
@@ -490,7 +500,7 @@ fn named(record: RecordRef<'_>) -> Option<&str> {
 mod tests {
     use tickcast_subscriber::record::{BidAskPair, Mbp1Msg, RType, RecordHeader};
     use tickcast_subscriber::units::{Epoch, Sequence, SequenceRange, SourceId, SourcePosition};
-    use tickcast_subscriber::{LossCause, StreamEvent};
+    use tickcast_subscriber::{LossCause, Overrun, Place, StreamEvent, StreamState};
 
     use super::super::input;
     use super::*;
@@ -651,6 +661,68 @@ mod tests {
         assert!(engine.is_frozen(0));
         engine.event(3, &Event::Fresh);
         assert_eq!(engine.told(), ["2 breach instrument X exposure"]);
+    }
+
+    /// What an overrun says of a channel that stands like this.
+    fn overrun(epoch_changes: u64, state: StreamState) -> Event {
+        Event::Overrun(Overrun {
+            from: Place::default(),
+            to: Place::default(),
+            records: 40,
+            events: 1 + epoch_changes,
+            lost_records: 2,
+            losses_of_unknown_size: 0,
+            epoch_changes,
+            source_losses: 0,
+            fencing_violations: 0,
+            state,
+        })
+    }
+
+    #[test]
+    fn one_who_was_overrun_across_silence_is_frozen_until_the_publisher_is_heard() {
+        let mut engine = engine("0,a,X,buy,10,1\n");
+        engine.quoted(1, 1, 100);
+        let heard = StreamState::default();
+        let stale = StreamState {
+            stale: true,
+            ..heard
+        };
+        engine.event(42, &overrun(0, stale));
+        let counts = engine.counts;
+        assert_eq!(
+            (counts.silences, counts.losses, counts.lost_records),
+            (1, 1, 42)
+        );
+        engine.quoted(42, 1, 160);
+        assert_eq!(engine.told(), [""; 0]);
+        assert!(engine.is_frozen(0));
+        // It is heard again while this reader is overrun once more.
+        engine.event(90, &overrun(0, heard));
+        assert!(
+            engine.is_frozen(0),
+            "its instrument has not been seen since"
+        );
+        engine.quoted(90, 1, 160);
+        assert_eq!(engine.told(), ["90 breach instrument X exposure"]);
+        assert!(!engine.is_frozen(0));
+    }
+
+    #[test]
+    fn one_who_was_overrun_across_epochs_forgets_ids_and_places_and_one_at_the_end_fills_all() {
+        let mut engine = engine("0,a,X,buy,10,1\n9,a,X,buy,1,1\n");
+        engine.quoted(1, 1, 100);
+        engine.event(3, &overrun(1, StreamState::default()));
+        engine.quoted(3, 1, 500);
+        assert_eq!((engine.counts.unnamed, engine.fills_left()), (1, 1));
+        let mut engine = self::engine("0,a,X,buy,10,1\n9,a,X,buy,1,1\n");
+        engine.quoted(1, 1, 100);
+        let ended = StreamState {
+            ended: true,
+            ..StreamState::default()
+        };
+        engine.event(10, &overrun(0, ended));
+        assert_eq!(engine.fills_left(), 0);
     }
 
     #[test]

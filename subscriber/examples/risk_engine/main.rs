@@ -26,6 +26,7 @@ use clap::Parser;
 use engine::Engine;
 use make::Maker;
 use tickcast_subscriber::faults::{Burst, FaultConfig};
+use tickcast_subscriber::units::Epoch;
 use tickcast_subscriber::{
     ChannelBuilder, Core, Event, Idle, Item, Monitor, ReceiverConfig, Start, SubscribeError,
     Subscriber,
@@ -154,7 +155,12 @@ impl Desk {
                 eprintln!("{} {event}", position.record);
                 if matches!(event, Event::Joined { .. } | Event::Live) {
                     self.has_joined = true;
-                    self.learn_names();
+                    self.learn_names(position.epoch);
+                }
+                if let Event::Overrun(overrun) = event {
+                    self.has_joined = true;
+                    // Names may have been told that we did not see.
+                    self.learn_names(overrun.to.epoch);
                 }
             }
         }
@@ -163,10 +169,15 @@ impl Desk {
         }
     }
 
-    /// One who comes late has missed the records that name the instruments.
-    fn learn_names(&mut self) {
+    /// One who comes late has missed the records that name the instruments. Those of a later epoch
+    /// are told where it begins: its ids may name others.
+    fn learn_names(&mut self, epoch: Epoch) {
         let directory = self.monitor.directory();
+        // After the directory, which is never of a later epoch than this says.
         let channels = self.monitor.channels();
+        if channels[0].epoch != epoch {
+            return;
+        }
         let instruments = channels
             .iter()
             .filter_map(|c| directory.channel(c.channel?));

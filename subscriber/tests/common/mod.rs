@@ -26,7 +26,9 @@ use tickcast_reliability::units::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
     SourcePosition,
 };
-use tickcast_subscriber::{Event, Item, Polled, Position, Subscriber, SubscriberBuilder};
+use tickcast_subscriber::{
+    Event, Item, Polled, Position, SourceLossReason, StreamEvent, Subscriber, SubscriberBuilder,
+};
 use tickcast_transport::FanOut;
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{ControlServer, PeerId as Connection, ServerConfig, ServerEvent};
@@ -67,11 +69,25 @@ impl Publisher {
             symbol: (*symbol).into(),
         });
         let directory: Vec<Instrument> = directory.collect();
+        Self::serving(|server| Service::new(server, directory))
+    }
+
+    /// One that offers more than UDP multicast, which comes first.
+    pub fn offering(more: Vec<FanOutOffer>) -> Self {
+        Self::serving(|server| {
+            let mut service = Service::new(server, Vec::new());
+            service.offers.extend(more);
+            (service.core, service.repair) = cores("all", 1, &service.offers, &[]);
+            service
+        })
+    }
+
+    fn serving(service: impl FnOnce(ControlServer) -> Service) -> Self {
         let server = ControlServer::bind("127.0.0.1:0".parse().unwrap(), ServerConfig::default());
         let server = server.unwrap();
         let control = server.local_address().unwrap();
         let (jobs, inbox) = channel();
-        let service = Service::new(server, directory);
+        let service = service(server);
         let thread = std::thread::spawn(move || service.run(&inbox));
         Self {
             jobs,
@@ -120,6 +136,21 @@ impl Publisher {
         }
     }
 
+    /// Tells that so many messages of instrument 1 were lost at the source.
+    pub fn lose_at_source(&self, messages: u64) {
+        self.with(move |service| {
+            let lost = StreamEvent::SourceLost {
+                source: SourceId(1),
+                reason: SourceLossReason::Gap,
+                from: SourcePosition::new(0, 1),
+                messages,
+                instruments: vec![1],
+            };
+            service.core.event(&lost, now()).unwrap();
+            service.send();
+        });
+    }
+
     pub fn end(&self) {
         self.with(|service| {
             service.core.end(now()).unwrap();
@@ -153,7 +184,7 @@ pub struct Service {
     repair: RepairCore,
     server: ControlServer,
     fan_out: UdpFanOut,
-    offer: FanOutOffer,
+    offers: Vec<FanOutOffer>,
     peers: BTreeMap<Connection, PeerId>,
     last_peer: u64,
     epoch: u64,
@@ -175,7 +206,7 @@ pub fn now() -> Now {
 fn cores(
     name: &str,
     epoch: u64,
-    offer: &FanOutOffer,
+    offers: &[FanOutOffer],
     directory: &[Instrument],
 ) -> (PublisherCore, RepairCore) {
     let geometry = Geometry::new(1472, 1 << 14).unwrap();
@@ -191,7 +222,7 @@ fn cores(
     let ring = RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity).unwrap();
     let info = ChannelInfo {
         name: name.into(),
-        fan_outs: vec![offer.clone()],
+        fan_outs: offers.to_vec(),
         directory: directory.to_vec(),
     };
     let channels = vec![(info, ring.reader(), Arc::default())];
@@ -223,19 +254,19 @@ impl Service {
             datagram_len_max: 1472,
         };
         let fan_out = UdpFanOut::open(&config).unwrap();
-        let offer = FanOutOffer::Udp {
+        let offers = vec![FanOutOffer::Udp {
             lines: vec![UdpLine {
                 group,
                 sender: *fan_out.senders()[0].ip(),
             }],
-        };
-        let (core, repair) = cores("all", 1, &offer, &directory);
+        }];
+        let (core, repair) = cores("all", 1, &offers, &directory);
         Self {
             core,
             repair,
             server,
             fan_out,
-            offer,
+            offers,
             peers: BTreeMap::new(),
             last_peer: 0,
             epoch: 1,
@@ -360,7 +391,7 @@ impl Service {
 
     fn new_epoch(&mut self) {
         self.epoch += 1;
-        (self.core, self.repair) = cores(self.name, self.epoch, &self.offer, &self.directory);
+        (self.core, self.repair) = cores(self.name, self.epoch, &self.offers, &self.directory);
         for connection in std::mem::take(&mut self.peers).into_keys() {
             self.server.close(connection, None);
         }

@@ -41,6 +41,11 @@ struct Args {
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
     planted: Option<String>,
+    /// During one in so many of the copies that repair makes the ring comes round, as it does while
+    /// bugs are hunted.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long, default_value_t = 0)]
+    tear_every: u32,
 }
 
 fn seeds_of(text: &str) -> Option<std::ops::Range<u64>> {
@@ -53,6 +58,8 @@ fn seeds_of(text: &str) -> Option<std::ops::Range<u64>> {
 fn run_seed(seed: u64, args: &Args, profile: Option<&'static str>, trace: Trace) -> Outcome {
     let plan = Plan::of(seed, profile, args.receivers);
     let name = plan.profile;
+    #[cfg(feature = "planted-bugs")]
+    tickcast_reliability::planted::tear(args.tear_every);
     let result = catch_unwind(AssertUnwindSafe(|| run(plan, trace, None)));
     result.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().cloned();

@@ -25,7 +25,6 @@ impl Plan {
                 for (config, _) in &mut self.subscribers {
                     config.window_slots = 1024;
                 }
-                self.repair.multicast_repair = false;
                 // Nothing overtakes, so that every gap is somebody's trouble.
                 self.delay.1 = self.delay.0;
                 self.weather(Whom::One(0), |w| w.drop = share.max(0.05));
@@ -158,9 +157,6 @@ impl Plan {
             (config.window_slots, config.delivery) = (1024, Delivery::Ordered);
             (config.repair, *start) = (true, Start::Live);
         }
-        // One by one, so that what the others get does not hang on what the broken one asks.
-        self.repair.multicast_repair = false;
-        self.repair.large_group = 64;
         self.delay.1 = self.delay.0;
         for of in 1..self.receivers {
             let share = pick(rng, &[0.0, 0.001, 0.01]);

@@ -36,10 +36,10 @@ impl Plan {
                 self.weather(Whom::Each, |w| w.drop = share);
             }
             "tight-budget" => {
-                self.weather(Whom::Each, |w| w.drop = share.max(0.05));
-                self.repair.repair_bytes_per_s = rng.random_range(300_000..3_000_000);
+                self.weather(Whom::Each, |w| w.drop = share.max(0.15));
+                self.repair.repair_bytes_per_s = rng.random_range(150_000..1_500_000);
                 self.repair.subscriber_bytes_per_s = self.repair.repair_bytes_per_s / 2;
-                self.repair.joiner_bytes_per_s = rng.random_range(300_000..3_000_000);
+                self.repair.joiner_bytes_per_s = rng.random_range(150_000..1_500_000);
                 self.repair.pending_ranges_max = pick(rng, &[2, 16, 1024]);
                 self.settle = Nanos::from_secs(30);
                 self.tight_bursts();

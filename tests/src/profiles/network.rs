@@ -49,6 +49,16 @@ impl Plan {
                     let (stop, pass) = (Incident::DownStops(whom), Incident::DownPasses(whom));
                     self.spell(at, lasts, stop, pass);
                 }
+                if rng.random_bool(0.4) {
+                    // Many ask again and again for what is lost on every way that it could come.
+                    self.receivers_at_least(8, rng);
+                    self.repair.multicast_repair = true;
+                    self.repair.repair_coalesce_us = 2_000;
+                    self.weather(Whom::Each, |w| {
+                        (w.what, w.drop) = (What::Repairs, 0.9);
+                    });
+                    self.at(ms(12), Incident::DownStops(None));
+                }
             }
             "only-heartbeats" => self.weather(Whom::Each, |w| {
                 (w.what, w.drop) = (What::Heartbeats, 0.9);
@@ -104,6 +114,19 @@ impl Plan {
                 self.line_skew = pick(rng, &[us(300), ms(2), ms(20)]);
                 self.weather(Whom::Each, |w| (w.line, w.drop) = (Some(0), share));
                 self.weather(Whom::Each, |w| w.late = Some((0.2, us(500))));
+            }
+            "rc-breaks" => {
+                self.nack_path = true;
+                self.weather(Whom::Each, |w| w.drop = share.max(0.02));
+                for _ in 0..rng.random_range(1..8) {
+                    let (at, whom) = (self.some_time(rng), self.whom(rng));
+                    self.at(at, Incident::RcResets(whom));
+                }
+                for _ in 0..many {
+                    let (whom, at) = (self.whom(rng), self.some_time(rng));
+                    let lasts = ms(rng.random_range(1..40));
+                    self.spell(at, lasts, Incident::RcStops(whom), Incident::RcPasses(whom));
+                }
             }
             "swizzle" => self.swizzle(rng),
             _ => return false,

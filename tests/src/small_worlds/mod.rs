@@ -192,6 +192,30 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             ..plan.clone()
         },
         Plan {
+            name: "restart, overtaking",
+            epochs: vec![vec![Data(1), Data(2), End], vec![Opened, Data(1), End]],
+            faults: Faults {
+                overtakes: 1,
+                restarts: 1,
+                ticks: one,
+                ..NONE
+            },
+            causes: vec![LossCause::Epoch],
+            ..plan.clone()
+        },
+        Plan {
+            name: "restart, duplicate",
+            epochs: vec![vec![Data(1), Data(2), End], vec![Opened, Data(1), End]],
+            faults: Faults {
+                duplicates: 1,
+                restarts: 1,
+                ticks: one,
+                ..NONE
+            },
+            causes: vec![LossCause::Epoch],
+            ..plan.clone()
+        },
+        Plan {
             name: "late join, oldest",
             receivers: vec![ORDERED, oldest],
             faults: Faults { drops: one, ..NONE },

@@ -13,7 +13,7 @@ use clap::ValueEnum;
 use tickcast_reliability::units::{Epoch, Nanos, Sequence};
 use tickcast_subscriber::{
     ChannelBuilder, Delivery, Idle, Interface, LineOverride, ReceiverConfig, Start, SubscribeError,
-    Subscriber,
+    Subscriber, Transport,
 };
 use tickcast_transport::faults::FaultConfig;
 use tickcast_transport::pin::{Core, pin_to};
@@ -73,6 +73,13 @@ pub(crate) struct Args {
     /// channels, say which. Repeat it for line B.
     #[arg(long = "line-override", value_name = "[CHANNEL=]GROUP:PORT@SENDER", value_parser = line)]
     line_overrides: Vec<Override>,
+    /// How datagrams come: by the best that both sides have, or by one of them.
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = TransportArg::Auto)]
+    transport: TransportArg,
+    /// Receive buffers per line where datagrams come by verbs: what may arrive between two polls.
+    #[arg(long, value_name = "N", default_value_t = 2048)]
+    #[arg(value_parser = clap::value_parser!(u32).range(32..=32_768))]
+    receive_depth: u32,
     /// Receive whatever comes to the group, so that strangers are counted instead of unseen.
     #[arg(long)]
     any_sender: bool,
@@ -93,6 +100,27 @@ pub(crate) struct Args {
     quiet: bool,
     #[command(flatten)]
     faults: FaultArgs,
+}
+
+/// How datagrams come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum TransportArg {
+    /// Verbs where both sides have it, else UDP.
+    Auto,
+    /// UDP multicast.
+    Udp,
+    /// RDMA multicast.
+    Verbs,
+}
+
+impl From<TransportArg> for Transport {
+    fn from(arg: TransportArg) -> Self {
+        match arg {
+            TransportArg::Auto => Self::Auto,
+            TransportArg::Udp => Self::Udp,
+            TransportArg::Verbs => Self::Verbs,
+        }
+    }
 }
 
 /// What goes to stdout.
@@ -233,6 +261,8 @@ fn describe(
 ) -> Result<tickcast_subscriber::SubscriberBuilder, CommandError> {
     let mut builder = Subscriber::builder(&args.connect)
         .source_specific(!args.any_sender)
+        .transport(args.transport.into())
+        .receive_depth(args.receive_depth)
         .seed(faults.seed);
     if let Some(name) = &args.name {
         builder = builder.name(name);

@@ -1,4 +1,4 @@
-//! The subscriber's side of the control connection: connects, reconnects and polls without ever
+//! The subscriber's side of a control connection: connects, reconnects and polls without ever
 //! blocking.
 //!
 //! Only [`resolve`] blocks, on the name service: call it before the first poll, or on a thread of
@@ -6,12 +6,12 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::BorrowedFd;
 
-use mio::net::TcpStream;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use tickcast_reliability::units::{ChannelId, Nanos};
 
+use super::conduit::Conduit;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 
 /// Bounds of a client.
@@ -64,8 +64,8 @@ pub fn resolve(endpoint: &str) -> io::Result<Vec<SocketAddr>> {
 
 enum State {
     Idle,
-    Connecting(TcpStream, SocketAddr, Nanos),
-    Connected(TcpStream),
+    Connecting(Conduit, SocketAddr, Nanos),
+    Connected(Conduit),
 }
 
 /// One connection to a publisher, made anew as often as asked.
@@ -73,6 +73,7 @@ pub struct ControlClient {
     addresses: Vec<SocketAddr>,
     /// Which of them the next attempt takes.
     turn: usize,
+    over_verbs: bool,
     config: ClientConfig,
     state: State,
     inbox: Inbox,
@@ -87,10 +88,22 @@ impl ControlClient {
         Self {
             addresses,
             turn: 0,
+            over_verbs: false,
             config,
             state: State::Idle,
             inbox: Inbox::new(BODY_LEN_MAX_TO_SUBSCRIBER),
             outbox: Outbox::default(),
+        }
+    }
+
+    /// As [`new`](Self::new), for a reliable connection over RDMA verbs, from the device whose
+    /// interface leads to the address. Without the feature `rdma`, or without a device, no attempt
+    /// begins ([`io::ErrorKind::Unsupported`]).
+    #[must_use]
+    pub fn over_verbs(addresses: Vec<SocketAddr>, config: ClientConfig) -> Self {
+        Self {
+            over_verbs: true,
+            ..Self::new(addresses, config)
         }
     }
 
@@ -108,8 +121,13 @@ impl ControlClient {
             .get(self.turn % count)
             .ok_or_else(|| CloseReason::Unreachable(none()))?;
         self.turn = (self.turn + 1) % count;
-        let stream = TcpStream::connect(address).map_err(CloseReason::Unreachable)?;
-        self.state = State::Connecting(stream, address, now);
+        let conduit = match address {
+            _ if !self.over_verbs => Conduit::dial_tcp(address),
+            SocketAddr::V4(address) => Conduit::dial_verbs(address),
+            SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
+        };
+        let conduit = conduit.map_err(CloseReason::Unreachable)?;
+        self.state = State::Connecting(conduit, address, now);
         Ok(())
     }
 
@@ -146,31 +164,19 @@ impl ControlClient {
         now: Nanos,
         on: &mut impl FnMut(ClientEvent<'_>),
     ) -> Result<(), CloseReason> {
-        let State::Connecting(stream, address, since) = &self.state else {
+        let State::Connecting(conduit, address, since) = &mut self.state else {
             return Ok(());
         };
-        if let Some(error) = stream.take_error().map_err(CloseReason::Unreachable)? {
-            return Err(CloseReason::Unreachable(error));
-        }
-        match stream.peer_addr() {
-            Ok(_) => {}
-            Err(error)
-                if error.kind() == io::ErrorKind::NotConnected
-                    || error.raw_os_error() == Some(libc::EINPROGRESS) =>
-            {
-                return if now.since(*since) > self.config.connect_timeout {
-                    Err(CloseReason::Timeout)
-                } else {
-                    Ok(())
-                };
-            }
-            Err(error) => return Err(CloseReason::Unreachable(error)),
-        }
         let address = *address;
-        if let State::Connecting(stream, ..) = std::mem::replace(&mut self.state, State::Idle) {
-            // Without it small NACKs would wait for the answers to earlier ones.
-            stream.set_nodelay(true).map_err(CloseReason::Io)?;
-            self.state = State::Connected(stream);
+        if !(conduit.is_established()).map_err(CloseReason::Unreachable)? {
+            return if now.since(*since) > self.config.connect_timeout {
+                Err(CloseReason::Timeout)
+            } else {
+                Ok(())
+            };
+        }
+        if let State::Connecting(conduit, ..) = std::mem::replace(&mut self.state, State::Idle) {
+            self.state = State::Connected(conduit);
         }
         on(ClientEvent::Connected(address));
         Ok(())
@@ -261,22 +267,19 @@ impl ControlClient {
         matches!(self.state, State::Idle)
     }
 
-    /// The connection's socket, for `epoll`; another one after each reconnect.
+    /// Whether bytes have come that no descriptor tells of any more: poll before waiting.
     #[must_use]
-    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
-        match &self.state {
-            State::Idle => None,
-            State::Connecting(stream, ..) | State::Connected(stream) => Some(stream.as_fd()),
-        }
+    pub fn holds_input(&self) -> bool {
+        matches!(&self.state, State::Connected(conduit) if conduit.holds_input())
     }
 
-    /// The connection's descriptor, for `epoll`; another one after each reconnect. Writable means
-    /// that connecting is over, or that a backlog can go on.
+    /// The connection's descriptors, for `epoll`; others after each reconnect, and one more while it
+    /// connects over verbs. Writable means that connecting is over, or that a backlog can go on.
     #[must_use]
-    pub fn raw_fd(&self) -> Option<RawFd> {
+    pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
         match &self.state {
-            State::Idle => None,
-            State::Connecting(stream, ..) | State::Connected(stream) => Some(stream.as_raw_fd()),
+            State::Idle => [None, None],
+            State::Connecting(conduit, ..) | State::Connected(conduit) => conduit.descriptors(),
         }
     }
 }

@@ -1,10 +1,12 @@
-//! The control connection over TCP: whole frames in, whole frames out, and nothing that blocks.
+//! The control connection: whole frames in, whole frames out, and nothing that blocks. Over TCP, and
+//! further connections over RDMA verbs where both sides can.
 //!
 //! [`ControlServer`] is the publisher's side, [`ControlClient`] the subscriber's. Both read
 //! [`Message`]s as `tickcast_reliability::control` frames them, both bound what they hold of a
 //! peer in either direction, and neither keeps a peer that sends what is no message.
 
 mod client;
+mod conduit;
 mod server;
 
 use std::io::{self, Read, Write};
@@ -15,6 +17,9 @@ use tickcast_reliability::units::ChannelId;
 
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
 pub use server::{ControlServer, PeerId, PeerInfo, ServerConfig, ServerEvent, ServerStats, Waker};
+
+/// Whether this build can make connections over RDMA verbs (feature `rdma`).
+pub const HAS_VERBS: bool = cfg!(feature = "rdma");
 
 /// Why a connection is over.
 #[derive(Debug, Error)]

@@ -1,27 +1,33 @@
-//! The publisher's side of the control connections: accepts a bounded number, reads whole messages,
-//! and keeps a bounded backlog for each peer.
+//! The publisher's side of the control connections, over TCP and over verbs alike: accepts a bounded
+//! number, reads whole messages, and keeps a bounded backlog for each peer.
 //!
 //! It decides nothing: it tells which peer is late with its JOIN, how long each backlog is, and
 //! why a connection ended. Who is closed, and with which last word, is the service's choice.
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Shutdown, SocketAddr};
+use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mio::net::{TcpListener, TcpStream};
+use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RejectCode, Rejected};
 use tickcast_reliability::units::ChannelId;
 
+use super::conduit::Conduit;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
+#[cfg(feature = "rdma")]
+use crate::verbs::Listener;
 
 /// Bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Connections at most; further ones get REJECTED with `too_many`.
     pub connections_max: usize,
+    /// Of those, connections over verbs at most, because each pins memory; further ones are turned
+    /// away without a word.
+    pub verbs_connections_max: usize,
     /// Bytes of messages queued for one peer at most.
     pub backlog_bytes_max: usize,
     /// Bytes that one poll reads from one peer at most, so that none starves the others.
@@ -36,6 +42,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             connections_max: 1024,
+            verbs_connections_max: 256,
             backlog_bytes_max: 4 << 20,
             read_bytes_max: 64 << 10,
             join_timeout: Duration::from_secs(2),
@@ -83,6 +90,10 @@ pub struct ServerStats {
     pub accepted: u64,
     /// Connections turned away because there were too many.
     pub turned_away: u64,
+    /// Of those accepted, connections over verbs.
+    pub accepted_over_verbs: u64,
+    /// Connections that broke: the network, the device or the peer's system gave up on them.
+    pub broken: u64,
     /// Failures to accept, for example because the process is out of descriptors.
     pub accept_errors: u64,
     /// Messages read.
@@ -109,12 +120,13 @@ impl Waker {
 
 const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
-const FIRST_PEER: usize = 2;
+const VERBS_LISTENER: Token = Token(2);
+const FIRST_PEER: usize = 3;
 /// Connections beyond the bound that are held open for as long as their REJECTED takes.
 const TURNED_AWAY_MAX: usize = 16;
 
 struct Peer {
-    stream: TcpStream,
+    conduit: Conduit,
     address: SocketAddr,
     inbox: Inbox,
     outbox: Outbox,
@@ -145,6 +157,8 @@ pub struct ControlServer {
     poll: Poll,
     events: Events,
     listener: TcpListener,
+    #[cfg(feature = "rdma")]
+    verbs_listener: Option<Listener>,
     waker: Waker,
     peers: BTreeMap<PeerId, Peer>,
     next_peer: usize,
@@ -170,6 +184,8 @@ impl ControlServer {
             poll,
             events: Events::with_capacity(256),
             listener,
+            #[cfg(feature = "rdma")]
+            verbs_listener: None,
             waker,
             peers: BTreeMap::new(),
             next_peer: FIRST_PEER,
@@ -178,6 +194,39 @@ impl ControlServer {
             stats: ServerStats::default(),
             round: Vec::new(),
         })
+    }
+
+    /// Listens for reliable connections over RDMA verbs as well, on the device whose interface has
+    /// this address; port 0 lets the system choose. Gives the address to connect to.
+    ///
+    /// # Errors
+    /// When there is no such device, or the build is without the feature `rdma`
+    /// ([`io::ErrorKind::Unsupported`]), or the device refuses.
+    #[cfg(feature = "rdma")]
+    pub fn listen_over_verbs(&mut self, address: SocketAddrV4) -> io::Result<SocketAddrV4> {
+        use super::conduit::{stream_config, verbs_error};
+        use std::os::fd::AsRawFd;
+
+        let listener = Listener::bind(*address.ip(), address.port(), &stream_config());
+        let listener = listener.map_err(verbs_error)?;
+        let descriptor = listener.as_raw_fd();
+        self.poll.registry().register(
+            &mut mio::unix::SourceFd(&descriptor),
+            VERBS_LISTENER,
+            Interest::READABLE,
+        )?;
+        let address = listener.address();
+        self.verbs_listener = Some(listener);
+        Ok(address)
+    }
+
+    /// Listens for reliable connections over RDMA verbs as well.
+    ///
+    /// # Errors
+    /// Always, in a build without the feature `rdma` ([`io::ErrorKind::Unsupported`]).
+    #[cfg(not(feature = "rdma"))]
+    pub fn listen_over_verbs(&mut self, _: SocketAddrV4) -> io::Result<SocketAddrV4> {
+        Err(super::conduit::no_verbs())
     }
 
     /// The address it listens at.
@@ -212,12 +261,13 @@ impl ControlServer {
         }
         for event in &self.events {
             match event.token() {
-                LISTENER => self.accept_pending = true,
+                LISTENER | VERBS_LISTENER => self.accept_pending = true,
                 WAKER => {}
                 Token(number) => {
                     if let Some(peer) = self.peers.get_mut(&PeerId(number)) {
+                        let both = peer.conduit.tells_both_at_once();
                         peer.readable |= event.is_readable() || event.is_error();
-                        peer.writable |= event.is_writable();
+                        peer.writable |= event.is_writable() || both;
                     }
                 }
             }
@@ -260,14 +310,15 @@ impl ControlServer {
     }
 
     fn accept(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+        #[cfg(feature = "rdma")]
+        self.accept_over_verbs(now, on);
         loop {
             match self.listener.accept() {
                 Ok((stream, address)) => {
-                    let Err(error) = self.admit(stream, address, now, on) else {
-                        continue;
-                    };
-                    let _ = error; // counted; the connection is dropped
-                    self.stats.accept_errors += 1;
+                    let admitted = (stream.set_nodelay(true))
+                        .and_then(|()| self.admit(Conduit::Tcp(stream), address, now, on));
+                    // What failed is counted; the connection is dropped.
+                    self.stats.accept_errors += u64::from(admitted.is_err());
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.accept_pending = false;
@@ -286,9 +337,40 @@ impl ControlServer {
         }
     }
 
+    /// Takes connections over verbs, or turns them away before anything is made for them.
+    #[cfg(feature = "rdma")]
+    fn accept_over_verbs(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+        let Some(mut listener) = self.verbs_listener.take() else {
+            return;
+        };
+        loop {
+            let is_one = |peer: &&Peer| matches!(peer.conduit, Conduit::Verbs(_));
+            let (all, ones) = (self.peers.len(), self.peers.values().filter(is_one).count());
+            if all >= self.config.connections_max || ones >= self.config.verbs_connections_max {
+                if !listener.turn_away() {
+                    break;
+                }
+                self.stats.turned_away += 1;
+                continue;
+            }
+            match listener.accept() {
+                None => break,
+                Some(Ok(stream)) => {
+                    let address = SocketAddr::V4(stream.peer_address());
+                    let conduit = Conduit::Verbs(Box::new(stream));
+                    let admitted = self.admit(conduit, address, now, on);
+                    self.stats.accept_errors += u64::from(admitted.is_err());
+                    self.stats.accepted_over_verbs += u64::from(admitted.is_ok());
+                }
+                Some(Err(_)) => self.stats.accept_errors += 1,
+            }
+        }
+        self.verbs_listener = Some(listener);
+    }
+
     fn admit(
         &mut self,
-        mut stream: TcpStream,
+        mut conduit: Conduit,
         address: SocketAddr,
         now: Instant,
         on: &mut impl FnMut(ServerEvent<'_>),
@@ -300,17 +382,13 @@ impl ControlServer {
                 return Ok(());
             }
         }
-        stream.set_nodelay(true)?;
         let id = PeerId(self.next_peer);
-        let interest = Interest::READABLE | Interest::WRITABLE;
-        self.poll
-            .registry()
-            .register(&mut stream, Token(id.0), interest)?;
+        conduit.register(self.poll.registry(), Token(id.0))?;
         self.next_peer += 1;
         self.peers.insert(
             id,
             Peer {
-                stream,
+                conduit,
                 address,
                 inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
                 outbox: Outbox::default(),
@@ -355,6 +433,7 @@ impl ControlServer {
         }
         if let Err(reason) = result {
             self.stats.protocol_errors += u64::from(matches!(reason, CloseReason::Protocol(_)));
+            self.stats.broken += u64::from(matches!(reason, CloseReason::Io(_)));
             self.remove(id, reason, on);
         } else if matches!(peer.phase, Phase::Open)
             && peer.messages == 0
@@ -368,8 +447,7 @@ impl ControlServer {
 
     fn remove(&mut self, id: PeerId, reason: CloseReason, on: &mut impl FnMut(ServerEvent<'_>)) {
         if let Some(mut peer) = self.peers.remove(&id) {
-            // Closing the stream deregisters it too; a failure here has nothing to tell.
-            let _ = self.poll.registry().deregister(&mut peer.stream);
+            peer.conduit.deregister(self.poll.registry());
             if !peer.turned_away {
                 on(ServerEvent::Closed(id, reason));
             }
@@ -418,8 +496,11 @@ impl ControlServer {
     pub fn flush(&mut self) {
         for peer in self.peers.values_mut() {
             if peer.writable && peer.outbox.backlog() > 0 {
-                match peer.outbox.write(&mut peer.stream) {
-                    Ok(done) => peer.writable = done,
+                match peer.outbox.write(&mut peer.conduit) {
+                    Ok(done) => {
+                        peer.writable = done;
+                        peer.readable |= peer.conduit.holds_input();
+                    }
                     Err(_) => peer.readable = true, // reading meets the failure again
                 }
             }
@@ -484,9 +565,11 @@ impl Peer {
         mut on: impl FnMut(ChannelId, Message<'_>),
     ) -> Result<(), CloseReason> {
         let mut read = 0;
+        // Reading may take the word that there is room as well.
+        self.writable |= self.readable && self.conduit.tells_both_at_once();
         while self.readable && read < config.read_bytes_max {
             let held = self.inbox.end - self.inbox.start;
-            let filled = self.inbox.fill(&mut self.stream).map_err(CloseReason::Io)?;
+            let filled = (self.inbox.fill(&mut self.conduit)).map_err(CloseReason::Io)?;
             read += (self.inbox.end - self.inbox.start).saturating_sub(held);
             match filled {
                 Filled::Drained => self.readable = false,
@@ -507,18 +590,14 @@ impl Peer {
 
     fn write(&mut self, now: Instant) -> Result<(), CloseReason> {
         if self.writable && self.outbox.backlog() > 0 {
-            self.writable = self
-                .outbox
-                .write(&mut self.stream)
-                .map_err(CloseReason::Io)?;
+            self.writable = (self.outbox.write(&mut self.conduit)).map_err(CloseReason::Io)?;
+            self.readable |= self.conduit.holds_input();
         }
         if let Phase::Closing { until, shut } = &mut self.phase {
             if !*shut && self.outbox.backlog() == 0 {
                 // The other side reads to the end; closing at once could cost it the last message.
                 *shut = true;
-                self.stream
-                    .shutdown(Shutdown::Write)
-                    .map_err(|_| CloseReason::ByUs)?;
+                self.conduit.finish().map_err(|_| CloseReason::ByUs)?;
             }
             if now >= *until {
                 return Err(CloseReason::ByUs);

@@ -1,7 +1,7 @@
 //! Faults around any receiver: what a bad network would have done between the sender and it.
 
 use std::net::Ipv4Addr;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::units::Nanos;
@@ -89,6 +89,10 @@ impl<R: Receive> Receive for Faulty<R> {
 
     fn raw_fds(&self) -> &[RawFd] {
         self.inner.raw_fds()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.fds()
     }
 
     fn stats(&self) -> &[ReceiveStats] {

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -78,13 +78,22 @@ struct Sender {
     stats: Vec<SendStats>,
 }
 
-/// A slot that was posted and not yet read.
+/// What was taken and is not yet delivered.
 struct Work {
-    sequence: Sequence,
-    offset: usize,
-    len: usize,
+    what: What,
     /// The tick at which it is done.
     due: u64,
+}
+
+enum What {
+    /// A slot, which is read when it is delivered.
+    Slot {
+        sequence: Sequence,
+        offset: usize,
+        len: usize,
+    },
+    /// Bytes that were copied while slots were waiting: a copy does not overtake them.
+    Copy(Vec<u8>),
 }
 
 /// A receiver as the network sees it.
@@ -237,11 +246,20 @@ impl State {
         let Some(work) = from.queue.pop_front() else {
             return;
         };
-        from.completed = Some(work.sequence);
-        let mut words = vec![0; work.len.div_ceil(8)];
-        read_slot(&*from.memory, work.offset, &mut words);
         let address = from.from;
-        self.deliver(sender, address, &words_as_bytes(&words)[..work.len]);
+        match work.what {
+            What::Slot {
+                sequence,
+                offset,
+                len,
+            } => {
+                from.completed = Some(sequence);
+                let mut words = vec![0; len.div_ceil(8)];
+                read_slot(&*from.memory, offset, &mut words);
+                self.deliver(sender, address, &words_as_bytes(&words)[..len]);
+            }
+            What::Copy(bytes) => self.deliver(sender, address, &bytes),
+        }
     }
 
     fn deliver(&mut self, sender: usize, from: Ipv4Addr, bytes: &[u8]) {
@@ -330,12 +348,12 @@ impl FanOut for MemoryFanOut {
                 stalled = true;
                 break;
             }
-            sender.queue.push_back(Work {
+            let what = What::Slot {
                 sequence,
                 offset,
                 len,
-                due,
-            });
+            };
+            sender.queue.push_back(Work { what, due });
             last = Some(sequence);
         }
         let state = self.fabric.state();
@@ -359,8 +377,16 @@ impl FanOut for MemoryFanOut {
         let mut state = self.fabric.state();
         let taken = !state.stalled;
         if taken {
-            let from = state.senders[self.index].from;
-            state.deliver(self.index, from, bytes);
+            let sender = &mut state.senders[self.index];
+            let from = sender.from;
+            // Behind what is posted, as on a queue.
+            match sender.queue.back().map(|work| work.due) {
+                Some(due) => sender.queue.push_back(Work {
+                    what: What::Copy(bytes.to_vec()),
+                    due,
+                }),
+                None => state.deliver(self.index, from, bytes),
+            }
         } else {
             let lines = state.senders[self.index].stats.iter_mut();
             lines.for_each(|line| line.copies_dropped += 1);
@@ -373,10 +399,11 @@ impl FanOut for MemoryFanOut {
         let mut state = self.fabric.state();
         let sender = &mut state.senders[self.index];
         let flushed = sender.queue.len() as u64;
-        sender
-            .stats
-            .iter_mut()
-            .for_each(|line| line.flushed += flushed);
+        for line in &mut sender.stats {
+            // They were handed over, and come back.
+            line.datagrams += flushed;
+            line.flushed += flushed;
+        }
         sender.queue.clear();
         sender.completed = None;
         self.stats.copy_from_slice(&sender.stats);
@@ -462,6 +489,10 @@ impl Receive for MemoryReceiver {
 
     fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
         self.set_joined(line, false)
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
 
     fn raw_fds(&self) -> &[RawFd] {

@@ -153,11 +153,6 @@ impl UdpReceiver {
         &self.warnings
     }
 
-    /// The sockets, one a line, for `epoll`.
-    pub fn fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lines.iter().map(|line| line.socket.as_fd())
-    }
-
     /// The receive buffers, one a line.
     #[must_use]
     pub fn buffers(&self) -> &[BufferGrant] {
@@ -204,6 +199,10 @@ impl Receive for UdpReceiver {
         self.line(line)?
             .leave()
             .map_err(|source| ReceiveError::Membership { line, source })
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.lines.iter().map(|line| line.socket.as_fd()).collect()
     }
 
     fn raw_fds(&self) -> &[RawFd] {

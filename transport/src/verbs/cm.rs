@@ -5,13 +5,17 @@
 
 use std::io;
 use std::mem;
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
 use super::error::{VerbsError, failed};
+use super::hello::Hello;
 use super::sys;
+
+/// As many READs at once as the device can (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
+const READS_ANY: u8 = 0xff;
 
 /// What an id is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +35,8 @@ pub(super) struct CmEvent {
     pub(super) status: i32,
     /// For a group that was joined: how to send to it.
     pub(super) group: Option<sys::ibv_ah_attr>,
-    /// Of a connection: the first word that the other side sent with its part of it.
-    pub(super) word: Option<u32>,
+    /// Of a connection: what the other side said of itself with its part of it.
+    pub(super) hello: Option<Hello>,
     /// For a request to connect: the id of what may become a connection.
     request: Option<NonNull<sys::rdma_cm_id>>,
 }
@@ -100,6 +104,13 @@ impl CmId {
     pub(super) fn port(&self) -> u8 {
         // SAFETY: as for `context`.
         unsafe { self.id.as_ref().port_num }
+    }
+
+    /// The identifier of the port that it is bound to, for its address.
+    pub(super) fn gid(&self) -> Ipv6Addr {
+        // SAFETY: the id lives; librdmacm fills this part when it is bound, and all bytes are values.
+        // Exercised by `verbs::device_tells_what_its_port_is`.
+        Ipv6Addr::from(unsafe { self.id.as_ref().route.addr.addr.ibaddr.sgid.raw })
     }
 
     pub(super) const fn as_ptr(&self) -> *mut sys::rdma_cm_id {
@@ -184,6 +195,22 @@ impl CmId {
         u16::from_be(unsafe { sys::rdma_get_src_port(self.as_ptr()) })
     }
 
+    /// Where the other side is; unspecified where that is no IPv4 address.
+    pub(super) fn peer_address(&self) -> SocketAddrV4 {
+        // SAFETY: the id lives; the address of the other side is a storage that is large enough for
+        // any, and its family is looked at before it is believed. Exercised by
+        // `verbs_control::a_nack_is_answered_with_the_bytes_that_were_asked_for`.
+        let raw = unsafe {
+            let to = &raw const (*self.id.as_ptr()).route.addr.dst_addr_union;
+            to.cast::<libc::sockaddr_in>().read_unaligned()
+        };
+        if i32::from(raw.sin_family) != libc::AF_INET {
+            return SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, 0);
+        }
+        let address = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+        SocketAddrV4::new(address, u16::from_be(raw.sin_port))
+    }
+
     /// Begins to look for a peer, from a device. The answer is an event.
     pub(super) fn resolve(
         &self,
@@ -233,16 +260,24 @@ impl CmId {
         }
     }
 
-    /// Asks the peer to connect, or accepts that it asks; `word` goes with it. The answer is an
+    /// Asks the peer to connect, or accepts that it asks; `hello` goes with it. The answer is an
     /// event.
-    pub(super) fn connect(&self, accept: bool, retries: u8, word: u32) -> Result<(), VerbsError> {
+    pub(super) fn connect(
+        &self,
+        accept: bool,
+        retries: u8,
+        hello: Hello,
+    ) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field: numbers and a null pointer.
         // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let mut parameters: sys::rdma_conn_param = unsafe { mem::zeroed() };
-        let word = word.to_be_bytes();
-        parameters.private_data = word.as_ptr().cast();
-        parameters.private_data_len = word.len() as u8;
+        let hello = hello.encode();
+        parameters.private_data = hello.as_ptr().cast();
+        parameters.private_data_len = hello.len() as u8;
         parameters.retry_count = retries;
+        // READs at once, either way: as many as the device can.
+        parameters.responder_resources = READS_ANY;
+        parameters.initiator_depth = READS_ANY;
         // 7 would be for ever.
         parameters.rnr_retry_count = 6;
         // SAFETY: the id has a queue pair, and the parameters live through the call. Exercised by
@@ -286,12 +321,12 @@ impl CmId {
             let kind = (*event).event;
             let joined = kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_JOIN;
             let request = kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
-            let with_word = request || kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
+            let with_hello = request || kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
             let taken = CmEvent {
                 kind,
                 status: (*event).status,
                 group: joined.then(|| (*event).param.ud.ah_attr),
-                word: with_word.then(|| word_of(&(*event).param.conn)).flatten(),
+                hello: with_hello.then(|| hello_of(&(*event).param.conn)).flatten(),
                 request: NonNull::new((*event).id).filter(|_| request),
             };
             sys::rdma_ack_cm_event(event);
@@ -357,19 +392,17 @@ fn channel() -> Result<NonNull<sys::rdma_event_channel>, VerbsError> {
     Ok(channel)
 }
 
-/// The first word of private data, where there is as much.
+/// What private data says, where it is a hello.
 ///
 /// # Safety
 /// `of` is of an event that was not acknowledged yet.
-unsafe fn word_of(of: &sys::rdma_conn_param) -> Option<u32> {
-    if of.private_data.is_null() || of.private_data_len < 4 {
+unsafe fn hello_of(of: &sys::rdma_conn_param) -> Option<Hello> {
+    if of.private_data.is_null() || usize::from(of.private_data_len) < Hello::LEN {
         return None;
     }
     // SAFETY: as many bytes are there as the event says. Exercised by
     // `verbs_stream::a_stream_carries_bytes_both_ways`.
-    Some(u32::from_be_bytes(unsafe {
-        of.private_data.cast::<[u8; 4]>().read_unaligned()
-    }))
+    Hello::decode(unsafe { of.private_data.cast::<[u8; Hello::LEN]>().read_unaligned() })
 }
 
 fn no_rdma(errno: i32) -> VerbsError {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::cm::CmId;
 use super::device::Device;
-use super::error::{VerbsError, failed, failed_to_pin};
+use super::error::{VerbsError, done, failed, failed_to_pin};
 use super::queue::Completions;
 use super::sys;
 
@@ -69,11 +69,7 @@ impl ConnectedQueue {
             let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
             sys::ibv_modify_qp(self.qp.as_ptr(), &raw mut attributes, mask)
         };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(failed("ibv_modify_qp", result))
-        }
+        done("ibv_modify_qp", result)
     }
 
     /// Posts one send.
@@ -87,11 +83,7 @@ impl ConnectedQueue {
         // SAFETY: the pair lives; the rest is the caller's word.
         // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_post_send(self.qp.as_ptr(), request, &mut ptr::null_mut()) };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(failed("ibv_post_send", result))
-        }
+        done("ibv_post_send", result)
     }
 
     /// Posts one receive.
@@ -105,18 +97,14 @@ impl ConnectedQueue {
         // SAFETY: the pair lives; the rest is the caller's word.
         // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         let result = unsafe { sys::ibv_post_recv(self.qp.as_ptr(), request, &mut ptr::null_mut()) };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(failed("ibv_post_recv", result))
-        }
+        done("ibv_post_recv", result)
     }
 }
 
 impl Drop for ConnectedQueue {
     fn drop(&mut self) {
         // SAFETY: the id lives: its owner declares it behind. Exercised by
-        // `verbs::what_was_opened_is_gone_when_it_is_dropped`.
+        // `verbs_stream::what_connections_hold_is_gone_with_them`.
         unsafe { sys::rdma_destroy_qp(self.id) };
     }
 }

@@ -5,24 +5,32 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::cm::{CmId, PortSpace};
 use super::error::{VerbsError, failed, failed_to_pin};
 use super::sys;
+use super::watch::{PortCounters, Watch};
+
+/// The device's count of datagrams that came while no buffer was posted; mlx5 has it, rxe does not.
+const DROPPED: &str = "out_of_buffer";
 
 /// A port of an RDMA device, and a protection domain on it. Everything made with it keeps it.
 #[derive(Debug)]
 pub struct Device {
     name: String,
     address: Ipv4Addr,
+    gid: Ipv6Addr,
     port: u8,
     mtu: usize,
     reads_max: u8,
     pd: NonNull<sys::ibv_pd>,
     context: NonNull<sys::ibv_context>,
+    counters: Arc<PortCounters>,
+    /// Ends before the context is closed.
+    watch: Arc<Watch>,
     /// Keeps the context open: the last field, so the last to go.
     _anchor: CmId,
 }
@@ -73,19 +81,35 @@ impl Device {
                 state: attributes.state,
             });
         }
+        // SAFETY: the anchor keeps the context open, and goes behind the watch.
+        // Exercised by `verbs::an_address_that_comes_and_goes_is_told`.
+        let watch = unsafe { Watch::of(context.as_ptr()) }?;
         // SAFETY: as above.
         let pd = unsafe { sys::ibv_alloc_pd(context.as_ptr()) };
         let pd = NonNull::new(pd).ok_or_else(|| failed_to_pin("ibv_alloc_pd", 0, sys::errno()))?;
-        Ok(Arc::new(Self {
+        let device = Arc::new(Self {
             name,
             address,
+            gid: anchor.gid(),
             port,
             mtu: mtu_bytes(attributes.active_mtu),
             reads_max: u8::try_from(limits.max_qp_rd_atom.clamp(0, 255)).unwrap_or(u8::MAX),
             pd,
             context,
+            counters: Arc::new(PortCounters::default()),
+            watch,
             _anchor: anchor,
-        }))
+        });
+        let (name, at) = (device.name.clone(), context.as_ptr().expose_provenance());
+        device.watch.count(&device.counters, move |counters| {
+            let context = std::ptr::with_exposed_provenance_mut(at);
+            // SAFETY: called by the watch alone, which ends before the context is closed.
+            // Exercised by `verbs::device_tells_what_its_port_is`.
+            let wrong = unsafe { sys::query_port(context, port) };
+            let wrong = wrong.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr));
+            counters.set(hardware_counter(&name, port, DROPPED), wrong);
+        });
+        Ok(device)
     }
 
     /// Its name, as `rdma link` shows it.
@@ -98,6 +122,13 @@ impl Device {
     #[must_use]
     pub const fn address(&self) -> Ipv4Addr {
         self.address
+    }
+
+    /// The port's global identifier for this interface, which its packets carry: over IPv4 (RoCEv2)
+    /// the address, mapped.
+    #[must_use]
+    pub const fn gid(&self) -> Ipv6Addr {
+        self.gid
     }
 
     /// The port's number.
@@ -130,11 +161,28 @@ impl Device {
     /// A counter of the device (`/sys/class/infiniband/…/hw_counters`), where it has it.
     #[must_use]
     pub fn hardware_counter(&self, name: &str) -> Option<u64> {
-        let path = format!(
-            "/sys/class/infiniband/{}/ports/{}/hw_counters/{name}",
-            self.name, self.port
-        );
-        std::fs::read_to_string(path).ok()?.trim().parse().ok()
+        hardware_counter(&self.name, self.port, name)
+    }
+
+    /// One of the port's identifiers, if it has that many.
+    pub(super) fn gid_at(&self, index: u8) -> Option<Ipv6Addr> {
+        let mut gid = sys::ibv_gid { raw: [0; 16] };
+        // SAFETY: the anchor keeps the context open; all bytes are values. Exercised by
+        // `verbs::an_address_that_comes_and_goes_is_told`.
+        unsafe {
+            let result = sys::ibv_query_gid(self.context(), self.port, index.into(), &raw mut gid);
+            (result == 0).then(|| Ipv6Addr::from(gid.raw))
+        }
+    }
+
+    /// The port's counters, as of the last second.
+    pub(super) fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    /// What the device tells of itself.
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
     }
 
     pub(super) const fn pd(&self) -> *mut sys::ibv_pd {
@@ -155,6 +203,11 @@ impl Drop for Device {
             tracing::error!(device = self.name, errno = result, "ibv_dealloc_pd failed");
         }
     }
+}
+
+fn hardware_counter(device: &str, port: u8, name: &str) -> Option<u64> {
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/{name}");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// `enum ibv_mtu`: 1 is 256 bytes, each next one twice that.

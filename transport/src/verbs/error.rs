@@ -5,10 +5,23 @@ use std::net::Ipv4Addr;
 
 use thiserror::Error;
 
+use crate::udp::InterfaceError;
+
 /// Why verbs can't be used as configured. The host or the configuration is at fault.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum VerbsError {
+    /// This build has none of it.
+    #[error(
+        "this build has no RDMA; install librdmacm-dev and libclang1-14 (Debian's names), build with `--features rdma`, or use the transport udp"
+    )]
+    NotBuilt,
+    /// There is no such interface.
+    #[error("{source}")]
+    Interface {
+        /// What is wrong with it.
+        source: InterfaceError,
+    },
     /// This host has no RDMA at all.
     #[error(
         "this host has no RDMA ({source}); load rdma_ucm and the device's module, or use the transport udp"
@@ -99,6 +112,11 @@ pub enum VerbsError {
         /// What happened.
         reason: String,
     },
+    /// Who connects, or is connected to, is no tickcast, or one of another version.
+    #[error(
+        "the other side of a connection says nothing that this version of tickcast knows; it was turned away, connect with the same version"
+    )]
+    Stranger,
     /// Another step failed.
     #[error("{what} failed: {source}")]
     Call {
@@ -109,6 +127,35 @@ pub enum VerbsError {
     },
 }
 
+/// Refuses a setting that is not between `min` and `max`, both included.
+pub(super) const fn check_range(
+    name: &'static str,
+    value: u64,
+    min: u64,
+    max: u64,
+) -> Result<(), VerbsError> {
+    if min <= value && value <= max {
+        return Ok(());
+    }
+    Err(VerbsError::Range {
+        name,
+        value,
+        min,
+        max,
+    })
+}
+
+#[cfg(feature = "rdma")]
+/// What a call that returns an error number came to.
+pub(super) fn done(what: &'static str, errno: i32) -> Result<(), VerbsError> {
+    if errno == 0 {
+        Ok(())
+    } else {
+        Err(failed(what, errno))
+    }
+}
+
+#[cfg(feature = "rdma")]
 /// Turns an error number into the error that says what to do about it.
 pub(super) fn failed(what: &'static str, errno: i32) -> VerbsError {
     let source = io::Error::from_raw_os_error(errno);
@@ -118,6 +165,7 @@ pub(super) fn failed(what: &'static str, errno: i32) -> VerbsError {
     }
 }
 
+#[cfg(feature = "rdma")]
 /// As [`failed`], of a step that pins memory.
 pub(super) fn failed_to_pin(what: &'static str, bytes: usize, errno: i32) -> VerbsError {
     match errno {

@@ -3,18 +3,23 @@
 //!
 //! A slot that was not sent inline stays pinned until the device has read it; a chain's last word
 //! may come with a later chain, so up to `signal_every` slots stay pinned while nothing follows.
+//!
+//! A line whose queue breaks is taken back from the device and joins anew, in the background;
+//! what it should have sent meanwhile is counted as refused, and the other line goes on.
+
+mod mending;
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use tickcast_reliability::budget::TokenBucket;
-use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::{Sequence, SequenceRange};
 
+use self::mending::Health;
 use super::cm::{CmId, PortSpace};
+use super::config::{VerbsFanOutConfig, VerbsSendLine};
 use super::device::Device;
 use super::error::{VerbsError, failed};
 use super::memory::Region;
@@ -23,74 +28,12 @@ use super::sending::{CHAIN_MAX, Chain, Piece, Pins};
 use super::sys;
 use crate::clock::{Clock, SystemClock};
 use crate::mapping::SharedMapping;
-use crate::udp::Interface;
 use crate::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 /// How long a group may take to be joined when the fan-out is opened.
 const JOIN_MAX: Duration = Duration::from_secs(5);
-/// How long a queue that is flushed may take to give everything back.
-const FLUSH_MAX: Duration = Duration::from_secs(1);
 /// Copies that may be on their way at once, per line.
 const COPIES: usize = 16;
-
-/// One line to send on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VerbsSendLine {
-    /// Multicast group.
-    pub group: Ipv4Addr,
-    /// The interface of the device to send from.
-    pub interface: Interface,
-}
-
-/// A rate that is not exceeded, since no device paces datagrams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pace {
-    /// Bytes per second, over any second but for the burst.
-    pub rate_bytes_per_s: u64,
-    /// Bytes that may go at once.
-    pub burst_bytes: u64,
-}
-
-/// How a channel is sent.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VerbsFanOutConfig {
-    /// A, then B where there is one.
-    pub lines: Vec<VerbsSendLine>,
-    /// The longest datagram, that is the slot size.
-    pub datagram_len_max: usize,
-    /// Receivers take only datagrams with this key. No secret, but a wall between systems.
-    pub q_key: u32,
-    /// Goes into every packet; the upper six bits are the DSCP.
-    #[serde(default)]
-    pub traffic_class: u8,
-    /// Sends that may be on their way at once.
-    #[serde(default = "send_depth_default")]
-    pub send_depth: u32,
-    /// Every how many sends the device tells that it is done.
-    #[serde(default = "signal_every_default")]
-    pub signal_every: u32,
-    /// Datagrams up to this length are handed to the device with the request itself.
-    #[serde(default = "inline_default")]
-    pub inline_bytes: u32,
-    /// No faster than this; as fast as the port where it is left out.
-    #[serde(default)]
-    pub pace: Option<Pace>,
-}
-
-const fn send_depth_default() -> u32 {
-    512
-}
-
-const fn signal_every_default() -> u32 {
-    32
-}
-
-const fn inline_default() -> u32 {
-    220
-}
 
 /// Sends a channel by RDMA multicast.
 pub struct VerbsFanOut {
@@ -102,9 +45,12 @@ pub struct VerbsFanOut {
 
 /// Fields go in this order: the queue before what its work requests name.
 struct Line {
+    health: Health,
+    broke_at: Option<Instant>,
     queue: DatagramQueue,
     address: AddressHandle,
-    ring: Region,
+    /// Without one there are only copies to send.
+    ring: Option<Region>,
     copies: Region,
     sent: Completions,
     _received: Completions,
@@ -112,7 +58,11 @@ struct Line {
     pins: Pins,
     bucket: Option<TokenBucket>,
     q_key: u32,
+    /// What the device had told of itself until the last look.
+    changes: u64,
     group: Ipv4Addr,
+    join_flags: u32,
+    traffic_class: u8,
     slot_len_max: usize,
     /// Bytes of a buffer for copies, which of them comes next, and the last send of each.
     slot_len: usize,
@@ -132,7 +82,23 @@ impl VerbsFanOut {
         config: &VerbsFanOutConfig,
         ring: &Arc<dyn RingMemory>,
     ) -> Result<Self, VerbsError> {
-        check(config)?;
+        Self::open_all(config, Some(ring))
+    }
+
+    /// As [`VerbsFanOut::open`], for copies alone: without a ring, every post is
+    /// [`FanOutError::NotRegistered`].
+    ///
+    /// # Errors
+    /// As for [`VerbsFanOut::open`].
+    pub fn for_copies(config: &VerbsFanOutConfig) -> Result<Self, VerbsError> {
+        Self::open_all(config, None)
+    }
+
+    fn open_all(
+        config: &VerbsFanOutConfig,
+        ring: Option<&Arc<dyn RingMemory>>,
+    ) -> Result<Self, VerbsError> {
+        config.check()?;
         let lines = config
             .lines
             .iter()
@@ -156,80 +122,16 @@ impl VerbsFanOut {
     }
 }
 
-fn check(config: &VerbsFanOutConfig) -> Result<(), VerbsError> {
-    let range = |name, value: u64, min, max| {
-        if (min..=max).contains(&value) {
-            return Ok(());
-        }
-        Err(VerbsError::Range {
-            name,
-            value,
-            min,
-            max,
-        })
-    };
-    range(
-        "the number of lines",
-        config.lines.len() as u64,
-        1,
-        LineId::MAX as u64,
-    )?;
-    range("send_depth", config.send_depth.into(), 16, 32_768)?;
-    let most = u64::from(config.send_depth / 2);
-    range("signal_every", config.signal_every.into(), 1, most)?;
-    range(
-        "datagram_len_max",
-        config.datagram_len_max as u64,
-        64,
-        65_536,
-    )?;
-    if let Some(pace) = config.pace {
-        let least = config.datagram_len_max as u64;
-        range("pace.burst_bytes", pace.burst_bytes, least, u64::MAX)?;
-        range("pace.rate_bytes_per_s", pace.rate_bytes_per_s, 1, u64::MAX)?;
-    }
-    let foreign = config.lines.iter().find(|line| !line.group.is_multicast());
-    foreign.map_or(Ok(()), |line| {
-        Err(VerbsError::NotMulticast { group: line.group })
-    })
-}
-
-/// Opens the device that an interface belongs to, and checks that it carries such datagrams.
-pub(super) fn device_of(
-    interface: &Interface,
-    datagram_len_max: usize,
-) -> Result<Arc<Device>, VerbsError> {
-    let address = match interface.resolve() {
-        Ok(resolved) => resolved.address,
-        Err(error) => {
-            return Err(VerbsError::Call {
-                what: "find the interface",
-                source: std::io::Error::other(error),
-            });
-        }
-    };
-    let device = Device::open(address)?;
-    if datagram_len_max > device.mtu() {
-        return Err(VerbsError::Mtu {
-            slot_len: datagram_len_max,
-            mtu: device.mtu(),
-            device: device.name().to_owned(),
-            port: device.port(),
-        });
-    }
-    Ok(device)
-}
-
 impl Line {
     fn open(
         config: &VerbsFanOutConfig,
         line: &VerbsSendLine,
-        ring: &Arc<dyn RingMemory>,
+        ring: Option<&Arc<dyn RingMemory>>,
     ) -> Result<Self, VerbsError> {
-        let device = device_of(&line.interface, config.datagram_len_max)?;
+        let device = Device::of(&line.interface, config.datagram_len_max)?;
         let id = CmId::new(PortSpace::Udp)?;
         id.bind(device.address(), 0)?;
-        let sent = Completions::new(&device, config.send_depth, false)?;
+        let sent = Completions::new(&device, config.send_depth + 1, false)?;
         let received = Completions::new(&device, 1, false)?;
         let depths = Depths {
             send: config.send_depth,
@@ -237,7 +139,7 @@ impl Line {
             inline_bytes: config.inline_bytes,
         };
         let mut queue = DatagramQueue::new(&device, id, &sent, &received, &depths, config.q_key)?;
-        let address = join(&mut queue, &device, line.group, config.traffic_class)?;
+        let (address, join_flags) = join(&mut queue, &device, line.group, config.traffic_class)?;
         let slot_len = config.datagram_len_max.next_multiple_of(64);
         let copies = SharedMapping::memfd("copies", slot_len * COPIES);
         let copies = copies.map_err(|error| VerbsError::Call {
@@ -245,19 +147,31 @@ impl Line {
             source: std::io::Error::other(error),
         })?;
         let now = SystemClock.now();
+        // What stays pinned until more is sent must be but a part of the ring.
+        let slots = ring.map_or(u32::MAX, |ring| {
+            u32::try_from(ring.len() / config.datagram_len_max).unwrap_or(u32::MAX)
+        });
+        let signal_every = config.signal_every.min(slots / 4).max(1);
         Ok(Self {
-            ring: Region::readable(&device, Arc::clone(ring))?,
+            health: Health::Well,
+            broke_at: None,
+            ring: ring
+                .map(|ring| Region::readable(&device, Arc::clone(ring)))
+                .transpose()?,
             copies: Region::readable(&device, Arc::new(copies))?,
             queue,
             address,
             sent,
             _received: received,
-            pins: Pins::new(config.send_depth, config.signal_every),
+            pins: Pins::new(config.send_depth, signal_every),
             bucket: config
                 .pace
                 .map(|pace| TokenBucket::new(pace.rate_bytes_per_s, pace.burst_bytes, now)),
             q_key: config.q_key,
+            changes: device.watch().changes(),
             group: line.group,
+            join_flags,
+            traffic_class: config.traffic_class,
             slot_len_max: config.datagram_len_max,
             slot_len,
             next_copy: 0,
@@ -267,24 +181,39 @@ impl Line {
         })
     }
 
-    /// Takes what the device has done.
+    /// Takes what the device has done. What it gave up on was not sent, and is counted; then the line
+    /// is mended.
     #[inline]
-    fn collect(&mut self, line: usize, stats: &mut SendStats) -> Result<(), FanOutError> {
-        if self.pins.on_their_way() == 0 {
-            return Ok(());
-        }
-        loop {
-            let done = self.sent.take(&mut self.taken, TAKEN_MAX);
+    fn collect(&mut self, stats: &mut SendStats) {
+        let mut failed = None;
+        while self.pins.on_their_way() > 0 {
+            let done = match self.sent.take(&mut self.taken, TAKEN_MAX) {
+                Ok(done) => done,
+                Err(errno) => {
+                    stats.last_errno = errno;
+                    failed = Some(sys::ibv_wc_status::IBV_WC_GENERAL_ERR);
+                    break;
+                }
+            };
             for completion in done {
                 if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
-                    stats.last_errno = libc::EIO;
-                    return Err(gave_up(line, &self.device, self.group, completion.status));
+                    stats.flushed += 1;
+                    failed = failed.or(Some(completion.status));
                 }
                 self.pins.told(completion.wr_id);
             }
             if done.len() < TAKEN_MAX {
-                return Ok(());
+                break;
             }
+        }
+        if let Some(status) = failed {
+            self.broke(status, stats);
+        }
+        if self.changes != self.device.watch().changes() {
+            self.changed(stats);
+        }
+        if self.health != Health::Well {
+            self.mend(stats);
         }
     }
 
@@ -298,31 +227,40 @@ impl Line {
         chain: &mut Chain,
         stats: &mut SendStats,
     ) -> Result<bool, FanOutError> {
+        if !self.check_health(line)? {
+            self.refuse(last, stats);
+            return Ok(false);
+        }
         let now = self.bucket.as_ref().map(|_| SystemClock.now());
         while self.pins.taken() < last {
             let first = self.pins.taken().next();
             let mut bytes_of_chain = 0;
             let mut count = 0;
+            let mut paced = false;
             let mut sequence = first;
             while sequence <= last && !chain.is_full() && count < self.pins.room() {
-                let bytes = slots
-                    .slot(sequence)
-                    .ok_or(FanOutError::NotSealed { sequence })?;
-                self.check(sequence, bytes)?;
+                let (bytes, lkey) = match self.check(sequence, slots) {
+                    Ok(checked) => checked,
+                    Err(error) => {
+                        chain.clear();
+                        return Err(error);
+                    }
+                };
                 if let (Some(bucket), Some(now)) = (&mut self.bucket, now)
-                    && !bucket.take(now, bytes.len())
+                    && !bucket.has(now, bytes_of_chain + bytes.len())
                 {
+                    paced = true;
                     break;
                 }
                 let (number, tells) = self.pins.number(count, false);
                 chain.push(
-                    self.piece(bytes, &self.ring),
+                    self.piece(bytes, lkey),
                     &self.address,
                     self.q_key,
                     number,
                     tells,
                 );
-                bytes_of_chain += bytes.len() as u64;
+                bytes_of_chain += bytes.len();
                 count += 1;
                 sequence = sequence.next();
             }
@@ -330,48 +268,61 @@ impl Line {
             // not touch it until `completed` says so. Exercised by
             // `verbs::a_fan_out_reaches_every_receiver`.
             let (taken, error) = unsafe { chain.post(&mut self.queue) };
+            let mut bytes_taken = 0;
             for i in 0..taken {
                 let sequence = first.plus(i as u64);
                 let (_, tells) = self.pins.number(0, false);
                 let len = slots.slot(sequence).map_or(usize::MAX, <[u8]>::len);
                 let inline = len <= self.queue.inline_bytes();
                 self.pins.sent(Some(sequence), inline, tells);
+                bytes_taken += len;
+            }
+            if let (Some(bucket), Some(now)) = (&mut self.bucket, now) {
+                bucket.take(now, bytes_taken);
             }
             if taken > 0 {
                 stats.batches += 1;
                 stats.datagrams += taken as u64;
-                stats.bytes += bytes_of_chain;
+                stats.bytes += bytes_taken as u64;
             }
             if taken < count && !matches!(error, libc::ENOMEM | libc::EAGAIN) {
+                // It takes nothing any more; what it took, it gives back.
+                self.broke(sys::ibv_wc_status::IBV_WC_GENERAL_ERR, stats);
                 stats.last_errno = error;
-                return Err(FanOutError::Io {
-                    line: LineId(line as u8),
-                    source: std::io::Error::from_raw_os_error(error),
-                });
+                self.check_health(line)?;
+                self.refuse(last, stats);
+                return Ok(false);
             }
             if taken < CHAIN_MAX && self.pins.taken() < last {
-                stats.stalls += 1;
+                stats.stalls += u64::from(!paced);
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    fn piece(&self, bytes: &[u8], region: &Region) -> Piece {
+    fn piece(&self, bytes: &[u8], lkey: u32) -> Piece {
         Piece {
             bytes: bytes.as_ptr(),
             len: bytes.len() as u32,
-            lkey: region.lkey(),
+            lkey,
             inline: bytes.len() <= self.queue.inline_bytes(),
         }
     }
 
-    fn check(&self, sequence: Sequence, bytes: &[u8]) -> Result<(), FanOutError> {
+    /// A slot, and the key of the registered ring, which it is in.
+    #[inline]
+    fn check<'a>(
+        &self,
+        sequence: Sequence,
+        slots: &'a dyn Slots,
+    ) -> Result<(&'a [u8], u32), FanOutError> {
+        let slot = slots.slot(sequence);
+        let bytes = slot.ok_or(FanOutError::NotSealed { sequence })?;
         check_len(bytes, self.slot_len_max)?;
-        if self.ring.holds(bytes) {
-            return Ok(());
-        }
-        Err(FanOutError::NotRegistered { sequence })
+        let ring = self.ring.as_ref().filter(|ring| ring.holds(bytes));
+        let ring = ring.ok_or(FanOutError::NotRegistered { sequence })?;
+        Ok((bytes, ring.lkey()))
     }
 
     /// Sends a copy, if a buffer for it is free.
@@ -382,11 +333,14 @@ impl Line {
         chain: &mut Chain,
         stats: &mut SendStats,
     ) -> Result<bool, FanOutError> {
-        self.collect(line, stats)?;
+        self.collect(stats);
         let inline = bytes.len() <= self.queue.inline_bytes();
         let at = self.next_copy;
-        if self.pins.room() == 0
+        if !self.check_health(line)?
+            || self.pins.room() == 0
             || !(inline || self.copied[at].is_none_or(|n| self.pins.is_done(n)))
+            || (self.bucket.as_mut())
+                .is_some_and(|bucket| !bucket.take(SystemClock.now(), bytes.len()))
         {
             stats.copies_dropped += 1;
             return Ok(false);
@@ -394,7 +348,7 @@ impl Line {
         let (number, tells) = self.pins.number(0, !inline);
         if inline {
             chain.push(
-                self.piece(bytes, &self.copies),
+                self.piece(bytes, self.copies.lkey()),
                 &self.address,
                 self.q_key,
                 number,
@@ -404,7 +358,7 @@ impl Line {
             let buffer = self.copies.fill(at * self.slot_len, bytes);
             let piece = Piece {
                 bytes: buffer,
-                ..self.piece(bytes, &self.copies)
+                ..self.piece(bytes, self.copies.lkey())
             };
             chain.push(piece, &self.address, self.q_key, number, tells);
         }
@@ -413,8 +367,11 @@ impl Line {
         // `verbs::a_fan_out_reaches_every_receiver`, which sends heartbeats of both sizes.
         let (taken, error) = unsafe { chain.post(&mut self.queue) };
         if taken == 0 {
-            stats.last_errno = error;
             stats.copies_dropped += 1;
+            if !matches!(error, libc::ENOMEM | libc::EAGAIN) {
+                self.broke(sys::ibv_wc_status::IBV_WC_GENERAL_ERR, stats);
+            }
+            stats.last_errno = error;
             return Ok(false);
         }
         self.pins.sent(None, inline, tells);
@@ -427,41 +384,19 @@ impl Line {
         stats.bytes += bytes.len() as u64;
         Ok(true)
     }
-
-    /// Takes everything back from the device. What was not sent is not sent any more.
-    fn reset(&mut self, stats: &mut SendStats) -> Result<(), VerbsError> {
-        let on_their_way = self.pins.on_their_way();
-        if on_their_way > 0 {
-            self.queue.flush()?;
-            let until = Instant::now() + FLUSH_MAX;
-            let mut flushed = 0;
-            // The last request may be one that does not tell of success, but all tell of a flush.
-            while self.pins.on_their_way() > 0 && Instant::now() < until {
-                for completion in self.sent.take(&mut self.taken, TAKEN_MAX) {
-                    flushed += u64::from(completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS);
-                    self.pins.told(completion.wr_id);
-                }
-            }
-            stats.flushed += flushed;
-            self.queue.restart()?;
-        }
-        self.pins.flushed();
-        self.pins.begin_after(Sequence::NONE);
-        Ok(())
-    }
 }
 
 impl FanOut for VerbsFanOut {
     fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError> {
         let taken_by_all = |lines: &[Line]| lines.iter().map(|line| line.pins.taken()).min();
         if taken_by_all(&self.lines) != Some(range.first.previous()) {
-            for line in &mut self.lines {
-                line.pins.begin_after(range.first.previous());
+            for (line, stats) in self.lines.iter_mut().zip(&mut self.stats) {
+                line.begin_after(range.first.previous(), stats);
             }
         }
         let mut stalled = false;
         for (i, line) in self.lines.iter_mut().enumerate() {
-            line.collect(i, &mut self.stats[i])?;
+            line.collect(&mut self.stats[i]);
             stalled |= line.post(i, slots, range.last, &mut self.chain, &mut self.stats[i])?;
         }
         let last = taken_by_all(&self.lines).filter(|last| *last >= range.first);
@@ -469,9 +404,8 @@ impl FanOut for VerbsFanOut {
     }
 
     fn completed(&mut self) -> Option<Sequence> {
-        for (i, line) in self.lines.iter_mut().enumerate() {
-            // What is wrong with the queue, the next post says.
-            let _ = line.collect(i, &mut self.stats[i]);
+        for (line, stats) in self.lines.iter_mut().zip(&mut self.stats) {
+            line.collect(stats);
         }
         let completed = self.lines.iter().map(|line| line.pins.completed()).min();
         completed.filter(|sequence| *sequence != Sequence::NONE)
@@ -488,9 +422,7 @@ impl FanOut for VerbsFanOut {
 
     fn reset(&mut self) {
         for (line, stats) in self.lines.iter_mut().zip(&mut self.stats) {
-            if let Err(error) = line.reset(stats) {
-                tracing::error!(group = %line.group, "the fan-out can't be reset: {error}");
-            }
+            line.begin_after(Sequence::NONE, stats);
         }
     }
 
@@ -509,7 +441,7 @@ fn join(
     device: &Arc<Device>,
     group: Ipv4Addr,
     traffic_class: u8,
-) -> Result<AddressHandle, VerbsError> {
+) -> Result<(AddressHandle, u32), VerbsError> {
     let mut reason = String::new();
     for flags in [sys::JOIN_SEND_ONLY, sys::JOIN_FULL_MEMBER] {
         if let Err(errno) = queue.join(group, flags) {
@@ -519,7 +451,8 @@ fn join(
         match queue.id_mut().wait(JOIN_MAX) {
             Some(event) => match event.group {
                 Some(route) if event.status == 0 => {
-                    return AddressHandle::new(device, route, traffic_class);
+                    let address = AddressHandle::new(device, route, traffic_class)?;
+                    return Ok((address, flags));
                 }
                 _ => reason = format!("event {}, status {}", event.kind, event.status),
             },
@@ -539,16 +472,4 @@ fn check_len(bytes: &[u8], max: usize) -> Result<(), FanOutError> {
         return Err(FanOutError::TooLong { len, max });
     }
     Ok(())
-}
-
-#[cold]
-fn gave_up(line: usize, device: &Device, group: Ipv4Addr, status: u32) -> FanOutError {
-    let text = format!(
-        "{} gave up on a send to {group} (ibv_wc_status {status})",
-        device.name()
-    );
-    FanOutError::Io {
-        line: LineId(line as u8),
-        source: std::io::Error::other(text),
-    }
 }

@@ -14,7 +14,12 @@ pub struct Listener {
     id: CmId,
     device: Arc<Device>,
     config: StreamConfig,
+    /// Everyone that is not up yet has one.
+    half_open: Arc<()>,
 }
+
+/// Connections that are not up yet: each has pinned its buffers already, for somebody unknown.
+const HALF_OPEN_MAX: usize = 64;
 
 impl Listener {
     /// Listens on a device; port 0 lets the system choose.
@@ -31,6 +36,7 @@ impl Listener {
             id,
             device,
             config: config.clone(),
+            half_open: Arc::new(()),
         })
     }
 
@@ -46,11 +52,30 @@ impl Listener {
         &self.device
     }
 
-    /// The next peer that wants to connect, if any. It is up once its stream says so.
+    /// Turns the next peer away that wants to connect, before anything is made for it. Whether there
+    /// was one.
+    pub fn turn_away(&mut self) -> bool {
+        while let Some(event) = self.id.event() {
+            // An id that goes without an answer is one that was refused.
+            if CmId::adopt(&event).is_some() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// The next peer that wants to connect, if any. It is up once its stream says so. One too many
+    /// of those that are not up yet is turned away; so is a stranger, with [`VerbsError::Stranger`].
     pub fn accept(&mut self) -> Option<Result<Stream, VerbsError>> {
         while let Some(event) = self.id.event() {
             if let Some(id) = CmId::adopt(&event) {
-                let accept = |id| Stream::accept(&self.device, id, event.word, &self.config);
+                if Arc::strong_count(&self.half_open) > HALF_OPEN_MAX {
+                    // An id that goes without an answer is refused.
+                    continue;
+                }
+                let half_open = Arc::clone(&self.half_open);
+                let accept =
+                    |id| Stream::accept(&self.device, id, event.hello, &self.config, half_open);
                 return Some(id.and_then(accept));
             }
         }

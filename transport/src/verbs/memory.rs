@@ -43,6 +43,14 @@ impl Region {
         )
     }
 
+    /// Lets windows be bound to `memory`; it has no remote right of its own.
+    pub(super) fn bindable(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+    ) -> Result<Self, VerbsError> {
+        Self::register(device, memory, sys::ibv_access_flags::IBV_ACCESS_MW_BIND)
+    }
+
     fn register(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
@@ -106,6 +114,16 @@ impl Region {
             let from = self.memory.as_ptr().add(offset);
             from.copy_to_nonoverlapping(into.as_mut_ptr(), into.len());
         }
+    }
+
+    /// What windows are bound to.
+    pub(super) const fn as_mr(&self) -> *mut sys::ibv_mr {
+        self.mr.as_ptr()
+    }
+
+    /// Bytes of it.
+    pub(super) fn len(&self) -> usize {
+        self.memory.len()
     }
 
     /// Its first byte.

@@ -1,18 +1,21 @@
 //! Queues of work and of its completions.
 
 use std::mem;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
 use super::cm::CmId;
 use super::device::Device;
-use super::error::{VerbsError, failed, failed_to_pin};
+use super::error::{VerbsError, done, failed, failed_to_pin};
 use super::sys;
 
 /// Completions taken at a time.
 pub(super) const TAKEN_MAX: usize = 32;
+
+/// The number of the send that `DatagramQueue::post_marker` posts.
+pub(super) const MARKER: u64 = u64::MAX;
 
 /// Where completions come, with a descriptor to wait on where one was asked for.
 pub(super) struct Completions {
@@ -72,18 +75,21 @@ impl Completions {
         Ok(completions)
     }
 
-    /// The next completions, up to `max` of them, in order.
+    /// The next completions, up to `max` of them, in order; or the error number that the queue gives
+    /// from now on.
     #[inline]
     pub(super) fn take<'a>(
         &mut self,
         into: &'a mut [sys::ibv_wc; TAKEN_MAX],
         max: usize,
-    ) -> &'a [sys::ibv_wc] {
+    ) -> Result<&'a [sys::ibv_wc], i32> {
         let max = max.min(TAKEN_MAX) as i32;
         // SAFETY: `into` has room for as many as are asked for. Exercised by
         // `verbs::a_fan_out_reaches_every_receiver`.
         let taken = unsafe { sys::ibv_poll_cq(self.cq.as_ptr(), max, into.as_mut_ptr()) };
-        &into[..usize::try_from(taken).unwrap_or(0)]
+        usize::try_from(taken)
+            .map(|taken| &into[..taken])
+            .map_err(|_| if taken == -1 { libc::EIO } else { -taken })
     }
 
     /// Readable when a completion has come since it was armed; -1 where none was asked for.
@@ -163,6 +169,8 @@ pub(super) struct DatagramQueue {
     id: CmId,
     q_key: u32,
     port: u8,
+    /// Which of the port's partitions it is in: the manager's choice when it was made.
+    pkey_index: u16,
     inline_bytes: usize,
     /// The group that was asked for. A device keeps a queue pair for as long as it is in one.
     group: Option<Ipv4Addr>,
@@ -209,7 +217,8 @@ impl DatagramQueue {
             attributes.send_cq = send.as_ptr();
             attributes.recv_cq = receive.as_ptr();
             attributes.qp_type = sys::ibv_qp_type::IBV_QPT_UD;
-            attributes.cap.max_send_wr = depths.send;
+            // One more than is used: the marker that `take_back` waits for.
+            attributes.cap.max_send_wr = depths.send + 1;
             attributes.cap.max_recv_wr = depths.receive;
             attributes.cap.max_send_sge = 1;
             attributes.cap.max_recv_sge = 1;
@@ -233,9 +242,11 @@ impl DatagramQueue {
             id,
             q_key,
             port: device.port(),
+            pkey_index: 0,
             inline_bytes: inline_bytes as usize,
             group: None,
         };
+        queue.pkey_index = queue.query_pkey_index()?;
         let mut attributes = no_attributes();
         attributes.qkey = q_key;
         queue.modify(
@@ -260,6 +271,10 @@ impl DatagramQueue {
         self.group
             .take()
             .map_or(Ok(()), |group| self.id.leave(group))
+    }
+
+    pub(super) const fn id(&self) -> &CmId {
+        &self.id
     }
 
     pub(super) const fn id_mut(&mut self) -> &mut CmId {
@@ -302,6 +317,27 @@ impl DatagramQueue {
         unsafe { sys::ibv_post_recv(self.qp.qp.as_ptr(), first, bad) }
     }
 
+    /// Posts a send of nothing to a queue that was flushed. It comes back as [`MARKER`], behind
+    /// whatever was posted before.
+    pub(super) fn post_marker(&mut self, to: &AddressHandle) -> Result<(), VerbsError> {
+        // SAFETY: zero is a value of every field; the request names no memory, and its address
+        // handle lives through the call: what is flushed is never sent. Exercised by
+        // `verbs::a_reset_ends_though_the_last_sends_are_silent`.
+        let error = unsafe {
+            let mut request: sys::ibv_send_wr = mem::zeroed();
+            request.wr_id = MARKER;
+            request.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
+            request.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+            request.wr.ud = sys::ud_t {
+                ah: to.as_ptr(),
+                remote_qpn: sys::MULTICAST_QPN,
+                remote_qkey: self.q_key,
+            };
+            self.post_send(&raw mut request, &mut ptr::null_mut())
+        };
+        done("ibv_post_send", error)
+    }
+
     /// Ends whatever is posted: it completes as flushed, and nothing of it is sent any more.
     pub(super) fn flush(&mut self) -> Result<(), VerbsError> {
         let mut attributes = no_attributes();
@@ -319,6 +355,7 @@ impl DatagramQueue {
         let mut attributes = no_attributes();
         attributes.qkey = self.q_key;
         attributes.port_num = self.port;
+        attributes.pkey_index = self.pkey_index;
         let steps = [
             (sys::ibv_qp_state::IBV_QPS_RESET, 0),
             (
@@ -336,6 +373,19 @@ impl DatagramQueue {
         Ok(())
     }
 
+    fn query_pkey_index(&mut self) -> Result<u16, VerbsError> {
+        let mut attributes = no_attributes();
+        // SAFETY: pair and attributes live; zero is a value of every field of the second ones, that
+        // are only written. Exercised by `verbs::a_fan_out_that_is_reset_begins_anew`.
+        let result = unsafe {
+            let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
+            let mask = sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX.0 as i32;
+            let (attributes, initial) = (&raw mut attributes, &raw mut initial);
+            sys::ibv_query_qp(self.qp.qp.as_ptr(), attributes, mask, initial)
+        };
+        done("ibv_query_qp", result).map(|()| attributes.pkey_index)
+    }
+
     fn modify(
         &mut self,
         what: &'static str,
@@ -345,11 +395,7 @@ impl DatagramQueue {
         // SAFETY: pair and attributes live. Exercised by
         // `verbs::a_fan_out_that_is_reset_begins_anew`.
         let result = unsafe { sys::ibv_modify_qp(self.qp.qp.as_ptr(), attributes, mask.0 as i32) };
-        if result == 0 {
-            Ok(())
-        } else {
-            Err(failed(what, result))
-        }
+        done(what, result)
     }
 }
 
@@ -362,8 +408,11 @@ fn no_attributes() -> sys::ibv_qp_attr {
 /// How to reach a group from a port.
 pub(super) struct AddressHandle {
     ah: NonNull<sys::ibv_ah>,
+    /// Which of the port's identifiers it sends from, and what that was.
+    gid_index: u8,
+    gid: Option<Ipv6Addr>,
     /// The domain that it belongs to.
-    _device: Arc<Device>,
+    device: Arc<Device>,
 }
 
 // SAFETY: as for `Completions`.
@@ -382,10 +431,18 @@ impl AddressHandle {
         // `verbs::a_fan_out_reaches_every_receiver`.
         let ah = unsafe { sys::ibv_create_ah(device.pd(), &raw mut route) };
         let ah = NonNull::new(ah).ok_or_else(|| failed("ibv_create_ah", sys::errno()))?;
+        let gid_index = route.grh.sgid_index;
         Ok(Self {
             ah,
-            _device: Arc::clone(device),
+            gid_index,
+            gid: device.gid_at(gid_index),
+            device: Arc::clone(device),
         })
+    }
+
+    /// Whether the port still has the identifier that it sends from.
+    pub(super) fn is_current(&self) -> bool {
+        self.gid.is_some() && self.gid == self.device.gid_at(self.gid_index)
     }
 
     pub(super) const fn as_ptr(&self) -> *mut sys::ibv_ah {

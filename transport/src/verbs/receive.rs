@@ -1,85 +1,42 @@
 //! The verbs receiver: posted buffers of a whole packet each, lent by reference and posted again
 //! in batches.
 //!
-//! Every buffer has room for the largest packet of the port, whatever the slots' size: a shorter
-//! one would let any member of the group break the queue with one long datagram. Joining is
-//! begun, and completed by later polls.
+//! Every buffer has room for the largest packet that any port sends, whatever the slots' size and
+//! this port's MTU, which binds only what it sends: a shorter one would let any member of the group
+//! break the queue with one long datagram. Joining is begun, and completed by later polls. A line
+//! whose queue breaks all the same is started anew, and the other goes on meanwhile.
 
-use std::net::Ipv4Addr;
-use std::os::fd::RawFd;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::units::Nanos;
 
 use super::cm::{CmId, PortSpace};
+use super::config::{VerbsReceiveLine, VerbsReceiverConfig, VerbsSender};
 use super::device::Device;
-use super::error::{VerbsError, failed};
-use super::fan_out::device_of;
+use super::error::{VerbsError, done, failed};
 use super::memory::Region;
 use super::queue::{Completions, DatagramQueue, Depths, TAKEN_MAX, no_completion};
 use super::sys::{self, GRH_LEN};
 use crate::mapping::SharedMapping;
-use crate::udp::Interface;
 use crate::{Receive, ReceiveError, ReceiveStats, Received};
 
 /// A membership that was refused is asked for again after this.
 const JOIN_RETRY: Nanos = Nanos::from_ms(500);
 /// An answer that does not come by then never does.
 const JOIN_MAX: Nanos = Nanos::from_secs(5);
-/// Between looks at the device's own counters.
-const COUNTERS_EVERY: Nanos = Nanos::from_secs(1);
+/// Between looks for news of a membership that stands; and where they may be what woke somebody.
+const NEWS_EVERY: Nanos = Nanos::from_secs(1);
+const NEWS_EVERY_WAITABLE: Nanos = Nanos::from_ms(1);
+/// A queue that broke is started anew at once, but no more often than this.
+const RESTART_EVERY: Nanos = Nanos::from_ms(500);
+/// Bytes of the longest datagram there is: the largest MTU of InfiniBand.
+const PACKET_MAX: usize = 4096;
 /// Payloads begin on a cache line: the header that precedes them ends there.
 const LEAD: usize = 64 - GRH_LEN;
-
-/// One line to receive on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VerbsReceiveLine {
-    /// Multicast group.
-    pub group: Ipv4Addr,
-    /// The interface of the device to receive on.
-    pub interface: Interface,
-    /// The addresses it may be sent from; empty: anybody's.
-    #[serde(default)]
-    pub senders: Vec<Ipv4Addr>,
-}
-
-/// How a channel is received.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct VerbsReceiverConfig {
-    /// A, then B where there is one.
-    pub lines: Vec<VerbsReceiveLine>,
-    /// The longest datagram, that is the slot size; longer ones are dropped and counted.
-    pub datagram_len_max: usize,
-    /// Datagrams with another key are dropped by the device.
-    pub q_key: u32,
-    /// Buffers per line: what arrives while nobody polls.
-    #[serde(default = "depth_default")]
-    pub depth: u32,
-    /// Datagrams a poll takes at most, per line.
-    #[serde(default = "batch_default")]
-    pub batch: usize,
-    /// Whether its descriptors tell of arrivals, for those who sleep; who polls all the time does
-    /// without.
-    #[serde(default = "yes")]
-    pub waitable: bool,
-}
-
-const fn depth_default() -> u32 {
-    2048
-}
-
-const fn batch_default() -> usize {
-    64
-}
-
-const fn yes() -> bool {
-    true
-}
 
 /// Receives a channel by RDMA multicast.
 pub struct VerbsReceiver {
@@ -97,18 +54,38 @@ struct Line {
     arrived: Completions,
     _sent: Completions,
     device: Arc<Device>,
+    health: Health,
     membership: Membership,
     group: Ipv4Addr,
-    senders: Vec<Ipv4Addr>,
+    depth: u32,
+    senders: Vec<VerbsSender>,
     stride: usize,
+    /// Whether packets have a header of IPv4, as the port's own identifier says.
+    over_ipv4: bool,
     requests: Requests,
     taken: [sys::ibv_wc; TAKEN_MAX],
     waitable: bool,
     /// Whether something came since the descriptor was armed.
     stirred: bool,
-    counters_at: Nanos,
+    /// When to look for news next, and what the device had told until the last look.
+    news_at: Nanos,
+    changes: u64,
     /// The device's count of datagrams without a buffer when the line was opened.
     dropped_before: u64,
+    /// Likewise, of datagrams with another Q_Key.
+    wrong_before: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Health {
+    /// What breaks is started anew from this time on.
+    Well(Nanos),
+    /// Broken, to be started anew at this time.
+    Broken(Nanos),
+    /// That failed, to be tried again at this time.
+    Failed(Nanos),
+    /// Its device was taken away.
+    Gone,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,41 +116,12 @@ impl VerbsReceiver {
     /// # Errors
     /// [`VerbsError`] says which step failed and what to change.
     pub fn open(config: &VerbsReceiverConfig) -> Result<Self, VerbsError> {
-        let range = |name, value: u64, min, max| {
-            if (min..=max).contains(&value) {
-                return Ok(());
-            }
-            Err(VerbsError::Range {
-                name,
-                value,
-                min,
-                max,
-            })
-        };
-        range(
-            "the number of lines",
-            config.lines.len() as u64,
-            1,
-            LineId::MAX as u64,
-        )?;
-        range("depth", config.depth.into(), TAKEN_MAX as u64, 32_768)?;
-        range("batch", config.batch as u64, 1, 4_096)?;
-        let foreign = config.lines.iter().find(|line| !line.group.is_multicast());
-        if let Some(line) = foreign {
-            return Err(VerbsError::NotMulticast { group: line.group });
-        }
+        config.check()?;
         let lines = config.lines.iter().map(|line| Line::open(config, line));
         let lines = lines.collect::<Result<Vec<_>, _>>()?;
-        let fds = lines.iter().map(|line| line.arrived.fd());
         Ok(Self {
-            fds: fds.filter(|fd| *fd >= 0).collect(),
-            stats: vec![
-                ReceiveStats {
-                    joins: 1,
-                    ..ReceiveStats::default()
-                };
-                lines.len()
-            ],
+            fds: lines.iter().flat_map(Line::fds).collect(),
+            stats: vec![ReceiveStats::default(); lines.len()],
             lines,
             batch: config.batch,
             datagram_len_max: config.datagram_len_max,
@@ -208,7 +156,7 @@ impl VerbsReceiver {
 
 impl Line {
     fn open(config: &VerbsReceiverConfig, line: &VerbsReceiveLine) -> Result<Self, VerbsError> {
-        let device = device_of(&line.interface, config.datagram_len_max)?;
+        let device = Device::of(&line.interface, config.datagram_len_max)?;
         let id = CmId::new(PortSpace::Udp)?;
         id.bind(device.address(), 0)?;
         let arrived = Completions::new(&device, config.depth, config.waitable)?;
@@ -219,7 +167,7 @@ impl Line {
             inline_bytes: 0,
         };
         let queue = DatagramQueue::new(&device, id, &sent, &arrived, &depths, config.q_key)?;
-        let stride = (64 + device.mtu()).next_multiple_of(64);
+        let stride = (64 + PACKET_MAX).next_multiple_of(64);
         let memory = SharedMapping::memfd("receive", stride * config.depth as usize);
         let memory = memory.map_err(|error| VerbsError::Call {
             what: "allocate receive buffers",
@@ -230,29 +178,101 @@ impl Line {
             queue,
             arrived,
             _sent: sent,
+            health: Health::Well(Nanos::ZERO),
             membership: Membership::Due(Nanos::ZERO),
             group: line.group,
+            depth: config.depth,
             senders: line.senders.clone(),
             stride,
+            over_ipv4: device.gid().to_ipv4_mapped().is_some(),
             requests: Requests::new(),
             taken: std::array::from_fn(|_| no_completion()),
             waitable: config.waitable,
             stirred: false,
-            counters_at: Nanos::ZERO,
-            dropped_before: device.hardware_counter("out_of_buffer").unwrap_or(0),
+            news_at: Nanos::ZERO,
+            changes: device.watch().changes(),
+            dropped_before: device.counters().dropped().unwrap_or(0),
+            wrong_before: device.counters().wrong(),
             device,
         };
         // All of them before the group is joined: nothing may find the queue empty.
-        for buffer in 0..u64::from(config.depth) {
-            line.post_again(buffer)?;
-        }
-        line.post_all()?;
+        line.post_everything()?;
         line.ask(Nanos::ZERO).map_err(|errno| VerbsError::Join {
             group: line.group,
             device: line.device.name().to_owned(),
             reason: failed("rdma_join_multicast", errno).to_string(),
         })?;
         Ok(line)
+    }
+
+    /// What to wait on, where that is wanted: for datagrams, then for news of the membership.
+    fn fds(&self) -> impl Iterator<Item = RawFd> + use<> {
+        let fds = self
+            .waitable
+            .then(|| [self.arrived.fd(), self.queue.id().as_raw_fd()]);
+        fds.into_iter().flatten()
+    }
+
+    /// Posts all buffers, none of which is.
+    fn post_everything(&mut self) -> Result<(), VerbsError> {
+        for buffer in 0..u64::from(self.depth) {
+            self.post_again(buffer)?;
+        }
+        self.post_all()
+    }
+
+    /// The device gave up on the queue. What comes meanwhile is lost, as on any network.
+    #[cold]
+    fn broke(&mut self, status: u32, now: Nanos, stats: &mut ReceiveStats) {
+        let (device, group) = (self.device.name(), self.group);
+        tracing::warn!(device, %group, status, "a receive queue broke (ibv_wc_status)");
+        stats.transient_errors += 1;
+        stats.last_errno = libc::EIO;
+        self.health = match self.health {
+            Health::Well(from) => Health::Broken(from.max(now)),
+            other => other,
+        };
+        self.mend(now, stats);
+    }
+
+    /// Starts a broken queue anew, when it is time.
+    #[cold]
+    fn mend(&mut self, now: Nanos, stats: &mut ReceiveStats) {
+        match self.health {
+            Health::Broken(at) | Health::Failed(at) if now >= at => {
+                stats.restarts += 1;
+                self.health = match self.restart() {
+                    Ok(()) => Health::Well(now.after(RESTART_EVERY)),
+                    Err(error) => {
+                        tracing::warn!("a receive queue can't be started anew: {error}");
+                        stats.last_errno = libc::EIO;
+                        Health::Failed(now.after(RESTART_EVERY))
+                    }
+                };
+                if self.membership != Membership::Out {
+                    self.membership = Membership::Due(now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn restart(&mut self) -> Result<(), VerbsError> {
+        self.queue.restart()?;
+        // Whatever was posted before is no longer, and its last words mean nothing.
+        self.requests.len = 0;
+        while self
+            .arrived
+            .take(&mut self.taken, TAKEN_MAX)
+            .is_ok_and(|taken| !taken.is_empty())
+        {}
+        self.arrived.rearm();
+        self.post_everything()
+    }
+
+    /// Whether nothing comes any more, until somebody does something about it.
+    const fn is_out_of_order(&self) -> bool {
+        matches!(self.health, Health::Failed(_) | Health::Gone)
     }
 
     fn ask(&mut self, now: Nanos) -> Result<(), i32> {
@@ -268,9 +288,18 @@ impl Line {
             let asked = matches!(self.membership, Membership::Asked(_));
             if event.group.is_some() && event.status == 0 && asked {
                 self.membership = Membership::In;
+                stats.joins += 1;
+            } else if event.kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL {
+                stats.last_errno = libc::ENODEV;
+                self.health = Health::Gone;
+                return;
             } else if self.membership != Membership::Out {
                 stats.transient_errors += 1;
-                stats.last_errno = event.status.abs();
+                // The library's -1 is no error number.
+                stats.last_errno = match event.status.abs() {
+                    0 | 1 => libc::EIO,
+                    errno => errno,
+                };
                 self.membership = Membership::Due(now.after(JOIN_RETRY));
             }
         }
@@ -281,7 +310,6 @@ impl Line {
                 self.membership = Membership::Due(now);
             }
             Membership::Due(at) if now >= at => {
-                stats.joins += 1;
                 if let Err(errno) = self.ask(now) {
                     stats.last_errno = errno;
                     stats.transient_errors += 1;
@@ -302,11 +330,21 @@ impl Line {
         len_max: usize,
         stats: &mut ReceiveStats,
         on: &mut dyn FnMut(Received<'_>),
-    ) -> Result<usize, ReceiveError> {
+    ) -> usize {
+        if !matches!(self.health, Health::Well(_)) {
+            self.mend(now, stats);
+            return 0;
+        }
         let mut count = 0;
         loop {
             let wanted = (batch - count).min(TAKEN_MAX);
-            let arrived = self.arrived.take(&mut self.taken, wanted).len();
+            let arrived = match self.arrived.take(&mut self.taken, wanted) {
+                Ok(arrived) => arrived.len(),
+                Err(_) => {
+                    self.broke(sys::ibv_wc_status::IBV_WC_GENERAL_ERR, now, stats);
+                    return count;
+                }
+            };
             if arrived == 0 && self.waitable && self.stirred && count == 0 {
                 // Asleep again: whatever comes from here on is told of.
                 self.stirred = false;
@@ -318,15 +356,15 @@ impl Line {
                 let completion = &self.taken[at];
                 let (buffer, status) = (completion.wr_id, completion.status);
                 if status != sys::ibv_wc_status::IBV_WC_SUCCESS {
-                    return Err(broken(line, &self.device, status));
+                    self.broke(status, now, stats);
+                    return count + at;
                 }
                 let len = (completion.byte_len as usize).saturating_sub(GRH_LEN);
+                let has_header = completion.wc_flags & sys::ibv_wc_flags::IBV_WC_GRH.0 != 0;
                 let (from, bytes) = self.datagram(buffer, len);
                 if len > len_max {
                     stats.oversize += 1;
-                } else if !self.senders.is_empty() && !self.senders.contains(&from) {
-                    stats.strangers += 1;
-                } else {
+                } else if let Some(from) = from.filter(|_| has_header).and_then(|f| self.known(f)) {
                     stats.datagrams += 1;
                     stats.bytes += len as u64;
                     on(Received {
@@ -335,40 +373,73 @@ impl Line {
                         bytes,
                         received_at: now,
                     });
+                } else {
+                    stats.strangers += 1;
                 }
                 if self.post_again(buffer).is_err() {
-                    return Err(broken(line, &self.device, 0));
+                    self.broke(0, now, stats);
+                    return count + at + 1;
                 }
             }
-            if self.post_all().is_err() {
-                return Err(broken(line, &self.device, 0));
-            }
             count += arrived;
+            if self.post_all().is_err() {
+                self.broke(0, now, stats);
+                return count;
+            }
             if arrived < wanted || count >= batch {
                 break;
             }
         }
         stats.batches += u64::from(count > 0);
-        if self.membership != Membership::In || count == 0 && now >= self.counters_at {
+        let hasty = match self.membership {
+            Membership::In | Membership::Out => false,
+            Membership::Due(at) => now >= at,
+            Membership::Asked(_) => true,
+        };
+        if hasty
+            || count == 0 && now >= self.news_at
+            || self.changes != self.device.watch().changes()
+        {
             self.look(now, stats);
         }
-        Ok(count)
+        count
     }
 
     /// What needs no haste.
     #[cold]
     fn look(&mut self, now: Nanos, stats: &mut ReceiveStats) {
+        self.news_at = now.after(if self.waitable {
+            NEWS_EVERY_WAITABLE
+        } else {
+            NEWS_EVERY
+        });
+        self.changes = self.device.watch().changes();
+        if self.device.watch().has_failed() {
+            stats.last_errno = libc::ENODEV;
+            self.health = Health::Gone;
+            return;
+        }
         self.settle(now, stats);
-        if now >= self.counters_at {
-            self.counters_at = now.after(COUNTERS_EVERY);
-            if let Some(dropped) = self.device.hardware_counter("out_of_buffer") {
-                stats.buffer_drops = dropped.saturating_sub(self.dropped_before);
-            }
+        let counters = self.device.counters();
+        stats.wrong_q_keys = counters.wrong().saturating_sub(self.wrong_before);
+        if let Some(dropped) = counters.dropped() {
+            stats.buffer_drops = dropped.saturating_sub(self.dropped_before);
         }
     }
 
-    /// Who sent what lies in a buffer, and its bytes.
-    fn datagram(&self, buffer: u64, len: usize) -> (Ipv4Addr, &[u8]) {
+    /// The address of who sent something; `None` when that is nobody who may.
+    #[inline]
+    fn known(&self, gid: Ipv6Addr) -> Option<Ipv4Addr> {
+        if self.senders.is_empty() {
+            // On InfiniBand a port has no address that packets tell.
+            return Some(gid.to_ipv4_mapped().unwrap_or(Ipv4Addr::UNSPECIFIED));
+        }
+        let known = self.senders.iter().find(|sender| sender.gid == gid);
+        known.map(|sender| sender.address)
+    }
+
+    /// Whose port sent what lies in a buffer, and its bytes.
+    fn datagram(&self, buffer: u64, len: usize) -> (Option<Ipv6Addr>, &[u8]) {
         let len = len.min(self.stride - 64);
         // SAFETY: the buffer is one of ours and completed, so the device does not write it until
         // it is posted again, for which `&mut self` is needed; all of it was written or zeroed.
@@ -378,9 +449,7 @@ impl Line {
             let header = std::slice::from_raw_parts(start.add(LEAD), GRH_LEN);
             (header, std::slice::from_raw_parts(start.add(64), len))
         };
-        // Over IPv4 the header is in the last 20 bytes (RoCEv2).
-        let from = Ipv4Addr::new(header[32], header[33], header[34], header[35]);
-        (from, bytes)
+        (sender_of(header, self.over_ipv4), bytes)
     }
 
     /// Adds a buffer to those that are posted together, and posts them when they are many.
@@ -422,11 +491,7 @@ impl Line {
             }
             self.queue.post_receive(requests, &mut ptr::null_mut())
         };
-        if error == 0 {
-            Ok(())
-        } else {
-            Err(failed("ibv_post_recv", error))
-        }
+        done("ibv_post_recv", error)
     }
 }
 
@@ -458,7 +523,10 @@ impl Receive for VerbsReceiver {
         for (i, line) in self.lines.iter_mut().enumerate() {
             let stats = &mut self.stats[i];
             let id = LineId(i as u8);
-            count += line.poll(id, now, self.batch, self.datagram_len_max, stats, on)?;
+            count += line.poll(id, now, self.batch, self.datagram_len_max, stats, on);
+        }
+        if self.lines.iter().all(Line::is_out_of_order) {
+            return Err(out_of_order(&self.lines[0].device));
         }
         Ok(count)
     }
@@ -491,19 +559,61 @@ impl Receive for VerbsReceiver {
         &self.fds
     }
 
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        let fds = self.fds.iter();
+        // SAFETY: a descriptor is open for as long as its completions or its id live, that is this
+        // value. Exercised by `verbs::a_receiver_that_sleeps_is_woken`.
+        fds.map(|&fd| unsafe { BorrowedFd::borrow_raw(fd) })
+            .collect()
+    }
+
     fn stats(&self) -> &[ReceiveStats] {
         &self.stats
     }
 }
 
+/// Whose port a packet came from, of the 40 bytes before its payload. Over IPv4 the header is in the
+/// last 20 of them (RoCEv2); otherwise all are a global route header, or one of IPv6. `None` where
+/// the header is not of the kind that this port has.
+#[inline]
+fn sender_of(header: &[u8], over_ipv4: bool) -> Option<Ipv6Addr> {
+    if over_ipv4 {
+        let of: [u8; 4] = std::array::from_fn(|i| header[32 + i]);
+        return (header[20] >> 4 == 4).then(|| Ipv4Addr::from(of).to_ipv6_mapped());
+    }
+    let of = std::array::from_fn::<u8, 16, _>(|i| header[8 + i]);
+    (header[0] >> 4 == 6).then(|| Ipv6Addr::from(of))
+}
+
 #[cold]
-fn broken(line: LineId, device: &Device, status: u32) -> ReceiveError {
+fn out_of_order(device: &Device) -> ReceiveError {
     let text = format!(
-        "the receive queue on {} broke (ibv_wc_status {status})",
+        "no receive queue works any more, nor can one be started anew (the first is on {}); see whether `rdma link` shows the device, and restart the program",
         device.name()
     );
     ReceiveError::Io {
-        line,
+        line: LineId(0),
         source: std::io::Error::other(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_sender_is_read_of_the_kind_of_header_that_the_port_has() {
+        let mut header: [u8; GRH_LEN] = std::array::from_fn(|i| i as u8);
+        assert_eq!(sender_of(&header, true), None, "version 1");
+        assert_eq!(sender_of(&header, false), None, "version 0");
+        header[20] = 0x45;
+        let over_ipv4: Ipv6Addr = "::ffff:32.33.34.35".parse().unwrap();
+        assert_eq!(sender_of(&header, true), Some(over_ipv4));
+        assert_eq!(sender_of(&header, false), None);
+        header[20] = 20;
+        header[0] = 0x60;
+        let global: Ipv6Addr = "809:a0b:c0d:e0f:1011:1213:1415:1617".parse().unwrap();
+        assert_eq!(sender_of(&header, false), Some(global));
+        assert_eq!(sender_of(&header, true), None);
     }
 }

@@ -51,6 +51,11 @@ impl Chain {
         self.len == CHAIN_MAX
     }
 
+    /// Gives up what was added and not posted.
+    pub(super) const fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Adds a datagram to a group. `number` comes back with its completion, if `signalled`.
     #[inline]
     pub(super) fn push(
@@ -164,8 +169,10 @@ impl Pins {
         self.taken
     }
 
-    /// What follows begins behind `sequence`.
+    /// What follows begins behind `sequence`. Nothing is on its way: the device would still read
+    /// what this says is done, and a late completion would tell of sequences of before.
     pub(super) const fn begin_after(&mut self, sequence: Sequence) {
+        debug_assert!(self.on_their_way() == 0, "taken back before");
         self.taken = sequence;
         self.completed = sequence;
     }
@@ -189,6 +196,13 @@ impl Pins {
             self.pinned = self.posted;
         }
         self.silent = if told { 0 } else { self.silent + 1 };
+    }
+
+    /// A sequence was not handed over, and is not going to be.
+    pub(super) const fn skipped(&mut self, sequence: Sequence) {
+        debug_assert!(self.on_their_way() == 0, "taken back before");
+        self.taken = sequence;
+        self.completed = sequence;
     }
 
     /// The device told of this send: it is done with it and with all before.
@@ -224,6 +238,7 @@ impl Pins {
         self.done = self.posted;
         self.silent = 0;
         self.pinned = self.posted;
+        self.completed = self.taken;
     }
 }
 

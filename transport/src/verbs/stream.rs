@@ -4,20 +4,29 @@
 //! Every SEND takes one buffer of the connection's own pool at either end. Nothing is sent that the
 //! other side has no buffer for: each SEND tells how many it has read since (credit). A peer that
 //! does not read stops its own stream; one that breaks the rule is cut off by its device.
+//!
+//! What was written is on its way; dropping a stream ends it at once. Whoever wants the last words
+//! heard flushes before, for as long as it is willing to wait.
+
+mod one_sided;
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::SocketAddrV4;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+pub use self::one_sided::GrantId;
+use self::one_sided::{GRANTS_MAX, OneSided};
 use super::cm::{CmEvent, CmId, PortSpace};
 use super::connected::ConnectedQueue;
 use super::device::Device;
-use super::error::VerbsError;
+use super::error::{VerbsError, check_range};
+use super::hello::Hello;
 use super::memory::Region;
 use super::queue::{Completions, TAKEN_MAX, no_completion};
 use super::sys;
@@ -41,6 +50,8 @@ pub struct StreamConfig {
     pub traffic_class: u8,
     /// How long looking for a peer may take.
     pub resolve_ms: i32,
+    /// How long it may take until a connection is up, from its very beginning.
+    pub connect_ms: u32,
 }
 
 impl Default for StreamConfig {
@@ -53,6 +64,7 @@ impl Default for StreamConfig {
             rnr_timer: 12,
             traffic_class: 0,
             resolve_ms: 2_000,
+            connect_ms: 10_000,
         }
     }
 }
@@ -60,21 +72,25 @@ impl Default for StreamConfig {
 impl StreamConfig {
     pub(super) fn check(&self) -> Result<(), VerbsError> {
         for (name, value, min, max) in [
-            ("buffer_len", self.buffer_len as u64, 256, 1 << 20),
-            ("buffers", self.buffers.into(), 8, CREDIT_MAX.into()),
+            (
+                "buffer_len",
+                self.buffer_len as u64,
+                BUFFER_LEN_MIN.into(),
+                BUFFER_LEN_MAX.into(),
+            ),
+            (
+                "buffers",
+                self.buffers.into(),
+                BUFFERS_MIN.into(),
+                CREDIT_MAX.into(),
+            ),
             ("ack_timeout", self.ack_timeout.into(), 1, 31),
             ("retries", self.retries.into(), 0, 7),
             ("rnr_timer", self.rnr_timer.into(), 1, 31),
             ("resolve_ms", self.resolve_ms.max(0) as u64, 1, 60_000),
+            ("connect_ms", self.connect_ms.into(), 1, 600_000),
         ] {
-            if !(min..=max).contains(&value) {
-                return Err(VerbsError::Range {
-                    name,
-                    value,
-                    min,
-                    max,
-                });
-            }
+            check_range(name, value, min, max)?;
         }
         Ok(())
     }
@@ -97,6 +113,10 @@ enum State {
 pub struct Stream {
     config: StreamConfig,
     state: State,
+    /// When it must be up.
+    limit: Instant,
+    /// Counts, at the listener, those that are not up yet.
+    half_open: Option<Arc<()>>,
     /// Until the way to the peer is known there is only an id. Before the id, so that it goes
     /// first.
     link: Option<Link>,
@@ -104,8 +124,9 @@ pub struct Stream {
     device: Arc<Device>,
 }
 
-/// Fields go in this order: the queue before its buffers.
+/// Fields go in this order: windows before the queue that they are bound to, that before its buffers.
 struct Link {
+    one_sided: OneSided,
     queue: ConnectedQueue,
     completions: Completions,
     sending: Region,
@@ -114,9 +135,15 @@ struct Link {
     free: Vec<u32>,
     /// What arrived and was not read yet: buffer, from where, up to where.
     arrived: VecDeque<(u32, usize, usize)>,
-    /// Sends that the other side has buffers for, and buffers here that it was not told of.
+    /// Sends that the other side has buffers for, at most so many, and buffers here that it was not
+    /// told of.
     credit: u32,
+    credit_max: u32,
     owed: u32,
+    /// Words of credit alone that are on their way.
+    words: u32,
+    /// The largest SEND that the other side has buffers for.
+    send_len: usize,
     taken: [sys::ibv_wc; TAKEN_MAX],
 }
 
@@ -124,10 +151,17 @@ struct Link {
 const SEND: u64 = 1 << 32;
 /// The number of a send that carries nothing but credit.
 const CREDIT: u64 = 2 << 32;
+/// Likewise, of a READ and of what is done to a window.
+const READ: u64 = 3 << 32;
+const WINDOW: u64 = 4 << 32;
 /// Receives kept for those: each side may owe a word at most twice before the other must have read.
 const CREDIT_RECEIVES: u32 = 2;
 /// More than this no side may have.
-const CREDIT_MAX: u32 = 16_384;
+pub(super) const CREDIT_MAX: u32 = 16_384;
+/// Fewer buffers than this no side may have, and none shorter or longer than these.
+pub(super) const BUFFERS_MIN: u32 = 8;
+pub(super) const BUFFER_LEN_MIN: u32 = 256;
+pub(super) const BUFFER_LEN_MAX: u32 = 1 << 20;
 
 impl Stream {
     /// Begins to connect to a listener, from a device.
@@ -145,6 +179,8 @@ impl Stream {
         Ok(Self {
             config: config.clone(),
             state: State::Resolving,
+            limit: Instant::now() + Duration::from_millis(config.connect_ms.into()),
+            half_open: None,
             link: None,
             id,
             device: Arc::clone(device),
@@ -154,18 +190,23 @@ impl Stream {
     pub(super) fn accept(
         device: &Arc<Device>,
         id: CmId,
-        word: Option<u32>,
+        hello: Option<Hello>,
         config: &StreamConfig,
+        half_open: Arc<()>,
     ) -> Result<Self, VerbsError> {
+        // Before anything is made for it; an id that goes without an answer is refused.
+        let hello = hello.ok_or(VerbsError::Stranger)?;
         let mut stream = Self {
             config: config.clone(),
             state: State::Connecting,
+            limit: Instant::now() + Duration::from_millis(config.connect_ms.into()),
+            half_open: Some(half_open),
             link: None,
             id,
             device: Arc::clone(device),
         };
         stream.open_link(true)?;
-        stream.told_of(word);
+        stream.told_of(hello);
         Ok(stream)
     }
 
@@ -176,11 +217,19 @@ impl Stream {
     }
 
     /// Brings it forward: call it when one of its descriptors is readable, or often. Whether it is
-    /// still, or not yet, usable.
+    /// still, or not yet, usable. One that is not up in time ends with the next call.
     pub fn advance(&mut self) -> bool {
         // A connection that is up is asked as well: that its peer is gone, only the manager tells.
         self.manage();
         self.collect();
+        if matches!(self.state, State::Resolving | State::Connecting)
+            && Instant::now() >= self.limit
+        {
+            self.state = State::Broken(sys::rdma_cm_event_type::RDMA_CM_EVENT_UNREACHABLE);
+        }
+        if !matches!(self.state, State::Connecting) {
+            self.half_open = None;
+        }
         !matches!(self.state, State::Closed | State::Broken(_))
     }
 
@@ -189,6 +238,29 @@ impl Stream {
     pub fn raw_fds(&self) -> [RawFd; 2] {
         let completions = self.link.as_ref().map_or(-1, |link| link.completions.fd());
         [self.id.as_raw_fd(), completions]
+    }
+
+    /// The same, borrowed for as long as the stream is.
+    #[must_use]
+    pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.raw_fds().map(|raw| {
+            // SAFETY: both belong to what this stream owns, and are open for as long as it is
+            // borrowed; -1 stands for none. Exercised by
+            // `verbs_control::who_sleeps_on_the_descriptors_is_woken`.
+            (raw >= 0).then(|| unsafe { BorrowedFd::borrow_raw(raw) })
+        })
+    }
+
+    /// Whether bytes have come that were not read: no descriptor tells of them any more.
+    #[must_use]
+    pub fn holds_input(&self) -> bool {
+        (self.link.as_ref()).is_some_and(|link| !link.arrived.is_empty())
+    }
+
+    /// Where the other side is.
+    #[must_use]
+    pub fn peer_address(&self) -> SocketAddrV4 {
+        self.id.peer_address()
     }
 
     /// Takes the connection manager's events.
@@ -214,16 +286,26 @@ impl Stream {
                 self.open_link(false)
             }
             (State::Connecting, kind::RDMA_CM_EVENT_ESTABLISHED) => {
-                self.told_of(event.word);
-                if let Some(link) = &mut self.link {
-                    link.queue.set_rnr_timer(self.config.rnr_timer)?;
+                // The accepting side heard it before, with the request.
+                if let Some(hello) = event.hello {
+                    self.told_of(hello);
                 }
+                let Some(link) = self.link.as_mut().filter(|link| link.send_len > 0) else {
+                    return Err(VerbsError::Stranger);
+                };
+                link.queue.set_rnr_timer(self.config.rnr_timer)?;
                 self.state = State::Up;
+                // What came, and was read, before.
+                self.tell_owed();
                 Ok(())
             }
             (_, kind::RDMA_CM_EVENT_DISCONNECTED) => {
                 self.id.disconnect();
-                self.state = State::Closed;
+                // Flushed receives may be seen before the reason for it.
+                let flushed = State::Broken(sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
+                if !matches!(self.state, State::Broken(_)) || self.state == flushed {
+                    self.state = State::Closed;
+                }
                 Ok(())
             }
             (_, kind::RDMA_CM_EVENT_TIMEWAIT_EXIT | kind::RDMA_CM_EVENT_ADDR_CHANGE) => Ok(()),
@@ -235,10 +317,12 @@ impl Stream {
         }
     }
 
-    /// The other side said how many buffers it has.
-    fn told_of(&mut self, buffers: Option<u32>) {
-        if let (Some(link), Some(buffers)) = (&mut self.link, buffers) {
-            link.credit = buffers.min(CREDIT_MAX).saturating_sub(CREDIT_RECEIVES);
+    /// The other side said which buffers it has.
+    fn told_of(&mut self, hello: Hello) {
+        if let Some(link) = &mut self.link {
+            link.credit = hello.buffers - CREDIT_RECEIVES;
+            link.credit_max = link.credit;
+            link.send_len = self.config.buffer_len.min(hello.buffer_len as usize);
         }
     }
 
@@ -247,14 +331,6 @@ impl Stream {
         let config = &self.config;
         self.id
             .set_option(sys::RDMA_OPTION_ID_ACK_TIMEOUT, config.ack_timeout)?;
-        let completions =
-            Completions::new(&self.device, (config.buffers + CREDIT_RECEIVES) * 2, true)?;
-        let queue = ConnectedQueue::new(
-            &self.device,
-            &self.id,
-            &completions,
-            config.buffers + CREDIT_RECEIVES,
-        )?;
         let pool = |name| {
             let memory = SharedMapping::memfd(name, config.buffer_len * config.buffers as usize);
             memory.map(Arc::new).map_err(|error| VerbsError::Call {
@@ -262,84 +338,104 @@ impl Stream {
                 source: io::Error::other(error),
             })
         };
+        // In this order, so that each goes before what it uses when a later step fails.
+        // What is READ lands among the buffers to send from.
+        let sending = Region::writable(&self.device, pool("send")?)?;
+        let receiving = Region::writable(&self.device, pool("receive")?)?;
+        let depth = config.buffers + CREDIT_RECEIVES + GRANTS_MAX;
+        let completions = Completions::new(&self.device, depth * 2, true)?;
+        let queue = ConnectedQueue::new(&self.device, &self.id, &completions, depth)?;
         let mut link = Link {
+            one_sided: OneSided::default(),
             queue,
             completions,
-            sending: Region::readable(&self.device, pool("send")?)?,
-            receiving: Region::writable(&self.device, pool("receive")?)?,
+            sending,
+            receiving,
             free: (0..config.buffers).collect(),
             arrived: VecDeque::with_capacity(config.buffers as usize),
             credit: 0,
+            credit_max: 0,
             owed: 0,
+            words: 0,
+            send_len: 0,
             taken: std::array::from_fn(|_| no_completion()),
         };
         for buffer in 0..config.buffers {
             link.post_receive(buffer, config.buffer_len)?;
         }
         self.link = Some(link);
-        self.id
-            .connect(accept, self.config.retries, self.config.buffers)
+        let hello = Hello {
+            buffers: self.config.buffers,
+            buffer_len: self.config.buffer_len as u32,
+        };
+        self.id.connect(accept, self.config.retries, hello)
     }
 
-    /// Takes what the device has done.
+    /// Takes what the device has done: all there is, but what goes on coming meanwhile.
     fn collect(&mut self) {
         let Some(link) = &mut self.link else { return };
-        let mut stirred = false;
-        loop {
-            let taken = link.completions.take(&mut link.taken, TAKEN_MAX).len();
-            for at in 0..taken {
-                let completion = &link.taken[at];
-                if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
-                    // Flushed receives are how the other side's end may be seen first.
-                    if matches!(self.state, State::Up | State::Connecting) {
-                        self.state = State::Broken(completion.status);
+        // As many as there is room for: a peer that keeps sending must not keep us here.
+        let room = (self.config.buffers + CREDIT_RECEIVES) as usize * 2;
+        // What comes after the descriptor was armed, it tells of; so what came before is taken then.
+        for is_armed in [false, true] {
+            let mut count = 0;
+            while count < room {
+                let Ok(taken) = link.completions.take(&mut link.taken, TAKEN_MAX) else {
+                    self.state = State::Broken(sys::ibv_wc_status::IBV_WC_GENERAL_ERR);
+                    return;
+                };
+                let taken = taken.len();
+                for at in 0..taken {
+                    if let Err(status) = link.completed(at, self.config.buffer_len)
+                        && matches!(self.state, State::Up | State::Connecting)
+                    {
+                        // Flushed receives are how the other side's end may be seen first.
+                        self.state = State::Broken(status);
                     }
-                    continue;
                 }
-                let buffer = completion.wr_id as u32;
-                match completion.wr_id & !u64::from(u32::MAX) {
-                    SEND => link.free.push(buffer),
-                    CREDIT => {}
-                    // Data may overtake the word that the connection is up.
-                    _ => {
-                        // SAFETY: both fields are numbers; what a peer that sends no word leaves
-                        // there means nothing, and is bounded.
-                        // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
-                        let word = unsafe { completion.imm_data_invalidated_rkey_union.imm_data };
-                        let credit = link.credit.saturating_add(u32::from_be(word));
-                        link.credit = credit.min(CREDIT_MAX);
-                        match completion.byte_len as usize {
-                            0 if link.post_receive(buffer, self.config.buffer_len).is_err() => {
-                                self.state = State::Broken(0);
-                            }
-                            0 => {}
-                            len => link.arrived.push_back((buffer, 0, len)),
-                        }
-                    }
+                count += taken;
+                if taken == 0 {
+                    break;
                 }
             }
-            if taken == 0 {
-                if stirred {
-                    return;
-                }
-                stirred = true;
+            if count >= room && !is_armed {
+                // The descriptor tells of the rest: its last event was not taken.
+                break;
+            }
+            if !is_armed {
                 link.completions.rearm();
             }
         }
+        self.tell_owed();
     }
 
     /// A buffer was read: it is posted again, and the other side is told, with the next data or,
     /// when it may be waiting for the word, at once.
     fn give_back(&mut self, buffer: u32) {
+        let usable = matches!(self.state, State::Up | State::Connecting);
+        let Some(link) = self.link.as_mut().filter(|_| usable) else {
+            return;
+        };
+        if link.post_receive(buffer, self.config.buffer_len).is_err() {
+            self.state = State::Broken(0);
+            return;
+        }
+        link.owed += 1;
+        self.tell_owed();
+    }
+
+    /// Tells the other side of buffers that were read, once they are many. Two such words are on
+    /// their way at most, as many as it has receives for, and room here.
+    fn tell_owed(&mut self) {
         let Some(link) = self.link.as_mut().filter(|_| self.state == State::Up) else {
             return;
         };
-        let mut result = link.post_receive(buffer, self.config.buffer_len);
-        link.owed += 1;
-        if result.is_ok() && link.owed >= (self.config.buffers - CREDIT_RECEIVES) / 2 {
-            result = link.post_send(CREDIT, 0, link.sending.as_ptr());
+        let many = (self.config.buffers - CREDIT_RECEIVES) / 2;
+        if link.owed < many || link.words == CREDIT_RECEIVES {
+            return;
         }
-        if result.is_err() {
+        link.words += 1;
+        if link.post_send(CREDIT, 0, link.sending.as_ptr()).is_err() {
             self.state = State::Broken(0);
         }
     }
@@ -360,6 +456,44 @@ impl Link {
     /// Whether there is a buffer here, and one at the other side.
     fn may_send(&self) -> bool {
         self.credit > 0 && !self.free.is_empty()
+    }
+
+    /// What one completion that was taken means; `Err` with its status where it failed.
+    fn completed(&mut self, at: usize, buffer_len: usize) -> Result<(), u32> {
+        let completion = &self.taken[at];
+        if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            return Err(completion.status);
+        }
+        let buffer = completion.wr_id as u32;
+        match completion.wr_id & !u64::from(u32::MAX) {
+            SEND => self.free.push(buffer),
+            CREDIT => self.words -= 1,
+            READ => self.one_sided.read_done(),
+            WINDOW => self.one_sided.window_done(buffer),
+            // Data may overtake the word that the connection is up.
+            _ => {
+                // SAFETY: both fields are numbers; what a peer that sends no word leaves
+                // there means nothing, and is bounded.
+                // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
+                let word = unsafe { completion.imm_data_invalidated_rkey_union.imm_data };
+                let credit = self.credit.saturating_add(u32::from_be(word));
+                let too_much = self.credit_max > 0 && credit > self.credit_max;
+                if too_much || completion.byte_len == 0 && word == 0 {
+                    // It gives back more than it was sent, or says nothing at all: no honest peer
+                    // does, and one that did so for ever would keep us here.
+                    return Err(0);
+                }
+                self.credit = credit.min(CREDIT_MAX);
+                match completion.byte_len as usize {
+                    0 => {
+                        let posted = self.post_receive(buffer, buffer_len);
+                        posted.map_err(|_| sys::ibv_wc_status::IBV_WC_GENERAL_ERR)?;
+                    }
+                    len => self.arrived.push_back((buffer, 0, len)),
+                }
+            }
+        }
+        Ok(())
     }
 
     fn post_receive(&mut self, buffer: u32, len: usize) -> Result<(), VerbsError> {
@@ -436,6 +570,10 @@ impl Read for Stream {
 
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.is_empty() {
+            // A SEND of nothing is a word of credit.
+            return Ok(0);
+        }
         if !self.link.as_ref().is_some_and(Link::may_send) || !self.is_up() {
             self.advance();
         }
@@ -450,7 +588,7 @@ impl Write for Stream {
             return Err(io::ErrorKind::WouldBlock.into());
         };
         link.credit -= 1;
-        let count = bytes.len().min(len);
+        let count = bytes.len().min(link.send_len);
         let at = link.sending.fill(buffer as usize * len, &bytes[..count]);
         if let Err(error) = link.post_send(SEND | u64::from(buffer), count, at) {
             self.state = State::Broken(0);
@@ -459,8 +597,15 @@ impl Write for Stream {
         Ok(count)
     }
 
+    /// Done when the other side's device has all that was written; [`io::ErrorKind::WouldBlock`]
+    /// until then. Call it, for as long as you are willing to wait, before you drop a stream.
     fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+        self.advance();
+        let buffers = self.config.buffers as usize;
+        if (self.link.as_ref()).is_none_or(|link| link.free.len() == buffers) {
+            return Ok(());
+        }
+        Err(self.ended())
     }
 }
 

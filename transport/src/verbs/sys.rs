@@ -26,6 +26,32 @@ pub(super) const MULTICAST_QPN: u32 = 0x00ff_ffff;
 /// What the device puts before a UD datagram: a global route header, always.
 pub(super) const GRH_LEN: usize = 40;
 
+/// A device failed (`ibv_event_type`).
+pub(super) const EVENT_DEVICE_FATAL: u32 = 8;
+
+/// An asynchronous event. The bindings' own has an enumeration in it, which a newer library may fill
+/// with a value that it does not have.
+#[repr(C)]
+pub(super) struct AsyncEvent {
+    /// What it is about: a pointer, or the number of a port.
+    pub(super) element: *mut std::ffi::c_void,
+    pub(super) event_type: u32,
+}
+
+impl Default for AsyncEvent {
+    fn default() -> Self {
+        Self {
+            element: std::ptr::null_mut(),
+            event_type: 0,
+        }
+    }
+}
+
+unsafe extern "C" {
+    pub(super) fn ibv_get_async_event(context: *mut ibv_context, event: *mut AsyncEvent) -> i32;
+    pub(super) fn ibv_ack_async_event(event: *mut AsyncEvent);
+}
+
 /// The error number of the last call of librdmacm that failed.
 pub(super) fn errno() -> i32 {
     io::Error::last_os_error().raw_os_error().unwrap_or(0)

@@ -1,0 +1,321 @@
+//! A way out of a ring: what it was planned to be, what a WELCOME says of it, and how it is opened.
+
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+use std::sync::Arc;
+
+use tickcast_reliability::control::{FanOutOffer, UdpLine, VerbsLine};
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::ring::RingMemory;
+use tickcast_transport::FanOut;
+use tickcast_transport::udp::{
+    ResolvedInterface, UdpError, UdpFanOut, UdpFanOutConfig, UdpSendLine,
+};
+use tickcast_transport::verbs::{
+    Device, IS_BUILT, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsSendLine,
+};
+
+use crate::config::{ChannelConfig, Config, UdpConfig, VerbsConfig};
+use crate::error::{ConfigError, PublisherError};
+use crate::plan::resolve;
+
+/// One way out of a ring.
+#[derive(Clone, Debug)]
+pub enum FanOutPlan {
+    /// By UDP multicast.
+    Udp {
+        /// What the transport opens.
+        config: UdpFanOutConfig,
+        /// Where each line leaves this host.
+        interfaces: Vec<ResolvedInterface>,
+    },
+    /// By RDMA multicast.
+    Verbs {
+        /// What the transport opens.
+        config: VerbsFanOutConfig,
+        /// Where each line leaves this host.
+        ports: Vec<PortPlan>,
+    },
+}
+
+/// The port of an RDMA device, as it was when the config was checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlan {
+    /// The device's name.
+    pub device: String,
+    /// Which of its ports.
+    pub port: u8,
+    /// The address of its interface.
+    pub address: Ipv4Addr,
+    /// What its packets carry as their sender.
+    pub gid: Ipv6Addr,
+    /// Bytes that one packet carries.
+    pub mtu: usize,
+}
+
+impl PortPlan {
+    /// Keeps what a device says of itself.
+    pub(crate) fn of(device: &Device) -> Self {
+        Self {
+            device: device.name().to_owned(),
+            port: device.port(),
+            address: device.address(),
+            gid: device.gid(),
+            mtu: device.mtu(),
+        }
+    }
+}
+
+/// What a fan-out is opened for.
+#[derive(Clone, Copy)]
+pub(crate) enum Use<'a> {
+    /// The channel's own datagrams, sent from this ring.
+    Ring(&'a Arc<dyn RingMemory>),
+    /// Repairs for many: bytes that are copied.
+    Copies,
+}
+
+impl FanOutPlan {
+    /// How many lines it has.
+    #[must_use]
+    pub const fn lines(&self) -> usize {
+        match self {
+            Self::Udp { config, .. } => config.lines.len(),
+            Self::Verbs { config, .. } => config.lines.len(),
+        }
+    }
+
+    /// What a WELCOME says of it.
+    #[must_use]
+    pub fn offer(&self) -> FanOutOffer {
+        match self {
+            Self::Udp { config, interfaces } => FanOutOffer::Udp {
+                lines: (config.lines.iter().zip(interfaces))
+                    .map(|(line, interface)| UdpLine {
+                        group: line.group,
+                        sender: interface.address,
+                    })
+                    .collect(),
+            },
+            Self::Verbs { config, ports } => FanOutOffer::Verbs {
+                lines: (config.lines.iter().zip(ports))
+                    .map(|(line, port)| VerbsLine {
+                        group: line.group,
+                        sender: port.address,
+                        gid: port.gid,
+                    })
+                    .collect(),
+                q_key: config.q_key,
+            },
+        }
+    }
+
+    /// Opens it for a channel of this name.
+    ///
+    /// # Errors
+    /// [`PublisherError::FanOut`], [`PublisherError::VerbsFanOut`].
+    pub(crate) fn open(
+        &self,
+        channel: &str,
+        to: Use<'_>,
+    ) -> Result<Box<dyn FanOut>, PublisherError> {
+        let channel = || channel.to_owned();
+        match self {
+            Self::Udp { config, .. } => {
+                let wrong = |source: UdpError| PublisherError::FanOut {
+                    channel: channel(),
+                    source,
+                };
+                let opened = UdpFanOut::open(config).map_err(wrong)?;
+                for warning in opened.warnings() {
+                    tracing::warn!(channel = channel(), "{warning}");
+                }
+                Ok(Box::new(opened))
+            }
+            Self::Verbs { config, .. } => {
+                let opened = match to {
+                    Use::Ring(ring) => VerbsFanOut::open(config, ring),
+                    Use::Copies => VerbsFanOut::for_copies(config),
+                };
+                let wrong = |source: VerbsError| PublisherError::VerbsFanOut {
+                    channel: channel(),
+                    source,
+                };
+                Ok(Box::new(opened.map_err(wrong)?))
+            }
+        }
+    }
+}
+
+impl fmt::Display for FanOutPlan {
+    /// A line for each line, as `--check` prints them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Udp { config, interfaces } => {
+                for (i, (line, interface)) in config.lines.iter().zip(interfaces).enumerate() {
+                    writeln!(
+                        f,
+                        "  udp line {}: {} from {} ({}), ttl {}",
+                        LineId(i as u8),
+                        line.group,
+                        interface.address,
+                        interface.name,
+                        config.ttl
+                    )?;
+                }
+            }
+            Self::Verbs { config, ports } => {
+                for (i, (line, port)) in config.lines.iter().zip(ports).enumerate() {
+                    writeln!(
+                        f,
+                        "  verbs line {}: {} from {} ({} port {}), packets of {} bytes, Q_Key {:#010x}",
+                        LineId(i as u8),
+                        line.group,
+                        port.address,
+                        port.device,
+                        port.port,
+                        port.mtu,
+                        config.q_key
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The groups taken so far, each with where in the config.
+pub(crate) type Groups = Vec<(SocketAddrV4, String)>;
+
+/// Where in the config something stands.
+pub(crate) struct At<'a> {
+    /// The channel.
+    pub(crate) channel: &'a str,
+    /// The fan-out.
+    pub(crate) fan_out: String,
+}
+
+impl At<'_> {
+    /// Refuses another number of lines than one or two.
+    fn check_lines(&self, count: usize) -> Result<(), ConfigError> {
+        if (1..=LineId::MAX).contains(&count) {
+            return Ok(());
+        }
+        let (at, count) = (format!("{}.lines", self.fan_out), format!("{count} lines"));
+        let remedy = "a fan-out has one line or two";
+        Err(ConfigError::value(at, count, remedy))
+    }
+}
+
+/// Notes a group, unless another line has it; one of verbs has no port, here 0.
+fn take_group(groups: &mut Groups, group: SocketAddrV4, at: &str) -> Result<(), ConfigError> {
+    if let Some((_, other)) = groups.iter().find(|(known, _)| *known == group) {
+        let remedy = format!("{other} has this group and port too; give each its own");
+        return Err(ConfigError::value(format!("{at}.group"), group, remedy));
+    }
+    groups.push((group, at.to_owned()));
+    Ok(())
+}
+
+/// Plans a fan-out by UDP.
+///
+/// # Errors
+/// [`ConfigError`] names the JSON path, the value, and what would be right.
+pub(crate) fn udp(
+    config: &Config,
+    channel: &ChannelConfig,
+    udp: &UdpConfig,
+    at: &At<'_>,
+    groups: &mut Groups,
+    warnings: &mut Vec<String>,
+) -> Result<FanOutPlan, ConfigError> {
+    at.check_lines(udp.lines.len())?;
+    let (mut lines, mut interfaces) = (Vec::new(), Vec::new());
+    for (index, line) in udp.lines.iter().enumerate() {
+        let at = format!("{}.lines[{index}]", at.fan_out);
+        let group = line.group;
+        if !group.ip().is_multicast() || group.port() == 0 {
+            let remedy = "it is no multicast group; choose one within 239.0.0.0/8, with a port";
+            return Err(ConfigError::value(format!("{at}.group"), group, remedy));
+        }
+        take_group(groups, group, &at)?;
+        let interface = line.interface.clone().unwrap_or(config.interface.clone());
+        interfaces.push(resolve(&interface, &format!("{at}.interface"))?);
+        lines.push(UdpSendLine { group, interface });
+    }
+    for (line, interface) in lines.iter().zip(&interfaces) {
+        let packet = channel.slot_len as usize + 28;
+        if interface.mtu.is_some_and(|mtu| packet > mtu) {
+            warnings.push(format!(
+                "channel {}: datagrams of {} bytes exceed the MTU of {} on the way to {}; they \
+                 will be sent in fragments, make slot_len smaller",
+                channel.name,
+                channel.slot_len,
+                interface.mtu.unwrap_or_default(),
+                line.group
+            ));
+        }
+    }
+    let config = UdpFanOutConfig {
+        lines,
+        ttl: config.ttl,
+        send_buffer_bytes: udp.send_buffer_bytes,
+        datagram_len_max: channel.slot_len as usize,
+    };
+    Ok(FanOutPlan::Udp { config, interfaces })
+}
+
+/// Plans a fan-out by verbs: asks each line's device what it carries.
+///
+/// # Errors
+/// As for [`udp`].
+pub(crate) fn verbs(
+    config: &Config,
+    channel: &ChannelConfig,
+    verbs: &VerbsConfig,
+    at: &At<'_>,
+    groups: &mut Groups,
+) -> Result<FanOutPlan, ConfigError> {
+    if !IS_BUILT {
+        let at = format!("{}.transport", at.fan_out);
+        return Err(ConfigError::value(at, "\"verbs\"", VerbsError::NotBuilt));
+    }
+    at.check_lines(verbs.lines.len())?;
+    let slot_len = channel.slot_len as usize;
+    let (mut lines, mut ports) = (Vec::new(), Vec::new());
+    for (index, line) in verbs.lines.iter().enumerate() {
+        let at_line = format!("{}.lines[{index}]", at.fan_out);
+        if !line.group.is_multicast() {
+            let (at, remedy) = (
+                format!("{at_line}.group"),
+                "it is no multicast group; choose one within 239.0.0.0/8",
+            );
+            return Err(ConfigError::value(at, line.group, remedy));
+        }
+        take_group(groups, SocketAddrV4::new(line.group, 0), &at_line)?;
+        let interface = line.interface.clone().unwrap_or(config.interface.clone());
+        let device = Device::of(&interface, slot_len).map_err(|error| match error {
+            VerbsError::Mtu { .. } => {
+                ConfigError::value(format!("{}.slot_len", at.channel), slot_len, error)
+            }
+            _ => ConfigError::value(format!("{at_line}.interface"), &interface, error),
+        })?;
+        ports.push(PortPlan::of(&device));
+        lines.push(VerbsSendLine {
+            group: line.group,
+            interface,
+        });
+    }
+    let config = VerbsFanOutConfig {
+        lines,
+        datagram_len_max: slot_len,
+        q_key: verbs.q_key,
+        traffic_class: verbs.traffic_class,
+        send_depth: verbs.send_depth,
+        signal_every: verbs.signal_every,
+        inline_bytes: verbs.inline_bytes,
+        pace: verbs.pace,
+    };
+    (config.check()).map_err(|e| ConfigError::value(&at.fan_out, "the verbs fan-out", e))?;
+    Ok(FanOutPlan::Verbs { config, ports })
+}

@@ -1,0 +1,322 @@
+//! The NACK connection of a subscriber's core: the first rung of repair while it answers, and no
+//! hindrance when it does not.
+
+use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer};
+use tickcast_reliability::delivery::{LinkDownReason, Start};
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::subscriber_core::Path;
+use tickcast_reliability::units::Nanos;
+
+use crate::world::*;
+
+fn offer() -> RepairOffer {
+    let address = "10.0.0.1:7410".parse().unwrap();
+    RepairOffer::Verbs { address }
+}
+
+/// Joined, with what the publisher offers beside TCP, which the driver can use or not.
+fn joined(publisher: &Publisher, repairs: Vec<RepairOffer>, usable: bool) -> World {
+    let mut world = World::new(quiet(), Start::Live, 1);
+    world.repairs = repairs;
+    world.core.use_nack_path(usable);
+    world.settle(publisher);
+    world.asked_on.clear();
+    world
+}
+
+/// One datagram is lost, the next one comes.
+fn lose_one(world: &mut World, publisher: &mut Publisher) {
+    publisher.publish(1);
+    let bytes = publisher.publish(1);
+    world.hear(A, &bytes);
+}
+
+fn asked(world: &mut World) -> Vec<(Path, u64)> {
+    let all = std::mem::take(&mut world.asked_on);
+    all.into_iter()
+        .map(|(path, range)| (path, range.first.0))
+        .collect()
+}
+
+#[test]
+fn while_it_answers_the_nack_connection_alone_is_asked() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![RepairOffer::Unknown, offer()], true);
+    assert!(world.core.is_nack_up());
+    assert_eq!(world.core.nack_offer(), Some(offer()));
+    let session = 9 + 1;
+    assert_eq!(world.joins, [Purpose::Repair, Purpose::Nack { session }]);
+    for lost in [1, 3, 5] {
+        lose_one(&mut world, &mut publisher);
+        world.settle(&publisher);
+        assert_eq!(asked(&mut world), [(Path::Nack, lost)]);
+    }
+    assert_eq!(world.records, numbers(1..=6));
+    let c = world.counters();
+    assert_eq!((c.nacks_sent.get(), c.rc_nacks_sent.get()), (3, 3));
+    assert_eq!(
+        (c.nacked_sequences.get(), c.rc_nacked_sequences.get()),
+        (3, 3)
+    );
+    assert_eq!(
+        (c.repairs_received.get(), c.rc_repairs_received.get()),
+        (3, 3)
+    );
+    assert_eq!(
+        (
+            c.rc_timeouts.get(),
+            c.rc_links_up.get(),
+            c.rc_links_down.get()
+        ),
+        (0, 1, 0)
+    );
+}
+
+#[test]
+fn without_an_offer_or_a_driver_that_can_tcp_is_all_there_is() {
+    for (repairs, usable) in [
+        (vec![], true),
+        (vec![RepairOffer::Unknown], true),
+        (vec![offer()], false),
+    ] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined(&publisher, repairs, usable);
+        lose_one(&mut world, &mut publisher);
+        world.pass(Nanos::from_secs(3), &publisher);
+        assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+        assert!(world.connects.iter().all(|(path, _)| *path == Path::Repair));
+        assert_eq!(world.counters().rc_nacks_sent.get(), 0);
+    }
+}
+
+#[test]
+fn what_the_rung_does_not_answer_in_time_is_asked_for_over_tcp_next() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.rc_answers = false;
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
+    // Before anything was measured: four times 250 us, a quarter more or less.
+    world.pass(Nanos::from_us(749), &publisher);
+    assert_eq!(asked(&mut world), []);
+    world.pass(Nanos::from_us(502), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+    assert_eq!(world.records, numbers(1..=2));
+    assert_eq!(world.counters().rc_timeouts.get(), 1);
+    // It is asked first again for the next one.
+    world.rc_answers = true;
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 3)]);
+}
+
+#[test]
+fn a_rung_that_answers_late_is_given_more_time_once_for_all_that_were_late_together() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.answer = false;
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let first = publisher.next;
+        for _ in 0..10 {
+            lose_one(&mut world, &mut publisher);
+        }
+        world.settle(&publisher);
+        let asked_at = world.now;
+        let late = |world: &World| world.counters().rc_timeouts.get();
+        let before = late(&world);
+        while late(&world) == before {
+            world.pass(Nanos::from_us(10), &publisher);
+        }
+        waits.push(world.now.since(asked_at).0 / 1_000);
+        world.pass(Nanos(world.now.since(asked_at).0), &publisher);
+        // Every other time TCP was faster: then what comes is a duplicate.
+        for lost in (first..publisher.next)
+            .step_by(2)
+            .filter(|_| waits.len() % 2 == 0)
+        {
+            let copy = again(&publisher.sent[&lost]);
+            world.tell(Path::Repair, &Message::Datagram(&copy));
+        }
+        for lost in (first..publisher.next).step_by(2) {
+            let copy = again(&publisher.sent[&lost]);
+            world.tell(Path::Nack, &Message::Datagram(&copy));
+        }
+    }
+    // The shortest of ten waits: four times 250 us, half as long again each time, a quarter less.
+    for (n, wait) in waits.iter().enumerate() {
+        let full = 1_000 * 3_u64.pow(n as u32) / 2_u64.pow(n as u32);
+        assert!((full * 3 / 4..=full * 5 / 4).contains(wait), "{waits:?}");
+    }
+    assert_eq!(world.records.len() as u64, publisher.next - 1);
+}
+
+#[test]
+fn one_that_gave_way_stays_below_and_has_all_its_tries_there() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.answer = false;
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    while world.given_up.is_empty() {
+        world.pass(Nanos::from_us(100), &publisher);
+    }
+    let tries = ReceiverConfig::default().nack_tries as usize;
+    let asked = asked(&mut world);
+    assert_eq!(asked[0], (Path::Nack, 1));
+    assert!(
+        asked[1..=tries].iter().all(|a| *a == (Path::Repair, 1)),
+        "{asked:?}"
+    );
+    assert_eq!(
+        world.given_up[..2],
+        [Path::Repair, Path::Nack],
+        "the last rung, and all with it"
+    );
+}
+
+#[test]
+fn when_it_breaks_everything_open_is_asked_for_over_tcp_at_once() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.rc_answers = false;
+    for _ in 0..3 {
+        lose_one(&mut world, &mut publisher);
+    }
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [1, 3, 5].map(|s| (Path::Nack, s)));
+    world.connectable = false;
+    world.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Nack, LinkDownReason::Closed, &mut on);
+    });
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [1, 3, 5].map(|s| (Path::Repair, s)));
+    assert_eq!(world.records, numbers(1..=6));
+    let c = world.counters();
+    assert_eq!((c.rc_links_down.get(), c.rc_timeouts.get()), (1, 0));
+    assert_eq!(c.repair_links_down.get(), 0, "TCP stays");
+    // What is lost meanwhile waits for nothing.
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [(Path::Repair, 7)]);
+}
+
+#[test]
+fn one_that_answers_nothing_counts_as_down_and_is_built_anew_ever_later() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.rc_answers = false;
+    let until = world.now.after(Nanos::from_secs(20));
+    while world.now < until {
+        lose_one(&mut world, &mut publisher);
+        world.pass(Nanos::from_ms(4), &publisher);
+    }
+    let nack = |(path, at): &(Path, Nanos)| (*path == Path::Nack).then_some(*at);
+    let at: Vec<Nanos> = world.connects.iter().filter_map(nack).collect();
+    let waits: Vec<u64> = at
+        .windows(2)
+        .map(|w| w[1].since(w[0]).0 / 1_000_000)
+        .collect();
+    assert!(waits[0] < 16 + 100 && waits.len() > 8, "{waits:?}");
+    // Doubling from 10 ms to 1 s, half to one and a half; and eight questions each time.
+    let last = waits.last().unwrap();
+    assert!((500..1_700).contains(last), "{waits:?}");
+    assert!(world.given_up.iter().all(|path| *path == Path::Nack));
+    let c = world.counters();
+    assert_eq!(c.rc_links_down.get(), world.given_up.len() as u64);
+    assert!(c.rc_timeouts.get() >= 8 * c.rc_links_down.get());
+    assert_eq!(c.gaps_open.get(), 0, "nothing was held up for good");
+    // One answer shows that it is of use: the wait begins anew.
+    world.rc_answers = true;
+    world.pass(Nanos::from_secs(2), &publisher);
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    let before = world.connects.len();
+    let broken_at = world.now;
+    world.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Nack, LinkDownReason::Closed, &mut on);
+    });
+    world.pass(Nanos::from_ms(16), &publisher);
+    let again = world.connects[before..].iter().find_map(nack);
+    assert!(again.is_some_and(|at| at.since(broken_at) < Nanos::from_ms(16)));
+}
+
+#[test]
+fn questions_that_were_under_way_together_are_one_that_was_not_answered() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.rc_answers = false;
+    for _ in 0..40 {
+        lose_one(&mut world, &mut publisher);
+    }
+    world.pass(Nanos::from_ms(20), &publisher);
+    assert_eq!(world.counters().rc_timeouts.get(), 40);
+    assert!(world.core.is_nack_up() && world.given_up.is_empty());
+}
+
+#[test]
+fn it_goes_with_the_repair_connection_and_comes_with_the_next_session() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.cut(LinkDownReason::Closed);
+    world.settle(&publisher);
+    assert_eq!(world.given_up, [Path::Nack]);
+    assert!(!world.core.is_nack_up());
+    assert_eq!(world.counters().rc_links_down.get(), 1);
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [], "nobody is there to be asked");
+    world.pass(Nanos::from_ms(20), &publisher);
+    assert!(world.core.is_nack_up());
+    let sessions: Vec<u64> = (world.joins.iter())
+        .filter_map(|join| match join {
+            Purpose::Nack { session } => Some(*session),
+            _ => None,
+        })
+        .collect();
+    assert!(sessions[0] != sessions[1], "{sessions:?}");
+    assert_eq!(world.records, numbers(1..=2));
+}
+
+#[test]
+fn history_and_doubts_are_none_of_its_business() {
+    let mut publisher = Publisher::new(5, 1);
+    for _ in 0..20 {
+        publisher.publish(1);
+    }
+    let mut world = World::new(quiet(), Start::Oldest, 1);
+    world.repairs = vec![offer()];
+    world.core.use_nack_path(true);
+    world.pass(Nanos::from_secs(1), &publisher);
+    assert_eq!(world.records, numbers(1..=20));
+    let mut other = Publisher::new(5, 20);
+    other.next_record = 20;
+    let forged = other.publish(2);
+    world.hear(A, &forged);
+    world.settle(&publisher);
+    assert!(!world.asked_on.is_empty());
+    assert!(world.asked_on.iter().all(|(path, _)| *path != Path::Nack));
+}
+
+#[test]
+fn a_refusal_on_it_is_an_answer_and_the_first_rung_is_asked_again() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.rc_answers = false;
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    let refused = tickcast_reliability::control::Refused {
+        epoch: publisher.epoch,
+        range: run(1, 1),
+        reason: RefusalReason::Budget,
+        retry_after_us: 300,
+        oldest: tickcast_reliability::units::Sequence(1),
+        oldest_record: tickcast_reliability::units::RecordNumber(1),
+    };
+    world.tell(Path::Nack, &Message::Refused(refused));
+    world.rc_answers = true;
+    world.pass(Nanos::from_us(300), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1); 2]);
+    assert_eq!(world.counters().rc_timeouts.get(), 0);
+}

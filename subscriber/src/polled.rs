@@ -1,0 +1,40 @@
+//! What a poll came to.
+
+/// What a poll did.
+///
+/// ```
+/// # use tickcast_subscriber::Subscriber;
+/// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let polled = subscriber.poll(|item| println!("{item:?}"));
+/// if polled.problem {
+///     println!("{}", subscriber.problem().unwrap());
+/// }
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Polled {
+    /// Datagrams taken from the network; of a [`Reader`](crate::Reader), entries taken from the local ring.
+    pub datagrams: usize,
+    /// Control messages taken from the publisher.
+    pub messages: usize,
+    /// Whether something keeps the subscriber from working as configured; see
+    /// [`Subscriber::problem`](crate::Subscriber::problem), and
+    /// [`Monitor::problem`](crate::Monitor::problem) of a [`Reader`](crate::Reader).
+    pub problem: bool,
+    /// Whether connections and timers were looked at.
+    pub(crate) looked: bool,
+}
+
+impl Polled {
+    /// Whether there was anything to do.
+    ///
+    /// ```
+    /// # fn f(subscriber: &mut tickcast_subscriber::Subscriber) {
+    /// while subscriber.poll(|item| println!("{item:?}")).worked() {}
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn worked(self) -> bool {
+        self.datagrams > 0 || self.messages > 0
+    }
+}

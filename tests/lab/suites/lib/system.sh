@@ -1,0 +1,115 @@
+# What the suites of the whole system share: a publisher, listeners, and what must hold of them.
+# A suite that sources it ends with the first thing that does not hold, and shows the logs.
+export PATH=/lab/bin:$PATH TICKCAST_NO_PROGRESS=1
+set -u
+work=/tmp/system
+mkdir -p $work
+address=${address:-10.1.0.1}
+
+fail() {
+    echo "FAILED: $*"
+    for log in $work/*.log; do
+        echo "--- $log"
+        tail -n 6 "$log"
+    done
+    exit 1
+}
+trap 'fail "the time is over"' TERM
+says() { echo "ok: $*"; }
+
+# input N SUBSCRIBERS: so many records once so many subscribers have joined, of a real capture where
+# one came along.
+input() {
+    local pace='"pace": { "messages_per_s": '${rate:-4000}' }'
+    [ "${rate:-}" != max ] || pace='"pace": "max"'
+    local capture
+    capture=$(ls /lab/bin/*.pcap* 2>/dev/null | head -n 1)
+    if [ -n "$capture" ]; then
+        echo "{ \"source\": 1, \"kind\": \"capture\", \"file\": \"$capture\", \"records_max\": $1, \"wait_for_subscribers\": $2, $pace }"
+    else
+        echo "NO CAPTURE CAME ALONG (TICKCAST_DATA): these are simulated records, not real ones" >&2
+        echo "{ \"source\": 1, \"kind\": \"simulator\", \"seed\": 5, \"symbols\": 50, \"records_max\": $1, \"wait_for_subscribers\": $2, $pace }"
+    fi
+}
+
+# verbs [KEY=VALUE…]: a fan-out by verbs, as JSON.
+verbs() {
+    local more=
+    for pair in "$@"; do more="$more, \"${pair%%=*}\": ${pair#*=}"; done
+    echo "{ \"transport\": \"verbs\", \"lines\": [{ \"group\": \"239.9.1.1\", \"interface\": \"$address\" }]$more }"
+}
+udp() { echo "{ \"transport\": \"udp\", \"lines\": [{ \"group\": \"239.9.2.1:7500\", \"interface\": \"$address\" }] }"; }
+
+# publish NAME PORT RECORDS SUBSCRIBERS FAN_OUTS: starts a publisher; its process id is in $publisher.
+publish() {
+    cat >$work/$1.json <<END
+{ "name": "$1", "control": "${control:-$address}:$2", "interface": "$address", "ttl": 1, "digest": true, "linger_ms": 20000,
+  ${more:-}
+  "channels": [{ "id": 1, "name": "all", "slot_len": ${slot_len:-1024}, "slots": 16384, "peak_datagrams_per_s": 4000, "fan_out": [$5] }],
+  "inputs": [$(input "$3" "$4")] }
+END
+    rm -f $work/$1.ready $work/$1.summary
+    RUST_LOG=info tickcast-publisher --config $work/$1.json --ready-file $work/$1.ready --summary $work/$1.summary \
+        >>$work/$1.log 2>&1 &
+    publisher=$!
+    for _ in $(seq 600); do
+        [ ! -s $work/$1.ready ] || return 0
+        kill -0 $publisher 2>/dev/null || break
+        sleep 0.05
+    done
+    fail "the publisher $1 did not start"
+}
+
+# flowing N: waits until a device here has sent so many packets more than before.
+sent() { cat /sys/class/infiniband/*/ports/1/hw_counters/sent_pkts | awk '{ sum += $1 } END { print sum }'; }
+flowing() {
+    local until=$(($(sent) + $1))
+    for _ in $(seq 1200); do
+        [ "$(sent)" -lt $until ] || return 0
+        sleep 0.05
+    done
+    fail "no more than $(sent) packets were sent"
+}
+
+# logged NAME TEXT: waits until it stands in a log.
+logged() {
+    for _ in $(seq 1200); do
+        ! grep -q "$2" $work/$1.log || return 0
+        sleep 0.05
+    done
+    fail "$1 never said: $2"
+}
+
+# subscribe NAME PORT ARGUMENTS…: starts a listener; its process id is in ${subscriber[NAME]}.
+declare -A subscriber
+subscribe() {
+    local name=$1 port=$2
+    shift 2
+    tickcast --log info listen --connect "${control:-$address}:$port" --channel all --from oldest --name "$name" \
+        --digest --format count --every 3600 --quiet --join-timeout 60 --duration 100 --summary $work/$name.summary "$@" \
+        >$work/$name.log 2>&1 &
+    subscriber[$name]=$!
+}
+
+# A number or text of a summary; the first of that name.
+value() { sed -n 's/^ *"'"$2"'": "\{0,1\}\([^",]*\)"\{0,1\},\{0,1\}$/\1/p' $work/$1.summary | head -n 1; }
+
+# whole NAME PUBLISHER: a listener has ended by itself, and delivered exactly what was published.
+whole() {
+    wait ${subscriber[$1]} || fail "$1 ended with exit code $?"
+    local digest expected
+    digest=$(value $1 digest) expected=$(value $2 digest)
+    [ -n "$expected" ] && [ "$digest" = "$expected" ] || fail "$1 has digest '$digest', published was '$expected'"
+    [ "$(value $1 delivered_records)" = "$(value $2 published_records)" ] || fail "$1 has another number of records"
+}
+
+by() { grep -q "receives by $2 multicast" $work/$1.log || fail "$1 does not receive by $2"; }
+repaired() { [ "$(value $1 gaps_recovered)" -gt 0 ] || fail "$1 repaired nothing: there was no loss"; }
+resources() { for kind in qp cq mr pd cm_id; do echo "$kind $(rdma resource show $kind | wc -l)"; done; }
+same_resources() {
+    for _ in $(seq 100); do
+        [ "$(resources)" != "$before" ] || return 0
+        sleep 0.05
+    done
+    fail "$1 leaves something behind: $(resources | tr '\n' ' ')before $(echo "$before" | tr '\n' ' ')"
+}

@@ -1,0 +1,397 @@
+//! How soon and how often one subscriber asks on one channel, held against the formulas of
+//! docs/PROTOCOL.md §5.4 and §5.5: never sooner than its backoff allows, never later than it
+//! promises, and in a large group no more at once than are scouts.
+//!
+//! The round trip in these formulas is the subscriber's own affair. Here it is bounded from both
+//! sides: by the least and the most that any answer to a question took.
+
+use std::collections::BTreeMap;
+
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+
+type Checked = Result<(), String>;
+
+/// As late as a timer may fire, and a smoothed round trip may be rounded.
+const SLACK: Nanos = Nanos(5_000);
+/// The round trip assumed before the first one was measured.
+const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
+/// No longer round trip counts.
+const RTT_MAX: Nanos = Nanos::from_ms(25);
+/// Retries double at most this often.
+const DOUBLINGS_MAX: u32 = 8;
+/// No longer hold-off is believed.
+const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
+
+/// What was asked about one sequence since the connection was established.
+#[derive(Clone, Copy, Debug)]
+struct Question {
+    first: Nanos,
+    /// When it was asked last; `None` since it was refused.
+    at: Option<Nanos>,
+    /// Questions that count as tries, and of those the ones since the last refusal.
+    tries: u32,
+    sure: u32,
+}
+
+/// First questions of a large group, all that were found to be missing and those asked at once.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scouts {
+    /// Questions at once that are to be expected, and their variance.
+    pub expected: f64,
+    /// Its variance.
+    pub variance: f64,
+    /// Questions at once.
+    pub at_once: u64,
+}
+
+impl Scouts {
+    /// Adds another subscriber's.
+    pub fn add(&mut self, other: &Self) {
+        self.expected += other.expected;
+        self.variance += other.variance;
+        self.at_once += other.at_once;
+    }
+
+    /// Whether no more asked at once than chance explains (six standard deviations).
+    ///
+    /// # Errors
+    /// How many did.
+    pub fn check(&self) -> Checked {
+        let most = self.expected + 6.0 * self.variance.sqrt() + 3.0;
+        if self.at_once as f64 > most {
+            return Err(format!(
+                "{} asked at once where a hold-off was advised, {:.0} are scouts",
+                self.at_once, self.expected
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Pace {
+    config: ReceiverConfig,
+    questions: BTreeMap<u64, Question>,
+    /// Of the connection before: until the next one is there, a copy sent again by multicast may
+    /// still answer them.
+    over: BTreeMap<u64, Question>,
+    rtt_least: Nanos,
+    rtt_most: Nanos,
+    /// When an answer came last over a connection; when the application last began to poll again;
+    /// and when it was welcomed last.
+    answered_at: Nanos,
+    awake_at: Nanos,
+    welcomed_at: Nanos,
+    /// When it was told how far it is last, and whether the next such word may come at any time.
+    progress_at: Option<Nanos>,
+    progress_free: bool,
+    /// Hold-off and group as advised, since when, and the runs that were found missing until now.
+    advice: (Nanos, u32),
+    advised_at: Nanos,
+    episodes: u64,
+    counted: Nanos,
+    /// Of this subscriber.
+    pub scouts: Scouts,
+}
+
+impl Pace {
+    /// Nothing was asked yet.
+    #[must_use]
+    pub const fn new(config: ReceiverConfig) -> Self {
+        Self {
+            config,
+            questions: BTreeMap::new(),
+            over: BTreeMap::new(),
+            rtt_least: RTT_UNKNOWN,
+            rtt_most: RTT_UNKNOWN,
+            answered_at: Nanos::ZERO,
+            awake_at: Nanos::ZERO,
+            welcomed_at: Nanos::ZERO,
+            progress_at: None,
+            progress_free: true,
+            advice: (Nanos::ZERO, 0),
+            advised_at: Nanos::ZERO,
+            episodes: 0,
+            counted: Nanos::ZERO,
+            scouts: Scouts {
+                expected: 0.0,
+                variance: 0.0,
+                at_once: 0,
+            },
+        }
+    }
+
+    fn base(&self, rtt: Nanos) -> u64 {
+        let least = Nanos::from_us(self.config.nack_retry_us.into());
+        rtt.min(RTT_MAX).times(4).max(least).0
+    }
+
+    /// A NACK of class repair goes out that names this sequence.
+    ///
+    /// # Errors
+    /// That it comes too soon or too late.
+    pub fn asks(&mut self, sequence: Sequence, now: Nanos) -> Checked {
+        let (least, most) = (self.base(self.rtt_least), self.base(self.rtt_most));
+        let (answered_at, awake_at) = (self.answered_at, self.awake_at);
+        let question = (self.questions.entry(sequence.0)).or_insert(Question {
+            first: now,
+            at: None,
+            tries: 0,
+            sure: 0,
+        });
+        if let Some(before) = question.at {
+            let doubled = |base: u64, tries: u32| {
+                base.saturating_mul(1 << tries.saturating_sub(1).min(DOUBLINGS_MAX))
+            };
+            let soonest = before.after(Nanos(doubled(least, question.sure) / 4 * 3));
+            if now.after(SLACK) < soonest {
+                let tries = question.tries;
+                return Err(format!(
+                    "question {} for {sequence} at {now}, the one before at {before}; due at {soonest} at the soonest",
+                    tries + 1
+                ));
+            }
+            let patience = most / 4 * 5;
+            let latest = before.after(Nanos(doubled(most, question.tries) / 4 * 5));
+            let latest = latest
+                .max(answered_at.after(Nanos(patience)))
+                .max(awake_at)
+                .after(SLACK);
+            if now > latest {
+                let tries = question.tries;
+                return Err(format!(
+                    "question {} for {sequence} at {now}, the one before at {before}; due at {latest} at the latest",
+                    tries + 1
+                ));
+            }
+        }
+        question.at = Some(now);
+        question.tries += 1;
+        question.sure += 1;
+        Ok(())
+    }
+
+    /// A NACK for this sequence goes out on the NACK connection: it is asked for but once there, and
+    /// the next question goes to the next rung, whenever this one gives way.
+    pub fn asks_elsewhere(&mut self, sequence: Sequence, now: Nanos) {
+        let question = Question {
+            first: now,
+            at: None,
+            tries: 0,
+            sure: 0,
+        };
+        self.questions.entry(sequence.0).or_insert(question).at = None;
+    }
+
+    /// A copy of a sequence comes over a connection, or is one that was sent again.
+    pub fn comes(&mut self, sequence: Sequence, by_connection: bool, now: Nanos) {
+        if by_connection {
+            self.answered_at = now;
+        }
+        let questions = [&self.questions, &self.over];
+        for question in questions.iter().filter_map(|of| of.get(&sequence.0)) {
+            let last = question.at.unwrap_or(question.first);
+            self.rtt_least = self.rtt_least.min(now.since(last));
+            self.rtt_most = self.rtt_most.max(now.since(question.first));
+        }
+    }
+
+    /// A connection is given up that did not answer for so long: the round trip may be taken to be
+    /// that long.
+    pub fn gives_up(&mut self, waited: Nanos) {
+        self.rtt_most = self.rtt_most.max(waited.min(RTT_MAX));
+    }
+
+    /// These were refused: no try that failed, and asked again when the refusal says.
+    pub fn refused(&mut self, range: SequenceRange, now: Nanos) {
+        self.answered_at = now;
+        for (_, question) in self.questions.range_mut(range.first.0..=range.last.0) {
+            question.at = None;
+            question.tries = question.tries.saturating_sub(1);
+            question.sure = 0;
+        }
+    }
+
+    /// Everything below is settled.
+    pub fn settled(&mut self, next: Sequence) {
+        for questions in [&mut self.questions, &mut self.over] {
+            while (questions.first_key_value()).is_some_and(|(s, _)| *s < next.0) {
+                questions.pop_first();
+            }
+        }
+    }
+
+    /// The connection is up or over, or another epoch is followed: its questions are asked anew.
+    pub fn restarted(&mut self) {
+        self.over.append(&mut self.questions);
+    }
+
+    /// The application polls again.
+    pub const fn awakes(&mut self, now: Nanos) {
+        self.awake_at = now;
+    }
+
+    /// A WELCOME comes.
+    pub fn welcomed(&mut self, now: Nanos) {
+        self.over.clear();
+        self.welcomed_at = now;
+        self.progress_free = true;
+    }
+
+    /// Silence or the end is told, each a reason to say at once how far it is.
+    pub const fn may_say(&mut self) {
+        self.progress_free = true;
+    }
+
+    /// It says how far it is, and so asks for STATUS.
+    ///
+    /// # Errors
+    /// That it asked just before.
+    pub fn says(&mut self, now: Nanos) -> Checked {
+        let free = std::mem::take(&mut self.progress_free);
+        let before = self.progress_at.replace(now);
+        let every = Nanos::from_us(self.config.follow_us.into());
+        match before {
+            Some(before) if !free && now < before.after(every) => {
+                Err(format!("a PROGRESS at {now}, the one before at {before}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// A heartbeat advises a hold-off for a group of this many.
+    pub fn advised(&mut self, hold_off: Nanos, group: u32, now: Nanos) {
+        let advice = (hold_off.min(HOLD_OFF_MAX), group);
+        if advice != self.advice {
+            (self.advice, self.advised_at) = (advice, now);
+        }
+    }
+
+    /// So many runs were found missing until now.
+    pub fn found(&mut self, episodes: u64, connected: bool) {
+        let new = episodes.saturating_sub(self.episodes);
+        self.episodes = episodes;
+        let (hold_off, group) = self.advice;
+        if hold_off > Nanos::ZERO && connected && group > 0 {
+            let share = (f64::from(group.ilog2() + 1) / f64::from(group)).min(1.0);
+            self.scouts.expected += share * new as f64;
+            self.scouts.variance += share * (1.0 - share) * new as f64;
+        }
+    }
+
+    /// A run that was found missing at `found` is asked for.
+    pub fn asks_run(&mut self, found: Option<Nanos>, now: Nanos) {
+        let (hold_off, _) = self.advice;
+        let Some(found) = found.filter(|_| hold_off > Nanos::ZERO) else {
+            return;
+        };
+        let known = self.advised_at < found && self.welcomed_at < found && self.awake_at < found;
+        let grace = Nanos::from_us(self.config.reorder_grace_us.into());
+        let first = found != std::mem::replace(&mut self.counted, found);
+        if known && first && now < found.after(grace).after(Nanos(hold_off.0 / 2)) {
+            self.scouts.at_once += 1;
+        }
+    }
+
+    /// Whether this sequence was asked about on this connection.
+    #[must_use]
+    pub fn has_asked(&self, sequence: Sequence) -> bool {
+        self.questions.contains_key(&sequence.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Sequence = Sequence(5);
+
+    fn us(us: u64) -> Nanos {
+        Nanos::from_us(us)
+    }
+
+    fn pace() -> Pace {
+        let mut pace = Pace::new(ReceiverConfig::default());
+        pace.asks(S, us(1_000)).unwrap();
+        pace
+    }
+
+    #[test]
+    fn a_question_too_soon_or_too_late_is_seen_and_an_answer_elsewhere_excuses_it() {
+        // The round trip is unknown: a second question is due after 1000 us, give or take 250.
+        assert!(pace().asks(S, us(1_700)).unwrap_err().contains("soonest"));
+        assert_eq!(pace().asks(S, us(1_750)), Ok(()));
+        assert_eq!(pace().asks(S, us(2_250)), Ok(()));
+        assert!(pace().asks(S, us(2_300)).unwrap_err().contains("latest"));
+        let mut of = pace();
+        of.comes(Sequence(4), true, us(2_000));
+        assert_eq!(of.asks(S, us(3_200)), Ok(()));
+        assert!(
+            of.asks(S, us(4_600)).unwrap_err().contains("soonest"),
+            "it doubles"
+        );
+        of.refused(SequenceRange::one(S), us(4_600));
+        assert_eq!(of.asks(S, us(4_700)), Ok(()));
+    }
+
+    #[test]
+    fn an_answer_that_outlives_its_connection_tells_of_the_round_trip_until_the_next_welcome() {
+        let soon = |welcomed: bool| {
+            let mut of = pace();
+            of.restarted();
+            if welcomed {
+                of.welcomed(us(1_090));
+            }
+            of.comes(S, false, us(1_100));
+            of.asks(Sequence(6), us(2_000)).unwrap();
+            // Four round trips of 100 us, less a quarter.
+            of.asks(Sequence(6), us(2_300))
+        };
+        assert_eq!(soon(false), Ok(()));
+        assert!(soon(true).unwrap_err().contains("soonest"));
+    }
+
+    #[test]
+    fn who_waited_in_vain_may_wait_longer_but_not_for_ever() {
+        let mut of = pace();
+        of.gives_up(us(600));
+        assert_eq!(of.asks(S, us(3_900)), Ok(()));
+        let mut of = pace();
+        of.gives_up(us(700_000));
+        assert!(of.asks(S, us(126_100)).unwrap_err().contains("latest"));
+    }
+
+    #[test]
+    fn a_word_too_soon_after_the_last_is_seen_unless_there_is_a_reason() {
+        let mut of = pace();
+        assert_eq!(of.says(us(1)), Ok(()));
+        assert!(of.says(us(900)).is_err());
+        of.may_say();
+        assert_eq!(of.says(us(901)), Ok(()));
+        assert_eq!(of.says(us(1_901)), Ok(()));
+    }
+
+    #[test]
+    fn a_group_that_asks_at_once_is_seen() {
+        let mut of = Pace::new(ReceiverConfig::default());
+        of.advised(us(100), 16, us(1));
+        for n in 1..=40 {
+            of.found(n, true);
+            of.asks_run(Some(us(n * 1_000)), us(n * 1_000 + 60));
+        }
+        assert_eq!((of.scouts.at_once, of.scouts.check()), (0, Ok(())));
+        for n in 41..=80 {
+            of.found(n, true);
+            of.asks_run(Some(us(n * 1_000)), us(n * 1_000));
+        }
+        assert_eq!(of.scouts.at_once, 40);
+        assert_eq!(of.scouts.check(), Ok(()), "25 are scouts");
+        for n in 81..=200 {
+            of.found(n, true);
+            of.asks_run(Some(us(n * 1_000)), us(n * 1_000));
+        }
+        assert!(of.scouts.check().is_err());
+    }
+}

@@ -1,0 +1,253 @@
+//! The small protocols by which threads of a subscriber share memory, in every interleaving and
+//! every order of memory that the language allows: a model checker runs the shipped files
+//! themselves, with its own atomics in the place of the standard library's. Rings and cells are
+//! tiny here, for the protocols do not depend on sizes.
+
+#[allow(dead_code, unreachable_pub, reason = "what the files name")]
+mod atomics {
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
+
+    /// Sleeping on a word as the kernel has it: to compare and to fall asleep is one step.
+    pub(crate) mod futex {
+        use std::time::Duration;
+
+        use loom::sync::atomic::{AtomicU32, Ordering::SeqCst};
+        use loom::sync::{Condvar, Mutex};
+
+        loom::lazy_static! {
+            static ref SLEEPERS: (Mutex<()>, Condvar) = (Mutex::new(()), Condvar::new());
+        }
+
+        /// Never for want of time: who sleeps for good is found as a deadlock.
+        pub(crate) fn wait(word: &AtomicU32, value: u32, _: Duration) {
+            let guard = SLEEPERS.0.lock().unwrap();
+            if word.load(SeqCst) == value {
+                drop(SLEEPERS.1.wait(guard).unwrap());
+            }
+        }
+
+        pub(crate) fn wake_all(_: &AtomicU32) {
+            drop(SLEEPERS.0.lock().unwrap());
+            SLEEPERS.1.notify_all();
+        }
+    }
+}
+
+mod wake {
+    pub(crate) use tickcast_subscriber::Wake;
+}
+
+#[allow(dead_code, reason = "what only the subscriber's own tests look at")]
+#[path = "../../subscriber/src/bell.rs"]
+mod bell;
+#[path = "../../subscriber/src/latest/cell.rs"]
+mod cell;
+#[path = "../../subscriber/src/local_ring/words.rs"]
+mod words;
+
+use std::panic::catch_unwind;
+use std::process::Command;
+use std::time::Duration;
+
+use atomics::{AtomicBool, AtomicU64, Ordering, fence};
+use bell::Bell;
+use loom::sync::Arc;
+use loom::thread;
+use tickcast_subscriber::Wake;
+use words::Words;
+
+/// Runs all of them, with at most so many switches of threads where none has to wait.
+fn in_every_order(preemptions_max: usize, model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions_max);
+    builder.check(model);
+}
+
+/// Entries of the model's ring: two words each, the second following from the first.
+const ENTRY: u64 = 2;
+
+fn write_entry(words: &Words, number: u64) {
+    let at = number * ENTRY;
+    words.claim(at + ENTRY);
+    words.put(at, &[number, number * 10]);
+    words.commit(at + ENTRY);
+}
+
+/// Reads what it can: each entry whole, or that it is gone. How many were read, and missed.
+fn read_entries(words: &Words, looks: usize) -> (u64, u64) {
+    let (mut at, mut read, mut missed) = (0, 0, 0);
+    for _ in 0..looks {
+        let committed = words.committed();
+        if committed == at {
+            continue;
+        }
+        let mut entry = [0; ENTRY as usize];
+        match words.copy(at, &mut entry) {
+            Some(()) => {
+                assert_eq!(entry, [at / ENTRY, at / ENTRY * 10], "a torn entry");
+                (at, read) = (at + ENTRY, read + 1);
+            }
+            None => {
+                assert!(committed + words.len() > at);
+                (at, missed) = (at + ENTRY, missed + 1);
+            }
+        }
+    }
+    (read, missed)
+}
+
+#[test]
+fn what_is_read_of_the_local_ring_is_whole_though_the_writer_never_waits() {
+    in_every_order(3, || {
+        // Room for two entries: the third takes the place of the first.
+        let words = Arc::new(Words::new(2 * ENTRY as usize));
+        let writing = Arc::clone(&words);
+        let writer = thread::spawn(move || {
+            (0..3).for_each(|number| write_entry(&writing, number));
+            writing.close();
+        });
+        let (read, missed) = read_entries(&words, 2);
+        assert!(read + missed <= 3);
+        writer.join().unwrap();
+        // When all is quiet, what the ring holds is there, and what it does not hold is not.
+        assert!(words.is_closed());
+        let mut entry = [0; ENTRY as usize];
+        assert_eq!(words.copy(0, &mut entry), None);
+        assert_eq!(words.copy(2 * ENTRY, &mut entry), Some(()));
+        assert_eq!(entry, [2, 20]);
+    });
+}
+
+#[test]
+fn who_sees_a_closed_ring_sees_all_that_was_committed_to_it() {
+    in_every_order(3, || {
+        let words = Arc::new(Words::new(2 * ENTRY as usize));
+        let writing = Arc::clone(&words);
+        let writer = thread::spawn(move || {
+            write_entry(&writing, 0);
+            writing.close();
+        });
+        if words.is_closed() {
+            assert_eq!(words.committed(), ENTRY);
+        }
+        writer.join().unwrap();
+    });
+}
+
+#[test]
+fn a_cell_is_read_whole_and_its_version_says_which_of_its_contents_it_is() {
+    in_every_order(3, || {
+        let cell: Arc<Vec<AtomicU64>> = Arc::new((0..3).map(|_| AtomicU64::new(0)).collect());
+        let writing = Arc::clone(&cell);
+        let writer = thread::spawn(move || {
+            for n in 1..=2 {
+                cell::write(&writing, [n, n * 10].into_iter());
+            }
+        });
+        let (mut seen, mut content) = (0, [0; 2]);
+        for _ in 0..2 {
+            if let Some(version) = cell::copy(&cell, &mut content, seen) {
+                assert!(version > seen);
+                let n = version / 2;
+                assert_eq!(content, [n, n * 10], "a torn cell");
+                seen = version;
+            }
+        }
+        writer.join().unwrap();
+        let last = cell::copy(&cell, &mut content, seen);
+        assert!(last == Some(4) || seen == 4);
+        assert_eq!(content, [2, 20]);
+    });
+}
+
+#[test]
+fn nobody_sleeps_through_the_bell() {
+    in_every_order(3, || {
+        let shared = Arc::new((Bell::new(), AtomicBool::new(false)));
+        let ringing = Arc::clone(&shared);
+        let ringer = thread::spawn(move || {
+            ringing.1.store(true, Ordering::Release);
+            ringing.0.ring();
+        });
+        let (bell, is_there) = &*shared;
+        let wake = bell.wait(Duration::MAX, || is_there.load(Ordering::Acquire));
+        assert_eq!(wake, Wake::Ready);
+        ringer.join().unwrap();
+    });
+}
+
+/// The checker finds what these files guard against: each of these leaves one guard out.
+#[test]
+fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
+    let torn = catch_unwind(|| {
+        in_every_order(3, || {
+            let words = Arc::new(Words::new(ENTRY as usize));
+            let writing = Arc::clone(&words);
+            write_entry(&words, 0);
+            // Writes over it without a claim.
+            let writer = thread::spawn(move || writing.put(ENTRY, &[1, 10]));
+            let mut entry = [0; ENTRY as usize];
+            if words.copy(0, &mut entry).is_some() {
+                assert_eq!(entry, [0, 0]);
+            }
+            writer.join().unwrap();
+        });
+    });
+    assert!(torn.is_err(), "a ring without claims is torn");
+    let torn = catch_unwind(|| {
+        in_every_order(3, || {
+            let cell: Arc<Vec<AtomicU64>> = Arc::new((0..3).map(|_| AtomicU64::new(0)).collect());
+            cell::write(&cell, [1, 10].into_iter());
+            let writing = Arc::clone(&cell);
+            let writer = thread::spawn(move || {
+                // The version is right, but without the fence before the words.
+                writing[0].store(3, Ordering::Relaxed);
+                writing[1].store(2, Ordering::Relaxed);
+                writing[2].store(20, Ordering::Relaxed);
+                writing[0].store(4, Ordering::Release);
+            });
+            let mut content = [0; 2];
+            if cell::copy(&cell, &mut content, 0).is_some() {
+                assert_eq!(content[0] * 10, content[1]);
+            }
+            writer.join().unwrap();
+        });
+    });
+    assert!(torn.is_err(), "a cell without a fence is torn");
+}
+
+/// The program of the next test: it ends in a deadlock, which the checker can't be woken from.
+#[test]
+#[ignore = "it must fail; the next test runs it"]
+fn ringing_first_and_telling_later() {
+    in_every_order(3, || {
+        let shared = Arc::new((Bell::new(), AtomicBool::new(false)));
+        let ringing = Arc::clone(&shared);
+        let ringer = thread::spawn(move || {
+            ringing.0.ring();
+            fence(Ordering::SeqCst);
+            ringing.1.store(true, Ordering::Release);
+        });
+        let (bell, is_there) = &*shared;
+        bell.wait(Duration::MAX, || is_there.load(Ordering::Acquire));
+        ringer.join().unwrap();
+    });
+}
+
+#[test]
+fn the_checker_finds_a_sleeper_that_nobody_wakes() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([
+            "--ignored",
+            "--exact",
+            "ringing_first_and_telling_later",
+            "--nocapture",
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && said.contains("deadlock"),
+        "{said}"
+    );
+}

@@ -1,0 +1,277 @@
+//! The self-test: a publisher and two subscribers in this process, over one device. One of them
+//! drops on purpose; in the end both must have exactly what was published, in order.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tickcast_publisher::Config;
+use tickcast_publisher::plan::Plan;
+use tickcast_publisher::service::Service;
+use tickcast_subscriber::faults::FaultConfig;
+use tickcast_subscriber::{ChannelBuilder, Interface, Item, Start, Subscriber, Transport};
+
+use super::Check;
+use crate::digest::Digest;
+
+const CHANNEL: &str = "selftest";
+/// Share of datagrams that the second subscriber drops.
+const LOSS: f64 = 0.05;
+/// Beyond what the rate needs.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What it came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct SelfTest {
+    /// The address of the device.
+    pub(super) address: Ipv4Addr,
+    published_records: u64,
+    digest: String,
+    subscribers: Vec<Received>,
+}
+
+/// What one subscriber had.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+struct Received {
+    records: u64,
+    digest: String,
+    gaps_detected: u64,
+    gaps_recovered: u64,
+    lost_records: u64,
+    /// Records whose sequence was not behind that of the record before.
+    out_of_order: u64,
+}
+
+impl SelfTest {
+    /// What is wrong with it; empty where nothing is.
+    fn wrong(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for (it, who) in self.subscribers.iter().zip(["without loss", "with loss"]) {
+            if it.digest != self.digest || it.records != self.published_records {
+                all.push(format!(
+                    "the subscriber {who} has {} records of {}, digest {} instead of {}",
+                    it.records, self.published_records, it.digest, self.digest
+                ));
+            }
+            if it.out_of_order > 0 {
+                all.push(format!("{} of them out of order", it.out_of_order));
+            }
+        }
+        let repaired = self.subscribers.last().map_or(0, |it| it.gaps_recovered);
+        if self.published_records == 0 || repaired == 0 {
+            all.push("nothing was repaired, so repair was not proven; publish more".into());
+        }
+        all
+    }
+
+    pub(super) fn check(&self) -> Check {
+        let of = |at: usize| self.subscribers.get(at).cloned().unwrap_or_default();
+        let wrong = self.wrong();
+        if !wrong.is_empty() {
+            return Check::finding(
+                format!("self-test over {}: {}", self.address, wrong.join("; ")),
+                "what is published over this device does not arrive whole",
+                "look at the counters of the port and the switch (docs/RDMA.md); run it again with --log debug",
+            );
+        }
+        Check::ok(format!(
+            "self-test over {}: {} records to two subscribers, equal digests; {} gaps without loss, {} of {} repaired with {} % dropped",
+            self.address,
+            self.published_records,
+            of(0).gaps_detected,
+            of(1).gaps_recovered,
+            of(1).gaps_detected,
+            LOSS * 100.0
+        ))
+    }
+}
+
+/// One of the subscribers at work.
+struct Listener {
+    subscriber: Subscriber,
+    digest: Digest,
+    got: Received,
+    last: (u64, u64),
+}
+
+impl Listener {
+    fn new(connect: &str, address: Ipv4Addr, loss: f64) -> Result<Self, String> {
+        let builder = Subscriber::builder(connect)
+            .name(format!("selftest-{loss}"))
+            .interface(Interface::Address(address))
+            .transport(Transport::Verbs)
+            .faults(FaultConfig {
+                seed: 1,
+                drop: loss,
+                ..FaultConfig::default()
+            })
+            .channel(ChannelBuilder::new(CHANNEL).start(Start::Oldest));
+        Ok(Self {
+            subscriber: builder.build().map_err(|error| error.to_string())?,
+            digest: Digest::default(),
+            got: Received::default(),
+            last: (0, 0),
+        })
+    }
+
+    fn poll(&mut self) -> bool {
+        let (digest, got, last) = (&mut self.digest, &mut self.got, &mut self.last);
+        let polled = self.subscriber.poll(|item| {
+            if let Item::Record(at, record) = item {
+                let place = (at.epoch.0, at.record.0);
+                got.out_of_order += u64::from(place <= *last);
+                *last = place;
+                got.records += 1;
+                digest.add(record);
+            }
+        });
+        polled.worked()
+    }
+
+    fn leave(mut self) -> Received {
+        let left = self.subscriber.leave();
+        let counters = left.channels.first().map(|channel| &channel.counters);
+        if let Some(counters) = counters {
+            self.got.gaps_detected = counters.gaps_detected.get();
+            self.got.gaps_recovered = counters.gaps_recovered.get();
+        }
+        self.got.lost_records = left.lost_records();
+        self.got.digest = self.digest.to_hex();
+        self.got
+    }
+}
+
+/// Publishes `records` over the device at `address` and compares.
+///
+/// # Errors
+/// Why it could not be run to its end.
+pub(super) fn run(address: Ipv4Addr, records: u64, rate: u64) -> Result<SelfTest, String> {
+    let config = Config::parse(&config(address, records, rate).to_string());
+    let plan = config.and_then(Plan::new).map_err(|e| e.to_string())?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let service = Service::open(plan, stop.clone()).map_err(|e| e.to_string())?;
+    let connect = service.control_address().to_string();
+    let publisher = std::thread::spawn(move || service.run());
+    let mut listeners = Vec::new();
+    let mut listened = Ok(());
+    for loss in [0.0, LOSS] {
+        match Listener::new(&connect, address, loss) {
+            Ok(listener) => listeners.push(listener),
+            Err(reason) => listened = Err(reason),
+        }
+    }
+    if listened.is_ok() {
+        let patience = PATIENCE + Duration::from_secs(records / rate);
+        listened = follow(&mut listeners, patience);
+    }
+    stop.store(true, Ordering::Release);
+    let ended = publisher.join();
+    let subscribers = listeners.into_iter().map(Listener::leave).collect();
+    listened?;
+    let summary = ended
+        .map_err(|_| "the publisher panicked".to_owned())?
+        .map_err(|error| error.to_string())?;
+    let digest = &summary.json()["channels"][0]["digest"];
+    Ok(SelfTest {
+        address,
+        published_records: summary.published_records(),
+        digest: digest.as_str().unwrap_or_default().to_owned(),
+        subscribers,
+    })
+}
+
+/// Polls all until each has the end of the session.
+fn follow(listeners: &mut [Listener], patience: Duration) -> Result<(), String> {
+    let until = Instant::now() + patience;
+    while !listeners.iter().all(|it| it.subscriber.ended()) {
+        let mut worked = false;
+        for listener in &mut *listeners {
+            worked |= listener.poll();
+            if let Some(problem) = listener.subscriber.problem() {
+                return Err(problem.to_string());
+            }
+        }
+        if Instant::now() >= until {
+            let got: Vec<u64> = listeners.iter().map(|it| it.got.records).collect();
+            return Err(format!(
+                "the session did not end within {patience:?}; records so far: {got:?}"
+            ));
+        }
+        if !worked {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+    }
+    // So that the publisher hears that all of it was had.
+    let until = Instant::now() + Duration::from_millis(250);
+    while Instant::now() < until {
+        for listener in &mut *listeners {
+            listener.poll();
+        }
+        std::thread::sleep(Duration::from_micros(500));
+    }
+    Ok(())
+}
+
+fn config(address: Ipv4Addr, records: u64, rate: u64) -> Value {
+    let pid = std::process::id();
+    let group = Ipv4Addr::new(239, 253, (pid >> 8) as u8, pid as u8);
+    json!({
+        "name": "selftest",
+        "control": format!("{address}:0"),
+        "interface": address,
+        "digest": true,
+        "linger_ms": 10_000,
+        "channels": [{
+            "id": 1,
+            "name": CHANNEL,
+            "slot_len": 1024,
+            "slots": 16_384,
+            "peak_datagrams_per_s": 10_000,
+            "fan_out": [{ "transport": "verbs", "lines": [{ "group": group }] }],
+        }],
+        "inputs": [{
+            "source": 1,
+            "kind": "simulator",
+            "seed": 1,
+            "symbols": 50,
+            "pace": { "messages_per_s": rate },
+            "wait_for_subscribers": 2,
+            "records_max": records,
+        }],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_test_that_repaired_and_has_all_is_sound() {
+        let received = |gaps| Received {
+            records: 7,
+            digest: "a".into(),
+            gaps_detected: gaps,
+            gaps_recovered: gaps,
+            ..Received::default()
+        };
+        let sound = SelfTest {
+            address: Ipv4Addr::LOCALHOST,
+            published_records: 7,
+            digest: "a".into(),
+            subscribers: vec![received(0), received(2)],
+        };
+        assert_eq!(sound.wrong(), [""; 0]);
+        let with = |change: fn(&mut SelfTest)| {
+            let mut changed = sound.clone();
+            change(&mut changed);
+            changed.wrong().join("; ")
+        };
+        assert!(with(|it| it.digest = "b".into()).contains("digest a instead of b"));
+        assert!(with(|it| it.subscribers[0].records = 6).contains("6 records of 7"));
+        assert!(with(|it| it.subscribers[1].out_of_order = 1).contains("out of order"));
+        assert!(with(|it| it.subscribers[1].gaps_recovered = 0).contains("not proven"));
+    }
+}

@@ -1,0 +1,203 @@
+//! What frames travel over: TCP, or a reliable connection over RDMA verbs (feature `rdma`). Both are
+//! streams of bytes that never block, so that whoever has frames to send need not know which.
+
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, SocketAddrV4};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use mio::net::TcpStream;
+use mio::{Interest, Registry, Token};
+
+#[cfg(feature = "rdma")]
+use crate::verbs::{Device, Stream, StreamConfig, VerbsError};
+
+/// A connection, or an attempt at one.
+pub(super) enum Conduit {
+    Tcp(TcpStream),
+    #[cfg(feature = "rdma")]
+    Verbs(Box<Stream>),
+}
+
+/// Buffers of a reliable connection at either end. With [`StreamConfig`]'s 4096 bytes each, which
+/// both ends must agree on (docs/PROTOCOL.md §6.5), 256 KiB are pinned for each direction.
+#[cfg(feature = "rdma")]
+const BUFFERS: u32 = 64;
+
+/// How reliable connections for control are made.
+#[cfg(feature = "rdma")]
+pub(super) fn stream_config() -> StreamConfig {
+    StreamConfig {
+        buffers: BUFFERS,
+        ..StreamConfig::default()
+    }
+}
+
+/// Where there is no such device, trying again does not help, and the kind of the error says so.
+#[cfg(feature = "rdma")]
+pub(super) fn verbs_error(error: VerbsError) -> io::Error {
+    let kind = match error {
+        VerbsError::NoRdma { .. } | VerbsError::NoDevice { .. } => io::ErrorKind::Unsupported,
+        VerbsError::Permission { .. } => io::ErrorKind::PermissionDenied,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}
+
+#[cfg(not(feature = "rdma"))]
+pub(super) fn no_verbs() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::Unsupported,
+        "this build knows no RDMA; build with the feature rdma",
+    )
+}
+
+impl Conduit {
+    /// Begins to connect over TCP.
+    pub(super) fn dial_tcp(to: SocketAddr) -> io::Result<Self> {
+        TcpStream::connect(to).map(Self::Tcp)
+    }
+
+    /// Begins to connect over verbs, from the device whose interface leads there.
+    #[cfg(feature = "rdma")]
+    pub(super) fn dial_verbs(to: SocketAddrV4) -> io::Result<Self> {
+        // Connecting a datagram socket sends nothing; it asks the kernel for the way.
+        let probe = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
+        probe.connect(to)?;
+        let SocketAddr::V4(from) = probe.local_addr()? else {
+            return Err(io::ErrorKind::AddrNotAvailable.into());
+        };
+        let device = Device::open(*from.ip()).map_err(verbs_error)?;
+        let stream = Stream::connect(&device, to, &stream_config()).map_err(verbs_error)?;
+        Ok(Self::Verbs(Box::new(stream)))
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    pub(super) fn dial_verbs(_: SocketAddrV4) -> io::Result<Self> {
+        Err(no_verbs())
+    }
+
+    /// Whether the attempt has come to a connection.
+    pub(super) fn is_established(&mut self) -> io::Result<bool> {
+        match self {
+            Self::Tcp(stream) => {
+                if let Some(error) = stream.take_error()? {
+                    return Err(error);
+                }
+                match stream.peer_addr() {
+                    Ok(_) => {
+                        // Without it small NACKs would wait for the answers to earlier ones.
+                        stream.set_nodelay(true)?;
+                        Ok(true)
+                    }
+                    Err(error)
+                        if error.kind() == io::ErrorKind::NotConnected
+                            || error.raw_os_error() == Some(libc::EINPROGRESS) =>
+                    {
+                        Ok(false)
+                    }
+                    Err(error) => Err(error),
+                }
+            }
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => {
+                if stream.advance() {
+                    Ok(stream.is_up())
+                } else {
+                    Err(io::ErrorKind::ConnectionRefused.into())
+                }
+            }
+        }
+    }
+
+    /// Nothing more will be written.
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.shutdown(Shutdown::Write),
+            // It ends as a whole; the other side is given the time to read.
+            #[cfg(feature = "rdma")]
+            Self::Verbs(_) => Ok(()),
+        }
+    }
+
+    /// Whether it holds bytes that no descriptor tells of any more.
+    pub(super) fn holds_input(&self) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.holds_input(),
+        }
+    }
+
+    /// Whether one descriptor tells of bytes to read and of room to write, without saying which.
+    pub(super) const fn tells_both_at_once(&self) -> bool {
+        !matches!(self, Self::Tcp(_))
+    }
+
+    /// Its descriptors, to wait on.
+    pub(super) fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        match self {
+            Self::Tcp(stream) => [Some(stream.as_fd()), None],
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.descriptors(),
+        }
+    }
+
+    /// Has a poll tell of it from now on.
+    pub(super) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => {
+                registry.register(stream, token, Interest::READABLE | Interest::WRITABLE)
+            }
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => {
+                use std::os::fd::AsRawFd;
+                for descriptor in stream.descriptors().into_iter().flatten() {
+                    let raw = descriptor.as_raw_fd();
+                    registry.register(&mut mio::unix::SourceFd(&raw), token, Interest::READABLE)?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The poll forgets it. Closing would do as much; a failure here has nothing to tell.
+    pub(super) fn deregister(&mut self, registry: &Registry) {
+        match self {
+            Self::Tcp(stream) => {
+                let _ = registry.deregister(stream);
+            }
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => {
+                use std::os::fd::AsRawFd;
+                for descriptor in stream.descriptors().into_iter().flatten() {
+                    let raw = descriptor.as_raw_fd();
+                    let _ = registry.deregister(&mut mio::unix::SourceFd(&raw));
+                }
+            }
+        }
+    }
+}
+
+impl Read for Conduit {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(into),
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.read(into),
+        }
+    }
+}
+
+impl Write for Conduit {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

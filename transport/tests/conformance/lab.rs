@@ -1,0 +1,224 @@
+//! Publishers and subscribers in one thread, round by round: the clock moves on by the round and by
+//! nothing else, so that no machine is too slow; whoever waits, waits for a number of rounds.
+
+use std::fmt::Debug;
+use std::net::{SocketAddr, TcpListener};
+use std::rc::Rc;
+
+use tickcast_reliability::units::{Nanos, Now};
+
+use crate::broken::Broken;
+use crate::network::{self, Kind, Network};
+use crate::publisher::Publisher;
+use crate::subscriber::{Subscriber, Wanted};
+
+/// How much later the next round is.
+const STEP: Nanos = Nanos::from_us(50);
+/// No wait of the suite takes this many rounds: ten seconds of protocol time.
+const ROUNDS_MAX: u32 = 200_000;
+/// Datagrams between two rounds, where nobody is to be overrun.
+const PER_ROUND: u64 = 8;
+
+/// How a case went: what it found wrong.
+pub type Verdict = Result<(), String>;
+
+/// The error says both sides.
+pub fn equal<T: PartialEq + Debug>(what: &str, left: T, right: T) -> Verdict {
+    if left == right {
+        return Ok(());
+    }
+    Err(format!("{what}: {left:?} is not {right:?}"))
+}
+
+pub fn check(holds: bool, what: impl FnOnce() -> String) -> Verdict {
+    if holds { Ok(()) } else { Err(what()) }
+}
+
+/// What a case runs on: a transport, and what is broken about it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bench {
+    pub kind: Kind,
+    pub broken: Option<Broken>,
+}
+
+/// See the module.
+pub struct Lab {
+    bench: Bench,
+    now: Nanos,
+    /// Where the publisher takes connections, whoever it is.
+    control: SocketAddr,
+    pub network: Rc<dyn Network>,
+    pub publisher: Option<Publisher>,
+    pub subscribers: Vec<Subscriber>,
+    starts: u64,
+}
+
+impl Lab {
+    /// Nobody yet, on a network of so many lines.
+    pub fn new(bench: Bench, lines: usize) -> Self {
+        let reserved = TcpListener::bind("127.0.0.1:0").unwrap();
+        Self {
+            bench,
+            now: Nanos::from_secs(1),
+            control: reserved.local_addr().unwrap(),
+            network: network::open(bench.kind, lines),
+            publisher: None,
+            subscribers: Vec::new(),
+            starts: 0,
+        }
+    }
+
+    /// With a publisher of so many slots.
+    pub fn with_publisher(bench: Bench, lines: usize, slots: u64) -> Self {
+        let mut lab = Self::new(bench, lines);
+        lab.publish_from(slots, 1_000);
+        lab
+    }
+
+    pub fn now(&self) -> Now {
+        Now {
+            monotonic: self.now,
+            utc: Nanos(1_700_000_000_000_000_000 + self.now.0),
+        }
+    }
+
+    /// A publisher begins, with an empty ring.
+    pub fn publish_from(&mut self, slots: u64, epoch: u64) {
+        let networks = [Rc::clone(&self.network)];
+        self.publish_on(&networks, slots, epoch);
+    }
+
+    /// A publisher begins on all of these networks.
+    pub fn publish_on(&mut self, networks: &[Rc<dyn Network>], slots: u64, epoch: u64) {
+        let (broken, ring) = (self.bench.broken, (slots, epoch));
+        let publisher = Publisher::open(networks, broken, ring, self.control, self.now());
+        self.publisher = Some(publisher);
+    }
+
+    pub fn publisher(&mut self) -> &mut Publisher {
+        self.publisher.as_mut().unwrap()
+    }
+
+    /// A subscriber begins; its number.
+    pub fn subscribe(&mut self, wanted: Wanted) -> usize {
+        let network = Rc::clone(&self.network);
+        self.subscribe_by(&network, wanted)
+    }
+
+    pub fn subscribe_by(&mut self, network: &Rc<dyn Network>, wanted: Wanted) -> usize {
+        self.starts += 1;
+        let (broken, seed) = (self.bench.broken, self.starts);
+        let subscriber = Subscriber::new(network, broken, wanted, self.control, seed, self.now);
+        self.subscribers.push(subscriber);
+        self.subscribers.len() - 1
+    }
+
+    /// One that is welcome and listens before the next round.
+    pub fn join(&mut self, wanted: Wanted) -> Result<usize, String> {
+        let number = self.subscribe(wanted);
+        self.all_listen()?;
+        Ok(number)
+    }
+
+    pub fn all_listen(&mut self) -> Verdict {
+        self.until("everybody listens", |lab| {
+            lab.subscribers.iter().all(Subscriber::is_listening)
+        })
+    }
+
+    /// Everybody does what there is to do, once.
+    pub fn round(&mut self) {
+        self.now = self.now.after(STEP);
+        let now = self.now();
+        let mut worked = false;
+        if let Some(publisher) = &mut self.publisher {
+            worked |= publisher.round(now);
+        }
+        for subscriber in &mut self.subscribers {
+            worked |= subscriber.round(now.monotonic);
+        }
+        if !worked {
+            self.network.idle();
+        }
+    }
+
+    pub fn rounds(&mut self, count: u32) {
+        for _ in 0..count {
+            self.round();
+        }
+    }
+
+    /// Goes on until it is so.
+    pub fn until(&mut self, what: &str, mut is: impl FnMut(&mut Self) -> bool) -> Verdict {
+        for _ in 0..ROUNDS_MAX {
+            if is(self) {
+                return Ok(());
+            }
+            self.round();
+        }
+        let seen: Vec<_> = self
+            .subscribers
+            .iter()
+            .map(|s| (&s.core, s.counters()))
+            .collect();
+        Err(format!("never: {what}; {seen:?}"))
+    }
+
+    /// Publishes so many datagrams of 1 to 16 records, with rounds in between.
+    pub fn publish(&mut self, datagrams: u64) {
+        for n in 0..datagrams {
+            self.publish_at_once(1);
+            if n % PER_ROUND == PER_ROUND - 1 {
+                self.round();
+            }
+        }
+    }
+
+    /// The same, without.
+    pub fn publish_at_once(&mut self, datagrams: u64) {
+        let now = self.now();
+        let publisher = self.publisher();
+        for _ in 0..datagrams {
+            let records = 1 + publisher.core.sealed().0 * 7 % 16;
+            assert!(publisher.publish(records, now), "it fits");
+        }
+    }
+
+    /// All that was published is sent.
+    pub fn sent(&mut self) -> Verdict {
+        self.until("all is sent", |lab| lab.publisher().is_sent())
+    }
+
+    /// Ends the session, and goes on until everybody has heard all of it.
+    pub fn end(&mut self) -> Verdict {
+        let now = self.now();
+        self.publisher().end(now);
+        self.until("everybody reached the end", |lab| {
+            lab.publisher().is_sent() && lab.subscribers.iter().all(|s| s.core.ended())
+        })?;
+        self.until("the publisher knows it", |lab| {
+            lab.publisher().repair.all_reached_end()
+        })
+    }
+
+    /// Whether everybody's counters balance after the end.
+    pub fn account(&mut self) -> Verdict {
+        // What is on its way of heartbeats and repairs arrives.
+        self.publisher().core.stop();
+        self.rounds(40);
+        let publisher = self.publisher();
+        publisher.account()?;
+        let records = publisher.records;
+        for (number, subscriber) in self.subscribers.iter().enumerate() {
+            let account = subscriber.account_to_the_end(records);
+            account.map_err(|what| format!("subscriber {number}: {what}"))?;
+        }
+        Ok(())
+    }
+
+    /// Ends the session and balances the books.
+    pub fn close(&mut self) -> Verdict {
+        self.end()?;
+        self.account()
+    }
+}

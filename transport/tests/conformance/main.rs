@@ -1,0 +1,117 @@
+//! One suite over every transport: what a fan-out and a receiver promise is the same for all of
+//! them, so the same cases run over each, with the shipped cores on both sides of it and control
+//! over TCP. `network.rs` says what differs, `cases.rs` and `hostile.rs` what must hold; and
+//! transports that are broken on purpose (`broken.rs`) must fail, so that the suite is tested too.
+//!
+//! The cases over verbs need a device: `make test-rdma` runs them in its virtual machine.
+
+#![allow(
+    unreachable_pub,
+    reason = "what the modules of one test share is public to it"
+)]
+
+mod broken;
+mod cases;
+mod contract;
+mod hostile;
+mod lab;
+mod network;
+#[cfg(feature = "rdma")]
+mod over_verbs;
+mod publisher;
+mod subscriber;
+
+use broken::Broken;
+use lab::{Bench, Verdict};
+use network::Kind;
+
+fn run(kind: Kind, case: fn(Bench) -> Verdict) {
+    let bench = Bench { kind, broken: None };
+    if let Err(what) = case(bench) {
+        panic!("{kind:?}: {what}");
+    }
+}
+
+/// Every case over every transport.
+macro_rules! over_every_transport {
+    ($($file:ident::$case:ident,)+) => {
+        mod memory {
+            $(#[test] fn $case() {
+                crate::run(crate::Kind::Memory, crate::$file::$case);
+            })+
+        }
+
+        mod udp {
+            $(#[test] fn $case() {
+                crate::run(crate::Kind::Udp, crate::$file::$case);
+            })+
+        }
+
+        #[cfg(feature = "rdma")]
+        mod verbs {
+            $(#[test]
+            #[ignore = "SKIPPED, needs an RDMA device: make test-rdma"]
+            fn $case() {
+                crate::run(crate::Kind::Verbs, crate::$file::$case);
+            })+
+        }
+    };
+}
+
+over_every_transport! {
+    cases::everything_arrives_once_and_in_order,
+    cases::exactly_what_was_lost_is_repaired,
+    cases::under_loss_disorder_and_damage_all_of_it_comes,
+    cases::repairs_come_by_the_fastest_way_there_is,
+    cases::a_subscriber_that_starts_first_finds_whoever_comes,
+    cases::a_late_joiner_gets_the_history_once,
+    cases::a_ring_that_has_moved_on_gives_what_it_holds,
+    cases::a_slow_reader_is_repaired_and_holds_nobody_up,
+    cases::a_reader_that_is_lapped_is_told_exactly_what_it_lost,
+    cases::sends_that_stall_lose_nothing,
+    cases::nothing_is_sent_that_was_overwritten_while_it_was_posted,
+    cases::a_subscriber_that_restarts_goes_on_where_it_was,
+    cases::a_publisher_that_restarts_is_followed_into_its_epoch,
+    cases::what_is_too_long_is_told_and_passed_by,
+    cases::fan_outs_of_different_kinds_do_not_hold_each_other_up,
+    cases::of_two_lines_one_is_enough,
+    hostile::foreign_datagrams_are_dropped_and_counted,
+    hostile::hostile_connections_harm_nobody_else,
+}
+
+/// The case finds what is broken, and says something with these words.
+fn noticed(kind: Kind, broken: Broken, case: fn(Bench) -> Verdict, words: &str) {
+    let bench = Bench {
+        kind,
+        broken: Some(broken),
+    };
+    match case(bench) {
+        Ok(()) => panic!("{kind:?}: nobody noticed: {broken:?}"),
+        Err(what) => assert!(what.contains(words), "{kind:?}: {broken:?}: {what}"),
+    }
+}
+
+#[test]
+fn the_suite_notices_a_transport_that_breaks_its_promise() {
+    let case = cases::everything_arrives_once_and_in_order;
+    for kind in [Kind::Memory, Kind::Udp] {
+        for (broken, words) in [
+            (Broken::Skips, "datagrams of a line, and sealed"),
+            (Broken::SendsAnother, "out of order: Some([49, 49])"),
+            (Broken::SendsTwice, "out of order: Some([50, 50])"),
+            (Broken::HandsOverTwice, "out of order"),
+            (Broken::Truncates, "datagrams of a line, and sealed"),
+            (Broken::Swaps, "out of order"),
+            (Broken::Flips, "gaps"),
+            (Broken::Mistakes, "gaps"),
+        ] {
+            noticed(kind, broken, case, words);
+        }
+    }
+}
+
+#[test]
+fn the_suite_notices_a_fan_out_that_lets_go_of_slots_too_early() {
+    let case = cases::nothing_is_sent_that_was_overwritten_while_it_was_posted;
+    noticed(Kind::Memory, Broken::CompletesEarly, case, "out of order");
+}

@@ -1,0 +1,344 @@
+//! A subscriber as it is shipped, but for its threads: the core over any receiver behind seeded
+//! faults, connections over TCP (and verbs), and an application that checks every record.
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tickcast_reliability::control::{ChannelName, RepairOffer};
+use tickcast_reliability::counters::ReceiverCounters;
+use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::loss::Loss;
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::subscriber_core::{
+    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+};
+use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+use tickcast_transport::Receive;
+use tickcast_transport::control::{ClientConfig, ClientEvent, ControlClient};
+use tickcast_transport::faults::{FaultConfig, Faulty};
+
+use crate::broken::{self, Broken};
+use crate::contract::Tapped;
+use crate::lab::equal;
+use crate::network::{BUFFERS, Network, SLOT_LEN};
+use crate::publisher::{CHANNEL, record};
+
+const PATHS: [Path; 3] = [Path::Repair, Path::Nack, Path::Replay];
+
+/// How a subscriber of the suite is.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    pub start: Start,
+    pub config: ReceiverConfig,
+    pub faults: FaultConfig,
+    /// With few buffers.
+    pub slow: bool,
+    /// The longest datagram it has room for.
+    pub len_max: usize,
+    /// Asks over verbs where that is offered.
+    pub nack_path: bool,
+}
+
+impl Default for Wanted {
+    fn default() -> Self {
+        Self {
+            start: Start::Live,
+            config: ReceiverConfig::default(),
+            faults: FaultConfig::default(),
+            slow: false,
+            len_max: SLOT_LEN,
+            nack_path: false,
+        }
+    }
+}
+
+/// What the application was told, each record checked as it came.
+#[derive(Default)]
+pub struct Heard {
+    pub epoch: Epoch,
+    /// The first record of this epoch, and the next one to come.
+    pub first: Option<u64>,
+    pub next: u64,
+    /// The last datagram that a record came from.
+    pub sequence: Sequence,
+    pub records: u64,
+    pub lost_records: u64,
+    pub losses: Vec<Loss>,
+    pub events: Vec<Event>,
+    wrong: Option<String>,
+}
+
+impl Heard {
+    fn item(&mut self, item: Item<'_>) {
+        match item {
+            Item::Record(position, found) => {
+                let number = position.record.0;
+                if position.epoch != self.epoch {
+                    (self.epoch, self.first) = (position.epoch, None);
+                }
+                if self.first.is_none() {
+                    (self.first, self.next) = (Some(number), number);
+                }
+                let wanted = record(position.epoch, number);
+                let whole: &[u8] = wanted.as_ref();
+                if number != self.next || found.as_ref() != whole || position.channel != CHANNEL {
+                    let (epoch, next) = (position.epoch, self.next);
+                    self.wrong.get_or_insert_with(|| {
+                        format!("record {number} of epoch {epoch} where {next} was due: {found:?}")
+                    });
+                }
+                self.next = number + 1;
+                self.sequence = position.sequence;
+                self.records += 1;
+            }
+            Item::Event(position, event) => {
+                if let Event::Lost(loss) = event {
+                    let records = loss.records.unwrap_or(0);
+                    self.lost_records += records;
+                    if self.first.is_some() && position.epoch == self.epoch {
+                        self.next += records;
+                    }
+                    self.losses.push(*loss);
+                }
+                self.events.push(event.clone());
+            }
+        }
+    }
+
+    pub fn count(&self, of: impl Fn(&Event) -> bool) -> usize {
+        self.events.iter().filter(|event| of(event)).count()
+    }
+}
+
+/// See the module.
+pub struct Subscriber {
+    pub core: SubscriberCore,
+    pub heard: Heard,
+    pub network: Rc<dyn Network>,
+    pub receiver: Option<Faulty<Tapped>>,
+    wanted: Wanted,
+    broken: Option<Broken>,
+    clients: [ControlClient; 3],
+    strangers: u64,
+    /// Handed to the core.
+    taken: u64,
+    frames: Vec<u8>,
+    /// Whether its application does not poll.
+    pub asleep: bool,
+}
+
+impl Subscriber {
+    pub fn new(
+        network: &Rc<dyn Network>,
+        broken: Option<Broken>,
+        wanted: Wanted,
+        publisher: SocketAddr,
+        seed: u64,
+        now: Nanos,
+    ) -> Self {
+        let settings = SubscriberSettings {
+            name: format!("s{seed}"),
+            channels: vec![ChannelWanted {
+                channel: ChannelName::Id(CHANNEL),
+                start: wanted.start,
+                config: wanted.config,
+                lines: None,
+            }],
+            link: LinkTimers::default(),
+            seed,
+        };
+        let mut core = SubscriberCore::new(settings, now);
+        core.use_nack_path(wanted.nack_path);
+        let client = || ControlClient::new(vec![publisher], ClientConfig::default());
+        let nack = ControlClient::over_verbs(Vec::new(), ClientConfig::default());
+        Self {
+            core,
+            heard: Heard::default(),
+            network: Rc::clone(network),
+            receiver: None,
+            wanted,
+            broken,
+            clients: [client(), client(), nack],
+            strangers: 0,
+            taken: 0,
+            frames: Vec::new(),
+            asleep: false,
+        }
+    }
+
+    pub fn counters(&self) -> &Arc<ReceiverCounters> {
+        self.core.counters().next().unwrap()
+    }
+
+    /// Whether it is welcome and a member of the groups.
+    pub fn is_listening(&self) -> bool {
+        self.core.is_joined() && self.receiver.is_some()
+    }
+
+    /// The first transmissions that a line brought, in the order they came.
+    pub fn arrived(&self, line: usize) -> &[u64] {
+        let tapped = self.receiver.as_ref().map(Faulty::inner);
+        tapped.map_or(&[], |tapped| &tapped.first_sent[line])
+    }
+
+    /// One round of everything. Whether there was anything to do.
+    pub fn round(&mut self, now: Nanos) -> bool {
+        if self.asleep {
+            return false;
+        }
+        let mut worked = self.listen(now);
+        worked |= self.converse(now);
+        let heard = &mut self.heard;
+        self.core.handle_timeout(now, &mut |item| heard.item(item));
+        worked |= self.act(now);
+        worked |= self.say(now);
+        worked | self.act(now)
+    }
+
+    fn listen(&mut self, now: Nanos) -> bool {
+        let Some(receiver) = &mut self.receiver else {
+            return false;
+        };
+        let (core, heard, taken) = (&mut self.core, &mut self.heard, &mut self.taken);
+        let sender = self.network.sender();
+        let polled = receiver.poll(now, &mut |received| {
+            if received.from == sender {
+                *taken += 1;
+                let on = &mut |item: Item<'_>| heard.item(item);
+                core.handle_received(now, CHANNEL, received.line, received.bytes, on);
+            } else {
+                core.handle_stranger(CHANNEL);
+            }
+        });
+        let strangers = receiver.stats().iter().map(|s| s.strangers).sum();
+        for _ in self.strangers..strangers {
+            core.handle_stranger(CHANNEL);
+        }
+        self.strangers = strangers;
+        polled.unwrap() > 0
+    }
+
+    fn converse(&mut self, now: Nanos) -> bool {
+        let mut worked = false;
+        for path in PATHS {
+            let (core, heard) = (&mut self.core, &mut self.heard);
+            let count = self.clients[path as usize].poll(now, |event| match event {
+                ClientEvent::Connected(_) => core.handle_connected(now, path),
+                ClientEvent::Frame(channel, message) => {
+                    let on = &mut |item: Item<'_>| heard.item(item);
+                    core.handle_message(now, path, channel, &message, on);
+                }
+                ClientEvent::Disconnected(_) => {
+                    let reason = LinkDownReason::Closed;
+                    core.handle_disconnected(now, path, reason, &mut |item| heard.item(item));
+                }
+            });
+            worked |= count > 0;
+        }
+        worked
+    }
+
+    fn act(&mut self, now: Nanos) -> bool {
+        let mut worked = false;
+        while let Some(action) = self.core.poll_action() {
+            worked = true;
+            match action {
+                Action::Connect(path) => self.connect(now, path),
+                Action::Disconnect(path) => self.clients[path as usize].disconnect(),
+                Action::Listen(_) => {
+                    if self.receiver.is_none() {
+                        let buffers = if self.wanted.slow { BUFFERS } else { 1024 };
+                        let receiver = self.network.receiver_of(buffers, self.wanted.len_max);
+                        let receiver = Tapped::new(broken::receive(self.broken, receiver));
+                        self.receiver = Some(Faulty::new(receiver, &self.wanted.faults).unwrap());
+                    }
+                    let lines = self.network.lines();
+                    self.core.handle_listening(now, CHANNEL, lines);
+                }
+                Action::Rejoin(_) => {
+                    for line in 0..self.network.lines() {
+                        if let Some(receiver) = &mut self.receiver {
+                            receiver.rejoin(LineId(line as u8)).unwrap();
+                        }
+                    }
+                }
+                Action::Rejected(_) => {}
+            }
+        }
+        worked
+    }
+
+    fn connect(&mut self, now: Nanos, path: Path) {
+        if path == Path::Nack {
+            let to = match self.core.nack_offer() {
+                Some(RepairOffer::Verbs { address }) => vec![SocketAddr::V4(address)],
+                _ => Vec::new(),
+            };
+            self.clients[path as usize].set_addresses(to);
+        }
+        if self.clients[path as usize].connect(now).is_err() {
+            let (reason, heard) = (LinkDownReason::Unreachable, &mut self.heard);
+            self.core
+                .handle_disconnected(now, path, reason, &mut |item| heard.item(item));
+        }
+    }
+
+    fn say(&mut self, now: Nanos) -> bool {
+        let mut worked = false;
+        loop {
+            let heard = &mut self.heard;
+            self.frames.clear();
+            let path = (self.core).poll_transmit(now, &mut self.frames, &mut |i| heard.item(i));
+            let Some(path) = path else {
+                return worked;
+            };
+            worked = true;
+            let client = &mut self.clients[path as usize];
+            if client.send_frames(&self.frames).is_err() && client.is_connected() {
+                client.disconnect();
+                let reason = LinkDownReason::Closed;
+                (self.core).handle_disconnected(now, path, reason, &mut |i| heard.item(i));
+            } else {
+                client.flush();
+            }
+        }
+    }
+
+    /// Whether nothing that it was told is wrong, and its counters balance: with each other, with
+    /// what the application was told and with those of its transport.
+    pub fn account(&self) -> Result<(), String> {
+        let heard = &self.heard;
+        if let Some(wrong) = &heard.wrong {
+            return Err(wrong.clone());
+        }
+        let c = self.counters();
+        let gaps = c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_open.get();
+        equal("gaps detected, and settled", c.gaps_detected.get(), gaps)?;
+        let history = c.history_received.get() + c.history_lost.get() + c.history_open.get();
+        equal(
+            "history wanted, and settled",
+            c.history_wanted.get(),
+            history,
+        )?;
+        equal("records", c.delivered_records.get(), heard.records)?;
+        equal("records lost", c.lost_records.get(), heard.lost_records)?;
+        equal("losses", c.loss_events.get(), heard.losses.len() as u64)?;
+        equal("records fenced", c.fenced_records.get(), 0)?;
+        let came = self.taken + c.repairs_received.get() + c.stranger_dropped.get();
+        equal("datagrams received", c.received_datagrams.get(), came)?;
+        let tapped = self.receiver.as_ref().map(Faulty::inner);
+        tapped.map_or(Ok(()), Tapped::account)
+    }
+
+    /// As [`Subscriber::account`], of one who followed an epoch to its END with `records` records:
+    /// delivered and lost are all from where it began.
+    pub fn account_to_the_end(&self, records: u64) -> Result<(), String> {
+        self.account()?;
+        equal("the next record", self.heard.next, records + 1)?;
+        equal("gaps open", self.counters().gaps_open.get(), 0)?;
+        let ends = self.heard.count(|event| *event == Event::EndOfSession);
+        equal("ends told", ends as u64, 1)
+    }
+}
