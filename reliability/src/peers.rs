@@ -49,6 +49,8 @@ pub(crate) struct PeerChannel {
     pub(crate) channel: usize,
     /// What it last said of itself, of the channel's epoch.
     pub(crate) progress: Option<Progress>,
+    /// Whether a STATUS told it that the session has ended: what it heard as END ends nothing alone.
+    pub(crate) told_end: bool,
     /// Whether it was reported as slow.
     pub(crate) slow: bool,
     pub(crate) repair: PendingRanges,

@@ -244,6 +244,9 @@ impl RepairCore {
                 };
                 self.progress(peer, index, at, progress);
                 let status = self.channels[index].status(progress.sent_at, now);
+                if let Some(peer) = self.peers.get_mut(&peer) {
+                    peer.channels[at].told_end |= status.ended;
+                }
                 self.say(peer, channel, &Message::Status(status));
             }
             _ => self.break_off(peer, "a message that subscribers do not send".into()),
@@ -355,8 +358,9 @@ impl RepairCore {
         (subscribers, hold_off_us.saturating_mul(1 << wider))
     }
 
-    /// Whether every channel has ended and every subscriber of it has said that it reached END.
-    /// With nobody joined, an ended channel counts as reached.
+    /// Whether every channel has ended, and every subscriber of it has said that it reached END and
+    /// was told by STATUS that this is the end: one that was told nothing waits for a publisher who
+    /// is gone. With nobody joined, an ended channel counts as reached.
     #[must_use]
     pub fn all_reached_end(&self) -> bool {
         self.channels.iter().enumerate().all(|(index, channel)| {
@@ -365,7 +369,9 @@ impl RepairCore {
                 peer.is_closing()
                     || (peer.channels.iter())
                         .filter(|c| c.channel == index)
-                        .all(|c| c.progress.is_some_and(|p| p.sequence >= view.newest))
+                        .all(|c| {
+                            c.told_end && c.progress.is_some_and(|p| p.sequence >= view.newest)
+                        })
             };
             let subscribers = self.peers.values();
             let mut subscribers = subscribers

@@ -753,6 +753,31 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
 }
 
 #[test]
+fn nobody_has_reached_an_end_that_no_status_told() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(20);
+    bench.ring.open().unwrap();
+    bench.seal(Kind::End, 0);
+    let reached = || {
+        Message::Progress(Progress {
+            epoch: EPOCH,
+            sequence: Sequence(21),
+            lost_records: 0,
+            heard: Sequence(21),
+            sent_at: Nanos(1),
+        })
+    };
+    // END is out, and was heard and settled, before the control page says that this is the end.
+    bench.tell(0, reached());
+    assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if !s.ended));
+    bench.ring.set_state(PublisherState::Ended);
+    assert!(!bench.core.all_reached_end(), "it would wait for us");
+    bench.tell(0, reached());
+    assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.ended));
+    assert!(bench.core.all_reached_end());
+}
+
+#[test]
 fn a_slow_subscriber_is_reported_once() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(40);
