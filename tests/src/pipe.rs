@@ -29,7 +29,13 @@ impl Pipe {
     /// Takes up to `len` bytes to put on their way.
     pub fn take(&mut self, len: usize) -> Vec<u8> {
         let len = len.min(self.unsent.len());
-        self.unsent.drain(..len).collect()
+        let mut piece = Vec::with_capacity(len);
+        let (before, after) = self.unsent.as_slices();
+        let split = len.min(before.len());
+        piece.extend_from_slice(&before[..split]);
+        piece.extend_from_slice(&after[..len - split]);
+        self.unsent.drain(..len);
+        piece
     }
 }
 

@@ -16,6 +16,11 @@ use crate::publisher::Arrival;
 use crate::tamper::Tamper;
 use crate::world::{SPINS_MAX, World, now_of};
 
+/// A copy that found a writer at work, and how many there are in a run: each laps the ring, which
+/// makes more to repair, and so more copies.
+const LAPPED: &str = "writer_in_mid_copy";
+const LAPS_MAX: u64 = 60;
+
 impl World {
     /// Does everything that a publisher wants done.
     pub(crate) fn serve(&mut self, index: usize) -> Result<(), String> {
@@ -184,7 +189,10 @@ impl World {
     ) -> Result<Option<Destination>, String> {
         let (now, share) = (now_of(self.now, self.utc), self.plan.lapped_mid_copy);
         let publisher = &mut self.publishers[index];
-        let laps = share > 0.0 && self.weather && self.rng.random_bool(share);
+        let laps = share > 0.0
+            && self.weather
+            && self.rng.random_bool(share)
+            && self.faults.get(LAPPED).is_none_or(|n| *n < LAPS_MAX);
         if !laps || publisher.finished() {
             return Ok(publisher.repair.poll_transmit(now, out));
         }
@@ -203,7 +211,7 @@ impl World {
         after.result?;
         publisher.write_down(&mut self.truth)?;
         if after.happened > 0 {
-            self.count("writer_in_mid_copy");
+            self.count(LAPPED);
             self.wake_publisher(index, self.now.after(Nanos(1_000)));
         }
         Ok(destination)
