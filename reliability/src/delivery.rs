@@ -262,7 +262,8 @@ pub enum Event {
     Lost(Loss),
     /// The publisher itself lost messages of a source, or opened an epoch (in order).
     Stream(StreamEvent),
-    /// Another epoch: sequences and records count anew unless it continues (in order).
+    /// Another epoch, or another number for the channel, whose name is followed: sequences and
+    /// records count anew unless it continues, and instrument ids may name others (in order).
     EpochChanged {
         /// The epoch followed until now.
         from: Epoch,

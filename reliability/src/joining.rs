@@ -196,8 +196,9 @@ impl Receiver {
         self.lose_below(offer.oldest);
     }
 
-    /// Follows the publisher into another epoch: all of it, from its first datagram.
-    fn follow(&mut self, now: Nanos, offer: &ChannelOffer, on: &mut impl FnMut(Item<'_>)) {
+    /// Ends the epoch that was followed: what is open of it is lost, its end or its tail told, and
+    /// which epoch comes next.
+    pub fn end_epoch(&mut self, now: Nanos, to: Epoch, on: &mut impl FnMut(Item<'_>)) {
         let from = self.epoch;
         self.lose(ALL, LossCause::Epoch);
         self.order.advance(&self.counters, on);
@@ -211,13 +212,15 @@ impl Receiver {
             let unconfirmed = self.end_heard.filter(|end| *end == self.heard);
             self.tell_epoch_tail(unconfirmed.unwrap_or_else(|| self.heard.next()), on);
         }
+        let change = Event::EpochChanged { from, to };
+        on(Item::Event(&self.order.position(), &change));
+    }
+
+    /// Follows the publisher into another epoch: all of it, from its first datagram.
+    fn follow(&mut self, now: Nanos, offer: &ChannelOffer, on: &mut impl FnMut(Item<'_>)) {
+        self.end_epoch(now, offer.epoch, on);
         self.epoch = offer.epoch;
         self.counters.epochs.increment();
-        let change = Event::EpochChanged {
-            from,
-            to: offer.epoch,
-        };
-        on(Item::Event(&self.order.position(), &change));
         self.order.fit_slots(offer.slot_len as usize);
         self.order
             .restart(offer.epoch, Sequence::FIRST, Some(RecordNumber::FIRST));

@@ -23,7 +23,7 @@ use crate::nack_path::NackPath;
 use crate::receiver::Receiver;
 use crate::receiver_config::ReceiverConfig;
 use crate::record::AlignedCopy;
-use crate::units::{ChannelId, Nanos, SequenceRange};
+use crate::units::{ChannelId, Epoch, Nanos, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
 
 /// The connections to a publisher.
@@ -491,6 +491,8 @@ impl SubscriberCore {
         let entry = &mut self.entries[at];
         entry.wanted.start = start;
         if let Some(mut receiver) = entry.receiver.take() {
+            // Nothing is told of this channel until it is welcomed again, which may be never.
+            receiver.handle_link_down(LinkDownReason::Rejoining);
             receiver.close(LossCause::Left, on);
             entry.standing = Some(receiver.standing());
         }
@@ -581,10 +583,14 @@ impl SubscriberCore {
             let mut start = entry.wanted.start;
             let moved = |receiver: &mut Receiver| receiver.channel() != offer.channel;
             if let Some(mut receiver) = entry.receiver.take_if(moved) {
-                // The same name under another number: another sequence space.
+                // The same name under another number: another sequence space, and another epoch to
+                // the application, whose places and ids mean something else from here on.
+                if receiver.epoch() != Epoch::NONE {
+                    receiver.end_epoch(now, offer.epoch, on);
+                    start = Start::Oldest;
+                }
                 receiver.close(LossCause::Epoch, on);
                 entry.standing = Some(receiver.standing());
-                start = Start::Oldest;
             }
             let lines =
                 (entry.listening.or(entry.wanted.lines)).unwrap_or_else(|| offered_lines(offer));
@@ -751,7 +757,7 @@ impl Entry {
             None => JoinChannel {
                 channel,
                 start: self.wanted.start,
-                confirmed_epoch: crate::units::Epoch::NONE,
+                confirmed_epoch: Epoch::NONE,
             },
         }
     }

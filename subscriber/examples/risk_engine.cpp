@@ -352,6 +352,12 @@ public:
         if (!symbol.empty()) by_id[id] = instrument(symbol);
     }
 
+    // What a directory says of the id of a record of `epoch`, if it is `known` to be of that one: the
+    // ids of another may name others.
+    void learn(std::uint64_t epoch, std::uint32_t id, const char *symbol, std::uint64_t known) {
+        if (symbol && known == epoch) name(id, symbol);
+    }
+
     std::size_t fills_left() const { return fills.size() - next_fill + unplaced; }
 
     bool is_frozen(std::size_t portfolio) const { return is_silent || holds_suspect(portfolio); }
@@ -618,10 +624,8 @@ int run(Options options) {
             if (engine.counts.unnamed > unnamed) {
                 auto names = monitor.directory();
                 auto id = item.record()->instrument_id;
-                auto *symbol = names.symbol(id);
-                // After the directory, which is never of a later epoch than this says. The ids of
-                // a later one may name others.
-                if (symbol && monitor.channel(0).epoch == item.position().epoch) engine.name(id, symbol);
+                // The epoch after the directory, which is never of a later one than it says.
+                engine.learn(item.position().epoch, id, names.symbol(id), monitor.channel(0).epoch);
             }
             if (sleep.count() && engine.counts.records % sleep_every == 0) std::this_thread::sleep_for(sleep);
         } else if (item.event()->kind != TICKCAST_EVENT_KIND_GAP_RECOVERED) {

@@ -213,6 +213,11 @@ impl Directory {
         &mut self.channels[at].1
     }
 
+    /// Forgets the channels that are not followed (any more) by that number.
+    pub(crate) fn keep(&mut self, is_followed: impl Fn(ChannelId) -> bool) {
+        self.channels.retain(|(id, _)| is_followed(*id));
+    }
+
     /// Takes over what WELCOME lists; `anew` when it is of another epoch, whose ids are others.
     pub(crate) fn welcomed(&mut self, channel: ChannelId, list: &[Instrument], anew: bool) {
         let instruments = self.channel_mut(channel);

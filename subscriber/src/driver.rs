@@ -194,6 +194,10 @@ impl Driver {
         let Some(at) = self.core.index_of(offer.channel) else {
             return;
         };
+        // One that has another number now is listened to under that.
+        let core = &self.core;
+        self.listening
+            .retain(|it| core.index_of(it.channel).is_some());
         let before = self.pending.len();
         self.pending
             .retain(|(pending, _)| pending.channel != offer.channel);

@@ -72,8 +72,8 @@ impl Session {
                         sink.welcome(welcome);
                     }
                     core.handle_message(now, path, channel, &message, &mut |it| sink.item(it));
-                    if welcome.is_some() {
-                        sink.welcomed();
+                    if let Some(welcome) = welcome {
+                        sink.welcomed(welcome);
                     }
                 }
                 ClientEvent::Disconnected(reason) => {

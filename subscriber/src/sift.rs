@@ -22,8 +22,8 @@ pub(crate) trait Sink {
     fn item(&mut self, item: Item<'_>);
     /// A publisher welcomed us; comes before the items that follow from it.
     fn welcome(&mut self, welcome: &Welcome);
-    /// All items that follow from it have come.
-    fn welcomed(&mut self);
+    /// All items that follow from it have come: those of what it ended. None are of what begins.
+    fn welcomed(&mut self, welcome: &Welcome);
 }
 
 /// One channel, by its index in the settings.
@@ -215,14 +215,13 @@ impl Sift {
         }
     }
 
-    /// Takes over channel numbers and directories, before items of them come.
+    /// Takes over channel numbers, before items of them come.
     fn welcome(&mut self, welcome: &Welcome) {
         if welcome.channels.len() != self.channels.len() {
             return;
         }
         for (index, offer) in welcome.channels.iter().enumerate() {
             let it = &mut self.channels[index];
-            let anew = it.id != Some(offer.channel) || offer.epoch > it.epoch;
             if it.id == Some(offer.channel) && offer.epoch < it.epoch {
                 // Of a publisher that is over; the core turns it down.
                 continue;
@@ -230,6 +229,22 @@ impl Sift {
             it.before = it.id.map(|id| (id, it.epoch));
             (it.id, it.epoch) = (Some(offer.channel), offer.epoch);
             self.shared.channels[index].set_id(offer.channel);
+        }
+        self.is_welcomed = true;
+    }
+
+    /// Takes over directories, once nothing more comes whose instruments were named before.
+    fn welcomed(&mut self, welcome: &Welcome) {
+        if !std::mem::replace(&mut self.is_welcomed, false) {
+            return;
+        }
+        for (index, offer) in welcome.channels.iter().enumerate() {
+            let it = &mut self.channels[index];
+            let before = it.before.take();
+            if (it.id, it.epoch) != (Some(offer.channel), offer.epoch) {
+                continue;
+            }
+            let anew = before != Some((offer.channel, offer.epoch));
             self.directory
                 .welcomed(offer.channel, &offer.directory, anew);
             self.replaced = true;
@@ -242,12 +257,10 @@ impl Sift {
                 self.problem.take_if(|problem| problem.index == index);
             }
         }
-        (self.judge, self.is_welcomed) = (true, true);
-    }
-
-    fn welcomed(&mut self) {
-        self.is_welcomed = false;
-        self.channels.iter_mut().for_each(|it| it.before = None);
+        let channels = &self.channels;
+        self.directory
+            .keep(|id| channels.iter().any(|it| it.id == Some(id)));
+        self.judge = true;
     }
 
     /// Replaces a channel's filter.
@@ -277,6 +290,8 @@ impl Sift {
         };
         if std::mem::replace(&mut self.replaced, false) {
             shown.clone_from(&self.directory);
+            // What holds of them is among those.
+            self.unpublished.clear();
         }
         for (channel, id, symbol) in self.unpublished.drain(..) {
             shown.channel_mut(channel).learn(id, &symbol);
@@ -388,14 +403,15 @@ impl<H: Hand> Sink for Through<'_, H> {
         self.sift.welcome(welcome);
     }
 
-    fn welcomed(&mut self) {
-        self.sift.welcomed();
+    fn welcomed(&mut self, welcome: &Welcome) {
+        self.sift.welcomed(welcome);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::control::ChannelOffer;
+    use tickcast_reliability::control::{ChannelOffer, Instrument};
+    use tickcast_reliability::record::{SymbolMappingMsg, WireRecord};
     use tickcast_reliability::units::{ConfigHash, RecordNumber, Sequence};
 
     use super::*;
@@ -403,11 +419,13 @@ mod tests {
     use crate::local_ring::{Totals, position_at};
     use crate::monitor::ChannelShared;
 
-    /// The index that each event came under.
+    /// The index that each record and event came under.
     struct Indices(Vec<usize>);
 
     impl Hand for Indices {
-        fn record(&mut self, _: usize, _: &Position, _: RecordRef<'_>) {}
+        fn record(&mut self, channel: usize, _: &Position, _: RecordRef<'_>) {
+            self.0.push(channel);
+        }
         fn event(&mut self, channel: usize, _: &Position, _: &Event) {
             self.0.push(channel);
         }
@@ -456,14 +474,61 @@ mod tests {
             hand.0.pop()
         };
         sift.welcome(&welcome(1, [1, 2]));
-        sift.welcomed();
+        sift.welcomed(&welcome(1, [1, 2]));
         assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
         // The first has another number, and the second has that of the first.
         sift.welcome(&welcome(2, [3, 1]));
         assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
         assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
-        sift.welcomed();
+        sift.welcomed(&welcome(2, [3, 1]));
         assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
         assert_eq!(tell(&mut sift, 2, 1), None);
+    }
+
+    #[test]
+    fn what_a_welcome_ends_is_of_the_names_before_and_those_are_of_nothing_after_it() {
+        let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
+        let shared = Arc::new(Shared {
+            channels: [of("a"), of("b")].into(),
+            ..Shared::default()
+        });
+        let only = || InstrumentFilter::symbols(["X"]);
+        let channels = [(only(), None, None), (InstrumentFilter::all(), None, None)];
+        let mut sift = Sift::new(channels.into_iter(), Arc::clone(&shared));
+        let listing = |epoch: u64, channels: [u16; 2], id: u32| {
+            let mut welcome = welcome(epoch, channels);
+            let symbol = "X".to_owned();
+            welcome.channels[0].directory = vec![Instrument { id, symbol }];
+            welcome
+        };
+        let mut hand = Indices(Vec::new());
+        let mut take = |sift: &mut Sift, epoch: u64, id: u32, names: &str| {
+            let mut record = SymbolMappingMsg::default();
+            (record.hd.rtype, record.hd.instrument_id) = (SymbolMappingMsg::RTYPE, id);
+            for (to, from) in record.stype_in_symbol.iter_mut().zip(names.bytes()) {
+                *to = from as _;
+            }
+            let mut position = position_at(&Totals::default());
+            (position.channel, position.epoch) = (ChannelId(1), Epoch(epoch));
+            sift.item(Item::Record(&position, RecordRef::from(&record)), &mut hand);
+            std::mem::take(&mut hand.0)
+        };
+        sift.welcome(&listing(1, [1, 2], 5));
+        sift.welcomed(&listing(1, [1, 2], 5));
+        sift.publish();
+        // What was held back comes now: of the first channel, whose number the second has next.
+        let next = listing(2, [3, 1], 6);
+        sift.welcome(&next);
+        assert_eq!(take(&mut sift, 1, 5, ""), [0], "X as it was");
+        assert_eq!(take(&mut sift, 1, 6, ""), [0; 0], "no X before");
+        assert_eq!(take(&mut sift, 1, 9, "Y"), [0; 0]);
+        sift.welcomed(&next);
+        assert_eq!(take(&mut sift, 2, 8, "Z"), [1]);
+        sift.publish();
+        for directory in [&sift.directory, &*shared.directory.lock().unwrap()] {
+            let named = [5, 6, 8].map(|id| directory.symbol(id));
+            assert_eq!(named, [None, Some("X"), Some("Z")]);
+            assert_eq!((directory.id("X"), directory.id("Y")), (Some(6), None));
+        }
     }
 }

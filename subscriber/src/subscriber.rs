@@ -375,6 +375,9 @@ impl Subscriber {
     /// Begins a channel anew at `start`: what is open of it is declared lost (cause `left`), and
     /// the repair connection is built anew. What was delivered before may be delivered again.
     ///
+    /// The channel is told [`Event::RepairLinkDown`](crate::Event::RepairLinkDown), and then nothing
+    /// at all before it has joined: neither records nor that the publisher is silent or dead.
+    ///
     /// # Errors
     /// [`ChannelError`] when the channel is not followed, or is not joined (again) yet.
     ///

@@ -8,6 +8,7 @@ use common::{
     PATIENCE, Publisher, Seen, core, joined, order, poll_until, quote, status, trade, wait_until,
 };
 use tickcast_reliability::record::StatusAction;
+use tickcast_reliability::units::ChannelId;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Delivery, Event, Idle, Item, Position};
 
@@ -179,6 +180,45 @@ fn a_slow_reader_gets_the_final_state_of_every_instrument_whatever_it_slept_thro
         assert_eq!(trades.last(), Some(&200_002));
     }
     assert!(seen.records.len() < 50_000, "it skipped to the present");
+}
+
+#[test]
+fn what_is_conflated_goes_on_under_another_number_of_the_channel() {
+    let publisher = Publisher::start();
+    let subscriber = publisher.subscriber().channel(latest()).build().unwrap();
+    let idle = Idle::Sleep { us: 20 };
+    let (running, mut reader) = subscriber.split(core(), idle, 1 << 20).unwrap();
+    let monitor = running.monitor().clone();
+    wait_until("the welcome", || monitor.is_joined());
+    let mut seen = Seen::default();
+    publisher.quotes(2, 0..10);
+    wait_until("the first number", || {
+        reader.poll(|item| seen.take(item));
+        seen.last().values().eq(&[8, 9])
+    });
+    publisher.with(|service| service.channel = ChannelId(7));
+    publisher.new_epoch();
+    let before = seen.events.len();
+    publisher.quotes(2, 10..12);
+    // Nothing is read until all of it is there: a newer record of the same cell replaces it.
+    wait_until("the other number", || {
+        monitor.channels()[0].counters.delivered_records.get() == 12
+    });
+    publisher.quotes(2, 12..20);
+    publisher.end();
+    running.join().unwrap();
+    while !reader.is_over() {
+        reader.poll(|item| seen.take(item));
+    }
+    assert!(seen.last().values().eq(&[18, 19]));
+    assert_eq!(seen.records.len() as u64 + conflated(&seen), 20);
+    let is_newer = |at: &Position| at.epoch.0 == 2;
+    let mut all = seen.records.iter().map(|(at, ..)| at);
+    assert!(all.all(|at| at.channel.0 == if is_newer(at) { 7 } else { 1 }));
+    let told = seen.events[before..].iter();
+    let told = told.filter(|(at, event)| is_newer(at) || matches!(event, Event::Conflated { .. }));
+    assert!(told.clone().count() > 2 && told.clone().all(|(at, _)| at.channel.0 == 7));
+    assert_eq!(reader.reports()[0].channel, Some(ChannelId(7)));
 }
 
 #[test]

@@ -206,6 +206,93 @@ fn another_epoch_brings_another_directory_and_the_filter_follows_the_symbol() {
     assert_eq!(subscriber.directory().id("AAPL"), Some(2));
 }
 
+/// The publisher comes back with another number for the channel, and other ids for its symbols.
+fn come_back_as(publisher: &Publisher, number: u16) {
+    publisher.with(move |service| {
+        service.channel = ChannelId(number);
+        service.list(&[(1, "MSFT"), (2, "AAPL")]);
+    });
+    publisher.new_epoch();
+}
+
+#[test]
+fn a_channel_with_another_number_is_followed_by_its_name_as_another_epoch() {
+    let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
+    let only = || InstrumentFilter::symbols(["AAPL"]);
+    let channel = ChannelBuilder::new("all").filter(only());
+    let none = FaultConfig::default();
+    let builder = publisher.subscriber().channel(channel).faults(none);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(builder, &mut seen);
+    publisher.publish(vec![quote(1, 1), quote(2, 2)]);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 1
+    });
+    assert_eq!(subscriber.directory().id("AAPL"), Some(1));
+    let told = seen.events.len();
+    come_back_as(&publisher, 7);
+    publisher.publish(vec![quote(1, 3), quote(2, 4)]);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 2
+    });
+    assert_eq!(seen.numbers(), [1, 4], "the filter is of the symbol");
+    let (position, instrument, _) = seen.records[1];
+    assert_eq!((position.channel, instrument), (ChannelId(7), 2));
+    // Who keeps names and books by epoch is told to forget them, under the number that it knows;
+    // and that what was not heard of the old one never comes.
+    let (from, to) = (Epoch(1), Epoch(2));
+    let told: Vec<_> = seen.events[told..]
+        .iter()
+        .filter(|(_, event)| {
+            matches!(
+                event,
+                Event::Lost(_) | Event::EpochChanged { .. } | Event::Joined { .. }
+            )
+        })
+        .map(|(at, event)| (at.channel, event.clone()))
+        .collect();
+    let [
+        (CHANNEL, Event::Lost(tail)),
+        (CHANNEL, changed),
+        (ChannelId(7), Event::Joined { after }),
+    ] = &told[..]
+    else {
+        panic!("{told:?}");
+    };
+    assert_eq!((tail.cause, tail.records), (LossCause::Epoch, None));
+    assert_eq!(*changed, Event::EpochChanged { from, to });
+    assert_eq!(after.0, 0, "all of it");
+    // Everything else is to be had under the new number only.
+    assert_eq!(subscriber.channel_id("all"), Some(ChannelId(7)));
+    assert_eq!(subscriber.monitor().channel_id("all"), Some(ChannelId(7)));
+    assert_eq!(subscriber.directory().id("AAPL"), Some(2));
+    let sockets = [CHANNEL, ChannelId(7)].map(|it| subscriber.faults(it).is_some());
+    assert_eq!(sockets, [false, true], "the old group is left");
+    assert!(subscriber.set_filter(CHANNEL, only()).is_err());
+    assert!(subscriber.rejoin(CHANNEL, Start::Live).is_err());
+    let other = InstrumentFilter::symbols(["MSFT"]);
+    subscriber.set_filter(ChannelId(7), other).unwrap();
+    publisher.publish(vec![quote(1, 5), quote(2, 6)]);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.numbers(), [1, 4, 5]);
+}
+
+#[test]
+fn after_the_end_another_number_of_the_channel_is_no_loss() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(1, 0..10);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    come_back_as(&publisher, 7);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.saw(|event| matches!(event, Event::EpochChanged { .. }))
+    });
+    assert!(!subscriber.ended() && !seen.saw(|event| matches!(event, Event::Lost(_))));
+}
+
 #[test]
 fn a_channel_begins_anew_where_it_is_told_to() {
     let publisher = Publisher::start();
@@ -231,7 +318,15 @@ fn a_channel_begins_anew_where_it_is_told_to() {
         .iter()
         .filter(|(_, event)| matches!(event, Event::Joined { .. }));
     assert_eq!(joins.count(), 2);
-    assert!(!seen.saw(|e| *e == Event::RepairLinkDown(LinkDownReason::Rejoining)));
+    // One who waits for it is told why, should the publisher never welcome it again.
+    let links: Vec<_> = seen.events.iter().map(|(_, event)| event).collect();
+    let links = links.split(|event| matches!(event, Event::Joined { .. }));
+    let down = Event::RepairLinkDown(LinkDownReason::Rejoining);
+    let of_each = links.map(|told| {
+        let count = |wanted: &Event| told.iter().filter(|event| **event == wanted).count();
+        (count(&down), count(&Event::RepairLinkUp))
+    });
+    assert!(of_each.eq([(0, 0), (1, 0), (0, 1)]), "{:?}", seen.events);
 }
 
 #[test]

@@ -198,6 +198,38 @@ fn what_was_told_before_the_split_is_in_an_overrun_after_it() {
 }
 
 #[test]
+fn a_silence_that_was_told_before_the_split_is_in_an_overrun_after_it() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(4, 0..100);
+    common::poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 100
+    });
+    publisher.with(|service| service.is_heard = false);
+    common::poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.saw(|event| *event == Event::Stale)
+    });
+    let (running, mut reader) = subscriber.split(core(), IDLE, 1 << 20).unwrap();
+    let monitor = running.monitor().clone();
+    // Over the connection, since nothing comes by multicast.
+    publisher.quotes(4, 100..30_000);
+    wait_until("the rest", || {
+        monitor.channels()[0].counters.delivered_records.get() == 30_000
+    });
+    running.stop();
+    running.join().unwrap();
+    let mut read = Seen::default();
+    read_out(&mut reader, &mut read);
+    let told = overruns(&read);
+    let [gap] = &told[..] else {
+        panic!("{told:?}");
+    };
+    assert!(gap.state.stale && gap.state.live, "{}", gap.state);
+    assert!(!read.saw(|event| *event == Event::Stale), "it was told");
+}
+
+#[test]
 fn a_session_that_ended_before_the_split_has_ended_for_its_readers() {
     let publisher = Publisher::start();
     let mut seen = Seen::default();

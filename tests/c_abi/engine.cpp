@@ -49,6 +49,17 @@ void overrun(Engine &engine, std::uint64_t next, std::uint64_t epoch_changes, st
     engine.take(Item(raw));
 }
 
+void happened(Engine &engine, std::uint64_t next, std::uint32_t kind) {
+    tickcast::Position position{};
+    position.record = next;
+    Event event{};
+    event.kind = kind;
+    TickcastItem raw{};
+    raw.position = &position;
+    raw.event = &event;
+    engine.take(Item(raw));
+}
+
 } // namespace
 
 int main() {
@@ -74,6 +85,22 @@ int main() {
         overrun(engine, 3, 1, TICKCAST_STATE_JOINED);
         quoted(engine, 3, 500);
         MUST(engine.counts.unnamed == 1 && engine.fills_left() == 1);
+    }
+    {
+        // So too where it is told as it comes, and names that are of one are for none of the other.
+        Engine engine = one();
+        quoted(engine, 1, 100);
+        happened(engine, 3, TICKCAST_EVENT_KIND_EPOCH_CHANGED);
+        quoted(engine, 3, 500);
+        MUST(engine.counts.unnamed == 1 && engine.fills_left() == 1);
+        engine.learn(2, 1, "X", 1);
+        engine.learn(2, 1, "X", 3);
+        engine.learn(2, 1, nullptr, 2);
+        quoted(engine, 4, 500);
+        MUST(engine.counts.unnamed == 2);
+        engine.learn(2, 1, "X", 2);
+        quoted(engine, 5, 500);
+        MUST(engine.counts.unnamed == 2);
     }
     {
         // The end: what takes place before it does.

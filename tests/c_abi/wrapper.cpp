@@ -1,7 +1,9 @@
 // The C++ wrapper: `wrapper <publisher> <file>`; the bytes of all records go to the file.
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <mutex>
 #include <thread>
 #include <tickcast.hpp>
 
@@ -26,6 +28,66 @@ template <class F> int status_of(F &&call) {
     return 0;
 }
 
+// A thread of the library's that is in use, or asked from its own callback, refuses what it is asked
+// and goes on as if nothing had been.
+void busy(const char *publisher) {
+    std::atomic<Running *> own{nullptr};
+    std::atomic<int> joined{0}, asked{0}, calls{0};
+    std::atomic<bool> holds{true}, is_held{false};
+    auto on = [&](const Item &) {
+        if (calls++ == 0) {
+            while (!own) std::this_thread::yield();
+            joined = status_of([&] { own.load()->join(); });
+            asked = status_of([&] { own.load()->pass_all(1); });
+            is_held = true;
+        }
+        while (holds) std::this_thread::yield();
+    };
+    auto built = Subscriber::builder(publisher).channel("all").start(TICKCAST_START_AT_OLDEST).build();
+    Running running = built.run_pinned(0, on, TICKCAST_IDLE_WITH_SLEEP, 50);
+    own = &running;
+    while (!is_held) std::this_thread::yield();
+    MUST(joined == TICKCAST_STATUS_BUSY && asked == TICKCAST_STATUS_BUSY);
+    // Another thread asks, and waits for the callback: until that goes on all else is refused.
+    std::thread other([&] {
+        int status = TICKCAST_STATUS_BUSY;
+        // Taken back after a while, on a slow host, and asked again.
+        while (status == TICKCAST_STATUS_BUSY) status = status_of([&] { running.pass_all(9); });
+        MUST(status == TICKCAST_STATUS_UNKNOWN);
+    });
+    while (status_of([&] { running.is_finished(); }) != TICKCAST_STATUS_BUSY) std::this_thread::yield();
+    MUST(status_of([&] { running.join(); }) == TICKCAST_STATUS_BUSY);
+    holds = false;
+    other.join();
+    // It has not ended, and does what it is asked.
+    MUST(!running.is_finished());
+    running.pass_all(1);
+    running.stop();
+    MUST(running.join().channels == 1);
+    MUST(status_of([&] { running.join(); }) == TICKCAST_STATUS_ARGUMENT);
+}
+
+// Where its own callback ends it, it is let go.
+void ended_by_itself(const char *publisher) {
+    struct Own {
+        std::mutex lock;
+        std::unique_ptr<Running> running;
+        std::atomic<bool> is_ended{false};
+    };
+    auto own = std::make_shared<Own>();
+    auto built = Subscriber::builder(publisher).channel("all").start(TICKCAST_START_AT_OLDEST).build();
+    {
+        std::lock_guard<std::mutex> guard(own->lock);
+        auto on = [own](const Item &) {
+            std::lock_guard<std::mutex> guard(own->lock);
+            own->running.reset();
+            own->is_ended = true;
+        };
+        own->running = std::make_unique<Running>(built.run_pinned(0, on, TICKCAST_IDLE_WITH_SLEEP, 50));
+    }
+    while (!own->is_ended) std::this_thread::yield();
+}
+
 int main(int, char **argv) {
     MUST(status_of([] { Subscriber::builder("127.0.0.1:9").lag_alarm(1); }) == TICKCAST_STATUS_CONFIG);
     MUST(status_of([] { Subscriber::builder("127.0.0.1:9").build(); }) == TICKCAST_STATUS_CONFIG);
@@ -48,7 +110,13 @@ int main(int, char **argv) {
         if (records % 50 == 0) throw std::runtime_error("now and then");
     };
     auto monitor = subscriber.monitor();
+    bool has_tried = false;
     while (!subscriber.ended()) {
+        // The publisher stays until this one has all.
+        if (!std::exchange(has_tried, has_tried || monitor.is_joined()) && has_tried) {
+            busy(argv[1]);
+            ended_by_itself(argv[1]);
+        }
         subscriber.wait(100ms);
         try {
             while (subscriber.poll(on).worked()) {}
@@ -57,7 +125,7 @@ int main(int, char **argv) {
             thrown++;
         }
     }
-    MUST(typed == records && thrown == records / 50 && thrown > 0 && events > 2);
+    MUST(has_tried && typed == records && thrown == records / 50 && thrown > 0 && events > 2);
     MUST(subscriber.problem().empty() && subscriber.fd() >= 0 && subscriber.channel_id("all") == 1);
     MUST(status_of([&] { subscriber.channel_id("none"); }) == TICKCAST_STATUS_UNKNOWN);
     MUST(status_of([&] { subscriber.pass_symbols(1, {"NONE"}); }) == TICKCAST_STATUS_UNKNOWN);

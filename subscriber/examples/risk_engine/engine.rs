@@ -19,6 +19,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use tickcast_subscriber::record::{InstrumentDefMsg, RecordRef, SymbolMappingMsg};
+use tickcast_subscriber::units::Epoch;
 use tickcast_subscriber::{Event, Item, Loss, StreamEvent};
 
 use super::input::{Fill, Kind, Limits};
@@ -246,6 +247,19 @@ impl Engine {
                 self.record(position.record.0, position.source.0, *record);
             }
             Item::Event(position, event) => self.event(position.record.0, event),
+        }
+    }
+
+    /// Names ids of `epoch` as a directory does, if that is `known` to be of it: the ids of another
+    /// may name others.
+    pub(crate) fn learn<'a>(
+        &mut self,
+        epoch: Epoch,
+        names: impl Iterator<Item = (u32, &'a str)>,
+        known: Epoch,
+    ) {
+        if known == epoch {
+            names.for_each(|(id, symbol)| self.name(id, symbol));
         }
     }
 
@@ -499,7 +513,7 @@ fn named(record: RecordRef<'_>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use tickcast_subscriber::record::{BidAskPair, Mbp1Msg, RType, RecordHeader};
-    use tickcast_subscriber::units::{Epoch, Sequence, SequenceRange, SourceId, SourcePosition};
+    use tickcast_subscriber::units::{Sequence, SequenceRange, SourceId, SourcePosition};
     use tickcast_subscriber::{LossCause, Overrun, Place, StreamEvent, StreamState};
 
     use super::super::input;
@@ -734,7 +748,13 @@ mod tests {
         engine.quoted(1, 1, 500);
         assert_eq!(engine.counts.unnamed, 1);
         assert_eq!(engine.instruments[0].market.mark, Some(100_000_000_000));
-        engine.name(7, "X");
+        // A directory of the epoch before, or of one that is still to come, names others.
+        for known in [from, Epoch(3)] {
+            engine.learn(to, [(1, "X")].into_iter(), known);
+        }
+        engine.quoted(2, 1, 500);
+        assert_eq!(engine.counts.unnamed, 2);
+        engine.learn(to, [(7, "X")].into_iter(), to);
         engine.quoted(2, 7, 120);
         assert_eq!(engine.portfolios[0].gross, 1_200_000_000_000);
         assert_eq!(engine.fills_left(), 1, "its record is of another epoch");

@@ -139,9 +139,13 @@ struct Desk {
 
 impl Desk {
     fn take(&mut self, item: &Item<'_>) {
+        let unnamed = self.engine.counts.unnamed;
         self.engine.take(item);
         match item {
             Item::Record(position, record) => {
+                if self.engine.counts.unnamed > unnamed {
+                    self.learn_names(position.epoch);
+                }
                 if let Some(maker) = &mut self.maker {
                     maker.after(*record, position.record.0, &self.engine);
                 }
@@ -156,6 +160,9 @@ impl Desk {
                 if matches!(event, Event::Joined { .. } | Event::Live) {
                     self.has_joined = true;
                     self.learn_names(position.epoch);
+                }
+                if let Event::EpochChanged { to, .. } = event {
+                    self.learn_names(*to);
                 }
                 if let Event::Overrun(overrun) = event {
                     self.has_joined = true;
@@ -175,15 +182,12 @@ impl Desk {
         let directory = self.monitor.directory();
         // After the directory, which is never of a later epoch than this says.
         let channels = self.monitor.channels();
-        if channels[0].epoch != epoch {
-            return;
-        }
+        let known = channels[0].epoch;
         let instruments = channels
             .iter()
             .filter_map(|c| directory.channel(c.channel?));
-        for (id, symbol) in instruments.flat_map(|instruments| instruments.iter()) {
-            self.engine.name(id, symbol);
-        }
+        let names = instruments.flat_map(|instruments| instruments.iter());
+        self.engine.learn(epoch, names, known);
     }
 }
 

@@ -77,7 +77,7 @@ impl Publisher {
         Self::serving(|server| {
             let mut service = Service::new(server, Vec::new());
             service.offers.extend(more);
-            (service.core, service.repair) = cores("all", 1, &service.offers, &[]);
+            (service.core, service.repair) = cores("all", CHANNEL, 1, &service.offers, &[]);
             service
         })
     }
@@ -192,6 +192,10 @@ pub struct Service {
     directory: Vec<Instrument>,
     /// The channel's, from the next epoch on.
     pub name: &'static str,
+    /// Its number, likewise.
+    pub channel: ChannelId,
+    /// Whether anything goes out by multicast.
+    pub is_heard: bool,
     /// Whether the repair connection says anything.
     pub answers: bool,
 }
@@ -205,13 +209,14 @@ pub fn now() -> Now {
 
 fn cores(
     name: &str,
+    channel: ChannelId,
     epoch: u64,
     offers: &[FanOutOffer],
     directory: &[Instrument],
 ) -> (PublisherCore, RepairCore) {
     let geometry = Geometry::new(1472, 1 << 14).unwrap();
     let identity = RingIdentity {
-        channel: CHANNEL,
+        channel,
         epoch: Epoch(epoch),
         config_hash: ConfigHash(0),
         boot_id: [0; 16],
@@ -260,7 +265,7 @@ impl Service {
                 sender: *fan_out.senders()[0].ip(),
             }],
         }];
-        let (core, repair) = cores("all", 1, &offers, &directory);
+        let (core, repair) = cores("all", CHANNEL, 1, &offers, &directory);
         Self {
             core,
             repair,
@@ -273,6 +278,8 @@ impl Service {
             position: 0,
             directory,
             name: "all",
+            channel: CHANNEL,
+            is_heard: true,
             answers: true,
         }
     }
@@ -319,6 +326,11 @@ impl Service {
     pub fn send(&mut self) {
         while let Some(transmit) = self.core.poll_transmit(FAN_OUT) {
             match transmit {
+                Transmit::Slots(range) if !self.is_heard => {
+                    self.core.handle_posted(FAN_OUT, range.last);
+                    self.core.handle_completed(FAN_OUT, range.last);
+                }
+                Transmit::Heartbeat(_) if !self.is_heard => {}
                 Transmit::Slots(range) => {
                     let posted = self.fan_out.post(self.core.ring(), range).unwrap();
                     let Some(last) = posted.last else { break };
@@ -373,6 +385,7 @@ impl Service {
                         let _ = self.server.send_frames(*connection, &out);
                     }
                 }
+                Destination::Multicast(_) if !self.is_heard => {}
                 Destination::Multicast(_) => {
                     self.fan_out.send_copy(&out).unwrap();
                 }
@@ -391,7 +404,13 @@ impl Service {
 
     fn new_epoch(&mut self) {
         self.epoch += 1;
-        (self.core, self.repair) = cores(self.name, self.epoch, &self.offers, &self.directory);
+        (self.core, self.repair) = cores(
+            self.name,
+            self.channel,
+            self.epoch,
+            &self.offers,
+            &self.directory,
+        );
         for connection in std::mem::take(&mut self.peers).into_keys() {
             self.server.close(connection, None);
         }
