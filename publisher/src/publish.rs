@@ -77,7 +77,11 @@ impl ChannelDriver {
         position: SourcePosition,
         now: Now,
     ) -> Result<(), PublisherError> {
-        match self.core.publish(message, source, position, now) {
+        let published = self.core.publish(message, source, position, now);
+        // At once: much may be published before the next `drive`, and what a fan-out that was torn
+        // down still pins would be overwritten.
+        self.reset_fan_outs();
+        match published {
             Ok(()) => {
                 if let Some(digest) = &mut self.digest {
                     digest.add(message);
@@ -100,9 +104,9 @@ impl ChannelDriver {
     /// # Errors
     /// As for [`publish`](Self::publish).
     pub fn event(&mut self, event: &StreamEvent, now: Now) -> Result<Sequence, PublisherError> {
-        self.core
-            .event(event, now)
-            .map_err(|error| self.failed(error))
+        let sequence = self.core.event(event, now);
+        self.reset_fan_outs();
+        sequence.map_err(|error| self.failed(error))
     }
 
     /// Ends the session: seals END.
@@ -113,7 +117,9 @@ impl ChannelDriver {
         if let Some(digest) = &self.digest {
             self.shared.set_digest(digest.to_hex());
         }
-        self.core.end(now).map_err(|error| self.failed(error))
+        let sequence = self.core.end(now);
+        self.reset_fan_outs();
+        sequence.map_err(|error| self.failed(error))
     }
 
     /// No heartbeats from here on.
@@ -138,7 +144,6 @@ impl ChannelDriver {
         self.core
             .set_group(advised.0.load(Relaxed), advised.1.load(Relaxed));
         self.core.handle_timeout(now);
-        self.reset_fan_outs();
         let mut worked = false;
         for index in 0..self.fan_outs.len() {
             worked |= self.transmit(index)?;
@@ -185,6 +190,7 @@ impl ChannelDriver {
     }
 
     /// Flushes the transports of fan-outs that the core tore down.
+    #[inline]
     fn reset_fan_outs(&mut self) {
         while let Some(event) = self.core.poll() {
             let channel = &self.shared.plan.name;

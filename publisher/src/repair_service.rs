@@ -196,6 +196,9 @@ impl RepairService {
             // The core has the same timer.
             _ => {}
         });
+        let stats = self.server.stats();
+        let refused = stats.turned_away + stats.accept_errors;
+        self.shared.service.connections_refused.set(refused);
         polled.map_err(|source| PublisherError::System {
             what: "poll the control connections",
             source,

@@ -262,6 +262,9 @@ counters! {
         overflow_disconnects,
         /// Connections that the network, the device or the peer's system gave up on.
         connections_broken,
+        /// Connections turned away before they said anything: over verbs too many, or no tickcast;
+        /// also failures to accept.
+        connections_refused,
         /// Connections closed because nothing was heard on them for too long.
         silent_disconnects,
         /// Events dropped because nobody took them.

@@ -819,6 +819,63 @@ fn a_receive_queue_that_breaks_starts_anew_while_the_other_line_goes_on() {
     assert_eq!((stats[0].joins, stats[1].joins), (2, 1));
 }
 
+/// Sees every packet that goes over any interface here, also what goes out.
+struct Tap(std::os::fd::OwnedFd);
+
+impl Tap {
+    fn open() -> Self {
+        use std::os::fd::FromRawFd;
+        let protocol = (libc::ETH_P_ALL as u16).to_be();
+        // SAFETY: plain calls; the descriptor is this value's alone, the structure lives through
+        // its call.
+        unsafe {
+            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM, protocol.into());
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            let limit = libc::timeval {
+                tv_sec: 20,
+                tv_usec: 0,
+            };
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO);
+            let len = size_of_val(&limit) as u32;
+            let set = libc::setsockopt(fd, level, option, (&raw const limit).cast(), len);
+            assert_eq!(set, 0);
+            Self(std::os::fd::OwnedFd::from_raw_fd(fd))
+        }
+    }
+
+    /// The traffic class of the next packet of RoCEv2 to a group.
+    fn class_of_next(&self, group: Ipv4Addr) -> u8 {
+        use std::os::fd::AsRawFd;
+        let mut packet = [0u8; 64];
+        loop {
+            // SAFETY: as many bytes as there are.
+            let len = unsafe { libc::recv(self.0.as_raw_fd(), packet.as_mut_ptr().cast(), 64, 0) };
+            assert!(len > 0, "{}", std::io::Error::last_os_error());
+            let is_roce = packet[9] == 17 && packet[22..24] == 4791u16.to_be_bytes();
+            if len >= 28 && is_roce && packet[16..20] == group.octets() {
+                return packet[1];
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn every_packet_carries_the_traffic_class_of_the_config() {
+    let (ring, tap) = (TestRing::new(mixed), Tap::open());
+    for class in [0xb8, 0x28] {
+        let group = group();
+        let mut config = send_config(&[group]);
+        config.traffic_class = class;
+        let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+        post_all(&mut fan_out, &ring, 1, 6, || ());
+        assert!(fan_out.send_copy(ring.slot(Sequence(4)).unwrap()).unwrap());
+        for _ in 0..7 {
+            assert_eq!(tap.class_of_next(group), class);
+        }
+    }
+}
+
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn a_pace_is_kept_in_any_window() {

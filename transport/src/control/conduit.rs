@@ -18,8 +18,9 @@ pub(super) enum Conduit {
     Verbs(Box<Stream>),
 }
 
-/// Buffers of a reliable connection at either end. With [`StreamConfig`]'s 4096 bytes each, which
-/// both ends must agree on (docs/PROTOCOL.md §6.5), 256 KiB are pinned for each direction.
+/// Buffers of a reliable connection at this end, which the other need not have as many of
+/// (docs/PROTOCOL.md §6.5). With [`StreamConfig`]'s 4096 bytes each, 256 KiB are pinned for each
+/// direction.
 #[cfg(feature = "rdma")]
 const BUFFERS: u32 = 64;
 

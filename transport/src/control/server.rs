@@ -18,7 +18,7 @@ use tickcast_reliability::units::ChannelId;
 use super::conduit::Conduit;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 #[cfg(feature = "rdma")]
-use crate::verbs::Listener;
+use crate::verbs::{Listener, VerbsError};
 
 /// Bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,8 @@ pub struct ServerStats {
     pub accepted_over_verbs: u64,
     /// Connections that broke: the network, the device or the peer's system gave up on them.
     pub broken: u64,
-    /// Failures to accept, for example because the process is out of descriptors.
+    /// Failures to accept, for example because the process is out of descriptors, or because who
+    /// came over verbs is no tickcast.
     pub accept_errors: u64,
     /// Messages read.
     pub messages: u64,
@@ -362,6 +363,7 @@ impl ControlServer {
                     self.stats.accept_errors += u64::from(admitted.is_err());
                     self.stats.accepted_over_verbs += u64::from(admitted.is_ok());
                 }
+                Some(Err(VerbsError::Crowded)) => self.stats.turned_away += 1,
                 Some(Err(_)) => self.stats.accept_errors += 1,
             }
         }

@@ -117,6 +117,11 @@ pub enum VerbsError {
         "the other side of a connection says nothing that this version of tickcast knows; it was turned away, connect with the same version"
     )]
     Stranger,
+    /// Too many connections that are not up yet wait at a listener.
+    #[error(
+        "too many connections that are not up yet: one more was turned away, it may come again"
+    )]
+    Crowded,
     /// Another step failed.
     #[error("{what} failed: {source}")]
     Call {

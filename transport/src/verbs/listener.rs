@@ -65,13 +65,14 @@ impl Listener {
     }
 
     /// The next peer that wants to connect, if any. It is up once its stream says so. One too many
-    /// of those that are not up yet is turned away; so is a stranger, with [`VerbsError::Stranger`].
+    /// of those that are not up yet is turned away, with [`VerbsError::Crowded`]; so is a stranger,
+    /// with [`VerbsError::Stranger`].
     pub fn accept(&mut self) -> Option<Result<Stream, VerbsError>> {
         while let Some(event) = self.id.event() {
             if let Some(id) = CmId::adopt(&event) {
                 if Arc::strong_count(&self.half_open) > HALF_OPEN_MAX {
                     // An id that goes without an answer is refused.
-                    continue;
+                    return Some(Err(VerbsError::Crowded));
                 }
                 let half_open = Arc::clone(&self.half_open);
                 let accept =
