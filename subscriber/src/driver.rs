@@ -1,5 +1,6 @@
 //! Moves a subscriber along: sockets to core, core to sockets. Decides nothing itself.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
@@ -28,6 +29,8 @@ pub(crate) struct Driver {
     /// What keeps it from working as configured.
     pub(crate) problems: Problems,
     pub(crate) waker: Waker,
+    /// Whether the receivers know that somebody waits.
+    waited: bool,
     /// When it counts as a problem that nobody has welcomed us.
     join_by: Nanos,
     session: Session,
@@ -52,6 +55,7 @@ impl Driver {
         core.use_nack_path(builder.repair == Repair::Auto && Session::HAS_VERBS);
         Self {
             waker,
+            waited: false,
             join_by: limit.map_or(Nanos::MAX, |limit| now.after(Nanos(limit))),
             builder,
             core,
@@ -67,6 +71,11 @@ impl Driver {
     #[inline]
     pub(crate) fn poll(&mut self, now: Nanos, sink: &mut impl Sink) -> Polled {
         let mut polled = Polled::default();
+        if self.waker.is_used() != self.waited {
+            self.waited = self.waker.is_used();
+            let waited = self.waited;
+            (self.listening.iter_mut()).for_each(|listening| listening.set_waited(waited));
+        }
         for listening in &mut self.listening {
             match listening.poll(now, &mut self.core, sink) {
                 Ok(count) => {
@@ -76,8 +85,7 @@ impl Driver {
                     }
                 }
                 Err(error) => {
-                    let error = failed_to_receive(listening.channel, error);
-                    self.problems.receiving.insert(listening.channel, error);
+                    failed_to_receive(&mut self.problems.receiving, listening.channel, error);
                 }
             }
         }
@@ -156,8 +164,7 @@ impl Driver {
                     let listening = self.listening.iter_mut().find(|l| l.channel == channel);
                     match listening.map(Listening::rejoin) {
                         Some(Err(error)) => {
-                            let error = failed_to_receive(channel, error);
-                            self.problems.listening.insert(channel, error);
+                            failed_to_receive(&mut self.problems.listening, channel, error);
                         }
                         // Of a newer offer it is not known yet.
                         Some(Ok(()))
@@ -213,7 +220,8 @@ impl Driver {
             }
             return;
         }
-        let opened = Listening::open(&self.builder, channel, &offer).and_then(|listening| {
+        let opened = Listening::open(&self.builder, channel, &offer).and_then(|mut listening| {
+            listening.set_waited(self.waited);
             let watched = listening.watch(&self.waker);
             watched.map_err(|source| SubscribeError::Descriptor { source })?;
             Ok(listening)
@@ -230,17 +238,28 @@ impl Driver {
                 }
             }
             Err(error) => {
-                tracing::error!(channel = %offer.name, "cannot listen: {error}");
-                self.problems.listening.insert(offer.channel, error);
+                let text = error.to_string();
+                let before = self.problems.listening.insert(offer.channel, error);
+                // It is tried again and again, and told when it is another reason.
+                if before.is_none_or(|before| before.to_string() != text) {
+                    tracing::error!(channel = %offer.name, "cannot listen: {text}");
+                }
                 self.pending.push((offer, now.after(LISTEN_RETRY)));
             }
         }
     }
 }
 
+/// Notes a failure that every poll may find again, and that is told in the log once.
 #[cold]
-fn failed_to_receive(channel: ChannelId, source: ReceiveError) -> SubscribeError {
-    tracing::error!(%channel, "receiving failed: {source}");
-    let channel = channel.to_string();
-    SubscribeError::Receive { channel, source }
+fn failed_to_receive(
+    problems: &mut BTreeMap<ChannelId, SubscribeError>,
+    of: ChannelId,
+    source: ReceiveError,
+) {
+    if !problems.contains_key(&of) {
+        tracing::error!(channel = %of, "receiving failed: {source}");
+    }
+    let channel = of.to_string();
+    problems.insert(of, SubscribeError::Receive { channel, source });
 }

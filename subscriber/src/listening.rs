@@ -132,6 +132,11 @@ impl Listening {
         sockets.try_for_each(|socket| waker.watch(socket, true, false))
     }
 
+    /// Whether anybody waits on what it watches.
+    pub(crate) fn set_waited(&mut self, waited: bool) {
+        self.receive_mut().set_waited(waited);
+    }
+
     /// When an injected fault lets go of what it holds back.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
         let faulty = self.faulty()?;

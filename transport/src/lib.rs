@@ -176,6 +176,11 @@ pub trait Receive: Send {
     /// The same, borrowed from the receiver.
     fn fds(&self) -> Vec<BorrowedFd<'_>>;
 
+    /// Whether somebody waits on the descriptors, as is taken for granted until this says otherwise.
+    /// For one who spins a transport need not see to it that they become readable, which may cost
+    /// calls and interrupts. Whoever begins to wait finds them readable if something came meanwhile.
+    fn set_waited(&mut self, _waited: bool) {}
+
     /// Counters since it was opened, one entry a line.
     fn stats(&self) -> &[ReceiveStats];
 }
@@ -207,6 +212,10 @@ impl<R: Receive + ?Sized> Receive for Box<R> {
 
     fn fds(&self) -> Vec<BorrowedFd<'_>> {
         (**self).fds()
+    }
+
+    fn set_waited(&mut self, waited: bool) {
+        (**self).set_waited(waited);
     }
 
     fn stats(&self) -> &[ReceiveStats] {

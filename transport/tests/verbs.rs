@@ -486,6 +486,60 @@ fn a_receiver_that_sleeps_is_woken() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
+fn a_receiver_that_nobody_waits_on_is_not_armed_until_somebody_does() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let readable = |receiver: &VerbsReceiver, limit_ms: i32| {
+        let fd = receiver.raw_fds()[0];
+        let mut poll = libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one `pollfd` that lives through the call.
+        unsafe { libc::poll(&raw mut poll, 1, limit_ms) == 1 }
+    };
+    while poll(&mut receiver, &mut Seen::new()) > 0 {}
+    receiver.set_waited(false);
+    post_all(&mut fan_out, &ring, 1, 10, || ());
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+    while poll(&mut receiver, &mut Seen::new()) > 0 {}
+    // Nobody has taken the word that it was armed for before, nor armed it again.
+    assert!(readable(&receiver, 0), "who waits now would be woken");
+    receiver.set_waited(true);
+    while poll(&mut receiver, &mut Seen::new()) > 0 {}
+    assert!(!readable(&receiver, 0), "taken, and armed again");
+    post_all(&mut fan_out, &ring, 11, 20, || ());
+    assert!(readable(&receiver, 20_000));
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_queue_that_the_device_does_not_make_is_an_error_that_names_the_settings() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let config = VerbsFanOutConfig {
+        inline_bytes: 4_096,
+        ..send_config(&[group])
+    };
+    let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
+    assert!(matches!(error, VerbsError::TooDeep { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.contains("4096 bytes inline") && text.contains("inline_bytes"),
+        "{text}"
+    );
+    let config = VerbsFanOutConfig {
+        send_depth: 32_768,
+        ..send_config(&[group])
+    };
+    let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
+    assert!(error.to_string().contains("32769 requests"), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
 fn a_fan_out_that_is_reset_begins_anew() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));

@@ -87,6 +87,10 @@ impl<R: Receive> Receive for Faulty<R> {
         self.inner.rejoin(line)
     }
 
+    fn set_waited(&mut self, waited: bool) {
+        self.inner.set_waited(waited);
+    }
+
     fn raw_fds(&self) -> &[RawFd] {
         self.inner.raw_fds()
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::cm::CmId;
 use super::device::Device;
-use super::error::{VerbsError, done, failed, failed_to_pin};
+use super::error::{VerbsError, done, failed};
 use super::queue::Completions;
 use super::sys;
 
@@ -43,11 +43,7 @@ impl ConnectedQueue {
             sys::rdma_create_qp(id.as_ptr(), device.pd(), &raw mut attributes)
         };
         if result != 0 {
-            return Err(failed_to_pin(
-                "rdma_create_qp",
-                depth as usize * 128,
-                sys::errno(),
-            ));
+            return Err(device.made_no_queue("rdma_create_qp", depth, 0, sys::errno()));
         }
         // SAFETY: the call above made it.
         // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.

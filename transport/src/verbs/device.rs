@@ -26,6 +26,7 @@ pub struct Device {
     port: u8,
     mtu: usize,
     reads_max: u8,
+    requests_max: u32,
     pd: NonNull<sys::ibv_pd>,
     context: NonNull<sys::ibv_context>,
     counters: Arc<PortCounters>,
@@ -93,6 +94,7 @@ impl Device {
             gid: anchor.gid(),
             port,
             mtu: mtu_bytes(attributes.active_mtu),
+            requests_max: u32::try_from(limits.max_qp_wr).unwrap_or(0),
             reads_max: u8::try_from(limits.max_qp_rd_atom.clamp(0, 255)).unwrap_or(u8::MAX),
             pd,
             context,
@@ -147,6 +149,25 @@ impl Device {
     #[must_use]
     pub const fn reads_max(&self) -> u8 {
         self.reads_max
+    }
+
+    /// Why a queue of it could not be made.
+    pub(super) fn made_no_queue(
+        &self,
+        what: &'static str,
+        requests: u32,
+        inline_bytes: u32,
+        errno: i32,
+    ) -> VerbsError {
+        match errno {
+            libc::EINVAL => VerbsError::TooDeep {
+                device: self.name.clone(),
+                requests,
+                inline_bytes,
+                requests_max: self.requests_max,
+            },
+            _ => failed_to_pin(what, requests as usize * 64, errno),
+        }
     }
 
     /// Datagrams that the port refused because they carried another Q_Key, where it counts them.

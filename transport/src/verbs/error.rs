@@ -94,6 +94,20 @@ pub enum VerbsError {
         /// The most.
         max: u64,
     },
+    /// More than the device makes of one queue.
+    #[error(
+        "{device} makes no queue for {requests} requests with {inline_bytes} bytes inline (it says at most {requests_max}); lower send_depth, inline_bytes or the receive depth"
+    )]
+    TooDeep {
+        /// Which device.
+        device: String,
+        /// Requests that were to be on their way at once.
+        requests: u32,
+        /// Bytes that were to go with a request.
+        inline_bytes: u32,
+        /// What the device says it can, without anything inline.
+        requests_max: u32,
+    },
     /// A group that is none.
     #[error("{group} is no multicast group; take one of 224.0.0.0/4, for example 239.x.y.z")]
     NotMulticast {

@@ -221,13 +221,12 @@ impl Line {
     /// pace allows. Whether it stalled.
     fn post(
         &mut self,
-        line: usize,
         slots: &dyn Slots,
         last: Sequence,
         chain: &mut Chain,
         stats: &mut SendStats,
     ) -> Result<bool, FanOutError> {
-        if !self.check_health(line)? {
+        if self.health != Health::Well {
             self.refuse(last, stats);
             return Ok(false);
         }
@@ -289,7 +288,6 @@ impl Line {
                 // It takes nothing any more; what it took, it gives back.
                 self.broke(sys::ibv_wc_status::IBV_WC_GENERAL_ERR, stats);
                 stats.last_errno = error;
-                self.check_health(line)?;
                 self.refuse(last, stats);
                 return Ok(false);
             }
@@ -328,7 +326,6 @@ impl Line {
     /// Sends a copy, if a buffer for it is free.
     fn send_copy(
         &mut self,
-        line: usize,
         bytes: &[u8],
         chain: &mut Chain,
         stats: &mut SendStats,
@@ -336,7 +333,7 @@ impl Line {
         self.collect(stats);
         let inline = bytes.len() <= self.queue.inline_bytes();
         let at = self.next_copy;
-        if !self.check_health(line)?
+        if self.health != Health::Well
             || self.pins.room() == 0
             || !(inline || self.copied[at].is_none_or(|n| self.pins.is_done(n)))
             || (self.bucket.as_mut())
@@ -397,7 +394,7 @@ impl FanOut for VerbsFanOut {
         let mut stalled = false;
         for (i, line) in self.lines.iter_mut().enumerate() {
             line.collect(&mut self.stats[i]);
-            stalled |= line.post(i, slots, range.last, &mut self.chain, &mut self.stats[i])?;
+            stalled |= line.post(slots, range.last, &mut self.chain, &mut self.stats[i])?;
         }
         let last = taken_by_all(&self.lines).filter(|last| *last >= range.first);
         Ok(Posted { last, stalled })
@@ -415,7 +412,7 @@ impl FanOut for VerbsFanOut {
         check_len(bytes, self.datagram_len_max)?;
         let mut everywhere = true;
         for (i, line) in self.lines.iter_mut().enumerate() {
-            everywhere &= line.send_copy(i, bytes, &mut self.chain, &mut self.stats[i])?;
+            everywhere &= line.send_copy(bytes, &mut self.chain, &mut self.stats[i])?;
         }
         Ok(everywhere)
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::cm::CmId;
 use super::device::Device;
-use super::error::{VerbsError, done, failed, failed_to_pin};
+use super::error::{VerbsError, done, failed};
 use super::sys;
 
 /// Completions taken at a time.
@@ -64,7 +64,7 @@ impl Completions {
                 // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
                 unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
             }
-            return Err(failed_to_pin("ibv_create_cq", entries as usize * 64, errno));
+            return Err(device.made_no_queue("ibv_create_cq", entries, 0, errno));
         };
         let completions = Self {
             cq,
@@ -226,9 +226,10 @@ impl DatagramQueue {
             let result = sys::rdma_create_qp(id.as_ptr(), device.pd(), &raw mut attributes);
             (result, attributes.cap.max_inline_data)
         };
-        let bytes = (depths.send + depths.receive) as usize * 64;
         if result != 0 {
-            return Err(failed_to_pin("rdma_create_qp", bytes, sys::errno()));
+            let requests = depths.send.max(depths.receive);
+            let (inline, errno) = (depths.inline_bytes, sys::errno());
+            return Err(device.made_no_queue("rdma_create_qp", requests, inline, errno));
         }
         // SAFETY: the call above made it.
         // Exercised by `verbs::a_fan_out_reaches_every_receiver`.

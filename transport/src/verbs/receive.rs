@@ -65,6 +65,8 @@ struct Line {
     requests: Requests,
     taken: [sys::ibv_wc; TAKEN_MAX],
     waitable: bool,
+    /// Whether somebody waits.
+    waited: bool,
     /// Whether something came since the descriptor was armed.
     stirred: bool,
     /// When to look for news next, and what the device had told until the last look.
@@ -188,6 +190,7 @@ impl Line {
             requests: Requests::new(),
             taken: std::array::from_fn(|_| no_completion()),
             waitable: config.waitable,
+            waited: config.waitable,
             stirred: false,
             news_at: Nanos::ZERO,
             changes: device.watch().changes(),
@@ -345,7 +348,7 @@ impl Line {
                     return count;
                 }
             };
-            if arrived == 0 && self.waitable && self.stirred && count == 0 {
+            if arrived == 0 && self.waited && self.stirred && count == 0 {
                 // Asleep again: whatever comes from here on is told of.
                 self.stirred = false;
                 self.arrived.rearm();
@@ -408,7 +411,7 @@ impl Line {
     /// What needs no haste.
     #[cold]
     fn look(&mut self, now: Nanos, stats: &mut ReceiveStats) {
-        self.news_at = now.after(if self.waitable {
+        self.news_at = now.after(if self.waited {
             NEWS_EVERY_WAITABLE
         } else {
             NEWS_EVERY
@@ -565,6 +568,14 @@ impl Receive for VerbsReceiver {
         // value. Exercised by `verbs::a_receiver_that_sleeps_is_woken`.
         fds.map(|&fd| unsafe { BorrowedFd::borrow_raw(fd) })
             .collect()
+    }
+
+    fn set_waited(&mut self, waited: bool) {
+        for line in &mut self.lines {
+            line.waited = waited && line.waitable;
+            // What came meanwhile may have been told of and not been armed for again.
+            line.stirred |= line.waited;
+        }
     }
 
     fn stats(&self) -> &[ReceiveStats] {

@@ -13,6 +13,9 @@ use super::sys;
 
 /// Between looks at counters.
 const COUNTERS_EVERY_MS: i32 = 1_000;
+/// So many of these looks after an event it counts as a change again: what follows from it, such as
+/// the end of a membership, is told to ids only later.
+const ECHOES: u32 = 5;
 
 /// Counters of a port, as of the last look.
 #[derive(Debug, Default)]
@@ -157,6 +160,7 @@ struct Watched {
 
 impl Watched {
     fn run(&self) {
+        let mut echoes = 0;
         loop {
             let of = |fd| libc::pollfd {
                 fd,
@@ -171,7 +175,9 @@ impl Watched {
                 return;
             }
             if fds[1].revents & libc::POLLIN != 0 {
-                while self.take() {}
+                while self.take() {
+                    echoes = ECHOES;
+                }
             } else if fds[1].revents != 0 {
                 // It was taken away; there is nothing to hear from it any more.
                 self.told.has_failed.store(true, Ordering::Release);
@@ -180,6 +186,10 @@ impl Watched {
             }
             if ready <= 0 {
                 self.look();
+                if echoes > 0 {
+                    echoes -= 1;
+                    self.told.changes.fetch_add(1, Ordering::Release);
+                }
             }
         }
     }

@@ -1,5 +1,6 @@
 //! The self-test: a publisher and two subscribers in this process, over one device. One of them
-//! drops on purpose; in the end both must have exactly what was published, in order.
+//! drops on purpose and repairs over a reliable connection of the device; in the end both must have
+//! exactly what was published, in order.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -40,6 +41,8 @@ struct Received {
     digest: String,
     gaps_detected: u64,
     gaps_recovered: u64,
+    /// Datagrams repaired over a reliable connection of the device.
+    repaired_over_verbs: u64,
     lost_records: u64,
     /// Records whose sequence was not behind that of the record before.
     out_of_order: u64,
@@ -64,6 +67,10 @@ impl SelfTest {
         if self.published_records == 0 || repaired == 0 {
             all.push("nothing was repaired, so repair was not proven; publish more".into());
         }
+        let last = self.subscribers.last();
+        if last.is_none_or(|it| it.repaired_over_verbs == 0) {
+            all.push("nothing was repaired over a reliable connection of the device".into());
+        }
         all
     }
 
@@ -78,13 +85,14 @@ impl SelfTest {
             );
         }
         Check::ok(format!(
-            "self-test over {}: {} records to two subscribers, equal digests; {} gaps without loss, {} of {} repaired with {} % dropped",
+            "self-test over {}: {} records to two subscribers, equal digests; {} gaps without loss, {} of {} repaired with {} % dropped, {} of them over reliable connections",
             self.address,
             self.published_records,
             of(0).gaps_detected,
             of(1).gaps_recovered,
             of(1).gaps_detected,
-            LOSS * 100.0
+            LOSS * 100.0,
+            of(1).repaired_over_verbs
         ))
     }
 }
@@ -137,6 +145,7 @@ impl Listener {
         if let Some(counters) = counters {
             self.got.gaps_detected = counters.gaps_detected.get();
             self.got.gaps_recovered = counters.gaps_recovered.get();
+            self.got.repaired_over_verbs = counters.rc_repairs_received.get();
         }
         self.got.lost_records = left.lost_records();
         self.got.digest = self.digest.to_hex();
@@ -222,6 +231,7 @@ fn config(address: Ipv4Addr, records: u64, rate: u64) -> Value {
         "name": "selftest",
         "control": format!("{address}:0"),
         "interface": address,
+        "repair_verbs": { "interface": address },
         "digest": true,
         "linger_ms": 10_000,
         "channels": [{
@@ -255,6 +265,7 @@ mod tests {
             digest: "a".into(),
             gaps_detected: gaps,
             gaps_recovered: gaps,
+            repaired_over_verbs: gaps,
             ..Received::default()
         };
         let sound = SelfTest {
@@ -273,5 +284,7 @@ mod tests {
         assert!(with(|it| it.subscribers[0].records = 6).contains("6 records of 7"));
         assert!(with(|it| it.subscribers[1].out_of_order = 1).contains("out of order"));
         assert!(with(|it| it.subscribers[1].gaps_recovered = 0).contains("not proven"));
+        let over_tcp = with(|it| it.subscribers[1].repaired_over_verbs = 0);
+        assert!(over_tcp.contains("over a reliable connection"));
     }
 }

@@ -1,17 +1,14 @@
 //! What becomes of a line whose queue breaks, or whose stream begins elsewhere: it is taken back
 //! from the device, so that nothing stays pinned, and a broken one joins its group anew.
 
-use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::units::Sequence;
 
-use super::super::device::Device;
 use super::super::queue::{AddressHandle, MARKER, TAKEN_MAX};
 use super::super::sys;
 use super::{JOIN_MAX, Line};
-use crate::{FanOutError, SendStats};
+use crate::SendStats;
 
 /// How long a queue that is flushed may take to give everything back.
 const FLUSH_MAX: Duration = Duration::from_secs(1);
@@ -26,7 +23,9 @@ pub(super) enum Health {
     Broken(Instant),
     /// It asked to join at this time.
     Asked(Instant),
-    /// It could not be taken back from its device: what that still reads, nobody knows.
+    /// It could not be taken back from its device, which is broken or gone. It sends no more, and
+    /// holds nobody up: what is to go out is counted as refused. Should the device read on, what it
+    /// sends of slots that are overwritten has a CRC that is wrong.
     Lost,
 }
 
@@ -138,10 +137,9 @@ impl Line {
         // From here on the device has nothing, whatever it told of.
         if let Err(error) = self.queue.restart() {
             let (device, group) = (self.device.name(), self.group);
-            tracing::error!(device, %group, "a send queue can't be taken back: {error}");
+            tracing::error!(device, %group, "a send queue can't be taken back and sends no more; restart the program: {error}");
             stats.last_errno = libc::EIO;
             self.health = Health::Lost;
-            return;
         }
         self.pins.flushed();
     }
@@ -152,19 +150,7 @@ impl Line {
         if self.pins.on_their_way() > 0 && self.health != Health::Lost {
             self.take_back(stats);
         }
-        if self.health != Health::Lost {
-            self.pins.begin_after(sequence);
-        }
-    }
-
-    /// Whether it sends now.
-    #[inline]
-    pub(super) fn check_health(&self, line: usize) -> Result<bool, FanOutError> {
-        match self.health {
-            Health::Well => Ok(true),
-            Health::Broken(_) | Health::Asked(_) => Ok(false),
-            Health::Lost => Err(lost(line, &self.device, self.group)),
-        }
+        self.pins.begin_after(sequence);
     }
 
     /// Counts what a broken line does not send; it is done with that.
@@ -174,17 +160,5 @@ impl Line {
             stats.refused += last.since(self.pins.taken());
             self.pins.skipped(last);
         }
-    }
-}
-
-#[cold]
-fn lost(line: usize, device: &Device, group: Ipv4Addr) -> FanOutError {
-    let text = format!(
-        "{} does not give back what was to be sent to {group}; restart the program",
-        device.name()
-    );
-    FanOutError::Io {
-        line: LineId(line as u8),
-        source: std::io::Error::other(text),
     }
 }
