@@ -232,7 +232,8 @@ impl ChannelWriter {
     /// [`SymbolMappingMsg`] each, as many as fit a datagram in one message, at the position of the
     /// last message). Ids that were named before
     /// get their new symbol. An [`InstrumentDefMsg`] or [`SymbolMappingMsg`] that is published
-    /// names its instrument too.
+    /// names its instrument too. An id means one instrument in all channels of a publisher: give
+    /// none of them an id that stands for something else in another.
     ///
     /// This one call may wait, where there are many names: until the publish thread has taken those
     /// before them, up to 10 seconds in all. Name what is known before the market opens.

@@ -440,6 +440,11 @@ private:
             if (event.records != TICKCAST_UNKNOWN) counts.lost_records += event.records;
             lose(all);
             break;
+        case TICKCAST_EVENT_KIND_FENCING_VIOLATION:
+            // Two publish: whose records came is not known.
+            ++counts.losses;
+            lose(all);
+            break;
         case TICKCAST_EVENT_KIND_OVERRUN:
             ++counts.losses;
             counts.lost_records += event.records + event.lost_records;

@@ -220,7 +220,9 @@ inline std::vector<const char *> pointers(const std::vector<std::string> &texts)
 class Directory {
 public:
     explicit Directory(TickcastDirectory *raw) : raw_(detail::given(raw)) {}
-    std::size_t size() const { return detail::checked(tickcast_directory_len(raw_.get())); }
+    std::size_t size() const {
+        return static_cast<std::size_t>(detail::checked(tickcast_directory_len(raw_.get())));
+    }
     std::optional<std::uint32_t> id(const std::string &symbol) const {
         std::uint32_t id = 0;
         auto status = tickcast_directory_id(raw_.get(), symbol.c_str(), &id);
@@ -249,7 +251,9 @@ public:
             return tickcast_monitor_problem(raw_.get(), out, size);
         });
     }
-    std::size_t channels() const { return detail::checked(tickcast_monitor_channels(raw_.get())); }
+    std::size_t channels() const {
+        return static_cast<std::size_t>(detail::checked(tickcast_monitor_channels(raw_.get())));
+    }
     ChannelReport channel(std::size_t index) const {
         ChannelReport out;
         detail::checked(tickcast_monitor_channel(raw_.get(), index, &out, sizeof out));

@@ -262,6 +262,12 @@ pub enum SpawnError {
         /// As given.
         size_bytes: usize,
     },
+    /// There is not so much memory.
+    #[error("there is no memory for a local ring of {size_bytes} bytes: give it less")]
+    Memory {
+        /// As given.
+        size_bytes: usize,
+    },
 }
 
 /// Why a thread could not be joined.

@@ -27,6 +27,7 @@ use tickcast_reliability::record::{
     Action, InstrumentDefMsg, Mbp1Msg, RECORD_LEN_MAX, RecordRef, Records, StatusAction, StatusMsg,
     StatusReason, SymbolMappingMsg, TradeMsg, WireRecord, words_as_bytes,
 };
+use tickcast_reliability::units::Epoch;
 
 use crate::packed::{EPOCH_WORD, POSITION_WORDS, RECORD_WORD, pack, unpack};
 
@@ -147,6 +148,8 @@ pub(crate) struct CellWriter {
 }
 
 const NONE: Cell = u32::MAX;
+/// No epoch is later.
+pub(crate) const ANY_EPOCH: Epoch = Epoch(u64::MAX);
 /// Instrument ids below are looked up in a table.
 const TABLE_LEN: usize = 1 << 18;
 
@@ -279,8 +282,13 @@ impl LatestReader {
 
     /// Hands over the newest record of every changed cell, in the order of the stream. A panic of
     /// `on` leaves the others for the next call.
-    pub(crate) fn flush(&mut self, mut on: impl FnMut(Position, RecordRef<'_>)) {
-        if self.dirty.len() > 1 {
+    pub(crate) fn flush(&mut self, on: impl FnMut(Position, RecordRef<'_>)) {
+        self.flush_to(ANY_EPOCH, on);
+    }
+
+    /// As [`LatestReader::flush`], but of no later epoch than `last`.
+    pub(crate) fn flush_to(&mut self, last: Epoch, mut on: impl FnMut(Position, RecordRef<'_>)) {
+        if self.dirty.len() > 1 || last != ANY_EPOCH {
             for (place, cell) in &mut self.dirty {
                 if let Some(words) = self.cells.cell(*cell) {
                     let word = |at: usize| words[1 + at].load(Relaxed);
@@ -290,7 +298,7 @@ impl LatestReader {
             // From behind, so that what is done can be taken off one by one.
             self.dirty.sort_unstable_by(|a, b| b.cmp(a));
         }
-        while let Some((_, cell)) = self.dirty.pop() {
+        while let Some((_, cell)) = self.dirty.pop_if(|((epoch, _), _)| *epoch <= last.0) {
             let seen = &mut self.seen[usize::from(cell & LARGE != 0)][(cell & !LARGE) as usize];
             *seen &= !1;
             let words = self.cells.cell(cell);
@@ -325,7 +333,7 @@ mod tests {
     use tickcast_reliability::record::{BidAskPair, HasRType, ImbalanceMsg, MboMsg, RecordHeader};
     use tickcast_reliability::record::{StatMsg, StatusReason};
     use tickcast_reliability::units::{
-        ChannelId, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
+        ChannelId, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
     };
 
     fn position(record: u64) -> Position {

@@ -84,14 +84,15 @@ pub(crate) struct LocalRing {
 }
 
 impl LocalRing {
-    fn new(size_bytes: usize) -> Self {
+    /// `None` when there is no memory for it.
+    fn new(size_bytes: usize) -> Option<Self> {
         let bytes = size_bytes.clamp(SIZE_MIN, SIZE_MAX).next_power_of_two();
         let words = bytes / size_of::<u64>();
-        Self {
-            words: Words::new(words),
+        Some(Self {
+            words: Words::new(words)?,
             segment_words: (words as u64 / SEGMENTS).max(SEGMENT_WORDS_MIN),
             bell: Bell::new(),
-        }
+        })
     }
 
     /// Words up to the end of the segment that `at` lies in.

@@ -141,7 +141,8 @@ impl Monitor {
             .map(LatencyRecorder::snapshot)
     }
 
-    /// Whether the publisher has welcomed us and the repair connection is up.
+    /// Whether the publisher has welcomed us and the repair connection is up. Of a subscriber that
+    /// is gone, left, dropped or ended by a panic, it is not.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_subscriber::Monitor) {

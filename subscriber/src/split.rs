@@ -3,12 +3,12 @@
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tickcast_reliability::delivery::{Event, Item, Place, Position};
+use tickcast_reliability::delivery::{Event, Item, Overrun, Place, Position};
 use tickcast_reliability::record::Records;
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
 use tickcast_transport::clock::{Clock, SystemClock};
 
-use crate::latest::LatestReader;
+use crate::latest::{ANY_EPOCH, LatestReader};
 use crate::local_ring::{Cursor, Entry, RECORDS_AT, position_at};
 use crate::monitor::{ChannelShared, Monitor};
 use crate::polled::Polled;
@@ -54,8 +54,9 @@ pub struct ReaderReport {
 /// another reader, which begins where this one stands and goes its own way.
 ///
 /// Items come as from [`Subscriber::poll`](crate::Subscriber::poll), events in order with them.
-/// Of a `latest` channel the newest records are handed over, which may be newer than the event
-/// that stands before them.
+/// Of a `latest` channel the newest records are handed over. One that comes before an event may be
+/// newer than it, as its position says (epoch, then record, which is not below the event's): the
+/// event is over for its instrument then, and the record does not come again.
 ///
 /// # How it can fail
 /// A reader that is overtaken gets [`Event::Overrun`], in order, with exactly what it lost. When
@@ -123,6 +124,7 @@ struct Pending {
 #[derive(Clone, Debug)]
 enum Rest {
     Event(Event),
+    Overrun(Overrun),
     /// So many records, the next of which begins at this word of the cursor's buffer.
     Records(u16, usize),
 }
@@ -195,7 +197,7 @@ impl Reader {
         {
             self.now = SystemClock.now();
             for index in 0..self.channels.len() {
-                self.flush(index, &mut on);
+                self.flush(index, ANY_EPOCH, &mut on);
             }
             self.note_all_read();
             for index in 0..self.channels.len() {
@@ -302,13 +304,7 @@ impl Reader {
                 self.hand(channel, position, Rest::Event(event), on);
             }
             Entry::Overrun(channel, position, overrun) => {
-                let report = &mut self.channels[channel].report;
-                report.overruns += 1;
-                report.overrun_records += overrun.records;
-                report.overrun_events += overrun.events;
-                self.channels[channel].at = overrun.to;
-                self.channels[channel].ended = overrun.state.ended;
-                on(Item::Event(&position, &Event::Overrun(overrun)));
+                self.hand(channel, position, Rest::Overrun(overrun), on);
             }
             Entry::Lapped => {
                 for channel in &mut self.channels {
@@ -341,16 +337,23 @@ impl Reader {
     #[inline]
     fn finish_entry(&mut self, on: &mut impl FnMut(Item<'_>)) {
         let Some(pending) = &self.pending else { return };
-        self.flush(pending.channel, on);
-        if let Some(Pending {
-            channel,
-            position,
-            rest: Rest::Event(event),
-        }) = self
+        let last = match &pending.rest {
+            // Of epochs that are over it comes before the word that they are; the rest is newer
+            // than what was overrun.
+            Rest::Overrun(overrun) => Epoch(overrun.to.epoch.0.saturating_sub(1)),
+            _ => ANY_EPOCH,
+        };
+        self.flush(pending.channel, last, on);
+        if let Some(pending) = self
             .pending
-            .take_if(|pending| matches!(pending.rest, Rest::Event(_)))
+            .take_if(|pending| !matches!(pending.rest, Rest::Records(..)))
         {
-            return self.event(channel, &position, &event, on);
+            let (channel, position) = (pending.channel, &pending.position);
+            return match pending.rest {
+                Rest::Event(event) => self.event(channel, position, &event, on),
+                Rest::Overrun(overrun) => self.overrun(channel, position, overrun, on),
+                Rest::Records(..) => {}
+            };
         }
         while let Some(pending) = &mut self.pending {
             let Rest::Records(left @ 1.., next) = &mut pending.rest else {
@@ -395,15 +398,31 @@ impl Reader {
         on(Item::Event(position, event));
     }
 
-    /// Hands over what has changed of a `latest` channel.
+    fn overrun(
+        &mut self,
+        channel: usize,
+        position: &Position,
+        overrun: Overrun,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let it = &mut self.channels[channel];
+        it.report.overruns += 1;
+        it.report.overrun_records += overrun.records;
+        it.report.overrun_events += overrun.events;
+        it.at = overrun.to;
+        it.ended = overrun.state.ended;
+        on(Item::Event(position, &Event::Overrun(overrun)));
+    }
+
+    /// Hands over what has changed of a `latest` channel, of no later epoch than `last`.
     #[inline]
-    fn flush(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
+    fn flush(&mut self, index: usize, last: Epoch, on: &mut impl FnMut(Item<'_>)) {
         let it = &mut self.channels[index];
         if let Some(latest) = &mut it.latest
             && latest.is_dirty()
         {
             let (report, at) = (&mut it.report, &mut it.at);
-            latest.flush(|position, record| {
+            latest.flush_to(last, |position, record| {
                 report.records += 1;
                 *at = position.place().max(*at);
                 report.conflated_records += u64::from(position.quality.conflated);
@@ -474,11 +493,12 @@ impl Channel {
 mod tests {
     use std::sync::Arc;
 
-    use tickcast_reliability::record::{MboMsg, RecordRef};
+    use tickcast_reliability::record::{MboMsg, RecordRef, StatusMsg};
     use tickcast_reliability::stream_state::StreamState;
     use tickcast_reliability::units::{Epoch, RecordNumber, Sequence};
 
     use super::*;
+    use crate::latest::CellWriter;
     use crate::local_ring::{SIZE_MIN, Totals, Writer};
     use crate::monitor::Shared;
 
@@ -568,5 +588,48 @@ mod tests {
         writer.flush();
         assert_eq!(events(&mut reader).len(), 1);
         assert!(reader.ended(), "the second's was in its overrun");
+    }
+
+    #[test]
+    fn of_an_epoch_that_is_over_the_last_state_comes_before_the_overrun_that_says_so() {
+        let (mut writer, mut reader) = two_channels();
+        let mut cells = CellWriter::new();
+        reader.channels[0].latest = Some(cells.reader());
+        let joined = Event::Joined { after: Sequence(0) };
+        writer.event(0, &at(0, 1, 1), &joined);
+        writer.flush();
+        assert_eq!(events(&mut reader).len(), 1);
+        let mut write = |writer: &mut Writer, epoch, number, instrument| {
+            let mut status = StatusMsg::default();
+            status.hd.instrument_id = instrument;
+            let cell = cells.write(&at(0, epoch, number), RecordRef::from(&status));
+            writer.changed(0, cell.unwrap());
+        };
+        write(&mut writer, 1, 1, 7);
+        let (from, to) = (Epoch(1), Epoch(2));
+        writer.event(0, &at(0, 1, 2), &Event::EpochChanged { from, to });
+        // Far more words than the ring holds.
+        (1..=100_000).for_each(|number| write(&mut writer, 2, number, 8));
+        writer.flush();
+        // A panic at any of it loses nothing of the rest.
+        let mut told = Vec::new();
+        loop {
+            let on = |item: Item<'_>| {
+                told.push(match item {
+                    Item::Record(position, _) => (position.epoch.0, position.record.0),
+                    Item::Event(_, Event::Overrun(overrun)) => (overrun.epoch_changes, 0),
+                    Item::Event(..) => (0, 0),
+                });
+                panic!("planned");
+            };
+            let on = std::panic::AssertUnwindSafe(|| reader.poll(on));
+            if std::panic::catch_unwind(on).is_ok_and(|polled| !polled.worked()) {
+                break;
+            }
+        }
+        assert_eq!(told[..2], [(1, 1), (1, 0)], "{told:?}");
+        assert_eq!(told[2].0, 2, "{told:?}");
+        let report = &reader.channels[0].report;
+        assert_eq!((report.records, report.overrun_events), (2, 1));
     }
 }

@@ -196,8 +196,30 @@ impl Subscriber {
         let done = act(self, &mut hand, has_caught_up);
         let outcome = hand.caller.outcome();
         (self.backlog, self.latest, self.told) = (backlog, latest, told);
+        if !self.backlog.is_empty() {
+            self.wake_at_once();
+        }
         outcome.resume();
         done
+    }
+
+    /// What is kept for the next poll is something to do, of which no socket tells.
+    #[cold]
+    fn wake_at_once(&self) {
+        let waker = &self.driver.waker;
+        if waker.is_used() {
+            // As in `as_fd`.
+            let _ = waker.arm(Nanos::ZERO, SystemClock.now());
+        }
+    }
+
+    /// When there is something to do although nothing comes.
+    fn due(&self) -> Nanos {
+        if self.backlog.is_empty() {
+            self.driver.due()
+        } else {
+            Nanos::ZERO
+        }
     }
 
     /// One poll into any hand.
@@ -424,10 +446,7 @@ impl Subscriber {
             .core
             .rejoin(now, channel, start, &mut |item| sink.item(item));
         driver.look_soon(now);
-        if driver.waker.is_used() {
-            // As in `as_fd`.
-            let _ = driver.waker.arm(now, now);
-        }
+        self.wake_at_once();
         Ok(())
     }
 
@@ -729,6 +748,13 @@ impl Subscriber {
     }
 }
 
+/// However it ends, by a panic too: its monitors say that nobody is joined any more.
+impl Drop for Subscriber {
+    fn drop(&mut self) {
+        self.sift.shared.joined.store(false, Relaxed);
+    }
+}
+
 /// One descriptor that becomes readable when there is something to do, for an `epoll` of your own.
 /// It stays the same for as long as the subscriber lives. When it is readable, poll until nothing
 /// was left to do.
@@ -744,7 +770,7 @@ impl AsFd for Subscriber {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let waker = &self.driver.waker;
         // A timer that can't be set is met again, and said, at the next poll.
-        let _ = waker.start(self.driver.due(), SystemClock.now());
+        let _ = waker.start(self.due(), SystemClock.now());
         waker.as_fd()
     }
 }

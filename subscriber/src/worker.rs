@@ -227,7 +227,8 @@ pub(crate) fn split(
     }
     let monitor = subscriber.monitor();
     let (latest, alarms) = subscriber.for_reader();
-    let (mut writer, cursor) = Writer::new(size_bytes, subscriber.told());
+    let ring = Writer::open(size_bytes, subscriber.told());
+    let (mut writer, cursor) = ring.ok_or(SpawnError::Memory { size_bytes })?;
     // Counted as handed over when it was kept.
     subscriber.drain_backlog(|index, item| match item {
         Item::Record(position, record) => writer.record(index, position, record),

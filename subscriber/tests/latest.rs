@@ -10,7 +10,7 @@ use common::{
 use tickcast_reliability::record::StatusAction;
 use tickcast_reliability::units::ChannelId;
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::{ChannelBuilder, Delivery, Event, Idle, Item, Position};
+use tickcast_subscriber::{ChannelBuilder, Delivery, Event, Idle, Item, Position, StreamEvent};
 
 fn latest() -> ChannelBuilder {
     ChannelBuilder::new("all").delivery(Delivery::Latest)
@@ -219,6 +219,42 @@ fn what_is_conflated_goes_on_under_another_number_of_the_channel() {
     let told = told.filter(|(at, event)| is_newer(at) || matches!(event, Event::Conflated { .. }));
     assert!(told.clone().count() > 2 && told.clone().all(|(at, _)| at.channel.0 == 7));
     assert_eq!(reader.reports()[0].channel, Some(ChannelId(7)));
+}
+
+#[test]
+fn behind_split_a_record_that_is_newer_than_the_event_behind_it_says_so_by_its_position() {
+    let publisher = Publisher::start();
+    let subscriber = publisher.subscriber().channel(latest()).build().unwrap();
+    let idle = Idle::Sleep { us: 20 };
+    let (running, mut reader) = subscriber.split(core(), idle, 1 << 20).unwrap();
+    wait_until("the welcome", || running.monitor().is_joined());
+    publisher.publish(vec![quote(1, 1), quote(2, 2)]);
+    publisher.lose_at_source(3);
+    publisher.publish(vec![quote(2, 3)]);
+    publisher.end();
+    running.join().unwrap();
+    let (mut records, mut losses) = (Vec::new(), Vec::new());
+    while !reader.is_over() {
+        reader.poll(|item| match item {
+            Item::Record(at, record) => {
+                assert!(losses.is_empty(), "both come before the event, and once");
+                records.push((record.header().instrument_id, at.place()));
+            }
+            Item::Event(at, Event::Stream(StreamEvent::SourceLost { .. })) => {
+                losses.push(at.place());
+            }
+            Item::Event(..) => {}
+        });
+    }
+    let [loss] = losses[..] else {
+        panic!("{losses:?}");
+    };
+    let is_newer = |place: tickcast_subscriber::Place| {
+        (place.epoch, place.record) >= (loss.epoch, loss.record)
+    };
+    let told = records.iter().map(|(id, at)| (*id, is_newer(*at)));
+    let told: Vec<_> = told.collect();
+    assert_eq!(told, [(1, false), (2, true)]);
 }
 
 #[test]

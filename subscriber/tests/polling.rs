@@ -82,6 +82,37 @@ fn the_descriptor_stands_in_somebody_elses_epoll() {
 }
 
 #[test]
+fn the_descriptor_is_readable_while_something_is_kept_for_the_next_poll() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    let fd = subscriber.as_fd().try_clone_to_owned().unwrap();
+    // Once would be no proof: heartbeats come too.
+    for round in 0..20 {
+        publisher.quotes(1, round * 10..round * 10 + 10);
+        let mut is_stopped = false;
+        while seen.records.len() < round as usize * 10 + 10 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                subscriber.poll(|item| {
+                    seen.take(item);
+                    let len = seen.records.len();
+                    assert!(is_stopped || len == round as usize * 10, "planned");
+                })
+            }));
+            is_stopped |= caught.is_err();
+            if is_stopped && seen.records.len() < round as usize * 10 + 10 {
+                let _ = subscriber.as_fd();
+                let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+                let at_once = Timespec::default();
+                assert_eq!(poll(&mut fds, Some(&at_once)).unwrap(), 1, "{round}");
+            }
+        }
+    }
+    assert_eq!(seen.numbers(), (0..200).collect::<Vec<_>>());
+}
+
+#[test]
 fn what_a_panicking_closure_was_not_given_comes_first_at_the_next_poll() {
     let publisher = Publisher::start();
     let faults = FaultConfig {

@@ -291,6 +291,27 @@ fn a_panic_of_the_closure_is_an_error_to_who_joins() {
 }
 
 #[test]
+fn a_subscriber_that_is_gone_is_joined_to_nobody_however_it_went() {
+    let publisher = Publisher::start();
+    let build = || publisher.subscriber().channel("all").build().unwrap();
+    let mut dropped = build();
+    let monitor = dropped.monitor();
+    wait_until("the welcome", || {
+        dropped.poll(|_| {});
+        monitor.is_joined()
+    });
+    drop(dropped);
+    assert!(!monitor.is_joined(), "dropped");
+    let panics = |item: Item<'_>| assert!(matches!(item, Item::Event(..)), "planned");
+    let running = build().run_pinned(core(), IDLE, panics).unwrap();
+    let monitor = running.monitor().clone();
+    wait_until("the welcome", || monitor.is_joined());
+    publisher.quotes(1, 0..10);
+    running.join().unwrap_err();
+    assert!(!monitor.is_joined(), "ended by a panic");
+}
+
+#[test]
 fn a_reader_goes_on_after_the_item_at_which_its_closure_panicked() {
     let publisher = Publisher::start();
     let (running, mut reader) = split(publisher.subscriber().channel("all"));

@@ -79,6 +79,22 @@ int main() {
         MUST(!engine.is_frozen(0) && engine.counts.breaches == 1);
     }
     {
+        // Two publishers: nothing is known until it is seen again.
+        Engine engine = one();
+        quoted(engine, 1, 100);
+        tickcast::Position position{};
+        position.record = 2;
+        Event event{};
+        event.kind = TICKCAST_EVENT_KIND_FENCING_VIOLATION;
+        TickcastItem raw{};
+        raw.position = &position;
+        raw.event = &event;
+        engine.take(Item(raw));
+        MUST(engine.is_frozen(0) && engine.counts.losses == 1);
+        quoted(engine, 2, 100);
+        MUST(!engine.is_frozen(0));
+    }
+    {
         // Another epoch: ids and places count anew.
         Engine engine = one();
         quoted(engine, 1, 100);

@@ -100,7 +100,7 @@ fn read_entries(words: &Words, looks: usize) -> (u64, u64) {
 fn what_is_read_of_the_local_ring_is_whole_though_the_writer_never_waits() {
     in_every_order(3, || {
         // Room for two entries: the third takes the place of the first.
-        let words = Arc::new(Words::new(2 * ENTRY as usize));
+        let words = Arc::new(Words::new(2 * ENTRY as usize).unwrap());
         let writing = Arc::clone(&words);
         let writer = thread::spawn(move || {
             (0..3).for_each(|number| write_entry(&writing, number));
@@ -121,7 +121,7 @@ fn what_is_read_of_the_local_ring_is_whole_though_the_writer_never_waits() {
 #[test]
 fn who_sees_a_closed_ring_sees_all_that_was_committed_to_it() {
     in_every_order(3, || {
-        let words = Arc::new(Words::new(2 * ENTRY as usize));
+        let words = Arc::new(Words::new(2 * ENTRY as usize).unwrap());
         let writing = Arc::clone(&words);
         let writer = thread::spawn(move || {
             write_entry(&writing, 0);
@@ -181,7 +181,7 @@ fn nobody_sleeps_through_the_bell() {
 fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
     let torn = catch_unwind(|| {
         in_every_order(3, || {
-            let words = Arc::new(Words::new(ENTRY as usize));
+            let words = Arc::new(Words::new(ENTRY as usize).unwrap());
             let writing = Arc::clone(&words);
             write_entry(&words, 0);
             // Writes over it without a claim.

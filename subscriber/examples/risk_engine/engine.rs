@@ -409,6 +409,11 @@ impl Engine {
                 self.counts.lost_records += records.unwrap_or(0);
                 self.lose(|_| true);
             }
+            // Two publish: whose records came is not known.
+            Event::FencingViolation { .. } => {
+                self.counts.losses += 1;
+                self.lose(|_| true);
+            }
             // We were too slow: what was told meanwhile comes to what the overrun says.
             Event::Overrun(overrun) => {
                 self.counts.losses += 1;
@@ -626,6 +631,25 @@ mod tests {
         engine.quoted(44, 2, 1);
         assert_eq!(engine.told(), ["44 breach portfolio a gross"]);
         assert!(!engine.is_frozen(0));
+    }
+
+    #[test]
+    fn where_two_publish_nothing_is_judged_until_a_quote_comes() {
+        for wrong_one_delivered in [false, true] {
+            let mut engine = engine("0,a,X,buy,10,100000000000\n");
+            engine.quoted(1, 1, 100);
+            let sequence = Sequence(1);
+            engine.event(
+                2,
+                &Event::FencingViolation {
+                    sequence,
+                    wrong_one_delivered,
+                },
+            );
+            assert!(engine.is_frozen(0) && engine.counts.losses == 1);
+            engine.quoted(2, 1, 160);
+            assert!(!engine.is_frozen(0));
+        }
     }
 
     #[test]

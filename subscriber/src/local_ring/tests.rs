@@ -430,3 +430,10 @@ fn who_waits_is_woken_for_what_is_new_and_left_alone_while_nothing_is() {
         assert_eq!(cursor.ring().bell.rings(), 1);
     });
 }
+
+#[test]
+fn a_ring_that_there_is_no_memory_for_is_none() {
+    // More than any machine can name.
+    assert!(Words::new(1 << 59).is_none());
+    assert_eq!(Words::new(1 << 4).map(|words| words.len()), Some(1 << 4));
+}

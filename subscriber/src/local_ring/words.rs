@@ -22,14 +22,17 @@ pub(crate) struct Words {
 }
 
 impl Words {
-    /// `len` is a power of two.
-    pub(crate) fn new(len: usize) -> Self {
-        Self {
-            words: (0..len).map(|_| AtomicU64::new(0)).collect(),
+    /// `len` is a power of two. `None` when there is no memory for so many.
+    pub(crate) fn new(len: usize) -> Option<Self> {
+        let mut words = Vec::new();
+        words.try_reserve_exact(len).ok()?;
+        words.resize_with(len, || AtomicU64::new(0));
+        Some(Self {
+            words: words.into(),
             claimed: AtomicU64::new(0),
             committed: AtomicU64::new(0),
             closed: AtomicBool::new(false),
-        }
+        })
     }
 
     pub(crate) const fn len(&self) -> u64 {

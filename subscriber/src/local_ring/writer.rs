@@ -37,9 +37,9 @@ struct Open {
 
 impl Writer {
     /// A ring of at least `size_bytes`, and its first reader, for channels of which so much was
-    /// told before.
-    pub(crate) fn new(size_bytes: usize, totals: Box<[Totals]>) -> (Self, Cursor) {
-        let ring = Arc::new(LocalRing::new(size_bytes));
+    /// told before; `None` when there is no memory for it.
+    pub(crate) fn open(size_bytes: usize, totals: Box<[Totals]>) -> Option<(Self, Cursor)> {
+        let ring = Arc::new(LocalRing::new(size_bytes)?);
         let cursor = Cursor::new(Arc::clone(&ring), totals.clone());
         let writer = Self {
             ring,
@@ -49,7 +49,13 @@ impl Writer {
             text: Vec::with_capacity(4096),
             rung_at: 0,
         };
-        (writer, cursor)
+        Some((writer, cursor))
+    }
+
+    /// As [`Writer::open`], where memory is never short.
+    #[cfg(test)]
+    pub(crate) fn new(size_bytes: usize, totals: Box<[Totals]>) -> (Self, Cursor) {
+        Self::open(size_bytes, totals).expect("memory")
     }
 
     /// Adds a record of the channel with this index.
