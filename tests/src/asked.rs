@@ -51,6 +51,9 @@ pub struct Asked {
     /// Contents taken: waiting for their turn, or delivered not long ago.
     taken: BTreeMap<u64, u32>,
     doubts: BTreeSet<u64>,
+    /// Those it may doubt beside them, which take up room until it asks: declared lost meanwhile, or
+    /// at the edge of what it remembers.
+    excused: BTreeSet<u64>,
     /// Two contents came of these: an alarm is due, unless they turn out to be lost.
     owed: BTreeSet<u64>,
     /// Sequences that an alarm was told for: they may be asked for although they came.
@@ -74,6 +77,7 @@ impl Asked {
             on_nack: BTreeSet::new(),
             taken: BTreeMap::new(),
             doubts: BTreeSet::new(),
+            excused: BTreeSet::new(),
             owed: BTreeSet::new(),
             alarmed: BTreeSet::new(),
             pace: Pace::new(config),
@@ -127,13 +131,20 @@ impl Asked {
             return None;
         };
         let forgotten = self.taken.contains_key(&sequence.plus(span).0) || sequence <= old;
-        if before == given.crc || forgotten {
+        if before == given.crc {
+            return None;
+        }
+        if forgotten {
+            // At the edge of what it remembers it may doubt all the same.
+            if !given.decides && !self.doubts.contains(&sequence.0) {
+                self.excused.insert(sequence.0);
+            }
             return None;
         }
         let delivered = sequence < next || !in_order;
         if given.decides {
             self.taken.insert(sequence.0, given.crc);
-        } else if self.doubts.len() < DOUBTS_MAX {
+        } else if self.doubts.len() + self.excused.len() < DOUBTS_MAX {
             self.doubts.insert(sequence.0);
         }
         // Others give up what is missing, and may have given this up before it came: that will be
@@ -173,6 +184,7 @@ impl Asked {
             self.asked.1 += range.len();
             if range.first == range.last && self.alarmed.contains(&range.first.0) {
                 self.doubts.remove(&range.first.0);
+                self.excused.clear();
                 continue;
             }
             if range.first < next {
@@ -228,7 +240,8 @@ impl Asked {
     pub fn lost(&mut self, range: SequenceRange) {
         let within = |s: &u64| range.contains(Sequence(*s));
         self.taken.retain(|s, _| !within(s));
-        self.doubts.retain(|s| !within(s));
+        self.excused
+            .extend(self.doubts.extract_if(.., |s| within(s)));
         self.owed.retain(|s| !within(s));
     }
 
@@ -278,6 +291,7 @@ impl Asked {
         self.on_nack.clear();
         self.taken.clear();
         self.doubts.clear();
+        self.excused.clear();
         self.owed.clear();
         self.alarmed.clear();
     }
