@@ -407,8 +407,7 @@ impl<'a> Message<'a> {
             Self::Status(_) => STATUS,
             Self::Leave => LEAVE,
         };
-        out.extend([0, 0, 0, 0, kind, 0]);
-        out.extend(channel.0.to_le_bytes());
+        begin(kind, channel, out);
         match self {
             Self::Join(join) => json(join, out),
             Self::Welcome(welcome) => json(welcome, out),
@@ -417,16 +416,7 @@ impl<'a> Message<'a> {
                 epoch,
                 class,
                 ranges,
-            } => {
-                out.extend(epoch.0.to_le_bytes());
-                out.extend([*class as u8, 0]);
-                out.extend((ranges.len() as u16).to_le_bytes());
-                out.extend([0; 4]);
-                for range in ranges {
-                    out.extend(range.first.0.to_le_bytes());
-                    out.extend(range.last.0.to_le_bytes());
-                }
-            }
+            } => nack_body(*epoch, *class, ranges, out),
             Self::Datagram(bytes) => out.extend_from_slice(bytes),
             Self::Refused(refused) => {
                 out.extend(refused.epoch.0.to_le_bytes());
@@ -455,8 +445,7 @@ impl<'a> Message<'a> {
             }
             Self::Leave => {}
         }
-        let len = (out.len() - start - FRAME_HEAD_LEN) as u32;
-        out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+        end(start, out);
     }
 
     /// Reads the first whole frame of `bytes`: the message, its channel, and how many bytes it
@@ -554,6 +543,43 @@ fn parse_json<T: for<'de> Deserialize<'de>>(
     body: &[u8],
 ) -> Result<T, ControlError> {
     serde_json::from_slice(body).map_err(|error| bad(message, error.to_string()))
+}
+
+/// Appends a NACK frame, as [`Message::write`] would, of ranges that are borrowed: whoever asks while
+/// ticks come allocates nothing. At most [`NACK_RANGES_MAX`] of them, ascending.
+pub fn write_nack(
+    channel: ChannelId,
+    epoch: Epoch,
+    class: NackClass,
+    ranges: &[SequenceRange],
+    out: &mut Vec<u8>,
+) {
+    let start = out.len();
+    begin(NACK, channel, out);
+    nack_body(epoch, class, ranges, out);
+    end(start, out);
+}
+
+/// The head of a frame, whose length comes in the end.
+fn begin(kind: u8, channel: ChannelId, out: &mut Vec<u8>) {
+    out.extend([0, 0, 0, 0, kind, 0]);
+    out.extend(channel.0.to_le_bytes());
+}
+
+fn end(start: usize, out: &mut [u8]) {
+    let len = (out.len() - start - FRAME_HEAD_LEN) as u32;
+    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+}
+
+fn nack_body(epoch: Epoch, class: NackClass, ranges: &[SequenceRange], out: &mut Vec<u8>) {
+    out.extend(epoch.0.to_le_bytes());
+    out.extend([class as u8, 0]);
+    out.extend((ranges.len() as u16).to_le_bytes());
+    out.extend([0; 4]);
+    for range in ranges {
+        out.extend(range.first.0.to_le_bytes());
+        out.extend(range.last.0.to_le_bytes());
+    }
 }
 
 fn read_nack(body: &[u8]) -> Result<Message<'static>, ControlError> {

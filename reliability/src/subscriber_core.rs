@@ -12,7 +12,7 @@ use std::sync::Arc;
 use crate::asking::{Asks, PathHealth};
 use crate::control::{
     ChannelName, ChannelOffer, FanOutOffer, Join, JoinChannel, Message, NACK_RANGES_MAX, NackClass,
-    Purpose, Rejected, RepairOffer, Welcome,
+    Purpose, Rejected, RepairOffer, Welcome, write_nack,
 };
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Item, LineId, LinkDownReason, Start, Via};
@@ -686,12 +686,7 @@ impl SubscriberCore {
             let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
                 for ranges in ranges.chunks(NACK_RANGES_MAX) {
                     entry.counters.nacks_sent.increment();
-                    Message::Nack {
-                        epoch,
-                        class,
-                        ranges: ranges.to_vec(),
-                    }
-                    .write(channel, out);
+                    write_nack(channel, epoch, class, ranges, out);
                 }
             };
             nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
