@@ -443,21 +443,23 @@ fn who_leaves_hears_nothing_and_who_joins_again_does() {
     assert!(receiver.join(LineId(1)).is_err());
 }
 
+/// Whether a descriptor is readable, or becomes so within the limit.
+fn readable(fd: RawFd, limit_ms: i32) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one `pollfd` that lives through the call.
+    unsafe { libc::poll(&raw mut poll, 1, limit_ms) == 1 }
+}
+
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn a_receiver_that_sleeps_is_woken() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
-    let readable = |fd: RawFd, limit_ms: i32| {
-        let mut poll = libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one `pollfd` that lives through the call.
-        unsafe { libc::poll(&raw mut poll, 1, limit_ms) == 1 }
-    };
     for round in 0..3 {
         while poll(&mut receiver, &mut Seen::new()) > 0 {}
         let fd = receiver.raw_fds()[0];
@@ -490,16 +492,7 @@ fn a_receiver_that_nobody_waits_on_is_not_armed_until_somebody_does() {
     let (group, ring) = (group(), TestRing::new(mixed));
     let mut receiver = receiver(&receive_config(&[group]));
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
-    let readable = |receiver: &VerbsReceiver, limit_ms: i32| {
-        let fd = receiver.raw_fds()[0];
-        let mut poll = libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: one `pollfd` that lives through the call.
-        unsafe { libc::poll(&raw mut poll, 1, limit_ms) == 1 }
-    };
+    let readable = |of: &VerbsReceiver, limit_ms| readable(of.raw_fds()[0], limit_ms);
     while poll(&mut receiver, &mut Seen::new()) > 0 {}
     receiver.set_waited(false);
     post_all(&mut fan_out, &ring, 1, 10, || ());
@@ -648,18 +641,24 @@ fn a_small_ring_is_not_pinned_as_a_whole() {
     completed(&mut fan_out, 12);
 }
 
-#[test]
-#[ignore = "needs an RDMA device: make test-rdma"]
-fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
-    let other = Ipv4Addr::new(10, 1, 0, 77);
+/// Two lines, the first of which is sent from an address that is added for it.
+fn two_lines_the_first_from(other: Ipv4Addr) -> (VerbsReceiver, VerbsFanOut, TestRing) {
     ip(&format!("address add {other}/24 dev DEV"));
     let (groups, ring) = ([group(), group()], TestRing::new(mixed));
     let mut config = receive_config(&groups);
     config.lines[0].senders = vec![sender(other)];
-    let mut receiver = receiver(&config);
+    let receiver = receiver(&config);
     let mut config = send_config(&groups);
     config.lines[0].interface = Interface::Address(other);
-    let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    let fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    (receiver, fan_out, ring)
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
+    let other = Ipv4Addr::new(10, 1, 0, 77);
+    let (mut receiver, mut fan_out, ring) = two_lines_the_first_from(other);
     let (mut seen, mut offered) = ([0, 0], 0);
     // A slot, a copy, and what arrived of them, by line.
     let mut some = |fan_out: &mut VerbsFanOut| {
@@ -737,14 +736,7 @@ fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
 #[ignore = "needs an RDMA device: make test-rdma"]
 fn an_address_that_comes_and_goes_is_told() {
     let other = Ipv4Addr::new(10, 1, 0, 78);
-    ip(&format!("address add {other}/24 dev DEV"));
-    let (groups, ring) = ([group(), group()], TestRing::new(mixed));
-    let mut config = receive_config(&groups);
-    config.lines[0].senders = vec![sender(other)];
-    let mut receiver = receiver(&config);
-    let mut config = send_config(&groups);
-    config.lines[0].interface = Interface::Address(other);
-    let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    let (mut receiver, mut fan_out, ring) = two_lines_the_first_from(other);
     // Nothing is sent, so no completion tells of it.
     ip(&format!("address del {other}/24 dev DEV"));
     let begun = Instant::now();

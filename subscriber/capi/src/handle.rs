@@ -309,12 +309,19 @@ mod tests {
     use crate::builder::Builder;
     use crate::directory::Directory;
 
+    /// There is one table in a process: who says which place comes next must be alone with it.
+    fn alone() -> MutexGuard<'static, ()> {
+        static ALONE: Mutex<()> = Mutex::new(());
+        ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn directory() -> *mut Directory {
         give::<Directory>(Box::default()).unwrap()
     }
 
     #[test]
     fn only_a_pointer_that_was_given_out_is_a_handle() {
+        let _alone = alone();
         let handle = directory();
         assert!(shared(handle, |_| ()).is_ok());
         let beside = handle.cast::<u8>().wrapping_add(8).cast::<Directory>();
@@ -343,6 +350,7 @@ mod tests {
 
     #[test]
     fn handles_beyond_the_first_chunk_are_found_and_an_old_pointer_rests_before_it_is_new() {
+        let _alone = alone();
         let many: Vec<_> = (0..FIRST_LEN * 5).map(|_| directory()).collect();
         for handle in &many {
             assert!(shared(*handle, |_| ()).is_ok());
@@ -363,6 +371,7 @@ mod tests {
 
     #[test]
     fn a_handle_in_use_is_told_as_of_another_kind_at_once_whatever_it_is_taken_for() {
+        let _alone = alone();
         let handle = give::<Builder>(Box::new(Description::of_nobody())).unwrap();
         let used = with(handle, |_| {
             let other = shared(handle.cast::<Directory>(), |_| ());
@@ -383,6 +392,7 @@ mod tests {
 
     #[test]
     fn where_all_threads_may_wait_nothing_is_ever_held_for_long() {
+        let _alone = alone();
         // More than rest, so that places are used again.
         let many: Vec<_> = (0..RESTING * 2).map(|_| directory()).collect();
         for handle in &many {
@@ -402,6 +412,7 @@ mod tests {
 
     #[test]
     fn a_handle_in_use_is_refused_and_one_that_failed_can_only_be_freed() {
+        let _alone = alone();
         let handle = directory();
         let address = handle.expose_provenance();
         let used = with(handle, |_| {
