@@ -314,7 +314,10 @@ fn listen_over_verbs(
         reason: error.to_string(),
     })?;
     tracing::info!(%address, "NACK connections are taken over verbs");
-    Ok(vec![RepairOffer::Verbs { address }])
+    Ok(vec![RepairOffer::Verbs {
+        address,
+        read: false,
+    }])
 }
 
 fn create_ring(channel: &ChannelPlan, epoch: &EpochState) -> Result<RingWriter, PublisherError> {

@@ -7,6 +7,7 @@ use crate::gaps::{Gap, Origin, Rung, Visit};
 use crate::lines::Lines;
 use crate::loss::LossCause;
 use crate::planted::{Bug, planted};
+use crate::reading::{Reach, ReadRoom, Readable};
 use crate::receiver::{Receiver, ReplayPath};
 use crate::units::{Nanos, RecordNumber, Sequence, SequenceRange};
 
@@ -17,6 +18,8 @@ pub struct Asks {
     pub repair: Vec<SequenceRange>,
     /// Gaps of the live stream that the NACK connection is asked for, ascending.
     pub nack: Vec<SequenceRange>,
+    /// Gaps of the live stream to be READ, each in one go, ascending.
+    pub read: Vec<SequenceRange>,
     /// History, ascending; on the joiners' budget.
     pub replay: Vec<SequenceRange>,
     /// Whether replay is wanted and the path for it is not open.
@@ -25,16 +28,23 @@ pub struct Asks {
     pub nack_open: bool,
     /// When the latest of the questions was asked that the NACK connection did not answer in time.
     pub nack_overdue: Option<Nanos>,
+    /// What can be READ yet; told by the caller, `None` where nothing can.
+    pub room: Option<ReadRoom>,
+    /// When the latest of the READs was begun that was not done in time.
+    pub read_overdue: Option<Nanos>,
 }
 
 impl Asks {
-    /// Forgets what was collected before; the NACK connection takes questions, or does not.
-    pub fn begin(&mut self, nack_open: bool) {
+    /// Forgets what was collected before; the NACK connection takes questions, or does not, and so
+    /// much can be READ.
+    pub fn begin(&mut self, nack_open: bool, room: Option<ReadRoom>) {
         self.repair.clear();
         self.nack.clear();
+        self.read.clear();
         self.replay.clear();
         (self.replay_wanted, self.nack_open) = (false, nack_open);
-        self.nack_overdue = None;
+        (self.nack_overdue, self.read_overdue) = (None, None);
+        self.room = room;
     }
 }
 
@@ -65,7 +75,13 @@ impl Receiver {
         let tries_max = self.config.nack_tries;
         let in_flight_max = u64::from(self.config.replay_in_flight);
         let (nack, lines, answered) = (&mut self.nack, &self.lines, self.answered);
-        let (rc, counters) = (&mut self.rc, &self.counters);
+        let (rc, read, counters) = (&mut self.rc, &mut self.read, &self.counters);
+        let mut readable = self.readable.as_mut();
+        if readable.is_none() {
+            asks.room = None;
+        }
+        let mut read_wait = Nanos::ZERO;
+        let mut read_gave_way = false;
         let replay_open = self.replay == ReplayPath::Open;
         let mut replay_wanted = false;
         let mut health = PathHealth::Answers;
@@ -82,10 +98,27 @@ impl Receiver {
                 return Visit::Continue;
             }
             let on_nack = gap.tries > 0 && gap.rung == Rung::Nack;
-            if gap.tries > 0 && (!on_nack || asks.nack_open) {
+            let on_read = gap.tries > 0 && matches!(gap.rung, Rung::Read { .. });
+            let torn = match gap.rung {
+                Rung::Torn { again } if gap.tries > 0 => Some(again),
+                _ => None,
+            };
+            // On a rung above the last, whose questions are no tries of that.
+            let above = on_nack || on_read || torn.is_some();
+            let is_open = match gap.rung {
+                Rung::Nack => asks.nack_open,
+                Rung::Read { .. } => asks.room.is_some(),
+                Rung::Torn { .. } => false,
+                Rung::Repair | Rung::GaveWay => true,
+            };
+            if gap.tries > 0 && is_open {
                 // Answers come by ascending sequence: while they are below this gap, its turn will
                 // come; once they are above it, its answer was lost.
-                let patience = if on_nack { rc.retry(1) } else { nack.retry(1) };
+                let patience = match gap.rung {
+                    Rung::Nack => rc.retry(1),
+                    Rung::Read { .. } | Rung::Torn { .. } => read.retry(1),
+                    Rung::Repair | Rung::GaveWay => nack.retry(1),
+                };
                 if let Some((at, sequence)) = answered[answered_by(gap)]
                     && at > gap.asked_at
                     && sequence < gap.range.first
@@ -95,7 +128,7 @@ impl Receiver {
                     return Visit::Continue;
                 }
             }
-            if gap.tries >= tries_max && !on_nack {
+            if gap.tries >= tries_max && !above {
                 nack.unanswered(now.since(gap.asked_at));
                 health = PathHealth::Exhausted;
                 return Visit::Stop;
@@ -109,22 +142,50 @@ impl Receiver {
                 gap.range.last = gap.range.last.min(gap.range.first.plus(room - 1));
                 in_flight += gap.range.len();
             }
-            if on_nack && asks.nack_open {
+            if on_read && is_open {
+                counters.read_timeouts.add(gap.range.len());
+                asks.read_overdue = asks.read_overdue.max(Some(gap.asked_at));
+                read_gave_way = true;
+            }
+            if on_nack && is_open {
                 counters.rc_timeouts.add(gap.range.len());
                 asks.nack_overdue = asks.nack_overdue.max(Some(gap.asked_at));
                 gave_way = true;
             }
-            if on_nack {
+            let reads = gap.tries == 0 && gap.class == NackClass::Repair || torn == Some(false);
+            let reach = match (&mut readable, &mut asks.room) {
+                (Some(readable), Some(room)) if reads => {
+                    // Tokens come over TCP.
+                    readable.reach(now, nack.retry(1), gap.range, room)
+                }
+                _ => Reach::Nothing,
+            };
+            match reach {
+                Reach::Slots(count) => {
+                    gap.range.last = gap.range.first.plus(count - 1);
+                    let again = torn.is_some();
+                    (gap.rung, gap.tries) = (Rung::Read { again }, 1);
+                }
+                Reach::Wait(until) if torn.is_none() => {
+                    read_wait = until;
+                    return Visit::Continue;
+                }
                 // The rung gives way. It was the first try of the next one that was not had.
-                if !(asks.nack_open && planted(Bug::RungNeverGivesWay)) {
-                    gap.rung = Rung::GaveWay;
+                _ if above => {
+                    let is_next = !on_nack && asks.nack_open;
+                    if is_next || on_nack && is_open && planted(Bug::RungNeverGivesWay) {
+                        gap.rung = Rung::Nack;
+                    } else {
+                        gap.rung = Rung::GaveWay;
+                    }
                 }
-            } else {
-                if gap.tries == 0 {
-                    let first = asks.nack_open && gap.class == NackClass::Repair;
-                    gap.rung = if first { Rung::Nack } else { Rung::Repair };
+                _ => {
+                    if gap.tries == 0 {
+                        let first = asks.nack_open && gap.class == NackClass::Repair;
+                        gap.rung = if first { Rung::Nack } else { Rung::Repair };
+                    }
+                    gap.tries += 1;
                 }
-                gap.tries += 1;
             }
             gap.asked_at = now;
             let doubled = if planted(Bug::BackOffForgotten) {
@@ -133,6 +194,7 @@ impl Receiver {
                 gap.tries
             };
             gap.ask_at = now.after(match gap.rung {
+                Rung::Read { .. } | Rung::Torn { .. } => read.retry(1),
                 Rung::Nack => rc.retry(1),
                 Rung::Repair | Rung::GaveWay => nack.retry(doubled),
             });
@@ -148,13 +210,18 @@ impl Receiver {
             match (gap.class, gap.rung) {
                 (NackClass::Replay, _) => asks.replay.push(gap.range),
                 (NackClass::Repair, Rung::Nack) => asks.nack.push(gap.range),
+                (NackClass::Repair, Rung::Read { .. }) => asks.read.push(gap.range),
                 (NackClass::Repair, _) => asks.repair.push(gap.range),
             }
             Visit::Continue
         });
         if gave_way {
-            self.rc_gave_way_at = now;
+            self.rc_lateness.gave_way_at = now;
         }
+        if read_gave_way {
+            self.read_lateness.gave_way_at = now;
+        }
+        self.read_wait = read_wait;
         if replay_wanted && self.replay == ReplayPath::Unwanted {
             self.replay = ReplayPath::Awaited;
             asks.replay_wanted = true;
@@ -164,6 +231,8 @@ impl Receiver {
         let asked = count(&asks.repair) + over_nack + count(&asks.replay);
         self.counters.nacked_sequences.add(asked);
         self.counters.rc_nacked_sequences.add(over_nack);
+        self.counters.reads.add(asks.read.len() as u64);
+        self.counters.read_sequences.add(count(&asks.read));
         health
     }
 
@@ -191,7 +260,9 @@ impl Receiver {
                 } else {
                     Nanos::ZERO
                 };
-                gap.ask_at.max(at)
+                let reads = gap.tries == 0 && gap.class == NackClass::Repair;
+                let wait = if reads { self.read_wait } else { Nanos::ZERO };
+                gap.ask_at.max(at).max(wait)
             })
             .min()
             .unwrap_or(Nanos::MAX)
@@ -293,8 +364,7 @@ impl Receiver {
         if now < self.progress_at || !self.link_up {
             return None;
         }
-        let following = self.liveness.is_stale() && !self.ended();
-        let every_us = if following {
+        let every_us = if self.is_following() {
             self.config.follow_us
         } else {
             self.config.progress_us
@@ -308,7 +378,13 @@ impl Receiver {
             lost_records: self.counters.lost_records.get(),
             heard,
             sent_at: now,
+            read_bytes: self.readable.as_ref().map_or(0, Readable::used),
         })
+    }
+
+    /// Whether multicast is silent, so that the publisher is asked how far it is.
+    pub(crate) const fn is_following(&self) -> bool {
+        self.liveness.is_stale() && !self.ended()
     }
 
     /// Asks the publisher how far it is, soon but not more often than the config allows.
@@ -335,6 +411,7 @@ impl Receiver {
 pub(crate) const fn answered_by(gap: &Gap) -> usize {
     match (gap.class, gap.rung) {
         (NackClass::Repair, Rung::Nack) => 2,
+        (NackClass::Repair, Rung::Read { .. } | Rung::Torn { .. }) => 3,
         (class, _) => class as usize - 1,
     }
 }

@@ -59,6 +59,19 @@ impl TokenBucket {
         enough
     }
 
+    /// Lets as many bytes pass as may, up to `most`. How many.
+    pub fn take_up_to(&mut self, now: Nanos, most: u64) -> u64 {
+        self.refill(now);
+        let bytes = u64::try_from(self.credit / SCALE).map_or(most, |there| there.min(most));
+        self.credit -= u128::from(bytes) * SCALE;
+        bytes
+    }
+
+    /// Takes back what was let pass and did not.
+    pub fn give_back(&mut self, bytes: u64) {
+        self.credit = (self.credit + u128::from(bytes) * SCALE).min(self.burst);
+    }
+
     /// When `bytes` may pass, if nothing else does before; [`Nanos::MAX`] when never.
     #[must_use]
     pub fn available_at(&self, bytes: usize) -> Nanos {

@@ -41,6 +41,14 @@ pub enum Purpose {
         /// From WELCOME.
         session: u64,
     },
+    /// READs the rings of the channels that the subscriber with this session number follows, once
+    /// a GRANT for this attempt says where. Nothing else goes over it after WELCOME.
+    Read {
+        /// From WELCOME.
+        session: u64,
+        /// The subscriber's number of the connection, different each time.
+        attempt: u64,
+    },
 }
 
 /// A channel, as a person or a program names it.
@@ -170,10 +178,18 @@ pub enum RepairOffer {
     Verbs {
         /// The listener's.
         address: SocketAddrV4,
+        /// Whether connections for READ can be made there as well.
+        #[serde(default, skip_serializing_if = "is_false")]
+        read: bool,
     },
     /// One that this build does not know.
     #[serde(other)]
     Unknown,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(value: &bool) -> bool {
+    !*value
 }
 
 /// WELCOME: the answer to a JOIN.
@@ -301,6 +317,33 @@ pub struct Progress {
     /// The subscriber's own clock when this was sent; comes back in STATUS, nothing else is done
     /// with it.
     pub sent_at: Nanos,
+    /// Bytes of the READs begun so far under the present grant.
+    pub read_bytes: u64,
+}
+
+/// Where memory of the publisher can be had through one connection alone: its device refuses others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAccess {
+    /// Where it begins, as the device counts.
+    pub address: u64,
+    /// Bytes of it.
+    pub len: u64,
+    /// What the device asks for.
+    pub key: u32,
+}
+
+/// GRANT: the publisher lets a channel's ring be READ, through one connection and up to a number of
+/// bytes. Another one for the same attempt renews the tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The epoch of the ring.
+    pub epoch: Epoch,
+    /// The connection that it is good for.
+    pub attempt: u64,
+    /// The ring, from its control page on.
+    pub ring: RemoteAccess,
+    /// Bytes that may be READ, counted from the first GRANT of this attempt.
+    pub tokens: u64,
 }
 
 /// STATUS: the publisher's word on a channel, in answer to PROGRESS.
@@ -350,6 +393,8 @@ pub enum Message<'a> {
     Status(Status),
     /// From the subscriber: it goes, on purpose.
     Leave,
+    /// From the publisher: where to READ.
+    Grant(Grant),
 }
 
 /// Why bytes are not a control message. The peer is at fault; the connection is closed.
@@ -391,6 +436,7 @@ const REFUSED: u8 = 6;
 const PROGRESS: u8 = 7;
 const STATUS: u8 = 8;
 const LEAVE: u8 = 9;
+const GRANT: u8 = 10;
 
 impl<'a> Message<'a> {
     /// Appends the message as a frame to `out`.
@@ -406,6 +452,7 @@ impl<'a> Message<'a> {
             Self::Progress(_) => PROGRESS,
             Self::Status(_) => STATUS,
             Self::Leave => LEAVE,
+            Self::Grant(_) => GRANT,
         };
         begin(kind, channel, out);
         match self {
@@ -433,6 +480,7 @@ impl<'a> Message<'a> {
                 out.extend(progress.lost_records.to_le_bytes());
                 out.extend(progress.heard.0.to_le_bytes());
                 out.extend(progress.sent_at.0.to_le_bytes());
+                out.extend(progress.read_bytes.to_le_bytes());
             }
             Self::Status(status) => {
                 out.extend(status.epoch.0.to_le_bytes());
@@ -444,6 +492,15 @@ impl<'a> Message<'a> {
                 out.extend([u8::from(status.ended), 0, 0, 0, 0, 0, 0, 0]);
             }
             Self::Leave => {}
+            Self::Grant(grant) => {
+                out.extend(grant.epoch.0.to_le_bytes());
+                out.extend(grant.attempt.to_le_bytes());
+                out.extend(grant.ring.address.to_le_bytes());
+                out.extend(grant.ring.len.to_le_bytes());
+                out.extend(grant.tokens.to_le_bytes());
+                out.extend(grant.ring.key.to_le_bytes());
+                out.extend([0; 4]);
+            }
         }
         end(start, out);
     }
@@ -463,7 +520,7 @@ impl<'a> Message<'a> {
         };
         let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         let (kind, channel) = (head[4], ChannelId(u16::from_le_bytes([head[6], head[7]])));
-        if !(JOIN..=LEAVE).contains(&kind) {
+        if !(JOIN..=GRANT).contains(&kind) {
             return Err(ControlError::Type { kind });
         }
         if len > body_len_max {
@@ -506,6 +563,8 @@ impl<'a> Message<'a> {
                     lost_records: fields.u64(),
                     heard: Sequence(fields.u64()),
                     sent_at: Nanos(fields.u64()),
+                    // Who knows no READ says nothing of it.
+                    read_bytes: fields.u64(),
                 })
             }
             STATUS => {
@@ -518,6 +577,19 @@ impl<'a> Message<'a> {
                     echo: Nanos(fields.u64()),
                     answered_at: Nanos(fields.u64()),
                     ended: fields.u64() & 1 == 1,
+                })
+            }
+            GRANT => {
+                let mut fields = Fields::new("GRANT", body, 48)?;
+                let (epoch, attempt) = (Epoch(fields.u64()), fields.u64());
+                let (address, len) = (fields.u64(), fields.u64());
+                let tokens = fields.u64();
+                let key = fields.u64() as u32;
+                Self::Grant(Grant {
+                    epoch,
+                    attempt,
+                    ring: RemoteAccess { address, len, key },
+                    tokens,
                 })
             }
             _ => Self::Leave,

@@ -127,10 +127,24 @@ counters! {
         rc_nacked_sequences,
         /// Of those, sequences not answered in time, and asked for over TCP next.
         rc_timeouts,
-        /// Repaired datagrams received over the repair, replay and NACK connections.
+        /// READs of the publisher's ring begun.
+        reads,
+        /// Sequences wanted by them.
+        read_sequences,
+        /// Of those, slots that were being written just then.
+        reads_torn,
+        /// Of those, slots that held a later sequence already.
+        reads_lapped,
+        /// Of those, sequences that did not come in time, and were asked for otherwise.
+        read_timeouts,
+        /// READs of the publisher's control page done, while its multicast was silent.
+        page_reads,
+        /// Repaired datagrams received over the repair, replay and NACK connections, and by READ.
         repairs_received,
         /// Of those, datagrams received over the NACK connection.
         rc_repairs_received,
+        /// Of those, datagrams that came by READ.
+        read_repairs_received,
         /// Repaired datagrams received by multicast.
         multicast_repairs_received,
         /// Refusals received, of any reason.
@@ -151,6 +165,10 @@ counters! {
         rc_links_up,
         /// Times that it went down.
         rc_links_down,
+        /// Times that the ring could be READ from then on.
+        read_links_up,
+        /// Times that it no longer could.
+        read_links_down,
         /// Epochs followed.
         epochs,
         /// Events of the stream (source loss, epoch reason) delivered.
@@ -234,6 +252,8 @@ counters! {
         lapped_copies,
         /// Sequences asked for again while their answer was still queued; not counted as nacked.
         nacked_again,
+        /// Bytes that subscribers were granted to READ.
+        read_tokens_bytes,
         /// JOINs accepted.
         joins,
         /// JOINs that claimed an epoch higher than ours; counted, no effect.
@@ -254,6 +274,10 @@ counters! {
         replay_joins,
         /// NACK connections that belonged to a session.
         rc_joins,
+        /// Connections for READ that belonged to a session.
+        read_joins,
+        /// Rings that a connection was let READ.
+        read_grants,
         /// JOINs rejected, and connections beyond the limit.
         joins_rejected,
         /// Connections closed because the peer broke the protocol.

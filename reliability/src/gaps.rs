@@ -41,14 +41,24 @@ pub enum Origin {
     History,
 }
 
-/// Which connection was asked for a gap (docs/PROTOCOL.md §5.4).
+/// Which rung of the ladder a gap is on (docs/PROTOCOL.md §5.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rung {
+    /// A READ of the publisher's ring.
+    Read {
+        /// Whether what a first READ brought was torn.
+        again: bool,
+    },
+    /// The READ is done, and what it brought was being written just then.
+    Torn {
+        /// Whether that was the second.
+        again: bool,
+    },
     /// The NACK connection.
     Nack,
     /// The repair connection, or the one for replay.
     Repair,
-    /// The repair connection, because the NACK connection did not answer in time or broke.
+    /// The repair connection, because the rungs above did not answer in time or broke.
     GaveWay,
 }
 

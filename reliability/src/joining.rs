@@ -8,7 +8,7 @@ use crate::lines::Lines;
 use crate::liveness::{Liveness, Silence};
 use crate::loss::{Loss, LossCause};
 use crate::planted::{Bug, planted};
-use crate::receiver::{ALL, Receiver, ReplayPath};
+use crate::receiver::{ALL, Receiver, ReplayPath, geometry_of};
 use crate::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 
 /// What a WELCOME led to.
@@ -80,6 +80,7 @@ impl Receiver {
         self.liveness.heard_welcome(now);
         self.counters.repair_links_up.increment();
         self.slots = offer.slots;
+        self.geometry = geometry_of(offer.slots, offer.slot_len as usize);
         self.progress_at = now;
         self.note_link_up();
         let welcomed = if self.epoch == Epoch::NONE {

@@ -12,7 +12,6 @@ pub mod link;
 pub mod liveness;
 pub mod loss;
 pub mod nack;
-mod nack_path;
 pub mod order;
 pub mod peers;
 pub mod pending;
@@ -21,6 +20,9 @@ mod planted;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
 pub mod publisher_core;
+mod rc_path;
+mod read_path;
+pub mod reading;
 pub mod receiver;
 pub mod receiver_config;
 pub mod record;

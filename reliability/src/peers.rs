@@ -2,7 +2,9 @@
 //! far its subscriber is. Each holds a bounded amount of memory, whatever its peer does.
 
 use crate::budget::TokenBucket;
-use crate::control::{Join, JoinChannel, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
+use crate::control::{
+    Grant, Join, JoinChannel, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected,
+};
 use crate::pending::PendingRanges;
 use crate::units::Nanos;
 use crate::wire::WIRE_VERSION;
@@ -24,11 +26,14 @@ pub(crate) enum Role {
         session: u64,
         replay: Option<PeerId>,
         nack: Option<PeerId>,
+        read: Option<PeerId>,
     },
     /// It replays history for this session.
     Replay { session: u64 },
     /// It repairs gaps for this session.
     Nack { session: u64 },
+    /// Rings are READ over it for this session, in this attempt of the subscriber's.
+    Read { session: u64, attempt: u64 },
     /// It is told why, then closed.
     Closing(Rejected),
 }
@@ -53,6 +58,8 @@ pub(crate) struct PeerChannel {
     pub(crate) told_end: bool,
     /// Whether it was reported as slow.
     pub(crate) slow: bool,
+    /// What it may READ of the ring.
+    pub(crate) granted: Option<Grant>,
     pub(crate) repair: PendingRanges,
     pub(crate) replay: PendingRanges,
 }
@@ -111,6 +118,7 @@ impl Peer {
         match (&mut self.role, of) {
             (Role::Subscriber { replay, .. }, Role::Replay { .. }) => Some(replay),
             (Role::Subscriber { nack, .. }, Role::Nack { .. }) => Some(nack),
+            (Role::Subscriber { read, .. }, Role::Read { .. }) => Some(read),
             _ => None,
         }
     }
@@ -120,8 +128,17 @@ impl Peer {
         match self.role {
             Role::Subscriber { session, .. }
             | Role::Replay { session }
-            | Role::Nack { session } => Some(session),
+            | Role::Nack { session }
+            | Role::Read { session, .. } => Some(session),
             Role::Connecting | Role::Closing(_) => None,
+        }
+    }
+
+    /// Of a connection for READ, its session and attempt.
+    pub(crate) const fn reads(&self) -> Option<(u64, u64)> {
+        match self.role {
+            Role::Read { session, attempt } => Some((session, attempt)),
+            _ => None,
         }
     }
 
@@ -158,7 +175,9 @@ pub(crate) fn check_join(join: &Join) -> Result<&[JoinChannel], Rejected> {
         ));
     }
     match join.purpose {
-        Purpose::Replay { .. } | Purpose::Nack { .. } if !join.channels.is_empty() => {
+        Purpose::Replay { .. } | Purpose::Nack { .. } | Purpose::Read { .. }
+            if !join.channels.is_empty() =>
+        {
             protocol("a further connection names no channels; its session has them".into())
         }
         Purpose::Repair if join.channels.is_empty() => {

@@ -10,6 +10,12 @@
 #[cfg_attr(not(feature = "planted-bugs"), expect(unreachable_pub))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
+    /// What a READ brought is taken although its CRC does not fit (§6.6).
+    TornReadDelivered,
+    /// A slot that holds a later sequence is taken for the one wanted, and nothing is lost (§6.6).
+    LappedReadDelivered,
+    /// READs go on when the tokens are used up (§6.6).
+    ReadTokensIgnored,
     /// The window takes one datagram more than it has slots (§5).
     WindowOffByOne,
     /// A sequence is taken for new although everything up to it was heard of (§5.2).

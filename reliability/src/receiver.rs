@@ -20,7 +20,9 @@ use crate::loss::LossCause;
 use crate::nack::NackTimer;
 use crate::order::Order;
 use crate::planted::{Bug, planted};
+use crate::reading::Readable;
 use crate::receiver_config::ReceiverConfig;
+use crate::ring_layout::Geometry;
 use crate::stream_state::StreamState;
 use crate::units::{ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 use crate::window::{Held, Window};
@@ -50,15 +52,23 @@ pub struct Receiver {
     pub(crate) nack: NackTimer,
     /// Times of asking on the NACK connection; it has no hold-off of its own.
     pub(crate) rc: NackTimer,
-    /// Whether what is taken now came on the NACK connection.
-    on_nack: bool,
-    /// When a question there last gave way to TCP, and when an answer was last found late: what
-    /// gave way before was late together with it.
-    pub(crate) rc_gave_way_at: Nanos,
-    rc_late_at: Nanos,
+    /// Times of READ.
+    pub(crate) read: NackTimer,
+    /// On which way comes what is taken now.
+    pub(crate) arriving: Arrival,
+    /// When a question on the NACK connection last gave way, and when an answer was last found
+    /// late: what gave way before was late together with it. The same of READ.
+    pub(crate) rc_lateness: Lateness,
+    pub(crate) read_lateness: Lateness,
     /// When an answer came last, and for which sequence: to repair, to replay, to repair on the
-    /// NACK connection.
-    pub(crate) answered: [Option<(Nanos, Sequence)>; 3],
+    /// NACK connection, to READ.
+    pub(crate) answered: [Option<(Nanos, Sequence)>; 4],
+    /// The publisher's ring, where its shape is possible.
+    pub(crate) geometry: Option<Geometry>,
+    /// Whether it can be READ.
+    pub(crate) readable: Option<Readable>,
+    /// What is to be READ and can't be yet is looked at again at this time.
+    pub(crate) read_wait: Nanos,
     /// Delivering beyond this sequence means being live; `None` when that was told.
     pub(crate) live_after: Option<Sequence>,
     /// Sequences whose content is in doubt; asked for once.
@@ -101,6 +111,35 @@ pub(crate) enum ReplayPath {
     Open,
 }
 
+/// On which way a datagram comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// Any but those below.
+    Other,
+    /// As an answer on the NACK connection.
+    Nack,
+    /// By READ.
+    Read,
+}
+
+/// How the patience with a rung of the ladder is found too short.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Lateness {
+    pub(crate) gave_way_at: Nanos,
+    late_at: Nanos,
+}
+
+impl Lateness {
+    /// An answer came that was given up. Whether that is news: once for all that gave way before.
+    fn is_news(&mut self, now: Nanos) -> bool {
+        let news = self.gave_way_at > self.late_at;
+        if news {
+            self.late_at = now;
+        }
+        news
+    }
+}
+
 /// At most this many sequences are in doubt at a time; more say the same.
 const IN_DOUBT_MAX: usize = 64;
 
@@ -137,10 +176,17 @@ impl Receiver {
             silence_told: Silence::default(),
             nack: NackTimer::new(Nanos::from_us(config.nack_retry_us.into()), seed),
             rc: NackTimer::new(Nanos::from_us(config.nack_retry_us.into()), !seed),
-            on_nack: false,
-            rc_gave_way_at: Nanos::ZERO,
-            rc_late_at: Nanos::ZERO,
-            answered: [None; 3],
+            read: NackTimer::new(
+                Nanos::from_us(config.nack_retry_us.into()),
+                seed.rotate_left(17),
+            ),
+            arriving: Arrival::Other,
+            rc_lateness: Lateness::default(),
+            read_lateness: Lateness::default(),
+            answered: [None; 4],
+            geometry: geometry_of(slots, slot_len),
+            readable: None,
+            read_wait: Nanos::ZERO,
             live_after: None,
             in_doubt: Vec::with_capacity(IN_DOUBT_MAX),
             link_up: false,
@@ -328,9 +374,9 @@ impl Receiver {
 
     /// As [`Receiver::handle_bytes`], for an answer on the NACK connection.
     pub fn handle_nack_answer(&mut self, now: Nanos, bytes: &[u8], on: &mut impl FnMut(Item<'_>)) {
-        self.on_nack = true;
+        self.arriving = Arrival::Nack;
         self.handle_bytes(now, Via::Repair, bytes, on);
-        self.on_nack = false;
+        self.arriving = Arrival::Other;
     }
 
     /// Counts a datagram from an address that neither WELCOME nor the config named.
@@ -455,7 +501,11 @@ impl Receiver {
         let repaired_copy = header.relay & relay_flags::RETRANSMITTED != 0;
         if via == Via::Repair {
             self.counters.repairs_received.increment();
-            self.counters.rc_repairs_received.add(self.on_nack.into());
+            match self.arriving {
+                Arrival::Nack => self.counters.rc_repairs_received.increment(),
+                Arrival::Read => self.counters.read_repairs_received.increment(),
+                Arrival::Other => {}
+            }
         } else if repaired_copy {
             self.counters.multicast_repairs_received.increment();
         }
@@ -514,11 +564,16 @@ impl Receiver {
                 match gap.rung {
                     Rung::Nack => self.rc.measured(rtt),
                     Rung::Repair => self.nack.measured(rtt),
+                    Rung::Read { again: false } => self.read.measured(rtt),
                     // Whose answer it is nobody knows.
-                    Rung::GaveWay => {}
+                    Rung::GaveWay | Rung::Read { .. } | Rung::Torn { .. } => {}
                 }
             }
-            if gap.rung == Rung::GaveWay {
+            let given_up = match self.arriving {
+                Arrival::Read => !matches!(gap.rung, Rung::Read { .. }),
+                _ => gap.rung == Rung::GaveWay,
+            };
+            if given_up {
                 self.note_late(now);
             }
             self.note_settled(settled, now);
@@ -554,11 +609,12 @@ impl Receiver {
         }
     }
 
-    /// What came was given up, or had come otherwise: the NACK connection needs more time.
+    /// What came was given up, or had come otherwise: that rung needs more time.
     fn note_late(&mut self, now: Nanos) {
-        if self.on_nack && self.rc_gave_way_at > self.rc_late_at {
-            self.rc.late();
-            self.rc_late_at = now;
+        match self.arriving {
+            Arrival::Nack if self.rc_lateness.is_news(now) => self.rc.late(),
+            Arrival::Read if self.read_lateness.is_news(now) => self.read.late(),
+            _ => {}
         }
     }
 
@@ -711,6 +767,12 @@ impl Receiver {
         };
         self.events.push_back(event);
     }
+}
+
+/// A ring of another shape than a publisher can make is never READ.
+pub(crate) fn geometry_of(slots: u64, slot_len: usize) -> Option<Geometry> {
+    let slot_len = u32::try_from(slot_len).ok()?;
+    Geometry::new(slot_len, slots).ok()
 }
 
 /// Every sequence there is.

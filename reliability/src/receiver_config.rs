@@ -7,6 +7,33 @@ use thiserror::Error;
 use crate::delivery::Delivery;
 use crate::units::Nanos;
 
+/// The rungs of the repair ladder above TCP, which is always the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ladder {
+    /// READ of the publisher's ring.
+    Read,
+    /// NACKs over a connection of their own.
+    Nack,
+    /// READ; what it does not bring is NACKed over that connection.
+    #[default]
+    ReadThenNack,
+}
+
+impl Ladder {
+    /// Whether the ring is READ.
+    #[must_use]
+    pub const fn reads(self) -> bool {
+        matches!(self, Self::Read | Self::ReadThenNack)
+    }
+
+    /// Whether the NACK connection is asked.
+    #[must_use]
+    pub const fn nacks(self) -> bool {
+        matches!(self, Self::Nack | Self::ReadThenNack)
+    }
+}
+
 /// Settings of one channel's receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -15,6 +42,8 @@ pub struct ReceiverConfig {
     pub delivery: Delivery,
     /// Whether to repair at all. Without, a gap is lost when nothing fills it in time.
     pub repair: bool,
+    /// Which rungs of the repair ladder are tried above TCP, where the publisher offers them.
+    pub ladder: Ladder,
     /// How many datagrams can wait behind a gap; rounded up to a power of two.
     pub window_slots: u32,
     /// How long a gap must outlive the network's own reordering before it is asked for.
@@ -49,6 +78,7 @@ impl Default for ReceiverConfig {
         Self {
             delivery: Delivery::Ordered,
             repair: true,
+            ladder: Ladder::ReadThenNack,
             window_slots: 4096,
             reorder_grace_us: 0,
             line_skew_us: 500,

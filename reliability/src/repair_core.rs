@@ -12,6 +12,7 @@
 
 mod answering;
 mod asking;
+mod granting;
 mod joining;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -61,6 +62,20 @@ pub enum RepairEvent {
         /// Its name.
         name: String,
         /// What it joined.
+        channels: Vec<ChannelId>,
+    },
+    /// A subscriber wants to READ: bind windows of the rings of these channels to its connection,
+    /// and say where they are with [`RepairCore::grant`].
+    ReadJoined {
+        /// The connection to bind them to.
+        peer: PeerId,
+        /// The subscriber's name.
+        name: String,
+        /// Whose.
+        session: u64,
+        /// To be named in the grants.
+        attempt: u64,
+        /// Whose rings.
         channels: Vec<ChannelId>,
     },
     /// A subscriber is gone.
@@ -243,6 +258,7 @@ impl RepairCore {
                     return;
                 };
                 self.progress(peer, index, at, progress);
+                self.renew_tokens(now, peer, index, at, progress.read_bytes);
                 let status = self.channels[index].status(progress.sent_at, now);
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.channels[at].told_end |= status.ended;
@@ -295,7 +311,7 @@ impl RepairCore {
                 match peer.role {
                     Role::Connecting => silence >= join_timeout,
                     Role::Subscriber { .. } | Role::Closing(_) => silence >= silent_timeout,
-                    Role::Replay { .. } | Role::Nack { .. } => false,
+                    Role::Replay { .. } | Role::Nack { .. } | Role::Read { .. } => false,
                 }
             })
             .map(|(id, _)| *id)

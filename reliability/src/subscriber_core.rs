@@ -19,9 +19,11 @@ use crate::delivery::{Item, LineId, LinkDownReason, Start, Via};
 use crate::joining::{Standing, Welcomed};
 use crate::link::{Link, LinkTimers};
 use crate::loss::LossCause;
-use crate::nack_path::NackPath;
+use crate::rc_path::RcPath;
+pub use crate::read_path::{ReadLimits, ReadRequest};
+use crate::read_path::{ReadPath, What};
 use crate::receiver::Receiver;
-use crate::receiver_config::ReceiverConfig;
+use crate::receiver_config::{Ladder, ReceiverConfig};
 use crate::record::AlignedCopy;
 use crate::units::{ChannelId, Epoch, Nanos, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
@@ -36,10 +38,13 @@ pub enum Path {
     /// NACKs of class repair, where the publisher offers a faster way than TCP
     /// ([`SubscriberCore::nack_offer`]). What it does not answer in time is asked for on `Repair`.
     Nack,
+    /// READs of the publisher's rings ([`SubscriberCore::poll_read`]), where it offers them. What is
+    /// not READ in time is asked for on the rungs below.
+    Read,
 }
 
 /// In the order in which they are looked after.
-const PATHS: [Path; 3] = [Path::Repair, Path::Nack, Path::Replay];
+const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 
 /// A channel to follow.
 #[derive(Clone, Debug)]
@@ -109,7 +114,8 @@ pub struct SubscriberCore {
     replay: Link,
     replay_failures: u32,
     replay_used_at: Nanos,
-    nack: NackPath,
+    nack: RcPath,
+    read: ReadPath,
     session: u64,
     actions: VecDeque<Action>,
     /// Frames that wait for their connection to be taken by the driver.
@@ -131,6 +137,7 @@ impl fmt::Debug for SubscriberCore {
             .field("replay_failures", &self.replay_failures)
             .field("replay_used_at", &self.replay_used_at)
             .field("nack", &self.nack)
+            .field("read", &self.read)
             .field("session", &self.session)
             .field("out_repair", &self.out_repair)
             .field("out_replay", &self.out_replay)
@@ -157,7 +164,8 @@ impl SubscriberCore {
             replay: Link::new(settings.link, settings.seed ^ u64::MAX),
             replay_failures: 0,
             replay_used_at: now,
-            nack: NackPath::new(settings.link, settings.seed.rotate_left(32)),
+            nack: RcPath::new(settings.link, settings.seed.rotate_left(32)),
+            read: ReadPath::new(settings.link, settings.seed.rotate_left(48)),
             session: 0,
             actions: VecDeque::new(),
             out_repair: Vec::new(),
@@ -185,6 +193,63 @@ impl SubscriberCore {
     /// is made before the next WELCOME.
     pub fn handle_nack_unusable(&mut self, now: Nanos) {
         self.stop_nack(now);
+    }
+
+    /// Tells whether the driver can READ where the publisher offers it; counts from the next WELCOME
+    /// on. Without this call nothing is READ.
+    pub const fn use_read_path(&mut self, usable: bool) {
+        self.read.rc.set_usable(usable);
+    }
+
+    /// Where to connect for [`Path::Read`].
+    #[must_use]
+    pub const fn read_offer(&self) -> Option<RepairOffer> {
+        self.read.rc.offer()
+    }
+
+    /// There is no way to READ from here, and trying again would not help: no connection is made for
+    /// it before the next WELCOME.
+    pub fn handle_read_unusable(&mut self, now: Nanos) {
+        self.stop_read(now);
+    }
+
+    /// What the connection can do that is being made for READ: before it is said to be connected.
+    pub const fn set_read_limits(&mut self, limits: ReadLimits) {
+        self.read.set_limits(limits);
+    }
+
+    /// The next READ to begin; never more at a time than [`ReadLimits::reads`].
+    pub fn poll_read(&mut self) -> Option<ReadRequest> {
+        self.read.next_request()
+    }
+
+    /// The READ of this tag is done and brought these bytes. READs end in the order in which they
+    /// were begun; when one fails, the connection is over ([`SubscriberCore::handle_disconnected`]).
+    pub fn handle_read(
+        &mut self,
+        now: Nanos,
+        tag: u64,
+        bytes: &[u8],
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let Some(begun) = self.read.done(tag) else {
+            return;
+        };
+        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+            // There is room again.
+            receiver.read_wait = Nanos::ZERO;
+        }
+        let mut aligned = std::mem::take(&mut self.aligned);
+        let receiver = self.receiver_mut(begun.channel);
+        if let Some(receiver) = receiver.filter(|it| it.epoch() == begun.epoch) {
+            match begun.what {
+                What::Slots(range) => {
+                    receiver.handle_read_slots(now, range, bytes, &mut aligned, on);
+                }
+                What::Page => receiver.handle_read_page(now, bytes, on),
+            }
+        }
+        self.aligned = aligned;
     }
 
     /// Bytes that came by multicast on a line of `channel`, from an address that was announced.
@@ -245,10 +310,14 @@ impl SubscriberCore {
             Path::Nack => Purpose::Nack {
                 session: self.session,
             },
+            Path::Read => Purpose::Read {
+                session: self.session,
+                attempt: self.read.next_attempt(),
+            },
         };
         let channels = match path {
             Path::Repair => self.entries.iter().map(Entry::join).collect(),
-            Path::Replay | Path::Nack => Vec::new(),
+            Path::Replay | Path::Nack | Path::Read => Vec::new(),
         };
         let join = Message::Join(Join {
             name: self.name.clone(),
@@ -283,6 +352,7 @@ impl SubscriberCore {
                 }
                 // The session is over with its connection, and so is all that belongs to it.
                 self.stop_nack(now);
+                self.stop_read(now);
                 if self.replay.is_wanted() {
                     self.replay.stop();
                     self.out_replay.clear();
@@ -291,6 +361,7 @@ impl SubscriberCore {
             }
             Path::Nack if was_up => self.nack_down(now),
             Path::Nack => {}
+            Path::Read => self.read_down(now),
             Path::Replay => {
                 self.replay_failures += 1;
                 for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
@@ -325,6 +396,8 @@ impl SubscriberCore {
                     entry.counters.rc_links_up.increment();
                 }
             }
+            // What may be READ, GRANT says.
+            Message::Welcome(_) if path == Path::Read => self.read.rc.up(),
             Message::Welcome(_) => {
                 self.replay.up();
                 self.replay.settled();
@@ -381,6 +454,15 @@ impl SubscriberCore {
                     self.break_off(now, Path::Repair, LinkDownReason::Closed, on);
                 }
             }
+            Message::Grant(grant) => {
+                // One of a connection before is of no use.
+                let attempt = self.read.attempt();
+                if grant.attempt == attempt
+                    && let Some(receiver) = self.receiver_mut(channel)
+                {
+                    receiver.handle_grant(grant);
+                }
+            }
             // These are ours to send; a peer that sends them is no publisher.
             Message::Join(_) | Message::Nack { .. } | Message::Progress(_) | Message::Leave => {
                 self.break_off(now, path, LinkDownReason::Protocol, on);
@@ -424,7 +506,8 @@ impl SubscriberCore {
     /// When something is to be done if nothing comes until then.
     #[must_use]
     pub fn poll_timeout(&self) -> Nanos {
-        let further = self.replay.next_due().min(self.nack.next_due());
+        let rc = self.nack.next_due().min(self.read.next_due());
+        let further = self.replay.next_due().min(rc);
         let links = self.repair.next_due().min(further);
         let idle = if self.replay.is_up() {
             self.replay_used_at.after(REPLAY_IDLE).after(Nanos(1))
@@ -619,7 +702,16 @@ impl SubscriberCore {
                 self.actions.push_back(Action::Listen(offer.clone()));
             }
         }
-        self.nack.offered(now, &welcome.repairs);
+        let known = |offer: &&RepairOffer| !matches!(offer, RepairOffer::Unknown);
+        let nack = welcome.repairs.iter().find(known).copied();
+        if self.wants(|ladder| ladder.nacks()) {
+            self.nack.offered(now, nack);
+        }
+        let reads = |offer: &&RepairOffer| matches!(offer, RepairOffer::Verbs { read: true, .. });
+        let read = welcome.repairs.iter().find(reads).copied();
+        if self.wants(|ladder| ladder.reads()) {
+            self.read.rc.offered(now, read);
+        }
         if zombie {
             self.break_off(now, Path::Repair, LinkDownReason::OldEpoch, on);
         }
@@ -646,6 +738,28 @@ impl SubscriberCore {
         }
     }
 
+    /// Whether a rung is on the ladder of a channel.
+    fn wants(&self, rung: impl Fn(Ladder) -> bool) -> bool {
+        let mut ladders = self.entries.iter().map(|entry| entry.wanted.config.ladder);
+        ladders.any(rung)
+    }
+
+    /// Ends the READ connection for as long as nobody offers it again.
+    fn stop_read(&mut self, now: Nanos) {
+        if self.read.rc.stop() {
+            self.actions.push_back(Action::Disconnect(Path::Read));
+        }
+        self.read_down(now);
+    }
+
+    /// Nothing is READ any more: the next rung is asked, at once.
+    fn read_down(&mut self, now: Nanos) {
+        self.read.forget();
+        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+            receiver.handle_read_down(now);
+        }
+    }
+
     /// Gives a connection up from our side.
     fn break_off(
         &mut self,
@@ -664,7 +778,7 @@ impl SubscriberCore {
             return;
         }
         let mut exhausted = false;
-        let mut nack_exhausted = false;
+        let (mut nack_exhausted, mut read_exhausted) = (false, false);
         let nack_open = self.nack.link.is_up();
         let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
         let replay_open = !replay_apart || self.replay.is_up();
@@ -673,15 +787,37 @@ impl SubscriberCore {
                 continue;
             };
             let (channel, epoch) = (receiver.channel(), receiver.epoch());
-            if let Some(progress) = receiver.take_progress(now) {
+            let progress = receiver.take_progress(now);
+            // Who asks how far the publisher is looks for itself as well.
+            let watches = progress.is_some() && receiver.is_following();
+            if let Some(progress) = progress {
                 Message::Progress(progress).write(channel, &mut self.out_repair);
             }
-            self.asks.begin(nack_open);
+            let ladder = entry.wanted.config.ladder;
+            let room = self.read.room().filter(|_| ladder.reads());
+            self.asks.begin(nack_open && ladder.nacks(), room);
             receiver.set_replay(replay_open, self.replay.is_wanted());
             exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
             if let Some(asked_at) = self.asks.nack_overdue {
                 let tries_max = entry.wanted.config.nack_tries;
                 nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
+            }
+            if let Some(asked_at) = self.asks.read_overdue {
+                let tries_max = entry.wanted.config.nack_tries;
+                read_exhausted |= self.read.rc.unanswered(asked_at, now, tries_max);
+            }
+            if let Some(readable) = &receiver.readable {
+                for range in &self.asks.read {
+                    let what = What::Slots(*range);
+                    self.read.begin(channel, epoch, what, readable);
+                }
+                let room = self.read.room().is_some_and(|room| room.reads > 0);
+                if watches && room && !self.read.is_watching(channel) {
+                    self.read.begin(channel, epoch, What::Page, readable);
+                }
+                if readable.is_low() {
+                    receiver.ask_status_soon(now);
+                }
             }
             let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
                 for ranges in ranges.chunks(NACK_RANGES_MAX) {
@@ -714,8 +850,13 @@ impl SubscriberCore {
         }
         if exhausted {
             self.break_off(now, Path::Repair, LinkDownReason::Unanswered, on);
-        } else if nack_exhausted {
-            self.break_off(now, Path::Nack, LinkDownReason::Unanswered, on);
+        } else if read_exhausted || nack_exhausted {
+            let path = if read_exhausted {
+                Path::Read
+            } else {
+                Path::Nack
+            };
+            self.break_off(now, path, LinkDownReason::Unanswered, on);
             // What it was asked for is due on the next rung, now.
             self.ask(now, on);
         }
@@ -735,6 +876,7 @@ impl SubscriberCore {
             Path::Repair => (&mut self.repair, &mut self.out_repair),
             Path::Replay => (&mut self.replay, &mut self.out_replay),
             Path::Nack => (&mut self.nack.link, &mut self.nack.out),
+            Path::Read => (&mut self.read.rc.link, &mut self.read.rc.out),
         }
     }
 }

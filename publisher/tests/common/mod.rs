@@ -248,6 +248,7 @@ impl Control {
                 lost_records,
                 heard: sequence,
                 sent_at: Nanos(1),
+                read_bytes: 0,
             }),
         );
     }

@@ -48,6 +48,7 @@ fn samples() -> Vec<Message<'static>> {
             }],
             repairs: vec![RepairOffer::Verbs {
                 address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7),
+                read: true,
             }],
         }),
         Message::Join(Join {
@@ -81,6 +82,7 @@ fn samples() -> Vec<Message<'static>> {
             lost_records: 3,
             heard: Sequence(4),
             sent_at: Nanos(5),
+            read_bytes: 6,
         }),
         Message::Status(Status {
             epoch: Epoch(1),
@@ -92,6 +94,25 @@ fn samples() -> Vec<Message<'static>> {
             ended: true,
         }),
         Message::Leave,
+        Message::Join(Join {
+            name: "r".into(),
+            wire_versions: vec![1],
+            purpose: Purpose::Read {
+                session: 77,
+                attempt: 3,
+            },
+            channels: vec![],
+        }),
+        Message::Grant(Grant {
+            epoch: Epoch(1),
+            attempt: 2,
+            ring: RemoteAccess {
+                address: u64::MAX - 1,
+                len: 3,
+                key: u32::MAX,
+            },
+            tokens: 4,
+        }),
     ]
 }
 
@@ -227,27 +248,35 @@ fn bodies_that_are_too_short_or_of_no_known_meaning_are_refused_and_longer_ones_
         None,
         None,
         None,
-        Some(48),
+        Some((48, 48)),
         None,
-        Some(48),
-        Some(40),
-        Some(56),
-        Some(0),
+        Some((48, 48)),
+        // An older one ends before what was READ.
+        Some((48, 40)),
+        Some((56, 56)),
+        Some((0, 0)),
+        None,
+        Some((48, 48)),
     ]) {
         let mut frame = Vec::new();
         message.write(ChannelId(513), &mut frame);
-        let Some(len) = fixed else { continue };
+        let Some((len, needed)) = fixed else {
+            continue;
+        };
         assert_eq!(frame.len(), FRAME_HEAD_LEN + len, "{message:?}");
         frame.extend([0; 8]);
         frame[0] += 8;
         assert_eq!(read(&frame), Ok(Some(frame.len())), "a later version's");
-        if len > 0 {
-            frame.truncate(FRAME_HEAD_LEN + len - 1);
-            frame[0] = (len - 1) as u8;
+        if needed > 0 {
+            frame.truncate(FRAME_HEAD_LEN + needed);
+            frame[0] = needed as u8;
+            assert_eq!(read(&frame), Ok(Some(frame.len())), "all that is needed");
+            frame.truncate(FRAME_HEAD_LEN + needed - 1);
+            frame[0] = (needed - 1) as u8;
             assert!(matches!(read(&frame), Err(ControlError::Body { .. })));
         }
     }
-    for kind in [0, 10, 255] {
+    for kind in [0, 11, 255] {
         let unknown = Err(ControlError::Type { kind });
         assert_eq!(read(&[0, 0, 0, 0, kind, 0, 0, 0]), unknown);
     }

@@ -71,6 +71,9 @@ impl RepairCore {
             Some(Role::Subscriber { replay, .. }) => {
                 (class, class == NackClass::Replay && replay.is_some())
             }
+            Some(Role::Read { .. }) => {
+                return self.break_off(peer, "a NACK on a connection for READ".into());
+            }
             _ => return,
         };
         counters.nack_messages.increment();

@@ -18,6 +18,9 @@ impl RepairCore {
                 Purpose::Repair => self.join_channels(now, peer, join),
                 Purpose::Replay { session } => self.join_further(peer, Role::Replay { session }),
                 Purpose::Nack { session } => self.join_further(peer, Role::Nack { session }),
+                Purpose::Read { session, attempt } => {
+                    self.join_further(peer, Role::Read { session, attempt })
+                }
             },
         };
         match outcome {
@@ -74,6 +77,7 @@ impl RepairCore {
                 session,
                 replay: None,
                 nack: None,
+                read: None,
             };
             state.name.clone_from(&join.name);
             state.channels = indices.iter().map(|i| PeerChannel::of(*i)).collect();
@@ -92,9 +96,10 @@ impl RepairCore {
         })
     }
 
-    /// A further connection of a session: for replay, or for NACKs.
+    /// A further connection of a session: for replay, for NACKs, or for READ.
     fn join_further(&mut self, peer: PeerId, role: Role) -> Result<Welcome, Rejected> {
-        let (Role::Replay { session } | Role::Nack { session }) = role else {
+        let (Role::Replay { session } | Role::Nack { session } | Role::Read { session, .. }) = role
+        else {
             return Err(rejected(RejectCode::Protocol, "no further connection"));
         };
         let Some(owner) = self.owner_mut(session) else {
@@ -115,9 +120,20 @@ impl RepairCore {
         }
         match role {
             Role::Nack { .. } => &self.counters.rc_joins,
+            Role::Read { .. } => &self.counters.read_joins,
             _ => &self.counters.replay_joins,
         }
         .increment();
+        if let Role::Read { session, attempt } = role {
+            let channels = indices.iter().map(|i| self.channels[*i].id).collect();
+            self.event(RepairEvent::ReadJoined {
+                peer,
+                name: name.clone(),
+                session,
+                attempt,
+                channels,
+            });
+        }
         if let Some(state) = self.peers.get_mut(&peer) {
             state.role = role;
             state.name = name;
@@ -217,9 +233,10 @@ impl RepairCore {
                 session,
                 replay,
                 nack,
+                read,
             } => {
                 self.sessions.remove(&session);
-                for further in [replay, nack].into_iter().flatten() {
+                for further in [replay, nack, read].into_iter().flatten() {
                     let reason = "the session of this connection is over";
                     self.close(further, rejected(RejectCode::UnknownSession, reason));
                 }
@@ -229,7 +246,10 @@ impl RepairCore {
                     on_purpose,
                 });
             }
-            Role::Replay { session } | Role::Nack { session } => {
+            Role::Replay { session } | Role::Nack { session } | Role::Read { session, .. } => {
+                if matches!(role, Role::Read { .. }) {
+                    self.grants_over(session);
+                }
                 if let Some(slot) = self.owner_mut(session).and_then(|o| o.further(&role)) {
                     *slot = None;
                 }

@@ -1,12 +1,14 @@
 //! The repair service as its peers see it, over a ring that the test writes.
 
+mod granting;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Join, JoinChannel, NackClass, Progress,
-    Purpose, RefusalReason, Refused, Status, Welcome,
+    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel, NackClass,
+    Progress, Purpose, RefusalReason, Refused, Status, Welcome,
 };
 use crate::delivery::Start;
 use crate::record::{MboMsg, RecordBatch};
@@ -31,6 +33,7 @@ enum Got {
     Datagram(Header),
     Refused(Refused),
     Status(Status),
+    Grant(Grant),
 }
 
 struct Bench {
@@ -183,6 +186,7 @@ impl Bench {
                         Message::Datagram(bytes) => Got::Datagram(retransmitted(bytes)),
                         Message::Refused(refused) => Got::Refused(refused),
                         Message::Status(status) => Got::Status(status),
+                        Message::Grant(grant) => Got::Grant(grant),
                         message => panic!("{message:?}"),
                     },
                 ));
@@ -708,6 +712,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
             lost_records: 0,
             heard: Sequence(sequence),
             sent_at: Nanos(777),
+            read_bytes: 0,
         })
     };
     bench.tell(0, progress(20));
@@ -765,6 +770,7 @@ fn nobody_has_reached_an_end_that_no_status_told() {
             lost_records: 0,
             heard: Sequence(21),
             sent_at: Nanos(1),
+            read_bytes: 0,
         })
     };
     // END is out, and was heard and settled, before the control page says that this is the end.
@@ -791,6 +797,7 @@ fn a_slow_subscriber_is_reported_once() {
                 lost_records: 0,
                 heard: Sequence(40),
                 sent_at: Nanos(0),
+                read_bytes: 0,
             }),
         );
     }
@@ -1032,6 +1039,7 @@ fn progress(sequence: u64) -> Progress {
         lost_records: 0,
         heard: Sequence(sequence),
         sent_at: Nanos(0),
+        read_bytes: 0,
     }
 }
 
@@ -1569,7 +1577,10 @@ fn a_strangers_session_is_refused_and_a_nack_connection_dies_with_its_own_or_alo
 fn a_nack_connection_may_be_silent_and_is_offered_in_welcome() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
     let address = "10.0.0.1:7410".parse().unwrap();
-    let offers = vec![RepairOffer::Verbs { address }];
+    let offers = vec![RepairOffer::Verbs {
+        address,
+        read: false,
+    }];
     bench.core.set_repair_offers(offers.clone());
     let welcome = bench.join(0);
     assert_eq!(welcome.repairs, offers);

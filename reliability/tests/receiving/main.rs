@@ -4,6 +4,7 @@
 mod asking;
 mod joining;
 mod nacking;
+mod reading;
 mod taking;
 mod world;
 

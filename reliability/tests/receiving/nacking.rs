@@ -11,7 +11,10 @@ use crate::world::*;
 
 fn offer() -> RepairOffer {
     let address = "10.0.0.1:7410".parse().unwrap();
-    RepairOffer::Verbs { address }
+    RepairOffer::Verbs {
+        address,
+        read: false,
+    }
 }
 
 /// Joined, with what the publisher offers beside TCP, which the driver can use or not.

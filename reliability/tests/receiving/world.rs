@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use tickcast_reliability::asking::{Asks, PathHealth};
 use tickcast_reliability::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Message, Purpose, RefusalReason, Refused, RepairOffer,
-    Status, Welcome,
+    ChannelName, ChannelOffer, FanOutOffer, Grant, Message, Purpose, RefusalReason, Refused,
+    RemoteAccess, RepairOffer, Status, Welcome,
 };
 use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
@@ -15,8 +15,9 @@ use tickcast_reliability::loss::{Loss, LossCause};
 use tickcast_reliability::receiver::Receiver;
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
+use tickcast_reliability::ring_layout::{Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
 use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+    Action, ChannelWanted, Path, ReadLimits, ReadRequest, SubscriberCore, SubscriberSettings,
 };
 use tickcast_reliability::units::{
     ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
@@ -27,6 +28,11 @@ use tickcast_reliability::wire::{
 };
 
 pub(crate) const CHANNEL: ChannelId = ChannelId(7);
+/// Shape of the publisher's ring, where its device has it, and what it asks for.
+pub(crate) const SLOT_LEN: usize = 1472;
+pub(crate) const SLOTS: u64 = 1024;
+pub(crate) const RING_AT: u64 = 0x7000_0000_0000;
+pub(crate) const KEY: u32 = 0xabcd_ef01;
 pub(crate) const A: LineId = LineId(0);
 pub(crate) const B: LineId = LineId(1);
 
@@ -39,6 +45,8 @@ pub(crate) struct Publisher {
     /// The oldest sequence it still answers for.
     pub(crate) oldest: u64,
     pub(crate) ended: bool,
+    /// What its control page says of its last heartbeat.
+    pub(crate) beat_at: u64,
 }
 
 impl Publisher {
@@ -51,6 +59,7 @@ impl Publisher {
             next_record: 1,
             oldest: first,
             ended: false,
+            beat_at: 1,
         }
     }
 
@@ -142,6 +151,29 @@ impl Publisher {
         Self::seal(&header, &bytes[64..])
     }
 
+    /// The bytes of its ring: control page and slots.
+    pub(crate) fn ring(&self) -> Vec<u8> {
+        let geometry = Geometry::new(SLOT_LEN as u32, SLOTS).unwrap();
+        let mut ring = vec![0; geometry.bytes()];
+        let words = [
+            (offset::MAGIC, RING_MAGIC),
+            (offset::LAYOUT, LAYOUT_VERSION),
+            (offset::CHANNEL, CHANNEL.0.into()),
+            (offset::EPOCH, self.epoch.0),
+            (offset::FAN_OUTS, 1),
+            (offset::HEARTBEAT_AT, self.beat_at),
+            (offset::SENT, self.next - 1),
+        ];
+        for (at, word) in words {
+            ring[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        for (sequence, bytes) in &self.sent {
+            let at = geometry.slot_offset(Sequence(*sequence));
+            ring[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+        ring
+    }
+
     pub(crate) fn newest(&self) -> Sequence {
         Sequence(self.next - 1)
     }
@@ -171,8 +203,8 @@ impl Publisher {
                 oldest: Sequence(self.oldest),
                 oldest_record: self.oldest_record(),
                 next_record: RecordNumber(self.next_record),
-                slot_len: 1472,
-                slots: 1024,
+                slot_len: SLOT_LEN as u32,
+                slots: SLOTS,
                 config_hash: ConfigHash(0),
                 ended: self.ended,
                 fan_outs: vec![FanOutOffer::Udp {
@@ -204,6 +236,8 @@ pub(crate) struct World {
     pub(crate) events: Vec<Event>,
     pub(crate) nacks: Vec<SequenceRange>,
     pub(crate) progresses: usize,
+    /// What the last of them said of READs.
+    pub(crate) read_bytes: u64,
     pub(crate) rejoins: usize,
     pub(crate) disconnects: usize,
     pub(crate) lines: usize,
@@ -212,6 +246,11 @@ pub(crate) struct World {
     /// What WELCOME offers beside TCP, and whether that answers.
     pub(crate) repairs: Vec<RepairOffer>,
     pub(crate) rc_answers: bool,
+    /// READs that were begun and not answered yet; answered at once where `reads` says so.
+    pub(crate) read_requests: Vec<ReadRequest>,
+    pub(crate) reads: bool,
+    /// What a READ connection is granted; 0: nothing is.
+    pub(crate) tokens: u64,
     /// Every NACK by connection, every attempt to connect with its time, every connection given up.
     pub(crate) asked_on: Vec<(Path, SequenceRange)>,
     pub(crate) connects: Vec<(Path, Nanos)>,
@@ -240,6 +279,7 @@ impl World {
             events: vec![],
             nacks: vec![],
             progresses: 0,
+            read_bytes: 0,
             rejoins: 0,
             disconnects: 0,
             lines,
@@ -247,6 +287,9 @@ impl World {
             connectable: true,
             repairs: vec![],
             rc_answers: true,
+            read_requests: vec![],
+            reads: true,
+            tokens: 1 << 20,
             asked_on: vec![],
             connects: vec![],
             given_up: vec![],
@@ -318,6 +361,8 @@ impl World {
                 }
                 match action {
                     Action::Connect(path) if self.connectable => {
+                        let (reads, len_max) = (4, 4 * SLOT_LEN as u32);
+                        self.core.set_read_limits(ReadLimits { reads, len_max });
                         self.core.handle_connected(self.now, path);
                     }
                     Action::Connect(path) => {
@@ -329,6 +374,17 @@ impl World {
                     Action::Disconnect(_) => self.disconnects += 1,
                     Action::Rejoin(_) => self.rejoins += 1,
                     Action::Listen(_) | Action::Rejected(_) => {}
+                }
+            }
+            while let Some(request) = self.core.poll_read() {
+                busy = true;
+                self.read_requests.push(request);
+            }
+            for request in self.read_requests.split_off(0) {
+                busy |= self.reads;
+                match self.reads {
+                    true => self.read_done(publisher, &request, |_| ()),
+                    false => self.read_requests.push(request),
                 }
             }
             if !busy {
@@ -352,9 +408,15 @@ impl World {
                         welcome.channels.clear();
                     }
                     self.tell(path, &Message::Welcome(welcome));
+                    if let Purpose::Read { attempt, .. } = join.purpose
+                        && self.tokens > 0
+                    {
+                        self.grant(publisher, attempt, self.tokens);
+                    }
                 }
-                Message::Progress(_) => {
+                Message::Progress(progress) => {
                     self.progresses += 1;
+                    self.read_bytes = progress.read_bytes;
                     if self.answer {
                         self.tell(path, &Message::Status(publisher.status()));
                     }
@@ -372,6 +434,34 @@ impl World {
                 other => panic!("a subscriber sent {other:?}"),
             }
         }
+    }
+
+    /// A READ is done, of what the publisher's ring holds; `spoil` may change it.
+    pub(crate) fn read_done(
+        &mut self,
+        publisher: &Publisher,
+        request: &ReadRequest,
+        spoil: impl FnOnce(&mut [u8]),
+    ) {
+        assert_eq!(request.key, KEY);
+        let ring = publisher.ring();
+        let from = (request.address - RING_AT) as usize;
+        let mut bytes = ring[from..from + request.len as usize].to_vec();
+        spoil(&mut bytes);
+        let tag = request.tag;
+        self.input(|c, now, mut on| c.handle_read(now, tag, &bytes, &mut on));
+    }
+
+    pub(crate) fn grant(&mut self, publisher: &Publisher, attempt: u64, tokens: u64) {
+        let (len, address) = (publisher.ring().len() as u64, RING_AT);
+        let key = KEY;
+        let grant = Grant {
+            epoch: publisher.epoch,
+            attempt,
+            ring: RemoteAccess { address, len, key },
+            tokens,
+        };
+        self.tell(Path::Repair, &Message::Grant(grant));
     }
 
     pub(crate) fn answer_nack(

@@ -1,9 +1,9 @@
-//! The NACK connection of a subscriber: the rung of the repair ladder above TCP, for as long as it
-//! answers (docs/PROTOCOL.md §5.4, §6.1).
+//! A reliable connection of a subscriber beside TCP, for NACKs or for READs: a rung of the repair
+//! ladder for as long as it answers (docs/PROTOCOL.md §5.4, §6.1).
 //!
 //! It exists within a session: the publisher offers it in WELCOME, and it goes with the repair
-//! connection. What it does not answer is asked for over TCP, gap by gap; when so many questions
-//! in a row were not answered in time, it counts as down and is built anew, with back-off.
+//! connection. What it does not answer is asked for on the next rung, gap by gap; when so many
+//! questions in a row were not answered in time, it counts as down and is built anew, with back-off.
 
 use crate::control::RepairOffer;
 use crate::link::{Link, LinkTimers};
@@ -11,7 +11,7 @@ use crate::units::Nanos;
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct NackPath {
+pub(crate) struct RcPath {
     /// Whether the driver can make one.
     usable: bool,
     /// Where it leads.
@@ -26,7 +26,7 @@ pub(crate) struct NackPath {
     late_at: Nanos,
 }
 
-impl NackPath {
+impl RcPath {
     pub(crate) const fn new(timers: LinkTimers, seed: u64) -> Self {
         Self {
             usable: false,
@@ -48,10 +48,9 @@ impl NackPath {
         self.offer
     }
 
-    /// A publisher welcomed us and offers these.
-    pub(crate) fn offered(&mut self, now: Nanos, offers: &[RepairOffer]) {
-        let known = |offer: &&RepairOffer| !matches!(offer, RepairOffer::Unknown);
-        self.offer = offers.iter().find(known).copied();
+    /// A publisher welcomed us and offers this.
+    pub(crate) fn offered(&mut self, now: Nanos, offer: Option<RepairOffer>) {
+        self.offer = offer;
         if self.usable && self.offer.is_some() {
             self.link.want(now);
         }

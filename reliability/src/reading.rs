@@ -1,0 +1,271 @@
+//! READ of the publisher's ring: the rung of the repair ladder that costs the publisher's CPU
+//! nothing (docs/PROTOCOL.md §6.6).
+//!
+//! A READ races with whoever writes the ring, so what it brings is believed only when the slot holds
+//! the wanted sequence of our epoch and its CRC fits. A slot that was just being written is READ once
+//! more; one that holds a later sequence says how far the ring has moved on.
+
+use crate::control::Grant;
+use crate::delivery::{Item, Via};
+use crate::gaps::{Rung, Visit};
+use crate::loss::LossCause;
+use crate::planted::{Bug, planted};
+use crate::receiver::{Arrival, Receiver};
+use crate::record::AlignedCopy;
+use crate::ring_layout::{CONTROL_PAGE_LEN, Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
+use crate::units::{Nanos, RecordNumber, Sequence, SequenceRange};
+use crate::wire::{CrcVerdict, Datagram};
+
+/// What the READ connection takes now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadRoom {
+    /// Further READs at once.
+    pub reads: u32,
+    /// Bytes of one at most.
+    pub len_max: u32,
+}
+
+/// A ring that may be READ.
+#[derive(Clone, Debug)]
+pub(crate) struct Readable {
+    pub(crate) grant: Grant,
+    geometry: Geometry,
+    /// Bytes of the READs begun since the first grant of this attempt.
+    used: u64,
+    /// How many bytes could be READ when tokens were granted last.
+    span: u64,
+    /// Since when there are no tokens for what is missing.
+    dry_since: Option<Nanos>,
+    /// When the publisher was last seen alive, by its own clock on the control page.
+    heartbeat_at: u64,
+}
+
+/// What one READ can bring of a gap now.
+pub(crate) enum Reach {
+    /// So many of its first sequences.
+    Slots(u64),
+    /// Nothing until this time, unless something happens before.
+    Wait(Nanos),
+    /// Nothing; ask elsewhere.
+    Nothing,
+}
+
+impl Readable {
+    /// How much of a gap that begins with `first` can be READ at once; it is taken from `room`.
+    pub(crate) fn reach(
+        &mut self,
+        now: Nanos,
+        patience: Nanos,
+        range: SequenceRange,
+        room: &mut ReadRoom,
+    ) -> Reach {
+        let slot_len = self.geometry.slot_len() as u64;
+        if u64::from(room.len_max) < slot_len {
+            return Reach::Nothing;
+        }
+        if room.reads == 0 {
+            // One that is done makes room, and one that is late gives way.
+            return Reach::Wait(Nanos::MAX);
+        }
+        let left = self.left();
+        if left < slot_len && !planted(Bug::ReadTokensIgnored) {
+            let since = *self.dry_since.get_or_insert(now);
+            let until = since.after(patience);
+            return if now < until {
+                Reach::Wait(until)
+            } else {
+                Reach::Nothing
+            };
+        }
+        self.dry_since = None;
+        let mask = self.geometry.slots() - 1;
+        let to_the_end = self.geometry.slots() - (range.first.0 & mask);
+        let most = u64::from(room.len_max).min(left.max(slot_len)) / slot_len;
+        let slots = range.len().min(to_the_end).min(most);
+        room.reads -= 1;
+        self.used += slots * slot_len;
+        Reach::Slots(slots)
+    }
+
+    /// Whether it is time to ask for more tokens: half of what there was is used.
+    pub(crate) const fn is_low(&self) -> bool {
+        self.left() < self.span / 2
+    }
+
+    const fn left(&self) -> u64 {
+        self.grant.tokens.saturating_sub(self.used)
+    }
+
+    pub(crate) const fn used(&self) -> u64 {
+        self.used
+    }
+
+    /// Where a run of slots stands, which does not go round the ring, and its bytes.
+    pub(crate) const fn place(&self, range: SequenceRange) -> (u64, u32) {
+        let at = self.grant.ring.address + self.geometry.slot_offset(range.first) as u64;
+        (at, (range.len() * self.geometry.slot_len() as u64) as u32)
+    }
+}
+
+impl Receiver {
+    /// The publisher lets its ring be READ, or more of it. `false` when this is no ring of ours.
+    pub(crate) fn handle_grant(&mut self, grant: &Grant) -> bool {
+        let fits = self.geometry.is_some_and(|geometry| {
+            geometry.bytes() as u64 == grant.ring.len && grant.epoch == self.epoch
+        });
+        let Some(geometry) = self.geometry.filter(|_| fits) else {
+            return false;
+        };
+        self.read_wait = Nanos::ZERO;
+        match &mut self.readable {
+            Some(known) if known.grant.attempt == grant.attempt => {
+                known.grant.tokens = known.grant.tokens.max(grant.tokens);
+                known.dry_since = None;
+                known.span = known.left();
+            }
+            readable => {
+                *readable = Some(Readable {
+                    grant: *grant,
+                    geometry,
+                    used: 0,
+                    span: grant.tokens,
+                    dry_since: None,
+                    heartbeat_at: 0,
+                });
+                self.counters.read_links_up.increment();
+            }
+        }
+        true
+    }
+
+    /// Nothing can be READ any more: what was on its way is due on the next rung, at once.
+    pub(crate) fn handle_read_down(&mut self, now: Nanos) {
+        if self.readable.take().is_none() {
+            return;
+        }
+        self.counters.read_links_down.increment();
+        self.read_wait = Nanos::ZERO;
+        self.gaps.visit(crate::receiver::ALL, |gap| {
+            if gap.tries > 0 && matches!(gap.rung, Rung::Read { .. } | Rung::Torn { .. }) {
+                gap.ask_at = now;
+            }
+            Visit::Continue
+        });
+    }
+
+    /// A READ of the slots of `range` is done.
+    pub(crate) fn handle_read_slots(
+        &mut self,
+        now: Nanos,
+        range: SequenceRange,
+        bytes: &[u8],
+        aligned: &mut AlignedCopy,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let Some(geometry) = self.readable.as_ref().map(|readable| readable.geometry) else {
+            return;
+        };
+        for (sequence, slot) in range.iter().zip(bytes.chunks_exact(geometry.slot_len())) {
+            let slot = aligned.of(slot);
+            let datagram = Datagram::parse(slot);
+            let whole = datagram.as_ref().is_ok_and(|datagram| {
+                let good = datagram.verdict() == CrcVerdict::Good;
+                (good || planted(Bug::TornReadDelivered))
+                    && datagram.header().epoch == self.epoch
+                    && datagram.header().channel == self.channel
+            });
+            let found = match &datagram {
+                Ok(datagram) if whole => datagram.header().sequence,
+                _ => Sequence::NONE,
+            };
+            if found == sequence || (planted(Bug::LappedReadDelivered) && found > sequence) {
+                self.arriving = Arrival::Read;
+                self.handle_bytes(now, Via::Repair, slot, on);
+                self.arriving = Arrival::Other;
+            } else if found > sequence {
+                self.read_lapped(now, found, geometry.slots(), on);
+            } else {
+                self.read_torn(now, sequence);
+            }
+        }
+    }
+
+    /// A slot holds a later sequence: the ring no longer holds what is a whole round before it.
+    #[cold]
+    fn read_lapped(
+        &mut self,
+        now: Nanos,
+        found: Sequence,
+        slots: u64,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let gone = found.minus(slots);
+        self.counters.reads_lapped.increment();
+        self.order.note_floor(gone.next(), RecordNumber(0));
+        if let Some(gone) = SequenceRange::new(Sequence::FIRST, gone) {
+            self.lose(gone, LossCause::Window);
+        }
+        self.order.advance(&self.counters, on);
+        self.handle_timeout(now, on);
+    }
+
+    /// A slot was being written while it was READ, or is damaged: once more, then elsewhere.
+    #[cold]
+    fn read_torn(&mut self, now: Nanos, sequence: Sequence) {
+        self.counters.reads_torn.increment();
+        self.gaps.visit(SequenceRange::one(sequence), |gap| {
+            if let Rung::Read { again } = gap.rung
+                && gap.tries > 0
+            {
+                (gap.rung, gap.ask_at) = (Rung::Torn { again }, now);
+            }
+            Visit::Continue
+        });
+    }
+
+    /// A READ of the control page is done: how far the publisher is, without its help. It is alive
+    /// where its heartbeat has moved since the last look.
+    pub(crate) fn handle_read_page(
+        &mut self,
+        now: Nanos,
+        page: &[u8],
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let word = |at: usize| {
+            let word = page.get(at..).and_then(|rest| rest.first_chunk::<8>());
+            word.map_or(0, |word| u64::from_le_bytes(*word))
+        };
+        let ours = word(offset::MAGIC) == RING_MAGIC
+            && word(offset::LAYOUT) == LAYOUT_VERSION
+            && word(offset::EPOCH) == self.epoch.0
+            && word(offset::CHANNEL) == u64::from(self.channel.0);
+        let Some(readable) = self.readable.as_mut().filter(|_| ours) else {
+            return;
+        };
+        let heartbeat_at = word(offset::HEARTBEAT_AT);
+        let before = std::mem::replace(&mut readable.heartbeat_at, heartbeat_at);
+        let moved = before != 0 && heartbeat_at != before;
+        // Each word is whole, but they are not of one time: none is put beside another.
+        let fan_outs = (word(offset::FAN_OUTS) as usize).min(crate::ring_layout::FAN_OUTS_MAX);
+        let sent = (0..fan_outs).map(|it| word(offset::SENT + it * 8)).max();
+        let sent = Sequence(sent.unwrap_or(0));
+        let ahead = sent > self.heard;
+        if sent.since(self.heard) > self.slots {
+            return self.ask_status_soon(now);
+        }
+        self.counters.page_reads.increment();
+        if (moved || ahead)
+            && let Some(change) = self.liveness.heard_repair(ahead, now)
+        {
+            self.note_liveness(change, now);
+        }
+        if ahead && self.liveness.is_stale() {
+            self.note_heard(sent, now, crate::gaps::Origin::Live);
+        }
+        self.handle_timeout(now, on);
+    }
+}
+
+/// Bytes of the control page that say how far a publisher is.
+pub(crate) const PAGE_READ_LEN: u32 = (offset::SENT + crate::ring_layout::FAN_OUTS_MAX * 8) as u32;
+const _: () = assert!(PAGE_READ_LEN as usize <= CONTROL_PAGE_LEN);

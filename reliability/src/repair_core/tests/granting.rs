@@ -1,0 +1,193 @@
+//! What subscribers are granted to READ.
+
+use super::*;
+use crate::control::RemoteAccess;
+
+const RING: RemoteAccess = RemoteAccess {
+    address: 0x1000,
+    len: 69_632,
+    key: 7,
+};
+/// Small bursts, and no refill to speak of.
+const BURST: u64 = 40_000;
+
+fn poor() -> RepairConfig {
+    RepairConfig {
+        subscriber_bytes_per_s: 1_000,
+        subscriber_burst_bytes: BURST,
+        ..RepairConfig::default()
+    }
+}
+
+fn reader(session: u64, attempt: u64) -> Join {
+    Join {
+        purpose: Purpose::Read { session, attempt },
+        ..replay(session)
+    }
+}
+
+impl Bench {
+    /// A subscriber, peer 0, whose READ connection, peer 1, has joined.
+    fn reading(config: RepairConfig) -> (Self, u64) {
+        let mut bench = Self::new(config, 64, 1);
+        let session = bench.join(0).session;
+        bench.events();
+        let got = bench.connect(1, reader(session, 5));
+        assert!(matches!(&got[..], [Got::Welcome(welcome)] if welcome.channels.is_empty()));
+        (bench, session)
+    }
+
+    fn grant(&mut self, peer: u64) -> bool {
+        self.core.grant(self.now, PeerId(peer), CHANNEL, RING)
+    }
+
+    /// What is granted on the repair connection, now that so many bytes were READ.
+    fn read(&mut self, read_bytes: u64) -> Option<u64> {
+        let progress = Progress {
+            read_bytes,
+            ..progress(0)
+        };
+        self.tell(0, Message::Progress(progress));
+        self.tokens()
+    }
+
+    fn tokens(&mut self) -> Option<u64> {
+        let got = self.take(0);
+        got.iter().find_map(|got| match got {
+            Got::Grant(grant) => Some(grant.tokens),
+            _ => None,
+        })
+    }
+}
+
+#[test]
+fn who_joins_for_read_is_granted_each_ring_on_its_repair_connection() {
+    let (mut bench, session) = Bench::reading(RepairConfig::default());
+    let events = bench.events();
+    let expected = RepairEvent::ReadJoined {
+        peer: PeerId(1),
+        name: "risk".into(),
+        session,
+        attempt: 5,
+        channels: vec![CHANNEL],
+    };
+    assert_eq!(events, [expected]);
+    assert!(bench.grant(1));
+    let got = bench.drain();
+    let grant = Grant {
+        epoch: EPOCH,
+        attempt: 5,
+        ring: RING,
+        tokens: (512 << 10) / 2,
+    };
+    assert_eq!(got, [(Some(0), Got::Grant(grant))]);
+    assert_eq!(bench.counters.read_tokens_bytes.get(), grant.tokens);
+}
+
+#[test]
+fn nothing_is_granted_to_others_nor_of_what_was_not_joined() {
+    let (mut bench, session) = Bench::reading(RepairConfig::default());
+    assert!(!bench.grant(0), "no connection for READ");
+    assert!(!bench.grant(9), "nobody");
+    bench.connect(2, further(session));
+    assert!(!bench.grant(2), "a connection for NACKs");
+    let other = ChannelId(CHANNEL.0 + 1);
+    assert!(!bench.core.grant(bench.now, PeerId(1), other, RING));
+    assert_eq!(bench.tokens(), None);
+    let got = bench.connect(3, reader(session ^ 1, 1));
+    assert!(matches!(&got[..], [Got::Rejected(rejected)]
+        if rejected.code == RejectCode::UnknownSession));
+}
+
+#[test]
+fn tokens_are_renewed_as_they_are_used_and_never_beyond_the_budget() {
+    let (mut bench, _) = Bench::reading(poor());
+    bench.grant(1);
+    assert_eq!(bench.tokens(), Some(BURST / 2));
+    assert_eq!(bench.read(BURST / 4 - 1), None, "more than half is left");
+    assert_eq!(bench.read(BURST / 4 + 1), Some(BURST / 2 + BURST / 4 + 1));
+    // Who claims more than it was granted gets no more for it.
+    assert_eq!(bench.read(u64::MAX), Some(BURST), "all that there is");
+    assert_eq!(bench.read(u64::MAX), None);
+    assert_eq!(bench.counters.read_tokens_bytes.get(), BURST);
+    bench.pass(500_000);
+    assert_eq!(bench.read(BURST), Some(BURST + 500));
+}
+
+#[test]
+fn what_is_granted_is_paid_from_the_budget_of_repair_and_the_other_way_round() {
+    let (mut bench, _) = Bench::reading(poor());
+    bench.publish(40);
+    bench.repair(0, 1, 40);
+    let answers = bench.take(0).len() as u64;
+    assert_eq!(answers, 40);
+    bench.grant(1);
+    assert_eq!(bench.tokens(), Some(BURST / 2));
+    bench.read(BURST / 2);
+    let left = BURST - 40 * FRAME;
+    assert_eq!(bench.counters.read_tokens_bytes.get(), left.min(BURST));
+    bench.repair(0, 1, 40);
+    assert_eq!(bench.take(0).len(), 0, "the budget is used up");
+}
+
+#[test]
+fn what_all_may_have_is_granted_once() {
+    let config = RepairConfig {
+        repair_bytes_per_s: 1_000,
+        repair_burst_bytes: BURST,
+        ..poor()
+    };
+    let (mut bench, _) = Bench::reading(config);
+    bench.grant(1);
+    let session = bench.join(10).session;
+    bench.connect(11, reader(session, 1));
+    let third = bench.join(20).session;
+    bench.connect(12, reader(third, 1));
+    assert!(bench.grant(11) && bench.grant(12));
+    let granted = bench.counters.read_tokens_bytes.get();
+    assert_eq!(granted, BURST, "two have half each, the third has nothing");
+    let mut theirs = bench.core.sessions[&third].bucket.clone();
+    assert!(
+        theirs.take(bench.now.monotonic, BURST as usize),
+        "nothing was charged"
+    );
+}
+
+#[test]
+fn with_the_connection_for_read_the_grant_is_over_and_another_has_its_own() {
+    let (mut bench, session) = Bench::reading(poor());
+    bench.grant(1);
+    bench.drain();
+    bench.core.handle_disconnected(PeerId(1));
+    assert_eq!(bench.read(BURST), None);
+    assert!(!bench.grant(1));
+    bench.connect(2, reader(session, 6));
+    bench.grant(2);
+    let got = bench.take(0);
+    assert!(matches!(&got[..], [Got::Grant(grant)] if grant.attempt == 6));
+    // Another one takes its place, and one that is half open is closed.
+    bench.events();
+    bench.connect(3, reader(session, 7));
+    let close = RepairEvent::Close {
+        peer: PeerId(2),
+        reason: None,
+    };
+    assert!(bench.events().contains(&close));
+    assert_eq!(bench.read(BURST), None, "not granted yet");
+}
+
+#[test]
+fn nothing_is_asked_on_a_connection_for_read_which_may_be_silent() {
+    let (mut bench, _) = Bench::reading(RepairConfig::default());
+    for _ in 0..80 {
+        bench.pass(1_000_000);
+        bench.tell(0, Message::Progress(progress(0)));
+        bench.core.handle_timeout(bench.now);
+    }
+    assert!(bench.core.peers.contains_key(&PeerId(1)));
+    bench.publish(1);
+    bench.repair(1, 1, 1);
+    let got = bench.take(1);
+    assert!(matches!(&got[..], [Got::Rejected(rejected)] if rejected.code == RejectCode::Protocol));
+    assert_eq!(bench.counters.nacked.get(), 0);
+}

@@ -1,0 +1,441 @@
+//! READ of the publisher's ring: the first rung of repair where it is granted, believed only as far
+//! as epoch, sequence and CRC say, and no hindrance when it fails.
+
+use tickcast_reliability::control::{Message, Purpose, RepairOffer};
+use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
+use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::subscriber_core::{Action, Path};
+use tickcast_reliability::units::Nanos;
+
+use crate::world::*;
+
+fn offer(read: bool) -> RepairOffer {
+    let address = "10.0.0.1:7410".parse().unwrap();
+    RepairOffer::Verbs { address, read }
+}
+
+/// Joined, with READ on offer and granted.
+fn joined(ladder: Ladder, publisher: &Publisher) -> World {
+    joined_with(ladder, publisher, |_| ())
+}
+
+fn joined_with(ladder: Ladder, publisher: &Publisher, set: impl FnOnce(&mut World)) -> World {
+    begun_with(ReceiverConfig { ladder, ..quiet() }, publisher, set)
+}
+
+/// The same with a publisher that is missed soon.
+fn watchful(publisher: &Publisher) -> World {
+    let (stale_us, dead_us) = (30_000, 5_000_000);
+    let config = ReceiverConfig {
+        ladder: Ladder::Read,
+        stale_us,
+        dead_us,
+        ..quiet()
+    };
+    begun_with(config, publisher, |_| ())
+}
+
+fn begun_with(
+    config: ReceiverConfig,
+    publisher: &Publisher,
+    set: impl FnOnce(&mut World),
+) -> World {
+    let mut world = World::new(config, Start::Live, 1);
+    world.repairs = vec![offer(true)];
+    world.core.use_nack_path(true);
+    world.core.use_read_path(true);
+    set(&mut world);
+    world.settle(publisher);
+    world.asked_on.clear();
+    world
+}
+
+/// So many datagrams are lost in a row, the next one comes.
+fn lose(world: &mut World, publisher: &mut Publisher, count: u64) {
+    for _ in 0..count {
+        publisher.publish(1);
+    }
+    let bytes = publisher.publish(1);
+    world.hear(A, &bytes);
+    world.settle(publisher);
+}
+
+fn asked(world: &mut World) -> Vec<(Path, u64)> {
+    let all = std::mem::take(&mut world.asked_on);
+    all.into_iter()
+        .map(|(path, range)| (path, range.first.0))
+        .collect()
+}
+
+/// The sequence, and how many of them, that each READ is of.
+fn begun(world: &World) -> Vec<(u64, u64)> {
+    let slot_len = SLOT_LEN as u64;
+    let slots = world.read_requests.iter().map(|request| {
+        let at = (request.address - RING_AT - 4096) / slot_len;
+        (at, u64::from(request.len) / slot_len)
+    });
+    slots.collect()
+}
+
+#[test]
+fn what_is_missing_is_read_and_nobody_is_asked() {
+    for ladder in [Ladder::Read, Ladder::ReadThenNack] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined(ladder, &publisher);
+        for count in [1, 2, 3] {
+            lose(&mut world, &mut publisher, count);
+        }
+        assert_eq!(world.records, numbers(1..=9));
+        assert_eq!(asked(&mut world), []);
+        let c = world.counters();
+        assert_eq!((c.reads.get(), c.read_sequences.get()), (3, 6));
+        assert_eq!(
+            (c.read_repairs_received.get(), c.gaps_recovered.get()),
+            (6, 6)
+        );
+        assert_eq!((c.nacks_sent.get(), c.read_links_up.get()), (0, 1));
+        world.pass(Nanos::from_secs(11), &publisher);
+        assert_eq!(world.read_bytes, 6 * SLOT_LEN as u64, "what PROGRESS says");
+        world.assert_balanced(&publisher, "");
+    }
+}
+
+#[test]
+fn each_ladder_makes_the_connections_that_it_needs() {
+    let publisher = Publisher::new(5, 1);
+    for (ladder, paths) in [
+        (Ladder::Read, vec![Path::Repair, Path::Read]),
+        (Ladder::Nack, vec![Path::Repair, Path::Nack]),
+        (
+            Ladder::ReadThenNack,
+            vec![Path::Repair, Path::Read, Path::Nack],
+        ),
+    ] {
+        let world = joined(ladder, &publisher);
+        let connected: Vec<Path> = world.connects.iter().map(|(path, _)| *path).collect();
+        assert_eq!(connected, paths, "{ladder:?}");
+        let session = 9 + 1;
+        let read = Purpose::Read {
+            session,
+            attempt: 1,
+        };
+        assert_eq!(world.joins.contains(&read), ladder.reads());
+    }
+}
+
+#[test]
+fn who_is_offered_no_read_or_cannot_makes_no_connection_for_it() {
+    let mut publisher = Publisher::new(5, 1);
+    for (read, usable) in [(false, true), (true, false)] {
+        let mut world = joined_with(Ladder::Read, &publisher, |world| {
+            world.repairs = vec![offer(read)];
+            world.core.use_read_path(usable);
+        });
+        lose(&mut world, &mut publisher, 1);
+        assert!(world.connects.iter().all(|(path, _)| *path == Path::Repair));
+        assert_eq!(asked(&mut world).len(), 1);
+        assert_eq!(world.core.read_offer().is_some(), read);
+    }
+}
+
+#[test]
+fn a_run_is_read_in_pieces_of_what_fits_none_of_which_goes_round_the_ring() {
+    let mut publisher = Publisher::new(5, SLOTS - 2);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 30);
+    // Four at a time, of four slots each; two up to the end of the ring.
+    let expected = [(SLOTS - 2, 2), (0, 4), (4, 4), (8, 4)];
+    assert_eq!(begun(&world), expected);
+    assert_eq!(world.read_requests[0].len as usize, 2 * SLOT_LEN);
+    // One that is done makes room for the next.
+    let first = world.read_requests.remove(0);
+    world.read_done(&publisher, &first, |_| ());
+    world.settle(&publisher);
+    assert_eq!(begun(&world)[2..], [(8, 4), (12, 4)]);
+    assert_eq!(asked(&mut world), [], "the rest waits");
+    world.reads = true;
+    world.settle(&publisher);
+    assert_eq!(world.records.len(), 31);
+    assert_eq!(asked(&mut world), []);
+}
+
+#[test]
+fn a_torn_slot_is_read_once_more_and_then_asked_for() {
+    for (ladder, next) in [
+        (Ladder::Read, Path::Repair),
+        (Ladder::ReadThenNack, Path::Nack),
+    ] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined(ladder, &publisher);
+        world.reads = false;
+        lose(&mut world, &mut publisher, 3);
+        let whole = world.read_requests.remove(0);
+        // The second of three was being written.
+        world.read_done(&publisher, &whole, |bytes| bytes[SLOT_LEN + 100] ^= 1);
+        assert_eq!(world.records, numbers(1..=1));
+        world.settle(&publisher);
+        assert_eq!(begun(&world), [(2, 1)]);
+        let again = world.read_requests.remove(0);
+        world.read_done(&publisher, &again, |bytes| bytes[16..24].fill(0));
+        world.settle(&publisher);
+        assert_eq!(begun(&world), []);
+        assert_eq!(asked(&mut world), [(next, 2)]);
+        assert_eq!(world.records, numbers(1..=4));
+        let c = world.counters();
+        assert_eq!((c.reads_torn.get(), c.read_timeouts.get()), (2, 0));
+        world.assert_balanced(&publisher, "");
+    }
+}
+
+#[test]
+fn a_slot_of_another_epoch_or_channel_is_not_believed() {
+    for spoilt in [4, 8] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined(Ladder::Read, &publisher);
+        world.reads = false;
+        lose(&mut world, &mut publisher, 1);
+        let request = world.read_requests.remove(0);
+        let mut other = publisher.sent[&1].clone();
+        other[spoilt] ^= 1;
+        let crc = tickcast_reliability::wire::crc_of(other[..64].try_into().unwrap(), &other[64..]);
+        other[60..64].copy_from_slice(&crc.to_le_bytes());
+        world.read_done(&publisher, &request, |bytes| {
+            bytes[..other.len()].copy_from_slice(&other);
+        });
+        assert!(world.records.is_empty());
+        assert_eq!(world.counters().reads_torn.get(), 1);
+    }
+}
+
+#[test]
+fn a_lapped_slot_says_at_once_what_is_lost() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 3);
+    let request = world.read_requests.remove(0);
+    // Meanwhile the ring came round: slot 2 holds what is one ring later, slot 3 does not yet.
+    while publisher.next < 3 + SLOTS {
+        publisher.publish(1);
+    }
+    world.read_done(&publisher, &request, |_| ());
+    world.settle(&publisher);
+    let losses = world.losses();
+    let [loss] = &losses[..] else {
+        panic!("{losses:?}")
+    };
+    assert_eq!(
+        (loss.cause, loss.sequences.first.0, loss.sequences.last.0),
+        (LossCause::Window, 1, 2)
+    );
+    assert_eq!(
+        world.records,
+        numbers(3..=4),
+        "what the ring still holds came"
+    );
+    assert_eq!(world.counters().reads_lapped.get(), 2);
+    assert_eq!(asked(&mut world), []);
+}
+
+#[test]
+fn a_read_that_is_late_gives_way_and_is_taken_when_it_comes() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::ReadThenNack, &publisher);
+    (world.reads, world.rc_answers) = (false, false);
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(begun(&world), [(1, 1)]);
+    world.pass(Nanos::from_us(749), &publisher);
+    assert_eq!(asked(&mut world), []);
+    world.pass(Nanos::from_us(502), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
+    assert_eq!(world.counters().read_timeouts.get(), 1);
+    world.pass(Nanos::from_us(1_251), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+    assert_eq!(world.records, numbers(1..=2));
+    let late = world.read_requests.remove(0);
+    world.read_done(&publisher, &late, |_| ());
+    assert_eq!(world.counters().duplicates.get(), 1);
+    // The next READ is waited for longer.
+    lose(&mut world, &mut publisher, 1);
+    world.pass(Nanos::from_us(1_124), &publisher);
+    assert_eq!(asked(&mut world), []);
+}
+
+#[test]
+fn a_connection_that_breaks_costs_no_wait_and_is_made_anew_with_a_grant_of_its_own() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let lost = world.read_requests.remove(0);
+    world.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
+    });
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)], "at once");
+    assert_eq!(world.counters().read_links_down.get(), 1);
+    world.read_done(&publisher, &lost, |_| ());
+    assert_eq!(
+        world.counters().duplicates.get(),
+        0,
+        "of a connection that is gone"
+    );
+    // A late grant of the one that broke is of no use.
+    world.grant(&publisher, 1, 1 << 30);
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(begun(&world), []);
+    world.asked_on.clear();
+    world.pass(Nanos::from_ms(20), &publisher);
+    let attempts = world.joins.iter().filter_map(|join| match join {
+        Purpose::Read { attempt, .. } => Some(*attempt),
+        _ => None,
+    });
+    assert_eq!(attempts.collect::<Vec<_>>(), [1, 2]);
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(begun(&world).len(), 1);
+    assert_eq!(asked(&mut world), []);
+}
+
+#[test]
+fn reads_that_nobody_answers_are_given_up_with_their_connection() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    for _ in 0..7 {
+        lose(&mut world, &mut publisher, 1);
+        world.read_requests.clear();
+        world.pass(Nanos::from_ms(100), &publisher);
+        let done = world.core.read_offer().is_some();
+        assert!(done && world.given_up.is_empty());
+        // There is room for four only, so those before must be forgotten to go on.
+        world.tell(Path::Repair, &Message::Status(publisher.status()));
+        if world.counters().reads.get() == 4 {
+            break;
+        }
+    }
+    assert_eq!(world.counters().reads.get(), 4);
+    assert_eq!(
+        world.records.len() as u64,
+        publisher.next - 1,
+        "asked for otherwise"
+    );
+}
+
+#[test]
+fn without_tokens_the_publisher_is_asked_for_more_and_then_the_next_rung() {
+    let mut publisher = Publisher::new(5, 1);
+    let slot = SLOT_LEN as u64;
+    let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = 4 * slot);
+    let before = world.progresses;
+    lose(&mut world, &mut publisher, 2);
+    assert_eq!(world.progresses, before, "half is left");
+    lose(&mut world, &mut publisher, 1);
+    world.pass(Nanos::from_ms(1), &publisher);
+    assert_eq!((world.progresses, world.read_bytes), (before + 1, 3 * slot));
+    // No more are granted: one can be READ, then nothing.
+    lose(&mut world, &mut publisher, 2);
+    assert_eq!(world.counters().read_sequences.get(), 4);
+    assert_eq!(asked(&mut world), [], "more may come");
+    world.pass(Nanos::from_us(400), &publisher);
+    assert_eq!(asked(&mut world), []);
+    world.pass(Nanos::from_ms(2), &publisher);
+    assert_eq!(asked(&mut world).len(), 1);
+    // It stays so, without another wait, until more come.
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(asked(&mut world).len(), 1);
+    world.grant(&publisher, 1, 12 * slot);
+    lose(&mut world, &mut publisher, 2);
+    assert_eq!(asked(&mut world), []);
+    assert_eq!(world.counters().read_sequences.get(), 6);
+    assert_eq!(world.records.len() as u64, publisher.next - 1);
+    // One that grants less than before takes nothing back.
+    world.grant(&publisher, 1, slot);
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(world.counters().read_sequences.get(), 7);
+}
+
+#[test]
+fn a_grant_of_a_ring_of_another_shape_or_epoch_is_not_used() {
+    for change in 0..2 {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = 0);
+        let mut grant = tickcast_reliability::control::Grant {
+            epoch: publisher.epoch,
+            attempt: 1,
+            ring: tickcast_reliability::control::RemoteAccess {
+                address: RING_AT,
+                len: publisher.ring().len() as u64,
+                key: KEY,
+            },
+            tokens: 1 << 20,
+        };
+        match change {
+            0 => grant.ring.len += 1,
+            _ => grant.epoch.0 += 1,
+        }
+        world.tell(Path::Repair, &Message::Grant(grant));
+        lose(&mut world, &mut publisher, 1);
+        assert_eq!(asked(&mut world).len(), 1);
+        assert_eq!(world.counters().read_links_up.get(), 0);
+    }
+}
+
+#[test]
+fn while_multicast_is_silent_the_control_page_tells_how_far_the_publisher_is() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = watchful(&publisher);
+    let bytes = publisher.publish(1);
+    world.hear(A, &bytes);
+    // Nothing answers over TCP from here on, and multicast reaches nobody.
+    world.answer = false;
+    for _ in 0..3 {
+        publisher.publish(1);
+    }
+    world.pass(Nanos::from_ms(50), &publisher);
+    assert!(world.saw(&Event::Stale) && world.saw(&Event::MulticastLost));
+    assert_eq!(world.records, numbers(1..=4), "it is followed by READ");
+    assert!(world.counters().page_reads.get() > 5);
+    // While its heartbeat moves it is not dead, however silent.
+    for _ in 0..100 {
+        publisher.beat_at += 1;
+        world.pass(Nanos::from_ms(100), &publisher);
+    }
+    assert!(!world.saw(&Event::PublisherDead) && world.given_up.is_empty());
+    // When it stands still it is: first the connection is made anew, then it is told.
+    world.pass(Nanos::from_ms(5_001), &publisher);
+    assert_eq!(world.given_up[0], Path::Repair);
+}
+
+#[test]
+fn a_page_of_another_ring_says_nothing() {
+    for (at, bit) in [(0, 1), (8, 2), (32, 1), (48, 1)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = watchful(&publisher);
+        (world.answer, world.reads) = (false, false);
+        publisher.publish(1);
+        world.pass(Nanos::from_ms(32), &publisher);
+        let page = world.read_requests.remove(0);
+        assert_eq!((page.address, page.len), (RING_AT, 320));
+        world.read_done(&publisher, &page, |bytes| bytes[at] ^= bit);
+        assert!(!world.saw(&Event::MulticastLost), "word at {at}");
+        assert_eq!(world.counters().page_reads.get(), 0);
+    }
+}
+
+#[test]
+fn what_a_driver_cannot_do_is_not_tried_again() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    let now = world.now;
+    world.core.handle_read_unusable(now);
+    assert_eq!(
+        world.core.poll_action(),
+        Some(Action::Disconnect(Path::Read))
+    );
+    lose(&mut world, &mut publisher, 1);
+    world.pass(Nanos::from_secs(3), &publisher);
+    assert_eq!(asked(&mut world).len(), 1);
+    assert_eq!(world.joins.len(), 2);
+}
