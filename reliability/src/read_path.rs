@@ -23,6 +23,10 @@ pub struct ReadLimits {
 /// A READ to begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
+    /// Whose ring.
+    pub channel: ChannelId,
+    /// What of it.
+    pub what: What,
     /// Where the bytes stand, as the publisher's device counts.
     pub address: u64,
     /// The right to them.
@@ -35,8 +39,10 @@ pub struct ReadRequest {
 
 /// What a READ is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub enum What {
+    /// The slots of these sequences, which stand in a row.
     Slots(SequenceRange),
+    /// The head of the control page.
     Page,
 }
 
@@ -46,6 +52,7 @@ pub(crate) struct Begun {
     pub(crate) channel: ChannelId,
     pub(crate) epoch: Epoch,
     pub(crate) what: What,
+    at: Nanos,
     tag: u64,
 }
 
@@ -57,6 +64,10 @@ pub(crate) struct ReadPath {
     attempt: u64,
     limits: ReadLimits,
     begun: VecDeque<Begun>,
+    /// Whether one of them is late, and none was done since that was found.
+    late: bool,
+    /// How long one may take before the connection counts as broken.
+    patience: Nanos,
     /// Those of them that the driver has not taken yet.
     requests: VecDeque<ReadRequest>,
     next_tag: u64,
@@ -72,6 +83,8 @@ impl ReadPath {
                 len_max: 0,
             },
             begun: VecDeque::new(),
+            late: false,
+            patience: timers.join_timeout,
             requests: VecDeque::new(),
             next_tag: 0,
         }
@@ -98,6 +111,7 @@ impl ReadPath {
         self.rc.link.is_up().then_some(ReadRoom {
             reads: self.limits.reads.saturating_sub(begun),
             len_max: self.limits.len_max,
+            is_late: self.late,
         })
     }
 
@@ -108,6 +122,7 @@ impl ReadPath {
         epoch: Epoch,
         what: What,
         readable: &Readable,
+        now: Nanos,
     ) {
         let (address, len) = match what {
             What::Slots(range) => readable.place(range),
@@ -119,10 +134,13 @@ impl ReadPath {
             channel,
             epoch,
             what,
+            at: now,
             tag,
         });
         let key = readable.grant.ring.key;
         self.requests.push_back(ReadRequest {
+            channel,
+            what,
             address,
             key,
             len,
@@ -145,6 +163,7 @@ impl ReadPath {
         let first = self.begun.front().filter(|begun| begun.tag == tag)?;
         let first = *first;
         self.begun.pop_front();
+        self.late = false;
         self.rc.answered();
         Some(first)
     }
@@ -153,10 +172,28 @@ impl ReadPath {
     pub(crate) fn forget(&mut self) {
         self.begun.clear();
         self.requests.clear();
+        self.late = false;
+    }
+
+    /// One that was begun at `asked_at` is late: who waits for room waits no longer. Whether the
+    /// connection has been asked once too often.
+    pub(crate) fn unanswered(&mut self, asked_at: Nanos, now: Nanos, tries_max: u32) -> bool {
+        self.late = true;
+        self.rc.unanswered(asked_at, now, tries_max)
+    }
+
+    /// Whether the oldest READ takes longer than any device should.
+    pub(crate) fn is_stuck(&self, now: Nanos) -> bool {
+        now >= self.stuck_at()
+    }
+
+    fn stuck_at(&self) -> Nanos {
+        let oldest = self.begun.front();
+        oldest.map_or(Nanos::MAX, |begun| begun.at.after(self.patience))
     }
 
     /// When something is due.
-    pub(crate) const fn next_due(&self) -> Nanos {
-        self.rc.next_due()
+    pub(crate) fn next_due(&self) -> Nanos {
+        self.rc.next_due().min(self.stuck_at())
     }
 }

@@ -23,6 +23,8 @@ pub struct ReadRoom {
     pub reads: u32,
     /// Bytes of one at most.
     pub len_max: u32,
+    /// Whether one of those begun is late, so that room may not come soon.
+    pub is_late: bool,
 }
 
 /// A ring that may be READ.
@@ -64,8 +66,11 @@ impl Readable {
             return Reach::Nothing;
         }
         if room.reads == 0 {
-            // One that is done makes room, and one that is late gives way.
-            return Reach::Wait(Nanos::MAX);
+            // One that is done makes room; when one is late nobody waits for that.
+            return match room.is_late {
+                true => Reach::Nothing,
+                false => Reach::Wait(Nanos::MAX),
+            };
         }
         let left = self.left();
         if left < slot_len && !planted(Bug::ReadTokensIgnored) {
@@ -89,7 +94,7 @@ impl Readable {
 
     /// Whether it is time to ask for more tokens: half of what there was is used.
     pub(crate) const fn is_low(&self) -> bool {
-        self.left() < self.span / 2
+        self.span == 0 || self.left() < self.span / 2
     }
 
     const fn left(&self) -> u64 {

@@ -20,8 +20,8 @@ use crate::joining::{Standing, Welcomed};
 use crate::link::{Link, LinkTimers};
 use crate::loss::LossCause;
 use crate::rc_path::RcPath;
-pub use crate::read_path::{ReadLimits, ReadRequest};
-use crate::read_path::{ReadPath, What};
+pub use crate::read_path::{ReadLimits, ReadRequest, What};
+use crate::read_path::ReadPath;
 use crate::receiver::Receiver;
 use crate::receiver_config::{Ladder, ReceiverConfig};
 use crate::record::AlignedCopy;
@@ -235,10 +235,7 @@ impl SubscriberCore {
         let Some(begun) = self.read.done(tag) else {
             return;
         };
-        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
-            // There is room again.
-            receiver.read_wait = Nanos::ZERO;
-        }
+        self.look_for_room();
         let mut aligned = std::mem::take(&mut self.aligned);
         let receiver = self.receiver_mut(begun.channel);
         if let Some(receiver) = receiver.filter(|it| it.epoch() == begun.epoch) {
@@ -485,6 +482,9 @@ impl SubscriberCore {
         if self.replay.is_up() && now.since(self.replay_used_at) > REPLAY_IDLE {
             self.replay.stop();
             self.actions.push_back(Action::Disconnect(Path::Replay));
+        }
+        if self.read.is_stuck(now) {
+            self.break_off(now, Path::Read, LinkDownReason::Unanswered, on);
         }
         let mut silent = false;
         for receiver in self
@@ -738,6 +738,13 @@ impl SubscriberCore {
         }
     }
 
+    /// There is room for READs again, or none is to be waited for: whoever waited looks at once.
+    fn look_for_room(&mut self) {
+        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+            receiver.read_wait = Nanos::ZERO;
+        }
+    }
+
     /// Whether a rung is on the ladder of a channel.
     fn wants(&self, rung: impl Fn(Ladder) -> bool) -> bool {
         let mut ladders = self.entries.iter().map(|entry| entry.wanted.config.ladder);
@@ -779,6 +786,7 @@ impl SubscriberCore {
         }
         let mut exhausted = false;
         let (mut nack_exhausted, mut read_exhausted) = (false, false);
+        let mut read_late = false;
         let nack_open = self.nack.link.is_up();
         let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
         let replay_open = !replay_apart || self.replay.is_up();
@@ -803,17 +811,18 @@ impl SubscriberCore {
                 nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
             }
             if let Some(asked_at) = self.asks.read_overdue {
+                read_late = true;
                 let tries_max = entry.wanted.config.nack_tries;
-                read_exhausted |= self.read.rc.unanswered(asked_at, now, tries_max);
+                read_exhausted |= self.read.unanswered(asked_at, now, tries_max);
             }
             if let Some(readable) = &receiver.readable {
                 for range in &self.asks.read {
                     let what = What::Slots(*range);
-                    self.read.begin(channel, epoch, what, readable);
+                    self.read.begin(channel, epoch, what, readable, now);
                 }
                 let room = self.read.room().is_some_and(|room| room.reads > 0);
                 if watches && room && !self.read.is_watching(channel) {
-                    self.read.begin(channel, epoch, What::Page, readable);
+                    self.read.begin(channel, epoch, What::Page, readable, now);
                 }
                 if readable.is_low() {
                     receiver.ask_status_soon(now);
@@ -844,6 +853,9 @@ impl SubscriberCore {
                 };
                 nack(NackClass::Replay, &self.asks.replay, out);
             }
+        }
+        if read_late {
+            self.look_for_room();
         }
         if self.replay.start_if_due(now) {
             self.actions.push_back(Action::Connect(Path::Replay));

@@ -230,6 +230,11 @@ impl Asked {
         Ok(())
     }
 
+    /// What was READ of this sequence has come: it may be asked for otherwise from now on.
+    pub fn read(&mut self, sequence: Sequence, now: Nanos) {
+        self.pace.asks_elsewhere(sequence, now);
+    }
+
     /// The application was told that two publishers say different things of this sequence.
     pub fn alarmed(&mut self, sequence: Sequence) {
         self.alarmed.insert(sequence.0);
@@ -280,7 +285,7 @@ impl Asked {
             }
             Path::Replay => (self.tries).retain(|_, (class, ..)| *class != NackClass::Replay),
             // What it was asked for is not asked for there again.
-            Path::Nack => {}
+            Path::Nack | Path::Read => {}
         }
     }
 

@@ -1,5 +1,7 @@
 //! Connections: bytes in order until they are cut, which may be slow, held up, or half open.
 
+use std::collections::VecDeque;
+
 use rand::RngExt;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, ChannelOffer, Message};
 use tickcast_reliability::delivery::LinkDownReason;
@@ -110,7 +112,7 @@ impl World {
             return self.pump(number);
         }
         let connection = self.connections.len();
-        let payer = subscriber.connections[0].filter(|_| path == Path::Nack);
+        let payer = subscriber.connections[0].filter(|_| matches!(path, Path::Nack | Path::Read));
         self.connections.push(Connection {
             publisher: self.endpoint,
             subscriber: number,
@@ -122,20 +124,29 @@ impl World {
             far: true,
             up: Pipe::default(),
             down: Pipe::default(),
+            reads_begun: VecDeque::new(),
+            reads_done: VecDeque::new(),
+            read_at: Nanos::ZERO,
         });
         self.trace
             .note(self.now, "connects", number, at as u64, connection as u64);
         self.tally.connections += 1;
         self.subscribers[number].connections[at] = Some(connection);
         self.subscribers[number].reconnected(path);
-        self.with_core(number, |core, now, _| core.handle_connected(now, path))?;
+        let limits = self.read_limits();
+        self.with_core(number, |core, now, _| {
+            if path == Path::Read {
+                core.set_read_limits(limits);
+            }
+            core.handle_connected(now, path);
+        })?;
         self.arrives(self.endpoint, Arrival::Connected(connection))?;
         self.pump(number)
     }
 
     /// Whether nothing passes on this link of a subscriber's connection: 1 is up, 2 is down.
-    fn is_closed(&self, number: usize, path: Path, link: usize) -> bool {
-        let broken = path == Path::Nack && self.cut[number][3];
+    pub(crate) fn is_closed(&self, number: usize, path: Path, link: usize) -> bool {
+        let broken = matches!(path, Path::Nack | Path::Read) && self.cut[number][3];
         broken || self.cut[number][link] || self.clogged[number][link]
     }
 
@@ -155,7 +166,7 @@ impl World {
             ..
         } = self.connections[connection];
         let closed = self.is_closed(number, path, if up { 1 } else { 2 });
-        let rc_held = path == Path::Nack && self.cut[number][3];
+        let rc_held = matches!(path, Path::Nack | Path::Read) && self.cut[number][3];
         let of = &mut self.connections[connection];
         let index = of.publisher;
         let open = if up { of.near } else { of.far };

@@ -235,6 +235,7 @@ impl World {
                 self.send_up(number, path, &out)?;
                 out.clear();
             }
+            busy |= self.begin_reads(number);
             while let Some(action) = self.subscribers[number].core.poll_action() {
                 busy = true;
                 self.act(number, &action)?;

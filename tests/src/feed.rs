@@ -26,6 +26,8 @@ use crate::watch::Watch;
 pub struct Feed {
     /// Publishing.
     pub core: PublisherCore,
+    /// Its ring, as others see it.
+    pub reader: RingReader,
     /// Its channel.
     pub channel: ChannelId,
     /// Which ring of its channel and epoch this is.
@@ -80,6 +82,7 @@ impl Feed {
         let sender = Arc::default();
         let seed = plan.seed ^ epoch.0.rotate_left(20) ^ u64::from(channel.0) << 8 ^ nth as u64;
         let feed = Self {
+            reader: reader.clone(),
             core: PublisherCore::new(config, ring, Arc::clone(&sender), now.monotonic),
             channel,
             nth,

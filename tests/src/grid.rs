@@ -194,6 +194,7 @@ impl Cell {
             starts_at: vec![None; self.receivers],
             lapped_mid_copy: 0.0,
             nack_path: false,
+            read_path: false,
             ..Plan::of(SEED, Some("calm"), Some(self.receivers))
         }
     }

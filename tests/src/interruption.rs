@@ -54,6 +54,11 @@ pub(crate) fn interrupt() {
 }
 
 impl Interruption {
+    /// The writer goes on now.
+    pub(crate) fn run(&mut self) {
+        self.result = self.go_on();
+    }
+
     fn go_on(&mut self) -> Result<(), String> {
         for _ in 0..self.messages {
             if !self.feed.finished {

@@ -103,6 +103,16 @@ impl Justified {
         }
     }
 
+    /// The control page was READ: the publisher may be found alive by it.
+    pub const fn page(&mut self) {
+        self.word = true;
+    }
+
+    /// A slot that was READ holds so late a sequence that the ring begins with this one.
+    pub fn lapped(&mut self, epoch: Epoch, oldest: Sequence) {
+        self.floor(epoch, oldest);
+    }
+
     /// A datagram of the epoch that is followed is about to be given to the core.
     pub fn datagram(&mut self, sequence: Sequence) {
         let leap = sequence.since(self.heard.max(self.next));

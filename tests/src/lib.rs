@@ -33,6 +33,7 @@ pub mod profiles;
 pub mod publisher;
 mod queue;
 pub mod quiet;
+mod reads;
 pub mod report;
 mod serving;
 pub mod small_worlds;

@@ -162,6 +162,19 @@ impl Meters {
         Ok(())
     }
 
+    /// `peer` may READ so many bytes more, whenever it likes: they count as given now.
+    ///
+    /// # Errors
+    /// Which budget that breaks.
+    pub fn granted(&mut self, now: Nanos, peer: PeerId, bytes: u64) -> Result<(), String> {
+        let fresh = || self.of_a_peer.clone();
+        let theirs = self.peers.entry(peer).or_insert_with(fresh);
+        if theirs.pass(now, bytes) || self.repair.pass(now, bytes) {
+            return Err(format!("{peer:?} may READ more than the budgets allow"));
+        }
+        Ok(())
+    }
+
     /// `peer` asked for so many sequences, and the publisher has heard it.
     pub fn asked(&mut self, peer: PeerId, sequences: u64, feeds: &[Feed]) {
         let counted = Counted::of(feeds).nacked;

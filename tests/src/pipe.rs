@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::subscriber_core::Path;
+use tickcast_reliability::subscriber_core::{Path, ReadRequest};
 use tickcast_reliability::units::Nanos;
 
 /// Bytes that a side which does not read takes all the same.
@@ -48,7 +48,7 @@ pub struct Connection {
     pub subscriber: usize,
     /// Which incarnation of that subscriber.
     pub life: u64,
-    /// Which of its three.
+    /// Which of its four.
     pub path: Path,
     /// As the publisher numbers it.
     pub peer: PeerId,
@@ -62,6 +62,12 @@ pub struct Connection {
     pub up: Pipe,
     /// From publisher to subscriber.
     pub down: Pipe,
+    /// READs that its device has not seen.
+    pub reads_begun: VecDeque<ReadRequest>,
+    /// What was READ over it and not handed over yet.
+    pub reads_done: VecDeque<(ReadRequest, Vec<u8>)>,
+    /// When the device has copied the last READ that came.
+    pub read_at: Nanos,
 }
 
 impl Connection {

@@ -5,7 +5,7 @@ use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::delivery::{Delivery, Start};
 use tickcast_reliability::heartbeat::HeartbeatConfig;
 use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::units::Nanos;
 
@@ -83,6 +83,8 @@ pub struct Plan {
     pub gone: bool,
     /// Whether NACK connections are offered and made.
     pub nack_path: bool,
+    /// Whether rings may be READ, and are.
+    pub read_path: bool,
     /// Channels that every subscriber follows: 1 or 2.
     pub channels: usize,
     /// By how much line B is slower.
@@ -128,6 +130,7 @@ impl Plan {
         let profile = profile.unwrap_or(PROFILES[(seed % PROFILES.len() as u64) as usize]);
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x706c_616e);
         let mut plan = Self::base(seed, profile, receivers, &mut rng);
+        plan.ladders(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x6c61_6464));
         plan.variety(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x7661_7269));
         plan.trouble(&mut rng);
         let until = plan.faults_until;
@@ -200,12 +203,21 @@ impl Plan {
             gone: false,
             // By itself, so that everything else is as it would be without.
             nack_path: ChaCha8Rng::seed_from_u64(seed ^ 0x6e61_636b).random_bool(0.4),
+            read_path: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_6164).random_bool(0.4),
             channels: 1,
             line_skew: us(30),
             starts_at: vec![None; receivers],
             lapped_mid_copy: 0.0,
             broken: None,
             absent: None,
+        }
+    }
+
+    /// Which rungs of the ladder each subscriber goes by.
+    fn ladders(&mut self, rng: &mut ChaCha8Rng) {
+        let all = [Ladder::Read, Ladder::Nack, Ladder::ReadThenNack];
+        for (config, _) in &mut self.subscribers {
+            config.ladder = pick(rng, &all);
         }
     }
 
@@ -241,6 +253,7 @@ pub(crate) fn subscriber(rng: &mut ChaCha8Rng) -> (ReceiverConfig, Start) {
     let config = ReceiverConfig {
         delivery,
         repair: !rng.random_bool(0.03),
+        ladder: Ladder::ReadThenNack,
         window_slots: pick(rng, &[16, 64, 256, 1024]),
         reorder_grace_us: pick(rng, &[0, 0, 50]),
         line_skew_us: pick(rng, &[100, 500]),

@@ -13,6 +13,7 @@ use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Now, Sequence};
 use crate::feed::Feed;
 use crate::meters::Meters;
 use crate::plan::Plan;
+use crate::reads::Granted;
 use crate::subscriber::channels;
 use crate::truth::Truth;
 
@@ -53,6 +54,8 @@ pub struct Publisher {
     pub spins: u32,
     /// Budgets, and what was asked and given, as seen from outside.
     pub meters: Meters,
+    /// What may be READ.
+    pub granted: Granted,
 }
 
 impl Publisher {
@@ -90,9 +93,12 @@ impl Publisher {
         let twins = feeds.first().map_or(0, |f| f.nth as u64);
         let seed = plan.seed ^ epoch.0 ^ twins << 50;
         let mut repair = RepairCore::new(plan.repair, "sim".into(), served, service, seed, now);
-        if plan.nack_path {
+        if plan.nack_path || plan.read_path {
             let address = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 4001);
-            repair.set_repair_offers(vec![RepairOffer::Verbs { address }]);
+            repair.set_repair_offers(vec![RepairOffer::Verbs {
+                address,
+                read: plan.read_path,
+            }]);
         }
         Ok(Self {
             repair,
@@ -107,6 +113,7 @@ impl Publisher {
             wakes_at: Nanos::MAX,
             spins: 0,
             meters: Meters::new(&plan.repair),
+            granted: Granted::default(),
         })
     }
 

@@ -4,9 +4,10 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tickcast_reliability::subscriber_core::Path;
+use tickcast_reliability::subscriber_core::{Path, ReadRequest};
 use tickcast_reliability::units::Nanos;
 
+use crate::reads::HalfRead;
 use crate::subscriber::Packet;
 
 /// Something that will happen.
@@ -28,6 +29,14 @@ pub(crate) enum Event {
     Dial(usize, Path, u64),
     /// One side (`true`: the publisher's) learns that a connection is over.
     Closed(usize, bool),
+    /// READs of a connection come to the publisher's device.
+    Reads(usize),
+    /// One is copied as a whole.
+    ReadRest(HalfRead),
+    /// It comes back.
+    ReadDone(usize, ReadRequest, Vec<u8>),
+    /// What came back is looked at again, where it could not be handed over.
+    ReadAgain(usize),
     /// A subscriber that floods says something again.
     Flood(usize),
     /// The next incident of the plan.

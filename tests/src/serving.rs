@@ -18,8 +18,8 @@ use crate::world::{SPINS_MAX, World, now_of};
 
 /// A copy that found a writer at work, and how many there are in a run: each laps the ring, which
 /// makes more to repair, and so more copies.
-const LAPPED: &str = "writer_in_mid_copy";
-const LAPS_MAX: u64 = 60;
+pub(crate) const LAPPED: &str = "writer_in_mid_copy";
+pub(crate) const LAPS_MAX: u64 = 60;
 
 impl World {
     /// Does everything that a publisher wants done.
@@ -53,12 +53,21 @@ impl World {
         }
         self.send_repairs(index)?;
         let publisher = &mut self.publishers[index];
-        let mut close = Vec::new();
+        let (mut close, mut joined) = (Vec::new(), Vec::new());
         while let Some(event) = publisher.repair.poll() {
-            if let RepairEvent::Close { peer, .. } = event {
-                close.extend(publisher.peers.remove(&peer));
+            match event {
+                RepairEvent::Close { peer, .. } => close.extend(publisher.peers.remove(&peer)),
+                RepairEvent::ReadJoined { .. } => joined.push(event),
+                _ => {}
             }
         }
+        for event in &joined {
+            self.bind(index, event)?;
+        }
+        if !joined.is_empty() {
+            self.send_repairs(index)?;
+        }
+        let publisher = &mut self.publishers[index];
         let mut due = publisher.repair.poll_timeout().unwrap_or(Nanos::MAX);
         for feed in &mut publisher.feeds {
             let (subscribers, hold_off_us) = publisher.repair.group(feed.channel);
@@ -144,6 +153,11 @@ impl World {
             (publisher.meters)
                 .given(self.now, (destination, of), &out, &publisher.feeds)
                 .map_err(|what| format!("publisher {index}: {what}"))?;
+            if let Destination::Peer(peer) = destination {
+                let more = publisher.granted.told(&out)?;
+                (publisher.meters.granted(self.now, peer, more))
+                    .map_err(|what| format!("publisher {index}: {what}"))?;
+            }
             publisher.gave_out(destination, &out)?;
             if matches!(destination, Destination::Peer(_)) {
                 nothing_held_is_refused(&publisher.feeds, self.plan.ring_slots, &out)

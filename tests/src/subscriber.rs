@@ -61,6 +61,8 @@ pub struct Following {
     pub alarms: Vec<Alarm>,
     /// Whether its kernel is a member of the groups, for each line.
     pub member: [bool; 2],
+    /// When the publisher last made a heartbeat, as its control page was last READ to say.
+    pub page_beat: u64,
     /// Sequences it missed while it joined.
     pub gaps_of_joining: u64,
     /// Every record as (epoch, number, when), where a run is compared with another.
@@ -85,10 +87,10 @@ pub struct Subscriber {
     pub stalled: bool,
     /// Datagrams that wait for the application.
     pub socket: VecDeque<(u8, Packet)>,
-    /// Its connections: repair, replay, NACKs.
-    pub connections: [Option<usize>; 3],
+    /// Its connections: repair, replay, NACKs, READs.
+    pub connections: [Option<usize>; 4],
     /// The number of the latest attempt to connect each.
-    pub attempts: [u64; 3],
+    pub attempts: [u64; 4],
     /// When it is woken next.
     pub wakes_at: Nanos,
     /// How often in a row it wanted to be woken at once without having anything to do.
@@ -102,6 +104,7 @@ pub const fn index_of(path: Path) -> usize {
         Path::Repair => 0,
         Path::Replay => 1,
         Path::Nack => 2,
+        Path::Read => 3,
     }
 }
 
@@ -124,6 +127,7 @@ impl Subscriber {
                     justified: Justified::new(config, plan.ring_slots),
                     alarms: Vec::new(),
                     member: [false; 2],
+                    page_beat: 0,
                     gaps_of_joining: 0,
                     log: Vec::new(),
                 }
@@ -143,6 +147,7 @@ impl Subscriber {
         };
         let mut core = SubscriberCore::new(settings, now);
         core.use_nack_path(plan.nack_path);
+        core.use_read_path(plan.read_path);
         Self {
             core,
             following,
@@ -152,8 +157,8 @@ impl Subscriber {
             alive: true,
             stalled: false,
             socket: VecDeque::new(),
-            connections: [None; 3],
-            attempts: [0; 3],
+            connections: [None; 4],
+            attempts: [0; 4],
             wakes_at: Nanos::MAX,
             spins: 0,
         }
@@ -201,6 +206,9 @@ impl Subscriber {
     /// A connection is up or down: counting of questions begins anew.
     pub fn reconnected(&mut self, path: Path) {
         for of in &mut self.following {
+            if path == Path::Read {
+                of.page_beat = 0;
+            }
             of.asked.reconnected(path);
         }
     }

@@ -197,6 +197,12 @@ impl World {
             Event::Bytes(connection, up, bytes) => self.bytes_arrive(connection, up, &bytes),
             Event::Dial(number, path, attempt) => self.dial(number, path, attempt),
             Event::Closed(connection, far) => self.closed(connection, far),
+            Event::Reads(connection) => self.reads_arrive(connection),
+            Event::ReadRest(half) => self.read_rest(half),
+            Event::ReadDone(connection, request, bytes) => {
+                self.read_done(connection, request, bytes)
+            }
+            Event::ReadAgain(connection) => self.take_reads(connection),
             Event::Flood(number) => self.flood(number),
             Event::Incident(index) => {
                 let (_, incident) = self.plan.incidents[index];

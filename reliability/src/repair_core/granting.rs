@@ -44,7 +44,7 @@ impl RepairCore {
         true
     }
 
-    /// A subscriber says how much it has READ: what it may READ further is made up to half a burst, as
+    /// A subscriber says how much it has READ: what it may READ further is made up to an eighth of a burst, as
     /// far as its budget, and that of all, allows.
     pub(super) fn renew_tokens(
         &mut self,
@@ -54,7 +54,8 @@ impl RepairCore {
         at: usize,
         used: u64,
     ) {
-        let span = (self.config.subscriber_burst_bytes / 2).max(BURST_BYTES_MIN);
+        // A small part of the burst: what many are granted and do not use, nobody else can have.
+        let span = (self.config.subscriber_burst_bytes / 8).max(BURST_BYTES_MIN);
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };

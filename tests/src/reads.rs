@@ -1,0 +1,339 @@
+//! READ in virtual time: the publisher's device copies bytes out of the ring without a look at what
+//! they are, whatever its process does meanwhile; a writer that goes on tears them. Only what was
+//! granted to a connection can be READ over it, and only as much.
+
+use std::collections::BTreeMap;
+
+use rand::RngExt;
+use tickcast_reliability::control::{Grant, Message, RemoteAccess};
+use tickcast_reliability::repair_core::RepairEvent;
+use tickcast_reliability::ring_layout::offset;
+use tickcast_reliability::subscriber_core::{Path, ReadLimits, ReadRequest, What};
+use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
+use tickcast_reliability::wire::{CrcVerdict, Datagram};
+
+use crate::interruption::Interruption;
+use crate::queue::Event;
+use crate::serving::{LAPPED, LAPS_MAX};
+use crate::subscriber::index_of;
+use crate::world::{World, now_of};
+
+/// How soon what does not pass is tried again.
+const RETRANSMIT: Nanos = Nanos::from_ms(1);
+/// READs at a time.
+const READS: u32 = 8;
+/// A device takes at most this long to copy what is READ.
+const COPYING: u64 = 20_000;
+
+/// What may be READ over each connection of a publisher.
+#[derive(Debug, Default)]
+pub struct Granted {
+    rings: BTreeMap<(usize, ChannelId), Grant>,
+    /// Bytes that were READ.
+    used: BTreeMap<(usize, ChannelId), u64>,
+}
+
+impl Granted {
+    /// A subscriber is told this. How many bytes it may READ more than before.
+    ///
+    /// # Errors
+    /// What can't be read, or takes back what was granted.
+    pub fn told(&mut self, mut frames: &[u8]) -> Result<u64, String> {
+        let mut more = 0;
+        while let Some((channel, message, len)) =
+            Message::read(frames, 1 << 24).map_err(|e| e.to_string())?
+        {
+            frames = &frames[len..];
+            if let Message::Grant(grant) = message {
+                let connection = grant.ring.key as usize;
+                let before = self.rings.insert((connection, channel), grant);
+                let before = before.map_or(0, |before| before.tokens);
+                let tokens = grant.tokens.checked_sub(before);
+                more += tokens.ok_or_else(|| format!("{grant:?} after {before} bytes"))?;
+            }
+        }
+        Ok(more)
+    }
+
+    fn find(&self, connection: usize, request: &ReadRequest) -> Option<&Grant> {
+        self.rings.get(&(connection, request.channel))
+    }
+}
+
+/// Rings stand far apart, so that an address says of which channel it is.
+const fn ring_at(channel: ChannelId) -> u64 {
+    (channel.0 as u64 + 1) << 40
+}
+
+/// A READ whose first half was copied.
+#[derive(Clone, Debug)]
+pub(crate) struct HalfRead {
+    pub(crate) connection: usize,
+    request: ReadRequest,
+    bytes: Vec<u8>,
+}
+
+fn word(page: &[u8], at: usize) -> u64 {
+    let word = page.get(at..).and_then(|rest| rest.first_chunk());
+    word.map_or(0, |word| u64::from_le_bytes(*word))
+}
+
+/// The last sequence that any fan-out has sent, as a control page has it.
+fn sent(page: &[u8]) -> Sequence {
+    let fan_outs = word(page, offset::FAN_OUTS) as usize;
+    let sent = (0..fan_outs).map(|at| word(page, offset::SENT + at * 8));
+    Sequence(sent.max().unwrap_or(0))
+}
+
+impl World {
+    /// What a connection for READ can do.
+    pub(crate) const fn read_limits(&self) -> ReadLimits {
+        ReadLimits {
+            reads: READS,
+            len_max: self.plan.slot_len,
+        }
+    }
+
+    /// The publisher's driver binds windows for a connection that joined for READ.
+    pub(crate) fn bind(&mut self, index: usize, event: &RepairEvent) -> Result<(), String> {
+        let RepairEvent::ReadJoined { peer, channels, .. } = event else {
+            return Ok(());
+        };
+        let publisher = &mut self.publishers[index];
+        let Some(&connection) = publisher.peers.get(peer) else {
+            return Ok(());
+        };
+        let now = now_of(self.now, self.utc);
+        for channel in channels {
+            let feed = publisher.feeds.iter().find(|feed| feed.channel == *channel);
+            let ring = RemoteAccess {
+                address: ring_at(*channel),
+                len: feed.ok_or("no such ring")?.reader.geometry().bytes() as u64,
+                key: connection as u32,
+            };
+            publisher.repair.grant(now, *peer, *channel, ring);
+        }
+        Ok(())
+    }
+
+    /// The subscriber's driver begins all READs that its core wants.
+    pub(crate) fn begin_reads(&mut self, number: usize) -> bool {
+        let mut busy = false;
+        while let Some(request) = self.subscribers[number].core.poll_read() {
+            busy = true;
+            self.count("reads");
+            if let Some(connection) = self.subscribers[number].connections[index_of(Path::Read)] {
+                let at = self.now.after(self.plan.delay.0);
+                self.connections[connection].reads_begun.push_back(request);
+                self.schedule(at, Event::Reads(connection));
+            }
+        }
+        busy
+    }
+
+    /// READs come to the publisher's device, in order.
+    pub(crate) fn reads_arrive(&mut self, connection: usize) -> Result<(), String> {
+        let of = &self.connections[connection];
+        let (number, index) = (of.subscriber, of.publisher);
+        if !(of.near && of.far) || !self.publishers[index].alive || self.publishers[index].dark {
+            return Ok(());
+        }
+        if self.is_closed(number, Path::Read, 1) {
+            let again = self.now.after(RETRANSMIT);
+            self.schedule(again, Event::Reads(connection));
+            return Ok(());
+        }
+        while let Some(request) = self.connections[connection].reads_begun.pop_front() {
+            self.read_begins(connection, request)?;
+        }
+        Ok(())
+    }
+
+    fn read_begins(&mut self, connection: usize, request: ReadRequest) -> Result<(), String> {
+        let index = self.connections[connection].publisher;
+        let publisher = &mut self.publishers[index];
+        let granted = &mut publisher.granted;
+        let Some(&grant) = granted.find(connection, &request) else {
+            return Err(format!("{request:?} over a connection without a grant"));
+        };
+        let from = request.address.checked_sub(grant.ring.address);
+        let end = from.and_then(|at| at.checked_add(request.len.into()));
+        if end.is_none_or(|end| end > grant.ring.len) || grant.ring.key != request.key {
+            return Err(format!("{request:?} is not within {grant:?}"));
+        }
+        let channel = request.channel;
+        let used = granted.used.entry((connection, channel)).or_default();
+        // Looks at the control page are small, and not charged.
+        if matches!(request.what, What::Slots(_)) {
+            *used += u64::from(request.len);
+        }
+        if *used > grant.tokens {
+            let tokens = grant.tokens;
+            return Err(format!("{used} bytes were READ, granted are {tokens}"));
+        }
+        let feed = publisher.feeds.iter().find(|feed| feed.channel == channel);
+        let mut bytes = vec![0; request.len as usize];
+        let from = (request.address - grant.ring.address) as usize;
+        feed.ok_or("no such ring")?.reader.raw(from, &mut bytes);
+        self.tear(index, channel)?;
+        let number = self.connections[connection].subscriber;
+        let takes = self.subscribers[number].rng.random_range(0..COPYING);
+        let half = HalfRead {
+            connection,
+            request,
+            bytes,
+        };
+        // One after the other, in the order in which they were begun.
+        let of = &mut self.connections[connection];
+        of.read_at = self.now.max(of.read_at).after(Nanos(takes));
+        let at = of.read_at;
+        self.schedule(at, Event::ReadRest(half));
+        Ok(())
+    }
+
+    /// Now and then the writer comes round before the second half is copied.
+    fn tear(&mut self, index: usize, channel: ChannelId) -> Result<(), String> {
+        let share = self.plan.lapped_mid_copy;
+        let laps = share > 0.0
+            && self.weather
+            && self.rng.random_bool(share)
+            && self.faults.get(LAPPED).is_none_or(|n| *n < LAPS_MAX);
+        let publisher = &mut self.publishers[index];
+        if !laps || publisher.finished() || publisher.paused {
+            return Ok(());
+        }
+        let Some(at) = publisher.feeds.iter().position(|of| of.channel == channel) else {
+            return Ok(());
+        };
+        let mut interruption = Interruption {
+            feed: publisher.feeds.remove(at),
+            messages: self.rng.random_range(1..=self.plan.ring_slots * 3),
+            now: now_of(self.now, self.utc),
+            happened: 0,
+            result: Ok(()),
+        };
+        interruption.run();
+        publisher.feeds.insert(at, interruption.feed);
+        interruption.result?;
+        publisher.write_down(&mut self.truth)?;
+        self.count(LAPPED);
+        self.wake_publisher(index, self.now.after(Nanos(1_000)));
+        Ok(())
+    }
+
+    /// The device copies the rest, and the bytes go back.
+    pub(crate) fn read_rest(&mut self, mut half: HalfRead) -> Result<(), String> {
+        let of = &self.connections[half.connection];
+        let (number, index) = (of.subscriber, of.publisher);
+        if !(of.near && of.far) || !self.publishers[index].alive {
+            return Ok(());
+        }
+        let publisher = &self.publishers[index];
+        let Some(grant) = publisher.granted.find(half.connection, &half.request) else {
+            return Ok(());
+        };
+        let feed = publisher.feed(half.request.channel).ok_or("no such ring")?;
+        let from = (half.request.address - grant.ring.address) as usize;
+        // Words are whole, and either half may be the later one.
+        let words = half.bytes.len() / 8;
+        let rng = &mut self.subscribers[number].rng;
+        let split = rng.random_range(0..=words) * 8;
+        let rest = if rng.random_bool(0.5) {
+            split..half.bytes.len()
+        } else {
+            0..split
+        };
+        feed.reader.raw(from + rest.start, &mut half.bytes[rest]);
+        let (least, most) = self.plan.delay;
+        let pipe = &self.connections[half.connection].down;
+        let jitter = Nanos(rng.random_range(0..=most.0 - least.0));
+        // In the order in which they were begun.
+        let at = self.now.after(least).after(jitter).max(pipe.last_arrival);
+        self.connections[half.connection].down.last_arrival = at;
+        let done = Event::ReadDone(half.connection, half.request, half.bytes);
+        self.schedule(at, done);
+        Ok(())
+    }
+
+    /// What was READ comes to the subscriber.
+    pub(crate) fn read_done(
+        &mut self,
+        connection: usize,
+        request: ReadRequest,
+        bytes: Vec<u8>,
+    ) -> Result<(), String> {
+        let of = &mut self.connections[connection];
+        let number = of.subscriber;
+        if !of.near {
+            return Ok(());
+        }
+        of.reads_done.push_back((request, bytes));
+        if self.is_closed(number, Path::Read, 2) || self.subscribers[number].stalled {
+            let again = self.now.after(RETRANSMIT);
+            self.schedule(again, Event::ReadAgain(connection));
+            return Ok(());
+        }
+        self.take_reads(connection)
+    }
+
+    /// The subscriber's driver hands over what was READ.
+    pub(crate) fn take_reads(&mut self, connection: usize) -> Result<(), String> {
+        let number = self.connections[connection].subscriber;
+        if self.is_closed(number, Path::Read, 2) || self.subscribers[number].stalled {
+            if !self.connections[connection].reads_done.is_empty() {
+                let again = self.now.after(RETRANSMIT);
+                self.schedule(again, Event::ReadAgain(connection));
+            }
+            return Ok(());
+        }
+        while self.connections[connection].near
+            && let Some((request, bytes)) = self.connections[connection].reads_done.pop_front()
+        {
+            let found = self.judge_read(number, &request, &bytes);
+            let given: &[u8] = if found { &bytes } else { &[] };
+            self.with_datagram(number, (given, None), |core, now, mut on| {
+                core.handle_read(now, request.tag, &bytes, &mut on);
+            })?;
+            while let Some(action) = self.subscribers[number].core.poll_action() {
+                self.act(number, &action)?;
+            }
+        }
+        self.pump(number)
+    }
+
+    /// Whether this is the datagram that was wanted; what a later one says of the ring is noted.
+    fn judge_read(&mut self, number: usize, request: &ReadRequest, bytes: &[u8]) -> bool {
+        let What::Slots(wanted) = request.what else {
+            self.count("page_reads");
+            let core = &self.subscribers[number].core;
+            let heard = core.receiver(request.channel).map(|it| it.progress().1);
+            if let Some(of) = self.subscribers[number].following_mut(request.channel) {
+                let (beat, sent) = (word(bytes, offset::HEARTBEAT_AT), sent(bytes));
+                let before = std::mem::replace(&mut of.page_beat, beat);
+                let ahead = heard.is_some_and(|heard| sent > heard);
+                if ahead || (before != 0 && beat != before) {
+                    of.beside.status();
+                    of.justified.page();
+                }
+            }
+            return false;
+        };
+        let slots = self.plan.ring_slots;
+        let Some(of) = self.subscribers[number].following_mut(request.channel) else {
+            return false;
+        };
+        of.asked.read(wanted.first, self.now);
+        let datagram = Datagram::parse(bytes).ok();
+        let Some(datagram) = datagram.filter(|it| it.verdict() == CrcVerdict::Good) else {
+            self.count("read_torn");
+            return false;
+        };
+        let (epoch, found) = (datagram.header().epoch, datagram.header().sequence);
+        if found > wanted.first {
+            let oldest = Sequence(found.0.saturating_sub(slots) + 1);
+            of.justified.lapped(epoch, oldest);
+            self.count("read_lapped");
+        }
+        found == wanted.first
+    }
+}
