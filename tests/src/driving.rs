@@ -181,7 +181,10 @@ impl World {
             return None;
         }
         let (sequence, next, now) = (header.sequence, delivered.next(), self.now);
-        of.justified.datagram(sequence);
+        // What comes over a connection is judged with its message, and a READ shows nobody alive.
+        if line.is_some() {
+            of.justified.datagram(sequence);
+        }
         let beat = Heartbeat::parse(datagram.payload()).filter(|_| header.kind == Kind::Heartbeat);
         if !of.asked.leaps(sequence, next, heard)
             && let Some(line) = line
