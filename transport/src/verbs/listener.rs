@@ -1,10 +1,12 @@
 //! Waits for peers to connect, without blocking.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use super::cm::{CmId, PortSpace};
+use super::audit::{self, What};
+use super::cm::{CmEvent, CmId, PortSpace};
 use super::device::Device;
 use super::error::VerbsError;
 use super::stream::{Stream, StreamConfig};
@@ -57,7 +59,8 @@ impl Listener {
     pub fn turn_away(&mut self) -> bool {
         while let Some(event) = self.id.event() {
             // An id that goes without an answer is one that was refused.
-            if CmId::adopt(&event).is_some() {
+            if let Some(id) = CmId::adopt(&event) {
+                self.refused(id.ok().as_ref(), &"more than are wanted");
                 return true;
             }
         }
@@ -70,17 +73,37 @@ impl Listener {
     pub fn accept(&mut self) -> Option<Result<Stream, VerbsError>> {
         while let Some(event) = self.id.event() {
             if let Some(id) = CmId::adopt(&event) {
-                if Arc::strong_count(&self.half_open) > HALF_OPEN_MAX {
-                    // An id that goes without an answer is refused.
-                    return Some(Err(VerbsError::Crowded));
-                }
-                let half_open = Arc::clone(&self.half_open);
-                let accept =
-                    |id| Stream::accept(&self.device, id, event.hello, &self.config, half_open);
-                return Some(id.and_then(accept));
+                return Some(id.and_then(|id| self.answer(id, &event)));
             }
         }
         None
+    }
+}
+
+impl Listener {
+    /// Accepts, or refuses: an id that goes without an answer is refused.
+    fn answer(&self, id: CmId, request: &CmEvent) -> Result<Stream, VerbsError> {
+        let crowded = Arc::strong_count(&self.half_open) > HALF_OPEN_MAX;
+        let why = match request.hello {
+            _ if crowded => VerbsError::Crowded,
+            None => VerbsError::Stranger,
+            Some(_) => {
+                let half_open = Arc::clone(&self.half_open);
+                return Stream::accept(&self.device, id, request, &self.config, half_open);
+            }
+        };
+        self.refused(Some(&id), &why);
+        Err(why)
+    }
+
+    fn refused(&self, id: Option<&CmId>, why: &dyn fmt::Display) {
+        let of = audit::Of {
+            device: self.device.name(),
+            peer: id.map(CmId::peer_address),
+            why: Some(why),
+            ..audit::Of::default()
+        };
+        audit::say(What::PeerRefused, of);
     }
 }
 
