@@ -281,7 +281,7 @@ fn who_was_let_at_what_is_told_and_keys_are_not() {
         sides.writes(cursor, [1; 8]);
         sides.revoke(grant);
         sides.reader.read_remote(remote, 0, 8, 0).unwrap();
-        sides.is_refused("a revoked key");
+        sides.ends_refused("a revoked key");
     });
     let of_the_peer: Vec<_> = names(&lines);
     let wanted = [

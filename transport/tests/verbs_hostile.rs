@@ -223,7 +223,7 @@ fn whoever_wants_more_than_was_granted_loses_its_own_connection_alone() {
         let mut by = house.offender(with_cursor);
         let lines = audited(|| {
             offence(&house, &mut by);
-            let status = by.sides.is_refused(what);
+            let status = by.sides.ends_refused(what);
             assert!(statuses.contains(&status), "{what}: {status}");
             println!("{what}: refused with {status}");
         });

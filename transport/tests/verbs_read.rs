@@ -21,6 +21,15 @@ use self::device::{address, until};
 const SLOT: usize = 1024;
 const LEN: usize = 256 * 1024;
 
+/// Tells a thread to end, when it goes.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 fn bytes(from: usize, len: usize) -> Vec<u8> {
     (from..from + len).map(byte).collect()
 }
@@ -163,6 +172,8 @@ fn what_is_overwritten_while_it_is_read_may_be_torn_but_is_never_made_up() {
     let (stop, newest) = (AtomicBool::new(false), AtomicU64::new(0));
     let (mut torn, mut ordered) = (0, 0);
     std::thread::scope(|scope| {
+        // Also where something is not as it should be.
+        let _stop = Stop(&stop);
         scope.spawn(|| {
             for value in 1.. {
                 newest.store(value, Ordering::SeqCst);
@@ -202,7 +213,6 @@ fn what_is_overwritten_while_it_is_read_may_be_torn_but_is_never_made_up() {
             }
             taken == READS
         });
-        stop.store(true, Ordering::Relaxed);
     });
     println!("{torn} of {READS} READs are torn, {ordered} of them as if in order of address");
     assert_eq!(sides.reader.end(), None);

@@ -36,7 +36,7 @@ fn a_peer_reads_what_it_was_granted_until_it_is_revoked() {
             assert!(sides.owner.revoke(again).is_err(), "twice");
             sides.reader.read_remote(fresh, 0, 64, 0).unwrap();
             assert_eq!(
-                sides.is_refused("a revoked key"),
+                sides.ends_refused("a revoked key"),
                 10,
                 "IBV_WC_REM_ACCESS_ERR"
             );

@@ -345,9 +345,11 @@ impl CmId {
                 status: (*event).status,
                 group: joined.then(|| (*event).param.ud.ah_attr),
                 hello: with_hello.then(|| hello_of(&(*event).param.conn)).flatten(),
-                reads: with_hello
-                    .then(|| reads_of(&(*event).param.conn))
-                    .unwrap_or_default(),
+                reads: if with_hello {
+                    reads_of(&(*event).param.conn)
+                } else {
+                    Reads::default()
+                },
                 request: NonNull::new((*event).id).filter(|_| request),
             };
             sys::rdma_ack_cm_event(event);

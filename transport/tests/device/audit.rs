@@ -11,8 +11,7 @@ use tracing::{Event, Metadata, Subscriber};
 pub(crate) fn audited(act: impl FnOnce()) -> Vec<String> {
     let lines = Arc::default();
     tracing::subscriber::with_default(Trail(Arc::clone(&lines)), act);
-    let lines = std::mem::take(&mut *lines.lock().unwrap());
-    lines
+    std::mem::take(&mut *lines.lock().unwrap())
 }
 
 /// The names of what happened, without those of memory.

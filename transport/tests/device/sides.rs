@@ -193,7 +193,7 @@ impl Sides {
 
     /// What was begun is refused: it has failed, its connection is over for that reason, and on the
     /// other side as well. The status with which it was refused.
-    pub(crate) fn is_refused(mut self, what: &str) -> u32 {
+    pub(crate) fn ends_refused(mut self, what: &str) -> u32 {
         let status = match self.done() {
             Done::Failed(_, StreamEnd::Refused { status }) => status,
             other => panic!("{what}: {other:?}"),
