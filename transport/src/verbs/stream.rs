@@ -358,9 +358,8 @@ impl Stream {
                 };
                 let taken = taken.len();
                 for at in 0..taken {
-                    if let Err(status) = link.completed(at, self.config.buffer_len) {
+                    if let Err(why) = link.completed(at, self.config.buffer_len) {
                         // Flushed receives are how the other side's end may be seen first.
-                        let why = StreamEnd::of_completion(status);
                         if broken.is_none_or(|before| why.explains(before)) {
                             broken = Some(why);
                         }
@@ -460,14 +459,16 @@ impl Link {
         self.credit > 0 && !self.free.is_empty()
     }
 
-    /// What one completion that was taken means; `Err` with its status where it failed.
-    fn completed(&mut self, at: usize, buffer_len: usize) -> Result<(), u32> {
+    /// What one completion that was taken means; `Err` where that is the connection's end.
+    fn completed(&mut self, at: usize, buffer_len: usize) -> Result<(), StreamEnd> {
         let completion = &self.taken[at];
-        if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
-            return Err(completion.status);
-        }
         let buffer = completion.wr_id as u32;
-        match completion.wr_id & !u64::from(u32::MAX) {
+        let kind = completion.wr_id & !u64::from(u32::MAX);
+        if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            let why = StreamEnd::of_completion(completion.status, kind == ONE_SIDED);
+            return Err(why);
+        }
+        match kind {
             SEND => self.free.push(buffer),
             CREDIT => self.words -= 1,
             ONE_SIDED => self.reading.operation_done(),
@@ -483,13 +484,13 @@ impl Link {
                 if too_much || completion.byte_len == 0 && word == 0 {
                     // It gives back more than it was sent, or says nothing at all: no honest peer
                     // does, and one that did so for ever would keep us here.
-                    return Err(0);
+                    return Err(StreamEnd::Broken { status: 0 });
                 }
                 self.credit = credit.min(CREDIT_MAX);
                 match completion.byte_len as usize {
                     0 => {
                         let posted = self.post_receive(buffer, buffer_len);
-                        posted.map_err(|_| sys::ibv_wc_status::IBV_WC_GENERAL_ERR)?;
+                        posted.map_err(|_| StreamEnd::Broken { status: 0 })?;
                     }
                     len => self.arrived.push_back((buffer, 0, len)),
                 }

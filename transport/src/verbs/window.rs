@@ -5,6 +5,7 @@
 //! through a window. It is bound, and invalidated, by work requests of the peer's queue pair
 //! (`Stream::grant`, `Stream::grant_cursor`, `Stream::revoke`).
 
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -92,7 +93,7 @@ impl Right {
 }
 
 /// What a peer may reach: what it is told, over a way of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RemoteMemory {
     /// Where it begins, in the address space of who grants it.
     pub address: u64,
@@ -100,6 +101,15 @@ pub struct RemoteMemory {
     pub key: u32,
     /// Bytes of it.
     pub len: usize,
+}
+
+impl fmt::Debug for RemoteMemory {
+    /// Without the key: what is logged is no right.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut of = f.debug_struct("RemoteMemory");
+        of.field("address", &self.address).field("len", &self.len);
+        of.finish_non_exhaustive()
+    }
 }
 
 /// A window. Its owner frees it before the queue pair that it is bound to.

@@ -46,12 +46,12 @@ pub enum StreamEnd {
 }
 
 impl StreamEnd {
-    /// What a completion that failed means.
-    pub(super) const fn of_completion(status: u32) -> Self {
+    /// What a completion that failed means; `is_one_sided` where it is of a READ, a WRITE or a swap.
+    pub(super) const fn of_completion(status: u32, is_one_sided: bool) -> Self {
         match status {
-            status::IBV_WC_REM_ACCESS_ERR
-            | status::IBV_WC_REM_INV_REQ_ERR
-            | status::IBV_WC_REM_OP_ERR => Self::Refused { status },
+            status::IBV_WC_REM_ACCESS_ERR | status::IBV_WC_REM_INV_REQ_ERR if is_one_sided => {
+                Self::Refused { status }
+            }
             status::IBV_WC_RETRY_EXC_ERR | status::IBV_WC_RNR_RETRY_EXC_ERR => {
                 Self::Lost { status }
             }
@@ -89,10 +89,13 @@ mod tests {
 
     #[test]
     fn a_refused_key_and_a_lost_peer_are_told_apart_and_a_flush_hides_neither() {
-        let of = StreamEnd::of_completion;
+        let of = |status| StreamEnd::of_completion(status, true);
         let (flushed, refused, lost) = (of(5), of(10), of(12));
         assert_eq!(refused, StreamEnd::Refused { status: 10 });
         assert_eq!(of(9), StreamEnd::Refused { status: 9 });
+        // A SEND that is too long touches nothing that was granted.
+        let sent = StreamEnd::of_completion(9, false);
+        assert_eq!(sent, StreamEnd::Broken { status: 9 });
         assert_eq!(lost, StreamEnd::Lost { status: 12 });
         assert_eq!(flushed, StreamEnd::Broken { status: 5 });
         for told in [refused, lost, StreamEnd::Closed] {

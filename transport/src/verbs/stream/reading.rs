@@ -64,8 +64,10 @@ pub(super) struct Reading {
     landing: Option<Region>,
     buffer_len: usize,
     under_way: VecDeque<Operation>,
-    /// How many of them are done.
-    done: usize,
+    /// How many of all there ever were are done, and how many were taken: done, or failed with the
+    /// connection. What is done after it was given up changes nothing for those behind it.
+    done: u64,
+    taken: u64,
     /// Places that are taken, by READs and swaps and by WRITEs.
     reads: u32,
     writes: u32,
@@ -105,6 +107,7 @@ impl Reading {
             buffer_len: config.read_len_max,
             under_way: VecDeque::with_capacity(places),
             done: 0,
+            taken: 0,
             reads: 0,
             writes: 0,
             depth: 0,
@@ -120,6 +123,11 @@ impl Reading {
     /// They are done in the order in which they were posted.
     pub(super) fn operation_done(&mut self) {
         self.done += 1;
+    }
+
+    /// Whether the oldest is done.
+    const fn has_done(&self) -> bool {
+        self.taken < self.done
     }
 
     /// The buffer of a place.
@@ -148,15 +156,12 @@ impl Reading {
     /// The oldest that is done, or failed with the connection. Its place is free at once: it is not
     /// taken while the caller has what is lent, which borrows the whole stream.
     fn take(&mut self, end: Option<StreamEnd>) -> Option<Completed<'_>> {
-        let failed = match (self.done.checked_sub(1), end) {
-            (Some(done), _) => {
-                self.done = done;
-                None
-            }
-            (None, Some(why)) => Some(why),
-            (None, None) => return None,
-        };
+        let failed = end.filter(|_| !self.has_done());
+        if failed.is_none() && !self.has_done() {
+            return None;
+        }
         let Operation { tag, kind } = self.under_way.pop_front()?;
+        self.taken += 1;
         match kind {
             Kind::Write => self.writes -= 1,
             Kind::Read { .. } | Kind::Swap { .. } => self.reads -= 1,
@@ -297,7 +302,7 @@ impl Stream {
     /// was begun; `None` while it is still under way, or there is nothing. Once the connection has ended
     /// all that is left is [`Completed::Failed`]: take until there is nothing more.
     pub fn take_completed(&mut self) -> Option<Completed<'_>> {
-        if (self.link.as_ref()).is_some_and(|link| link.reading.done == 0) {
+        if (self.link.as_ref()).is_some_and(|link| !link.reading.has_done()) {
             self.advance();
         }
         let end = self.end();
@@ -371,4 +376,39 @@ fn check_within(of: RemoteMemory, offset: usize, len: usize, len_max: usize) -> 
         of.len
     );
     Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_after_it_was_given_up_changes_nothing_for_those_behind_it() {
+        let mut reading = Reading {
+            landing: None,
+            buffer_len: 64,
+            under_way: VecDeque::new(),
+            done: 0,
+            taken: 0,
+            reads: 0,
+            writes: 0,
+            depth: 4,
+            next_buffer: 0,
+        };
+        for tag in 0..4 {
+            let kind = Kind::Write;
+            reading.began(Operation { tag, kind });
+        }
+        let why = StreamEnd::Broken { status: 0 };
+        assert_eq!(reading.take(None), None);
+        reading.operation_done();
+        assert_eq!(reading.take(Some(why)), Some(Completed::Written { tag: 0 }));
+        let failed = |tag| Some(Completed::Failed { tag, why });
+        assert_eq!(reading.take(Some(why)), failed(1));
+        // The queue was not told yet that all is over.
+        reading.operation_done();
+        assert_eq!(reading.take(Some(why)), failed(2));
+        assert_eq!((reading.writes, reading.take(Some(why))), (1, failed(3)));
+        assert_eq!((reading.writes, reading.take(Some(why))), (0, None));
+    }
 }
