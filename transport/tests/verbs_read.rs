@@ -19,7 +19,7 @@ use self::device::{address, until};
 
 /// Bytes of a slot, and of the memory.
 const SLOT: usize = 1024;
-const LEN: usize = 256 * 1024;
+const LEN: usize = 1024 * 1024;
 
 /// Tells a thread to end, when it goes.
 struct Stop<'a>(&'a AtomicBool);

@@ -60,7 +60,8 @@ impl Listener {
         while let Some(event) = self.id.event() {
             // An id that goes without an answer is one that was refused.
             if let Some(id) = CmId::adopt(&event) {
-                self.refused(id.ok().as_ref(), &"more than are wanted");
+                let peer = id.ok().map(|id| id.peer_address());
+                self.refused(peer, &"more than are wanted");
                 return true;
             }
         }
@@ -83,23 +84,23 @@ impl Listener {
 impl Listener {
     /// Accepts, or refuses: an id that goes without an answer is refused.
     fn answer(&self, id: CmId, request: &CmEvent) -> Result<Stream, VerbsError> {
-        let crowded = Arc::strong_count(&self.half_open) > HALF_OPEN_MAX;
-        let why = match request.hello {
-            _ if crowded => VerbsError::Crowded,
-            None => VerbsError::Stranger,
-            Some(_) => {
-                let half_open = Arc::clone(&self.half_open);
-                return Stream::accept(&self.device, id, request, &self.config, half_open);
-            }
+        let peer = id.peer_address();
+        let accepted = if Arc::strong_count(&self.half_open) > HALF_OPEN_MAX {
+            Err(VerbsError::Crowded)
+        } else {
+            let half_open = Arc::clone(&self.half_open);
+            Stream::accept(&self.device, id, request, &self.config, half_open)
         };
-        self.refused(Some(&id), &why);
-        Err(why)
+        if let Err(why) = &accepted {
+            self.refused(Some(peer), why);
+        }
+        accepted
     }
 
-    fn refused(&self, id: Option<&CmId>, why: &dyn fmt::Display) {
+    fn refused(&self, peer: Option<SocketAddrV4>, why: &dyn fmt::Display) {
         let of = audit::Of {
             device: self.device.name(),
-            peer: id.map(CmId::peer_address),
+            peer,
             why: Some(why),
             ..audit::Of::default()
         };

@@ -11,6 +11,7 @@
 mod config;
 mod end;
 mod granting;
+mod landing;
 mod reading;
 
 use std::collections::VecDeque;
@@ -26,8 +27,9 @@ pub use self::config::StreamConfig;
 pub use self::end::StreamEnd;
 use self::granting::Granting;
 pub use self::granting::{GRANTS_MAX, GrantId};
-use self::reading::Reading;
-pub use self::reading::{Completed, WRITE_LEN_MAX, WRITES_MAX};
+use self::landing::Landing;
+pub use self::landing::{Completed, WRITES_MAX};
+pub use self::reading::WRITE_LEN_MAX;
 use super::audit::{self, What};
 use super::cm::{CmEvent, CmId, PortSpace, Reads};
 use super::connected::ConnectedQueue;
@@ -76,7 +78,7 @@ struct Link {
     completions: Completions,
     sending: Region,
     receiving: Region,
-    reading: Reading,
+    landing: Landing,
     /// Send buffers that are free.
     free: Vec<u32>,
     /// What arrived and was not read yet: buffer, from where, up to where.
@@ -254,7 +256,7 @@ impl Stream {
                 let Some(link) = &mut self.link else {
                     return Err(VerbsError::Stranger);
                 };
-                link.reading.agreed(self.reads.own);
+                link.landing.agreed(self.reads.own);
                 self.state = State::Up;
                 self.say(What::ConnectionUp, None);
                 // What came, and was read, before.
@@ -303,7 +305,7 @@ impl Stream {
         // In this order, so that each goes before what it uses when a later step fails.
         let sending = Region::writable(&self.device, pool("send")?)?;
         let receiving = Region::writable(&self.device, pool("receive")?)?;
-        let reading = Reading::new(&self.device, config)?;
+        let landing = Landing::new(&self.device, config)?;
         let one_sided = GRANTS_MAX + u32::from(config.reads_max) + WRITES_MAX;
         let depth = config.buffers + CREDIT_RECEIVES + one_sided;
         let inline_bytes = if config.reads() {
@@ -320,7 +322,7 @@ impl Stream {
             completions,
             sending,
             receiving,
-            reading,
+            landing,
             free: (0..config.buffers).collect(),
             arrived: VecDeque::with_capacity(config.buffers as usize),
             credit: 0,
@@ -471,7 +473,7 @@ impl Link {
         match kind {
             SEND => self.free.push(buffer),
             CREDIT => self.words -= 1,
-            ONE_SIDED => self.reading.operation_done(),
+            ONE_SIDED => self.landing.operation_done(),
             WINDOW => self.window_done(buffer),
             // Data may overtake the word that the connection is up.
             _ => {

@@ -12,7 +12,7 @@ use tickcast_transport::verbs::{
 use super::{address, until};
 
 /// Bytes of the longest READ here.
-pub(crate) const READ_LEN_MAX: usize = 16 * 1024;
+pub(crate) const READ_LEN_MAX: usize = 64 * 1024;
 
 /// How who reads connects, with so many READs at once.
 pub(crate) fn reading(reads_max: u8) -> StreamConfig {
