@@ -89,8 +89,8 @@ impl Stream {
     /// cursor. They are copied before this returns.
     ///
     /// # Errors
-    /// `WouldBlock` while the connection is not up, or [`crate::verbs::WRITES_MAX`] are under way or were not taken;
-    /// otherwise as for [`Stream::read_remote`].
+    /// `WouldBlock` while the connection is not up, or [`crate::verbs::WRITES_MAX`] are under way or
+    /// were not taken; otherwise as for [`Stream::read_remote`].
     pub fn write_remote(
         &mut self,
         of: RemoteMemory,
