@@ -24,7 +24,8 @@ fn layouts() -> Vec<Layout> {
             "send_flags": send_flags, "imm_data": imm_data_invalidated_rkey_union, "wr": wr,
             "wr.ud.ah": wr.ud.ah, "wr.ud.remote_qpn": wr.ud.remote_qpn,
             "wr.ud.remote_qkey": wr.ud.remote_qkey, "wr.rdma.remote_addr": wr.rdma.remote_addr,
-            "wr.rdma.rkey": wr.rdma.rkey, "wr.atomic.compare_add": wr.atomic.compare_add,
+            "wr.rdma.rkey": wr.rdma.rkey, "wr.atomic.remote_addr": wr.atomic.remote_addr,
+            "wr.atomic.compare_add": wr.atomic.compare_add,
             "wr.atomic.swap": wr.atomic.swap, "wr.atomic.rkey": wr.atomic.rkey,
             "bind_mw": bind_mw_tso_union, "bind_mw.mw": bind_mw_tso_union.bind_mw.mw,
             "bind_mw.rkey": bind_mw_tso_union.bind_mw.rkey,
@@ -56,7 +57,7 @@ fn layouts() -> Vec<Layout> {
         layout!(ibv_qp_attr, "struct ibv_qp_attr", {
             "qp_state": qp_state, "qkey": qkey, "sq_psn": sq_psn, "pkey_index": pkey_index,
             "min_rnr_timer": min_rnr_timer, "port_num": port_num, "timeout": timeout,
-            "retry_cnt": retry_cnt, "rnr_retry": rnr_retry,
+            "retry_cnt": retry_cnt, "rnr_retry": rnr_retry, "qp_access_flags": qp_access_flags,
         }),
         layout!(ibv_ah_attr, "struct ibv_ah_attr", {
             "grh": grh, "grh.dgid": grh.dgid, "grh.flow_label": grh.flow_label,
@@ -66,7 +67,7 @@ fn layouts() -> Vec<Layout> {
         }),
         layout!(ibv_device_attr, "struct ibv_device_attr", {
             "max_qp_rd_atom": max_qp_rd_atom, "max_qp_init_rd_atom": max_qp_init_rd_atom,
-            "max_mw": max_mw,
+            "max_mw": max_mw, "atomic_cap": atomic_cap,
         }),
         layout!(ibv_port_attr, "struct ibv_port_attr", {
             "state": state, "active_mtu": active_mtu, "qkey_viol_cntr": qkey_viol_cntr,
@@ -83,6 +84,8 @@ fn layouts() -> Vec<Layout> {
             "param.ud.ah_attr": param.ud.ah_attr, "param.ud.qp_num": param.ud.qp_num,
             "param.ud.qkey": param.ud.qkey, "param.conn.private_data": param.conn.private_data,
             "param.conn.private_data_len": param.conn.private_data_len,
+            "param.conn.responder_resources": param.conn.responder_resources,
+            "param.conn.initiator_depth": param.conn.initiator_depth,
         }),
         layout!(rdma_conn_param, "struct rdma_conn_param", {
             "private_data": private_data, "private_data_len": private_data_len,
@@ -96,7 +99,7 @@ fn layouts() -> Vec<Layout> {
 }
 
 /// Constants that are written out, and as the headers know them.
-const CONSTANTS: [(&str, i64); 25] = [
+const CONSTANTS: [(&str, i64); 35] = [
     ("RDMA_OPTION_ID", 0),
     ("RDMA_OPTION_ID_TOS", 0),
     ("RDMA_OPTION_ID_REUSEADDR", 1),
@@ -109,16 +112,26 @@ const CONSTANTS: [(&str, i64); 25] = [
     ("IBV_SEND_SIGNALED", 2),
     ("IBV_SEND_INLINE", 8),
     ("IBV_WC_SUCCESS", 0),
+    ("IBV_WC_WR_FLUSH_ERR", 5),
+    ("IBV_WC_REM_INV_REQ_ERR", 9),
+    ("IBV_WC_REM_ACCESS_ERR", 10),
+    ("IBV_WC_RETRY_EXC_ERR", 12),
+    ("IBV_ATOMIC_NONE", 0),
     ("IBV_PORT_ACTIVE", 4),
     ("IBV_MTU_1024", 3),
     ("IBV_QPT_UD", 4),
     ("IBV_QPS_ERR", 6),
     ("IBV_WR_SEND", 2),
+    ("IBV_WR_RDMA_WRITE", 0),
     ("IBV_WR_RDMA_READ", 4),
+    ("IBV_WR_ATOMIC_CMP_AND_SWP", 5),
     ("IBV_WR_LOCAL_INV", 7),
     ("IBV_WR_BIND_MW", 8),
     ("IBV_MW_TYPE_2", 2),
+    ("IBV_ACCESS_LOCAL_WRITE", 1),
+    ("IBV_ACCESS_REMOTE_WRITE", 2),
     ("IBV_ACCESS_REMOTE_READ", 4),
+    ("IBV_ACCESS_REMOTE_ATOMIC", 8),
     ("IBV_ACCESS_MW_BIND", 16),
     ("RDMA_MAX_RESP_RES", 255),
     ("RDMA_MAX_INIT_DEPTH", 255),

@@ -14,8 +14,24 @@ use super::error::{VerbsError, failed};
 use super::hello::Hello;
 use super::sys;
 
-/// As many READs at once as the device can (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
-const READS_ANY: u8 = 0xff;
+/// READs and atomic operations of a connection at once, as one side has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Reads {
+    /// Its own (`initiator_depth`).
+    pub(super) own: u8,
+    /// The other side's, that it answers (`responder_resources`).
+    pub(super) answered: u8,
+}
+
+impl Reads {
+    /// What both can.
+    pub(super) fn and(self, other: Self) -> Self {
+        Self {
+            own: self.own.min(other.own),
+            answered: self.answered.min(other.answered),
+        }
+    }
+}
 
 /// What an id is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +53,8 @@ pub(super) struct CmEvent {
     pub(super) group: Option<sys::ibv_ah_attr>,
     /// Of a connection: what the other side said of itself with its part of it.
     pub(super) hello: Option<Hello>,
+    /// Of a connection: how many READs the other side leaves to this one.
+    pub(super) reads: Reads,
     /// For a request to connect: the id of what may become a connection.
     request: Option<NonNull<sys::rdma_cm_id>>,
 }
@@ -260,12 +278,13 @@ impl CmId {
         }
     }
 
-    /// Asks the peer to connect, or accepts that it asks; `hello` goes with it. The answer is an
-    /// event.
+    /// Asks the peer to connect, or accepts that it asks; `reads` and `hello` go with it. The answer
+    /// is an event.
     pub(super) fn connect(
         &self,
         accept: bool,
         retries: u8,
+        reads: Reads,
         hello: Hello,
     ) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field: numbers and a null pointer.
@@ -275,9 +294,8 @@ impl CmId {
         parameters.private_data = hello.as_ptr().cast();
         parameters.private_data_len = hello.len() as u8;
         parameters.retry_count = retries;
-        // READs at once, either way: as many as the device can.
-        parameters.responder_resources = READS_ANY;
-        parameters.initiator_depth = READS_ANY;
+        parameters.responder_resources = reads.answered;
+        parameters.initiator_depth = reads.own;
         // 7 would be for ever.
         parameters.rnr_retry_count = 6;
         // SAFETY: the id has a queue pair, and the parameters live through the call. Exercised by
@@ -327,6 +345,11 @@ impl CmId {
                 status: (*event).status,
                 group: joined.then(|| (*event).param.ud.ah_attr),
                 hello: with_hello.then(|| hello_of(&(*event).param.conn)).flatten(),
+                reads: if with_hello {
+                    reads_of(&(*event).param.conn)
+                } else {
+                    Reads::default()
+                },
                 request: NonNull::new((*event).id).filter(|_| request),
             };
             sys::rdma_ack_cm_event(event);
@@ -390,6 +413,15 @@ fn channel() -> Result<NonNull<sys::rdma_event_channel>, VerbsError> {
         libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
     }
     Ok(channel)
+}
+
+/// How many READs a connection may have, as this side is to count them: the manager has turned what
+/// the other side said of itself.
+const fn reads_of(of: &sys::rdma_conn_param) -> Reads {
+    Reads {
+        own: of.initiator_depth,
+        answered: of.responder_resources,
+    }
 }
 
 /// What private data says, where it is a hello.

@@ -1,19 +1,27 @@
 //! The queue pair of a reliable connection.
 
 use std::mem;
+use std::net::SocketAddrV4;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
+use super::audit::{self, What};
 use super::cm::CmId;
 use super::device::Device;
 use super::error::{VerbsError, done, failed};
-use super::queue::Completions;
+use super::queue::{Completions, no_attributes};
 use super::sys;
+
+type Mask = sys::ibv_qp_attr_mask;
 
 /// A queue pair that its id connects. Its owner declares it before the id.
 pub(super) struct ConnectedQueue {
     id: *mut sys::rdma_cm_id,
     qp: NonNull<sys::ibv_qp>,
+    /// What its peer may do through it, where a window lets it: `ibv_access_flags`.
+    access: u32,
+    peer: SocketAddrV4,
+    device: Arc<Device>,
 }
 
 // SAFETY: it has one owner, and libibverbs may be called from any thread. Exercised by
@@ -21,12 +29,14 @@ pub(super) struct ConnectedQueue {
 unsafe impl Send for ConnectedQueue {}
 
 impl ConnectedQueue {
-    /// With room for as many sends as receives.
+    /// With room for as many sends as receives, and sends of so many bytes without a registered
+    /// buffer.
     pub(super) fn new(
         device: &Arc<Device>,
         id: &CmId,
         completions: &Completions,
         depth: u32,
+        inline_bytes: u32,
     ) -> Result<Self, VerbsError> {
         // SAFETY: zero is a value of every field; id, domain and completions live, and outlive the
         // queue pair, as its owner's fields are ordered. Exercised by
@@ -40,10 +50,12 @@ impl ConnectedQueue {
             attributes.cap.max_recv_wr = depth;
             attributes.cap.max_send_sge = 1;
             attributes.cap.max_recv_sge = 1;
+            attributes.cap.max_inline_data = inline_bytes;
             sys::rdma_create_qp(id.as_ptr(), device.pd(), &raw mut attributes)
         };
         if result != 0 {
-            return Err(device.made_no_queue("rdma_create_qp", depth, 0, sys::errno()));
+            let errno = sys::errno();
+            return Err(device.made_no_queue("rdma_create_qp", depth, inline_bytes, errno));
         }
         // SAFETY: the call above made it.
         // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
@@ -52,20 +64,64 @@ impl ConnectedQueue {
         Ok(Self {
             id: id.as_ptr(),
             qp,
+            access: 0,
+            peer: id.peer_address(),
+            device: Arc::clone(device),
         })
     }
 
-    /// How long its peer waits when no receive is posted here; the manager's own is 655 ms.
-    pub(super) fn set_rnr_timer(&mut self, code: u8) -> Result<(), VerbsError> {
-        // SAFETY: zero is a value of every field; pair and attributes live.
+    /// Once it can send: its peer may do nothing to memory here, whatever the manager let it, and how
+    /// long it waits when no receive is posted; the manager's own is 655 ms.
+    pub(super) fn settle(&mut self, rnr_timer: u8) -> Result<(), VerbsError> {
+        let mut attributes = no_attributes();
+        attributes.min_rnr_timer = rnr_timer;
+        attributes.qp_access_flags = self.access;
+        let mask = Mask::IBV_QP_MIN_RNR_TIMER.0 | Mask::IBV_QP_ACCESS_FLAGS.0;
+        self.modify(&mut attributes, mask)
+    }
+
+    /// Lets its peer do more, where a window lets it: `ibv_access_flags`.
+    pub(super) fn allow(&mut self, access: u32) -> Result<(), VerbsError> {
+        let access = self.access | access;
+        if access == self.access {
+            return Ok(());
+        }
+        let mut attributes = no_attributes();
+        attributes.qp_access_flags = access;
+        self.modify(&mut attributes, Mask::IBV_QP_ACCESS_FLAGS.0)?;
+        self.access = access;
+        Ok(())
+    }
+
+    fn modify(&mut self, attributes: &mut sys::ibv_qp_attr, mask: u32) -> Result<(), VerbsError> {
+        // SAFETY: pair and attributes live.
         // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
-        let result = unsafe {
-            let mut attributes: sys::ibv_qp_attr = mem::zeroed();
-            attributes.min_rnr_timer = code;
-            let mask = sys::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
-            sys::ibv_modify_qp(self.qp.as_ptr(), &raw mut attributes, mask)
-        };
+        let result = unsafe { sys::ibv_modify_qp(self.qp.as_ptr(), attributes, mask as i32) };
         done("ibv_modify_qp", result)
+    }
+
+    /// What its peer may do through it, as the device has it.
+    pub(super) fn access(&self) -> Result<u32, VerbsError> {
+        let mut attributes = no_attributes();
+        // SAFETY: zero is a value of every field of what is written; pair and attributes live.
+        // Exercised by `verbs_cursor::a_queue_pair_allows_no_more_than_was_granted`.
+        let result = unsafe {
+            let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
+            let mask = Mask::IBV_QP_ACCESS_FLAGS.0 as i32;
+            let (attributes, initial) = (&raw mut attributes, &raw mut initial);
+            sys::ibv_query_qp(self.qp.as_ptr(), attributes, mask, initial)
+        };
+        done("ibv_query_qp", result).map(|()| attributes.qp_access_flags)
+    }
+
+    /// The device that it is made on.
+    pub(super) const fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Where its peer is.
+    pub(super) const fn peer(&self) -> SocketAddrV4 {
+        self.peer
     }
 
     /// Posts one send.
@@ -102,5 +158,11 @@ impl Drop for ConnectedQueue {
         // SAFETY: the id lives: its owner declares it behind. Exercised by
         // `verbs_stream::what_connections_hold_is_gone_with_them`.
         unsafe { sys::rdma_destroy_qp(self.id) };
+        let of = audit::Of {
+            device: self.device.name(),
+            peer: Some(self.peer),
+            ..audit::Of::default()
+        };
+        audit::say(What::QueuePairDestroyed, of);
     }
 }

@@ -25,7 +25,10 @@ pub struct Device {
     gid: Ipv6Addr,
     port: u8,
     mtu: usize,
+    /// READs and atomic operations at once, of one queue pair: that it answers, and that it asks.
     reads_max: u8,
+    own_reads_max: u8,
+    has_atomics: bool,
     requests_max: u32,
     pd: NonNull<sys::ibv_pd>,
     context: NonNull<sys::ibv_context>,
@@ -95,7 +98,9 @@ impl Device {
             port,
             mtu: mtu_bytes(attributes.active_mtu),
             requests_max: u32::try_from(limits.max_qp_wr).unwrap_or(0),
-            reads_max: u8::try_from(limits.max_qp_rd_atom.clamp(0, 255)).unwrap_or(u8::MAX),
+            reads_max: at_once(limits.max_qp_rd_atom),
+            own_reads_max: at_once(limits.max_qp_init_rd_atom),
+            has_atomics: limits.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
             pd,
             context,
             counters: Arc::new(PortCounters::default()),
@@ -149,6 +154,25 @@ impl Device {
     #[must_use]
     pub const fn reads_max(&self) -> u8 {
         self.reads_max
+    }
+
+    /// READs that a connection may have outstanding from here.
+    #[must_use]
+    pub const fn own_reads_max(&self) -> u8 {
+        self.own_reads_max
+    }
+
+    /// Whether it compares and swaps.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoAtomics`] where it does not.
+    pub fn check_atomics(&self) -> Result<(), VerbsError> {
+        if self.has_atomics {
+            return Ok(());
+        }
+        Err(VerbsError::NoAtomics {
+            device: self.name.clone(),
+        })
     }
 
     /// Why a queue of it could not be made.
@@ -229,6 +253,12 @@ impl Drop for Device {
 fn hardware_counter(device: &str, port: u8, name: &str) -> Option<u64> {
     let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/{name}");
     std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// A number of READs, as the connection manager counts them: all that it has bits for but one, which
+/// would mean any number.
+fn at_once(reads: i32) -> u8 {
+    reads.clamp(0, i32::from(u8::MAX) - 1) as u8
 }
 
 /// `enum ibv_mtu`: 1 is 256 bytes, each next one twice that.

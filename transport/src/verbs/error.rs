@@ -136,6 +136,14 @@ pub enum VerbsError {
         "too many connections that are not up yet: one more was turned away, it may come again"
     )]
     Crowded,
+    /// The device has no atomic operations.
+    #[error(
+        "{device} does not compare and swap, which a subscriber's cursor needs; let progress be told by messages there"
+    )]
+    NoAtomics {
+        /// Which device.
+        device: String,
+    },
     /// Another step failed.
     #[error("{what} failed: {source}")]
     Call {

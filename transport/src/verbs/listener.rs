@@ -1,10 +1,12 @@
 //! Waits for peers to connect, without blocking.
 
+use std::fmt;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use super::cm::{CmId, PortSpace};
+use super::audit::{self, What};
+use super::cm::{CmEvent, CmId, PortSpace};
 use super::device::Device;
 use super::error::VerbsError;
 use super::stream::{Stream, StreamConfig};
@@ -57,7 +59,9 @@ impl Listener {
     pub fn turn_away(&mut self) -> bool {
         while let Some(event) = self.id.event() {
             // An id that goes without an answer is one that was refused.
-            if CmId::adopt(&event).is_some() {
+            if let Some(id) = CmId::adopt(&event) {
+                let peer = id.ok().map(|id| id.peer_address());
+                self.refused(peer, &"more than are wanted");
                 return true;
             }
         }
@@ -70,17 +74,37 @@ impl Listener {
     pub fn accept(&mut self) -> Option<Result<Stream, VerbsError>> {
         while let Some(event) = self.id.event() {
             if let Some(id) = CmId::adopt(&event) {
-                if Arc::strong_count(&self.half_open) > HALF_OPEN_MAX {
-                    // An id that goes without an answer is refused.
-                    return Some(Err(VerbsError::Crowded));
-                }
-                let half_open = Arc::clone(&self.half_open);
-                let accept =
-                    |id| Stream::accept(&self.device, id, event.hello, &self.config, half_open);
-                return Some(id.and_then(accept));
+                return Some(id.and_then(|id| self.answer(id, &event)));
             }
         }
         None
+    }
+}
+
+impl Listener {
+    /// Accepts, or refuses: an id that goes without an answer is refused.
+    fn answer(&self, id: CmId, request: &CmEvent) -> Result<Stream, VerbsError> {
+        let peer = id.peer_address();
+        let accepted = if Arc::strong_count(&self.half_open) > HALF_OPEN_MAX {
+            Err(VerbsError::Crowded)
+        } else {
+            let half_open = Arc::clone(&self.half_open);
+            Stream::accept(&self.device, id, request, &self.config, half_open)
+        };
+        if let Err(why) = &accepted {
+            self.refused(Some(peer), why);
+        }
+        accepted
+    }
+
+    fn refused(&self, peer: Option<SocketAddrV4>, why: &dyn fmt::Display) {
+        let of = audit::Of {
+            device: self.device.name(),
+            peer,
+            why: Some(why),
+            ..audit::Of::default()
+        };
+        audit::say(What::PeerRefused, of);
     }
 }
 

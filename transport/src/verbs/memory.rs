@@ -1,10 +1,12 @@
 //! Registered memory: what a device may read or write, and for how long.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use tickcast_reliability::ring::RingMemory;
 
+use super::audit::{self, What};
 use super::device::Device;
 use super::error::{VerbsError, failed_to_pin};
 use super::sys;
@@ -13,8 +15,10 @@ use super::sys;
 /// to one peer's queue pair.
 pub(super) struct Region {
     mr: NonNull<sys::ibv_mr>,
-    /// Outlives the registration.
+    /// Outlives the registration; which part of it that is.
     memory: Arc<dyn RingMemory>,
+    part: Range<usize>,
+    access: u32,
     device: Arc<Device>,
 }
 
@@ -28,7 +32,8 @@ impl Region {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Self, VerbsError> {
-        Self::register(device, memory, sys::ibv_access_flags(0))
+        let part = 0..memory.len();
+        Self::register(device, memory, part, sys::ibv_access_flags(0))
     }
 
     /// Lets the device write `memory`: buffers to receive into.
@@ -36,38 +41,73 @@ impl Region {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Self, VerbsError> {
-        Self::register(
-            device,
-            memory,
-            sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
-        )
+        let part = 0..memory.len();
+        let access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        Self::register(device, memory, part, access)
     }
 
-    /// Lets windows be bound to `memory`; it has no remote right of its own.
+    /// Lets windows be bound to `memory`, to be read through; it has no remote right of its own.
     pub(super) fn bindable(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Self, VerbsError> {
-        Self::register(device, memory, sys::ibv_access_flags::IBV_ACCESS_MW_BIND)
+        let part = 0..memory.len();
+        let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
+        Self::register(device, memory, part, access)
+    }
+
+    /// Lets windows be bound to a part of `memory`, to be written through as well; it has no remote
+    /// right of its own, but where others may write, its own device must be let.
+    pub(super) fn bindable_to_write(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
+    ) -> Result<Self, VerbsError> {
+        let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND
+            | sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        Self::register(device, memory, part, access)
     }
 
     fn register(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
         access: sys::ibv_access_flags,
     ) -> Result<Self, VerbsError> {
-        let len = memory.len();
-        // SAFETY: the memory is valid for `len` bytes for as long as this value keeps it
-        // (`RingMemory`), and the registration goes first. Exercised by
+        assert!(part.end <= memory.len(), "a part is of its memory");
+        let len = part.len();
+        // SAFETY: the memory is valid for its length for as long as this value keeps it
+        // (`RingMemory`), the part is within, and the registration goes first. Exercised by
         // `verbs::a_fan_out_reaches_every_receiver`.
-        let mr =
-            unsafe { sys::ibv_reg_mr(device.pd(), memory.as_ptr().cast(), len, access.0 as i32) };
+        let mr = unsafe {
+            let at = memory.as_ptr().add(part.start);
+            sys::ibv_reg_mr(device.pd(), at.cast(), len, access.0 as i32)
+        };
         let mr = NonNull::new(mr).ok_or_else(|| failed_to_pin("ibv_reg_mr", len, sys::errno()))?;
-        Ok(Self {
+        let region = Self {
             mr,
             memory,
+            part,
+            access: access.0,
             device: Arc::clone(device),
-        })
+        };
+        audit::say(What::MemoryRegistered, region.audited());
+        Ok(region)
+    }
+
+    fn audited(&self) -> audit::Of<'_> {
+        audit::Of {
+            device: self.device.name(),
+            bytes: Some(self.len()),
+            access: Some(self.access),
+            key: Some(self.lkey()),
+            ..audit::Of::default()
+        }
+    }
+
+    /// The device that it is registered with.
+    pub(super) const fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// What work requests name it by.
@@ -80,23 +120,23 @@ impl Region {
     /// Whether all of `bytes` is in it.
     #[inline]
     pub(super) fn holds(&self, bytes: &[u8]) -> bool {
-        let from = self.memory.as_ptr().addr();
+        let from = self.as_ptr().addr();
         let at = bytes.as_ptr().addr();
-        at >= from && at + bytes.len() <= from + self.memory.len()
+        at >= from && at + bytes.len() <= from + self.len()
     }
 
     /// Copies `bytes` to `offset` of the memory, and tells where that is. They fit: whoever
     /// made the memory saw to that.
     pub(super) fn fill(&mut self, offset: usize, bytes: &[u8]) -> *const u8 {
         assert!(
-            offset + bytes.len() <= self.memory.len(),
+            offset + bytes.len() <= self.len(),
             "buffers are as long as datagrams"
         );
         // SAFETY: within the memory, which is this value's alone and which no device reads at this
         // place, as the caller knows from its completions. Exercised by
         // `verbs::a_fan_out_reaches_every_receiver`.
         unsafe {
-            let to = self.memory.as_ptr().add(offset);
+            let to = self.as_ptr().add(offset);
             to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
             to
         }
@@ -105,15 +145,26 @@ impl Region {
     /// Copies what is at `offset` of the memory.
     pub(super) fn read(&self, offset: usize, into: &mut [u8]) {
         assert!(
-            offset + into.len() <= self.memory.len(),
+            offset + into.len() <= self.len(),
             "what arrived lies in a buffer"
         );
         // SAFETY: within the memory, which no device writes at this place, as the caller knows
         // from its completions. Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
         unsafe {
-            let from = self.memory.as_ptr().add(offset);
+            let from = self.as_ptr().add(offset);
             from.copy_to_nonoverlapping(into.as_mut_ptr(), into.len());
         }
+    }
+
+    /// Bytes of the memory, where they are.
+    ///
+    /// # Safety
+    /// Nobody writes them while they are lent: no process, and no device.
+    pub(super) unsafe fn lend(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset + len <= self.len(), "what arrived lies in a buffer");
+        // SAFETY: within the memory, which outlives the loan; the rest is the caller's word.
+        // Exercised by `verbs_read::several_reads_at_once_bring_what_was_granted_in_order`.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset), len) }
     }
 
     /// What windows are bound to.
@@ -123,17 +174,20 @@ impl Region {
 
     /// Bytes of it.
     pub(super) fn len(&self) -> usize {
-        self.memory.len()
+        self.part.len()
     }
 
     /// Its first byte.
     pub(super) fn as_ptr(&self) -> *mut u8 {
-        self.memory.as_ptr()
+        // SAFETY: the part is within the memory. Exercised by
+        // `verbs_cursor::each_entry_is_its_own_peers_alone`.
+        unsafe { self.memory.as_ptr().add(self.part.start) }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
+        audit::say(What::MemoryDeregistered, self.audited());
         // SAFETY: queue pairs that might use it are gone: their owners keep the region behind
         // them. Exercised by `verbs::what_was_opened_is_gone_when_it_is_dropped`.
         let result = unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) };

@@ -13,14 +13,20 @@
 //! | [`ports`] | what the operating system says of devices, without opening any |
 //! | `Listener`, `Stream` | reliable connections, as streams of bytes (with `rdma` only) |
 //! | `ReadableMemory` | what a peer may be let READ over one, by a memory window |
+//! | `CursorTable` | 64 bytes for each peer, which it writes itself and the CPU here reads |
+//! | `audit` | which events tell who was let at what |
 
 #[cfg(not(feature = "rdma"))]
 mod absent;
+#[cfg(feature = "rdma")]
+pub mod audit;
 #[cfg(feature = "rdma")]
 mod cm;
 mod config;
 #[cfg(feature = "rdma")]
 mod connected;
+#[cfg(feature = "rdma")]
+mod cursor;
 #[cfg(feature = "rdma")]
 mod device;
 mod error;
@@ -55,6 +61,8 @@ pub use config::{
     inline_default, send_depth_default, signal_every_default,
 };
 #[cfg(feature = "rdma")]
+pub use cursor::{CURSOR_LEN, CURSOR_WORDS, CursorEntry, CursorTable};
+#[cfg(feature = "rdma")]
 pub use device::Device;
 pub use error::VerbsError;
 #[cfg(feature = "rdma")]
@@ -64,7 +72,9 @@ pub use listener::Listener;
 #[cfg(feature = "rdma")]
 pub use receive::VerbsReceiver;
 #[cfg(feature = "rdma")]
-pub use stream::{GrantId, Stream, StreamConfig};
+pub use stream::{
+    Completed, GRANTS_MAX, GrantId, Stream, StreamConfig, StreamEnd, WRITE_LEN_MAX, WRITES_MAX,
+};
 #[cfg(feature = "rdma")]
 pub use window::{ReadableMemory, RemoteMemory};
 

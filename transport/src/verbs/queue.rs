@@ -400,7 +400,8 @@ impl DatagramQueue {
     }
 }
 
-fn no_attributes() -> sys::ibv_qp_attr {
+/// No attributes yet.
+pub(super) fn no_attributes() -> sys::ibv_qp_attr {
     // SAFETY: zero is a value of every field, they are numbers.
     // Exercised by `verbs::a_fan_out_reaches_every_receiver`.
     unsafe { mem::zeroed() }

@@ -8,9 +8,14 @@
 //! What was written is on its way; dropping a stream ends it at once. Whoever wants the last words
 //! heard flushes before, for as long as it is willing to wait.
 
-mod one_sided;
+mod config;
+mod end;
+mod granting;
+mod landing;
+mod reading;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -18,83 +23,24 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
-
-pub use self::one_sided::GrantId;
-use self::one_sided::{GRANTS_MAX, OneSided};
-use super::cm::{CmEvent, CmId, PortSpace};
+pub use self::config::StreamConfig;
+pub use self::end::StreamEnd;
+use self::granting::Granting;
+pub use self::granting::{GRANTS_MAX, GrantId};
+use self::landing::Landing;
+pub use self::landing::{Completed, WRITES_MAX};
+pub use self::reading::WRITE_LEN_MAX;
+use super::audit::{self, What};
+use super::cm::{CmEvent, CmId, PortSpace, Reads};
 use super::connected::ConnectedQueue;
+use super::cursor::Lease;
 use super::device::Device;
-use super::error::{VerbsError, check_range};
+use super::error::VerbsError;
 use super::hello::Hello;
 use super::memory::Region;
 use super::queue::{Completions, TAKEN_MAX, no_completion};
 use super::sys;
 use crate::mapping::SharedMapping;
-
-/// How connections are made. Defaults are for a rack, where rdma_cm's own mean seconds.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct StreamConfig {
-    /// Bytes of a buffer: the largest SEND.
-    pub buffer_len: usize,
-    /// Buffers to receive into, and as many to send from.
-    pub buffers: u32,
-    /// A packet counts as lost after 4.096 us × 2^n; 14 is 67 ms.
-    pub ack_timeout: u8,
-    /// How often a packet is sent again before the connection is given up, 0 to 7.
-    pub retries: u8,
-    /// How long a peer without a free buffer is given, as a code of the device: 12 is 0.64 ms.
-    pub rnr_timer: u8,
-    /// Goes into every packet; the upper six bits are the DSCP.
-    pub traffic_class: u8,
-    /// How long looking for a peer may take.
-    pub resolve_ms: i32,
-    /// How long it may take until a connection is up, from its very beginning.
-    pub connect_ms: u32,
-}
-
-impl Default for StreamConfig {
-    fn default() -> Self {
-        Self {
-            buffer_len: 4096,
-            buffers: 128,
-            ack_timeout: 14,
-            retries: 4,
-            rnr_timer: 12,
-            traffic_class: 0,
-            resolve_ms: 2_000,
-            connect_ms: 10_000,
-        }
-    }
-}
-
-impl StreamConfig {
-    pub(super) fn check(&self) -> Result<(), VerbsError> {
-        for (name, value, min, max) in [
-            (
-                "buffer_len",
-                self.buffer_len as u64,
-                BUFFER_LEN_MIN.into(),
-                BUFFER_LEN_MAX.into(),
-            ),
-            (
-                "buffers",
-                self.buffers.into(),
-                BUFFERS_MIN.into(),
-                CREDIT_MAX.into(),
-            ),
-            ("ack_timeout", self.ack_timeout.into(), 1, 31),
-            ("retries", self.retries.into(), 0, 7),
-            ("rnr_timer", self.rnr_timer.into(), 1, 31),
-            ("resolve_ms", self.resolve_ms.max(0) as u64, 1, 60_000),
-            ("connect_ms", self.connect_ms.into(), 1, 600_000),
-        ] {
-            check_range(name, value, min, max)?;
-        }
-        Ok(())
-    }
-}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
@@ -103,10 +49,7 @@ enum State {
     /// Asked, or accepted; the other side has the word.
     Connecting,
     Up,
-    /// It ended as connections do.
-    Closed,
-    /// It broke, with an event or a completion of this number.
-    Broken(u32),
+    Over(StreamEnd),
 }
 
 /// A connection to one peer.
@@ -117,6 +60,8 @@ pub struct Stream {
     limit: Instant,
     /// Counts, at the listener, those that are not up yet.
     half_open: Option<Arc<()>>,
+    /// READs at once, either way: as this side has them, then as both agreed on.
+    reads: Reads,
     /// Until the way to the peer is known there is only an id. Before the id, so that it goes
     /// first.
     link: Option<Link>,
@@ -124,13 +69,16 @@ pub struct Stream {
     device: Arc<Device>,
 }
 
-/// Fields go in this order: windows before the queue that they are bound to, that before its buffers.
+/// Fields go in this order: windows before the queue that they are bound to, that before its buffers,
+/// and before the leases of cursors: no peer writes an entry that comes back.
 struct Link {
-    one_sided: OneSided,
+    granting: Granting,
     queue: ConnectedQueue,
+    leases: Vec<Arc<Lease>>,
     completions: Completions,
     sending: Region,
     receiving: Region,
+    landing: Landing,
     /// Send buffers that are free.
     free: Vec<u32>,
     /// What arrived and was not read yet: buffer, from where, up to where.
@@ -151,8 +99,8 @@ struct Link {
 const SEND: u64 = 1 << 32;
 /// The number of a send that carries nothing but credit.
 const CREDIT: u64 = 2 << 32;
-/// Likewise, of a READ and of what is done to a window.
-const READ: u64 = 3 << 32;
+/// Likewise, of what this side does in the other's memory, and of what is done to a window.
+const ONE_SIDED: u64 = 3 << 32;
 const WINDOW: u64 = 4 << 32;
 /// Receives kept for those: each side may owe a word at most twice before the other must have read.
 const CREDIT_RECEIVES: u32 = 2;
@@ -181,32 +129,36 @@ impl Stream {
             state: State::Resolving,
             limit: Instant::now() + Duration::from_millis(config.connect_ms.into()),
             half_open: None,
+            reads: reads_of(device, config),
             link: None,
             id,
             device: Arc::clone(device),
         })
     }
 
+    /// Answers a peer's request to connect, whose id this is.
     pub(super) fn accept(
         device: &Arc<Device>,
         id: CmId,
-        hello: Option<Hello>,
+        request: &CmEvent,
         config: &StreamConfig,
         half_open: Arc<()>,
     ) -> Result<Self, VerbsError> {
         // Before anything is made for it; an id that goes without an answer is refused.
-        let hello = hello.ok_or(VerbsError::Stranger)?;
+        let hello = request.hello.ok_or(VerbsError::Stranger)?;
         let mut stream = Self {
             config: config.clone(),
             state: State::Connecting,
             limit: Instant::now() + Duration::from_millis(config.connect_ms.into()),
             half_open: Some(half_open),
+            reads: reads_of(device, config).and(request.reads),
             link: None,
             id,
             device: Arc::clone(device),
         };
         stream.open_link(true)?;
-        stream.told_of(hello);
+        stream.settle(hello, request.reads)?;
+        stream.say(What::ConnectionAccepted, None);
         Ok(stream)
     }
 
@@ -214,6 +166,15 @@ impl Stream {
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.state == State::Up
+    }
+
+    /// Why it is over; `None` while it is not, also before it is up.
+    #[must_use]
+    pub const fn end(&self) -> Option<StreamEnd> {
+        match self.state {
+            State::Over(why) => Some(why),
+            State::Resolving | State::Connecting | State::Up => None,
+        }
     }
 
     /// Brings it forward: call it when one of its descriptors is readable, or often. Whether it is
@@ -225,12 +186,13 @@ impl Stream {
         if matches!(self.state, State::Resolving | State::Connecting)
             && Instant::now() >= self.limit
         {
-            self.state = State::Broken(sys::rdma_cm_event_type::RDMA_CM_EVENT_UNREACHABLE);
+            let event = sys::rdma_cm_event_type::RDMA_CM_EVENT_UNREACHABLE;
+            self.ends(StreamEnd::Unconnected { event });
         }
         if !matches!(self.state, State::Connecting) {
             self.half_open = None;
         }
-        !matches!(self.state, State::Closed | State::Broken(_))
+        self.end().is_none()
     }
 
     /// Descriptors that become readable when there is something to do.
@@ -268,7 +230,7 @@ impl Stream {
         while let Some(event) = self.id.event() {
             if let Err(error) = self.managed(&event) {
                 tracing::debug!(device = self.device.name(), "a connection failed: {error}");
-                self.state = State::Broken(event.kind);
+                self.ends(StreamEnd::Unconnected { event: event.kind });
             }
         }
     }
@@ -287,43 +249,45 @@ impl Stream {
             }
             (State::Connecting, kind::RDMA_CM_EVENT_ESTABLISHED) => {
                 // The accepting side heard it before, with the request.
-                if let Some(hello) = event.hello {
-                    self.told_of(hello);
+                if self.half_open.is_none() {
+                    let hello = event.hello.ok_or(VerbsError::Stranger)?;
+                    self.settle(hello, event.reads)?;
                 }
-                let Some(link) = self.link.as_mut().filter(|link| link.send_len > 0) else {
+                let Some(link) = &mut self.link else {
                     return Err(VerbsError::Stranger);
                 };
-                link.queue.set_rnr_timer(self.config.rnr_timer)?;
+                link.landing.agreed(self.reads.own);
                 self.state = State::Up;
+                self.say(What::ConnectionUp, None);
                 // What came, and was read, before.
                 self.tell_owed();
                 Ok(())
             }
             (_, kind::RDMA_CM_EVENT_DISCONNECTED) => {
                 self.id.disconnect();
-                // Flushed receives may be seen before the reason for it.
-                let flushed = State::Broken(sys::ibv_wc_status::IBV_WC_WR_FLUSH_ERR);
-                if !matches!(self.state, State::Broken(_)) || self.state == flushed {
-                    self.state = State::Closed;
-                }
+                self.ends(StreamEnd::Closed);
                 Ok(())
             }
             (_, kind::RDMA_CM_EVENT_TIMEWAIT_EXIT | kind::RDMA_CM_EVENT_ADDR_CHANGE) => Ok(()),
-            (State::Closed | State::Broken(_), _) => Ok(()),
-            (_, kind) => {
-                self.state = State::Broken(kind);
+            (State::Over(_), _) => Ok(()),
+            (_, event) => {
+                self.ends(StreamEnd::Unconnected { event });
                 Ok(())
             }
         }
     }
 
-    /// The other side said which buffers it has.
-    fn told_of(&mut self, hello: Hello) {
+    /// The other side said which buffers it has, and how many READs it answers and asks; the queue can
+    /// send.
+    fn settle(&mut self, hello: Hello, reads: Reads) -> Result<(), VerbsError> {
+        self.reads = self.reads.and(reads);
         if let Some(link) = &mut self.link {
             link.credit = hello.buffers - CREDIT_RECEIVES;
             link.credit_max = link.credit;
             link.send_len = self.config.buffer_len.min(hello.buffer_len as usize);
+            link.queue.settle(self.config.rnr_timer)?;
         }
+        Ok(())
     }
 
     /// Makes the queue and its buffers, and asks or accepts.
@@ -339,18 +303,26 @@ impl Stream {
             })
         };
         // In this order, so that each goes before what it uses when a later step fails.
-        // What is READ lands among the buffers to send from.
         let sending = Region::writable(&self.device, pool("send")?)?;
         let receiving = Region::writable(&self.device, pool("receive")?)?;
-        let depth = config.buffers + CREDIT_RECEIVES + GRANTS_MAX;
+        let landing = Landing::new(&self.device, config)?;
+        let one_sided = GRANTS_MAX + u32::from(config.reads_max) + WRITES_MAX;
+        let depth = config.buffers + CREDIT_RECEIVES + one_sided;
+        let inline_bytes = if config.reads() {
+            WRITE_LEN_MAX as u32
+        } else {
+            0
+        };
         let completions = Completions::new(&self.device, depth * 2, true)?;
-        let queue = ConnectedQueue::new(&self.device, &self.id, &completions, depth)?;
+        let queue = ConnectedQueue::new(&self.device, &self.id, &completions, depth, inline_bytes)?;
         let mut link = Link {
-            one_sided: OneSided::default(),
+            granting: Granting::default(),
             queue,
+            leases: Vec::new(),
             completions,
             sending,
             receiving,
+            landing,
             free: (0..config.buffers).collect(),
             arrived: VecDeque::with_capacity(config.buffers as usize),
             credit: 0,
@@ -368,12 +340,13 @@ impl Stream {
             buffers: self.config.buffers,
             buffer_len: self.config.buffer_len as u32,
         };
-        self.id.connect(accept, self.config.retries, hello)
+        (self.id).connect(accept, self.config.retries, self.reads, hello)
     }
 
     /// Takes what the device has done: all there is, but what goes on coming meanwhile.
     fn collect(&mut self) {
         let Some(link) = &mut self.link else { return };
+        let mut broken: Option<StreamEnd> = None;
         // As many as there is room for: a peer that keeps sending must not keep us here.
         let room = (self.config.buffers + CREDIT_RECEIVES) as usize * 2;
         // What comes after the descriptor was armed, it tells of; so what came before is taken then.
@@ -381,16 +354,17 @@ impl Stream {
             let mut count = 0;
             while count < room {
                 let Ok(taken) = link.completions.take(&mut link.taken, TAKEN_MAX) else {
-                    self.state = State::Broken(sys::ibv_wc_status::IBV_WC_GENERAL_ERR);
+                    let status = sys::ibv_wc_status::IBV_WC_GENERAL_ERR;
+                    self.ends(StreamEnd::Broken { status });
                     return;
                 };
                 let taken = taken.len();
                 for at in 0..taken {
-                    if let Err(status) = link.completed(at, self.config.buffer_len)
-                        && matches!(self.state, State::Up | State::Connecting)
-                    {
+                    if let Err(why) = link.completed(at, self.config.buffer_len) {
                         // Flushed receives are how the other side's end may be seen first.
-                        self.state = State::Broken(status);
+                        if broken.is_none_or(|before| why.explains(before)) {
+                            broken = Some(why);
+                        }
                     }
                 }
                 count += taken;
@@ -406,6 +380,9 @@ impl Stream {
                 link.completions.rearm();
             }
         }
+        if let Some(why) = broken {
+            self.ends(why);
+        }
         self.tell_owed();
     }
 
@@ -417,7 +394,7 @@ impl Stream {
             return;
         };
         if link.post_receive(buffer, self.config.buffer_len).is_err() {
-            self.state = State::Broken(0);
+            self.ends(StreamEnd::Broken { status: 0 });
             return;
         }
         link.owed += 1;
@@ -436,19 +413,45 @@ impl Stream {
         }
         link.words += 1;
         if link.post_send(CREDIT, 0, link.sending.as_ptr()).is_err() {
-            self.state = State::Broken(0);
+            self.ends(StreamEnd::Broken { status: 0 });
+        }
+    }
+
+    /// It is over, unless it was and this says no more than what was known.
+    fn ends(&mut self, why: StreamEnd) {
+        if self.end().is_some_and(|before| !why.explains(before)) {
+            return;
+        }
+        self.state = State::Over(why);
+        if matches!(why, StreamEnd::Refused { .. }) {
+            self.say(What::AccessRefused, Some(&why));
         }
     }
 
     fn ended(&self) -> io::Error {
-        match self.state {
-            State::Resolving | State::Connecting | State::Up => io::ErrorKind::WouldBlock.into(),
-            State::Closed => io::ErrorKind::ConnectionAborted.into(),
-            State::Broken(number) => io::Error::other(format!(
-                "the connection over {} broke (event or completion {number})",
-                self.device.name()
-            )),
+        let why = self.end();
+        why.map_or_else(
+            || io::ErrorKind::WouldBlock.into(),
+            |why| why.on(self.device.name()),
+        )
+    }
+
+    fn link_up(&mut self) -> io::Result<&mut Link> {
+        if !self.is_up() {
+            self.advance();
         }
+        let (ended, is_up) = (self.ended(), self.is_up());
+        self.link.as_mut().filter(|_| is_up).ok_or(ended)
+    }
+
+    fn say(&self, what: What, why: Option<&dyn fmt::Display>) {
+        let of = audit::Of {
+            device: self.device.name(),
+            peer: Some(self.peer_address()),
+            why,
+            ..audit::Of::default()
+        };
+        audit::say(what, of);
     }
 }
 
@@ -458,18 +461,20 @@ impl Link {
         self.credit > 0 && !self.free.is_empty()
     }
 
-    /// What one completion that was taken means; `Err` with its status where it failed.
-    fn completed(&mut self, at: usize, buffer_len: usize) -> Result<(), u32> {
+    /// What one completion that was taken means; `Err` where that is the connection's end.
+    fn completed(&mut self, at: usize, buffer_len: usize) -> Result<(), StreamEnd> {
         let completion = &self.taken[at];
-        if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
-            return Err(completion.status);
-        }
         let buffer = completion.wr_id as u32;
-        match completion.wr_id & !u64::from(u32::MAX) {
+        let kind = completion.wr_id & !u64::from(u32::MAX);
+        if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
+            let why = StreamEnd::of_completion(completion.status, kind == ONE_SIDED);
+            return Err(why);
+        }
+        match kind {
             SEND => self.free.push(buffer),
             CREDIT => self.words -= 1,
-            READ => self.one_sided.read_done(),
-            WINDOW => self.one_sided.window_done(buffer),
+            ONE_SIDED => self.landing.operation_done(),
+            WINDOW => self.window_done(buffer),
             // Data may overtake the word that the connection is up.
             _ => {
                 // SAFETY: both fields are numbers; what a peer that sends no word leaves
@@ -481,13 +486,13 @@ impl Link {
                 if too_much || completion.byte_len == 0 && word == 0 {
                     // It gives back more than it was sent, or says nothing at all: no honest peer
                     // does, and one that did so for ever would keep us here.
-                    return Err(0);
+                    return Err(StreamEnd::Broken { status: 0 });
                 }
                 self.credit = credit.min(CREDIT_MAX);
                 match completion.byte_len as usize {
                     0 => {
                         let posted = self.post_receive(buffer, buffer_len);
-                        posted.map_err(|_| sys::ibv_wc_status::IBV_WC_GENERAL_ERR)?;
+                        posted.map_err(|_| StreamEnd::Broken { status: 0 })?;
                     }
                     len => self.arrived.push_back((buffer, 0, len)),
                 }
@@ -551,7 +556,7 @@ impl Read for Stream {
             .and_then(|link| link.arrived.front().copied().map(|arrived| (link, arrived)))
         else {
             return match self.state {
-                State::Closed => Ok(0),
+                State::Over(StreamEnd::Closed) => Ok(0),
                 _ => Err(self.ended()),
             };
         };
@@ -591,7 +596,7 @@ impl Write for Stream {
         let count = bytes.len().min(link.send_len);
         let at = link.sending.fill(buffer as usize * len, &bytes[..count]);
         if let Err(error) = link.post_send(SEND | u64::from(buffer), count, at) {
-            self.state = State::Broken(0);
+            self.ends(StreamEnd::Broken { status: 0 });
             return Err(io::Error::other(error));
         }
         Ok(count)
@@ -612,5 +617,23 @@ impl Write for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         self.id.disconnect();
+        let why = self.end();
+        let why: &dyn fmt::Display = match &why {
+            Some(why) => why,
+            None => &"it was dropped",
+        };
+        self.say(What::ConnectionClosed, Some(why));
+        if let Some(link) = &mut self.link {
+            link.free_windows();
+        }
+    }
+}
+
+/// READs at once, as this side and its device have them.
+fn reads_of(device: &Device, config: &StreamConfig) -> Reads {
+    let own = if config.reads() { config.reads_max } else { 0 };
+    Reads {
+        own: own.min(device.own_reads_max()),
+        answered: config.reads_max.min(device.reads_max()),
     }
 }

@@ -1,10 +1,11 @@
-//! Memory windows of type 2: what lets one peer READ a part of some memory, through one queue pair,
+//! Memory windows of type 2: what lets one peer reach a part of some memory, through one queue pair,
 //! until it is taken back.
 //!
-//! The memory's registration has no remote right of its own, so that nothing can be read but through
-//! a window. It is bound, and invalidated, by work requests of the peer's queue pair
-//! (`Stream::grant`, `Stream::revoke`).
+//! The memory's registration has no remote right of its own, so that nothing can be reached but
+//! through a window. It is bound, and invalidated, by work requests of the peer's queue pair
+//! (`Stream::grant`, `Stream::grant_cursor`, `Stream::revoke`).
 
+use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -16,11 +17,27 @@ use super::error::{VerbsError, failed};
 use super::memory::Region;
 use super::sys;
 
-/// Memory that peers may be let READ, each by a window of its own.
-pub struct ReadableMemory {
-    region: Region,
-    device: Arc<Device>,
+/// A registration that windows can be bound to.
+pub(super) struct Bindable(Region);
+
+// SAFETY: what is in it does not change, and libibverbs may be called from any thread. Exercised by
+// `verbs_window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
+unsafe impl Sync for Bindable {}
+
+impl Bindable {
+    /// `region` was registered to be bindable.
+    pub(super) fn new(region: Region) -> Arc<Self> {
+        Arc::new(Self(region))
+    }
+
+    /// The device, and the domain on it, whose queue pairs may have windows on it.
+    pub(super) fn device(&self) -> &Arc<Device> {
+        self.0.device()
+    }
 }
+
+/// Memory that peers may be let READ, each by a window of its own.
+pub struct ReadableMemory(Arc<Bindable>);
 
 impl ReadableMemory {
     /// Registers `memory` with a device. Nobody may read it before it is granted.
@@ -31,16 +48,14 @@ impl ReadableMemory {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Arc<Self>, VerbsError> {
-        Ok(Arc::new(Self {
-            region: Region::bindable(device, memory)?,
-            device: Arc::clone(device),
-        }))
+        let region = Region::bindable(device, memory)?;
+        Ok(Arc::new(Self(Bindable::new(region))))
     }
 
     /// Bytes of it.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.region.len()
+        self.0.0.len()
     }
 
     /// Whether it has none.
@@ -48,28 +63,60 @@ impl ReadableMemory {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
+
+    pub(super) const fn bindable(&self) -> &Arc<Bindable> {
+        &self.0
+    }
 }
 
-// SAFETY: what is in it does not change, and libibverbs may be called from any thread. Exercised by
-// `verbs_window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
-unsafe impl Sync for ReadableMemory {}
-
-/// Where a peer may READ: what it is told, over a way of its own.
+/// What a window lets its peer do with its part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Right {
+    /// READ it.
+    Read,
+    /// READ it, WRITE it, and compare and swap in it.
+    Cursor,
+}
+
+impl Right {
+    /// `ibv_access_flags`, of the window and of its queue pair.
+    pub(super) const fn flags(self) -> u32 {
+        let read = sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+        match self {
+            Self::Read => read,
+            Self::Cursor => {
+                read | sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
+                    | sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
+            }
+        }
+    }
+}
+
+/// What a peer may reach: what it is told, over a way of its own.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub struct RemoteMemory {
     /// Where it begins, in the address space of who grants it.
     pub address: u64,
-    /// The right to read it, good for one connection.
+    /// The right to it, good for one connection.
     pub key: u32,
     /// Bytes of it.
     pub len: usize,
+}
+
+impl fmt::Debug for RemoteMemory {
+    /// Without the key: what is logged is no right.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut of = f.debug_struct("RemoteMemory");
+        of.field("address", &self.address).field("len", &self.len);
+        of.finish_non_exhaustive()
+    }
 }
 
 /// A window. Its owner frees it before the queue pair that it is bound to.
 pub(super) struct Window {
     mw: NonNull<sys::ibv_mw>,
     /// Outlives the window: a registration with windows can't be given up.
-    memory: Arc<ReadableMemory>,
+    memory: Arc<Bindable>,
     /// The key of its next, or present, binding.
     key: u32,
 }
@@ -80,11 +127,11 @@ unsafe impl Send for Window {}
 
 impl Window {
     /// One that is bound to nothing.
-    pub(super) fn new(memory: &Arc<ReadableMemory>) -> Result<Self, VerbsError> {
+    pub(super) fn new(memory: &Arc<Bindable>) -> Result<Self, VerbsError> {
         // SAFETY: the memory keeps the device, and this value the memory. Exercised by
         // `verbs_window::a_peer_reads_what_it_was_granted_until_it_is_revoked`.
         let (mw, errno) = unsafe {
-            let mw = sys::ibv_alloc_mw(memory.device.pd(), sys::ibv_mw_type::IBV_MW_TYPE_2);
+            let mw = sys::ibv_alloc_mw(memory.device().pd(), sys::ibv_mw_type::IBV_MW_TYPE_2);
             (mw, sys::errno())
         };
         let mw = mw.and_then(NonNull::new);
@@ -99,27 +146,29 @@ impl Window {
     /// What its peer is to be told, of a part of the memory.
     pub(super) fn remote(&self, offset: usize, len: usize) -> RemoteMemory {
         RemoteMemory {
-            address: self.memory.region.as_ptr().addr() as u64 + offset as u64,
+            address: self.memory.0.as_ptr().addr() as u64 + offset as u64,
             key: self.key,
             len,
         }
     }
 
-    /// Posts the request that binds it to a part of the memory, to be read through this queue alone.
+    /// Posts the request that binds it to a part of the memory, to be reached through this queue
+    /// alone.
     pub(super) fn bind(
         &mut self,
         queue: &mut ConnectedQueue,
         number: u64,
         part: RemoteMemory,
+        right: Right,
     ) -> Result<(), VerbsError> {
         let bind = sys::bind_mw_t {
             mw: self.mw.as_ptr(),
             rkey: part.key,
             bind_info: sys::ibv_mw_bind_info {
-                mr: self.memory.region.as_mr(),
+                mr: self.memory.0.as_mr(),
                 addr: part.address,
                 length: part.len as u64,
-                mw_access_flags: sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0,
+                mw_access_flags: right.flags(),
             },
         };
         // SAFETY: zero is a value of every field; window and registration outlive the request, which
@@ -135,7 +184,7 @@ impl Window {
         }
     }
 
-    /// Posts the request that takes the right back. Once it completes nobody reads any more.
+    /// Posts the request that takes the right back. Once it completes nobody gets there any more.
     pub(super) fn invalidate(
         &mut self,
         queue: &mut ConnectedQueue,
@@ -160,7 +209,7 @@ impl Drop for Window {
         // `verbs_window::what_was_granted_is_gone_with_its_connection`.
         let result = unsafe { sys::ibv_dealloc_mw(self.mw.as_ptr()) };
         if result != 0 {
-            let device = self.memory.device.name();
+            let device = self.memory.device().name();
             tracing::error!(device, errno = result, "ibv_dealloc_mw failed");
         }
     }

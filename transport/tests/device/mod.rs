@@ -1,5 +1,8 @@
 //! What the tests on a real device have in common: where it is, what it holds, and waiting.
 
+pub(crate) mod audit;
+pub(crate) mod sides;
+
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 

@@ -1,0 +1,213 @@
+//! What this side lets the other reach: parts of memory to READ, and a cursor of its own.
+//!
+//! A queue pair allows nothing until something is granted through it, and then no more than that. A
+//! cursor's lease stays with the connection until its queue pair is gone, revoked or not.
+
+use std::io;
+use std::sync::Arc;
+
+use super::{Link, Stream, WINDOW};
+use crate::verbs::audit::{self, What};
+use crate::verbs::cursor::{CURSOR_LEN, CursorEntry};
+use crate::verbs::window::{Bindable, ReadableMemory, RemoteMemory, Right, Window};
+
+/// Grants that one connection has at a time.
+pub const GRANTS_MAX: u32 = 16;
+
+/// Names a grant of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GrantId(u32);
+
+/// What a link has granted. Goes before the queue that its windows are bound to.
+#[derive(Default)]
+pub(super) struct Granting {
+    grants: Vec<Grant>,
+    next: u32,
+}
+
+struct Grant {
+    id: u32,
+    window: Window,
+    remote: RemoteMemory,
+    right: Right,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    Binding,
+    Bound,
+    Revoking,
+}
+
+impl Grant {
+    fn say(&self, what: What, link: &Link) {
+        let of = audit::Of {
+            device: link.queue.device().name(),
+            peer: Some(link.queue.peer()),
+            bytes: Some(self.remote.len),
+            access: Some(self.right.flags()),
+            key: Some(self.remote.key),
+            why: None,
+        };
+        audit::say(what, of);
+    }
+}
+
+impl Stream {
+    /// Begins to let the other side READ a part of some memory of this connection's device. It is
+    /// to be told of it once [`Stream::granted`] says where.
+    ///
+    /// # Errors
+    /// `WouldBlock` while the connection is not up, or has [`GRANTS_MAX`] grants; `InvalidInput` for what
+    /// is not in the memory, for memory of another device, and where the connection agreed on no
+    /// READs of the other side; otherwise what the device said.
+    pub fn grant(
+        &mut self,
+        memory: &Arc<ReadableMemory>,
+        offset: usize,
+        len: usize,
+    ) -> io::Result<GrantId> {
+        if len == 0 || offset.checked_add(len).is_none_or(|end| end > memory.len()) {
+            return Err(invalid(format!(
+                "{len} bytes at {offset} are not within memory of {}; grant what is in it",
+                memory.len()
+            )));
+        }
+        self.check_grant(memory.bindable())?;
+        self.bind(memory.bindable(), offset, len, Right::Read)
+    }
+
+    /// Begins to let the other side READ, WRITE, and compare and swap in a leased entry. The connection
+    /// keeps the lease until its queue pair is gone; that is why an entry is granted once.
+    ///
+    /// # Errors
+    /// As for [`Stream::grant`]; `InvalidInput` too for an entry that was granted before.
+    pub fn grant_cursor(&mut self, entry: &CursorEntry) -> io::Result<GrantId> {
+        let lease = entry.lease();
+        self.check_grant(lease.bindable())?;
+        if !lease.grant_once() {
+            return Err(invalid(format!(
+                "entry {} was granted before; lease one for each connection",
+                entry.number()
+            )));
+        }
+        self.link_up()?.leases.push(Arc::clone(lease));
+        self.bind(lease.bindable(), 0, CURSOR_LEN, Right::Cursor)
+    }
+
+    /// Whether anything of this memory may be granted at present.
+    fn check_grant(&mut self, memory: &Arc<Bindable>) -> io::Result<()> {
+        let link = self.link_up()?;
+        if link.granting.grants.len() >= GRANTS_MAX as usize {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        if !Arc::ptr_eq(memory.device(), &self.device) {
+            return Err(invalid(format!(
+                "the memory is not registered with this connection's {}; register it with the device that the connection is made from",
+                self.device.name()
+            )));
+        }
+        if self.reads.answered == 0 {
+            return Err(invalid(
+                "the connection answers no READs; set reads_max, above 0, on both sides".into(),
+            ));
+        }
+        Ok(())
+    }
+
+    fn bind(
+        &mut self,
+        memory: &Arc<Bindable>,
+        offset: usize,
+        len: usize,
+        right: Right,
+    ) -> io::Result<GrantId> {
+        let link = self.link_up()?;
+        let mut window = Window::new(memory).map_err(io::Error::other)?;
+        let remote = window.remote(offset, len);
+        let id = link.granting.next;
+        link.granting.next = id.wrapping_add(1);
+        let number = WINDOW | u64::from(id);
+        let queue = &mut link.queue;
+        let posted = queue.allow(right.flags());
+        let posted = posted.and_then(|()| window.bind(queue, number, remote, right));
+        posted.map_err(io::Error::other)?;
+        link.granting.grants.push(Grant {
+            id,
+            window,
+            remote,
+            right,
+            phase: Phase::Binding,
+        });
+        Ok(GrantId(id))
+    }
+
+    /// What the other side may reach; `None` before the device has bound it, and once it is revoked.
+    #[must_use]
+    pub fn granted(&self, grant: GrantId) -> Option<RemoteMemory> {
+        let grants = &self.link.as_ref()?.granting.grants;
+        let grant = grants.iter().find(|held| held.id == grant.0);
+        grant
+            .filter(|grant| grant.phase == Phase::Bound)
+            .map(|grant| grant.remote)
+    }
+
+    /// Begins to take a grant back. Once it counts no more ([`Stream::grants`]) nobody gets there.
+    ///
+    /// # Errors
+    /// `InvalidInput` for a grant that is not bound; otherwise what the device said.
+    pub fn revoke(&mut self, grant: GrantId) -> io::Result<()> {
+        let link = self.link_up()?;
+        let mut grants = link.granting.grants.iter_mut();
+        let held = grants.find(|held| held.id == grant.0 && held.phase == Phase::Bound);
+        let held = held.ok_or_else(|| {
+            invalid("no such grant is bound; wait until it is, and revoke it once".into())
+        })?;
+        let number = WINDOW | u64::from(grant.0);
+        let posted = held.window.invalidate(&mut link.queue, number);
+        posted.map_err(io::Error::other)?;
+        held.phase = Phase::Revoking;
+        Ok(())
+    }
+
+    /// How many grants there are, with those that are being bound or revoked.
+    #[must_use]
+    pub fn grants(&self) -> usize {
+        (self.link.as_ref()).map_or(0, |link| link.granting.grants.len())
+    }
+
+    /// What the connection's queue pair allows its peer, as the device has it (`ibv_access_flags`):
+    /// nothing but for what was granted. `None` where there is none, or it can't be asked.
+    #[must_use]
+    pub fn allowed(&self) -> Option<u32> {
+        self.link.as_ref()?.queue.access().ok()
+    }
+}
+
+impl Link {
+    /// The device has done what a window was asked for.
+    pub(super) fn window_done(&mut self, id: u32) {
+        let Some(at) = (self.granting.grants.iter()).position(|grant| grant.id == id) else {
+            return;
+        };
+        if self.granting.grants[at].phase == Phase::Revoking {
+            let grant = self.granting.grants.remove(at);
+            grant.say(What::WindowRevoked, self);
+        } else {
+            self.granting.grants[at].phase = Phase::Bound;
+            self.granting.grants[at].say(What::WindowBound, self);
+        }
+    }
+
+    /// Windows go, before their queue pair does.
+    pub(super) fn free_windows(&mut self) {
+        for grant in std::mem::take(&mut self.granting.grants) {
+            grant.say(What::WindowFreed, self);
+        }
+    }
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, text)
+}

@@ -1,0 +1,290 @@
+//! Peers that want more than they were granted, on a real device: each is refused, its own connection
+//! ends, and nobody else is harmed. They need a device, and may upset one of Soft-RoCE: run them alone.
+
+#[allow(dead_code, reason = "each test program uses some of it")]
+mod device;
+
+use std::sync::Arc;
+
+use tickcast_transport::verbs::{
+    CURSOR_LEN, CursorEntry, CursorTable, Device, Listener, ReadableMemory, RemoteMemory,
+};
+
+use self::device::audit::audited;
+use self::device::sides::{Done, Sides, memory};
+
+const LEN: usize = 16 * 1024;
+/// What the others and the offender are granted of it.
+const FROM: usize = 4096;
+const GRANTED: usize = 8192;
+
+/// What the device says of a request that its memory, or its queue pair, does not allow.
+const REM_ACCESS: u32 = 10;
+const REM_INVALID: u32 = 9;
+
+/// A publisher's memory, and an innocent peer of it.
+struct House {
+    device: Arc<Device>,
+    listener: Listener,
+    memory: Arc<ReadableMemory>,
+    table: CursorTable,
+    innocent: Sides,
+    entry: CursorEntry,
+    remote: RemoteMemory,
+    cursor: RemoteMemory,
+    round: u64,
+}
+
+/// Somebody with a grant, and with a cursor or without.
+struct Offender {
+    sides: Sides,
+    remote: RemoteMemory,
+    cursor: Option<RemoteMemory>,
+}
+
+impl House {
+    fn new() -> Self {
+        let (device, mut listener) = Sides::listener();
+        let memory = memory(&listener, LEN);
+        let table = CursorTable::register(listener.device(), 3).unwrap();
+        // Its entry lies between others.
+        let (first, entry) = (table.lease().unwrap(), table.lease().unwrap());
+        drop(first);
+        let mut innocent = Sides::new(&device, &mut listener);
+        let (_, remote) = innocent.grant(&memory, FROM, GRANTED);
+        let (_, cursor) = innocent.grant_cursor(&entry);
+        Self {
+            device,
+            listener,
+            memory,
+            table,
+            innocent,
+            entry,
+            remote,
+            cursor,
+            round: 0,
+        }
+    }
+
+    fn offender(&mut self, with_cursor: bool) -> Offender {
+        let mut sides = Sides::new(&self.device, &mut self.listener);
+        let (_, remote) = sides.grant(&self.memory, FROM, GRANTED);
+        let lease = with_cursor.then(|| self.table.lease().unwrap());
+        let cursor = lease.map(|entry| sides.grant_cursor(&entry).1);
+        Offender {
+            sides,
+            remote,
+            cursor,
+        }
+    }
+
+    /// The innocent peer reads, writes and swaps as ever, and finds what it left.
+    fn goes_on(&mut self) {
+        self.innocent.reads(self.remote, FROM);
+        let before = self.entry.load_all();
+        assert_eq!(before, [self.round; 8], "somebody wrote into its entry");
+        self.round += 1;
+        let (round, cursor) = (self.round, self.cursor);
+        assert_eq!(self.innocent.swaps(cursor, round - 1, round), round - 1);
+        self.innocent.writes(cursor, [round; 8]);
+        device::until("not seen", || self.entry.load_all() == [round; 8]);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn whoever_wants_more_than_was_granted_loses_its_own_connection_alone() {
+    type Offence = fn(&House, &mut Offender);
+    let offences: [(&str, bool, &[u32], Offence); 12] = [
+        ("a READ beyond the memory", false, &[REM_ACCESS], |_, by| {
+            let all = RemoteMemory {
+                len: LEN,
+                ..by.remote
+            };
+            by.sides.reader.read_remote(all, LEN - FROM, 64, 1).unwrap();
+        }),
+        ("a READ across its end", false, &[REM_ACCESS], |_, by| {
+            let all = RemoteMemory {
+                len: LEN,
+                ..by.remote
+            };
+            by.sides
+                .reader
+                .read_remote(all, LEN - FROM - 32, 64, 1)
+                .unwrap();
+        }),
+        ("a READ in front of it", false, &[REM_ACCESS], |_, by| {
+            let address = by.remote.address - FROM as u64 - 64;
+            let before = RemoteMemory {
+                address,
+                ..by.remote
+            };
+            by.sides.reader.read_remote(before, 0, 64, 1).unwrap();
+        }),
+        (
+            "a WRITE where it may READ",
+            false,
+            &[REM_INVALID, REM_ACCESS],
+            |_, by| {
+                by.sides
+                    .reader
+                    .write_remote(by.remote, 0, &[0xee; 64], 1)
+                    .unwrap();
+            },
+        ),
+        (
+            "such a WRITE of one with a cursor",
+            true,
+            &[REM_ACCESS],
+            |_, by| {
+                by.sides
+                    .reader
+                    .write_remote(by.remote, 0, &[0xee; 64], 1)
+                    .unwrap();
+            },
+        ),
+        ("a swap where it may READ", true, &[REM_ACCESS], |_, by| {
+            by.sides
+                .reader
+                .compare_and_swap(by.remote, 0, 0, 1, 1)
+                .unwrap();
+        }),
+        (
+            "a WRITE into another's entry by its own key",
+            true,
+            &[REM_ACCESS],
+            |house, by| {
+                let key = by.cursor.unwrap().key;
+                let other = RemoteMemory {
+                    key,
+                    ..house.cursor
+                };
+                by.sides
+                    .reader
+                    .write_remote(other, 0, &[0xee; 64], 1)
+                    .unwrap();
+            },
+        ),
+        ("a WRITE beyond its entry", true, &[REM_ACCESS], |_, by| {
+            let own = by.cursor.unwrap();
+            let more = RemoteMemory {
+                len: 2 * CURSOR_LEN,
+                ..own
+            };
+            by.sides
+                .reader
+                .write_remote(more, 32, &[0xee; 64], 1)
+                .unwrap();
+        }),
+        (
+            "a WRITE by another's key",
+            true,
+            &[REM_ACCESS],
+            |house, by| {
+                by.sides
+                    .reader
+                    .write_remote(house.cursor, 0, &[0xee; 64], 1)
+                    .unwrap();
+            },
+        ),
+        (
+            "a swap by another's key",
+            true,
+            &[REM_ACCESS],
+            |house, by| {
+                by.sides
+                    .reader
+                    .compare_and_swap(house.cursor, 0, 0, 1, 1)
+                    .unwrap();
+            },
+        ),
+        (
+            "a READ by another's key",
+            false,
+            &[REM_ACCESS],
+            |house, by| {
+                by.sides.reader.read_remote(house.remote, 0, 64, 1).unwrap();
+            },
+        ),
+        (
+            "a READ by a key that it guesses",
+            false,
+            &[REM_ACCESS],
+            |_, by| {
+                let key = by.remote.key.wrapping_add(1);
+                let guessed = RemoteMemory { key, ..by.remote };
+                by.sides.reader.read_remote(guessed, 0, 64, 1).unwrap();
+            },
+        ),
+    ];
+    let mut house = House::new();
+    house.goes_on();
+    for (what, with_cursor, statuses, offence) in offences {
+        let mut by = house.offender(with_cursor);
+        let lines = audited(|| {
+            offence(&house, &mut by);
+            let status = by.sides.ends_refused(what);
+            assert!(statuses.contains(&status), "{what}: {status}");
+            println!("{what}: refused with {status}");
+        });
+        let refused = lines
+            .iter()
+            .filter(|line| line.contains("what=access_refused"));
+        assert_eq!(refused.count(), 1, "{what}: {lines:#?}");
+        house.goes_on();
+    }
+    assert_eq!(house.table.free(), 2);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn whatever_was_under_way_fails_with_what_is_refused() {
+    let mut house = House::new();
+    let Offender {
+        mut sides, remote, ..
+    } = house.offender(false);
+    let revoked = {
+        let (grant, other) = sides.grant(&house.memory, 0, FROM);
+        sides.revoke(grant);
+        other
+    };
+    sides.reader.read_remote(remote, 0, 8192, 0).unwrap();
+    sides.reader.read_remote(revoked, 0, 64, 1).unwrap();
+    sides.reader.read_remote(remote, 0, 64, 2).unwrap();
+    sides.reader.read_remote(remote, 0, 64, 3).unwrap();
+    assert!(matches!(sides.done(), Done::Read(0, _)), "it came before");
+    for wanted in 1..4 {
+        let Done::Failed(tag, why) = sides.done() else {
+            panic!("READ {wanted} is done");
+        };
+        assert_eq!(tag, wanted);
+        assert_eq!(why.to_string().matches("completion 10").count(), 1, "{why}");
+    }
+    assert_eq!(
+        (sides.reader.under_way(), sides.reader.take_completed()),
+        (0, None)
+    );
+    house.goes_on();
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn within_the_memory_soft_roce_alone_lets_a_peer_beyond_its_window() {
+    let mut house = House::new();
+    let Offender {
+        mut sides, remote, ..
+    } = house.offender(false);
+    let more = RemoteMemory {
+        len: LEN - FROM,
+        ..remote
+    };
+    sides.reader.read_remote(more, GRANTED, 64, 1).unwrap();
+    match sides.done() {
+        // Linux 6.1's looks at the bounds of the registration: that is why an entry of a table has one
+        // of its own.
+        Done::Read(1, _) => assert!(house.device.name().starts_with("rxe")),
+        Done::Failed(1, why) => println!("{why}"),
+        other => panic!("{other:?}"),
+    }
+    house.goes_on();
+}
