@@ -73,7 +73,7 @@ pub struct Config {
     /// What repair may cost.
     #[serde(default)]
     pub repair: RepairConfig,
-    /// Where NACK connections over RDMA verbs are taken beside TCP; null: nowhere.
+    /// Where connections for NACKs and for READ are taken over RDMA verbs beside TCP; null: nowhere.
     #[serde(default)]
     pub repair_verbs: Option<RepairVerbsConfig>,
     /// What the subscribers' configs say; only used for checks.
@@ -94,7 +94,7 @@ pub struct Config {
     pub end_when_inputs_end: bool,
 }
 
-/// Where NACK connections over RDMA verbs are taken.
+/// Where connections for NACKs and for READ are taken over RDMA verbs.
 ///
 /// ```
 /// # use tickcast_publisher::Config;
@@ -115,6 +115,9 @@ pub struct RepairVerbsConfig {
     /// The port of rdma_cm, no relative of TCP's; 0 lets the system choose.
     #[serde(default)]
     pub port: u16,
+    /// Whether subscribers may READ the rings, which are pinned as a whole for that.
+    #[serde(default = "yes")]
+    pub read: bool,
 }
 
 /// One sequence space with one ring.

@@ -15,7 +15,7 @@ use tickcast_reliability::units::{ChannelId, Nanos, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{
-    CloseReason, ControlServer, PeerId as Connection, ServerConfig, ServerEvent,
+    CloseReason, ControlServer, PeerId as Connection, ServerConfig, ServerEvent, ShareId,
 };
 
 use crate::error::PublisherError;
@@ -51,6 +51,7 @@ pub struct RepairService {
     clock: SystemClock,
     peers: Peers,
     directory_versions: Vec<u64>,
+    shares: Vec<(ChannelId, ShareId)>,
     out: Vec<u8>,
     stats_at: Nanos,
 }
@@ -113,16 +114,23 @@ impl RepairService {
             clock,
             peers: Peers::default(),
             directory_versions: vec![0; shared.channels.len()],
+            shares: Vec::new(),
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
         }
     }
 
-    /// Tells new joiners where NACK connections can be made: where the server takes them.
+    /// Tells new joiners where connections for NACKs and READ can be made: where the server takes
+    /// them. `shares` are the rings that may be READ.
     #[must_use]
-    pub fn offering(mut self, offers: Vec<RepairOffer>) -> Self {
+    pub fn offering(
+        mut self,
+        offers: Vec<RepairOffer>,
+        shares: Vec<(ChannelId, ShareId)>,
+    ) -> Self {
         self.core.set_repair_offers(offers);
+        self.shares = shares;
         self
     }
 
@@ -159,6 +167,7 @@ impl RepairService {
     fn receive(&mut self, wait: Duration) -> Result<(), PublisherError> {
         let (core, peers, shared) = (&mut self.core, &mut self.peers, &self.shared);
         let (clock, versions) = (self.clock, &mut self.directory_versions);
+        let shares = &self.shares;
         let polled = self.server.poll(Some(wait), |event| match event {
             ServerEvent::Connected(connection, address) => {
                 tracing::debug!(%address, "a connection was accepted");
@@ -175,6 +184,12 @@ impl RepairService {
                     _ => {}
                 }
                 core.handle_message(now(clock), peer, channel, message);
+            }
+            ServerEvent::Granted(connection, share, access) => {
+                let of = shares.iter().find(|(_, it)| *it == share);
+                if let (Some(peer), Some((channel, _))) = (peers.of(connection), of) {
+                    core.grant(now(clock), peer, *channel, access);
+                }
             }
             ServerEvent::Closed(connection, reason) => {
                 let Some(peer) = peers.remove(connection) else {
@@ -264,6 +279,12 @@ impl RepairService {
                     tracing::info!(subscriber = name, channels = channels.len(), "joined");
                     self.joined(peer, &name, &channels);
                 }
+                RepairEvent::ReadJoined {
+                    peer,
+                    name,
+                    channels,
+                    ..
+                } => self.let_read(peer, &name, &channels),
                 RepairEvent::Left {
                     peer,
                     name,
@@ -306,6 +327,27 @@ impl RepairService {
                     "a subscriber is more than half a ring behind"
                 ),
                 _ => {}
+            }
+        }
+    }
+
+    /// Has windows of the rings bound to a connection; its subscriber is told once they are.
+    fn let_read(&mut self, peer: PeerId, name: &str, channels: &[ChannelId]) {
+        let Some(connection) = self.peers.connections.get(&peer).copied() else {
+            return;
+        };
+        for channel in channels {
+            let share = self.shares.iter().find(|(it, _)| it == channel);
+            let share = share.map(|(_, share)| *share);
+            let granted = share.map(|share| self.server.grant(connection, share));
+            match granted {
+                Some(Ok(())) => {}
+                Some(Err(error)) => tracing::warn!(
+                    subscriber = name,
+                    channel = channel.0,
+                    "its ring can't be READ, NACKs are answered: {error}"
+                ),
+                None => tracing::debug!(subscriber = name, "no ring is shared"),
             }
         }
     }

@@ -10,9 +10,9 @@ use tickcast_reliability::control::RepairOffer;
 use tickcast_reliability::publisher_core::PublisherConfig;
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::ring_layout::RingIdentity;
-use tickcast_reliability::units::{Nanos, RecordNumber, Sequence, SourceId};
+use tickcast_reliability::units::{ChannelId, Nanos, RecordNumber, Sequence, SourceId};
 use tickcast_transport::FanOut;
-use tickcast_transport::control::ControlServer;
+use tickcast_transport::control::{ControlServer, ShareId};
 use tickcast_transport::mapping::SharedMapping;
 
 use crate::admin::Admin;
@@ -42,6 +42,8 @@ pub(crate) struct Opened {
     inputs: Vec<(usize, Input)>,
     server: ControlServer,
     repair_offers: Vec<RepairOffer>,
+    /// The rings that may be READ.
+    shares: Vec<(ChannelId, ShareId)>,
     multicast: Vec<FanOuts>,
     control: SocketAddr,
     admin: Option<Admin>,
@@ -59,7 +61,7 @@ impl Opened {
             reason: error.to_string(),
         };
         let mut server = server.map_err(listen)?;
-        let repair_offers = listen_over_verbs(&config, &mut server)?;
+        let mut repair_offers = listen_over_verbs(&config, &mut server)?;
         let control = server.local_address().map_err(listen)?;
         let admin = config.admin.map(Admin::bind).transpose()?;
         let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
@@ -76,8 +78,10 @@ impl Opened {
         }
         let epoch = EpochState::open(config.state_dir.as_deref(), &config.name, opened_at.utc)?;
         let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
+        let mut shares = Vec::new();
         for channel in plan.channels {
             let ring = create_ring(&channel, &epoch)?;
+            share(&mut server, &mut repair_offers, &mut shares, &channel, &ring);
             multicast.push(open_fan_outs(&channel, Use::Copies)?);
             let fan_outs = open_fan_outs(&channel, Use::Ring(&ring.memory()))?;
             let publisher = PublisherConfig {
@@ -112,6 +116,7 @@ impl Opened {
             inputs,
             server,
             repair_offers,
+            shares,
             multicast,
             control,
             admin,
@@ -165,7 +170,7 @@ impl Opened {
         to.drive(began)?;
         let service =
             RepairService::new(config.repair, self.server, self.multicast, shared.clone())
-                .offering(self.repair_offers);
+                .offering(self.repair_offers, self.shares);
         let guard = StopOnFailure::new(shared.clone());
         let repair = spawn("repair", threads.repair_core, move || {
             let served = service.run();
@@ -313,11 +318,41 @@ fn listen_over_verbs(
         address: address.into(),
         reason: error.to_string(),
     })?;
-    tracing::info!(%address, "NACK connections are taken over verbs");
+    tracing::info!(%address, "connections for NACKs and for READ are taken over verbs");
     Ok(vec![RepairOffer::Verbs {
         address,
-        read: false,
+        read: verbs.read,
     }])
+}
+
+/// Has the ring of a channel registered, so that subscribers can be let READ it. Where that fails
+/// nothing is offered to be READ, which the log says: NACKs are answered all the same.
+fn share(
+    server: &mut ControlServer,
+    offers: &mut [RepairOffer],
+    shares: &mut Vec<(ChannelId, ShareId)>,
+    channel: &ChannelPlan,
+    ring: &RingWriter,
+) {
+    for offer in offers {
+        let RepairOffer::Verbs { read, .. } = offer else {
+            continue;
+        };
+        if !*read {
+            continue;
+        }
+        match server.share(ring.memory()) {
+            Ok(share) => shares.push((channel.id, share)),
+            Err(error) => {
+                *read = false;
+                let name = &channel.name;
+                tracing::warn!(
+                    channel = name,
+                    "no ring is offered to be READ, since this one can't be registered: {error}; set repair_verbs.read to false, or let more memory be locked"
+                );
+            }
+        }
+    }
 }
 
 fn create_ring(channel: &ChannelPlan, epoch: &EpochState) -> Result<RingWriter, PublisherError> {

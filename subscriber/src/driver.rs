@@ -52,7 +52,9 @@ impl Driver {
         let limit = builder.join_limit;
         let limit = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
         let mut core = SubscriberCore::new(settings, now);
-        core.use_nack_path(builder.repair == Repair::Auto && Session::HAS_VERBS);
+        let verbs = builder.repair == Repair::Auto && Session::HAS_VERBS;
+        core.use_nack_path(verbs);
+        core.use_read_path(verbs);
         Self {
             waker,
             waited: false,

@@ -1,5 +1,5 @@
-//! The connections to the publisher, driven by what the core wants: two over TCP, and one for NACKs
-//! over verbs where both sides can.
+//! The connections to the publisher, driven by what the core wants: two over TCP, and over verbs,
+//! where both sides can, one for READs and one for NACKs.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -18,14 +18,15 @@ pub(crate) struct Session {
     repair: ControlClient,
     replay: ControlClient,
     nack: ControlClient,
+    read: ControlClient,
     /// All publishers; the one that we are connected to comes first.
     addresses: Vec<SocketAddr>,
     frames: Vec<u8>,
     /// How many descriptors of each are watched, and whether for writing.
-    watched: [Option<(usize, bool)>; 3],
+    watched: [Option<(usize, bool)>; 4],
 }
 
-const PATHS: [Path; 3] = [Path::Repair, Path::Nack, Path::Replay];
+const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 
 impl Session {
     /// Whether this build can make connections over verbs at all.
@@ -37,9 +38,10 @@ impl Session {
             repair: ControlClient::new(addresses.clone(), config),
             replay: ControlClient::new(addresses.clone(), config),
             nack: ControlClient::over_verbs(Vec::new(), config),
+            read: ControlClient::for_reads(Vec::new(), config),
             addresses,
             frames: Vec::new(),
-            watched: [None; 3],
+            watched: [None; 4],
         }
     }
 
@@ -52,6 +54,9 @@ impl Session {
     ) -> usize {
         let mut count = 0;
         let mut connected_to = None;
+        count += (self.read).take_reads(|tag, bytes| {
+            core.handle_read(now, tag, bytes, &mut |it| sink.item(it));
+        });
         for path in PATHS {
             count += self.client(path).poll(now, |event| match event {
                 ClientEvent::Connected(address) => {
@@ -61,8 +66,14 @@ impl Session {
                     core.handle_connected(now, path);
                 }
                 ClientEvent::Frame(channel, message) => {
-                    if let (Message::Welcome(_), Path::Nack) = (&message, path) {
-                        tracing::info!("the NACK connection is up");
+                    match (&message, path) {
+                        (Message::Welcome(_), Path::Nack) => {
+                            tracing::info!("the NACK connection is up");
+                        }
+                        (Message::Welcome(_), Path::Read) => {
+                            tracing::info!("the connection for READ is up");
+                        }
+                        _ => {}
                     }
                     let welcome = match &message {
                         Message::Welcome(welcome) if path == Path::Repair => Some(welcome),
@@ -80,6 +91,9 @@ impl Session {
                     if path == Path::Nack {
                         tracing::info!("the NACK connection is down, TCP is asked: {reason}");
                     }
+                    if path == Path::Read {
+                        tracing::info!("the connection for READ is down, others are asked: {reason}");
+                    }
                     let reason = match reason {
                         CloseReason::Unreachable(_) | CloseReason::Timeout => {
                             LinkDownReason::Unreachable
@@ -91,6 +105,7 @@ impl Session {
                 }
             });
         }
+        core.set_read_limits(self.read.read_limits());
         if let Some(address) = connected_to {
             self.prefer(address);
         }
@@ -115,6 +130,7 @@ impl Session {
                 Path::Repair => &self.repair,
                 Path::Replay => &self.replay,
                 Path::Nack => &self.nack,
+                Path::Read => &self.read,
             };
             let write = !client.is_connected() || client.backlog() > 0;
             let descriptors = client.descriptors();
@@ -134,7 +150,7 @@ impl Session {
 
     /// Whether something has come that no descriptor tells of any more.
     pub(crate) fn holds_input(&self) -> bool {
-        self.nack.holds_input()
+        self.nack.holds_input() || self.read.holds_input()
     }
 
     /// Begins to connect.
@@ -148,10 +164,17 @@ impl Session {
         self.watched[path as usize] = None;
         if path == Path::Nack {
             let to = match core.nack_offer() {
-                Some(RepairOffer::Verbs { address }) => vec![SocketAddr::V4(address)],
+                Some(RepairOffer::Verbs { address, .. }) => vec![SocketAddr::V4(address)],
                 _ => Vec::new(),
             };
             self.nack.set_addresses(to);
+        }
+        if path == Path::Read {
+            let to = match core.read_offer() {
+                Some(RepairOffer::Verbs { address, .. }) => vec![SocketAddr::V4(address)],
+                _ => Vec::new(),
+            };
+            self.read.set_addresses(to);
         }
         if let Err(reason) = self.client(path).connect(now) {
             if let (Path::Nack, CloseReason::Unreachable(error)) = (path, &reason)
@@ -159,6 +182,11 @@ impl Session {
             {
                 tracing::info!("no NACK connection over verbs from here, TCP is asked: {error}");
                 return core.handle_nack_unusable(now);
+            }
+            if let (Path::Read, CloseReason::Unreachable(error)) = (path, &reason)
+                && error.kind() == ErrorKind::Unsupported
+            {
+                return core.handle_read_unusable(now);
             }
             let reason = LinkDownReason::Unreachable;
             core.handle_disconnected(now, path, reason, &mut |it| sink.item(it));
@@ -188,7 +216,20 @@ impl Session {
             frames.clear();
             self.frames = frames;
             if path.is_none() {
-                return;
+                break;
+            }
+        }
+        self.begin_reads(now, core, sink);
+    }
+
+    /// Begins the READs that the core wants.
+    fn begin_reads(&mut self, now: Nanos, core: &mut SubscriberCore, sink: &mut impl Sink) {
+        while let Some(request) = core.poll_read() {
+            if let Err(error) = self.read.begin_read(&request) {
+                tracing::info!("a READ can't begin, others are asked: {error}");
+                self.read.disconnect();
+                let reason = LinkDownReason::Closed;
+                core.handle_disconnected(now, Path::Read, reason, &mut |it| sink.item(it));
             }
         }
     }
@@ -198,6 +239,7 @@ impl Session {
             Path::Repair => &mut self.repair,
             Path::Replay => &mut self.replay,
             Path::Nack => &mut self.nack,
+            Path::Read => &mut self.read,
         }
     }
 }

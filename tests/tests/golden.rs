@@ -389,6 +389,22 @@ fn what_joins_is_as_the_page_says() {
         "channels": [],
     });
     check_control("control-join-nack.hex", CONNECTION, &nack, "JOIN", body);
+    let read = Message::Join(Join {
+        name: "risk-1".into(),
+        wire_versions: vec![1],
+        purpose: Purpose::Read {
+            session: 77,
+            attempt: 2,
+        },
+        channels: vec![],
+    });
+    let body = json!({
+        "name": "risk-1",
+        "wire_versions": [1],
+        "purpose": { "read": { "session": 77, "attempt": 2 } },
+        "channels": [],
+    });
+    check_control("control-join-read.hex", CONNECTION, &read, "JOIN", body);
 }
 
 #[test]
@@ -453,9 +469,12 @@ fn what_answers_a_join_is_as_the_page_says() {
     let file = "control-welcome.hex";
     check_control(file, CONNECTION, &message, "WELCOME", body.clone());
     welcome.repairs = vec![RepairOffer::Verbs {
+        read: true,
         address: "10.0.0.1:7410".parse().expect("an address"),
     }];
-    body["repairs"] = json!([{ "transport": "verbs", "address": "10.0.0.1:7410" }]);
+    body["repairs"] = json!([
+        { "transport": "verbs", "address": "10.0.0.1:7410", "read": true }
+    ]);
     let message = Message::Welcome(welcome);
     let file = "control-welcome-repairs.hex";
     check_control(file, CONNECTION, &message, "WELCOME", body);
@@ -528,6 +547,7 @@ fn what_tells_how_far_each_side_is_is_as_the_page_says() {
         lost_records: 12,
         heard: Sequence(1000),
         sent_at: Nanos(123_456_789),
+        read_bytes: 14_720,
     });
     let body = json!({
         "epoch": EPOCH,
@@ -535,6 +555,7 @@ fn what_tells_how_far_each_side_is_is_as_the_page_says() {
         "lost_records": 12,
         "heard": 1000,
         "clock": 123_456_789,
+        "read_bytes": 14_720,
     });
     check_control("control-progress.hex", CHANNEL, &progress, "PROGRESS", body);
     let status = Message::Status(Status {
@@ -556,6 +577,25 @@ fn what_tells_how_far_each_side_is_is_as_the_page_says() {
         "ended": 1,
     });
     check_control("control-status.hex", CHANNEL, &status, "STATUS", body);
+    let grant = Message::Grant(Grant {
+        epoch: EPOCH,
+        attempt: 2,
+        ring: RemoteAccess {
+            address: 0x7f00_1234_5000,
+            len: 4096 + 1024 * 1472,
+            key: 0x0012_34ab,
+        },
+        tokens: 65_536,
+    });
+    let body = json!({
+        "epoch": EPOCH,
+        "attempt": 2,
+        "address": 0x7f00_1234_5000_u64,
+        "length": 4096 + 1024 * 1472,
+        "tokens": 65_536,
+        "rkey": 0x0012_34ab,
+    });
+    check_control("control-grant.hex", CHANNEL, &grant, "GRANT", body);
     check_control(
         "control-leave.hex",
         CONNECTION,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use tickcast_reliability::units::{Epoch, Nanos, Sequence};
 use tickcast_subscriber::{
-    ChannelBuilder, Delivery, Idle, Interface, LineOverride, ReceiverConfig, Start, SubscribeError,
+    ChannelBuilder, Delivery, Idle, Interface, Ladder, LineOverride, ReceiverConfig, Start, SubscribeError,
     Subscriber, Transport,
 };
 use tickcast_transport::faults::FaultConfig;
@@ -45,6 +45,12 @@ pub(crate) struct Args {
     /// Ask for nothing: what is missing is lost, and said.
     #[arg(long)]
     no_repair: bool,
+    /// What is tried above TCP, where the publisher offers it over verbs.
+    #[arg(long, value_enum, default_value_t = Rungs::ReadThenNack)]
+    ladder: Rungs,
+    /// Never ask again earlier than this, in microseconds; beyond, four measured round trips.
+    #[arg(long, value_name = "MICROSECONDS")]
+    nack_retry_us: Option<u32>,
     /// What to print on stdout.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
@@ -100,6 +106,27 @@ pub(crate) struct Args {
     quiet: bool,
     #[command(flatten)]
     faults: FaultArgs,
+}
+
+/// The rungs of the repair ladder above TCP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Rungs {
+    /// READ of the publisher's ring.
+    Read,
+    /// NACKs over a connection of their own.
+    Nack,
+    /// The one, then the other.
+    ReadThenNack,
+}
+
+impl From<Rungs> for Ladder {
+    fn from(rungs: Rungs) -> Self {
+        match rungs {
+            Rungs::Read => Self::Read,
+            Rungs::Nack => Self::Nack,
+            Rungs::ReadThenNack => Self::ReadThenNack,
+        }
+    }
 }
 
 /// How datagrams come.
@@ -274,10 +301,13 @@ fn describe(
         builder = builder.faults(faults.clone());
     }
     for name in &args.channels {
+        let defaults = ReceiverConfig::default();
         let config = ReceiverConfig {
             repair: !args.no_repair,
             delivery: args.delivery,
-            ..ReceiverConfig::default()
+            ladder: args.ladder.into(),
+            nack_retry_us: args.nack_retry_us.unwrap_or(defaults.nack_retry_us),
+            ..defaults
         };
         let mut channel = ChannelBuilder::new(name).start(args.from).config(config);
         for line in args.overrides_of(name)? {

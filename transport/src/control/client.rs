@@ -62,7 +62,7 @@ pub fn resolve(endpoint: &str) -> io::Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-enum State {
+pub(super) enum State {
     Idle,
     Connecting(Conduit, SocketAddr, Nanos),
     Connected(Conduit),
@@ -74,8 +74,9 @@ pub struct ControlClient {
     /// Which of them the next attempt takes.
     turn: usize,
     over_verbs: bool,
+    for_reads: bool,
     config: ClientConfig,
-    state: State,
+    pub(super) state: State,
     inbox: Inbox,
     outbox: Outbox,
 }
@@ -89,6 +90,7 @@ impl ControlClient {
             addresses,
             turn: 0,
             over_verbs: false,
+            for_reads: false,
             config,
             state: State::Idle,
             inbox: Inbox::new(BODY_LEN_MAX_TO_SUBSCRIBER),
@@ -104,6 +106,15 @@ impl ControlClient {
         Self {
             over_verbs: true,
             ..Self::new(addresses, config)
+        }
+    }
+
+    /// As [`over_verbs`](Self::over_verbs), over which the publisher's memory can be READ as well.
+    #[must_use]
+    pub fn for_reads(addresses: Vec<SocketAddr>, config: ClientConfig) -> Self {
+        Self {
+            for_reads: true,
+            ..Self::over_verbs(addresses, config)
         }
     }
 
@@ -123,7 +134,7 @@ impl ControlClient {
         self.turn = (self.turn + 1) % count;
         let conduit = match address {
             _ if !self.over_verbs => Conduit::dial_tcp(address),
-            SocketAddr::V4(address) => Conduit::dial_verbs(address),
+            SocketAddr::V4(address) => Conduit::dial_verbs(address, self.for_reads),
             SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
         };
         let conduit = conduit.map_err(CloseReason::Unreachable)?;

@@ -5,11 +5,18 @@ use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 
+#[cfg(feature = "rdma")]
+use std::sync::Arc;
+
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use tickcast_reliability::control::RemoteAccess;
+use tickcast_reliability::subscriber_core::{ReadLimits, ReadRequest};
 
 #[cfg(feature = "rdma")]
-use crate::verbs::{Device, Stream, StreamConfig, VerbsError};
+use crate::verbs::{
+    Completed, Device, GrantId, ReadableMemory, RemoteMemory, Stream, StreamConfig, VerbsError,
+};
 
 /// A connection, or an attempt at one.
 pub(super) enum Conduit {
@@ -32,6 +39,42 @@ pub(super) fn stream_config() -> StreamConfig {
         ..StreamConfig::default()
     }
 }
+
+/// READs of one peer that are under way at once.
+#[cfg(feature = "rdma")]
+const READS_MAX: u8 = 16;
+/// Bytes of one READ.
+#[cfg(feature = "rdma")]
+const READ_LEN_MAX: usize = 64 << 10;
+
+/// How a publisher answers: it READs nothing itself.
+#[cfg(feature = "rdma")]
+pub(super) fn answering_config() -> StreamConfig {
+    StreamConfig {
+        reads_max: READS_MAX,
+        ..stream_config()
+    }
+}
+
+/// How a connection for READ is made: 1 MiB is pinned for what comes back.
+#[cfg(feature = "rdma")]
+fn reading_config() -> StreamConfig {
+    StreamConfig {
+        read_len_max: READ_LEN_MAX,
+        ..answering_config()
+    }
+}
+
+/// Memory that peers may be let READ, and a right to it that is on its way to a peer.
+#[cfg(feature = "rdma")]
+pub(super) type Shared = Arc<ReadableMemory>;
+#[cfg(feature = "rdma")]
+pub(super) type Granted = GrantId;
+/// There is no such memory without RDMA.
+#[cfg(not(feature = "rdma"))]
+pub(super) enum Shared {}
+#[cfg(not(feature = "rdma"))]
+pub(super) enum Granted {}
 
 /// Where there is no such device, trying again does not help, and the kind of the error says so.
 #[cfg(feature = "rdma")]
@@ -60,7 +103,7 @@ impl Conduit {
 
     /// Begins to connect over verbs, from the device whose interface leads there.
     #[cfg(feature = "rdma")]
-    pub(super) fn dial_verbs(to: SocketAddrV4) -> io::Result<Self> {
+    pub(super) fn dial_verbs(to: SocketAddrV4, reads: bool) -> io::Result<Self> {
         // Connecting a datagram socket sends nothing; it asks the kernel for the way.
         let probe = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
         probe.connect(to)?;
@@ -68,13 +111,87 @@ impl Conduit {
             return Err(io::ErrorKind::AddrNotAvailable.into());
         };
         let device = Device::open(*from.ip()).map_err(verbs_error)?;
-        let stream = Stream::connect(&device, to, &stream_config()).map_err(verbs_error)?;
+        let config = if reads {
+            reading_config()
+        } else {
+            stream_config()
+        };
+        let stream = Stream::connect(&device, to, &config).map_err(verbs_error)?;
         Ok(Self::Verbs(Box::new(stream)))
     }
 
     #[cfg(not(feature = "rdma"))]
-    pub(super) fn dial_verbs(_: SocketAddrV4) -> io::Result<Self> {
+    pub(super) fn dial_verbs(_: SocketAddrV4, _: bool) -> io::Result<Self> {
         Err(no_verbs())
+    }
+
+    /// Begins to let the other side READ all of some memory.
+    pub(super) fn grant(&mut self, memory: &Shared) -> io::Result<Granted> {
+        match self {
+            Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.grant(memory, 0, memory.len()),
+        }
+    }
+
+    /// Where that is, once the device has bound it.
+    pub(super) fn granted(&self, grant: &Granted) -> Option<RemoteAccess> {
+        match self {
+            Self::Tcp(_) => None,
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.granted(*grant).map(|at| RemoteAccess {
+                address: at.address,
+                len: at.len as u64,
+                key: at.key,
+            }),
+        }
+    }
+
+    /// What can be READ at a time.
+    pub(super) fn read_limits(&self) -> ReadLimits {
+        match self {
+            Self::Tcp(_) => ReadLimits {
+                reads: 0,
+                len_max: 0,
+            },
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => ReadLimits {
+                reads: stream.reads_depth(),
+                len_max: READ_LEN_MAX as u32,
+            },
+        }
+    }
+
+    /// Begins a READ.
+    pub(super) fn read_remote(&mut self, request: &ReadRequest) -> io::Result<()> {
+        match self {
+            Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => {
+                let at = RemoteMemory {
+                    address: request.address,
+                    key: request.key,
+                    len: request.len as usize,
+                };
+                stream.read_remote(at, 0, at.len, request.tag)
+            }
+        }
+    }
+
+    /// Hands over the next READ that is done, with its tag. `false` when there is none.
+    pub(super) fn take_read(&mut self, on: impl FnOnce(u64, &[u8])) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => match stream.take_completed() {
+                Some(Completed::Read { tag, bytes }) => {
+                    on(tag, bytes);
+                    true
+                }
+                // Of a connection that is over nothing more comes, and its end is told elsewhere.
+                Some(_) | None => false,
+            },
+        }
     }
 
     /// Whether the attempt has come to a connection.

@@ -7,7 +7,9 @@
 
 mod client;
 mod conduit;
+mod reads;
 mod server;
+mod sharing;
 
 use std::io::{self, Read, Write};
 
@@ -16,6 +18,7 @@ use tickcast_reliability::control::{ControlError, FRAME_HEAD_LEN, Message};
 use tickcast_reliability::units::ChannelId;
 
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
+pub use sharing::ShareId;
 pub use server::{ControlServer, PeerId, PeerInfo, ServerConfig, ServerEvent, ServerStats, Waker};
 
 /// Whether this build can make connections over RDMA verbs (feature `rdma`).

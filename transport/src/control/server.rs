@@ -12,13 +12,17 @@ use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
-use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RejectCode, Rejected};
+use tickcast_reliability::control::{
+    BODY_LEN_MAX_TO_PUBLISHER, Message, RejectCode, Rejected, RemoteAccess,
+};
+use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::ChannelId;
 
-use super::conduit::Conduit;
+use super::conduit::{Conduit, Granted, Shared};
+use super::sharing::ShareId;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 #[cfg(feature = "rdma")]
-use crate::verbs::{Listener, VerbsError};
+use crate::verbs::{Listener, ReadableMemory, VerbsError};
 
 /// Bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub enum ServerEvent<'a> {
     Frame(PeerId, ChannelId, Message<'a>),
     /// No whole message has come within `join_timeout`; said once. Close it.
     JoinOverdue(PeerId),
+    /// A peer may READ what [`ControlServer::grant`] named, here.
+    Granted(PeerId, ShareId, RemoteAccess),
     /// The connection is gone; the last event of this peer.
     Closed(PeerId, CloseReason),
 }
@@ -126,8 +132,10 @@ const FIRST_PEER: usize = 3;
 /// Connections beyond the bound that are held open for as long as their REJECTED takes.
 const TURNED_AWAY_MAX: usize = 16;
 
-struct Peer {
-    conduit: Conduit,
+pub(super) struct Peer {
+    pub(super) conduit: Conduit,
+    /// What it will be let READ, once the device has bound it.
+    pub(super) granting: Vec<(ShareId, Granted)>,
     address: SocketAddr,
     inbox: Inbox,
     outbox: Outbox,
@@ -161,7 +169,9 @@ pub struct ControlServer {
     #[cfg(feature = "rdma")]
     verbs_listener: Option<Listener>,
     waker: Waker,
-    peers: BTreeMap<PeerId, Peer>,
+    pub(super) peers: BTreeMap<PeerId, Peer>,
+    /// Memory that peers may be let READ.
+    pub(super) shares: Vec<Shared>,
     next_peer: usize,
     accept_pending: bool,
     config: ServerConfig,
@@ -189,6 +199,7 @@ impl ControlServer {
             verbs_listener: None,
             waker,
             peers: BTreeMap::new(),
+            shares: Vec::new(),
             next_peer: FIRST_PEER,
             accept_pending: true,
             config,
@@ -205,10 +216,10 @@ impl ControlServer {
     /// ([`io::ErrorKind::Unsupported`]), or the device refuses.
     #[cfg(feature = "rdma")]
     pub fn listen_over_verbs(&mut self, address: SocketAddrV4) -> io::Result<SocketAddrV4> {
-        use super::conduit::{stream_config, verbs_error};
+        use super::conduit::{answering_config, verbs_error};
         use std::os::fd::AsRawFd;
 
-        let listener = Listener::bind(*address.ip(), address.port(), &stream_config());
+        let listener = Listener::bind(*address.ip(), address.port(), &answering_config());
         let listener = listener.map_err(verbs_error)?;
         let descriptor = listener.as_raw_fd();
         self.poll.registry().register(
@@ -227,6 +238,20 @@ impl ControlServer {
     /// Always, in a build without the feature `rdma` ([`io::ErrorKind::Unsupported`]).
     #[cfg(not(feature = "rdma"))]
     pub fn listen_over_verbs(&mut self, _: SocketAddrV4) -> io::Result<SocketAddrV4> {
+        Err(super::conduit::no_verbs())
+    }
+
+    /// Registers memory with the device that is listened on.
+    #[cfg(feature = "rdma")]
+    pub(super) fn register(&self, memory: Arc<dyn RingMemory>) -> io::Result<Shared> {
+        use super::conduit::verbs_error;
+        let listener = self.verbs_listener.as_ref();
+        let listener = listener.ok_or(io::ErrorKind::Unsupported)?;
+        ReadableMemory::register(listener.device(), memory).map_err(verbs_error)
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    pub(super) fn register(&self, _: Arc<dyn RingMemory>) -> io::Result<Shared> {
         Err(super::conduit::no_verbs())
     }
 
@@ -391,6 +416,7 @@ impl ControlServer {
             id,
             Peer {
                 conduit,
+                granting: Vec::new(),
                 address,
                 inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
                 outbox: Outbox::default(),
@@ -431,6 +457,7 @@ impl ControlServer {
         });
         self.stats.messages += peer.messages - before;
         if result.is_ok() {
+            peer.tell_granted(id, on);
             result = peer.write(now);
         }
         if let Err(reason) = result {

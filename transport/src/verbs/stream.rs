@@ -213,10 +213,12 @@ impl Stream {
         })
     }
 
-    /// Whether bytes have come that were not read: no descriptor tells of them any more.
+    /// Whether bytes have come that were not read, or something is done that was not taken: no
+    /// descriptor tells of them any more.
     #[must_use]
     pub fn holds_input(&self) -> bool {
-        (self.link.as_ref()).is_some_and(|link| !link.arrived.is_empty())
+        let held = |link: &Link| !link.arrived.is_empty() || link.landing.has_done();
+        self.link.as_ref().is_some_and(held)
     }
 
     /// Where the other side is.
