@@ -124,11 +124,7 @@ impl RepairService {
     /// Tells new joiners where connections for NACKs and READ can be made: where the server takes
     /// them. `shares` are the rings that may be READ.
     #[must_use]
-    pub fn offering(
-        mut self,
-        offers: Vec<RepairOffer>,
-        shares: Vec<(ChannelId, ShareId)>,
-    ) -> Self {
+    pub fn offering(mut self, offers: Vec<RepairOffer>, shares: Vec<(ChannelId, ShareId)>) -> Self {
         self.core.set_repair_offers(offers);
         self.shares = shares;
         self

@@ -81,7 +81,13 @@ impl Opened {
         let mut shares = Vec::new();
         for channel in plan.channels {
             let ring = create_ring(&channel, &epoch)?;
-            share(&mut server, &mut repair_offers, &mut shares, &channel, &ring);
+            share(
+                &mut server,
+                &mut repair_offers,
+                &mut shares,
+                &channel,
+                &ring,
+            );
             multicast.push(open_fan_outs(&channel, Use::Copies)?);
             let fan_outs = open_fan_outs(&channel, Use::Ring(&ring.memory()))?;
             let publisher = PublisherConfig {

@@ -92,7 +92,9 @@ impl Session {
                         tracing::info!("the NACK connection is down, TCP is asked: {reason}");
                     }
                     if path == Path::Read {
-                        tracing::info!("the connection for READ is down, others are asked: {reason}");
+                        tracing::info!(
+                            "the connection for READ is down, others are asked: {reason}"
+                        );
                     }
                     let reason = match reason {
                         CloseReason::Unreachable(_) | CloseReason::Timeout => {

@@ -317,4 +317,4 @@ class Stream:
 
     def progress(self):
         return frame(PROGRESS, self.channel, LAYOUTS[PROGRESS][0].pack(
-            self.epoch, self.next - 1, self.count["lost_records"], self.heard, time.monotonic_ns()))
+            self.epoch, self.next - 1, self.count["lost_records"], self.heard, time.monotonic_ns(), 0))

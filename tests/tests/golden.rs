@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tickcast_reliability::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Instrument, Join,
+    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant, Instrument, Join,
     JoinChannel, Message, NackClass, Progress, Purpose, RefusalReason, Refused, RejectCode,
-    Rejected, RepairOffer, Status, UdpLine, Welcome,
+    Rejected, RemoteAccess, RepairOffer, Status, UdpLine, Welcome,
 };
 use tickcast_reliability::delivery::Start;
 use tickcast_reliability::record::{

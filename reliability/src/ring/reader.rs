@@ -166,7 +166,10 @@ impl RingReader {
     /// Copies bytes as a device does that READs them: each word is whole, and nobody looks at what
     /// they are. Both ends are multiples of 8; what lies beyond the ring is left as it was.
     pub fn raw(&self, offset: usize, into: &mut [u8]) {
-        for (at, word) in (offset..self.geometry().bytes()).step_by(WORD).zip(into.chunks_exact_mut(WORD)) {
+        for (at, word) in (offset..self.geometry().bytes())
+            .step_by(WORD)
+            .zip(into.chunks_exact_mut(WORD))
+        {
             word.copy_from_slice(&self.words.load(at).to_le_bytes());
         }
     }

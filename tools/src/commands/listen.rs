@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use tickcast_reliability::units::{Epoch, Nanos, Sequence};
 use tickcast_subscriber::{
-    ChannelBuilder, Delivery, Idle, Interface, Ladder, LineOverride, ReceiverConfig, Start, SubscribeError,
-    Subscriber, Transport,
+    ChannelBuilder, Delivery, Idle, Interface, Ladder, LineOverride, ReceiverConfig, Start,
+    SubscribeError, Subscriber, Transport,
 };
 use tickcast_transport::faults::FaultConfig;
 use tickcast_transport::pin::{Core, pin_to};

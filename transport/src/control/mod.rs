@@ -18,8 +18,8 @@ use tickcast_reliability::control::{ControlError, FRAME_HEAD_LEN, Message};
 use tickcast_reliability::units::ChannelId;
 
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
-pub use sharing::ShareId;
 pub use server::{ControlServer, PeerId, PeerInfo, ServerConfig, ServerEvent, ServerStats, Waker};
+pub use sharing::ShareId;
 
 /// Whether this build can make connections over RDMA verbs (feature `rdma`).
 pub const HAS_VERBS: bool = cfg!(feature = "rdma");

@@ -34,7 +34,10 @@ impl ControlServer {
     /// otherwise what the device said.
     pub fn grant(&mut self, peer: PeerId, share: ShareId) -> io::Result<()> {
         let shared = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
-        let peer = self.peers.get_mut(&peer).ok_or(io::ErrorKind::NotConnected)?;
+        let peer = self
+            .peers
+            .get_mut(&peer)
+            .ok_or(io::ErrorKind::NotConnected)?;
         let granted = peer.conduit.grant(shared)?;
         peer.granting.push((share, granted));
         Ok(())
@@ -45,12 +48,13 @@ impl Peer {
     /// Tells what the device has bound since.
     pub(super) fn tell_granted(&mut self, id: PeerId, on: &mut impl FnMut(ServerEvent<'_>)) {
         let conduit = &mut self.conduit;
-        self.granting.retain(|(share, granted): &(ShareId, Granted)| {
-            let bound: Option<RemoteAccess> = conduit.granted(granted);
-            if let Some(access) = bound {
-                on(ServerEvent::Granted(id, *share, access));
-            }
-            bound.is_none()
-        });
+        self.granting
+            .retain(|(share, granted): &(ShareId, Granted)| {
+                let bound: Option<RemoteAccess> = conduit.granted(granted);
+                if let Some(access) = bound {
+                    on(ServerEvent::Granted(id, *share, access));
+                }
+                bound.is_none()
+            });
     }
 }
