@@ -135,7 +135,8 @@ impl World {
     pub(crate) fn reads_arrive(&mut self, connection: usize) -> Result<(), String> {
         let of = &self.connections[connection];
         let (number, index) = (of.subscriber, of.publisher);
-        if !(of.near && of.far) || !self.publishers[index].alive || self.publishers[index].dark {
+        let publisher = &self.publishers[index];
+        if !(of.near && of.far && publisher.alive) || publisher.dark {
             return Ok(());
         }
         if self.is_closed(number, Path::Read, 1) {
@@ -225,7 +226,7 @@ impl World {
     pub(crate) fn read_rest(&mut self, mut half: HalfRead) -> Result<(), String> {
         let of = &self.connections[half.connection];
         let (number, index) = (of.subscriber, of.publisher);
-        if !(of.near && of.far) || !self.publishers[index].alive {
+        if !(of.near && of.far && self.publishers[index].alive) {
             return Ok(());
         }
         let publisher = &self.publishers[index];

@@ -126,6 +126,10 @@ impl Conduit {
     }
 
     /// Begins to let the other side READ all of some memory.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "over TCP nothing is READ")
+    )]
     pub(super) fn grant(&mut self, memory: &Shared) -> io::Result<Granted> {
         match self {
             Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
@@ -135,6 +139,10 @@ impl Conduit {
     }
 
     /// Where that is, once the device has bound it.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "over TCP nothing is READ")
+    )]
     pub(super) fn granted(&self, grant: &Granted) -> Option<RemoteAccess> {
         match self {
             Self::Tcp(_) => None,
@@ -163,6 +171,10 @@ impl Conduit {
     }
 
     /// Begins a READ.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "over TCP nothing is READ")
+    )]
     pub(super) fn read_remote(&mut self, request: &ReadRequest) -> io::Result<()> {
         match self {
             Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
@@ -179,6 +191,10 @@ impl Conduit {
     }
 
     /// Hands over the next READ that is done, with its tag. `false` when there is none.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "over TCP nothing is READ")
+    )]
     pub(super) fn take_read(&mut self, on: impl FnOnce(u64, &[u8])) -> bool {
         match self {
             Self::Tcp(_) => false,

@@ -174,7 +174,10 @@ impl Publisher {
     pub fn take_nacks_over_verbs(&mut self, at: Ipv4Addr) {
         let address = SocketAddrV4::new(at, 0);
         let address = self.server.listen_over_verbs(address).unwrap();
-        let offer = RepairOffer::Verbs { address };
+        let offer = RepairOffer::Verbs {
+            address,
+            read: false,
+        };
         self.repair.set_repair_offers(vec![offer]);
     }
 
@@ -302,7 +305,7 @@ impl Publisher {
                     }
                     core.handle_disconnected(peer);
                 }
-                ServerEvent::JoinOverdue(_) => {}
+                ServerEvent::JoinOverdue(_) | ServerEvent::Granted(..) => {}
             }
         });
         polled.unwrap();

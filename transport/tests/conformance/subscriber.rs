@@ -273,7 +273,7 @@ impl Subscriber {
     fn connect(&mut self, now: Nanos, path: Path) {
         if path == Path::Nack {
             let to = match self.core.nack_offer() {
-                Some(RepairOffer::Verbs { address }) => vec![SocketAddr::V4(address)],
+                Some(RepairOffer::Verbs { address, .. }) => vec![SocketAddr::V4(address)],
                 _ => Vec::new(),
             };
             self.clients[path as usize].set_addresses(to);
