@@ -140,6 +140,7 @@ impl World {
             return Ok(());
         }
         if self.is_closed(number, Path::Read, 1) {
+            self.count("up_held");
             let again = self.now.after(RETRANSMIT);
             self.schedule(again, Event::Reads(connection));
             return Ok(());
@@ -264,16 +265,10 @@ impl World {
         bytes: Vec<u8>,
     ) -> Result<(), String> {
         let of = &mut self.connections[connection];
-        let number = of.subscriber;
         if !of.near {
             return Ok(());
         }
         of.reads_done.push_back((request, bytes));
-        if self.is_closed(number, Path::Read, 2) || self.subscribers[number].stalled {
-            let again = self.now.after(RETRANSMIT);
-            self.schedule(again, Event::ReadAgain(connection));
-            return Ok(());
-        }
         self.take_reads(connection)
     }
 
@@ -282,6 +277,7 @@ impl World {
         let number = self.connections[connection].subscriber;
         if self.is_closed(number, Path::Read, 2) || self.subscribers[number].stalled {
             if !self.connections[connection].reads_done.is_empty() {
+                self.count("down_held");
                 let again = self.now.after(RETRANSMIT);
                 self.schedule(again, Event::ReadAgain(connection));
             }
