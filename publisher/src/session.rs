@@ -354,7 +354,8 @@ fn share(
                 let name = &channel.name;
                 tracing::warn!(
                     channel = name,
-                    "no ring is offered to be READ, since this one can't be registered: {error}; set repair_verbs.read to false, or let more memory be locked"
+                    "no ring is offered to be READ, since this one can't be registered: {error}; \
+                     let more memory be locked, or set repair_verbs.read to false"
                 );
             }
         }

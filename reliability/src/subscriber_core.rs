@@ -5,14 +5,17 @@
 //! closure), `poll_action` and `poll_transmit` give what the driver must do, `poll_timeout` says
 //! when [`SubscriberCore::handle_timeout`] is due. After any input, poll until nothing comes.
 
+mod asking;
+mod reading;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::asking::{Asks, PathHealth};
+use crate::asking::Asks;
 use crate::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Join, JoinChannel, Message, NACK_RANGES_MAX, NackClass,
-    Purpose, Rejected, RepairOffer, Welcome, write_nack,
+    ChannelName, ChannelOffer, FanOutOffer, Join, JoinChannel, Message, Purpose, Rejected,
+    RepairOffer, Welcome,
 };
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Item, LineId, LinkDownReason, Start, Via};
@@ -25,7 +28,7 @@ pub use crate::read_path::{ReadLimits, ReadRequest, What};
 use crate::receiver::Receiver;
 use crate::receiver_config::{Ladder, ReceiverConfig};
 use crate::record::AlignedCopy;
-use crate::units::{ChannelId, Epoch, Nanos, SequenceRange};
+use crate::units::{ChannelId, Epoch, Nanos};
 use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
 
 /// The connections to a publisher.
@@ -193,60 +196,6 @@ impl SubscriberCore {
     /// is made before the next WELCOME.
     pub fn handle_nack_unusable(&mut self, now: Nanos) {
         self.stop_nack(now);
-    }
-
-    /// Tells whether the driver can READ where the publisher offers it; counts from the next WELCOME
-    /// on. Without this call nothing is READ.
-    pub const fn use_read_path(&mut self, usable: bool) {
-        self.read.rc.set_usable(usable);
-    }
-
-    /// Where to connect for [`Path::Read`].
-    #[must_use]
-    pub const fn read_offer(&self) -> Option<RepairOffer> {
-        self.read.rc.offer()
-    }
-
-    /// There is no way to READ from here, and trying again would not help: no connection is made for
-    /// it before the next WELCOME.
-    pub fn handle_read_unusable(&mut self, now: Nanos) {
-        self.stop_read(now);
-    }
-
-    /// What the connection can do that is being made for READ: before it is said to be connected.
-    pub const fn set_read_limits(&mut self, limits: ReadLimits) {
-        self.read.set_limits(limits);
-    }
-
-    /// The next READ to begin; never more at a time than [`ReadLimits::reads`].
-    pub fn poll_read(&mut self) -> Option<ReadRequest> {
-        self.read.next_request()
-    }
-
-    /// The READ of this tag is done and brought these bytes. READs end in the order in which they
-    /// were begun; when one fails, the connection is over ([`SubscriberCore::handle_disconnected`]).
-    pub fn handle_read(
-        &mut self,
-        now: Nanos,
-        tag: u64,
-        bytes: &[u8],
-        on: &mut impl FnMut(Item<'_>),
-    ) {
-        let Some(begun) = self.read.done(tag) else {
-            return;
-        };
-        self.look_for_room();
-        let mut aligned = std::mem::take(&mut self.aligned);
-        let receiver = self.receiver_mut(begun.channel);
-        if let Some(receiver) = receiver.filter(|it| it.epoch() == begun.epoch) {
-            match begun.what {
-                What::Slots(range) => {
-                    receiver.handle_read_slots(now, range, bytes, &mut aligned, on);
-                }
-                What::Page => receiver.handle_read_page(now, bytes, on),
-            }
-        }
-        self.aligned = aligned;
     }
 
     /// Bytes that came by multicast on a line of `channel`, from an address that was announced.
@@ -738,33 +687,10 @@ impl SubscriberCore {
         }
     }
 
-    /// There is room for READs again, or none is to be waited for: whoever waited looks at once.
-    fn look_for_room(&mut self) {
-        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
-            receiver.read_wait = Nanos::ZERO;
-        }
-    }
-
     /// Whether a rung is on the ladder of a channel.
     fn wants(&self, rung: impl Fn(Ladder) -> bool) -> bool {
         let mut ladders = self.entries.iter().map(|entry| entry.wanted.config.ladder);
         ladders.any(rung)
-    }
-
-    /// Ends the READ connection for as long as nobody offers it again.
-    fn stop_read(&mut self, now: Nanos) {
-        if self.read.rc.stop() {
-            self.actions.push_back(Action::Disconnect(Path::Read));
-        }
-        self.read_down(now);
-    }
-
-    /// Nothing is READ any more: the next rung is asked, at once.
-    fn read_down(&mut self, now: Nanos) {
-        self.read.forget();
-        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
-            receiver.handle_read_down(now);
-        }
     }
 
     /// Gives a connection up from our side.
@@ -777,101 +703,6 @@ impl SubscriberCore {
     ) {
         self.actions.push_back(Action::Disconnect(path));
         self.handle_disconnected(now, path, reason, on);
-    }
-
-    /// Turns what the receivers want to know into frames.
-    fn ask(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
-        if !self.repair.is_up() {
-            return;
-        }
-        let mut exhausted = false;
-        let (mut nack_exhausted, mut read_exhausted) = (false, false);
-        let mut read_late = false;
-        let nack_open = self.nack.link.is_up();
-        let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
-        let replay_open = !replay_apart || self.replay.is_up();
-        for entry in &mut self.entries {
-            let Some(receiver) = entry.receiver.as_mut() else {
-                continue;
-            };
-            let (channel, epoch) = (receiver.channel(), receiver.epoch());
-            let progress = receiver.take_progress(now);
-            // Who asks how far the publisher is looks for itself as well.
-            let watches = progress.is_some() && receiver.is_following();
-            if let Some(progress) = progress {
-                Message::Progress(progress).write(channel, &mut self.out_repair);
-            }
-            let ladder = entry.wanted.config.ladder;
-            let room = self.read.room().filter(|_| ladder.reads());
-            self.asks.begin(nack_open && ladder.nacks(), room);
-            receiver.set_replay(replay_open, self.replay.is_wanted());
-            exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
-            if let Some(asked_at) = self.asks.nack_overdue {
-                let tries_max = entry.wanted.config.nack_tries;
-                nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
-            }
-            if let Some(asked_at) = self.asks.read_overdue {
-                read_late = true;
-                let tries_max = entry.wanted.config.nack_tries;
-                read_exhausted |= self.read.unanswered(asked_at, now, tries_max);
-            }
-            if let Some(readable) = &receiver.readable {
-                for range in &self.asks.read {
-                    let what = What::Slots(*range);
-                    self.read.begin(channel, epoch, what, readable, now);
-                }
-                let room = self.read.room().is_some_and(|room| room.reads > 0);
-                if watches && room && !self.read.is_watching(channel) {
-                    self.read.begin(channel, epoch, What::Page, readable, now);
-                }
-                if readable.is_low() {
-                    receiver.ask_status_soon(now);
-                }
-            }
-            let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
-                for ranges in ranges.chunks(NACK_RANGES_MAX) {
-                    entry.counters.nacks_sent.increment();
-                    write_nack(channel, epoch, class, ranges, out);
-                }
-            };
-            nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
-            if !self.asks.nack.is_empty() {
-                let messages = self.asks.nack.len().div_ceil(NACK_RANGES_MAX);
-                entry.counters.rc_nacks_sent.add(messages as u64);
-                nack(NackClass::Repair, &self.asks.nack, &mut self.nack.out);
-            }
-            if self.asks.replay_wanted {
-                self.replay_used_at = now;
-                self.replay.want(now);
-            }
-            if !self.asks.replay.is_empty() {
-                let out = if replay_apart {
-                    self.replay_used_at = now;
-                    &mut self.out_replay
-                } else {
-                    &mut self.out_repair
-                };
-                nack(NackClass::Replay, &self.asks.replay, out);
-            }
-        }
-        if read_late {
-            self.look_for_room();
-        }
-        if self.replay.start_if_due(now) {
-            self.actions.push_back(Action::Connect(Path::Replay));
-        }
-        if exhausted {
-            self.break_off(now, Path::Repair, LinkDownReason::Unanswered, on);
-        } else if read_exhausted || nack_exhausted {
-            let path = if read_exhausted {
-                Path::Read
-            } else {
-                Path::Nack
-            };
-            self.break_off(now, path, LinkDownReason::Unanswered, on);
-            // What it was asked for is due on the next rung, now.
-            self.ask(now, on);
-        }
     }
 
     #[inline]

@@ -44,8 +44,8 @@ impl RepairCore {
         true
     }
 
-    /// A subscriber says how much it has READ: what it may READ further is made up to an eighth of a burst, as
-    /// far as its budget, and that of all, allows.
+    /// A subscriber says how much it has READ: what it may READ further is made up to an eighth of a
+    /// burst, as far as its budget, and that of all, allows.
     pub(super) fn renew_tokens(
         &mut self,
         now: Now,

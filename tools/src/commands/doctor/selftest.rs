@@ -145,7 +145,8 @@ impl Listener {
         if let Some(counters) = counters {
             self.got.gaps_detected = counters.gaps_detected.get();
             self.got.gaps_recovered = counters.gaps_recovered.get();
-            self.got.repaired_over_verbs = counters.rc_repairs_received.get();
+            let read = counters.read_repairs_received.get();
+            self.got.repaired_over_verbs = counters.rc_repairs_received.get() + read;
         }
         self.got.lost_records = left.lost_records();
         self.got.digest = self.digest.to_hex();

@@ -1,0 +1,106 @@
+//! What the receivers want to know becomes frames, and READs, on the connection whose turn it is
+//! (docs/PROTOCOL.md §5.4).
+
+use super::{Action, Path, REPLAY_ATTEMPTS_MAX, SubscriberCore};
+use crate::asking::PathHealth;
+use crate::control::{Message, NACK_RANGES_MAX, NackClass, write_nack};
+use crate::delivery::{Item, LinkDownReason};
+use crate::read_path::What;
+use crate::units::{Nanos, SequenceRange};
+
+impl SubscriberCore {
+    /// Turns what the receivers want to know into frames.
+    pub(super) fn ask(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+        if !self.repair.is_up() {
+            return;
+        }
+        let mut exhausted = false;
+        let (mut nack_exhausted, mut read_exhausted) = (false, false);
+        let mut read_late = false;
+        let nack_open = self.nack.link.is_up();
+        let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
+        let replay_open = !replay_apart || self.replay.is_up();
+        for entry in &mut self.entries {
+            let Some(receiver) = entry.receiver.as_mut() else {
+                continue;
+            };
+            let (channel, epoch) = (receiver.channel(), receiver.epoch());
+            let progress = receiver.take_progress(now);
+            // Who asks how far the publisher is looks for itself as well.
+            let watches = progress.is_some() && receiver.is_following();
+            if let Some(progress) = progress {
+                Message::Progress(progress).write(channel, &mut self.out_repair);
+            }
+            let ladder = entry.wanted.config.ladder;
+            let room = self.read.room().filter(|_| ladder.reads());
+            self.asks.begin(nack_open && ladder.nacks(), room);
+            receiver.set_replay(replay_open, self.replay.is_wanted());
+            exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
+            if let Some(asked_at) = self.asks.nack_overdue {
+                let tries_max = entry.wanted.config.nack_tries;
+                nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
+            }
+            if let Some(asked_at) = self.asks.read_overdue {
+                read_late = true;
+                let tries_max = entry.wanted.config.nack_tries;
+                read_exhausted |= self.read.unanswered(asked_at, now, tries_max);
+            }
+            if let Some(readable) = &receiver.readable {
+                for range in &self.asks.read {
+                    let what = What::Slots(*range);
+                    self.read.begin(channel, epoch, what, readable, now);
+                }
+                let room = self.read.room().is_some_and(|room| room.reads > 0);
+                if watches && room && !self.read.is_watching(channel) {
+                    self.read.begin(channel, epoch, What::Page, readable, now);
+                }
+                if readable.is_low() {
+                    receiver.ask_status_soon(now);
+                }
+            }
+            let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
+                for ranges in ranges.chunks(NACK_RANGES_MAX) {
+                    entry.counters.nacks_sent.increment();
+                    write_nack(channel, epoch, class, ranges, out);
+                }
+            };
+            nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
+            if !self.asks.nack.is_empty() {
+                let messages = self.asks.nack.len().div_ceil(NACK_RANGES_MAX);
+                entry.counters.rc_nacks_sent.add(messages as u64);
+                nack(NackClass::Repair, &self.asks.nack, &mut self.nack.out);
+            }
+            if self.asks.replay_wanted {
+                self.replay_used_at = now;
+                self.replay.want(now);
+            }
+            if !self.asks.replay.is_empty() {
+                let out = if replay_apart {
+                    self.replay_used_at = now;
+                    &mut self.out_replay
+                } else {
+                    &mut self.out_repair
+                };
+                nack(NackClass::Replay, &self.asks.replay, out);
+            }
+        }
+        if read_late {
+            self.look_for_room();
+        }
+        if self.replay.start_if_due(now) {
+            self.actions.push_back(Action::Connect(Path::Replay));
+        }
+        if exhausted {
+            self.break_off(now, Path::Repair, LinkDownReason::Unanswered, on);
+        } else if read_exhausted || nack_exhausted {
+            let path = if read_exhausted {
+                Path::Read
+            } else {
+                Path::Nack
+            };
+            self.break_off(now, path, LinkDownReason::Unanswered, on);
+            // What it was asked for is due on the next rung, now.
+            self.ask(now, on);
+        }
+    }
+}

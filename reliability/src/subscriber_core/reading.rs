@@ -1,0 +1,87 @@
+//! READ as the driver sees it: whether it can, what to begin, and what was brought
+//! (docs/PROTOCOL.md §6.6).
+
+use super::{Action, Path, SubscriberCore};
+use crate::control::RepairOffer;
+use crate::delivery::Item;
+use crate::read_path::{ReadLimits, ReadRequest, What};
+use crate::units::Nanos;
+
+impl SubscriberCore {
+    /// Tells whether the driver can READ where the publisher offers it; counts from the next WELCOME
+    /// on. Without this call nothing is READ.
+    pub const fn use_read_path(&mut self, usable: bool) {
+        self.read.rc.set_usable(usable);
+    }
+
+    /// Where to connect for [`Path::Read`].
+    #[must_use]
+    pub const fn read_offer(&self) -> Option<RepairOffer> {
+        self.read.rc.offer()
+    }
+
+    /// There is no way to READ from here, and trying again would not help: no connection is made for
+    /// it before the next WELCOME.
+    pub fn handle_read_unusable(&mut self, now: Nanos) {
+        self.stop_read(now);
+    }
+
+    /// What the connection can do that is being made for READ: before it is said to be connected.
+    pub const fn set_read_limits(&mut self, limits: ReadLimits) {
+        self.read.set_limits(limits);
+    }
+
+    /// The next READ to begin; never more at a time than [`ReadLimits::reads`].
+    pub fn poll_read(&mut self) -> Option<ReadRequest> {
+        self.read.next_request()
+    }
+
+    /// The READ of this tag is done and brought these bytes. READs end in the order in which they
+    /// were begun; when one fails, the connection is over ([`SubscriberCore::handle_disconnected`]).
+    pub fn handle_read(
+        &mut self,
+        now: Nanos,
+        tag: u64,
+        bytes: &[u8],
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let Some(begun) = self.read.done(tag) else {
+            return;
+        };
+        self.look_for_room();
+        let mut aligned = std::mem::take(&mut self.aligned);
+        let receiver = self.receiver_mut(begun.channel);
+        if let Some(receiver) = receiver.filter(|it| it.epoch() == begun.epoch) {
+            match begun.what {
+                What::Slots(range) => {
+                    receiver.handle_read_slots(now, range, bytes, &mut aligned, on);
+                }
+                What::Page => receiver.handle_read_page(now, bytes, on),
+            }
+        }
+        self.aligned = aligned;
+    }
+
+    /// There is room for READs again, or none is to be waited for: whoever waited looks at once.
+    pub(super) fn look_for_room(&mut self) {
+        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+            receiver.read_wait = Nanos::ZERO;
+        }
+    }
+
+    /// Ends the READ connection for as long as nobody offers it again.
+    pub(super) fn stop_read(&mut self, now: Nanos) {
+        if self.read.rc.stop() {
+            self.actions.push_back(Action::Disconnect(Path::Read));
+        }
+        self.read_down(now);
+    }
+
+    /// Nothing is READ any more: the next rung is asked, at once.
+    pub(super) fn read_down(&mut self, now: Nanos) {
+        self.read.forget();
+        for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
+            receiver.handle_read_down(now);
+        }
+    }
+}
