@@ -324,7 +324,7 @@ fn listen_over_verbs(
         address: address.into(),
         reason: error.to_string(),
     })?;
-    tracing::info!(%address, "connections for NACKs and for READ are taken over verbs");
+    tracing::info!(%address, read = verbs.read, "connections for repair are taken over verbs");
     Ok(vec![RepairOffer::Verbs {
         address,
         read: verbs.read,

@@ -63,9 +63,7 @@ impl Receiver {
         if !self.link_up || !self.config.repair || !self.is_waiting() {
             return PathHealth::Answers;
         }
-        for sequence in self.in_doubt.drain(..) {
-            asks.repair.push(SequenceRange::one(sequence));
-        }
+        self.ask_about_doubts(now, asks);
         let next = self.order.next();
         // The window ends before `beyond`; at the very end of the numbers it saturates.
         let last = self.order.beyond().previous().max(next);
@@ -81,11 +79,9 @@ impl Receiver {
             asks.room = None;
         }
         let mut read_wait = Nanos::ZERO;
-        let mut read_gave_way = false;
         let replay_open = self.replay == ReplayPath::Open;
         let mut replay_wanted = false;
         let mut health = PathHealth::Answers;
-        let mut gave_way = false;
         self.gaps.visit(window, |gap| {
             if gap.ask_at > now {
                 return Visit::Continue;
@@ -145,12 +141,10 @@ impl Receiver {
             if on_read && is_open {
                 counters.read_timeouts.add(gap.range.len());
                 asks.read_overdue = asks.read_overdue.max(Some(gap.asked_at));
-                read_gave_way = true;
             }
             if on_nack && is_open {
                 counters.rc_timeouts.add(gap.range.len());
                 asks.nack_overdue = asks.nack_overdue.max(Some(gap.asked_at));
-                gave_way = true;
             }
             let reads = gap.tries == 0 && gap.class == NackClass::Repair || torn == Some(false);
             let reach = match (&mut readable, &mut asks.room) {
@@ -215,10 +209,10 @@ impl Receiver {
             }
             Visit::Continue
         });
-        if gave_way {
+        if asks.nack_overdue.is_some() {
             self.rc_lateness.gave_way_at = now;
         }
-        if read_gave_way {
+        if asks.read_overdue.is_some() {
             self.read_lateness.gave_way_at = now;
         }
         self.read_wait = read_wait;
@@ -241,15 +235,13 @@ impl Receiver {
         if !self.link_up || !self.config.repair {
             return Nanos::MAX;
         }
-        if !self.in_doubt.is_empty() {
-            return Nanos::ZERO;
-        }
         let beyond = self.order.beyond();
         let skew = Nanos::from_us(self.config.line_skew_us.into());
         // While the replay asked for is on its way, the rest of it waits.
         let full = self.replay_in_flight() >= u64::from(self.config.replay_in_flight);
         let awaited = self.replay == ReplayPath::Awaited;
-        self.gaps
+        let gaps = self
+            .gaps
             .iter()
             .take_while(|gap| gap.range.first < beyond)
             .filter(|gap| gap.class == NackClass::Repair || !(awaited || (full && gap.tries == 0)))
@@ -263,9 +255,8 @@ impl Receiver {
                 let reads = gap.tries == 0 && gap.class == NackClass::Repair;
                 let wait = if reads { self.read_wait } else { Nanos::ZERO };
                 gap.ask_at.max(at).max(wait)
-            })
-            .min()
-            .unwrap_or(Nanos::MAX)
+            });
+        gaps.min().unwrap_or(Nanos::MAX).min(self.doubts.due_at())
     }
 
     /// Sequences of a replay that were asked for and have not come.
@@ -314,6 +305,7 @@ impl Receiver {
                 let least = Nanos::from_us(self.config.nack_retry_us.into());
                 let wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
                 self.postpone(refused.range, now.after(wait));
+                self.doubt_again(refused.range, now.after(wait));
             }
         }
         self.order.advance(&self.counters, on);

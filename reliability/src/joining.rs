@@ -89,6 +89,7 @@ impl Receiver {
         } else if offer.epoch == self.epoch {
             self.note_told(offer.newest, offer.next_record, now);
             self.ask_again(now, |_| true);
+            self.doubt_again(ALL, now);
             Welcomed::GoesOn
         } else {
             self.follow(now, offer, on);
@@ -125,8 +126,13 @@ impl Receiver {
 
     /// The NACK connection is down: what it was asked for is due on the repair connection at once.
     pub fn handle_nack_down(&mut self, now: Nanos) {
+        self.leave_rung(now, |rung| rung == Rung::Nack);
+    }
+
+    /// What was asked for on these rungs is due on the next one at once: they answer no more.
+    pub(crate) fn leave_rung(&mut self, now: Nanos, is_it: impl Fn(Rung) -> bool) {
         self.gaps.visit(ALL, |gap| {
-            if gap.tries > 0 && gap.rung == Rung::Nack {
+            if gap.tries > 0 && is_it(gap.rung) {
                 gap.ask_at = now;
             }
             Visit::Continue
@@ -226,7 +232,7 @@ impl Receiver {
         self.order
             .restart(offer.epoch, Sequence::FIRST, Some(RecordNumber::FIRST));
         self.gaps.clear();
-        self.in_doubt.clear();
+        self.doubts.clear();
         self.lines.restart();
         self.told = None;
         self.leapt = false;

@@ -4,6 +4,7 @@ pub mod budget;
 pub mod control;
 pub mod counters;
 pub mod delivery;
+mod doubts;
 pub mod gaps;
 pub mod heartbeat;
 pub mod joining;

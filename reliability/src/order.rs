@@ -125,6 +125,16 @@ impl Order {
         self.window.hold(held, bytes);
     }
 
+    /// Doubts what came under this number; says whether that is news.
+    pub fn doubt(&mut self, sequence: Sequence) -> bool {
+        self.window.doubt(sequence)
+    }
+
+    /// The publisher's own copy is what came under this number.
+    pub fn confirm(&mut self, sequence: Sequence) {
+        self.window.confirm(sequence);
+    }
+
     /// Takes a datagram that is neither delivered nor held and lies within the window; delivers
     /// what can be.
     #[inline]

@@ -113,13 +113,12 @@ impl Readable {
 }
 
 impl Receiver {
-    /// The publisher lets its ring be READ, or more of it. `false` when this is no ring of ours.
-    pub(crate) fn handle_grant(&mut self, grant: &Grant) -> bool {
-        let fits = self.geometry.is_some_and(|geometry| {
-            geometry.bytes() as u64 == grant.ring.len && grant.epoch == self.epoch
-        });
-        let Some(geometry) = self.geometry.filter(|_| fits) else {
-            return false;
+    /// The publisher lets its ring be READ, or more of it. What is no ring of ours is not used.
+    pub(crate) fn handle_grant(&mut self, grant: &Grant) {
+        let fits = |ring: &Geometry| ring.bytes() as u64 == grant.ring.len;
+        let ours = self.geometry.filter(fits);
+        let Some(geometry) = ours.filter(|_| grant.epoch == self.epoch) else {
+            return;
         };
         self.read_wait = Nanos::ZERO;
         match &mut self.readable {
@@ -140,7 +139,6 @@ impl Receiver {
                 self.counters.read_links_up.increment();
             }
         }
-        true
     }
 
     /// Nothing can be READ any more: what was on its way is due on the next rung, at once.
@@ -150,11 +148,8 @@ impl Receiver {
         }
         self.counters.read_links_down.increment();
         self.read_wait = Nanos::ZERO;
-        self.gaps.visit(crate::receiver::ALL, |gap| {
-            if gap.tries > 0 && matches!(gap.rung, Rung::Read { .. } | Rung::Torn { .. }) {
-                gap.ask_at = now;
-            }
-            Visit::Continue
+        self.leave_rung(now, |rung| {
+            matches!(rung, Rung::Read { .. } | Rung::Torn { .. })
         });
     }
 
@@ -172,20 +167,20 @@ impl Receiver {
         };
         for (sequence, slot) in range.iter().zip(bytes.chunks_exact(geometry.slot_len())) {
             let slot = aligned.of(slot);
-            let datagram = Datagram::parse(slot);
-            let whole = datagram.as_ref().is_ok_and(|datagram| {
+            let datagram = Datagram::parse(slot).ok().filter(|datagram| {
                 let good = datagram.verdict() == CrcVerdict::Good;
                 (good || planted(Bug::TornReadDelivered))
                     && datagram.header().epoch == self.epoch
                     && datagram.header().channel == self.channel
             });
-            let found = match &datagram {
-                Ok(datagram) if whole => datagram.header().sequence,
-                _ => Sequence::NONE,
+            let Some(datagram) = datagram else {
+                self.read_torn(now, sequence);
+                continue;
             };
+            let found = datagram.header().sequence;
             if found == sequence || (planted(Bug::LappedReadDelivered) && found > sequence) {
                 self.arriving = Arrival::Read;
-                self.handle_bytes(now, Via::Repair, slot, on);
+                self.handle_datagram(now, Via::Repair, &datagram, CrcVerdict::Good, on);
                 self.arriving = Arrival::Other;
             } else if found > sequence {
                 self.read_lapped(now, found, geometry.slots(), on);

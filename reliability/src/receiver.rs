@@ -13,6 +13,7 @@ use crate::asking::answered_by;
 use crate::control::NackClass;
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Delivery, Event, Item, LineId, Position, Via};
+use crate::doubts::Doubts;
 use crate::gaps::{Gaps, Origin, Rung};
 use crate::lines::{LineChange, Lines};
 use crate::liveness::{Liveness, LivenessChange, LivenessLimits, Silence};
@@ -71,8 +72,8 @@ pub struct Receiver {
     pub(crate) read_wait: Nanos,
     /// Delivering beyond this sequence means being live; `None` when that was told.
     pub(crate) live_after: Option<Sequence>,
-    /// Sequences whose content is in doubt; asked for once.
-    pub(crate) in_doubt: Vec<Sequence>,
+    /// What came with two contents and waits to be asked about.
+    pub(crate) doubts: Doubts,
     /// Whether the repair connection is up.
     pub(crate) link_up: bool,
     /// Whether the application was told that the repair connection is down.
@@ -140,9 +141,6 @@ impl Lateness {
     }
 }
 
-/// At most this many sequences are in doubt at a time; more say the same.
-const IN_DOUBT_MAX: usize = 64;
-
 impl Receiver {
     /// A receiver for `channel`, whose publisher has a ring of `slots` slots of `slot_len` bytes
     /// and sends on `lines` lines. It delivers nothing before it is welcomed.
@@ -188,7 +186,7 @@ impl Receiver {
             readable: None,
             read_wait: Nanos::ZERO,
             live_after: None,
-            in_doubt: Vec::with_capacity(IN_DOUBT_MAX),
+            doubts: Doubts::default(),
             link_up: false,
             link_down_told: false,
             link_silent: false,
@@ -233,7 +231,7 @@ impl Receiver {
     /// Whether something is missing that an answer of the publisher would bring.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.gaps.is_empty() || !self.in_doubt.is_empty()
+        !self.gaps.is_empty() || !self.doubts.is_empty()
     }
 
     /// How many sequences lie between the last one delivered or declared lost and the newest one
@@ -630,11 +628,8 @@ impl Receiver {
                 let decided = held.via == Via::Repair;
                 if decided && !delivered && !planted(Bug::DecidingCopyIgnored) {
                     self.order.replace_waiting(*held, datagram.bytes());
-                } else if !decided
-                    && self.in_doubt.len() < IN_DOUBT_MAX
-                    && !self.in_doubt.contains(&sequence)
-                {
-                    self.in_doubt.push(sequence);
+                } else if !decided {
+                    self.doubt(sequence);
                 }
                 let wrong_one_delivered = decided && delivered;
                 if wrong_one_delivered {
@@ -646,7 +641,12 @@ impl Receiver {
                     wrong_one_delivered,
                 });
             }
-            Some(_) => self.counters.duplicates.increment(),
+            Some(_) => {
+                if held.via == Via::Repair {
+                    self.order.confirm(sequence);
+                }
+                self.counters.duplicates.increment();
+            }
             // Not remembered: declared lost lately, or longer ago than the window remembers.
             None if planted(Bug::LostAndDelivered) => {
                 self.order.offer(datagram, *held, &self.counters, on);

@@ -34,6 +34,7 @@ struct Entry {
     held: Held,
     len: u32,
     state: State,
+    doubt: Doubt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,15 @@ enum State {
     Waiting,
     /// Handed to the application; only the identity is kept.
     Delivered,
+}
+
+/// Whether another content came under the same number, and which of them is the publisher's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doubt {
+    None,
+    Open,
+    /// The publisher's own copy came.
+    Decided,
 }
 
 const EMPTY: Entry = Entry {
@@ -57,7 +67,18 @@ const EMPTY: Entry = Entry {
     },
     len: 0,
     state: State::Empty,
+    doubt: Doubt::None,
 };
+
+impl Doubt {
+    /// What came over the repair path is the publisher's own.
+    const fn of(held: &Held) -> Self {
+        match held.via {
+            Via::Repair => Self::Decided,
+            _ => Self::None,
+        }
+    }
+}
 
 /// See the module.
 pub struct Window {
@@ -120,6 +141,7 @@ impl Window {
             held,
             len: len as u32,
             state: State::Waiting,
+            doubt: Doubt::of(&held),
         };
     }
 
@@ -131,6 +153,7 @@ impl Window {
             held,
             len: 0,
             state: State::Delivered,
+            doubt: Doubt::of(&held),
         };
     }
 
@@ -162,6 +185,32 @@ impl Window {
         let entry = &self.entries[self.index(sequence)];
         (entry.state != State::Empty && entry.held.sequence == sequence)
             .then_some((&entry.held, entry.state == State::Delivered))
+    }
+
+    /// Doubts what is remembered under this number; says whether that is news.
+    pub fn doubt(&mut self, sequence: Sequence) -> bool {
+        let at = self.index(sequence);
+        let entry = &mut self.entries[at];
+        let is_news = entry.held.sequence == sequence && entry.doubt == Doubt::None;
+        if is_news {
+            entry.doubt = Doubt::Open;
+        }
+        is_news
+    }
+
+    /// The publisher's own copy is what is remembered under this number.
+    pub fn confirm(&mut self, sequence: Sequence) {
+        let at = self.index(sequence);
+        let entry = &mut self.entries[at];
+        if entry.held.sequence == sequence {
+            entry.doubt = Doubt::Decided;
+        }
+    }
+
+    /// What is doubted and not decided, in no order.
+    pub fn doubted(&self) -> impl Iterator<Item = Sequence> {
+        let open = self.entries.iter().filter(|e| e.doubt == Doubt::Open);
+        open.map(|entry| entry.held.sequence)
     }
 
     /// Forgets everything, as at a change of epoch.
@@ -218,6 +267,32 @@ mod tests {
         window.clear();
         assert!(window.seen(Sequence(11)).is_none());
         assert_eq!(window.waiting(), 0);
+    }
+
+    #[test]
+    fn a_doubt_is_news_once_and_over_when_the_publishers_copy_came() {
+        let heard = |sequence, crc| Held {
+            via: Via::Line(crate::delivery::LineId(0)),
+            ..held(sequence, crc)
+        };
+        let mut window = Window::new(8, 16);
+        window.delivered(heard(3, 1));
+        window.hold(heard(4, 1), &[4]);
+        assert!(window.doubt(Sequence(3)) && !window.doubt(Sequence(3)));
+        assert!(window.doubt(Sequence(4)));
+        assert!(!window.doubt(Sequence(11)), "that one is not here");
+        window.release(Sequence(4));
+        assert_eq!(window.doubted().collect::<Vec<_>>(), [3, 4].map(Sequence));
+        window.confirm(Sequence(11));
+        window.confirm(Sequence(3));
+        window.delivered(held(4, 2));
+        assert_eq!(window.doubted().count(), 0);
+        assert!(!window.doubt(Sequence(3)) && !window.doubt(Sequence(4)));
+        // Another datagram in the same place begins anew.
+        window.delivered(heard(11, 1));
+        assert!(window.doubt(Sequence(11)));
+        window.clear();
+        assert_eq!(window.doubted().count(), 0);
     }
 
     #[test]

@@ -66,14 +66,8 @@ impl Session {
                     core.handle_connected(now, path);
                 }
                 ClientEvent::Frame(channel, message) => {
-                    match (&message, path) {
-                        (Message::Welcome(_), Path::Nack) => {
-                            tracing::info!("the NACK connection is up");
-                        }
-                        (Message::Welcome(_), Path::Read) => {
-                            tracing::info!("the connection for READ is up");
-                        }
-                        _ => {}
+                    if let (Message::Welcome(_), Some(name)) = (&message, over_verbs(path)) {
+                        tracing::info!("the {name} is up");
                     }
                     let welcome = match &message {
                         Message::Welcome(welcome) if path == Path::Repair => Some(welcome),
@@ -88,13 +82,8 @@ impl Session {
                     }
                 }
                 ClientEvent::Disconnected(reason) => {
-                    if path == Path::Nack {
-                        tracing::info!("the NACK connection is down, TCP is asked: {reason}");
-                    }
-                    if path == Path::Read {
-                        tracing::info!(
-                            "the connection for READ is down, others are asked: {reason}"
-                        );
+                    if let Some(name) = over_verbs(path) {
+                        tracing::info!("the {name} is down, others are asked: {reason}");
                     }
                     let reason = match reason {
                         CloseReason::Unreachable(_) | CloseReason::Timeout => {
@@ -164,31 +153,28 @@ impl Session {
         sink: &mut impl Sink,
     ) {
         self.watched[path as usize] = None;
-        if path == Path::Nack {
-            let to = match core.nack_offer() {
+        let offer = match path {
+            Path::Nack => core.nack_offer(),
+            Path::Read => core.read_offer(),
+            Path::Repair | Path::Replay => None,
+        };
+        let name = over_verbs(path);
+        if name.is_some() {
+            let to = match offer {
                 Some(RepairOffer::Verbs { address, .. }) => vec![SocketAddr::V4(address)],
                 _ => Vec::new(),
             };
-            self.nack.set_addresses(to);
-        }
-        if path == Path::Read {
-            let to = match core.read_offer() {
-                Some(RepairOffer::Verbs { address, .. }) => vec![SocketAddr::V4(address)],
-                _ => Vec::new(),
-            };
-            self.read.set_addresses(to);
+            self.client(path).set_addresses(to);
         }
         if let Err(reason) = self.client(path).connect(now) {
-            if let (Path::Nack, CloseReason::Unreachable(error)) = (path, &reason)
+            if let (Some(name), CloseReason::Unreachable(error)) = (name, &reason)
                 && error.kind() == ErrorKind::Unsupported
             {
-                tracing::info!("no NACK connection over verbs from here, TCP is asked: {error}");
-                return core.handle_nack_unusable(now);
-            }
-            if let (Path::Read, CloseReason::Unreachable(error)) = (path, &reason)
-                && error.kind() == ErrorKind::Unsupported
-            {
-                return core.handle_read_unusable(now);
+                tracing::info!("no {name} over verbs from here, others are asked: {error}");
+                return match path {
+                    Path::Read => core.handle_read_unusable(now),
+                    _ => core.handle_nack_unusable(now),
+                };
             }
             let reason = LinkDownReason::Unreachable;
             core.handle_disconnected(now, path, reason, &mut |it| sink.item(it));
@@ -243,5 +229,14 @@ impl Session {
             Path::Nack => &mut self.nack,
             Path::Read => &mut self.read,
         }
+    }
+}
+
+/// How a connection over verbs is called.
+const fn over_verbs(path: Path) -> Option<&'static str> {
+    match path {
+        Path::Nack => Some("NACK connection"),
+        Path::Read => Some("connection for READ"),
+        Path::Repair | Path::Replay => None,
     }
 }

@@ -47,8 +47,7 @@ pub(crate) fn interrupt() {
         if let Some(armed) = slot
             && armed.happened == 0
         {
-            armed.happened += 1;
-            armed.result = armed.go_on();
+            armed.run();
         }
     });
 }
@@ -56,6 +55,7 @@ pub(crate) fn interrupt() {
 impl Interruption {
     /// The writer goes on now.
     pub(crate) fn run(&mut self) {
+        self.happened += 1;
         self.result = self.go_on();
     }
 

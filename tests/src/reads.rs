@@ -12,9 +12,7 @@ use tickcast_reliability::subscriber_core::{Path, ReadLimits, ReadRequest, What}
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
-use crate::interruption::Interruption;
 use crate::queue::Event;
-use crate::serving::{LAPPED, LAPS_MAX};
 use crate::subscriber::index_of;
 use crate::world::{World, now_of};
 
@@ -105,10 +103,10 @@ impl World {
         };
         let now = now_of(self.now, self.utc);
         for channel in channels {
-            let feed = publisher.feeds.iter().find(|feed| feed.channel == *channel);
+            let feed = publisher.feed(*channel).ok_or("no such ring")?;
             let ring = RemoteAccess {
                 address: ring_at(*channel),
-                len: feed.ok_or("no such ring")?.reader.geometry().bytes() as u64,
+                len: feed.reader.geometry().bytes() as u64,
                 key: connection as u32,
             };
             publisher.repair.grant(now, *peer, *channel, ring);
@@ -173,10 +171,10 @@ impl World {
             let tokens = grant.tokens;
             return Err(format!("{used} bytes were READ, granted are {tokens}"));
         }
-        let feed = publisher.feeds.iter().find(|feed| feed.channel == channel);
+        let feed = publisher.feed(channel).ok_or("no such ring")?;
         let mut bytes = vec![0; request.len as usize];
         let from = (request.address - grant.ring.address) as usize;
-        feed.ok_or("no such ring")?.reader.raw(from, &mut bytes);
+        feed.reader.raw(from, &mut bytes);
         self.tear(index, channel)?;
         let number = self.connections[connection].subscriber;
         let takes = self.subscribers[number].rng.random_range(0..COPYING);
@@ -195,32 +193,16 @@ impl World {
 
     /// Now and then the writer comes round before the second half is copied.
     fn tear(&mut self, index: usize, channel: ChannelId) -> Result<(), String> {
-        let share = self.plan.lapped_mid_copy;
-        let laps = share > 0.0
-            && self.weather
-            && self.rng.random_bool(share)
-            && self.faults.get(LAPPED).is_none_or(|n| *n < LAPS_MAX);
-        let publisher = &mut self.publishers[index];
-        if !laps || publisher.finished() || publisher.paused {
+        if !self.comes_round(index) || self.publishers[index].paused {
             return Ok(());
         }
-        let Some(at) = publisher.feeds.iter().position(|of| of.channel == channel) else {
+        let mut feeds = self.publishers[index].feeds.iter();
+        let Some(at) = feeds.position(|of| of.channel == channel) else {
             return Ok(());
         };
-        let mut interruption = Interruption {
-            feed: publisher.feeds.remove(at),
-            messages: self.rng.random_range(1..=self.plan.ring_slots * 3),
-            now: now_of(self.now, self.utc),
-            happened: 0,
-            result: Ok(()),
-        };
+        let mut interruption = self.interrupt(index, at);
         interruption.run();
-        publisher.feeds.insert(at, interruption.feed);
-        interruption.result?;
-        publisher.write_down(&mut self.truth)?;
-        self.count(LAPPED);
-        self.wake_publisher(index, self.now.after(Nanos(1_000)));
-        Ok(())
+        self.interrupted(index, at, interruption)
     }
 
     /// The device copies the rest, and the bytes go back.

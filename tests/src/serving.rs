@@ -18,8 +18,8 @@ use crate::world::{SPINS_MAX, World, now_of};
 
 /// A copy that found a writer at work, and how many there are in a run: each laps the ring, which
 /// makes more to repair, and so more copies.
-pub(crate) const LAPPED: &str = "writer_in_mid_copy";
-pub(crate) const LAPS_MAX: u64 = 60;
+const LAPPED: &str = "writer_in_mid_copy";
+const LAPS_MAX: u64 = 60;
 
 impl World {
     /// Does everything that a publisher wants done.
@@ -201,26 +201,48 @@ impl World {
         index: usize,
         out: &mut Vec<u8>,
     ) -> Result<Option<Destination>, String> {
-        let (now, share) = (now_of(self.now, self.utc), self.plan.lapped_mid_copy);
-        let publisher = &mut self.publishers[index];
-        let laps = share > 0.0
-            && self.weather
-            && self.rng.random_bool(share)
-            && self.faults.get(LAPPED).is_none_or(|n| *n < LAPS_MAX);
-        if !laps || publisher.finished() {
-            return Ok(publisher.repair.poll_transmit(now, out));
+        let now = now_of(self.now, self.utc);
+        if !self.comes_round(index) {
+            return Ok(self.publishers[index].repair.poll_transmit(now, out));
         }
-        let at = self.rng.random_range(0..publisher.feeds.len());
-        let interruption = Interruption {
-            feed: publisher.feeds.remove(at),
-            messages: self.rng.random_range(1..=self.plan.ring_slots * 3),
-            now,
-            happened: 0,
-            result: Ok(()),
-        };
-        let repair = &mut publisher.repair;
+        let at = self.rng.random_range(0..self.publishers[index].feeds.len());
+        let interruption = self.interrupt(index, at);
+        let repair = &mut self.publishers[index].repair;
         let (after, destination) =
             interruption::during(interruption, || repair.poll_transmit(now, out));
+        self.interrupted(index, at, after)?;
+        Ok(destination)
+    }
+
+    /// Whether a publisher's writer comes round in the middle of a copy now.
+    pub(crate) fn comes_round(&mut self, index: usize) -> bool {
+        let share = self.plan.lapped_mid_copy;
+        share > 0.0
+            && self.weather
+            && self.rng.random_bool(share)
+            && self.faults.get(LAPPED).is_none_or(|n| *n < LAPS_MAX)
+            && !self.publishers[index].finished()
+    }
+
+    /// Takes a feed out, to go on in the middle of a copy.
+    pub(crate) fn interrupt(&mut self, index: usize, at: usize) -> Interruption {
+        Interruption {
+            feed: self.publishers[index].feeds.remove(at),
+            messages: self.rng.random_range(1..=self.plan.ring_slots * 3),
+            now: now_of(self.now, self.utc),
+            happened: 0,
+            result: Ok(()),
+        }
+    }
+
+    /// Puts it back; what it published then is to be sent.
+    pub(crate) fn interrupted(
+        &mut self,
+        index: usize,
+        at: usize,
+        after: Interruption,
+    ) -> Result<(), String> {
+        let publisher = &mut self.publishers[index];
         publisher.feeds.insert(at, after.feed);
         after.result?;
         publisher.write_down(&mut self.truth)?;
@@ -228,7 +250,7 @@ impl World {
             self.count(LAPPED);
             self.wake_publisher(index, self.now.after(Nanos(1_000)));
         }
-        Ok(destination)
+        Ok(())
     }
 
     /// Something comes to a publisher's process, which may stand still.

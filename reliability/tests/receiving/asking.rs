@@ -411,16 +411,62 @@ fn an_alarm_is_asked_about_at_once_and_once() {
 }
 
 #[test]
-fn doubts_are_bounded() {
+fn of_many_impostors_at_once_each_is_asked_about_in_as_few_ranges_as_can_be() {
     let mut publisher = Publisher::new(5, 1);
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     let mut impostor = Publisher::new(5, 1);
-    for _ in 0..100 {
+    for n in 1..=100 {
+        let (wrong, right) = (impostor.publish(2), publisher.publish(1));
+        if n != 50 {
+            alone.hear(A, &wrong);
+        }
+        alone.hear(A, &right);
+    }
+    assert_eq!(alone.counters().fencing_violations.get(), 99);
+    assert_eq!(alone.asks(), [run(1, 49), run(51, 100)]);
+    for n in 1..=100 {
+        alone.answer(&publisher.sent[&n]);
+    }
+    assert_eq!(alone.counters().lost_records.get(), 99);
+    // Decided: who forges on makes nobody ask.
+    alone.hear(A, &impostor.sent[&7]);
+    assert_eq!(alone.asks(), []);
+}
+
+#[test]
+fn a_doubt_is_asked_about_again_when_it_was_refused_for_now_or_the_connection_was_lost() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let mut impostor = Publisher::new(5, 1);
+    for _ in 0..3 {
         alone.hear(A, &impostor.publish(2));
         alone.hear(A, &publisher.publish(1));
     }
-    assert_eq!(alone.counters().fencing_violations.get(), 100);
-    assert_eq!(alone.asks().len(), 64, "more say the same");
+    assert_eq!(alone.asks(), [run(1, 3)]);
+    alone.refuse(&publisher, (2, 3), RefusalReason::Budget, 5_000);
+    assert_eq!(alone.asks(), []);
+    assert_eq!(alone.due(), Nanos::from_us(5_000));
+    alone.later(5_000);
+    assert_eq!(alone.asks(), [run(2, 3)]);
+    alone.answer(&publisher.sent[&2]);
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.hear(A, &impostor.publish(2));
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(alone.asks(), [], "nobody can be asked");
+    let offer = publisher.welcome(1).channels.remove(0);
+    let welcome = |alone: &mut Alone| {
+        alone.input(|r, now, mut on| {
+            r.handle_welcome(now, &offer, Start::Live, &mut on);
+        });
+    };
+    welcome(&mut alone);
+    assert_eq!(alone.asks(), [run(1, 1), run(3, 4)]);
+    for n in [1, 3, 4] {
+        alone.answer(&publisher.sent[&n]);
+    }
+    assert_eq!(alone.counters().lost_records.get(), 4);
+    welcome(&mut alone);
+    assert_eq!(alone.asks(), [], "all is decided");
 }
 
 #[test]

@@ -32,8 +32,7 @@ impl Region {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Self, VerbsError> {
-        let part = 0..memory.len();
-        Self::register(device, memory, part, sys::ibv_access_flags(0))
+        Self::whole(device, memory, sys::ibv_access_flags(0))
     }
 
     /// Lets the device write `memory`: buffers to receive into.
@@ -41,9 +40,11 @@ impl Region {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Self, VerbsError> {
-        let part = 0..memory.len();
-        let access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-        Self::register(device, memory, part, access)
+        Self::whole(
+            device,
+            memory,
+            sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
+        )
     }
 
     /// Lets windows be bound to `memory`, to be read through; it has no remote right of its own.
@@ -51,9 +52,7 @@ impl Region {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Self, VerbsError> {
-        let part = 0..memory.len();
-        let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
-        Self::register(device, memory, part, access)
+        Self::whole(device, memory, sys::ibv_access_flags::IBV_ACCESS_MW_BIND)
     }
 
     /// Lets windows be bound to a part of `memory`, to be written through as well; it has no remote
@@ -65,6 +64,15 @@ impl Region {
     ) -> Result<Self, VerbsError> {
         let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND
             | sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        Self::register(device, memory, part, access)
+    }
+
+    fn whole(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        access: sys::ibv_access_flags,
+    ) -> Result<Self, VerbsError> {
+        let part = 0..memory.len();
         Self::register(device, memory, part, access)
     }
 

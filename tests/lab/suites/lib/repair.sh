@@ -1,0 +1,58 @@
+# What the suites about repair share: a publisher of simulated records, two listeners, and what must hold of them.
+# Their summaries are /tmp/NAME-publisher, /tmp/NAME-1 and /tmp/NAME-2.
+export RUST_LOG=info
+failed=0
+number() {
+    sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$2" | head -n 1
+}
+digest() {
+    grep -o '"digest": *"[0-9a-f]*"' "$1" | head -n 1
+}
+check() {
+    eval "[ $1 ]" || { echo "NOT SO: $(eval echo "$1")" && failed=1; }
+}
+
+# publish NAME MORE: begins a session; MORE goes into its config.
+publish() {
+    cat >"/tmp/$1.json" <<JSON
+{ "name": "lab", "control": "10.1.0.1:7400", "interface": "dummy0", "digest": true, $2
+  "channels": [{ "id": 1, "name": "equities",
+    "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.1:7500" }] }] }],
+  "inputs": [{ "source": 1, "kind": "simulator", "seed": 1, "symbols": 20, "messages": 40000,
+    "wait_for_subscribers": 2, "pace": { "messages_per_s": 3000 } }] }
+JSON
+    /lab/bin/tickcast-publisher --config "/tmp/$1.json" --summary "/tmp/$1-publisher" 2>"/tmp/$1.log" &
+    pids=($!)
+}
+
+# subscribe NAME N DROP ARGUMENT…: listens to it, and loses some.
+subscribe() {
+    /lab/bin/tickcast listen --connect 10.1.0.1:7400 --interface dummy0 --channel equities --format count \
+        --every 60 --quiet --digest --drop "$3" --seed "$2" --summary "/tmp/$1-$2" "${@:4}" >"/tmp/$1.$2" 2>&1 &
+    pids+=($!)
+}
+
+# ended NAME COUNTER…: waits for the end; the counters are in COUNTER_1 and COUNTER_2 then.
+ended() {
+    local name=$1 n of
+    for n in "${pids[@]}"; do
+        wait "$n" || { echo "$name: a process ended with $?" && tail -n 8 "/tmp/$name.log" /tmp/$name.[12] && exit 1; }
+    done
+    for n in 1 2; do
+        for of in delivered_records lost_records gaps_recovered nacks_sent rc_nacks_sent "${@:2}"; do
+            declare -g "${of}_$n=$(number $of "/tmp/$name-$n")"
+        done
+    done
+}
+
+# whole NAME GAPS: everyone has everything, and more gaps than so many were repaired.
+whole() {
+    [ -n "$(digest "/tmp/$1-1")" ] && [ "$(digest "/tmp/$1-1")" = "$(digest "/tmp/$1-2")" ] &&
+        [ "$(digest "/tmp/$1-1")" = "$(digest "/tmp/$1-publisher")" ] || { echo "$1: digests differ" && failed=1; }
+    check "$lost_records_1 -eq 0 -a $lost_records_2 -eq 0 -a $gaps_recovered_1 -gt $2"
+}
+
+# Nothing of any session is left on the device but what the kernel has of its own.
+nothing_left() {
+    check "$(rdma resource show qp | grep -c 'type RC') -eq 0"
+}
