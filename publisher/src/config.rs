@@ -118,6 +118,10 @@ pub struct RepairVerbsConfig {
     /// Whether subscribers may READ the rings, which are pinned as a whole for that.
     #[serde(default = "yes")]
     pub read: bool,
+    /// Cursors there are at most, one for each channel of each subscriber that READs: 0 to 4096. By its
+    /// cursor a subscriber says how far it is without a message.
+    #[serde(default = "cursors_default")]
+    pub cursors: u16,
 }
 
 /// One sequence space with one ring.
@@ -349,6 +353,10 @@ const fn peak_default() -> u64 {
 
 const fn linger_default() -> u64 {
     2_000
+}
+
+const fn cursors_default() -> u16 {
+    256
 }
 
 const fn yes() -> bool {

@@ -120,6 +120,14 @@ impl Plan {
                 remedy,
             ));
         }
+        if let Some(verbs) = config.repair_verbs.as_ref().filter(|it| it.cursors > 4_096) {
+            let remedy = "it must be from 0 to 4096";
+            return Err(ConfigError::value(
+                "repair_verbs.cursors",
+                verbs.cursors,
+                remedy,
+            ));
+        }
         if config.admin == Some(config.control) && config.control.port() != 0 {
             let remedy = "control and admin need a port each";
             return Err(ConfigError::value("admin", config.control, remedy));

@@ -153,6 +153,7 @@ impl RepairService {
         let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
         self.receive(wait)?;
         let now = now(self.clock);
+        self.look_at_cursors(now);
         self.core.handle_timeout(now);
         self.transmit(now)?;
         self.events();
@@ -187,6 +188,12 @@ impl RepairService {
                     core.grant(now(clock), peer, *channel, access);
                 }
             }
+            ServerEvent::CursorGranted(connection, share, access) => {
+                let of = shares.iter().find(|(_, it)| *it == share);
+                if let (Some(peer), Some((channel, _))) = (peers.of(connection), of) {
+                    core.grant_cursor(peer, *channel, access);
+                }
+            }
             ServerEvent::Closed(connection, reason) => {
                 let Some(peer) = peers.remove(connection) else {
                     return;
@@ -214,6 +221,19 @@ impl RepairService {
             what: "poll the control connections",
             source,
         })
+    }
+
+    /// What subscribers have written of themselves since.
+    fn look_at_cursors(&mut self, now: Now) {
+        for (connection, share, words) in self.server.cursors() {
+            let of = self.shares.iter().find(|(_, it)| *it == share);
+            let (Some(peer), Some((channel, _))) = (self.peers.of(connection), of) else {
+                continue;
+            };
+            if let Some((owner, progress)) = self.core.handle_cursor(now, peer, *channel, &words) {
+                note(&self.shared, owner, *channel, &progress);
+            }
+        }
     }
 
     fn transmit(&mut self, now: Now) -> Result<(), PublisherError> {
@@ -337,7 +357,7 @@ impl RepairService {
             let share = share.map(|(_, share)| *share);
             let granted = share.map(|share| self.server.grant(connection, share));
             match granted {
-                Some(Ok(())) => {}
+                Some(Ok(())) => self.let_write(connection, share, name),
                 Some(Err(error)) => tracing::warn!(
                     subscriber = name,
                     channel = channel.0,
@@ -345,6 +365,14 @@ impl RepairService {
                 ),
                 None => tracing::debug!(subscriber = name, "no ring is shared"),
             }
+        }
+    }
+
+    /// Has a cursor beside a ring; without one the subscriber says how far it is by messages alone.
+    fn let_write(&mut self, connection: Connection, share: Option<ShareId>, name: &str) {
+        let granted = share.map(|share| self.server.grant_cursor(connection, share));
+        if let Some(Err(error)) = granted {
+            tracing::debug!(subscriber = name, "it has no cursor: {error}");
         }
     }
 

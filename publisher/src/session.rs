@@ -325,10 +325,25 @@ fn listen_over_verbs(
         reason: error.to_string(),
     })?;
     tracing::info!(%address, read = verbs.read, "connections for repair are taken over verbs");
+    if verbs.read && verbs.cursors > 0 {
+        share_cursors(server, verbs.cursors);
+    }
     Ok(vec![RepairOffer::Verbs {
         address,
         read: verbs.read,
     }])
+}
+
+/// Has cursors registered, so that subscribers can say how far they are without a message. Where that
+/// fails there are none, which the log says.
+fn share_cursors(server: &mut ControlServer, cursors: u16) {
+    if let Err(error) = server.share_cursors(cursors.into()) {
+        tracing::warn!(
+            cursors,
+            "subscribers have no cursors, since these can't be registered: {error}; let more memory be \
+             locked, or set repair_verbs.cursors to fewer, or 0"
+        );
+    }
 }
 
 /// Has the ring of a channel registered, so that subscribers can be let READ it. Where that fails

@@ -556,6 +556,12 @@ fn where_verbs_can_not_be_had_the_error_names_the_setting_and_what_is_missing() 
     let said = refused(json!({ "interface": "no-such-0" })).err();
     let said = said.unwrap_or_default();
     assert!(said.contains("repair_verbs.interface"), "{said}");
+    let said = refused(json!({ "port": 7410, "cursors": 4_097 })).err();
+    let said = said.unwrap_or_default();
+    assert!(
+        said.contains("repair_verbs.cursors") && said.contains("0 to 4096"),
+        "{said}"
+    );
     let said = refused(json!({ "ports": 1 })).err().unwrap_or_default();
     assert!(said.contains("repair_verbs"), "{said}");
     assert!(refused(Value::Null).is_ok());

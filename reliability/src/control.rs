@@ -9,6 +9,7 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+use crate::cursor::CURSOR_LEN;
 use crate::delivery::Start;
 use crate::units::{ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 
@@ -344,6 +345,8 @@ pub struct Grant {
     pub ring: RemoteAccess,
     /// Bytes that may be READ, counted from the first GRANT of this attempt.
     pub tokens: u64,
+    /// The subscriber's own cursor, once there is one.
+    pub cursor: Option<RemoteAccess>,
 }
 
 /// STATUS: the publisher's word on a channel, in answer to PROGRESS.
@@ -500,6 +503,15 @@ impl<'a> Message<'a> {
                 out.extend(grant.tokens.to_le_bytes());
                 out.extend(grant.ring.key.to_le_bytes());
                 out.extend([0; 4]);
+                let cursor = grant.cursor.unwrap_or(RemoteAccess {
+                    address: 0,
+                    len: 0,
+                    key: 0,
+                });
+                out.extend(cursor.address.to_le_bytes());
+                out.extend(cursor.len.to_le_bytes());
+                out.extend(cursor.key.to_le_bytes());
+                out.extend([0; 4]);
             }
         }
         end(start, out);
@@ -585,11 +597,17 @@ impl<'a> Message<'a> {
                 let (address, len) = (fields.u64(), fields.u64());
                 let tokens = fields.u64();
                 let key = fields.u64() as u32;
+                let ring = RemoteAccess { address, len, key };
+                // Who has no cursors says nothing of them.
+                let (address, len) = (fields.u64(), fields.u64());
+                let key = fields.u64() as u32;
+                let cursor = RemoteAccess { address, len, key };
                 Self::Grant(Grant {
                     epoch,
                     attempt,
-                    ring: RemoteAccess { address, len, key },
+                    ring,
                     tokens,
+                    cursor: (len == CURSOR_LEN as u64).then_some(cursor),
                 })
             }
             _ => Self::Leave,

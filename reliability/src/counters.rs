@@ -169,6 +169,12 @@ counters! {
         read_links_up,
         /// Times that it no longer could.
         read_links_down,
+        /// Cursors in the publisher's memory that were claimed.
+        cursors_claimed,
+        /// Cursors that somebody else had claimed; they stay alone.
+        cursors_foreign,
+        /// Reports written to them.
+        cursor_reports,
         /// Epochs followed.
         epochs,
         /// Events of the stream (source loss, epoch reason) delivered.
@@ -254,6 +260,12 @@ counters! {
         nacked_again,
         /// Bytes that subscribers were granted to READ.
         read_tokens_bytes,
+        /// Reports that subscribers wrote to their cursors, as far as they were read here.
+        cursor_reports,
+        /// Looks at a cursor that found words of two reports; it is looked at again.
+        cursor_torn,
+        /// Looks at a cursor that found another session's claim, or a report that goes back.
+        cursor_ignored,
         /// JOINs accepted.
         joins,
         /// JOINs that claimed an epoch higher than ours; counted, no effect.
@@ -278,6 +290,8 @@ counters! {
         read_joins,
         /// Rings that a connection was let READ.
         read_grants,
+        /// Cursors that a connection was let write.
+        cursor_grants,
         /// JOINs rejected, and connections beyond the limit.
         joins_rejected,
         /// Connections closed because the peer broke the protocol.

@@ -33,10 +33,12 @@ impl Doubts {
 
     /// Everything that is in doubt within `range` is due at this time.
     fn ask_again(&mut self, window: &Window, range: SequenceRange, at: Nanos) {
-        self.to_ask.retain(|sequence| !range.contains(*sequence));
-        let doubted = window.doubted().filter(|it| range.contains(*it));
-        self.to_ask.extend(doubted);
-        self.not_before = at;
+        let mut doubted = window.doubted().filter(|it| range.contains(*it)).peekable();
+        if doubted.peek().is_some() {
+            self.to_ask.retain(|sequence| !range.contains(*sequence));
+            self.to_ask.extend(doubted);
+            self.not_before = at;
+        }
     }
 
     /// Forgets all, as at a change of epoch.

@@ -3,6 +3,7 @@ pub mod asking;
 pub mod budget;
 pub mod control;
 pub mod counters;
+pub mod cursor;
 pub mod delivery;
 mod doubts;
 pub mod gaps;

@@ -60,6 +60,8 @@ pub(crate) struct PeerChannel {
     pub(crate) slow: bool,
     /// What it may READ of the ring.
     pub(crate) granted: Option<Grant>,
+    /// The number of the last report that its cursor had.
+    pub(crate) reported: u64,
     pub(crate) repair: PendingRanges,
     pub(crate) replay: PendingRanges,
 }

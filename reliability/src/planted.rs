@@ -127,6 +127,8 @@ pub enum Bug {
     DecidingCopyIgnored,
     /// That a silence is over is not told (§5.5).
     FreshForgotten,
+    /// Words of two reports in a cursor are believed (§6.7).
+    TornCursorBelieved,
 }
 
 /// Whether this bug is planted.

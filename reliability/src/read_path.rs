@@ -1,29 +1,33 @@
-//! The READ connection of a subscriber, and the READs that are on their way over it
-//! (docs/PROTOCOL.md §6.6).
+//! The READ connection of a subscriber, and what is on its way over it: READs, and what is done with
+//! cursors (docs/PROTOCOL.md §6.6, §6.7).
 //!
-//! READs are done in the order in which they were begun. None is taken back: one that is late has
+//! All is done in the order in which it was begun. None is taken back: one that is late has
 //! given way on its gap's own timer, and what it brings is taken all the same.
 
 use std::collections::VecDeque;
 
+use crate::cursor::{CursorStep, REPORT_OFFSET, REPORT_WORDS};
 use crate::link::LinkTimers;
 use crate::rc_path::RcPath;
 use crate::reading::{PAGE_READ_LEN, ReadRoom, Readable};
+use crate::receiver::Receiver;
 use crate::units::{ChannelId, Epoch, Nanos, SequenceRange};
 
-/// What the READ connection can do; the driver knows once it is connected.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the READ connection can do, by default nothing; the driver knows once it is connected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadLimits {
     /// READs at a time, as both sides agreed.
     pub reads: u32,
     /// Bytes of one at most.
     pub len_max: u32,
+    /// WRITEs at a time.
+    pub writes: u32,
 }
 
-/// A READ to begin.
+/// What is to be begun in the publisher's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReadRequest {
-    /// Whose ring.
+pub struct RemoteRequest {
+    /// Whose ring, or cursor.
     pub channel: ChannelId,
     /// What of it.
     pub what: What,
@@ -31,22 +35,34 @@ pub struct ReadRequest {
     pub address: u64,
     /// The right to them.
     pub key: u32,
-    /// How many.
+    /// How many bytes come back, or go there.
     pub len: u32,
     /// Names it when it is done.
     pub tag: u64,
 }
 
-/// What a READ is of.
+/// What is done in the publisher's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
-    /// The slots of these sequences, which stand in a row.
+    /// READ of the slots of these sequences, which stand in a row.
     Slots(SequenceRange),
-    /// The head of the control page.
+    /// READ of the head of the control page.
     Page,
+    /// The word is compared with 0, and swapped for this if that is what it is: a cursor is claimed.
+    /// The word that was there comes back.
+    Claim(u64),
+    /// These words are written: a report. Nothing comes back.
+    Report([u64; REPORT_WORDS]),
 }
 
-/// A READ that was begun.
+impl What {
+    /// Whether it is a WRITE: those have places of their own.
+    const fn writes(&self) -> bool {
+        matches!(self, Self::Report(_))
+    }
+}
+
+/// What was begun.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Begun {
     pub(crate) channel: ChannelId,
@@ -69,7 +85,7 @@ pub(crate) struct ReadPath {
     /// How long one may take before the connection counts as broken.
     patience: Nanos,
     /// Those of them that the driver has not taken yet.
-    requests: VecDeque<ReadRequest>,
+    requests: VecDeque<RemoteRequest>,
     next_tag: u64,
 }
 
@@ -78,10 +94,7 @@ impl ReadPath {
         Self {
             rc: RcPath::new(timers, seed),
             attempt: 0,
-            limits: ReadLimits {
-                reads: 0,
-                len_max: 0,
-            },
+            limits: ReadLimits::default(),
             begun: VecDeque::new(),
             late: false,
             patience: timers.join_timeout,
@@ -97,8 +110,10 @@ impl ReadPath {
         self.attempt
     }
 
-    pub(crate) const fn attempt(&self) -> u64 {
-        self.attempt
+    /// Whether what is granted to this attempt can be used: its connection is there, not gone, and no
+    /// other has followed it.
+    pub(crate) fn is_current(&self, attempt: u64) -> bool {
+        self.rc.link.is_connected() && attempt == self.attempt
     }
 
     pub(crate) const fn set_limits(&mut self, limits: ReadLimits) {
@@ -107,15 +122,29 @@ impl ReadPath {
 
     /// What can be begun now; `None` while there is no connection.
     pub(crate) fn room(&self) -> Option<ReadRoom> {
-        let begun = u32::try_from(self.begun.len()).unwrap_or(u32::MAX);
         self.rc.link.is_up().then_some(ReadRoom {
-            reads: self.limits.reads.saturating_sub(begun),
+            reads: self.limits.reads.saturating_sub(self.begun(false)),
             len_max: self.limits.len_max,
             is_late: self.late,
         })
     }
 
-    /// Begins a READ, for which there must be room.
+    /// How many WRITEs are under way, or how many others.
+    fn begun(&self, writes: bool) -> u32 {
+        let begun = self.begun.iter().filter(|it| it.what.writes() == writes);
+        u32::try_from(begun.count()).unwrap_or(u32::MAX)
+    }
+
+    /// Whether one more of these can be begun.
+    pub(crate) fn has_room(&self, what: &What) -> bool {
+        let most = match what.writes() {
+            true => self.limits.writes,
+            false => self.limits.reads,
+        };
+        self.rc.link.is_up() && self.begun(what.writes()) < most
+    }
+
+    /// Begins something for which there must be room.
     pub(crate) fn begin(
         &mut self,
         channel: ChannelId,
@@ -124,9 +153,18 @@ impl ReadPath {
         readable: &Readable,
         now: Nanos,
     ) {
-        let (address, len) = match what {
-            What::Slots(range) => readable.place(range),
-            What::Page => (readable.grant.ring.address, PAGE_READ_LEN),
+        let (ring, cursor) = (readable.grant.ring, readable.cursor_at());
+        let (address, len, key) = match what {
+            What::Slots(range) => {
+                let (address, len) = readable.place(range);
+                (address, len, ring.key)
+            }
+            What::Page => (ring.address, PAGE_READ_LEN, ring.key),
+            What::Claim(_) => (cursor.address, size_of::<u64>() as u32, cursor.key),
+            What::Report(words) => {
+                let address = cursor.address + REPORT_OFFSET;
+                (address, size_of_val(&words) as u32, cursor.key)
+            }
         };
         let tag = self.next_tag;
         self.next_tag += 1;
@@ -137,8 +175,7 @@ impl ReadPath {
             at: now,
             tag,
         });
-        let key = readable.grant.ring.key;
-        self.requests.push_back(ReadRequest {
+        self.requests.push_back(RemoteRequest {
             channel,
             what,
             address,
@@ -148,13 +185,34 @@ impl ReadPath {
         });
     }
 
+    /// Whether a cursor can be claimed, or written, now.
+    pub(crate) fn has_cursor_room(&self) -> bool {
+        self.has_room(&What::Claim(0)) && self.has_room(&What::Report([0; REPORT_WORDS]))
+    }
+
+    /// Claims the cursor of a channel, or writes a report to it, where that is due and there is room.
+    pub(crate) fn write_cursor(&mut self, session: u64, receiver: &mut Receiver, now: Nanos) {
+        if now < receiver.cursor_due() || !self.has_cursor_room() {
+            return;
+        }
+        let step = receiver.take_cursor_step(now);
+        let (Some(step), Some(readable)) = (step, &receiver.readable) else {
+            return;
+        };
+        let what = match step {
+            CursorStep::Claim => What::Claim(session),
+            CursorStep::Report(report) => What::Report(report.words(session)),
+        };
+        self.begin(receiver.channel(), receiver.epoch(), what, readable, now);
+    }
+
     /// Whether the control page of this channel is being READ.
     pub(crate) fn is_watching(&self, channel: ChannelId) -> bool {
         let mut begun = self.begun.iter();
         begun.any(|it| it.channel == channel && it.what == What::Page)
     }
 
-    pub(crate) fn next_request(&mut self) -> Option<ReadRequest> {
+    pub(crate) fn next_request(&mut self) -> Option<RemoteRequest> {
         self.requests.pop_front()
     }
 

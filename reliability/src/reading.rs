@@ -5,7 +5,8 @@
 //! the wanted sequence of our epoch and its CRC fits. A slot that was just being written is READ once
 //! more; one that holds a later sequence says how far the ring has moved on.
 
-use crate::control::Grant;
+use crate::control::{Grant, RemoteAccess};
+use crate::cursor::{Cursor, CursorStep, Report};
 use crate::delivery::{Item, Via};
 use crate::gaps::{Rung, Visit};
 use crate::loss::LossCause;
@@ -40,6 +41,8 @@ pub(crate) struct Readable {
     dry_since: Option<Nanos>,
     /// When the publisher was last seen alive, by its own clock on the control page.
     heartbeat_at: u64,
+    /// Our cursor, where there is one.
+    pub(crate) cursor: Option<Cursor>,
 }
 
 /// What one READ can bring of a gap now.
@@ -105,6 +108,11 @@ impl Readable {
         self.used
     }
 
+    /// Where our cursor is, if there is one.
+    pub(crate) fn cursor_at(&self) -> RemoteAccess {
+        (self.cursor.as_ref()).map_or(self.grant.ring, |cursor| cursor.at)
+    }
+
     /// Where a run of slots stands, which does not go round the ring, and its bytes.
     pub(crate) const fn place(&self, range: SequenceRange) -> (u64, u32) {
         let at = self.grant.ring.address + self.geometry.slot_offset(range.first) as u64;
@@ -126,6 +134,7 @@ impl Receiver {
                 known.grant.tokens = known.grant.tokens.max(grant.tokens);
                 known.dry_since = None;
                 known.span = known.left();
+                known.cursor = known.cursor.take().or(grant.cursor.map(Cursor::new));
             }
             readable => {
                 *readable = Some(Readable {
@@ -135,9 +144,54 @@ impl Receiver {
                     span: grant.tokens,
                     dry_since: None,
                     heartbeat_at: 0,
+                    cursor: grant.cursor.map(Cursor::new),
                 });
                 self.counters.read_links_up.increment();
             }
+        }
+    }
+
+    /// What our cursor is to say now, where it is due; 0 as the number of the report. That, or the
+    /// claim, is under way from here on.
+    pub(crate) fn take_cursor_step(&mut self, now: Nanos) -> Option<CursorStep> {
+        if now < self.cursor_due() {
+            return None;
+        }
+        let (sequence, heard) = self.progress();
+        let readable = self.readable.as_mut()?;
+        let report = Report {
+            number: 0,
+            epoch: self.epoch,
+            sequence,
+            heard,
+            lost_records: self.counters.lost_records.get(),
+            read_bytes: readable.used,
+        };
+        Some(readable.cursor.as_mut()?.step(now, report))
+    }
+
+    /// When our cursor is to be claimed or written.
+    pub(crate) fn cursor_due(&self) -> Nanos {
+        let cursor = self.readable.as_ref().and_then(|it| it.cursor.as_ref());
+        let every = Nanos::from_us(self.config.cursor_us.into());
+        cursor.map_or(Nanos::MAX, |cursor| cursor.due_at(every))
+    }
+
+    /// Our cursor was claimed for this session, or it was another's: that is what stood there.
+    pub(crate) fn handle_claimed(&mut self, session: u64, old: u64) {
+        let cursor = self.readable.as_mut().and_then(|it| it.cursor.as_mut());
+        match cursor.map(|cursor| cursor.claimed(session, old)) {
+            Some(true) => self.counters.cursors_claimed.increment(),
+            Some(false) => self.counters.cursors_foreign.increment(),
+            None => {}
+        }
+    }
+
+    /// The publisher's device has our report.
+    pub(crate) fn handle_reported(&mut self) {
+        if let Some(cursor) = self.readable.as_mut().and_then(|it| it.cursor.as_mut()) {
+            cursor.reported();
+            self.counters.cursor_reports.increment();
         }
     }
 

@@ -636,6 +636,9 @@ impl Receiver {
                     self.counters.fenced_records.add(seen.count.into());
                     self.order.tell_fenced(held, &self.counters, on);
                 }
+                if decided {
+                    self.order.confirm(sequence);
+                }
                 self.events.push_back(Event::FencingViolation {
                     sequence,
                     wrong_one_delivered,

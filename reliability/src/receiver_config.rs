@@ -71,6 +71,8 @@ pub struct ReceiverConfig {
     pub progress_us: u32,
     /// While multicast is lost: how often the publisher is asked how far it is.
     pub follow_us: u32,
+    /// How often a cursor in the publisher's memory is written, where there is one.
+    pub cursor_us: u32,
 }
 
 impl Default for ReceiverConfig {
@@ -92,6 +94,7 @@ impl Default for ReceiverConfig {
             dead_us: 5_000_000,
             progress_us: 100_000,
             follow_us: 1_000,
+            cursor_us: 10_000,
         }
     }
 }
@@ -156,6 +159,7 @@ impl ReceiverConfig {
             ("dead_us", self.dead_us, 1_000, u32::MAX),
             ("progress_us", self.progress_us, 100, 10_000_000),
             ("follow_us", self.follow_us, 10, 10_000_000),
+            ("cursor_us", self.cursor_us, 100, 10_000_000),
         ];
         for (name, value, min, max) in ranges {
             if !(min..=max).contains(&value) {

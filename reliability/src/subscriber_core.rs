@@ -24,7 +24,7 @@ use crate::link::{Link, LinkTimers};
 use crate::loss::LossCause;
 use crate::rc_path::RcPath;
 use crate::read_path::ReadPath;
-pub use crate::read_path::{ReadLimits, ReadRequest, What};
+pub use crate::read_path::{ReadLimits, RemoteRequest, What};
 use crate::receiver::Receiver;
 use crate::receiver_config::{Ladder, ReceiverConfig};
 use crate::record::AlignedCopy;
@@ -41,7 +41,7 @@ pub enum Path {
     /// NACKs of class repair, where the publisher offers a faster way than TCP
     /// ([`SubscriberCore::nack_offer`]). What it does not answer in time is asked for on `Repair`.
     Nack,
-    /// READs of the publisher's rings ([`SubscriberCore::poll_read`]), where it offers them. What is
+    /// READs of the publisher's rings ([`SubscriberCore::poll_remote`]), where it offers them. What is
     /// not READ in time is asked for on the rungs below.
     Read,
 }
@@ -402,8 +402,7 @@ impl SubscriberCore {
             }
             Message::Grant(grant) => {
                 // One of a connection before is of no use.
-                let attempt = self.read.attempt();
-                if grant.attempt == attempt
+                if self.read.is_current(grant.attempt)
                     && let Some(receiver) = self.receiver_mut(channel)
                 {
                     receiver.handle_grant(grant);
@@ -468,7 +467,7 @@ impl SubscriberCore {
             .iter()
             .filter_map(|entry| entry.receiver.as_ref());
         receivers
-            .map(Receiver::poll_timeout)
+            .map(|receiver| receiver.poll_timeout().min(self.cursor_due(receiver)))
             .fold(links.min(idle), Nanos::min)
     }
 

@@ -70,16 +70,6 @@ const EMPTY: Entry = Entry {
     doubt: Doubt::None,
 };
 
-impl Doubt {
-    /// What came over the repair path is the publisher's own.
-    const fn of(held: &Held) -> Self {
-        match held.via {
-            Via::Repair => Self::Decided,
-            _ => Self::None,
-        }
-    }
-}
-
 /// See the module.
 pub struct Window {
     entries: Box<[Entry]>,
@@ -141,7 +131,7 @@ impl Window {
             held,
             len: len as u32,
             state: State::Waiting,
-            doubt: Doubt::of(&held),
+            doubt: Doubt::None,
         };
     }
 
@@ -153,7 +143,7 @@ impl Window {
             held,
             len: 0,
             state: State::Delivered,
-            doubt: Doubt::of(&held),
+            doubt: Doubt::None,
         };
     }
 
@@ -271,13 +261,9 @@ mod tests {
 
     #[test]
     fn a_doubt_is_news_once_and_over_when_the_publishers_copy_came() {
-        let heard = |sequence, crc| Held {
-            via: Via::Line(crate::delivery::LineId(0)),
-            ..held(sequence, crc)
-        };
         let mut window = Window::new(8, 16);
-        window.delivered(heard(3, 1));
-        window.hold(heard(4, 1), &[4]);
+        window.delivered(held(3, 1));
+        window.hold(held(4, 1), &[4]);
         assert!(window.doubt(Sequence(3)) && !window.doubt(Sequence(3)));
         assert!(window.doubt(Sequence(4)));
         assert!(!window.doubt(Sequence(11)), "that one is not here");
@@ -286,10 +272,11 @@ mod tests {
         window.confirm(Sequence(11));
         window.confirm(Sequence(3));
         window.delivered(held(4, 2));
+        window.confirm(Sequence(4));
         assert_eq!(window.doubted().count(), 0);
         assert!(!window.doubt(Sequence(3)) && !window.doubt(Sequence(4)));
         // Another datagram in the same place begins anew.
-        window.delivered(heard(11, 1));
+        window.delivered(held(11, 1));
         assert!(window.doubt(Sequence(11)));
         window.clear();
         assert_eq!(window.doubted().count(), 0);

@@ -54,7 +54,7 @@ impl Session {
     ) -> usize {
         let mut count = 0;
         let mut connected_to = None;
-        count += (self.read).take_reads(|tag, bytes| {
+        count += (self.read).take_remote(|tag, bytes| {
             core.handle_read(now, tag, bytes, &mut |it| sink.item(it));
         });
         for path in PATHS {
@@ -207,14 +207,14 @@ impl Session {
                 break;
             }
         }
-        self.begin_reads(now, core, sink);
+        self.begin_remote(now, core, sink);
     }
 
-    /// Begins the READs that the core wants.
-    fn begin_reads(&mut self, now: Nanos, core: &mut SubscriberCore, sink: &mut impl Sink) {
-        while let Some(request) = core.poll_read() {
-            if let Err(error) = self.read.begin_read(&request) {
-                tracing::info!("a READ can't begin, others are asked: {error}");
+    /// Begins what the core wants in the publisher's memory.
+    fn begin_remote(&mut self, now: Nanos, core: &mut SubscriberCore, sink: &mut impl Sink) {
+        while let Some(request) = core.poll_remote() {
+            if let Err(error) = self.read.begin_remote(&request) {
+                tracing::info!("READ can't go on, others are asked: {error}");
                 self.read.disconnect();
                 let reason = LinkDownReason::Closed;
                 core.handle_disconnected(now, Path::Read, reason, &mut |it| sink.item(it));

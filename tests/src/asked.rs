@@ -11,9 +11,6 @@ use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
 
 use crate::pace::Pace;
 
-/// Sequences in doubt that a receiver remembers to ask for.
-const DOUBTS_MAX: usize = 64;
-
 /// A datagram that is about to be given to a core.
 #[derive(Clone, Copy, Debug)]
 pub struct Given {
@@ -51,6 +48,9 @@ pub struct Asked {
     /// Contents taken: waiting for their turn, or delivered not long ago.
     taken: BTreeMap<u64, u32>,
     doubts: BTreeSet<u64>,
+    /// Those that were asked about, or of which the publisher's own copy has come since the first:
+    /// one question is enough.
+    decided: BTreeSet<u64>,
     /// Those it may doubt beside them, which take up room until it asks: declared lost meanwhile, or
     /// at the edge of what it remembers.
     excused: BTreeSet<u64>,
@@ -77,6 +77,7 @@ impl Asked {
             on_nack: BTreeSet::new(),
             taken: BTreeMap::new(),
             doubts: BTreeSet::new(),
+            decided: BTreeSet::new(),
             excused: BTreeSet::new(),
             owed: BTreeSet::new(),
             alarmed: BTreeSet::new(),
@@ -131,6 +132,10 @@ impl Asked {
             return None;
         };
         let forgotten = self.taken.contains_key(&sequence.plus(span).0) || sequence <= old;
+        let is_decided = self.decided.contains(&sequence.0);
+        if given.decides && !forgotten {
+            self.decided.insert(sequence.0);
+        }
         if before == given.crc {
             return None;
         }
@@ -144,7 +149,7 @@ impl Asked {
         let delivered = sequence < next || !in_order;
         if given.decides {
             self.taken.insert(sequence.0, given.crc);
-        } else if self.doubts.len() + self.excused.len() < DOUBTS_MAX {
+        } else if !is_decided {
             self.doubts.insert(sequence.0);
         }
         // Others give up what is missing, and may have given this up before it came: that will be
@@ -182,8 +187,9 @@ impl Asked {
         let beyond = next.plus(self.span());
         for range in ranges {
             self.asked.1 += range.len();
-            if range.first == range.last && self.alarmed.contains(&range.first.0) {
-                self.doubts.remove(&range.first.0);
+            if range.iter().all(|it| self.alarmed.contains(&it.0)) {
+                self.doubts.retain(|it| !range.contains(Sequence(*it)));
+                self.decided.extend(range.iter().map(|it| it.0));
                 self.excused.clear();
                 continue;
             }
@@ -275,6 +281,15 @@ impl Asked {
         self.pace.gives_up(waited.unwrap_or(Nanos::ZERO));
     }
 
+    /// The publisher welcomed it: nobody could be asked about what was forgotten meanwhile.
+    pub fn welcomed(&mut self, now: Nanos) {
+        self.pace.welcomed(now);
+        let (span, taken) = (self.span(), &self.taken);
+        let forgotten = |s: &u64| taken.contains_key(&Sequence(*s).plus(span).0);
+        self.excused
+            .extend(self.doubts.extract_if(.., |s| forgotten(s)));
+    }
+
     /// A connection was established or is over: its questions count no more.
     pub fn reconnected(&mut self, path: Path) {
         match path {
@@ -296,6 +311,7 @@ impl Asked {
         self.on_nack.clear();
         self.taken.clear();
         self.doubts.clear();
+        self.decided.clear();
         self.excused.clear();
         self.owed.clear();
         self.alarmed.clear();

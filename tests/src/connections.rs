@@ -281,7 +281,7 @@ impl World {
             for of in &mut self.subscribers[number].following {
                 of.justified.message(of.channel, channel, &message);
                 match message {
-                    Message::Welcome(_) if path == Path::Repair => of.asked.pace.welcomed(self.now),
+                    Message::Welcome(_) if path == Path::Repair => of.asked.welcomed(self.now),
                     Message::Status(_) if of.channel == channel => of.beside.status(),
                     _ => {}
                 }

@@ -13,6 +13,7 @@ pub mod balance;
 pub mod beside;
 pub mod comparing;
 mod connections;
+mod cursors;
 mod driving;
 mod ending;
 pub mod faults;

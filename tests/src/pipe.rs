@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::subscriber_core::{Path, ReadRequest};
+use tickcast_reliability::subscriber_core::{Path, RemoteRequest};
 use tickcast_reliability::units::Nanos;
 
 /// Bytes that a side which does not read takes all the same.
@@ -63,9 +63,9 @@ pub struct Connection {
     /// From publisher to subscriber.
     pub down: Pipe,
     /// READs that its device has not seen.
-    pub reads_begun: VecDeque<ReadRequest>,
+    pub reads_begun: VecDeque<RemoteRequest>,
     /// What was READ over it and not handed over yet.
-    pub reads_done: VecDeque<(ReadRequest, Vec<u8>)>,
+    pub reads_done: VecDeque<(RemoteRequest, Vec<u8>)>,
     /// When the device has copied the last READ that came.
     pub read_at: Nanos,
 }

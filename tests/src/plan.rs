@@ -267,6 +267,7 @@ pub(crate) fn subscriber(rng: &mut ChaCha8Rng) -> (ReceiverConfig, Start) {
         dead_us: pick(rng, &[60_000, 500_000]),
         progress_us: 10_000,
         follow_us: 1_000,
+        cursor_us: 10_000,
     };
     let start = if rng.random_bool(0.4) {
         Start::Oldest

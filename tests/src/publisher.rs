@@ -10,6 +10,7 @@ use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Now, Sequence};
 
+use crate::cursors::Cursors;
 use crate::feed::Feed;
 use crate::meters::Meters;
 use crate::plan::Plan;
@@ -56,6 +57,8 @@ pub struct Publisher {
     pub meters: Meters,
     /// What may be READ.
     pub granted: Granted,
+    /// What subscribers write of themselves.
+    pub cursors: Cursors,
 }
 
 impl Publisher {
@@ -114,6 +117,7 @@ impl Publisher {
             spins: 0,
             meters: Meters::new(&plan.repair),
             granted: Granted::default(),
+            cursors: Cursors::default(),
         })
     }
 

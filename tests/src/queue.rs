@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tickcast_reliability::subscriber_core::{Path, ReadRequest};
+use tickcast_reliability::subscriber_core::{Path, RemoteRequest};
 use tickcast_reliability::units::Nanos;
 
 use crate::reads::HalfRead;
@@ -34,7 +34,7 @@ pub(crate) enum Event {
     /// One is copied as a whole.
     ReadRest(HalfRead),
     /// It comes back.
-    ReadDone(usize, ReadRequest, Vec<u8>),
+    ReadDone(usize, RemoteRequest, Vec<u8>),
     /// What came back is looked at again, where it could not be handed over.
     ReadAgain(usize),
     /// A subscriber that floods says something again.

@@ -8,7 +8,7 @@ use rand::RngExt;
 use tickcast_reliability::control::{Grant, Message, RemoteAccess};
 use tickcast_reliability::repair_core::RepairEvent;
 use tickcast_reliability::ring_layout::offset;
-use tickcast_reliability::subscriber_core::{Path, ReadLimits, ReadRequest, What};
+use tickcast_reliability::subscriber_core::{Path, ReadLimits, RemoteRequest, What};
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
@@ -18,8 +18,9 @@ use crate::world::{World, now_of};
 
 /// How soon what does not pass is tried again.
 const RETRANSMIT: Nanos = Nanos::from_ms(1);
-/// READs at a time.
+/// READs, and WRITEs, at a time.
 const READS: u32 = 8;
+const WRITES: u32 = 2;
 /// A device takes at most this long to copy what is READ.
 const COPYING: u64 = 20_000;
 
@@ -53,7 +54,7 @@ impl Granted {
         Ok(more)
     }
 
-    fn find(&self, connection: usize, request: &ReadRequest) -> Option<&Grant> {
+    fn find(&self, connection: usize, request: &RemoteRequest) -> Option<&Grant> {
         self.rings.get(&(connection, request.channel))
     }
 }
@@ -67,7 +68,7 @@ const fn ring_at(channel: ChannelId) -> u64 {
 #[derive(Clone, Debug)]
 pub(crate) struct HalfRead {
     pub(crate) connection: usize,
-    request: ReadRequest,
+    request: RemoteRequest,
     bytes: Vec<u8>,
 }
 
@@ -89,6 +90,7 @@ impl World {
         ReadLimits {
             reads: READS,
             len_max: self.plan.slot_len,
+            writes: WRITES,
         }
     }
 
@@ -97,12 +99,12 @@ impl World {
         let RepairEvent::ReadJoined { peer, channels, .. } = event else {
             return Ok(());
         };
-        let publisher = &mut self.publishers[index];
-        let Some(&connection) = publisher.peers.get(peer) else {
+        let Some(&connection) = self.publishers[index].peers.get(peer) else {
             return Ok(());
         };
         let now = now_of(self.now, self.utc);
         for channel in channels {
+            let publisher = &mut self.publishers[index];
             let feed = publisher.feed(*channel).ok_or("no such ring")?;
             let ring = RemoteAccess {
                 address: ring_at(*channel),
@@ -110,6 +112,7 @@ impl World {
                 key: connection as u32,
             };
             publisher.repair.grant(now, *peer, *channel, ring);
+            self.lease(index, *peer, *channel);
         }
         Ok(())
     }
@@ -117,9 +120,12 @@ impl World {
     /// The subscriber's driver begins all READs that its core wants.
     pub(crate) fn begin_reads(&mut self, number: usize) -> bool {
         let mut busy = false;
-        while let Some(request) = self.subscribers[number].core.poll_read() {
+        while let Some(request) = self.subscribers[number].core.poll_remote() {
             busy = true;
-            self.count("reads");
+            self.count(match request.what {
+                What::Slots(_) | What::Page => "reads",
+                What::Claim(_) | What::Report(_) => "cursor_writes",
+            });
             if let Some(connection) = self.subscribers[number].connections[index_of(Path::Read)] {
                 let at = self.now.after(self.plan.delay.0);
                 self.connections[connection].reads_begun.push_back(request);
@@ -149,13 +155,17 @@ impl World {
         Ok(())
     }
 
-    fn read_begins(&mut self, connection: usize, request: ReadRequest) -> Result<(), String> {
+    fn read_begins(&mut self, connection: usize, request: RemoteRequest) -> Result<(), String> {
         let index = self.connections[connection].publisher;
         let publisher = &mut self.publishers[index];
         let granted = &mut publisher.granted;
         let Some(&grant) = granted.find(connection, &request) else {
             return Err(format!("{request:?} over a connection without a grant"));
         };
+        if matches!(request.what, What::Claim(_) | What::Report(_)) {
+            let back = self.cursor_begins(connection, &grant, &request)?;
+            return self.rest_follows(connection, request, back);
+        }
         let from = request.address.checked_sub(grant.ring.address);
         let end = from.and_then(|at| at.checked_add(request.len.into()));
         if end.is_none_or(|end| end > grant.ring.len) || grant.ring.key != request.key {
@@ -176,6 +186,16 @@ impl World {
         let from = (request.address - grant.ring.address) as usize;
         feed.reader.raw(from, &mut bytes);
         self.tear(index, channel)?;
+        self.rest_follows(connection, request, bytes)
+    }
+
+    /// The device has done a part of what is wanted, and does the rest a little later.
+    fn rest_follows(
+        &mut self,
+        connection: usize,
+        request: RemoteRequest,
+        bytes: Vec<u8>,
+    ) -> Result<(), String> {
         let number = self.connections[connection].subscriber;
         let takes = self.subscribers[number].rng.random_range(0..COPYING);
         let half = HalfRead {
@@ -216,18 +236,29 @@ impl World {
         let Some(grant) = publisher.granted.find(half.connection, &half.request) else {
             return Ok(());
         };
-        let feed = publisher.feed(half.request.channel).ok_or("no such ring")?;
-        let from = (half.request.address - grant.ring.address) as usize;
-        // Words are whole, and either half may be the later one.
-        let words = half.bytes.len() / 8;
+        match half.request.what {
+            What::Slots(_) | What::Page => {
+                let feed = publisher.feed(half.request.channel).ok_or("no such ring")?;
+                let from = (half.request.address - grant.ring.address) as usize;
+                // Words are whole, and either half may be the later one.
+                let words = half.bytes.len() / 8;
+                let rng = &mut self.subscribers[number].rng;
+                let split = rng.random_range(0..=words) * 8;
+                let rest = if rng.random_bool(0.5) {
+                    split..half.bytes.len()
+                } else {
+                    0..split
+                };
+                feed.reader.raw(from + rest.start, &mut half.bytes[rest]);
+            }
+            What::Claim(_) => {}
+            What::Report(words) => {
+                let cursors = &mut self.publishers[index].cursors;
+                cursors.finish(half.connection, &half.request, &words)?;
+                half.bytes.clear();
+            }
+        }
         let rng = &mut self.subscribers[number].rng;
-        let split = rng.random_range(0..=words) * 8;
-        let rest = if rng.random_bool(0.5) {
-            split..half.bytes.len()
-        } else {
-            0..split
-        };
-        feed.reader.raw(from + rest.start, &mut half.bytes[rest]);
         let (least, most) = self.plan.delay;
         let pipe = &self.connections[half.connection].down;
         let jitter = Nanos(rng.random_range(0..=most.0 - least.0));
@@ -243,7 +274,7 @@ impl World {
     pub(crate) fn read_done(
         &mut self,
         connection: usize,
-        request: ReadRequest,
+        request: RemoteRequest,
         bytes: Vec<u8>,
     ) -> Result<(), String> {
         let of = &mut self.connections[connection];
@@ -281,21 +312,11 @@ impl World {
     }
 
     /// Whether this is the datagram that was wanted; what a later one says of the ring is noted.
-    fn judge_read(&mut self, number: usize, request: &ReadRequest, bytes: &[u8]) -> bool {
-        let What::Slots(wanted) = request.what else {
-            self.count("page_reads");
-            let core = &self.subscribers[number].core;
-            let heard = core.receiver(request.channel).map(|it| it.progress().1);
-            if let Some(of) = self.subscribers[number].following_mut(request.channel) {
-                let (beat, sent) = (word(bytes, offset::HEARTBEAT_AT), sent(bytes));
-                let before = std::mem::replace(&mut of.page_beat, beat);
-                let ahead = heard.is_some_and(|heard| sent > heard);
-                if ahead || (before != 0 && beat != before) {
-                    of.beside.status();
-                    of.justified.page();
-                }
-            }
-            return false;
+    fn judge_read(&mut self, number: usize, request: &RemoteRequest, bytes: &[u8]) -> bool {
+        let wanted = match request.what {
+            What::Slots(wanted) => wanted,
+            What::Page => return self.judge_page(number, request, bytes),
+            What::Claim(_) | What::Report(_) => return false,
         };
         let slots = self.plan.ring_slots;
         let Some(of) = self.subscribers[number].following_mut(request.channel) else {
@@ -314,5 +335,22 @@ impl World {
             self.count("read_lapped");
         }
         found == wanted.first
+    }
+
+    /// What a look at the control page says of the publisher is noted.
+    fn judge_page(&mut self, number: usize, request: &RemoteRequest, bytes: &[u8]) -> bool {
+        self.count("page_reads");
+        let core = &self.subscribers[number].core;
+        let heard = core.receiver(request.channel).map(|it| it.progress().1);
+        if let Some(of) = self.subscribers[number].following_mut(request.channel) {
+            let (beat, sent) = (word(bytes, offset::HEARTBEAT_AT), sent(bytes));
+            let before = std::mem::replace(&mut of.page_beat, beat);
+            let ahead = heard.is_some_and(|heard| sent > heard);
+            if ahead || (before != 0 && beat != before) {
+                of.beside.status();
+                of.justified.page();
+            }
+        }
+        false
     }
 }

@@ -27,6 +27,7 @@ impl World {
         if !self.publishers[index].alive || self.publishers[index].paused {
             return Ok(());
         }
+        self.look_at_cursors(index)?;
         let now = now_of(self.now, self.utc);
         let publisher = &mut self.publishers[index];
         for feed in &mut publisher.feeds {

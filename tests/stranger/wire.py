@@ -87,7 +87,8 @@ NACK_BODY, REPAIR, REPLAY = struct.Struct("<QBBHI"), 1, 2
 LAYOUTS = {REFUSED: (struct.Struct("<QQQQQIB3x"), "epoch first last oldest oldest_record retry_after_us reason"),
            PROGRESS: (struct.Struct("<QQQQQQ"), "epoch settled lost_records heard clock read_bytes"),
            STATUS: (struct.Struct("<QQQQQQB7x"), "epoch newest oldest next_record clock utc ended"),
-           GRANT: (struct.Struct("<QQQQQI4x"), "epoch attempt address length tokens rkey")}
+           GRANT: (struct.Struct("<QQQQQI4xQQI4x"),
+                   "epoch attempt address length tokens rkey cursor_address cursor_length cursor_rkey")}
 REASONS = {1: "window", 2: "ahead", 3: "budget", 4: "too_slow", 5: "epoch", 6: "malformed"}
 
 

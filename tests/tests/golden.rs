@@ -586,6 +586,11 @@ fn what_tells_how_far_each_side_is_is_as_the_page_says() {
             key: 0x0012_34ab,
         },
         tokens: 65_536,
+        cursor: Some(RemoteAccess {
+            address: 0x7f00_2234_5040,
+            len: 64,
+            key: 0x0012_35ab,
+        }),
     });
     let body = json!({
         "epoch": EPOCH,
@@ -594,6 +599,9 @@ fn what_tells_how_far_each_side_is_is_as_the_page_says() {
         "length": 4096 + 1024 * 1472,
         "tokens": 65_536,
         "rkey": 0x0012_34ab,
+        "cursor_address": 0x7f00_2234_5040_u64,
+        "cursor_length": 64,
+        "cursor_rkey": 0x0012_35ab,
     });
     check_control("control-grant.hex", CHANNEL, &grant, "GRANT", body);
     check_control(

@@ -49,7 +49,9 @@ fn serve(server: &mut ControlServer, seen: &mut Vec<Seen>) {
             ServerEvent::Frame(peer, _, Message::Join(join)) => Seen::Frame(peer, join.name),
             ServerEvent::Frame(peer, _, message) => Seen::Frame(peer, format!("{message:?}")),
             ServerEvent::JoinOverdue(peer) => Seen::Overdue(peer),
-            ServerEvent::Granted(..) => unreachable!("nothing is granted here"),
+            ServerEvent::Granted(..) | ServerEvent::CursorGranted(..) => {
+                unreachable!("nothing is granted here")
+            }
             ServerEvent::Closed(peer, reason) => Seen::Closed(peer, reason.to_string()),
         });
     });

@@ -72,7 +72,9 @@ impl Serving {
             }
             ServerEvent::Frame(_, _, message) => panic!("{message:?}"),
             ServerEvent::JoinOverdue(_) => self.overdue += 1,
-            ServerEvent::Granted(..) => unreachable!("nothing is granted here"),
+            ServerEvent::Granted(..) | ServerEvent::CursorGranted(..) => {
+                unreachable!("nothing is granted here")
+            }
             ServerEvent::Closed(peer, reason) => self.closed.push((peer, reason)),
         });
         polled.unwrap();

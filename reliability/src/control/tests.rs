@@ -112,6 +112,11 @@ fn samples() -> Vec<Message<'static>> {
                 key: u32::MAX,
             },
             tokens: 4,
+            cursor: Some(RemoteAccess {
+                address: u64::MAX - 63,
+                len: 64,
+                key: 5,
+            }),
         }),
     ]
 }
@@ -256,7 +261,8 @@ fn bodies_that_are_too_short_or_of_no_known_meaning_are_refused_and_longer_ones_
         Some((56, 56)),
         Some((0, 0)),
         None,
-        Some((48, 48)),
+        // An older one knows no cursor.
+        Some((72, 48)),
     ]) {
         let mut frame = Vec::new();
         message.write(ChannelId(513), &mut frame);

@@ -50,14 +50,14 @@ impl SubscriberCore {
                     let what = What::Slots(*range);
                     self.read.begin(channel, epoch, what, readable, now);
                 }
-                let room = self.read.room().is_some_and(|room| room.reads > 0);
-                if watches && room && !self.read.is_watching(channel) {
+                if watches && self.read.has_room(&What::Page) && !self.read.is_watching(channel) {
                     self.read.begin(channel, epoch, What::Page, readable, now);
                 }
                 if readable.is_low() {
                     receiver.ask_status_soon(now);
                 }
             }
+            self.read.write_cursor(self.session, receiver, now);
             let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
                 for ranges in ranges.chunks(NACK_RANGES_MAX) {
                     entry.counters.nacks_sent.increment();

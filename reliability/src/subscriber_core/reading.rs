@@ -4,7 +4,8 @@
 use super::{Action, Path, SubscriberCore};
 use crate::control::RepairOffer;
 use crate::delivery::Item;
-use crate::read_path::{ReadLimits, ReadRequest, What};
+use crate::read_path::{ReadLimits, RemoteRequest, What};
+use crate::receiver::Receiver;
 use crate::units::Nanos;
 
 impl SubscriberCore {
@@ -31,13 +32,15 @@ impl SubscriberCore {
         self.read.set_limits(limits);
     }
 
-    /// The next READ to begin; never more at a time than [`ReadLimits::reads`].
-    pub fn poll_read(&mut self) -> Option<ReadRequest> {
+    /// The next thing to begin in the publisher's memory, in this order; never more at a time than
+    /// [`ReadLimits`] says.
+    pub fn poll_remote(&mut self) -> Option<RemoteRequest> {
         self.read.next_request()
     }
 
-    /// The READ of this tag is done and brought these bytes. READs end in the order in which they
-    /// were begun; when one fails, the connection is over ([`SubscriberCore::handle_disconnected`]).
+    /// What was begun under this tag is done and brought these bytes: of a claim the old word. All is
+    /// done in the order in which it was begun; when something fails, the connection is over
+    /// ([`SubscriberCore::handle_disconnected`]).
     pub fn handle_read(
         &mut self,
         now: Nanos,
@@ -50,6 +53,7 @@ impl SubscriberCore {
         };
         self.look_for_room();
         let mut aligned = std::mem::take(&mut self.aligned);
+        let session = self.session;
         let receiver = self.receiver_mut(begun.channel);
         if let Some(receiver) = receiver.filter(|it| it.epoch() == begun.epoch) {
             match begun.what {
@@ -57,9 +61,24 @@ impl SubscriberCore {
                     receiver.handle_read_slots(now, range, bytes, &mut aligned, on);
                 }
                 What::Page => receiver.handle_read_page(now, bytes, on),
+                What::Claim(_) => {
+                    let old = bytes
+                        .first_chunk()
+                        .map_or(0, |word| u64::from_le_bytes(*word));
+                    receiver.handle_claimed(session, old);
+                }
+                What::Report(_) => receiver.handle_reported(),
             }
         }
         self.aligned = aligned;
+    }
+
+    /// When a channel's cursor is to be claimed or written; what waits for room waits for an answer.
+    pub(super) fn cursor_due(&self, receiver: &Receiver) -> Nanos {
+        match self.read.has_cursor_room() {
+            true => receiver.cursor_due(),
+            false => Nanos::MAX,
+        }
     }
 
     /// There is room for READs again, or none is to be waited for: whoever waited looks at once.

@@ -448,7 +448,13 @@ fn a_doubt_is_asked_about_again_when_it_was_refused_for_now_or_the_connection_wa
     assert_eq!(alone.due(), Nanos::from_us(5_000));
     alone.later(5_000);
     assert_eq!(alone.asks(), [run(2, 3)]);
+    // A refusal of something else delays none.
+    alone.hear(A, &impostor.publish(2));
+    alone.hear(A, &publisher.publish(1));
+    alone.refuse(&publisher, (5, 9), RefusalReason::Budget, 5_000);
+    assert_eq!(alone.asks(), [run(4, 4)]);
     alone.answer(&publisher.sent[&2]);
+    alone.answer(&publisher.sent[&4]);
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     alone.hear(A, &impostor.publish(2));
     alone.hear(A, &publisher.publish(1));
@@ -460,11 +466,11 @@ fn a_doubt_is_asked_about_again_when_it_was_refused_for_now_or_the_connection_wa
         });
     };
     welcome(&mut alone);
-    assert_eq!(alone.asks(), [run(1, 1), run(3, 4)]);
-    for n in [1, 3, 4] {
+    assert_eq!(alone.asks(), [run(1, 1), run(3, 3), run(5, 5)]);
+    for n in [1, 3, 5] {
         alone.answer(&publisher.sent[&n]);
     }
-    assert_eq!(alone.counters().lost_records.get(), 4);
+    assert_eq!(alone.counters().lost_records.get(), 5);
     welcome(&mut alone);
     assert_eq!(alone.asks(), [], "all is decided");
 }

@@ -375,6 +375,7 @@ fn a_grant_of_a_ring_of_another_shape_or_epoch_is_not_used() {
                 key: KEY,
             },
             tokens: 1 << 20,
+            cursor: None,
         };
         match change {
             0 => grant.ring.len += 1,
@@ -443,4 +444,24 @@ fn what_a_driver_cannot_do_is_not_tried_again() {
     world.pass(Nanos::from_secs(3), &publisher);
     assert_eq!(asked(&mut world).len(), 1);
     assert_eq!(world.joins.len(), 2);
+}
+
+#[test]
+fn a_grant_that_comes_after_its_connection_is_gone_is_not_used_over_the_next_one() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.tokens = 0;
+    world.input(|core, now, mut on| {
+        core.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
+    });
+    // It was on its way over the repair connection.
+    world.grant(&publisher, 1, 1 << 20);
+    world.pass(Nanos::from_ms(100), &publisher);
+    assert_eq!(world.joins.len(), 3, "READ is joined for again");
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(world.read_requests, []);
+    world.grant(&publisher, 2, 1 << 20);
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(world.read_requests.len(), 1);
 }

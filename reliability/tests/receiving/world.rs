@@ -9,6 +9,7 @@ use tickcast_reliability::control::{
     RemoteAccess, RepairOffer, Status, Welcome,
 };
 use tickcast_reliability::counters::ReceiverCounters;
+use tickcast_reliability::cursor::{CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET};
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::{Loss, LossCause};
@@ -17,7 +18,8 @@ use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
 use tickcast_reliability::ring_layout::{Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
 use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, Path, ReadLimits, ReadRequest, SubscriberCore, SubscriberSettings,
+    Action, ChannelWanted, Path, ReadLimits, RemoteRequest, SubscriberCore, SubscriberSettings,
+    What,
 };
 use tickcast_reliability::units::{
     ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
@@ -33,6 +35,12 @@ pub(crate) const SLOT_LEN: usize = 1472;
 pub(crate) const SLOTS: u64 = 1024;
 pub(crate) const RING_AT: u64 = 0x7000_0000_0000;
 pub(crate) const KEY: u32 = 0xabcd_ef01;
+/// And the cursor, where there is one.
+pub(crate) const CURSOR: RemoteAccess = RemoteAccess {
+    address: 0x7000_1000_0040,
+    len: CURSOR_LEN as u64,
+    key: 0x1234_5602,
+};
 pub(crate) const A: LineId = LineId(0);
 pub(crate) const B: LineId = LineId(1);
 
@@ -247,10 +255,13 @@ pub(crate) struct World {
     pub(crate) repairs: Vec<RepairOffer>,
     pub(crate) rc_answers: bool,
     /// READs that were begun and not answered yet; answered at once where `reads` says so.
-    pub(crate) read_requests: Vec<ReadRequest>,
+    pub(crate) read_requests: Vec<RemoteRequest>,
     pub(crate) reads: bool,
     /// What a READ connection is granted; 0: nothing is.
     pub(crate) tokens: u64,
+    /// The cursor that is granted with it, and its words.
+    pub(crate) cursor: Option<RemoteAccess>,
+    pub(crate) cursor_words: [u64; CURSOR_WORDS],
     /// Every NACK by connection, every attempt to connect with its time, every connection given up.
     pub(crate) asked_on: Vec<(Path, SequenceRange)>,
     pub(crate) connects: Vec<(Path, Nanos)>,
@@ -290,6 +301,8 @@ impl World {
             read_requests: vec![],
             reads: true,
             tokens: 1 << 20,
+            cursor: None,
+            cursor_words: [0; CURSOR_WORDS],
             asked_on: vec![],
             connects: vec![],
             given_up: vec![],
@@ -362,7 +375,13 @@ impl World {
                 match action {
                     Action::Connect(path) if self.connectable => {
                         let (reads, len_max) = (4, 4 * SLOT_LEN as u32);
-                        self.core.set_read_limits(ReadLimits { reads, len_max });
+                        let writes = 2;
+                        let limits = ReadLimits {
+                            reads,
+                            len_max,
+                            writes,
+                        };
+                        self.core.set_read_limits(limits);
                         self.core.handle_connected(self.now, path);
                     }
                     Action::Connect(path) => {
@@ -376,7 +395,7 @@ impl World {
                     Action::Listen(_) | Action::Rejected(_) => {}
                 }
             }
-            while let Some(request) = self.core.poll_read() {
+            while let Some(request) = self.core.poll_remote() {
                 busy = true;
                 self.read_requests.push(request);
             }
@@ -440,9 +459,12 @@ impl World {
     pub(crate) fn read_done(
         &mut self,
         publisher: &Publisher,
-        request: &ReadRequest,
+        request: &RemoteRequest,
         spoil: impl FnOnce(&mut [u8]),
     ) {
+        if matches!(request.what, What::Claim(_) | What::Report(_)) {
+            return self.cursor_done(request);
+        }
         assert_eq!(request.key, KEY);
         let ring = publisher.ring();
         let from = (request.address - RING_AT) as usize;
@@ -450,6 +472,35 @@ impl World {
         spoil(&mut bytes);
         let tag = request.tag;
         self.input(|c, now, mut on| c.handle_read(now, tag, &bytes, &mut on));
+    }
+
+    /// The publisher's device does what is wanted with the cursor.
+    fn cursor_done(&mut self, request: &RemoteRequest) {
+        assert_eq!(request.key, CURSOR.key);
+        let old = self.cursor_words[0];
+        let back = match request.what {
+            What::Claim(session) => {
+                assert_eq!((request.address, request.len), (CURSOR.address, 8));
+                if old == 0 {
+                    self.cursor_words[0] = session;
+                }
+                old.to_le_bytes().to_vec()
+            }
+            What::Report(words) => {
+                let at = CURSOR.address + REPORT_OFFSET;
+                assert_eq!((request.address, request.len), (at, 56));
+                self.cursor_words[1..].copy_from_slice(&words);
+                vec![]
+            }
+            What::Slots(_) | What::Page => unreachable!("no cursor"),
+        };
+        let tag = request.tag;
+        self.input(|c, now, mut on| c.handle_read(now, tag, &back, &mut on));
+    }
+
+    /// What the cursor says.
+    pub(crate) fn cursor_state(&self) -> CursorState {
+        CursorState::of(&self.cursor_words)
     }
 
     pub(crate) fn grant(&mut self, publisher: &Publisher, attempt: u64, tokens: u64) {
@@ -460,6 +511,7 @@ impl World {
             attempt,
             ring: RemoteAccess { address, len, key },
             tokens,
+            cursor: self.cursor,
         };
         self.tell(Path::Repair, &Message::Grant(grant));
     }

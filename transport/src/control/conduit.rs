@@ -11,11 +11,16 @@ use std::sync::Arc;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use tickcast_reliability::control::RemoteAccess;
-use tickcast_reliability::subscriber_core::{ReadLimits, ReadRequest};
+#[cfg(not(feature = "rdma"))]
+use tickcast_reliability::cursor::CURSOR_WORDS;
+#[cfg(feature = "rdma")]
+use tickcast_reliability::subscriber_core::What;
+use tickcast_reliability::subscriber_core::{ReadLimits, RemoteRequest};
 
 #[cfg(feature = "rdma")]
 use crate::verbs::{
-    Completed, Device, GrantId, ReadableMemory, RemoteMemory, Stream, StreamConfig, VerbsError,
+    Completed, CursorEntry, CursorTable, Device, GrantId, ReadableMemory, RemoteMemory, Stream,
+    StreamConfig, VerbsError, WRITES_MAX,
 };
 
 /// A connection, or an attempt at one.
@@ -65,16 +70,39 @@ fn reading_config() -> StreamConfig {
     }
 }
 
-/// Memory that peers may be let READ, and a right to it that is on its way to a peer.
+/// Memory that peers may be let READ, cursors and one of them, and a right to one of these that is on
+/// its way to a peer.
 #[cfg(feature = "rdma")]
 pub(super) type Shared = Arc<ReadableMemory>;
+#[cfg(feature = "rdma")]
+pub(super) type Cursors = CursorTable;
+#[cfg(feature = "rdma")]
+pub(super) type Leased = CursorEntry;
 #[cfg(feature = "rdma")]
 pub(super) type Granted = GrantId;
 /// There is no such memory without RDMA.
 #[cfg(not(feature = "rdma"))]
 pub(super) enum Shared {}
 #[cfg(not(feature = "rdma"))]
+pub(super) enum Cursors {}
+#[cfg(not(feature = "rdma"))]
+pub(super) enum Leased {}
+#[cfg(not(feature = "rdma"))]
 pub(super) enum Granted {}
+
+#[cfg(not(feature = "rdma"))]
+impl Cursors {
+    pub(super) const fn lease(&self) -> Option<Leased> {
+        match *self {}
+    }
+}
+
+#[cfg(not(feature = "rdma"))]
+impl Leased {
+    pub(super) const fn load_all(&self) -> [u64; CURSOR_WORDS] {
+        match *self {}
+    }
+}
 
 /// Where there is no such device, trying again does not help, and the kind of the error says so.
 #[cfg(feature = "rdma")]
@@ -138,6 +166,19 @@ impl Conduit {
         }
     }
 
+    /// Begins to let the other side claim and write a cursor.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "over TCP nothing is written")
+    )]
+    pub(super) fn grant_cursor(&mut self, entry: &Leased) -> io::Result<Granted> {
+        match self {
+            Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.grant_cursor(entry),
+        }
+    }
+
     /// Where that is, once the device has bound it.
     #[cfg_attr(
         not(feature = "rdma"),
@@ -158,24 +199,22 @@ impl Conduit {
     /// What can be READ at a time.
     pub(super) fn read_limits(&self) -> ReadLimits {
         match self {
-            Self::Tcp(_) => ReadLimits {
-                reads: 0,
-                len_max: 0,
-            },
+            Self::Tcp(_) => ReadLimits::default(),
             #[cfg(feature = "rdma")]
             Self::Verbs(stream) => ReadLimits {
                 reads: stream.reads_depth(),
                 len_max: READ_LEN_MAX as u32,
+                writes: if stream.swaps() { WRITES_MAX } else { 0 },
             },
         }
     }
 
-    /// Begins a READ.
+    /// Begins what is wanted in the other side's memory.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is READ")
     )]
-    pub(super) fn read_remote(&mut self, request: &ReadRequest) -> io::Result<()> {
+    pub(super) fn begin_remote(&mut self, request: &RemoteRequest) -> io::Result<()> {
         match self {
             Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
             #[cfg(feature = "rdma")]
@@ -185,23 +224,40 @@ impl Conduit {
                     key: request.key,
                     len: request.len as usize,
                 };
-                stream.read_remote(at, 0, at.len, request.tag)
+                match request.what {
+                    What::Slots(_) | What::Page => stream.read_remote(at, 0, at.len, request.tag),
+                    What::Claim(session) => {
+                        stream.compare_and_swap(at, 0, 0, session.to_le(), request.tag)
+                    }
+                    What::Report(words) => {
+                        let words = words.map(u64::to_le_bytes);
+                        stream.write_remote(at, 0, words.as_flattened(), request.tag)
+                    }
+                }
             }
         }
     }
 
-    /// Hands over the next READ that is done, with its tag. `false` when there is none.
+    /// Hands over what came of the next that is done, with its tag. `false` when there is none.
     #[cfg_attr(
         not(feature = "rdma"),
         expect(unused_variables, reason = "over TCP nothing is READ")
     )]
-    pub(super) fn take_read(&mut self, on: impl FnOnce(u64, &[u8])) -> bool {
+    pub(super) fn take_remote(&mut self, on: impl FnOnce(u64, &[u8])) -> bool {
         match self {
             Self::Tcp(_) => false,
             #[cfg(feature = "rdma")]
             Self::Verbs(stream) => match stream.take_completed() {
                 Some(Completed::Read { tag, bytes }) => {
                     on(tag, bytes);
+                    true
+                }
+                Some(Completed::Swapped { tag, old }) => {
+                    on(tag, &old.to_ne_bytes());
+                    true
+                }
+                Some(Completed::Written { tag }) => {
+                    on(tag, &[]);
                     true
                 }
                 // Of a connection that is over nothing more comes, and its end is told elsewhere.

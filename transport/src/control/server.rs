@@ -18,8 +18,8 @@ use tickcast_reliability::control::{
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::ChannelId;
 
-use super::conduit::{Conduit, Granted, Shared};
-use super::sharing::ShareId;
+use super::conduit::{Conduit, Cursors, Granted, Leased, Shared};
+use super::sharing::{Right, ShareId};
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 #[cfg(feature = "rdma")]
 use crate::verbs::{Listener, ReadableMemory, VerbsError};
@@ -70,6 +70,8 @@ pub enum ServerEvent<'a> {
     JoinOverdue(PeerId),
     /// A peer may READ what [`ControlServer::grant`] named, here.
     Granted(PeerId, ShareId, RemoteAccess),
+    /// A peer may write the cursor that [`ControlServer::grant_cursor`] leased, here.
+    CursorGranted(PeerId, ShareId, RemoteAccess),
     /// The connection is gone; the last event of this peer.
     Closed(PeerId, CloseReason),
 }
@@ -134,8 +136,10 @@ const TURNED_AWAY_MAX: usize = 16;
 
 pub(super) struct Peer {
     pub(super) conduit: Conduit,
-    /// What it will be let READ, once the device has bound it.
-    pub(super) granting: Vec<(ShareId, Granted)>,
+    /// What it will be let reach, once the device has bound it.
+    pub(super) granting: Vec<(Right, Granted)>,
+    /// Its cursors, and what each stands beside.
+    pub(super) cursors: Vec<(ShareId, Leased)>,
     address: SocketAddr,
     inbox: Inbox,
     outbox: Outbox,
@@ -172,6 +176,8 @@ pub struct ControlServer {
     pub(super) peers: BTreeMap<PeerId, Peer>,
     /// Memory that peers may be let READ.
     pub(super) shares: Vec<Shared>,
+    /// And cursors that they may be let write.
+    pub(super) cursors: Option<Cursors>,
     next_peer: usize,
     accept_pending: bool,
     config: ServerConfig,
@@ -200,6 +206,7 @@ impl ControlServer {
             waker,
             peers: BTreeMap::new(),
             shares: Vec::new(),
+            cursors: None,
             next_peer: FIRST_PEER,
             accept_pending: true,
             config,
@@ -252,6 +259,20 @@ impl ControlServer {
 
     #[cfg(not(feature = "rdma"))]
     pub(super) fn register(&self, _: Arc<dyn RingMemory>) -> io::Result<Shared> {
+        Err(super::conduit::no_verbs())
+    }
+
+    /// Registers cursors with the device that is listened on.
+    #[cfg(feature = "rdma")]
+    pub(super) fn register_cursors(&self, entries: usize) -> io::Result<Cursors> {
+        use super::conduit::verbs_error;
+        let listener = self.verbs_listener.as_ref();
+        let listener = listener.ok_or(io::ErrorKind::Unsupported)?;
+        Cursors::register(listener.device(), entries).map_err(verbs_error)
+    }
+
+    #[cfg(not(feature = "rdma"))]
+    pub(super) fn register_cursors(&self, _: usize) -> io::Result<Cursors> {
         Err(super::conduit::no_verbs())
     }
 
@@ -417,6 +438,7 @@ impl ControlServer {
             Peer {
                 conduit,
                 granting: Vec::new(),
+                cursors: Vec::new(),
                 address,
                 inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
                 outbox: Outbox::default(),

@@ -13,7 +13,7 @@ const BURST: u64 = 160_000;
 /// What is granted at a time.
 const SPAN: u64 = BURST / 8;
 
-fn poor() -> RepairConfig {
+pub(super) fn poor() -> RepairConfig {
     RepairConfig {
         subscriber_bytes_per_s: 1_000,
         subscriber_burst_bytes: BURST,
@@ -21,7 +21,7 @@ fn poor() -> RepairConfig {
     }
 }
 
-fn reader(session: u64, attempt: u64) -> Join {
+pub(super) fn reader(session: u64, attempt: u64) -> Join {
     Join {
         purpose: Purpose::Read { session, attempt },
         ..replay(session)
@@ -30,7 +30,7 @@ fn reader(session: u64, attempt: u64) -> Join {
 
 impl Bench {
     /// A subscriber, peer 0, whose READ connection, peer 1, has joined.
-    fn reading(config: RepairConfig) -> (Self, u64) {
+    pub(super) fn reading(config: RepairConfig) -> (Self, u64) {
         let mut bench = Self::new(config, 64, 1);
         let session = bench.join(0).session;
         bench.events();
@@ -39,7 +39,7 @@ impl Bench {
         (bench, session)
     }
 
-    fn grant(&mut self, peer: u64) -> bool {
+    pub(super) fn grant(&mut self, peer: u64) -> bool {
         self.core.grant(self.now, PeerId(peer), CHANNEL, RING)
     }
 
@@ -53,7 +53,7 @@ impl Bench {
         self.tokens()
     }
 
-    fn tokens(&mut self) -> Option<u64> {
+    pub(super) fn tokens(&mut self) -> Option<u64> {
         let got = self.take(0);
         got.iter().find_map(|got| match got {
             Got::Grant(grant) => Some(grant.tokens),
@@ -81,6 +81,7 @@ fn who_joins_for_read_is_granted_each_ring_on_its_repair_connection() {
         attempt: 5,
         ring: RING,
         tokens: (512 << 10) / 8,
+        cursor: None,
     };
     assert_eq!(got, [(Some(0), Got::Grant(grant))]);
     assert_eq!(bench.counters.read_tokens_bytes.get(), grant.tokens);

@@ -11,8 +11,8 @@ use crate::verbs::audit::{self, What};
 use crate::verbs::cursor::{CURSOR_LEN, CursorEntry};
 use crate::verbs::window::{Bindable, ReadableMemory, RemoteMemory, Right, Window};
 
-/// Grants that one connection has at a time.
-pub const GRANTS_MAX: u32 = 16;
+/// Grants that one connection has at a time: two for each channel.
+pub const GRANTS_MAX: u32 = 64;
 
 /// Names a grant of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -21,6 +21,12 @@ impl Stream {
         (self.link.as_ref()).map_or(0, |link| link.landing.depth())
     }
 
+    /// Whether this side's device can compare and swap.
+    #[must_use]
+    pub fn swaps(&self) -> bool {
+        self.device.check_atomics().is_ok()
+    }
+
     /// Begins to READ so many bytes of what the other side has granted, up to `read_len_max`.
     ///
     /// # Errors

@@ -1,0 +1,156 @@
+//! A subscriber's cursor: claimed once, written from afar, and no hindrance when it can't be.
+
+use tickcast_reliability::control::RepairOffer;
+use tickcast_reliability::cursor::{CursorState, Report};
+use tickcast_reliability::delivery::{LinkDownReason, Start};
+use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::subscriber_core::{Path, What};
+use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+
+use crate::world::*;
+
+const SESSION: u64 = 10;
+
+/// Joined, with a ring to READ and a cursor.
+fn joined_with(publisher: &Publisher, set: impl FnOnce(&mut World)) -> World {
+    let config = ReceiverConfig {
+        ladder: Ladder::Read,
+        ..quiet()
+    };
+    let mut world = World::new(config, Start::Live, 1);
+    world.repairs = vec![RepairOffer::Verbs {
+        address: "10.0.0.1:7410".parse().unwrap(),
+        read: true,
+    }];
+    world.cursor = Some(CURSOR);
+    world.core.use_read_path(true);
+    set(&mut world);
+    world.settle(publisher);
+    world
+}
+
+fn joined(publisher: &Publisher) -> World {
+    joined_with(publisher, |_| ())
+}
+
+fn reported(world: &World) -> Report {
+    match world.cursor_state() {
+        CursorState::Reported(SESSION, report) => report,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn later(world: &mut World, publisher: &Publisher, us: u64) {
+    world.pass(Nanos::from_us(us), publisher);
+}
+
+#[test]
+fn it_is_claimed_and_says_how_far_its_subscriber_is_at_its_interval() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher);
+    let first = reported(&world);
+    let nothing = Report {
+        number: 1,
+        epoch: Epoch(5),
+        sequence: Sequence(0),
+        heard: Sequence(0),
+        lost_records: 0,
+        read_bytes: 0,
+    };
+    assert_eq!(first, nothing);
+    let progresses = world.progresses;
+    for _ in 0..3 {
+        let bytes = publisher.publish(1);
+        world.hear(A, &bytes);
+    }
+    world.settle(&publisher);
+    later(&mut world, &publisher, 9_999);
+    assert_eq!(reported(&world), first, "not yet");
+    later(&mut world, &publisher, 1);
+    let second = Report {
+        number: 2,
+        sequence: Sequence(3),
+        heard: Sequence(3),
+        ..nothing
+    };
+    assert_eq!(reported(&world), second);
+    // What is missing is READ, and that is said as well.
+    publisher.publish(1);
+    let bytes = publisher.publish(1);
+    world.hear(A, &bytes);
+    world.settle(&publisher);
+    later(&mut world, &publisher, 10_000);
+    let third = reported(&world);
+    assert_eq!((third.number, third.sequence), (3, Sequence(5)));
+    assert!(third.read_bytes > 0);
+    let counters = world.counters();
+    let of = (
+        counters.cursors_claimed.get(),
+        counters.cursor_reports.get(),
+    );
+    assert_eq!((of, world.progresses), ((1, 3), progresses), "no message");
+}
+
+#[test]
+fn one_that_another_session_has_claimed_stays_alone() {
+    let publisher = Publisher::new(5, 1);
+    let mut world = joined_with(&publisher, |world| world.cursor_words[0] = SESSION + 1);
+    later(&mut world, &publisher, 100_000);
+    let mut untouched = [0; 8];
+    untouched[0] = SESSION + 1;
+    assert_eq!(world.cursor_words, untouched);
+    assert_eq!(world.counters().cursors_foreign.get(), 1);
+    assert_eq!(world.counters().cursors_claimed.get(), 0);
+}
+
+#[test]
+fn nothing_more_is_begun_before_the_device_has_answered() {
+    let publisher = Publisher::new(5, 1);
+    let mut world = joined_with(&publisher, |world| world.reads = false);
+    later(&mut world, &publisher, 50_000);
+    let claims = |world: &World| {
+        let begun = world.read_requests.iter();
+        begun
+            .map(|it| matches!(it.what, What::Claim(SESSION)))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(claims(&world), [true]);
+    world.reads = true;
+    world.settle(&publisher);
+    assert_eq!(reported(&world).number, 1);
+    world.reads = false;
+    later(&mut world, &publisher, 50_000);
+    later(&mut world, &publisher, 50_000);
+    assert_eq!(claims(&world), [false], "one report at a time");
+}
+
+#[test]
+fn with_a_further_connection_comes_a_cursor_that_is_claimed_anew() {
+    let publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher);
+    later(&mut world, &publisher, 10_000);
+    assert_eq!(reported(&world).number, 2);
+    world.input(|core, now, mut on| {
+        core.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
+    });
+    world.cursor_words = [0; 8];
+    later(&mut world, &publisher, 50_000);
+    assert_eq!(world.counters().cursors_claimed.get(), 2);
+    let number = reported(&world).number;
+    assert!((1..=5).contains(&number), "{number}: it begins anew");
+}
+
+#[test]
+fn a_cursor_that_comes_after_its_ring_is_claimed_and_a_later_grant_changes_nothing() {
+    let publisher = Publisher::new(5, 1);
+    let mut world = joined_with(&publisher, |world| world.cursor = None);
+    assert_eq!(world.cursor_state(), CursorState::Silent);
+    world.cursor = Some(CURSOR);
+    world.grant(&publisher, 1, 1 << 20);
+    world.settle(&publisher);
+    assert_eq!(reported(&world).number, 1);
+    world.grant(&publisher, 1, 2 << 20);
+    later(&mut world, &publisher, 10_000);
+    assert_eq!(reported(&world).number, 2);
+    assert_eq!(world.counters().cursors_claimed.get(), 1);
+}
