@@ -2,7 +2,7 @@
 //! afar, so that the publisher knows how far it is without a message (docs/PROTOCOL.md §6.7).
 //!
 //! Eight words. The first says whose it is: it is claimed by compare-and-swap. The others are one
-//! report, written at once; a device may place its words in any order, so what is read counts only
+//! report, written at once; a device may place its bytes in any order, so what is read counts only
 //! when its CRC fits.
 
 use crate::control::RemoteAccess;

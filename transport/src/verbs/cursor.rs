@@ -97,7 +97,8 @@ impl Table {
             "a word of an entry"
         );
         // SAFETY: within the mapping, which lives as long as the table, and aligned: it begins with a
-        // page. No CPU reaches it but through here, by atomic words; a device writes whole words.
+        // page. No CPU reaches it but through here, by atomic words; what a device writes
+        // meanwhile, its reader checks.
         // Exercised by `verbs_cursor::the_cpu_sees_the_progress_that_a_peer_writes`.
         unsafe {
             let at = self.memory.as_ptr().add(entry * CURSOR_LEN).cast::<u64>();
@@ -117,8 +118,8 @@ impl CursorEntry {
         self.0.number
     }
 
-    /// One word of it, 0 to 7: whole, and not older than what its peer was told of. Other words may be
-    /// of another time.
+    /// One word of it, 0 to 7: not older than what its peer was told of. While its peer writes, its bytes,
+    /// like the other words, may be of different times.
     ///
     /// # Panics
     /// Where there is no such word.
