@@ -60,6 +60,10 @@ pub struct Config {
     /// Directory that keeps the last epoch; without one it is taken from the clock alone.
     #[serde(default)]
     pub state_dir: Option<PathBuf>,
+    /// File that names who may not subscribe, looked at while the publisher runs: a name or an address a
+    /// line, then the reason. Without one everybody may.
+    #[serde(default)]
+    pub banned: Option<PathBuf>,
     /// What is published.
     pub channels: Vec<ChannelConfig>,
     /// Where it comes from.

@@ -13,6 +13,8 @@
 
 #[doc(hidden)]
 pub mod admin;
+mod audit;
+mod bans;
 #[doc(hidden)]
 pub mod channels;
 pub mod config;
@@ -32,6 +34,7 @@ mod loss;
 #[doc(hidden)]
 pub mod metrics;
 mod monitor;
+mod peers;
 #[doc(hidden)]
 pub mod pipeline;
 #[doc(hidden)]

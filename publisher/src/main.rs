@@ -1,11 +1,12 @@
 //! `tickcast-publisher`: the publisher as a service. Exit codes: 0 whole, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
+use std::fs::OpenOptions;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
@@ -15,7 +16,10 @@ use tickcast_publisher::error::PublisherError;
 use tickcast_publisher::plan::Plan;
 use tickcast_publisher::service::Service;
 use tickcast_transport::whole_file;
-use tracing_subscriber::EnvFilter;
+use tracing::Level;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::prelude::*;
+use tracing_subscriber::{EnvFilter, fmt};
 
 /// Publishes market data by multicast, and repairs what subscribers missed.
 #[derive(Parser)]
@@ -39,6 +43,10 @@ struct Cli {
     /// How log lines look; RUST_LOG says which there are.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
+    /// Append who was let in, let at which memory, turned away or banned, and why, to this file: a JSON
+    /// object a line, whatever RUST_LOG says.
+    #[arg(long, value_name = "FILE")]
+    audit: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -49,9 +57,9 @@ enum LogFormat {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_log(cli.log_format);
+    let logging = start_log(cli.log_format, cli.audit.as_deref());
     exit_on_panic();
-    match run(&cli) {
+    match logging.and_then(|()| run(&cli)) {
         Ok(code) => code,
         Err(error) => {
             tracing::error!("{error}");
@@ -119,17 +127,35 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     })
 }
 
-fn start_log(format: LogFormat) {
+/// Logs to standard error, and what is audited to a file of its own as well.
+fn start_log(format: LogFormat, audit: Option<&Path>) -> Result<(), PublisherError> {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        // Colours are for people at a terminal, not for files.
+    // Colours are for people at a terminal, not for files.
+    let log = fmt::layer()
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr);
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
-    }
+    let log = match format {
+        LogFormat::Text => log.boxed(),
+        LogFormat::Json => log.json().boxed(),
+    };
+    let open = |path| OpenOptions::new().create(true).append(true).open(path);
+    let file = audit.map(open).transpose();
+    let (file, failed) = match (file, audit) {
+        (Err(source), Some(path)) => (None, Some(not_written(path, source))),
+        (file, _) => (file.ok().flatten(), None),
+    };
+    let audit = file.map(|file| {
+        let lines = fmt::layer()
+            .json()
+            .flatten_event(true)
+            .with_writer(Mutex::new(file));
+        lines.with_filter(Targets::new().with_target("audit", Level::INFO))
+    });
+    tracing_subscriber::registry()
+        .with(log.with_filter(filter))
+        .with(audit)
+        .init();
+    failed.map_or(Ok(()), Err)
 }
 
 /// A panic in any thread ends the process: a publisher that lost a thread would look alive.

@@ -2,7 +2,7 @@
 //! It carries what the sans-I/O [`RepairCore`] says between the connections, of either kind, and the
 //! multicast sockets, and tells the publish thread how large its group is.
 
-use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -18,7 +18,10 @@ use tickcast_transport::control::{
     CloseReason, ControlServer, PeerId as Connection, ServerConfig, ServerEvent, ShareId,
 };
 
+use crate::audit;
+use crate::bans::Bans;
 use crate::error::PublisherError;
+use crate::peers::Peers;
 use crate::shared::{Shared, SubscriberStatus};
 
 /// How long a shutdown waits for peers to read their last message.
@@ -52,36 +55,9 @@ pub struct RepairService {
     peers: Peers,
     directory_versions: Vec<u64>,
     shares: Vec<(ChannelId, ShareId)>,
+    bans: Bans,
     out: Vec<u8>,
     stats_at: Nanos,
-}
-
-/// Who is connected, under the names of both sides.
-#[derive(Default)]
-struct Peers {
-    by_connection: BTreeMap<Connection, PeerId>,
-    connections: BTreeMap<PeerId, Connection>,
-    last: u64,
-}
-
-impl Peers {
-    fn add(&mut self, connection: Connection) -> PeerId {
-        self.last += 1;
-        let peer = PeerId(self.last);
-        self.by_connection.insert(connection, peer);
-        self.connections.insert(peer, connection);
-        peer
-    }
-
-    fn of(&self, connection: Connection) -> Option<PeerId> {
-        self.by_connection.get(&connection).copied()
-    }
-
-    fn remove(&mut self, connection: Connection) -> Option<PeerId> {
-        let peer = self.by_connection.remove(&connection)?;
-        self.connections.remove(&peer);
-        Some(peer)
-    }
 }
 
 impl RepairService {
@@ -115,6 +91,7 @@ impl RepairService {
             peers: Peers::default(),
             directory_versions: vec![0; shared.channels.len()],
             shares: Vec::new(),
+            bans: Bans::default(),
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
@@ -130,6 +107,13 @@ impl RepairService {
         self
     }
 
+    /// Turns away, and cuts off, whoever this file bans, which is looked at all the while.
+    #[must_use]
+    pub fn banning(mut self, file: Option<PathBuf>) -> Self {
+        self.bans = Bans::new(file);
+        self
+    }
+
     /// Serves until the publisher shuts down, then says goodbye to all peers.
     ///
     /// # Errors
@@ -141,7 +125,7 @@ impl RepairService {
         }
         self.core.shut_down();
         let until = Instant::now() + GOODBYE;
-        while !self.peers.connections.is_empty() && Instant::now() < until {
+        while !self.peers.is_empty() && Instant::now() < until {
             self.round(Duration::from_millis(5))?;
         }
         Ok(())
@@ -149,6 +133,9 @@ impl RepairService {
 
     fn round(&mut self, wait_max: Duration) -> Result<(), PublisherError> {
         let now_before = self.clock.now();
+        if self.bans.look(now_before) {
+            self.expel();
+        }
         let timer = self.core.poll_timeout().unwrap_or(Nanos::MAX);
         let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
         self.receive(wait)?;
@@ -164,19 +151,27 @@ impl RepairService {
     fn receive(&mut self, wait: Duration) -> Result<(), PublisherError> {
         let (core, peers, shared) = (&mut self.core, &mut self.peers, &self.shared);
         let (clock, versions) = (self.clock, &mut self.directory_versions);
-        let shares = &self.shares;
+        let (shares, bans) = (&self.shares, &self.bans);
         let polled = self.server.poll(Some(wait), |event| match event {
             ServerEvent::Connected(connection, address) => {
                 tracing::debug!(%address, "a connection was accepted");
-                core.handle_connected(now(clock), peers.add(connection));
+                core.handle_connected(now(clock), peers.add(connection, address));
             }
             ServerEvent::Frame(connection, channel, message) => {
                 let Some(peer) = peers.of(connection) else {
                     return;
                 };
                 match &message {
-                    // Now, so that whatever was sealed before WELCOME can be read with it.
-                    Message::Join(_) => refresh_directories(core, shared, versions),
+                    Message::Join(join) => {
+                        peers.joins(peer, &join.name);
+                        let known = peers.get(peer);
+                        let why = known.and_then(|it| bans.reason(&it.name, it.address));
+                        if let Some(why) = why {
+                            return core.ban(peer, why);
+                        }
+                        // Now, so that whatever was sealed before WELCOME can be read with it.
+                        refresh_directories(core, shared, versions);
+                    }
                     Message::Progress(progress) => note(shared, peer, channel, progress),
                     _ => {}
                 }
@@ -184,14 +179,18 @@ impl RepairService {
             }
             ServerEvent::Granted(connection, share, access) => {
                 let of = shares.iter().find(|(_, it)| *it == share);
-                if let (Some(peer), Some((channel, _))) = (peers.of(connection), of) {
-                    core.grant(now(clock), peer, *channel, access);
+                if let (Some(peer), Some((channel, _))) = (peers.of(connection), of)
+                    && core.grant(now(clock), peer, *channel, access)
+                {
+                    audited("ring_granted", peers, peer, Some(*channel), None);
                 }
             }
             ServerEvent::CursorGranted(connection, share, access) => {
                 let of = shares.iter().find(|(_, it)| *it == share);
-                if let (Some(peer), Some((channel, _))) = (peers.of(connection), of) {
-                    core.grant_cursor(peer, *channel, access);
+                if let (Some(peer), Some((channel, _))) = (peers.of(connection), of)
+                    && core.grant_cursor(peer, *channel, access)
+                {
+                    audited("cursor_granted", peers, peer, Some(*channel), None);
                 }
             }
             ServerEvent::Closed(connection, reason) => {
@@ -244,7 +243,7 @@ impl RepairService {
             };
             match destination {
                 Destination::Peer(peer) => {
-                    let Some(connection) = self.peers.connections.get(&peer).copied() else {
+                    let Some(connection) = self.peers.connection(peer) else {
                         continue;
                     };
                     // What does not fit is more than the core lets pile up before it closes.
@@ -293,6 +292,9 @@ impl RepairService {
                     channels,
                 } => {
                     tracing::info!(subscriber = name, channels = channels.len(), "joined");
+                    for channel in &channels {
+                        audited("joined", &self.peers, peer, Some(*channel), None);
+                    }
                     self.joined(peer, &name, &channels);
                 }
                 RepairEvent::ReadJoined {
@@ -307,6 +309,14 @@ impl RepairService {
                     on_purpose,
                 } => {
                     tracing::info!(subscriber = name, on_purpose, "left");
+                    let subscriber = Some(&*name);
+                    audit::say(
+                        "left",
+                        audit::Of {
+                            subscriber,
+                            ..audit::Of::default()
+                        },
+                    );
                     let mut all = self.shared.subscribers();
                     for status in all.iter_mut().filter(|s| s.peer == peer.0) {
                         status.joined = false;
@@ -321,9 +331,10 @@ impl RepairService {
                 RepairEvent::Close { peer, reason } => {
                     if let Some(reason) = reason {
                         tracing::info!(peer = peer.0, text = reason.text, "closing a connection");
+                        audited("turned_away", &self.peers, peer, None, Some(&reason.text));
                     }
-                    if let Some(connection) = self.peers.connections.get(&peer) {
-                        self.server.close(*connection, None);
+                    if let Some(connection) = self.peers.connection(peer) {
+                        self.server.close(connection, None);
                     }
                 }
                 RepairEvent::HigherEpochClaimed { channel, epoch, .. } => tracing::warn!(
@@ -347,9 +358,20 @@ impl RepairService {
         }
     }
 
+    /// Cuts off whoever may not be here any more: first what its device may reach here, then its
+    /// connections.
+    fn expel(&mut self) {
+        for (peer, known) in self.peers.iter() {
+            if let Some(why) = self.bans.reason(&known.name, known.address) {
+                self.server.revoke(known.connection);
+                self.core.ban(peer, why);
+            }
+        }
+    }
+
     /// Has windows of the rings bound to a connection; its subscriber is told once they are.
     fn let_read(&mut self, peer: PeerId, name: &str, channels: &[ChannelId]) {
-        let Some(connection) = self.peers.connections.get(&peer).copied() else {
+        let Some(connection) = self.peers.connection(peer) else {
             return;
         };
         for channel in channels {
@@ -427,6 +449,27 @@ impl RepairService {
             }
         }
     }
+}
+
+/// Says of a connection what happened.
+fn audited(
+    what: &'static str,
+    peers: &Peers,
+    peer: PeerId,
+    channel: Option<ChannelId>,
+    why: Option<&str>,
+) {
+    let known = peers.get(peer);
+    let name = known.map(|known| &*known.name);
+    audit::say(
+        what,
+        audit::Of {
+            subscriber: name.filter(|name| !name.is_empty()),
+            peer: known.map(|known| known.address),
+            channel,
+            why,
+        },
+    );
 }
 
 fn now(clock: SystemClock) -> Now {

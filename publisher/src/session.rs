@@ -176,7 +176,8 @@ impl Opened {
         to.drive(began)?;
         let service =
             RepairService::new(config.repair, self.server, self.multicast, shared.clone())
-                .offering(self.repair_offers, self.shares);
+                .offering(self.repair_offers, self.shares)
+                .banning(config.banned);
         let guard = StopOnFailure::new(shared.clone());
         let repair = spawn("repair", threads.repair_core, move || {
             let served = service.run();

@@ -228,6 +228,8 @@ pub enum RejectCode {
     Overflow,
     /// The publisher is shutting down.
     ShuttingDown,
+    /// Whoever runs the publisher does not want it here.
+    Banned,
     /// A reason that this build does not know.
     #[serde(other)]
     Unknown,

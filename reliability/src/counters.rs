@@ -294,6 +294,8 @@ counters! {
         cursor_grants,
         /// JOINs rejected, and connections beyond the limit.
         joins_rejected,
+        /// Connections closed, or turned away, because whoever is behind them is banned.
+        banned,
         /// Connections closed because the peer broke the protocol.
         protocol_errors,
         /// Connections closed because the peer did not read its answers.

@@ -48,6 +48,33 @@ fn a_peer_reads_what_it_was_granted_until_it_is_revoked() {
 
 #[test]
 #[ignore = "needs an RDMA device: make test-rdma"]
+fn all_of_a_peers_rights_are_taken_back_at_once_and_nobody_elses() {
+    let (device, mut listener) = Sides::listener();
+    let memory = memory(&listener, LEN);
+    let mut sides = Sides::new(&device, &mut listener);
+    let mut other = Sides::new(&device, &mut listener);
+    let (_, others) = other.grant(&memory, 0, LEN);
+    let (_, first) = sides.grant(&memory, FROM, GRANTED);
+    sides.reads(first, FROM);
+    // One is bound, and one is on its way.
+    let late = sides.owner.grant(&memory, 0, LEN).unwrap();
+    sides.owner.revoke_all().unwrap();
+    until("what was granted is taken back", || {
+        sides.owner.advance();
+        sides.owner.grants() == 0
+    });
+    assert_eq!(sides.owner.granted(late), None);
+    let error = sides.owner.grant(&memory, 0, LEN).unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
+    assert!(sides.owner.is_up(), "bytes still pass");
+    sides.reader.read_remote(first, 0, 64, 0).unwrap();
+    let status = sides.ends_refused("a right that was taken back");
+    assert_eq!(status, 10, "IBV_WC_REM_ACCESS_ERR");
+    other.reads(others, 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
 fn what_is_not_in_the_memory_is_not_granted() {
     let (device, mut listener) = Sides::listener();
     let mut sides = Sides::new(&device, &mut listener);

@@ -185,6 +185,16 @@ impl RepairCore {
         self.close(peer, reason);
     }
 
+    /// Whoever is behind a connection may not be here: it is told why, and closed; a subscriber with
+    /// all of its connections.
+    pub fn ban(&mut self, peer: PeerId, why: &str) {
+        if self.peers.get(&peer).is_some_and(|peer| !peer.is_closing()) {
+            self.counters.banned.increment();
+            let text = format!("not wanted here: {why}");
+            self.close(peer, rejected(RejectCode::Banned, text));
+        }
+    }
+
     pub(super) fn break_off(&mut self, peer: PeerId, text: String) {
         self.counters.protocol_errors.increment();
         self.close(peer, rejected(RejectCode::Protocol, text));

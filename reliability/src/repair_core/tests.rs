@@ -1069,6 +1069,37 @@ fn a_subscriber_is_slow_beyond_half_a_ring_until_it_is_within_a_quarter() {
 }
 
 #[test]
+fn who_is_banned_is_told_why_and_closed_with_all_of_its_connections() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, further(session));
+    bench.join(5);
+    bench.publish(20);
+    bench.events();
+    bench.drain();
+    bench.repair(1, 1, 10);
+    bench.core.ban(PeerId(0), "left the desk");
+    bench.core.ban(PeerId(0), "once is enough");
+    let got = bench.take(0);
+    assert!(
+        matches!(&got[..], [Got::Rejected(rejected)]
+            if rejected.code == RejectCode::Banned
+                && rejected.text == "not wanted here: left the desk"),
+        "{got:?}"
+    );
+    let events = bench.events();
+    for peer in [0, 1].map(PeerId) {
+        let is_close =
+            |it: &RepairEvent| matches!(it, RepairEvent::Close { peer: of, .. } if *of == peer);
+        assert!(events.iter().any(is_close), "{peer:?}: {events:?}");
+    }
+    assert_eq!(bench.core.counters.banned.get(), 1);
+    assert_eq!(bench.counters.subscribers.get(), 1, "the other stays");
+    bench.repair(5, 18, 20);
+    assert_eq!(bench.take(5).len(), 3);
+}
+
+#[test]
 fn a_refusal_says_when_to_ask_again() {
     let config = RepairConfig {
         pending_ranges_max: 1,

@@ -105,6 +105,7 @@ impl Publisher {
             .args(["--config".as_ref(), path("config.json").as_os_str()])
             .args(["--summary".as_ref(), path("summary.json").as_os_str()])
             .args(["--ready-file".as_ref(), path("ready.json").as_os_str()])
+            .args(["--audit".as_ref(), path("audit").as_os_str()])
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)
@@ -144,6 +145,15 @@ impl Publisher {
     /// What it has logged so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// What was audited of this kind, oldest first.
+    pub fn audited(&self, what: &str) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.folder.path().join("audit"));
+        let text = text.expect("the audit file is there");
+        let lines = text.lines().map(serde_json::from_str::<Value>);
+        let lines = lines.map(|line| line.expect("a JSON object a line"));
+        lines.filter(|line| line["what"] == what).collect()
     }
 
     /// A subscriber's builder for it.

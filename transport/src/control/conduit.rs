@@ -179,6 +179,15 @@ impl Conduit {
         }
     }
 
+    /// Takes back all that the other side was let reach; `false` where that can't even begin.
+    pub(super) fn revoke_all(&mut self) -> bool {
+        match self {
+            Self::Tcp(_) => true,
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.revoke_all().is_ok(),
+        }
+    }
+
     /// Where that is, once the device has bound it.
     #[cfg_attr(
         not(feature = "rdma"),

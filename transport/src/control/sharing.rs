@@ -81,6 +81,18 @@ impl ControlServer {
         Ok(())
     }
 
+    /// Takes back all that a peer was let reach, as soon as its device does it, and grants it nothing
+    /// more. Its connection stays; others' rights do.
+    pub fn revoke(&mut self, peer: PeerId) {
+        let Some(held) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        held.granting.clear();
+        if !held.conduit.revoke_all() {
+            self.close(peer, None);
+        }
+    }
+
     /// All cursors that peers may write, and what stands there now.
     pub fn cursors(&self) -> impl Iterator<Item = (PeerId, ShareId, [u64; CURSOR_WORDS])> {
         let all = self.peers.iter();

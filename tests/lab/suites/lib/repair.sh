@@ -2,6 +2,8 @@
 # Their summaries are /tmp/NAME-publisher, /tmp/NAME-1 and /tmp/NAME-2.
 export RUST_LOG=info
 failed=0
+# Further arguments for the publisher.
+more=()
 number() {
     sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$2" | head -n 1
 }
@@ -21,7 +23,7 @@ publish() {
   "inputs": [{ "source": 1, "kind": "simulator", "seed": 1, "symbols": 20, "messages": 40000,
     "wait_for_subscribers": 2, "pace": { "messages_per_s": 3000 } }] }
 JSON
-    /lab/bin/tickcast-publisher --config "/tmp/$1.json" --summary "/tmp/$1-publisher" 2>"/tmp/$1.log" &
+    /lab/bin/tickcast-publisher --config "/tmp/$1.json" --summary "/tmp/$1-publisher" "${more[@]}" 2>"/tmp/$1.log" &
     pids=($!)
 }
 

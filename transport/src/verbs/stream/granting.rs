@@ -23,6 +23,8 @@ pub struct GrantId(u32);
 pub(super) struct Granting {
     grants: Vec<Grant>,
     next: u32,
+    /// Whether nothing is granted any more, and what is being bound is taken back at once.
+    is_over: bool,
 }
 
 struct Grant {
@@ -59,9 +61,9 @@ impl Stream {
     /// to be told of it once [`Stream::granted`] says where.
     ///
     /// # Errors
-    /// `WouldBlock` while the connection is not up, or has [`GRANTS_MAX`] grants; `InvalidInput` for what
-    /// is not in the memory, for memory of another device, and where the connection agreed on no
-    /// READs of the other side; otherwise what the device said.
+    /// `WouldBlock` while the connection is not up, or has [`GRANTS_MAX`] grants; `PermissionDenied` after
+    /// [`Stream::revoke_all`]; `InvalidInput` for what is not in the memory, for memory of another device,
+    /// and where the connection agreed on no READs of the other side; otherwise what the device said.
     pub fn grant(
         &mut self,
         memory: &Arc<ReadableMemory>,
@@ -99,6 +101,9 @@ impl Stream {
     /// Whether anything of this memory may be granted at present.
     fn check_grant(&mut self, memory: &Arc<Bindable>) -> io::Result<()> {
         let link = self.link_up()?;
+        if link.granting.is_over {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         if link.granting.grants.len() >= GRANTS_MAX as usize {
             return Err(io::ErrorKind::WouldBlock.into());
         }
@@ -171,6 +176,23 @@ impl Stream {
         Ok(())
     }
 
+    /// Begins to take back all that was granted, and grants nothing more.
+    ///
+    /// # Errors
+    /// What the device said; the connection should be dropped then, and with it go all rights.
+    pub fn revoke_all(&mut self) -> io::Result<()> {
+        let Some(link) = &mut self.link else {
+            return Ok(());
+        };
+        link.granting.is_over = true;
+        let grants = link.granting.grants.iter();
+        let bound = grants.filter(|held| held.phase == Phase::Bound);
+        let bound: Vec<u32> = bound.map(|held| held.id).collect();
+        bound
+            .into_iter()
+            .try_for_each(|id| self.revoke(GrantId(id)))
+    }
+
     /// How many grants there are, with those that are being bound or revoked.
     #[must_use]
     pub fn grants(&self) -> usize {
@@ -197,7 +219,19 @@ impl Link {
         } else {
             self.granting.grants[at].phase = Phase::Bound;
             self.granting.grants[at].say(What::WindowBound, self);
+            if self.granting.is_over {
+                self.take_back(at);
+            }
         }
+    }
+
+    /// Begins to take back the grant at this place, which is bound.
+    fn take_back(&mut self, at: usize) -> bool {
+        let held = &mut self.granting.grants[at];
+        let number = WINDOW | u64::from(held.id);
+        held.phase = Phase::Revoking;
+        // A queue that takes nothing any more has ended, and its windows with it.
+        held.window.invalidate(&mut self.queue, number).is_ok()
     }
 
     /// Windows go, before their queue pair does.

@@ -1,0 +1,37 @@
+//! Who was let in, let at a ring, turned away or banned, and why: one [`tracing`] event each, with the
+//! target `audit` and level `INFO`. What the devices allow, `tickcast_transport::verbs` says with the
+//! same target; `peer` is what belongs together.
+//!
+//! | `what` | is said |
+//! |---|---|
+//! | `joined`, `left` | a subscriber follows channels, and no longer does |
+//! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
+//! | `turned_away` | a connection is closed, and was told why |
+//! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
+//!
+//! Fields, where they apply: `subscriber`, `peer` (address and port), `channel`, `why`.
+
+use std::net::SocketAddr;
+
+use tickcast_reliability::units::ChannelId;
+
+/// What is known of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Of<'a> {
+    pub(crate) subscriber: Option<&'a str>,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) channel: Option<ChannelId>,
+    pub(crate) why: Option<&'a str>,
+}
+
+/// Says what happened.
+pub(crate) fn say(what: &'static str, of: Of<'_>) {
+    tracing::info!(
+        target: "audit",
+        what,
+        subscriber = of.subscriber,
+        peer = of.peer.map(tracing::field::display),
+        channel = of.channel.map(|channel| channel.0),
+        why = of.why,
+    );
+}
