@@ -1,7 +1,7 @@
 //! `tickcast-publisher`: the publisher as a service. Exit codes: 0 whole, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -57,9 +57,11 @@ enum LogFormat {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let logging = start_log(cli.log_format, cli.audit.as_deref());
+    let audit = cli.audit.as_deref().map(append_to).transpose();
+    let (audit, opened) = audit.map_or_else(|error| (None, Err(error)), |file| (file, Ok(())));
+    start_log(cli.log_format, audit);
     exit_on_panic();
-    match logging.and_then(|()| run(&cli)) {
+    match opened.and_then(|()| run(&cli)) {
         Ok(code) => code,
         Err(error) => {
             tracing::error!("{error}");
@@ -128,7 +130,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
 }
 
 /// Logs to standard error, and what is audited to a file of its own as well.
-fn start_log(format: LogFormat, audit: Option<&Path>) -> Result<(), PublisherError> {
+fn start_log(format: LogFormat, audit: Option<File>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // Colours are for people at a terminal, not for files.
     let log = fmt::layer()
@@ -138,13 +140,7 @@ fn start_log(format: LogFormat, audit: Option<&Path>) -> Result<(), PublisherErr
         LogFormat::Text => log.boxed(),
         LogFormat::Json => log.json().boxed(),
     };
-    let open = |path| OpenOptions::new().create(true).append(true).open(path);
-    let file = audit.map(open).transpose();
-    let (file, failed) = match (file, audit) {
-        (Err(source), Some(path)) => (None, Some(not_written(path, source))),
-        (file, _) => (file.ok().flatten(), None),
-    };
-    let audit = file.map(|file| {
+    let audit = audit.map(|file| {
         let lines = fmt::layer()
             .json()
             .flatten_event(true)
@@ -155,7 +151,11 @@ fn start_log(format: LogFormat, audit: Option<&Path>) -> Result<(), PublisherErr
         .with(log.with_filter(filter))
         .with(audit)
         .init();
-    failed.map_or(Ok(()), Err)
+}
+
+fn append_to(path: &Path) -> Result<File, PublisherError> {
+    let file = File::options().create(true).append(true).open(path);
+    file.map_err(|source| not_written(path, source))
 }
 
 /// A panic in any thread ends the process: a publisher that lost a thread would look alive.

@@ -178,19 +178,17 @@ impl RepairService {
                 core.handle_message(now(clock), peer, channel, message);
             }
             ServerEvent::Granted(connection, share, access) => {
-                let of = shares.iter().find(|(_, it)| *it == share);
-                if let (Some(peer), Some((channel, _))) = (peers.of(connection), of)
-                    && core.grant(now(clock), peer, *channel, access)
+                if let Some((peer, channel)) = granted_to(peers, shares, connection, share)
+                    && core.grant(now(clock), peer, channel, access)
                 {
-                    audited("ring_granted", peers, peer, Some(*channel), None);
+                    audited("ring_granted", peers, peer, Some(channel), None);
                 }
             }
             ServerEvent::CursorGranted(connection, share, access) => {
-                let of = shares.iter().find(|(_, it)| *it == share);
-                if let (Some(peer), Some((channel, _))) = (peers.of(connection), of)
-                    && core.grant_cursor(peer, *channel, access)
+                if let Some((peer, channel)) = granted_to(peers, shares, connection, share)
+                    && core.grant_cursor(peer, channel, access)
                 {
-                    audited("cursor_granted", peers, peer, Some(*channel), None);
+                    audited("cursor_granted", peers, peer, Some(channel), None);
                 }
             }
             ServerEvent::Closed(connection, reason) => {
@@ -225,12 +223,12 @@ impl RepairService {
     /// What subscribers have written of themselves since.
     fn look_at_cursors(&mut self, now: Now) {
         for (connection, share, words) in self.server.cursors() {
-            let of = self.shares.iter().find(|(_, it)| *it == share);
-            let (Some(peer), Some((channel, _))) = (self.peers.of(connection), of) else {
+            let of = granted_to(&self.peers, &self.shares, connection, share);
+            let Some((peer, channel)) = of else {
                 continue;
             };
-            if let Some((owner, progress)) = self.core.handle_cursor(now, peer, *channel, &words) {
-                note(&self.shared, owner, *channel, &progress);
+            if let Some((owner, progress)) = self.core.handle_cursor(now, peer, channel, &words) {
+                note(&self.shared, owner, channel, &progress);
             }
         }
     }
@@ -376,25 +374,20 @@ impl RepairService {
         };
         for channel in channels {
             let share = self.shares.iter().find(|(it, _)| it == channel);
-            let share = share.map(|(_, share)| *share);
-            let granted = share.map(|share| self.server.grant(connection, share));
-            match granted {
-                Some(Ok(())) => self.let_write(connection, share, name),
-                Some(Err(error)) => tracing::warn!(
+            let Some((_, share)) = share.copied() else {
+                tracing::debug!(subscriber = name, "no ring is shared");
+                continue;
+            };
+            if let Err(error) = self.server.grant(connection, share) {
+                tracing::warn!(
                     subscriber = name,
                     channel = channel.0,
                     "its ring can't be READ, NACKs are answered: {error}"
-                ),
-                None => tracing::debug!(subscriber = name, "no ring is shared"),
+                );
+            } else if let Err(error) = self.server.grant_cursor(connection, share) {
+                // It says how far it is by messages alone.
+                tracing::debug!(subscriber = name, "it has no cursor: {error}");
             }
-        }
-    }
-
-    /// Has a cursor beside a ring; without one the subscriber says how far it is by messages alone.
-    fn let_write(&mut self, connection: Connection, share: Option<ShareId>, name: &str) {
-        let granted = share.map(|share| self.server.grant_cursor(connection, share));
-        if let Some(Err(error)) = granted {
-            tracing::debug!(subscriber = name, "it has no cursor: {error}");
         }
     }
 
@@ -449,6 +442,17 @@ impl RepairService {
             }
         }
     }
+}
+
+/// Whose connection this is, and the channel whose ring is shared so.
+fn granted_to(
+    peers: &Peers,
+    shares: &[(ChannelId, ShareId)],
+    connection: Connection,
+    share: ShareId,
+) -> Option<(PeerId, ChannelId)> {
+    let (channel, _) = shares.iter().find(|(_, it)| *it == share)?;
+    Some((peers.of(connection)?, *channel))
 }
 
 /// Says of a connection what happened.

@@ -6,10 +6,10 @@
 
 use std::collections::VecDeque;
 
-use crate::cursor::{CursorStep, REPORT_OFFSET, REPORT_WORDS};
+use crate::cursor::{CursorStep, REPORT_WORDS};
 use crate::link::LinkTimers;
 use crate::rc_path::RcPath;
-use crate::reading::{PAGE_READ_LEN, ReadRoom, Readable};
+use crate::reading::{ReadRoom, Readable};
 use crate::receiver::Receiver;
 use crate::units::{ChannelId, Epoch, Nanos, SequenceRange};
 
@@ -135,16 +135,17 @@ impl ReadPath {
         u32::try_from(begun.count()).unwrap_or(u32::MAX)
     }
 
-    /// Whether one more of these can be begun.
-    pub(crate) fn has_room(&self, what: &What) -> bool {
-        let most = match what.writes() {
-            true => self.limits.writes,
-            false => self.limits.reads,
-        };
-        self.rc.link.is_up() && self.begun(what.writes()) < most
+    /// Whether one more can be begun that is no WRITE.
+    pub(crate) fn has_room(&self) -> bool {
+        self.rc.link.is_up() && self.begun(false) < self.limits.reads
     }
 
-    /// Begins something for which there must be room.
+    /// Whether a cursor can be claimed, or written, now.
+    pub(crate) fn has_cursor_room(&self) -> bool {
+        self.has_room() && self.begun(true) < self.limits.writes
+    }
+
+    /// Begins something for which there must be room, in what was granted.
     pub(crate) fn begin(
         &mut self,
         channel: ChannelId,
@@ -153,18 +154,8 @@ impl ReadPath {
         readable: &Readable,
         now: Nanos,
     ) {
-        let (ring, cursor) = (readable.grant.ring, readable.cursor_at());
-        let (address, len, key) = match what {
-            What::Slots(range) => {
-                let (address, len) = readable.place(range);
-                (address, len, ring.key)
-            }
-            What::Page => (ring.address, PAGE_READ_LEN, ring.key),
-            What::Claim(_) => (cursor.address, size_of::<u64>() as u32, cursor.key),
-            What::Report(words) => {
-                let address = cursor.address + REPORT_OFFSET;
-                (address, size_of_val(&words) as u32, cursor.key)
-            }
+        let Some(place) = readable.place(&what) else {
+            return;
         };
         let tag = self.next_tag;
         self.next_tag += 1;
@@ -178,16 +169,11 @@ impl ReadPath {
         self.requests.push_back(RemoteRequest {
             channel,
             what,
-            address,
-            key,
-            len,
+            address: place.address,
+            key: place.key,
+            len: place.len as u32,
             tag,
         });
-    }
-
-    /// Whether a cursor can be claimed, or written, now.
-    pub(crate) fn has_cursor_room(&self) -> bool {
-        self.has_room(&What::Claim(0)) && self.has_room(&What::Report([0; REPORT_WORDS]))
     }
 
     /// Claims the cursor of a channel, or writes a report to it, where that is due and there is room.

@@ -6,11 +6,12 @@
 //! more; one that holds a later sequence says how far the ring has moved on.
 
 use crate::control::{Grant, RemoteAccess};
-use crate::cursor::{Cursor, CursorStep, Report};
+use crate::cursor::{CURSOR_LEN, Cursor, CursorStep, REPORT_OFFSET, Report};
 use crate::delivery::{Item, Via};
 use crate::gaps::{Rung, Visit};
 use crate::loss::LossCause;
 use crate::planted::{Bug, planted};
+use crate::read_path::What;
 use crate::receiver::{Arrival, Receiver};
 use crate::record::AlignedCopy;
 use crate::ring_layout::{CONTROL_PAGE_LEN, Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
@@ -108,15 +109,25 @@ impl Readable {
         self.used
     }
 
-    /// Where our cursor is, if there is one.
-    pub(crate) fn cursor_at(&self) -> RemoteAccess {
-        (self.cursor.as_ref()).map_or(self.grant.ring, |cursor| cursor.at)
-    }
-
-    /// Where a run of slots stands, which does not go round the ring, and its bytes.
-    pub(crate) const fn place(&self, range: SequenceRange) -> (u64, u32) {
-        let at = self.grant.ring.address + self.geometry.slot_offset(range.first) as u64;
-        (at, (range.len() * self.geometry.slot_len() as u64) as u32)
+    /// Where this stands in what was granted: slots do not go round the ring. `None` for a cursor where
+    /// there is none.
+    pub(crate) fn place(&self, what: &What) -> Option<RemoteAccess> {
+        let cursor = self.cursor.as_ref().map(|cursor| cursor.at);
+        let (of, offset, len) = match what {
+            What::Slots(range) => {
+                let offset = self.geometry.slot_offset(range.first) as u64;
+                let len = range.len() * self.geometry.slot_len() as u64;
+                (self.grant.ring, offset, len)
+            }
+            What::Page => (self.grant.ring, 0, PAGE_READ_LEN),
+            What::Claim(_) => (cursor?, 0, REPORT_OFFSET),
+            What::Report(_) => (cursor?, REPORT_OFFSET, CURSOR_LEN as u64 - REPORT_OFFSET),
+        };
+        Some(RemoteAccess {
+            address: of.address + offset,
+            len,
+            key: of.key,
+        })
     }
 }
 
@@ -151,12 +162,8 @@ impl Receiver {
         }
     }
 
-    /// What our cursor is to say now, where it is due; 0 as the number of the report. That, or the
-    /// claim, is under way from here on.
+    /// What is to be done with our cursor, which is due: it is under way from here on.
     pub(crate) fn take_cursor_step(&mut self, now: Nanos) -> Option<CursorStep> {
-        if now < self.cursor_due() {
-            return None;
-        }
         let (sequence, heard) = self.progress();
         let readable = self.readable.as_mut()?;
         let report = Report {
@@ -321,5 +328,5 @@ impl Receiver {
 }
 
 /// Bytes of the control page that say how far a publisher is.
-pub(crate) const PAGE_READ_LEN: u32 = (offset::SENT + crate::ring_layout::FAN_OUTS_MAX * 8) as u32;
+pub(crate) const PAGE_READ_LEN: u64 = (offset::SENT + crate::ring_layout::FAN_OUTS_MAX * 8) as u64;
 const _: () = assert!(PAGE_READ_LEN as usize <= CONTROL_PAGE_LEN);

@@ -636,20 +636,12 @@ impl Receiver {
                     self.counters.fenced_records.add(seen.count.into());
                     self.order.tell_fenced(held, &self.counters, on);
                 }
-                if decided {
-                    self.order.confirm(sequence);
-                }
                 self.events.push_back(Event::FencingViolation {
                     sequence,
                     wrong_one_delivered,
                 });
             }
-            Some(_) => {
-                if held.via == Via::Repair {
-                    self.order.confirm(sequence);
-                }
-                self.counters.duplicates.increment();
-            }
+            Some(_) => self.counters.duplicates.increment(),
             // Not remembered: declared lost lately, or longer ago than the window remembers.
             None if planted(Bug::LostAndDelivered) => {
                 self.order.offer(datagram, *held, &self.counters, on);
@@ -658,6 +650,9 @@ impl Receiver {
                 self.counters.late_dropped.increment();
             }
             None => self.counters.duplicates.increment(),
+        }
+        if held.via == Via::Repair {
+            self.order.confirm(sequence);
         }
     }
 

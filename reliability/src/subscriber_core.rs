@@ -466,8 +466,13 @@ impl SubscriberCore {
             .entries
             .iter()
             .filter_map(|entry| entry.receiver.as_ref());
+        // What waits for room waits for an answer.
+        let has_cursor_room = self.read.has_cursor_room();
         receivers
-            .map(|receiver| receiver.poll_timeout().min(self.cursor_due(receiver)))
+            .map(|receiver| match has_cursor_room {
+                true => receiver.poll_timeout().min(receiver.cursor_due()),
+                false => receiver.poll_timeout(),
+            })
             .fold(links.min(idle), Nanos::min)
     }
 

@@ -602,7 +602,8 @@ impl Subscriber {
         self.driver.core.is_joined()
     }
 
-    /// Whether every channel has delivered the end of its session.
+    /// Whether every channel has delivered the end of its session, and nothing is kept for the next
+    /// poll of a closure that panicked.
     ///
     /// ```
     /// # use tickcast_subscriber::Subscriber;
@@ -612,7 +613,7 @@ impl Subscriber {
     /// ```
     #[must_use]
     pub fn ended(&self) -> bool {
-        self.driver.core.ended()
+        self.driver.core.ended() && self.backlog.is_empty()
     }
 
     /// What keeps the subscriber from working as it was configured, if anything does. It goes on

@@ -127,7 +127,7 @@ fn what_a_panicking_closure_was_not_given_comes_first_at_the_next_poll() {
     publisher.end();
     let (mut count, mut panics) = (0, 0);
     let began = Instant::now();
-    while !subscriber.ended() || count < 3_000 {
+    while !subscriber.ended() {
         let caught = catch_unwind(AssertUnwindSafe(|| {
             subscriber.poll(|item| {
                 let is_record = matches!(item, Item::Record(..));

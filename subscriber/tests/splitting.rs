@@ -25,10 +25,16 @@ fn split(builder: SubscriberBuilder) -> (Running, Reader) {
 
 /// Reads until the worker is gone and everything is read.
 fn read_out(reader: &mut Reader, seen: &mut Seen) {
+    read_out_telling(reader, seen, |_| ());
+}
+
+/// The same; after each look tells what was seen.
+fn read_out_telling(reader: &mut Reader, seen: &mut Seen, tell: impl Fn(&Seen)) {
     let began = Instant::now();
     while !reader.is_over() {
         reader.wait(Duration::from_millis(100));
         reader.poll(|item| seen.take(item));
+        tell(seen);
         assert!(began.elapsed() < PATIENCE, "{:?}", reader.reports());
     }
 }
@@ -79,11 +85,9 @@ fn a_slow_reader_delays_nobody_and_is_told_exactly_what_it_lost() {
         let read = Arc::clone(&read);
         move || {
             let mut seen = Seen::default();
-            while !fast.is_over() {
-                fast.wait(Duration::from_millis(100));
-                fast.poll(|item| seen.take(item));
+            read_out_telling(&mut fast, &mut seen, |seen| {
                 read.store(seen.records.len() as u64, Ordering::SeqCst);
-            }
+            });
             (fast, seen)
         }
     });

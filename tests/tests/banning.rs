@@ -4,7 +4,7 @@
 mod common;
 
 use common::{
-    Follower, PATIENCE, Publisher, channel, drive, drive_to_end, free_group, one_channel, simulated,
+    Follower, Publisher, channel, drive, drive_to_end, free_group, one_channel, simulated,
 };
 use tickcast_subscriber::Event;
 
@@ -17,7 +17,6 @@ fn who_is_banned_is_cut_off_and_told_why_until_it_is_not_any_more_and_others_go_
     let publisher = Publisher::start(&config);
     let named = |name: &str| Follower::new(publisher.subscriber().channel("all").name(name));
     let mut followers = [named("risk-1"), named("risk-2")];
-    let began = std::time::Instant::now();
     drive(&mut followers, |all| {
         all.iter()
             .all(|it| it.records.values().sum::<u64>() > 1_000)
@@ -52,7 +51,6 @@ fn who_is_banned_is_cut_off_and_told_why_until_it_is_not_any_more_and_others_go_
     drive(&mut followers, |all| {
         all[0].saw(|it| *it == Event::RepairLinkUp)
     });
-    assert!(began.elapsed() < PATIENCE);
     assert_eq!(publisher.audited("unbanned").len(), 1);
     drive(&mut followers, |_| publisher.audited("joined").len() > 2);
     let joined = publisher.audited("joined");

@@ -50,7 +50,7 @@ impl SubscriberCore {
                     let what = What::Slots(*range);
                     self.read.begin(channel, epoch, what, readable, now);
                 }
-                if watches && self.read.has_room(&What::Page) && !self.read.is_watching(channel) {
+                if watches && self.read.has_room() && !self.read.is_watching(channel) {
                     self.read.begin(channel, epoch, What::Page, readable, now);
                 }
                 if readable.is_low() {

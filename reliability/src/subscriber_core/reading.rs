@@ -5,7 +5,6 @@ use super::{Action, Path, SubscriberCore};
 use crate::control::RepairOffer;
 use crate::delivery::Item;
 use crate::read_path::{ReadLimits, RemoteRequest, What};
-use crate::receiver::Receiver;
 use crate::units::Nanos;
 
 impl SubscriberCore {
@@ -71,14 +70,6 @@ impl SubscriberCore {
             }
         }
         self.aligned = aligned;
-    }
-
-    /// When a channel's cursor is to be claimed or written; what waits for room waits for an answer.
-    pub(super) fn cursor_due(&self, receiver: &Receiver) -> Nanos {
-        match self.read.has_cursor_room() {
-            true => receiver.cursor_due(),
-            false => Nanos::MAX,
-        }
     }
 
     /// There is room for READs again, or none is to be waited for: whoever waited looks at once.

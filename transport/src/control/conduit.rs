@@ -256,22 +256,16 @@ impl Conduit {
         match self {
             Self::Tcp(_) => false,
             #[cfg(feature = "rdma")]
-            Self::Verbs(stream) => match stream.take_completed() {
-                Some(Completed::Read { tag, bytes }) => {
-                    on(tag, bytes);
-                    true
+            Self::Verbs(stream) => {
+                match stream.take_completed() {
+                    Some(Completed::Read { tag, bytes }) => on(tag, bytes),
+                    Some(Completed::Swapped { tag, old }) => on(tag, &old.to_ne_bytes()),
+                    Some(Completed::Written { tag }) => on(tag, &[]),
+                    // Of a connection that is over nothing more comes, and its end is told elsewhere.
+                    Some(_) | None => return false,
                 }
-                Some(Completed::Swapped { tag, old }) => {
-                    on(tag, &old.to_ne_bytes());
-                    true
-                }
-                Some(Completed::Written { tag }) => {
-                    on(tag, &[]);
-                    true
-                }
-                // Of a connection that is over nothing more comes, and its end is told elsewhere.
-                Some(_) | None => false,
-            },
+                true
+            }
         }
     }
 

@@ -4,7 +4,7 @@
 //! It decides nothing: it tells which peer is late with its JOIN, how long each backlog is, and
 //! why a connection ended. Who is closed, and with which last word, is the service's choice.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -178,6 +178,8 @@ pub struct ControlServer {
     pub(super) shares: Vec<Shared>,
     /// And cursors that they may be let write.
     pub(super) cursors: Option<Cursors>,
+    /// Who is let write one once one is free, and beside what.
+    pub(super) awaiting_cursors: VecDeque<(PeerId, ShareId)>,
     next_peer: usize,
     accept_pending: bool,
     config: ServerConfig,
@@ -207,6 +209,7 @@ impl ControlServer {
             peers: BTreeMap::new(),
             shares: Vec::new(),
             cursors: None,
+            awaiting_cursors: VecDeque::new(),
             next_peer: FIRST_PEER,
             accept_pending: true,
             config,
@@ -248,13 +251,20 @@ impl ControlServer {
         Err(super::conduit::no_verbs())
     }
 
-    /// Registers memory with the device that is listened on.
+    /// The device that is listened on over verbs.
+    #[cfg(feature = "rdma")]
+    fn listening_device(&self) -> io::Result<&Arc<crate::verbs::Device>> {
+        let listener = self.verbs_listener.as_ref();
+        listener
+            .map(Listener::device)
+            .ok_or_else(|| io::ErrorKind::Unsupported.into())
+    }
+
+    /// Registers memory with it.
     #[cfg(feature = "rdma")]
     pub(super) fn register(&self, memory: Arc<dyn RingMemory>) -> io::Result<Shared> {
-        use super::conduit::verbs_error;
-        let listener = self.verbs_listener.as_ref();
-        let listener = listener.ok_or(io::ErrorKind::Unsupported)?;
-        ReadableMemory::register(listener.device(), memory).map_err(verbs_error)
+        let shared = ReadableMemory::register(self.listening_device()?, memory);
+        shared.map_err(super::conduit::verbs_error)
     }
 
     #[cfg(not(feature = "rdma"))]
@@ -262,13 +272,11 @@ impl ControlServer {
         Err(super::conduit::no_verbs())
     }
 
-    /// Registers cursors with the device that is listened on.
+    /// Registers cursors with it.
     #[cfg(feature = "rdma")]
     pub(super) fn register_cursors(&self, entries: usize) -> io::Result<Cursors> {
-        use super::conduit::verbs_error;
-        let listener = self.verbs_listener.as_ref();
-        let listener = listener.ok_or(io::ErrorKind::Unsupported)?;
-        Cursors::register(listener.device(), entries).map_err(verbs_error)
+        let cursors = Cursors::register(self.listening_device()?, entries);
+        cursors.map_err(super::conduit::verbs_error)
     }
 
     #[cfg(not(feature = "rdma"))]
@@ -328,6 +336,7 @@ impl ControlServer {
         for i in 0..self.round.len() {
             self.serve(self.round[i], now, &mut on);
         }
+        self.lease_returned();
         Ok(())
     }
 

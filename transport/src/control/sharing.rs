@@ -9,7 +9,7 @@ use tickcast_reliability::control::RemoteAccess;
 use tickcast_reliability::cursor::CURSOR_WORDS;
 use tickcast_reliability::ring::RingMemory;
 
-use super::conduit::Granted;
+use super::conduit::{Granted, Leased};
 use super::server::{ControlServer, Peer, PeerId, ServerEvent};
 
 /// Memory that a server can let its peers READ.
@@ -63,22 +63,38 @@ impl ControlServer {
         Ok(())
     }
 
-    /// Begins to let a peer write a cursor of its own, beside some memory that it was let READ before.
+    /// Begins to let a peer write a cursor of its own, beside some memory that it was let READ before;
+    /// where none is free, once one comes back, in the order of asking.
     /// [`ServerEvent::CursorGranted`] tells where; it is over with the connection.
     ///
     /// # Errors
-    /// As for [`ControlServer::grant`]; [`io::ErrorKind::NotFound`] where no cursor is free.
+    /// As for [`ControlServer::grant`]; [`io::ErrorKind::NotFound`] where there are no cursors.
     pub fn grant_cursor(&mut self, peer: PeerId, share: ShareId) -> io::Result<()> {
-        let entry = self.cursors.as_ref().and_then(|all| all.lease());
-        let entry = entry.ok_or(io::ErrorKind::NotFound)?;
-        let peer = self
-            .peers
-            .get_mut(&peer)
-            .ok_or(io::ErrorKind::NotConnected)?;
-        let granted = peer.conduit.grant_cursor(&entry)?;
-        peer.granting.push((Right::Cursor(share), granted));
-        peer.cursors.push((share, entry));
+        let cursors = self.cursors.as_ref().ok_or(io::ErrorKind::NotFound)?;
+        let held = self.peers.get_mut(&peer);
+        let held = held.ok_or(io::ErrorKind::NotConnected)?;
+        match cursors.lease() {
+            Some(entry) => held.let_write(share, entry)?,
+            None => self.awaiting_cursors.push_back((peer, share)),
+        }
         Ok(())
+    }
+
+    /// Leases cursors that came back to whoever waits for one.
+    pub(super) fn lease_returned(&mut self) {
+        let Some(cursors) = &self.cursors else {
+            return;
+        };
+        while let Some((first, share)) = self.awaiting_cursors.front() {
+            if let Some(peer) = self.peers.get_mut(first) {
+                let Some(entry) = cursors.lease() else {
+                    return;
+                };
+                // Where its device refuses, the entry is the next one's.
+                let _ = peer.let_write(*share, entry);
+            }
+            self.awaiting_cursors.pop_front();
+        }
     }
 
     /// Takes back all that a peer was let reach, as soon as its device does it, and grants it nothing
@@ -88,6 +104,7 @@ impl ControlServer {
             return;
         };
         held.granting.clear();
+        self.awaiting_cursors.retain(|(it, _)| *it != peer);
         if !held.conduit.revoke_all() {
             self.close(peer, None);
         }
@@ -104,6 +121,13 @@ impl ControlServer {
 }
 
 impl Peer {
+    fn let_write(&mut self, share: ShareId, entry: Leased) -> io::Result<()> {
+        let granted = self.conduit.grant_cursor(&entry)?;
+        self.granting.push((Right::Cursor(share), granted));
+        self.cursors.push((share, entry));
+        Ok(())
+    }
+
     /// Tells what the device has bound since.
     pub(super) fn tell_granted(&mut self, id: PeerId, on: &mut impl FnMut(ServerEvent<'_>)) {
         let conduit = &mut self.conduit;

@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+pub use tickcast_reliability::cursor::{CURSOR_LEN, CURSOR_WORDS};
 use tickcast_reliability::ring::RingMemory;
 
 use super::audit::{self, What};
@@ -22,10 +23,6 @@ use super::memory::Region;
 use super::window::Bindable;
 use crate::mapping::SharedMapping;
 
-/// Bytes of an entry: a cache line.
-pub const CURSOR_LEN: usize = 64;
-/// Words of an entry.
-pub const CURSOR_WORDS: usize = CURSOR_LEN / size_of::<u64>();
 /// Entries that one table has at most.
 const ENTRIES_MAX: u64 = 4_096;
 
@@ -96,10 +93,9 @@ impl Table {
             entry < self.entries.len() && word < CURSOR_WORDS,
             "a word of an entry"
         );
-        // SAFETY: within the mapping, which lives as long as the table, and aligned: it begins with a
-        // page. No CPU reaches it but through here, by atomic words; what a device writes
-        // meanwhile, its reader checks.
-        // Exercised by `verbs_cursor::the_cpu_sees_the_progress_that_a_peer_writes`.
+        // SAFETY: within the mapping, which lives as long as the table and begins with a page. No CPU
+        // reaches it but through here, by atomic words; what a device writes, its reader checks. Exercised by
+        // `verbs_cursor::the_cpu_sees_the_progress_that_a_peer_writes`.
         unsafe {
             let at = self.memory.as_ptr().add(entry * CURSOR_LEN).cast::<u64>();
             AtomicU64::from_ptr(at.add(word))

@@ -305,8 +305,9 @@ impl Publisher {
                     }
                     core.handle_disconnected(peer);
                 }
-                // Nothing is granted here, and the core has the timer of JOIN.
-                _ => {}
+                ServerEvent::JoinOverdue(_)
+                | ServerEvent::Granted(..)
+                | ServerEvent::CursorGranted(..) => {}
             }
         });
         polled.unwrap();

@@ -2,8 +2,8 @@
 # Their summaries are /tmp/NAME-publisher, /tmp/NAME-1 and /tmp/NAME-2.
 export RUST_LOG=info
 failed=0
-# Further arguments for the publisher.
-more=()
+# What the publisher audits.
+audit=/tmp/audit
 number() {
     sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$2" | head -n 1
 }
@@ -14,18 +14,32 @@ check() {
     eval "[ $1 ]" || { echo "NOT SO: $(eval echo "$1")" && failed=1; }
 }
 
-# publish NAME MORE: begins a session; MORE goes into its config.
+# publish NAME MORE: begins a session, which goes on until `end`; MORE goes into its config.
 publish() {
     cat >"/tmp/$1.json" <<JSON
-{ "name": "lab", "control": "10.1.0.1:7400", "interface": "dummy0", "digest": true, $2
+{ "name": "lab", "control": "10.1.0.1:7400", "interface": "dummy0", "digest": true,
+  "admin": "10.1.0.1:7480", $2
   "channels": [{ "id": 1, "name": "equities",
     "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.1:7500" }] }] }],
-  "inputs": [{ "source": 1, "kind": "simulator", "seed": 1, "symbols": 20, "messages": 40000,
+  "inputs": [{ "source": 1, "kind": "simulator", "seed": 1, "symbols": 20, "messages": 40000000,
     "wait_for_subscribers": 2, "pace": { "messages_per_s": 3000 } }] }
 JSON
-    /lab/bin/tickcast-publisher --config "/tmp/$1.json" --summary "/tmp/$1-publisher" "${more[@]}" 2>"/tmp/$1.log" &
+    : >$audit
+    /lab/bin/tickcast-publisher --config "/tmp/$1.json" --summary "/tmp/$1-publisher" --audit $audit 2>"/tmp/$1.log" &
     pids=($!)
 }
+
+# metric NAME: what the publisher counts just now.
+metric() {
+    exec 3<>/dev/tcp/10.1.0.1/7480 || return
+    printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
+    sed -n "s/^tickcast_publisher_$1{[^}]*} \([0-9]*\).*/\1/p" <&3 | head -n 1
+    exec 3>&-
+}
+
+# flowing N: waits until so many messages more were published.
+counted() { [ "$(metric "$1" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
+flowing() { until_so 60 counted published_messages $(($(metric published_messages) + $1)); }
 
 # subscribe NAME N DROP ARGUMENT…: listens to it, and loses some.
 subscribe() {
@@ -34,9 +48,10 @@ subscribe() {
     pids+=($!)
 }
 
-# ended NAME COUNTER…: waits for the end; the counters are in COUNTER_1 and COUNTER_2 then.
+# ended NAME COUNTER…: ends the session, waits for everyone; the counters are in COUNTER_1 and COUNTER_2 then.
 ended() {
     local name=$1 n of
+    kill "${pids[0]}"
     for n in "${pids[@]}"; do
         wait "$n" || { echo "$name: a process ended with $?" && tail -n 8 "/tmp/$name.log" /tmp/$name.[12] && exit 1; }
     done
@@ -47,10 +62,39 @@ ended() {
     done
 }
 
+# audited WHAT: how often that was audited.
+audited() {
+    grep -c "\"what\":\"$1\"" $audit
+}
+
+# until_so SECONDS COMMAND…: waits until the command succeeds; without that nothing else in the suite makes sense.
+until_so() {
+    local _
+    for _ in $(seq $(($1 * 4))); do
+        "${@:2}" && return
+        sleep 0.25
+    done
+    echo "NOT SO within $1 s: ${*:2}"
+    tail -n 12 /tmp/*.log /tmp/*.[12]
+    kill "${pids[@]}"
+    exit 1
+}
+
+# await WHAT TIMES: until that was audited so often.
+audited_often() { [ "$(audited "$1")" -ge "$2" ]; }
+await() { until_so 60 audited_often "$1" "$2"; }
+
+# same NAME N: what listener N has is what was published.
+same() {
+    [ -n "$(digest "/tmp/$1-$2")" ] && [ "$(digest "/tmp/$1-$2")" = "$(digest "/tmp/$1-publisher")" ] || {
+        echo "$1: the digest of $2 differs" && failed=1
+    }
+}
+
 # whole NAME GAPS: everyone has everything, and more gaps than so many were repaired.
 whole() {
-    [ -n "$(digest "/tmp/$1-1")" ] && [ "$(digest "/tmp/$1-1")" = "$(digest "/tmp/$1-2")" ] &&
-        [ "$(digest "/tmp/$1-1")" = "$(digest "/tmp/$1-publisher")" ] || { echo "$1: digests differ" && failed=1; }
+    same "$1" 1
+    same "$1" 2
     check "$lost_records_1 -eq 0 -a $lost_records_2 -eq 0 -a $gaps_recovered_1 -gt $2"
 }
 

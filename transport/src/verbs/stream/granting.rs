@@ -164,16 +164,12 @@ impl Stream {
     /// `InvalidInput` for a grant that is not bound; otherwise what the device said.
     pub fn revoke(&mut self, grant: GrantId) -> io::Result<()> {
         let link = self.link_up()?;
-        let mut grants = link.granting.grants.iter_mut();
-        let held = grants.find(|held| held.id == grant.0 && held.phase == Phase::Bound);
-        let held = held.ok_or_else(|| {
+        let mut grants = link.granting.grants.iter();
+        let at = grants.position(|held| held.id == grant.0 && held.phase == Phase::Bound);
+        let at = at.ok_or_else(|| {
             invalid("no such grant is bound; wait until it is, and revoke it once".into())
         })?;
-        let number = WINDOW | u64::from(grant.0);
-        let posted = held.window.invalidate(&mut link.queue, number);
-        posted.map_err(io::Error::other)?;
-        held.phase = Phase::Revoking;
-        Ok(())
+        link.take_back(at)
     }
 
     /// Begins to take back all that was granted, and grants nothing more.
@@ -185,12 +181,12 @@ impl Stream {
             return Ok(());
         };
         link.granting.is_over = true;
-        let grants = link.granting.grants.iter();
-        let bound = grants.filter(|held| held.phase == Phase::Bound);
-        let bound: Vec<u32> = bound.map(|held| held.id).collect();
-        bound
-            .into_iter()
-            .try_for_each(|id| self.revoke(GrantId(id)))
+        for at in 0..link.granting.grants.len() {
+            if link.granting.grants[at].phase == Phase::Bound {
+                link.take_back(at)?;
+            }
+        }
+        Ok(())
     }
 
     /// How many grants there are, with those that are being bound or revoked.
@@ -220,18 +216,20 @@ impl Link {
             self.granting.grants[at].phase = Phase::Bound;
             self.granting.grants[at].say(What::WindowBound, self);
             if self.granting.is_over {
-                self.take_back(at);
+                // A queue that takes nothing any more has ended, and its windows go with it.
+                let _ = self.take_back(at);
             }
         }
     }
 
     /// Begins to take back the grant at this place, which is bound.
-    fn take_back(&mut self, at: usize) -> bool {
+    fn take_back(&mut self, at: usize) -> io::Result<()> {
         let held = &mut self.granting.grants[at];
         let number = WINDOW | u64::from(held.id);
+        let posted = held.window.invalidate(&mut self.queue, number);
+        posted.map_err(io::Error::other)?;
         held.phase = Phase::Revoking;
-        // A queue that takes nothing any more has ended, and its windows with it.
-        held.window.invalidate(&mut self.queue, number).is_ok()
+        Ok(())
     }
 
     /// Windows go, before their queue pair does.
