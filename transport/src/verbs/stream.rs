@@ -255,16 +255,14 @@ impl Stream {
                     let hello = event.hello.ok_or(VerbsError::Stranger)?;
                     self.settle(hello, event.reads)?;
                 }
-                let Some(link) = &mut self.link else {
+                if self.link.is_none() {
                     return Err(VerbsError::Stranger);
-                };
-                link.landing.agreed(self.reads.own);
-                self.state = State::Up;
-                self.say(What::ConnectionUp, None);
-                // What came, and was read, before.
-                self.tell_owed();
+                }
+                self.comes_up();
                 Ok(())
             }
+            // Data came sooner.
+            (State::Up, kind::RDMA_CM_EVENT_ESTABLISHED) => Ok(()),
             (_, kind::RDMA_CM_EVENT_DISCONNECTED) => {
                 self.id.disconnect();
                 self.ends(StreamEnd::Closed);
@@ -277,6 +275,16 @@ impl Stream {
                 Ok(())
             }
         }
+    }
+
+    fn comes_up(&mut self) {
+        if let Some(link) = &mut self.link {
+            link.landing.agreed(self.reads.own);
+        }
+        self.state = State::Up;
+        self.say(What::ConnectionUp, None);
+        // What came, and was read, before.
+        self.tell_owed();
     }
 
     /// The other side said which buffers it has, and how many READs it answers and asks; the queue can
@@ -382,6 +390,11 @@ impl Stream {
                 link.completions.rearm();
             }
         }
+        // Data may overtake the manager's word that the connection is up, by long on a busy machine. Who
+        // sends has had the answer to its request: it is up.
+        if self.state == State::Connecting && !link.arrived.is_empty() {
+            self.comes_up();
+        }
         if let Some(why) = broken {
             self.ends(why);
         }
@@ -477,7 +490,6 @@ impl Link {
             CREDIT => self.words -= 1,
             ONE_SIDED => self.landing.operation_done(),
             WINDOW => self.window_done(buffer),
-            // Data may overtake the word that the connection is up.
             _ => {
                 // SAFETY: both fields are numbers; what a peer that sends no word leaves
                 // there means nothing, and is bounded.

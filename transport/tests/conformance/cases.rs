@@ -2,7 +2,7 @@
 
 use tickcast_reliability::delivery::{Event, LineId, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::receiver_config::Ladder;
 use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 use tickcast_transport::faults::{Burst, FaultConfig, Reorder, Scripted};
@@ -10,7 +10,7 @@ use tickcast_transport::{FanOut, FanOutError, Receive};
 
 use crate::lab::{Bench, Lab, Verdict, check, equal};
 use crate::network::{self, Kind, SLOT_LEN};
-use crate::subscriber::{Subscriber, Wanted};
+use crate::subscriber::{Subscriber, Wanted, ladder};
 
 /// Slots that hold all of a case.
 const SLOTS: u64 = 2048;
@@ -135,9 +135,12 @@ pub fn exactly_what_was_lost_is_repaired(bench: Bench) -> Verdict {
     equal("gaps", c.gaps_detected.get(), 1 + 11 + 101 + 3)?;
     equal("recovered", c.gaps_recovered.get(), c.gaps_detected.get())?;
     equal("losses", subscriber.heard.losses.as_slice(), &[])?;
+    let read = c.read_repairs_received.get();
     let c = &lab.publisher().repaired;
     let answered = c.answered.get() + c.answered_by_multicast.get();
-    check(answered >= 116, || format!("answered {answered}"))
+    check(answered + read >= 116, || {
+        format!("answered {answered}, READ {read}")
+    })
 }
 
 pub fn under_loss_disorder_and_damage_all_of_it_comes(bench: Bench) -> Verdict {
@@ -161,29 +164,25 @@ pub fn under_loss_disorder_and_damage_all_of_it_comes(bench: Bench) -> Verdict {
 
 pub fn repairs_come_by_the_fastest_way_there_is(bench: Bench) -> Verdict {
     let mut lab = Lab::with_publisher(bench, 1, SLOTS);
-    let over_verbs = lab.network.nacks_at();
-    if let Some(address) = over_verbs {
-        lab.publisher().take_nacks_over_verbs(address);
-    }
-    let config = ReceiverConfig {
-        // Nothing is asked for again because a device works while the clock of the suite stands.
-        nack_retry_us: 10_000,
-        ..ReceiverConfig::default()
-    };
-    lab.join(Wanted {
-        nack_path: true,
-        config,
-        ..without(&[(10, 20), (50, 50), (100, 160)])
-    })?;
-    lab.until("the NACK connection is up", |lab| {
-        over_verbs.is_none() || lab.subscribers[0].core.is_nack_up()
-    })?;
+    let ladder = ladder(&*lab.network);
+    lab.join(without(&[(10, 20), (50, 50), (100, 160)]))?;
     lab.publish(200);
     lab.close()?;
     let c = lab.subscribers[0].counters();
     equal("recovered", c.gaps_recovered.get(), 11 + 1 + 61)?;
-    let on_it = c.rc_repairs_received.get();
-    equal("on the NACK connection", on_it > 0, over_verbs.is_some())?;
+    let reads = ladder.is_some_and(Ladder::reads);
+    let nacks = ladder.is_some_and(|it| !it.reads());
+    equal("by READ", c.read_repairs_received.get() > 0, reads)?;
+    equal(
+        "on the NACK connection",
+        c.rc_repairs_received.get() > 0,
+        nacks,
+    )?;
+    equal(
+        "over TCP",
+        c.nacks_sent.get() > c.rc_nacks_sent.get(),
+        ladder.is_none(),
+    )?;
     equal("NACK connections lost", c.rc_links_down.get(), 0)
 }
 

@@ -92,7 +92,10 @@ impl Lab {
     pub fn publish_on(&mut self, networks: &[Rc<dyn Network>], slots: u64, epoch: u64) {
         let (broken, ring) = (self.bench.broken, (slots, epoch));
         let publisher = Publisher::open(networks, broken, ring, self.control, self.now());
-        self.publisher = Some(publisher);
+        let publisher = self.publisher.insert(publisher);
+        if let Some(repairs) = self.network.repairs() {
+            publisher.repair_over_verbs(repairs.at);
+        }
     }
 
     pub fn publisher(&mut self) -> &mut Publisher {

@@ -32,7 +32,23 @@ fn run(kind: Kind, case: fn(Bench) -> Verdict) {
     }
 }
 
-/// Every case over every transport.
+/// Every case over verbs, with repairs on the rungs of this ladder.
+macro_rules! over_verbs_and_repaired_by {
+    ($name:ident: $ladder:ident, $($file:ident::$case:ident,)+) => {
+        #[cfg(feature = "rdma")]
+        mod $name {
+            use tickcast_reliability::receiver_config::Ladder;
+
+            $(#[test]
+            #[ignore = "SKIPPED, needs an RDMA device: make test-rdma"]
+            fn $case() {
+                crate::run(crate::Kind::Verbs(Ladder::$ladder), crate::$file::$case);
+            })+
+        }
+    };
+}
+
+/// Every case over every transport, and over verbs with every ladder.
 macro_rules! over_every_transport {
     ($($file:ident::$case:ident,)+) => {
         mod memory {
@@ -47,13 +63,14 @@ macro_rules! over_every_transport {
             })+
         }
 
-        #[cfg(feature = "rdma")]
-        mod verbs {
-            $(#[test]
-            #[ignore = "SKIPPED, needs an RDMA device: make test-rdma"]
-            fn $case() {
-                crate::run(crate::Kind::Verbs, crate::$file::$case);
-            })+
+        over_verbs_and_repaired_by! {
+            nack: Nack, $($file::$case,)+
+        }
+        over_verbs_and_repaired_by! {
+            read: Read, $($file::$case,)+
+        }
+        over_verbs_and_repaired_by! {
+            read_then_nack: ReadThenNack, $($file::$case,)+
         }
     };
 }

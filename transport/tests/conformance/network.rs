@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
+use tickcast_reliability::receiver_config::Ladder;
 use tickcast_reliability::ring::{HeapMemory, RingMemory};
 use tickcast_reliability::ring_layout::Geometry;
 use tickcast_transport::memory::{Completion, Fabric, FabricConfig};
@@ -26,8 +27,16 @@ pub const BUFFERS: usize = 128;
 pub enum Kind {
     Memory,
     Udp,
+    /// And repairs by it, on these rungs.
     #[cfg(feature = "rdma")]
-    Verbs,
+    Verbs(Ladder),
+}
+
+/// Where repairs can be had besides TCP, and on which rungs.
+#[derive(Clone, Copy)]
+pub struct Repairs {
+    pub at: Ipv4Addr,
+    pub ladder: Ladder,
 }
 
 /// Groups that nobody else uses, by one transport, on one line or two.
@@ -51,8 +60,8 @@ pub trait Network {
     fn stall(&self, stalled: bool) -> bool;
     /// Whether buffers may be too short for what is sent, and full ones are counted.
     fn counts_what_does_not_fit(&self) -> (bool, bool);
-    /// Where NACK connections over verbs can be made.
-    fn nacks_at(&self) -> Option<Ipv4Addr> {
+    /// Where repairs can be had by it.
+    fn repairs(&self) -> Option<Repairs> {
         None
     }
     /// Nothing was to be done in a round: gives the network its time.
@@ -72,7 +81,7 @@ pub fn open(kind: Kind, lines: usize) -> Rc<dyn Network> {
         Kind::Memory => Rc::new(InMemory::new(lines)),
         Kind::Udp => Rc::new(Udp((0..lines).map(|_| udp_group()).collect())),
         #[cfg(feature = "rdma")]
-        Kind::Verbs => Rc::new(crate::over_verbs::OverVerbs::new(lines)),
+        Kind::Verbs(ladder) => Rc::new(crate::over_verbs::OverVerbs::new(lines, ladder)),
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tickcast_reliability::receiver_config::Ladder;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::udp::Interface;
@@ -15,21 +16,25 @@ use tickcast_transport::verbs::{
 };
 use tickcast_transport::{FanOut, Receive};
 
-use crate::network::{Network, SLOT_LEN};
+use crate::network::{Network, Repairs, SLOT_LEN};
 
 const Q_KEY: u32 = 0x2345_6789;
 /// Looks at a receiver until its groups are joined, each after a millisecond.
 const JOIN_LOOKS_MAX: u32 = 20_000;
 
-pub struct OverVerbs(Vec<Ipv4Addr>);
+pub struct OverVerbs {
+    groups: Vec<Ipv4Addr>,
+    ladder: Ladder,
+}
 
 impl OverVerbs {
     /// Groups that no other test uses.
-    pub fn new(lines: usize) -> Self {
+    pub fn new(lines: usize, ladder: Ladder) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let id = std::process::id() as u8;
         let group = |_| Ipv4Addr::new(239, 10, id, NEXT.fetch_add(1, Ordering::Relaxed));
-        Self((0..lines).map(group).collect())
+        let groups = (0..lines).map(group).collect();
+        Self { groups, ladder }
     }
 }
 
@@ -40,7 +45,7 @@ fn address() -> Ipv4Addr {
 
 impl Network for OverVerbs {
     fn lines(&self) -> usize {
-        self.0.len()
+        self.groups.len()
     }
 
     fn sender(&self) -> Ipv4Addr {
@@ -53,7 +58,7 @@ impl Network for OverVerbs {
             interface: Interface::Address(address()),
         };
         let config = VerbsFanOutConfig {
-            lines: self.0.iter().map(line).collect(),
+            lines: self.groups.iter().map(line).collect(),
             datagram_len_max: SLOT_LEN,
             q_key: Q_KEY,
             traffic_class: 0,
@@ -74,7 +79,7 @@ impl Network for OverVerbs {
             senders: vec![VerbsSender { address, gid }],
         };
         let config = VerbsReceiverConfig {
-            lines: self.0.iter().map(line).collect(),
+            lines: self.groups.iter().map(line).collect(),
             datagram_len_max: len_max,
             q_key: Q_KEY,
             depth: buffers as u32,
@@ -107,8 +112,9 @@ impl Network for OverVerbs {
         (true, false)
     }
 
-    fn nacks_at(&self) -> Option<Ipv4Addr> {
-        Some(address())
+    fn repairs(&self) -> Option<Repairs> {
+        let (at, ladder) = (address(), self.ladder);
+        Some(Repairs { at, ladder })
     }
 
     fn idle(&self) {

@@ -25,7 +25,9 @@ use tickcast_reliability::units::{
     SourcePosition,
 };
 use tickcast_transport::FanOut;
-use tickcast_transport::control::{ControlServer, PeerId as Connection, ServerConfig, ServerEvent};
+use tickcast_transport::control::{
+    ControlServer, PeerId as Connection, ServerConfig, ServerEvent, ShareId,
+};
 use tickcast_transport::mapping::SharedMapping;
 
 use crate::broken::{self, Broken};
@@ -103,6 +105,8 @@ pub struct Publisher {
     /// Records published.
     pub records: u64,
     pub server: ControlServer,
+    /// The ring, where it can be READ.
+    shared: Option<ShareId>,
     by_connection: BTreeMap<Connection, PeerId>,
     last_peer: u64,
     position: u64,
@@ -162,6 +166,7 @@ impl Publisher {
             service,
             records: 0,
             server: ControlServer::bind(control, ServerConfig::default()).unwrap(),
+            shared: None,
             by_connection: BTreeMap::new(),
             last_peer: 0,
             position: 0,
@@ -170,13 +175,16 @@ impl Publisher {
         }
     }
 
-    /// Takes NACK connections over verbs as well.
-    pub fn take_nacks_over_verbs(&mut self, at: Ipv4Addr) {
+    /// Repairs over verbs as well: takes NACK connections, and lets everybody READ the ring and write
+    /// a cursor.
+    pub fn repair_over_verbs(&mut self, at: Ipv4Addr) {
         let address = SocketAddrV4::new(at, 0);
         let address = self.server.listen_over_verbs(address).unwrap();
+        self.shared = Some(self.server.share(self.core.ring().memory()).unwrap());
+        self.server.share_cursors(16).unwrap();
         let offer = RepairOffer::Verbs {
             address,
-            read: false,
+            read: true,
         };
         self.repair.set_repair_offers(vec![offer]);
     }
@@ -230,13 +238,26 @@ impl Publisher {
     /// One round of everything. Whether there was anything to do.
     pub fn round(&mut self, now: Now) -> bool {
         let mut worked = self.receive(now);
+        for (connection, _, words) in self.server.cursors() {
+            let peer = self.by_connection[&connection];
+            self.repair.handle_cursor(now, peer, CHANNEL, &words);
+        }
         self.repair.handle_timeout(now);
         worked |= self.answer(now);
         while let Some(event) = self.repair.poll() {
-            if let RepairEvent::Close { peer, .. } = event
-                && let Some(connection) = self.connection(peer)
-            {
-                self.server.close(connection, None);
+            match event {
+                RepairEvent::Close { peer, .. } => {
+                    if let Some(connection) = self.connection(peer) {
+                        self.server.close(connection, None);
+                    }
+                }
+                RepairEvent::ReadJoined { peer, .. } => {
+                    if let (Some(connection), Some(ring)) = (self.connection(peer), self.shared) {
+                        self.server.grant(connection, ring).unwrap();
+                        self.server.grant_cursor(connection, ring).unwrap();
+                    }
+                }
+                _ => {}
             }
         }
         let (subscribers, hold_off_us) = self.repair.group(CHANNEL);
@@ -305,9 +326,13 @@ impl Publisher {
                     }
                     core.handle_disconnected(peer);
                 }
-                ServerEvent::JoinOverdue(_)
-                | ServerEvent::Granted(..)
-                | ServerEvent::CursorGranted(..) => {}
+                ServerEvent::Granted(connection, _, access) => {
+                    core.grant(now, peers[&connection], CHANNEL, access);
+                }
+                ServerEvent::CursorGranted(connection, _, access) => {
+                    core.grant_cursor(peers[&connection], CHANNEL, access);
+                }
+                ServerEvent::JoinOverdue(_) => {}
             }
         });
         polled.unwrap();

@@ -10,7 +10,7 @@ use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::Loss;
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
 use tickcast_reliability::subscriber_core::{
     Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
 };
@@ -25,7 +25,7 @@ use crate::lab::equal;
 use crate::network::{BUFFERS, Network, SLOT_LEN};
 use crate::publisher::{CHANNEL, record};
 
-const PATHS: [Path; 3] = [Path::Repair, Path::Nack, Path::Replay];
+const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 
 /// How a subscriber of the suite is.
 #[derive(Clone, Debug)]
@@ -37,8 +37,6 @@ pub struct Wanted {
     pub slow: bool,
     /// The longest datagram it has room for.
     pub len_max: usize,
-    /// Asks over verbs where that is offered.
-    pub nack_path: bool,
 }
 
 impl Default for Wanted {
@@ -49,9 +47,13 @@ impl Default for Wanted {
             faults: FaultConfig::default(),
             slow: false,
             len_max: SLOT_LEN,
-            nack_path: false,
         }
     }
+}
+
+/// By which rungs repairs come besides TCP, if by any.
+pub fn ladder(network: &dyn Network) -> Option<Ladder> {
+    network.repairs().map(|it| it.ladder)
 }
 
 /// What the application was told, each record checked as it came.
@@ -120,7 +122,7 @@ pub struct Subscriber {
     pub receiver: Option<Faulty<Tapped>>,
     wanted: Wanted,
     broken: Option<Broken>,
-    clients: [ControlClient; 3],
+    clients: [ControlClient; 4],
     strangers: u64,
     /// Handed to the core.
     taken: u64,
@@ -133,11 +135,17 @@ impl Subscriber {
     pub fn new(
         network: &Rc<dyn Network>,
         broken: Option<Broken>,
-        wanted: Wanted,
+        mut wanted: Wanted,
         publisher: SocketAddr,
         seed: u64,
         now: Nanos,
     ) -> Self {
+        let ladder = ladder(&**network);
+        if let Some(ladder) = ladder {
+            wanted.config.ladder = ladder;
+            // Nothing is asked for again because a device works while the clock of the suite stands.
+            wanted.config.nack_retry_us = 10_000;
+        }
         let settings = SubscriberSettings {
             name: format!("s{seed}"),
             channels: vec![ChannelWanted {
@@ -150,9 +158,11 @@ impl Subscriber {
             seed,
         };
         let mut core = SubscriberCore::new(settings, now);
-        core.use_nack_path(wanted.nack_path);
+        core.use_nack_path(ladder.is_some());
+        core.use_read_path(ladder.is_some());
         let client = || ControlClient::new(vec![publisher], ClientConfig::default());
         let nack = ControlClient::over_verbs(Vec::new(), ClientConfig::default());
+        let read = ControlClient::for_reads(Vec::new(), ClientConfig::default());
         Self {
             core,
             heard: Heard::default(),
@@ -160,7 +170,7 @@ impl Subscriber {
             receiver: None,
             wanted,
             broken,
-            clients: [client(), client(), nack],
+            clients: [client(), client(), nack, read],
             strangers: 0,
             taken: 0,
             frames: Vec::new(),
@@ -172,9 +182,13 @@ impl Subscriber {
         self.core.counters().next().unwrap()
     }
 
-    /// Whether it is welcome and a member of the groups.
+    /// Whether it is welcome and a member of the groups, and repairs come by all ways that there are.
     pub fn is_listening(&self) -> bool {
-        self.core.is_joined() && self.receiver.is_some()
+        let ladder = ladder(&*self.network);
+        let c = self.counters();
+        let nacks = ladder.is_none_or(|it| !it.nacks() || self.core.is_nack_up());
+        let reads = ladder.is_none_or(|it| !it.reads() || c.read_links_up.get() > 0);
+        self.core.is_joined() && self.receiver.is_some() && nacks && reads
     }
 
     /// The first transmissions that a line brought, in the order they came.
@@ -237,7 +251,13 @@ impl Subscriber {
             });
             worked |= count > 0;
         }
-        worked
+        let (core, heard) = (&mut self.core, &mut self.heard);
+        let read = &mut self.clients[Path::Read as usize];
+        let done = read.take_remote(|tag, bytes| {
+            core.handle_read(now, tag, bytes, &mut |item| heard.item(item));
+        });
+        core.set_read_limits(read.read_limits());
+        worked | (done > 0)
     }
 
     fn act(&mut self, now: Nanos) -> bool {
@@ -271,8 +291,13 @@ impl Subscriber {
     }
 
     fn connect(&mut self, now: Nanos, path: Path) {
-        if path == Path::Nack {
-            let to = match self.core.nack_offer() {
+        let offer = match path {
+            Path::Nack => Some(self.core.nack_offer()),
+            Path::Read => Some(self.core.read_offer()),
+            Path::Repair | Path::Replay => None,
+        };
+        if let Some(offer) = offer {
+            let to = match offer {
                 Some(RepairOffer::Verbs { address, .. }) => vec![SocketAddr::V4(address)],
                 _ => Vec::new(),
             };
@@ -292,7 +317,7 @@ impl Subscriber {
             self.frames.clear();
             let path = (self.core).poll_transmit(now, &mut self.frames, &mut |i| heard.item(i));
             let Some(path) = path else {
-                return worked;
+                return worked | self.begin_remote(now);
             };
             worked = true;
             let client = &mut self.clients[path as usize];
@@ -304,6 +329,21 @@ impl Subscriber {
                 client.flush();
             }
         }
+    }
+
+    fn begin_remote(&mut self, now: Nanos) -> bool {
+        let mut worked = false;
+        while let Some(request) = self.core.poll_remote() {
+            worked = true;
+            let (read, heard) = (&mut self.clients[Path::Read as usize], &mut self.heard);
+            if read.begin_remote(&request).is_err() {
+                read.disconnect();
+                let reason = LinkDownReason::Closed;
+                (self.core)
+                    .handle_disconnected(now, Path::Read, reason, &mut |item| heard.item(item));
+            }
+        }
+        worked
     }
 
     /// Whether nothing that it was told is wrong, and its counters balance: with each other, with
