@@ -8,12 +8,17 @@
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
 //! | `turned_away` | a connection is closed, and was told why |
 //! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
+//! | `denied`, `allowed` | somebody may not READ, or may again |
+//! | `read_denied` | a connection for READ is let reach nothing |
 //!
 //! Fields, where they apply: `subscriber`, `peer` (address and port), `channel`, `why`.
 
 use std::net::SocketAddr;
 
+use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::units::ChannelId;
+
+use crate::peers::Peers;
 
 /// What is known of it.
 #[derive(Clone, Copy, Default)]
@@ -33,5 +38,26 @@ pub(crate) fn say(what: &'static str, of: Of<'_>) {
         peer = of.peer.map(tracing::field::display),
         channel = of.channel.map(|channel| channel.0),
         why = of.why,
+    );
+}
+
+/// Says of a connection what happened.
+pub(crate) fn audited(
+    what: &'static str,
+    peers: &Peers,
+    peer: PeerId,
+    channel: Option<ChannelId>,
+    why: Option<&str>,
+) {
+    let known = peers.get(peer);
+    let name = known.map(|known| &*known.name);
+    say(
+        what,
+        Of {
+            subscriber: name.filter(|name| !name.is_empty()),
+            peer: known.map(|known| known.address),
+            channel,
+            why,
+        },
     );
 }

@@ -1,6 +1,6 @@
-//! Who may not be here: a file of names and addresses, which the repair service looks at while it
-//! runs. Whoever is in it is cut off at once, and turned away from then on; whoever is taken out of
-//! it may come again.
+//! Who may not be here, or not READ: a file of names and addresses for each, which the repair service
+//! looks at while it runs. Who may not be here is cut off at once, and turned away from then on; who
+//! may not READ goes on with NACKs. Whoever is taken out of the file may do it again.
 //!
 //! One a line: a subscriber's name or an IP address, then the reason, which it is told. What follows a
 //! `#` is for people. A name is what a subscriber says of itself; an address is harder to change.
@@ -20,7 +20,7 @@ const LOOK: Nanos = Nanos::from_ms(250);
 /// A file longer than this is not read.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
-/// Somebody who may not be here.
+/// Somebody who may not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Ban {
     who: String,
@@ -28,9 +28,14 @@ struct Ban {
     why: String,
 }
 
+/// What is audited of who is in a file, and of who no longer is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words(&'static str, &'static str);
+
 /// The file, and what it said last.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Bans {
+    words: Words,
     path: Option<PathBuf>,
     look_at: Nanos,
     seen: Option<Seen>,
@@ -42,11 +47,20 @@ pub(crate) struct Bans {
 type Seen = (u64, u64, i64, i64);
 
 impl Bans {
-    /// Those in this file; without one nobody is banned.
-    pub(crate) fn new(path: Option<PathBuf>) -> Self {
+    /// Who may not be here.
+    pub(crate) const BANNED: Words = Words("banned", "unbanned");
+    /// Who may not READ.
+    pub(crate) const DENIED: Words = Words("denied", "allowed");
+
+    /// Those in this file; without one everybody may.
+    pub(crate) const fn new(words: Words, path: Option<PathBuf>) -> Self {
         Self {
+            words,
             path,
-            ..Self::default()
+            look_at: Nanos::ZERO,
+            seen: None,
+            all: Vec::new(),
+            warned: false,
         }
     }
 
@@ -71,7 +85,8 @@ impl Bans {
                 // Who was banned stays so.
                 if !std::mem::replace(&mut self.warned, true) {
                     tracing::warn!(
-                        "banned: {} can't be read: {error}; the bans before it stay",
+                        "{}: {} can't be read: {error}; what it said before stays",
+                        self.words.0,
                         path.display()
                     );
                 }
@@ -84,7 +99,7 @@ impl Bans {
         let before = std::mem::replace(&mut self.all, parse(text));
         for ban in self.all.iter().filter(|ban| !before.contains(ban)) {
             audit::say(
-                "banned",
+                self.words.0,
                 audit::Of {
                     subscriber: Some(&ban.who),
                     why: Some(&ban.why),
@@ -95,7 +110,7 @@ impl Bans {
         let left = |ban: &&Ban| self.all.iter().all(|it| it.who != ban.who);
         for ban in before.iter().filter(left) {
             audit::say(
-                "unbanned",
+                self.words.1,
                 audit::Of {
                     subscriber: Some(&ban.who),
                     ..audit::Of::default()
@@ -105,7 +120,7 @@ impl Bans {
         self.all != before
     }
 
-    /// Why somebody of this name, at this address, may not be here.
+    /// Why somebody of this name, at this address, may not.
     pub(crate) fn reason(&self, name: &str, address: SocketAddr) -> Option<&str> {
         let address = address.ip().to_canonical();
         let mut all = self.all.iter();
@@ -164,7 +179,7 @@ mod tests {
 
     #[test]
     fn names_and_addresses_are_told_apart_and_reasons_are_kept() {
-        let mut bans = Bans::default();
+        let mut bans = Bans::new(Bans::BANNED, None);
         let text = "# who\n\nrisk-1  left the desk # 2026\n10.0.0.7\n2001:db8::1 a stranger\n";
         assert!(bans.take(text));
         assert_eq!(bans.reason("risk-1", at("10.0.0.1")), Some("left the desk"));
@@ -188,7 +203,7 @@ mod tests {
     fn a_file_counts_when_it_changes_and_what_can_not_be_read_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("banned");
-        let mut bans = Bans::new(Some(path.clone()));
+        let mut bans = Bans::new(Bans::BANNED, Some(path.clone()));
         assert!(!bans.look(NOW), "there is none");
         std::fs::write(&path, "risk-1 why").unwrap();
         assert!(!bans.look(NOW), "not yet");
@@ -202,6 +217,6 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert!(bans.look(later.after(LOOK)));
         assert_eq!(bans.reason("risk-1", at("::1")), None);
-        assert!(!Bans::new(None).look(NOW));
+        assert!(!Bans::new(Bans::DENIED, None).look(NOW));
     }
 }

@@ -46,6 +46,7 @@ mod publisher;
 pub mod records;
 #[doc(hidden)]
 pub mod repair_service;
+mod rights;
 #[doc(hidden)]
 pub mod service;
 mod session;

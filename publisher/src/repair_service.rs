@@ -14,14 +14,12 @@ use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, Re
 use tickcast_reliability::units::{ChannelId, Nanos, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::clock::{Clock, SystemClock};
-use tickcast_transport::control::{
-    CloseReason, ControlServer, PeerId as Connection, ServerConfig, ServerEvent, ShareId,
-};
+use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
 
-use crate::audit;
-use crate::bans::Bans;
+use crate::audit::{self, audited};
 use crate::error::PublisherError;
 use crate::peers::Peers;
+use crate::rights::Rights;
 use crate::shared::{Shared, SubscriberStatus};
 
 /// How long a shutdown waits for peers to read their last message.
@@ -54,8 +52,7 @@ pub struct RepairService {
     clock: SystemClock,
     peers: Peers,
     directory_versions: Vec<u64>,
-    shares: Vec<(ChannelId, ShareId)>,
-    bans: Bans,
+    rights: Rights,
     out: Vec<u8>,
     stats_at: Nanos,
 }
@@ -90,8 +87,7 @@ impl RepairService {
             clock,
             peers: Peers::default(),
             directory_versions: vec![0; shared.channels.len()],
-            shares: Vec::new(),
-            bans: Bans::default(),
+            rights: Rights::default(),
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
@@ -103,14 +99,21 @@ impl RepairService {
     #[must_use]
     pub fn offering(mut self, offers: Vec<RepairOffer>, shares: Vec<(ChannelId, ShareId)>) -> Self {
         self.core.set_repair_offers(offers);
-        self.shares = shares;
+        self.rights.share(shares);
         self
     }
 
     /// Turns away, and cuts off, whoever this file bans, which is looked at all the while.
     #[must_use]
     pub fn banning(mut self, file: Option<PathBuf>) -> Self {
-        self.bans = Bans::new(file);
+        self.rights.ban(file);
+        self
+    }
+
+    /// Lets nobody READ whom this file names, which is looked at all the while.
+    #[must_use]
+    pub fn denying(mut self, file: Option<PathBuf>) -> Self {
+        self.rights.deny(file);
         self
     }
 
@@ -133,9 +136,7 @@ impl RepairService {
 
     fn round(&mut self, wait_max: Duration) -> Result<(), PublisherError> {
         let now_before = self.clock.now();
-        if self.bans.look(now_before) {
-            self.expel();
-        }
+        (self.rights).enforce(now_before, &self.peers, &mut self.server, &mut self.core);
         let timer = self.core.poll_timeout().unwrap_or(Nanos::MAX);
         let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
         self.receive(wait)?;
@@ -151,7 +152,7 @@ impl RepairService {
     fn receive(&mut self, wait: Duration) -> Result<(), PublisherError> {
         let (core, peers, shared) = (&mut self.core, &mut self.peers, &self.shared);
         let (clock, versions) = (self.clock, &mut self.directory_versions);
-        let (shares, bans) = (&self.shares, &self.bans);
+        let rights = &mut self.rights;
         let polled = self.server.poll(Some(wait), |event| match event {
             ServerEvent::Connected(connection, address) => {
                 tracing::debug!(%address, "a connection was accepted");
@@ -164,9 +165,7 @@ impl RepairService {
                 match &message {
                     Message::Join(join) => {
                         peers.joins(peer, &join.name);
-                        let known = peers.get(peer);
-                        let why = known.and_then(|it| bans.reason(&it.name, it.address));
-                        if let Some(why) = why {
+                        if let Some(why) = rights.banned(peers, peer) {
                             return core.ban(peer, why);
                         }
                         // Now, so that whatever was sealed before WELCOME can be read with it.
@@ -178,14 +177,14 @@ impl RepairService {
                 core.handle_message(now(clock), peer, channel, message);
             }
             ServerEvent::Granted(connection, share, access) => {
-                if let Some((peer, channel)) = granted_to(peers, shares, connection, share)
+                if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
                     && core.grant(now(clock), peer, channel, access)
                 {
                     audited("ring_granted", peers, peer, Some(channel), None);
                 }
             }
             ServerEvent::CursorGranted(connection, share, access) => {
-                if let Some((peer, channel)) = granted_to(peers, shares, connection, share)
+                if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
                     && core.grant_cursor(peer, channel, access)
                 {
                     audited("cursor_granted", peers, peer, Some(channel), None);
@@ -195,6 +194,7 @@ impl RepairService {
                 let Some(peer) = peers.remove(connection) else {
                     return;
                 };
+                rights.forget(peer);
                 match &reason {
                     CloseReason::Protocol(error) => {
                         tracing::info!(peer = peer.0, %error, "a connection was closed");
@@ -223,7 +223,7 @@ impl RepairService {
     /// What subscribers have written of themselves since.
     fn look_at_cursors(&mut self, now: Now) {
         for (connection, share, words) in self.server.cursors() {
-            let of = granted_to(&self.peers, &self.shares, connection, share);
+            let of = self.rights.granted_to(&self.peers, connection, share);
             let Some((peer, channel)) = of else {
                 continue;
             };
@@ -295,12 +295,9 @@ impl RepairService {
                     }
                     self.joined(peer, &name, &channels);
                 }
-                RepairEvent::ReadJoined {
-                    peer,
-                    name,
-                    channels,
-                    ..
-                } => self.let_read(peer, &name, &channels),
+                RepairEvent::ReadJoined { peer, channels, .. } => {
+                    (self.rights).let_read(peer, &channels, &self.peers, &mut self.server);
+                }
                 RepairEvent::Left {
                     peer,
                     name,
@@ -356,41 +353,6 @@ impl RepairService {
         }
     }
 
-    /// Cuts off whoever may not be here any more: first what its device may reach here, then its
-    /// connections.
-    fn expel(&mut self) {
-        for (peer, known) in self.peers.iter() {
-            if let Some(why) = self.bans.reason(&known.name, known.address) {
-                self.server.revoke(known.connection);
-                self.core.ban(peer, why);
-            }
-        }
-    }
-
-    /// Has windows of the rings bound to a connection; its subscriber is told once they are.
-    fn let_read(&mut self, peer: PeerId, name: &str, channels: &[ChannelId]) {
-        let Some(connection) = self.peers.connection(peer) else {
-            return;
-        };
-        for channel in channels {
-            let share = self.shares.iter().find(|(it, _)| it == channel);
-            let Some((_, share)) = share.copied() else {
-                tracing::debug!(subscriber = name, "no ring is shared");
-                continue;
-            };
-            if let Err(error) = self.server.grant(connection, share) {
-                tracing::warn!(
-                    subscriber = name,
-                    channel = channel.0,
-                    "its ring can't be READ, NACKs are answered: {error}"
-                );
-            } else if let Err(error) = self.server.grant_cursor(connection, share) {
-                // It says how far it is by messages alone.
-                tracing::debug!(subscriber = name, "it has no cursor: {error}");
-            }
-        }
-    }
-
     fn joined(&self, peer: PeerId, name: &str, channels: &[ChannelId]) {
         let mut all = self.shared.subscribers();
         for channel in channels {
@@ -442,38 +404,6 @@ impl RepairService {
             }
         }
     }
-}
-
-/// Whose connection this is, and the channel whose ring is shared so.
-fn granted_to(
-    peers: &Peers,
-    shares: &[(ChannelId, ShareId)],
-    connection: Connection,
-    share: ShareId,
-) -> Option<(PeerId, ChannelId)> {
-    let (channel, _) = shares.iter().find(|(_, it)| *it == share)?;
-    Some((peers.of(connection)?, *channel))
-}
-
-/// Says of a connection what happened.
-fn audited(
-    what: &'static str,
-    peers: &Peers,
-    peer: PeerId,
-    channel: Option<ChannelId>,
-    why: Option<&str>,
-) {
-    let known = peers.get(peer);
-    let name = known.map(|known| &*known.name);
-    audit::say(
-        what,
-        audit::Of {
-            subscriber: name.filter(|name| !name.is_empty()),
-            peer: known.map(|known| known.address),
-            channel,
-            why,
-        },
-    );
 }
 
 fn now(clock: SystemClock) -> Now {

@@ -177,7 +177,8 @@ impl Opened {
         let service =
             RepairService::new(config.repair, self.server, self.multicast, shared.clone())
                 .offering(self.repair_offers, self.shares)
-                .banning(config.banned);
+                .banning(config.banned)
+                .denying(config.repair_verbs.and_then(|verbs| verbs.denied));
         let guard = StopOnFailure::new(shared.clone());
         let repair = spawn("repair", threads.repair_core, move || {
             let served = service.run();

@@ -55,6 +55,7 @@ impl Driver {
         let verbs = builder.repair == Repair::Auto && Session::HAS_VERBS;
         core.use_nack_path(verbs);
         core.use_read_path(verbs);
+        let session = Session::new(addresses, &builder.interfaces);
         Self {
             waker,
             waited: false,
@@ -63,7 +64,7 @@ impl Driver {
             core,
             listening: Vec::new(),
             problems: Problems::default(),
-            session: Session::new(addresses),
+            session,
             pending: Vec::new(),
             session_at: now,
             due_at: now,

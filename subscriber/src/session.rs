@@ -9,6 +9,7 @@ use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::subscriber_core::{Path, SubscriberCore};
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
+use tickcast_transport::udp::Interface;
 
 use crate::sift::Sink;
 use crate::wake::Waker;
@@ -32,13 +33,21 @@ impl Session {
     /// Whether this build can make connections over verbs at all.
     pub(crate) const HAS_VERBS: bool = tickcast_transport::control::HAS_VERBS;
 
-    pub(crate) fn new(addresses: Vec<SocketAddr>) -> Self {
+    /// Connections to a publisher at one of these addresses; those over verbs are made from the first of
+    /// these interfaces that belongs to a device.
+    pub(crate) fn new(addresses: Vec<SocketAddr>, interfaces: &[Interface]) -> Self {
         let config = ClientConfig::default();
+        let found = interfaces.iter().filter_map(|it| it.resolve().ok());
+        let interfaces: Vec<_> = found.map(|it| it.address).collect();
+        let from_there = |mut client: ControlClient| {
+            client.set_interfaces(interfaces.clone());
+            client
+        };
         Self {
             repair: ControlClient::new(addresses.clone(), config),
             replay: ControlClient::new(addresses.clone(), config),
-            nack: ControlClient::over_verbs(Vec::new(), config),
-            read: ControlClient::for_reads(Vec::new(), config),
+            nack: from_there(ControlClient::over_verbs(Vec::new(), config)),
+            read: from_there(ControlClient::for_reads(Vec::new(), config)),
             addresses,
             frames: Vec::new(),
             watched: [None; 4],

@@ -5,7 +5,7 @@
 //! your own, and hand the addresses over.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
@@ -75,6 +75,7 @@ pub struct ControlClient {
     turn: usize,
     over_verbs: bool,
     for_reads: bool,
+    interfaces: Vec<Ipv4Addr>,
     config: ClientConfig,
     pub(super) state: State,
     inbox: Inbox,
@@ -91,6 +92,7 @@ impl ControlClient {
             turn: 0,
             over_verbs: false,
             for_reads: false,
+            interfaces: Vec::new(),
             config,
             state: State::Idle,
             inbox: Inbox::new(BODY_LEN_MAX_TO_SUBSCRIBER),
@@ -98,9 +100,10 @@ impl ControlClient {
         }
     }
 
-    /// As [`new`](Self::new), for a reliable connection over RDMA verbs, from the device whose
-    /// interface leads to the address. Without the feature `rdma`, or without a device, no attempt
-    /// begins ([`io::ErrorKind::Unsupported`]).
+    /// As [`new`](Self::new), for a reliable connection over RDMA verbs, from a device of
+    /// [`set_interfaces`](Self::set_interfaces), else the one whose interface leads to the address.
+    /// Without the feature `rdma`, or without a device, no attempt begins
+    /// ([`io::ErrorKind::Unsupported`]).
     #[must_use]
     pub fn over_verbs(addresses: Vec<SocketAddr>, config: ClientConfig) -> Self {
         Self {
@@ -134,12 +137,20 @@ impl ControlClient {
         self.turn = (self.turn + 1) % count;
         let conduit = match address {
             _ if !self.over_verbs => Conduit::dial_tcp(address),
-            SocketAddr::V4(address) => Conduit::dial_verbs(address, self.for_reads),
+            SocketAddr::V4(address) => {
+                Conduit::dial_verbs(address, &self.interfaces, self.for_reads)
+            }
             SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
         };
         let conduit = conduit.map_err(CloseReason::Unreachable)?;
         self.state = State::Connecting(conduit, address, now);
         Ok(())
+    }
+
+    /// From the next attempt on, connections over verbs are made from the first of these interfaces
+    /// that belongs to a device, if one does.
+    pub fn set_interfaces(&mut self, interfaces: Vec<Ipv4Addr>) {
+        self.interfaces = interfaces;
     }
 
     /// Replaces the addresses, from the next attempt on.

@@ -2,7 +2,7 @@
 //! streams of bytes that never block, so that whoever has frames to send need not know which.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 
 #[cfg(feature = "rdma")]
@@ -123,22 +123,37 @@ pub(super) fn no_verbs() -> io::Error {
     )
 }
 
+/// The address of the interface that leads there.
+#[cfg(feature = "rdma")]
+fn address_towards(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
+    // Connecting a datagram socket sends nothing; it asks the kernel for the way.
+    let probe = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+    probe.connect(to)?;
+    match probe.local_addr()? {
+        SocketAddr::V4(from) => Ok(*from.ip()),
+        SocketAddr::V6(_) => Err(io::ErrorKind::AddrNotAvailable.into()),
+    }
+}
+
 impl Conduit {
     /// Begins to connect over TCP.
     pub(super) fn dial_tcp(to: SocketAddr) -> io::Result<Self> {
         TcpStream::connect(to).map(Self::Tcp)
     }
 
-    /// Begins to connect over verbs, from the device whose interface leads there.
+    /// Begins to connect over verbs, from the first device of these interfaces, else from the one whose
+    /// interface leads there.
     #[cfg(feature = "rdma")]
-    pub(super) fn dial_verbs(to: SocketAddrV4, reads: bool) -> io::Result<Self> {
-        // Connecting a datagram socket sends nothing; it asks the kernel for the way.
-        let probe = std::net::UdpSocket::bind((std::net::Ipv4Addr::UNSPECIFIED, 0))?;
-        probe.connect(to)?;
-        let SocketAddr::V4(from) = probe.local_addr()? else {
-            return Err(io::ErrorKind::AddrNotAvailable.into());
+    pub(super) fn dial_verbs(
+        to: SocketAddrV4,
+        interfaces: &[Ipv4Addr],
+        reads: bool,
+    ) -> io::Result<Self> {
+        let chosen = interfaces.iter().find_map(|it| Device::open(*it).ok());
+        let device = match chosen {
+            Some(device) => device,
+            None => Device::open(address_towards(to)?).map_err(verbs_error)?,
         };
-        let device = Device::open(*from.ip()).map_err(verbs_error)?;
         let config = if reads {
             reading_config()
         } else {
@@ -149,7 +164,7 @@ impl Conduit {
     }
 
     #[cfg(not(feature = "rdma"))]
-    pub(super) fn dial_verbs(_: SocketAddrV4, _: bool) -> io::Result<Self> {
+    pub(super) fn dial_verbs(_: SocketAddrV4, _: &[Ipv4Addr], _: bool) -> io::Result<Self> {
         Err(no_verbs())
     }
 
@@ -176,6 +191,15 @@ impl Conduit {
             Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
             #[cfg(feature = "rdma")]
             Self::Verbs(stream) => stream.grant_cursor(entry),
+        }
+    }
+
+    /// Whether the other side was let reach anything.
+    pub(super) fn has_granted(&self) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.has_granted(),
         }
     }
 

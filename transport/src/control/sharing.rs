@@ -110,6 +110,13 @@ impl ControlServer {
         }
     }
 
+    /// Whether a peer was let reach anything, or will be.
+    #[must_use]
+    pub fn holds_rights(&self, peer: PeerId) -> bool {
+        let held = self.peers.get(&peer);
+        held.is_some_and(|it| !it.granting.is_empty() || it.conduit.has_granted())
+    }
+
     /// All cursors that peers may write, and what stands there now.
     pub fn cursors(&self) -> impl Iterator<Item = (PeerId, ShareId, [u64; CURSOR_WORDS])> {
         let all = self.peers.iter();

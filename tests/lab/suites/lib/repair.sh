@@ -1,9 +1,10 @@
 # What the suites about repair share: a publisher of simulated records, two listeners, and what must hold of them.
-# Their summaries are /tmp/NAME-publisher, /tmp/NAME-1 and /tmp/NAME-2.
+# Where they are: the publisher at $interface and, over TCP, $control, the listeners at ${at[@]}. Their summaries are /tmp/NAME-publisher, /tmp/NAME-1 and /tmp/NAME-2.
 export RUST_LOG=info
 failed=0
 # What the publisher audits.
 audit=/tmp/audit
+interface=${interface:-dummy0} control=${control:-10.1.0.1}
 number() {
     sed -n "s/.*\"$1\": *\([0-9]*\).*/\1/p" "$2" | head -n 1
 }
@@ -17,8 +18,8 @@ check() {
 # publish NAME MORE: begins a session, which goes on until `end`; MORE goes into its config.
 publish() {
     cat >"/tmp/$1.json" <<JSON
-{ "name": "lab", "control": "10.1.0.1:7400", "interface": "dummy0", "digest": true,
-  "admin": "10.1.0.1:7480", $2
+{ "name": "lab", "control": "$control:7400", "interface": "$interface", "ttl": 1, "digest": true,
+  "admin": "$control:7480", $2
   "channels": [{ "id": 1, "name": "equities",
     "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.1:7500" }] }] }],
   "inputs": [{ "source": 1, "kind": "simulator", "seed": 1, "symbols": 20, "messages": 40000000,
@@ -31,7 +32,7 @@ JSON
 
 # metric NAME: what the publisher counts just now.
 metric() {
-    exec 3<>/dev/tcp/10.1.0.1/7480 || return
+    exec 3<>/dev/tcp/$control/7480 || return
     printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
     sed -n "s/^tickcast_publisher_$1{[^}]*} \([0-9]*\).*/\1/p" <&3 | head -n 1
     exec 3>&-
@@ -43,7 +44,7 @@ flowing() { until_so 60 counted published_messages $(($(metric published_message
 
 # subscribe NAME N DROP ARGUMENT…: listens to it, and loses some.
 subscribe() {
-    /lab/bin/tickcast listen --connect 10.1.0.1:7400 --interface dummy0 --channel equities --format count \
+    /lab/bin/tickcast listen --connect $control:7400 --interface "${at[$2 - 1]:-$interface}" --channel equities --format count \
         --every 60 --quiet --digest --drop "$3" --seed "$2" --summary "/tmp/$1-$2" "${@:4}" >"/tmp/$1.$2" 2>&1 &
     pids+=($!)
 }
@@ -76,6 +77,7 @@ until_so() {
     done
     echo "NOT SO within $1 s: ${*:2}"
     tail -n 12 /tmp/*.log /tmp/*.[12]
+    cp $audit /tmp/*.log /tmp/*.[12] /lab/out
     kill "${pids[@]}"
     exit 1
 }

@@ -98,6 +98,13 @@ impl Stream {
         self.bind(lease.bindable(), 0, CURSOR_LEN, Right::Cursor)
     }
 
+    /// Whether the other side was let reach anything, and it was not taken back.
+    #[must_use]
+    pub fn has_granted(&self) -> bool {
+        let granting = self.link.as_ref().map(|link| &link.granting);
+        granting.is_some_and(|it| !it.is_over && !it.grants.is_empty())
+    }
+
     /// Whether anything of this memory may be granted at present.
     fn check_grant(&mut self, memory: &Arc<Bindable>) -> io::Result<()> {
         let link = self.link_up()?;
