@@ -126,7 +126,7 @@ pub struct RepairVerbsConfig {
     /// cursor a subscriber says how far it is without a message.
     #[serde(default = "cursors_default")]
     pub cursors: u16,
-    /// File that names who may not READ, as [`PublisherConfig::banned`] names who may not subscribe: its
+    /// File that names who may not READ, as [`Config::banned`] names who may not subscribe: its
     /// rights are taken back, and it goes on with NACKs. Without one everybody may.
     #[serde(default)]
     pub denied: Option<PathBuf>,

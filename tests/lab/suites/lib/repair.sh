@@ -15,15 +15,16 @@ check() {
     eval "[ $1 ]" || { echo "NOT SO: $(eval echo "$1")" && failed=1; }
 }
 
-# publish NAME MORE: begins a session, which goes on until `end`; MORE goes into its config.
+# publish NAME MORE: begins a session, which goes on until it is killed; MORE goes into its config. It has $slots slots
+# and $pace messages a second.
 publish() {
     cat >"/tmp/$1.json" <<JSON
 { "name": "lab", "control": "$control:7400", "interface": "$interface", "ttl": 1, "digest": true,
   "admin": "$control:7480", $2
-  "channels": [{ "id": 1, "name": "equities",
+  "channels": [{ "id": 1, "name": "equities", "slots": ${slots:-65536},
     "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.1:7500" }] }] }],
   "inputs": [{ "source": 1, "kind": "simulator", "seed": 1, "symbols": 20, "messages": 40000000,
-    "wait_for_subscribers": 2, "pace": { "messages_per_s": 3000 } }] }
+    "wait_for_subscribers": 2, "pace": { "messages_per_s": ${pace:-3000} } }] }
 JSON
     : >$audit
     /lab/bin/tickcast-publisher --config "/tmp/$1.json" --summary "/tmp/$1-publisher" --audit $audit 2>"/tmp/$1.log" &
