@@ -292,16 +292,12 @@ impl Subscriber {
 
     fn connect(&mut self, now: Nanos, path: Path) {
         let offer = match path {
-            Path::Nack => Some(self.core.nack_offer()),
-            Path::Read => Some(self.core.read_offer()),
+            Path::Nack => self.core.nack_offer(),
+            Path::Read => self.core.read_offer(),
             Path::Repair | Path::Replay => None,
         };
-        if let Some(offer) = offer {
-            let to = match offer {
-                Some(RepairOffer::Verbs { address, .. }) => vec![SocketAddr::V4(address)],
-                _ => Vec::new(),
-            };
-            self.clients[path as usize].set_addresses(to);
+        if let Some(RepairOffer::Verbs { address, .. }) = offer {
+            self.clients[path as usize].set_addresses(vec![SocketAddr::V4(address)]);
         }
         if self.clients[path as usize].connect(now).is_err() {
             let (reason, heard) = (LinkDownReason::Unreachable, &mut self.heard);
