@@ -383,13 +383,22 @@ fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     publisher.end();
     let heard = listener.output();
-    assert_eq!(heard.status.code(), Some(0), "{}", text(&heard.stderr));
     let published = publisher.summary();
-    let messages = &published["source"]["messages"];
-    assert_eq!(
-        (&messages["Q"], &messages["T"]),
-        (&27_217.into(), &6_390.into())
-    );
+    let source = &published["source"];
+    let counted = |name: &str| source[name].as_u64().unwrap();
+    // A machine too slow for a live feed loses some of it. That is told, to the last message.
+    let lost = counted("missing_messages") + counted("overflow_messages");
+    let (code, told) = (i32::from(lost > 0), text(&heard.stderr));
+    assert_eq!(heard.status.code(), Some(code), "{lost} lost: {told}");
+    assert_eq!(told.contains("source 1 lost"), lost > 0, "{told}");
+    assert_eq!(counted("messages_total") + lost, 57_674, "{source:#}");
+    if lost == 0 {
+        let messages = &source["messages"];
+        assert_eq!(
+            (&messages["Q"], &messages["T"]),
+            (&27_217.into(), &6_390.into())
+        );
+    }
     let summary = json_at(&summary);
     assert_eq!(
         summary["channels"][0]["digest"],

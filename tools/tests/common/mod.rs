@@ -228,6 +228,8 @@ impl Publisher {
                 "fan_out": [{"transport": "udp", "lines": [{"group": group}]}],
             }],
             "inputs": [input],
+            // Room for a whole recording, however long this thread has to wait for a core.
+            "threads": {"hop_batches": 1 << 14},
             "digest": true,
         });
         std::fs::write(path("config.json"), config.to_string()).unwrap();
