@@ -347,6 +347,7 @@ fn what_can_not_be_replayed_is_refused_with_a_sentence() {
 
 #[test]
 fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
+    const PACKETS: u64 = 13_022;
     let Some(path) = data("iex-tops/TOPS16.pcapng.gz") else {
         return;
     };
@@ -381,23 +382,34 @@ fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
         "--quiet",
     ]);
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    // All that is still on its way comes before the end: until it is all there, or nothing came for long.
+    let (mut packets, mut looks) = (0, 0);
+    while packets < PACKETS && looks < 100 {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = publisher.status()["source"]["packets"].as_u64().unwrap();
+        looks = if now == packets { looks + 1 } else { 0 };
+        packets = now;
+    }
     publisher.end();
     let heard = listener.output();
     let published = publisher.summary();
     let source = &published["source"];
     let counted = |name: &str| source[name].as_u64().unwrap();
-    // A machine too slow for a live feed loses some of it. That is told, to the last message.
-    let lost = counted("missing_messages") + counted("overflow_messages");
-    let (code, told) = (i32::from(lost > 0), text(&heard.stderr));
-    assert_eq!(heard.status.code(), Some(code), "{lost} lost: {told}");
-    assert_eq!(told.contains("source 1 lost"), lost > 0, "{told}");
-    assert_eq!(counted("messages_total") + lost, 57_674, "{source:#}");
-    if lost == 0 {
+    // A machine too slow for a live feed loses some of it, and tells.
+    let (missing, overflow) = (counted("missing_messages"), counted("overflow_messages"));
+    let (lost, told) = (missing + overflow > 0, text(&heard.stderr));
+    assert_eq!(heard.status.code(), Some(i32::from(lost)), "{told}");
+    assert_eq!(told.contains("source 1 lost"), lost, "{told}");
+    if packets == PACKETS {
         let messages = &source["messages"];
         assert_eq!(
-            (&messages["Q"], &messages["T"]),
-            (&27_217.into(), &6_390.into())
+            (&messages["Q"], &messages["T"], missing),
+            (&27_217.into(), &6_390.into(), 0)
         );
+    } else {
+        // But for the end, behind which nothing came.
+        let known = counted("messages_total") + missing;
+        assert!(known <= 57_674 && packets > PACKETS / 2, "{source:#}");
     }
     let summary = json_at(&summary);
     assert_eq!(

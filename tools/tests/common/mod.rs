@@ -2,7 +2,8 @@
 //! sockets, and groups of one's own.
 #![allow(dead_code, reason = "each test file uses its own part")]
 
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -187,6 +188,7 @@ pub(crate) struct Publisher {
     folder: tempfile::TempDir,
     running: Running,
     pub(crate) control: String,
+    admin: String,
     pub(crate) group: SocketAddrV4,
     /// Where a live input listens; empty for the simulator.
     pub(crate) input: String,
@@ -223,6 +225,7 @@ impl Publisher {
         let config = serde_json::json!({
             "name": "test",
             "control": control,
+            "admin": "127.0.0.1:0",
             "channels": [{
                 "id": 7, "name": "all", "slots": 4096, "peak_datagrams_per_s": 4_000,
                 "fan_out": [{"transport": "udp", "lines": [{"group": group}]}],
@@ -260,10 +263,21 @@ impl Publisher {
         Self {
             folder,
             running,
+            admin: ready["admin"].as_str().unwrap().to_owned(),
             control,
             group,
             input,
         }
+    }
+
+    /// What it says of itself now.
+    pub(crate) fn status(&self) -> serde_json::Value {
+        let mut asked = TcpStream::connect(&self.admin).unwrap();
+        asked.write_all(b"GET /status HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        asked.read_to_string(&mut answer).unwrap();
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        serde_json::from_str(body).unwrap()
     }
 
     /// Asks it to end its session.
