@@ -46,7 +46,7 @@ flowing() { until_so 60 counted published_messages $(($(metric published_message
 # subscribe NAME N DROP ARGUMENT…: listens to it, and loses some.
 subscribe() {
     /lab/bin/tickcast listen --connect $control:7400 --interface "${at[$2 - 1]:-$interface}" --channel equities --format count \
-        --every 60 --quiet --digest --drop "$3" --seed "$2" --summary "/tmp/$1-$2" "${@:4}" >"/tmp/$1.$2" 2>&1 &
+        --every 60 --quiet --join-timeout 60 --digest --drop "$3" --seed "$2" --summary "/tmp/$1-$2" "${@:4}" >"/tmp/$1.$2" 2>&1 &
     pids+=($!)
 }
 
