@@ -350,9 +350,10 @@ fn turn_away(mut stream: UnixStream, reason: &str) {
     // None of this must work; nothing depends on its being read.
     let _ = stream.set_nonblocking(true);
     let _ = writeln!(stream, "refused: {reason}");
-    let _ = stream.shutdown(Shutdown::Write);
+    // From here on the peer's writes fail at its side, so what is unread comes to an end.
+    let _ = stream.shutdown(Shutdown::Both);
     // Closed over what is unread, the connection would end with an error instead of the text.
-    let _ = stream.read(&mut [0; 4096]);
+    let _ = io::copy(&mut stream, &mut io::sink());
 }
 
 fn file_of(path: &Path) -> io::Result<(u64, u64)> {

@@ -230,7 +230,9 @@ fn a_second_writer_is_turned_away_with_a_text_and_the_first_goes_on() {
     let mut first = setting.connect();
     first.write_all(&trade(1)).unwrap();
     let mut second = setting.connect();
-    second.write_all(&trade(99)).unwrap();
+    // Whoever goes on writing until it is turned away can read why all the same.
+    let much = trade(99).repeat(2_000);
+    while second.write_all(&much).is_ok() {}
     let mut said = String::new();
     second.read_to_string(&mut said).unwrap();
     assert!(
@@ -313,7 +315,7 @@ fn what_can_not_be_read_closes_that_connection_with_a_reason_and_is_told() {
         let mut writer = setting.connect();
         writer.write_all(bytes).unwrap();
         let mut said = String::new();
-        let _ = writer.read_to_string(&mut said);
+        writer.read_to_string(&mut said).unwrap();
         assert!(
             said.starts_with("refused: ") && said.contains(reason),
             "{said}"

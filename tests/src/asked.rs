@@ -54,6 +54,8 @@ pub struct Asked {
     /// Those it may doubt beside them, which take up room until it asks: declared lost meanwhile, or
     /// at the edge of what it remembers.
     excused: BTreeSet<u64>,
+    /// What was taken below this is not known any more.
+    taken_from: Sequence,
     /// Two contents came of these: an alarm is due, unless they turn out to be lost.
     owed: BTreeSet<u64>,
     /// Sequences that an alarm was told for: they may be asked for although they came.
@@ -79,6 +81,7 @@ impl Asked {
             doubts: BTreeSet::new(),
             decided: BTreeSet::new(),
             excused: BTreeSet::new(),
+            taken_from: Sequence::NONE,
             owed: BTreeSet::new(),
             alarmed: BTreeSet::new(),
             pace: Pace::new(config),
@@ -118,6 +121,7 @@ impl Asked {
         }
         let old = next.minus(span);
         drop_below(&mut self.taken, old);
+        self.taken_from = old;
         drop_below(&mut self.tries, next);
         self.on_nack = self.on_nack.split_off(&next.0);
         self.pace.settled(next);
@@ -284,8 +288,12 @@ impl Asked {
     /// The publisher welcomed it: nobody could be asked about what was forgotten meanwhile.
     pub fn welcomed(&mut self, now: Nanos) {
         self.pace.welcomed(now);
-        let (span, taken) = (self.span(), &self.taken);
-        let forgotten = |s: &u64| taken.contains_key(&Sequence(*s).plus(span).0);
+        let (span, taken, from) = (self.span(), &self.taken, self.taken_from);
+        // What took its place may itself be too long ago for this list.
+        let forgotten = |s: &u64| {
+            let instead = Sequence(*s).plus(span);
+            instead < from || taken.contains_key(&instead.0)
+        };
         self.excused
             .extend(self.doubts.extract_if(.., |s| forgotten(s)));
     }
@@ -310,6 +318,7 @@ impl Asked {
         self.tries.clear();
         self.on_nack.clear();
         self.taken.clear();
+        self.taken_from = Sequence::NONE;
         self.doubts.clear();
         self.decided.clear();
         self.excused.clear();

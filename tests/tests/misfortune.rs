@@ -148,7 +148,7 @@ fn one_line_cut_and_then_the_other_loses_nothing_and_needs_no_nack() {
     let sender = std::net::Ipv4Addr::LOCALHOST;
     // Relays are processes of their own: one may lag the other by a scheduler's turn.
     let config = tickcast_subscriber::ReceiverConfig {
-        line_skew_us: 200_000,
+        line_skew_us: 1_000_000,
         ..tickcast_subscriber::ReceiverConfig::default()
     };
     let lines = ChannelBuilder::new("all")

@@ -155,6 +155,13 @@ fn seeds_that_found_errors_stay_whole() {
         ("fencing", 37),
         // What was lost before it came is neither true nor false: the check asked for an alarm.
         ("fencing", 120_377),
+        // What was forgotten long ago was no longer known to be: the check asked for a question.
+        ("fencing", 2_024_660),
+        ("fencing", 2_026_587),
+        ("fencing", 2_047_643),
+        ("fencing", 2_048_207),
+        ("fencing", 2_051_497),
+        ("fencing", 2_052_954),
         // A datagram beyond the window told nobody what all before it had cost.
         ("outage", 415_779),
         // A heartbeat that waited for its fan-out promised what data had put off since.

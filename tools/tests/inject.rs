@@ -38,13 +38,17 @@ fn datagram(channel: u16, sequence: u64, kind: Kind) -> Vec<u8> {
     [header.to_bytes(crc).to_vec(), payload].concat()
 }
 
-/// Everything that comes until nothing does.
-fn drain(socket: &UdpSocket) -> Vec<Vec<u8>> {
+/// Everything that comes while the relay runs: where it is silent for a while, more may follow.
+fn drain(socket: &UdpSocket, relay: &mut Running) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     let mut buffer = [0; 2048];
-    while let Ok(len) = socket.recv(&mut buffer) {
-        all.push(buffer[..len].to_vec());
-    }
+    wait_for("the end of the relay", || {
+        let over = relay.child().try_wait().unwrap();
+        while let Ok(len) = socket.recv(&mut buffer) {
+            all.push(buffer[..len].to_vec());
+        }
+        over
+    });
     all
 }
 
@@ -69,7 +73,7 @@ fn relay(options: &[&str], count: u64) -> (Vec<Vec<u8>>, Value) {
         "lo",
     ]);
     args.extend(options);
-    let running = Running::start(&args);
+    let mut running = Running::start(&args);
     json_at(ready.as_ref());
     for sequence in 1..=count {
         for channel in [1, 2] {
@@ -86,7 +90,7 @@ fn relay(options: &[&str], count: u64) -> (Vec<Vec<u8>>, Value) {
             .send(&datagram(channel, count + 1, Kind::End))
             .unwrap();
     }
-    let came = drain(&out);
+    let came = drain(&out, &mut running);
     let done = running.output();
     assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
     (came, json_at(report.as_ref()))

@@ -188,11 +188,13 @@ fn what_inject_says_it_dropped_is_what_a_listener_without_repair_lost() {
     let lost = sequences(&summary["lost_ranges"]);
     assert!(!lost.is_empty(), "seed 8");
     let missed = sequences(&report["channels"][0]["missed"]);
-    let differ: Vec<_> = lost.symmetric_difference(&missed).collect();
+    let dropped = &summary["counters"];
+    assert!(missed.is_subset(&lost), "seed 8: {missed:?}, {dropped:#}");
+    // A relay that stood still brings some after they were declared lost: counted one by one.
+    let late = lost.difference(&missed).count() as u64;
     assert!(
-        differ.is_empty(),
-        "seed 8: {differ:?}, {:#}",
-        summary["counters"]
+        late <= dropped["late_dropped"].as_u64().unwrap(),
+        "seed 8: {lost:?}, {missed:?}, {dropped:#}"
     );
     let counted = |name: &str| summary[name].as_u64().unwrap();
     let sum = counted("delivered_records") + counted("lost_records");
