@@ -311,16 +311,16 @@ impl Receiver {
         let sent = (0..fan_outs).map(|it| word(offset::SENT + it * 8)).max();
         let sent = Sequence(sent.unwrap_or(0));
         let ahead = sent > self.heard;
-        if sent.since(self.heard) > self.slots {
-            return self.ask_status_soon(now);
-        }
         self.counters.page_reads.increment();
         if (moved || ahead)
             && let Some(change) = self.liveness.heard_repair(ahead, now)
         {
             self.note_liveness(change, now);
         }
-        if ahead && self.liveness.is_stale() {
+        if sent.since(self.heard) > self.slots {
+            // It lives, however far ahead; what it says of sequences is asked for.
+            self.ask_status_soon(now);
+        } else if ahead && self.liveness.is_stale() {
             self.note_heard(sent, now, crate::gaps::Origin::Live);
         }
         self.handle_timeout(now, on);

@@ -4,7 +4,8 @@
 use tickcast_reliability::delivery::{Delivery, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::subscriber_core::SubscriberCore;
-use tickcast_reliability::units::Sequence;
+use tickcast_reliability::units::{Sequence, SequenceRange};
+use tickcast_reliability::wire::Kind;
 
 use crate::pace::Scouts;
 use crate::subscriber::{Following, Subscriber};
@@ -98,7 +99,16 @@ impl World {
             let Some(receiver) = subscriber.core.receiver(of.channel) else {
                 continue;
             };
-            if let Some(range) = of.stream.unaccounted(receiver.progress().1) {
+            let (settled, heard) = receiver.progress();
+            // An END that came and that nobody has confirmed is told to nobody; nothing is lost with it.
+            let is_end = |range: &SequenceRange| {
+                let rings = self.truth.of(of.channel, receiver.epoch());
+                let mut sealed = rings.iter().filter_map(|ring| ring.get(range.first));
+                (range.first, range.last) == (settled, settled)
+                    && sealed.any(|it| it.kind == Kind::End)
+            };
+            let unsaid = of.stream.unaccounted(heard);
+            if let Some(range) = unsaid.filter(|range| !is_end(range)) {
                 return Err(format!(
                     "subscriber {number} left without a word on {range}"
                 ));

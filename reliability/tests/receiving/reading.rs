@@ -415,6 +415,26 @@ fn while_multicast_is_silent_the_control_page_tells_how_far_the_publisher_is() {
 }
 
 #[test]
+fn a_publisher_that_is_more_than_a_ring_ahead_is_not_dead_while_its_page_moves() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = watchful(&publisher);
+    let bytes = publisher.publish(1);
+    world.hear(A, &bytes);
+    world.answer = false;
+    for _ in 0..SLOTS + 2 {
+        publisher.publish(1);
+    }
+    publisher.oldest = 4;
+    for _ in 0..100 {
+        publisher.beat_at += 1;
+        world.pass(Nanos::from_ms(100), &publisher);
+    }
+    assert!(world.saw(&Event::MulticastLost));
+    assert!(!world.saw(&Event::PublisherDead) && world.given_up.is_empty());
+    assert_eq!(world.records, numbers(1..=1), "nothing is believed of it");
+}
+
+#[test]
 fn a_page_of_another_ring_says_nothing() {
     for (at, bit) in [(0, 1), (8, 2), (32, 1), (48, 1)] {
         let mut publisher = Publisher::new(5, 1);
