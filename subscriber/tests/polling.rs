@@ -520,6 +520,8 @@ fn the_limit_to_join_is_a_problem_that_goes_away() {
     let nobody = reserved.local_addr().unwrap();
     drop(reserved);
     let builder = Subscriber::builder(nobody.to_string()).channel("all");
+    let mut patient = builder.clone().join_limit(PATIENCE).build().unwrap();
+    assert!(!patient.poll(|_| {}).problem, "not before the limit");
     let mut subscriber = builder
         .join_limit(Duration::from_millis(50))
         .build()
