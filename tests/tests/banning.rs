@@ -3,16 +3,14 @@
 
 mod common;
 
-use common::{
-    Follower, Publisher, channel, drive, drive_to_end, free_group, one_channel, simulated,
-};
+use common::{Follower, Publisher, channel, drive, end, free_group, one_channel, simulated};
 use tickcast_subscriber::Event;
 
 #[test]
 fn who_is_banned_is_cut_off_and_told_why_until_it_is_not_any_more_and_others_go_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let banned = folder.path().join("banned");
-    let mut config = one_channel(&[free_group()], simulated(120_000, 20_000, 2));
+    let mut config = one_channel(&[free_group()], simulated(u32::MAX.into(), 5_000, 2));
     config["banned"] = banned.display().to_string().into();
     let publisher = Publisher::start(&config);
     let named = |name: &str| Follower::new(publisher.subscriber().channel("all").name(name));
@@ -57,7 +55,7 @@ fn who_is_banned_is_cut_off_and_told_why_until_it_is_not_any_more_and_others_go_
     let of = |name: &str| joined.iter().filter(|it| it["subscriber"] == name).count();
     assert_eq!((of("risk-1"), of("risk-2")), (2, 1));
     assert!(joined.iter().all(|it| it["channel"] == 1));
-    drive_to_end(&mut followers);
+    end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success(), "{summary}");
     for follower in &followers {

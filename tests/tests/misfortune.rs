@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{
-    Follower, Publisher, binary, channel, drive, drive_for, drive_to_end, free_group, number,
+    Follower, Publisher, binary, channel, drive, drive_for, end, endless, free_group, number,
     one_channel, signal, simulated,
 };
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use tickcast_subscriber::{ChannelBuilder, Event, LineId, LineOverride};
 
 #[test]
 fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(60_000, 20_000, 1)));
+    let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000)));
     let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
     drive(&mut followers, |all| {
         all[0].records.values().sum::<u64>() > 5_000
@@ -31,7 +31,7 @@ fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {
     drive(&mut followers, |all| {
         all[0].saw(|e| *e == Event::MulticastRestored)
     });
-    drive_to_end(&mut followers);
+    end(&publisher, &mut followers);
     let (_, summary) = publisher.finish();
     followers[0].assert_balanced();
     assert!(followers[0].losses.is_empty(), "nothing lost");
@@ -41,7 +41,10 @@ fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {
 
 #[test]
 fn one_stopped_process_hurts_nobody_else_and_catches_up_or_is_told_exactly() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(80_000, 20_000, 2)));
+    let publisher = Publisher::start(&one_channel(
+        &[free_group()],
+        simulated(u32::MAX.into(), 10_000, 2),
+    ));
     let folder = tempfile::tempdir().expect("a folder");
     let summary_path = folder.path().join("stopped.json");
     let mut stopped = Command::new(binary("tickcast"))
@@ -66,7 +69,7 @@ fn one_stopped_process_hurts_nobody_else_and_catches_up_or_is_told_exactly() {
     signal(stopped.id(), "STOP");
     drive_for(&mut followers, Duration::from_secs(2));
     signal(stopped.id(), "CONT");
-    drive_to_end(&mut followers);
+    end(&publisher, &mut followers);
     let status = stopped.wait().expect("the listener ends");
     let (_, summary) = publisher.finish();
     let others = followers[0].counters(0);
@@ -141,7 +144,7 @@ impl Drop for Cut {
 fn one_line_cut_and_then_the_other_loses_nothing_and_needs_no_nack() {
     let (a, b) = (free_group(), free_group());
     let (a_relayed, b_relayed) = (free_group(), free_group());
-    let publisher = Publisher::start(&one_channel(&[a, b], simulated(60_000, 15_000, 1)));
+    let publisher = Publisher::start(&one_channel(&[a, b], endless(5_000)));
     // Both clocks begin with the first datagram, so the cuts do not overlap.
     let _line_a = Cut::start(a, a_relayed, Duration::from_millis(1_000));
     let _line_b = Cut::start(b, b_relayed, Duration::from_millis(2_500));
@@ -162,7 +165,11 @@ fn one_line_cut_and_then_the_other_loses_nothing_and_needs_no_nack() {
             sender,
         });
     let mut followers = [Follower::new(publisher.subscriber().channel(lines))];
-    drive_to_end(&mut followers);
+    drive(&mut followers, |all| {
+        all[0].saw(|e| *e == Event::LineUp(LineId(0)))
+            && all[0].saw(|e| *e == Event::LineUp(LineId(1)))
+    });
+    end(&publisher, &mut followers);
     let (_, summary) = publisher.finish();
     let follower = &followers[0];
     follower.assert_balanced();

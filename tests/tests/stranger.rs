@@ -8,7 +8,7 @@ mod stranger;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Publisher, channel, free_group, number, one_channel, simulated};
+use common::{PATIENCE, Publisher, channel, endless, free_group, number, one_channel, simulated};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tickcast_subscriber::{Event, Item, Subscriber};
@@ -171,13 +171,19 @@ fn a_stranger_ends_with_the_publishers_records_with_loss_and_without() {
 
 #[test]
 fn a_stranger_who_joins_late_from_the_oldest_gets_all_of_it_spliced_to_live() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 10_000, 1)));
+    let mut config = one_channel(&[free_group()], endless(5_000));
+    config["channels"][0]["slots"] = 131_072.into();
+    let publisher = Publisher::start(&config);
     let mut ours = Ours::join(&publisher);
-    ours.drive(|ours| ours.records > 8_000);
+    ours.drive(|ours| ours.records > 4_000);
     let more = ["--from", "oldest", "--seed", "5"];
     let Some(late) = Running::start(&publisher, "0.05", &more) else {
         return;
     };
+    ours.drive(|_| publisher.joined() == 2);
+    let live = ours.records + 4_000;
+    ours.drive(|ours| ours.records > live);
+    publisher.terminate();
     ours.drive_to_end();
     let late = late.report();
     let (_, summary) = publisher.finish();

@@ -4,7 +4,8 @@
 mod common;
 
 use common::{
-    Follower, Publisher, channel, drive, drive_to_end, free_group, number, one_channel, simulated,
+    Follower, Publisher, channel, drive, drive_to_end, end, endless, free_group, number,
+    one_channel, simulated,
 };
 use tickcast_subscriber::faults::{Burst, FaultConfig, Reorder, Scripted};
 use tickcast_subscriber::units::ChannelId;
@@ -178,12 +179,14 @@ fn a_lost_end_is_repaired() {
 
 #[test]
 fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_live() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], simulated(60_000, 30_000, 1)));
+    let mut config = one_channel(&[free_group()], endless(10_000));
+    config["channels"][0]["slots"] = 131_072.into();
+    let publisher = Publisher::start(&config);
     let mut followers = vec![Follower::new(
         publisher.subscriber().name("early").channel("all"),
     )];
     drive(&mut followers, |all| {
-        all[0].records.values().sum::<u64>() > 20_000
+        all[0].records.values().sum::<u64>() > 10_000
     });
     let late = ChannelBuilder::new("all").start(Start::Oldest);
     let faults = FaultConfig {
@@ -202,7 +205,10 @@ fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_li
     followers.push(Follower::new(
         publisher.subscriber().name("live").channel(live),
     ));
-    drive_to_end(&mut followers);
+    drive(&mut followers, |all| {
+        all[1].saw(|e| *e == Event::Live) && all[2].records.values().sum::<u64>() > 10_000
+    });
+    end(&publisher, &mut followers);
     let (_, summary) = publisher.finish();
     // The ring holds all of this run, so the late one ends with the digest of the whole.
     for follower in &followers[..2] {
@@ -229,7 +235,7 @@ fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_li
 
 #[test]
 fn one_who_joins_from_the_oldest_of_a_full_ring_that_moves_on_loses_nothing() {
-    let mut config = one_channel(&[free_group()], simulated(60_000, 30_000, 1));
+    let mut config = one_channel(&[free_group()], endless(30_000));
     config["channels"][0]["slots"] = 2_048.into();
     let publisher = Publisher::start(&config);
     let mut followers = vec![Follower::new(
@@ -244,7 +250,10 @@ fn one_who_joins_from_the_oldest_of_a_full_ring_that_moves_on_loses_nothing() {
             publisher.subscriber().name(name).channel(late),
         ));
     }
-    drive_to_end(&mut followers);
+    drive(&mut followers, |all| {
+        (all[1..].iter()).all(|late| late.records.values().sum::<u64>() > 20_000)
+    });
+    end(&publisher, &mut followers);
     let (_, summary) = publisher.finish();
     let published = number(&summary, "published_records");
     for late in &followers[1..] {
@@ -267,7 +276,7 @@ fn either_side_may_start_first_and_both_may_come_and_go() {
     let mut followers = vec![Follower::new(builder.channel("all"))];
     common::drive_for(&mut followers, std::time::Duration::from_millis(100));
     assert!(!followers[0].subscriber.is_joined());
-    let mut config = one_channel(&[free_group()], simulated(u32::MAX.into(), 20_000, 1));
+    let mut config = one_channel(&[free_group()], endless(20_000));
     config["control"] = control.to_string().into();
     let mut publisher = Publisher::start(&config);
     drive(&mut followers, |all| {
@@ -297,8 +306,7 @@ fn either_side_may_start_first_and_both_may_come_and_go() {
     drive(&mut followers, |all| {
         all[0].records.values().sum::<u64>() > 1_000
     });
-    publisher.terminate();
-    drive_to_end(&mut followers);
+    end(&publisher, &mut followers);
     let (status, _) = publisher.finish();
     assert!(status.success());
     assert!(followers[0].losses.is_empty());

@@ -69,7 +69,7 @@ pub fn one_channel(lines: &[SocketAddrV4], input: Value) -> Value {
         }],
         "inputs": [input],
         "digest": true,
-        "linger_ms": 10_000,
+        "linger_ms": 60_000,
     })
 }
 
@@ -84,6 +84,12 @@ pub fn simulated(messages: u64, messages_per_s: u64, wait_for_subscribers: u32) 
         "pace": { "messages_per_s": messages_per_s },
         "wait_for_subscribers": wait_for_subscribers,
     })
+}
+
+/// A simulated market that goes on until its publisher is asked to end, for a test that must be
+/// through with something before the end, however slow its machine.
+pub fn endless(messages_per_s: u64) -> Value {
+    simulated(u32::MAX.into(), messages_per_s, 1)
 }
 
 /// A running `tickcast-publisher`.
@@ -204,6 +210,15 @@ impl Publisher {
         let mut text = String::new();
         stream.read_to_string(&mut text).expect("an answer");
         text
+    }
+
+    /// How many subscribers have joined its one channel.
+    pub fn joined(&self) -> usize {
+        let metrics = self.metrics();
+        let lines = metrics.lines().filter(|line| !line.starts_with('#'));
+        lines
+            .filter(|line| line.contains("subscriber_sequence{"))
+            .count()
     }
 }
 
@@ -366,6 +381,12 @@ pub fn drive_to_end(followers: &mut [Follower]) {
         all.iter().all(|follower| follower.subscriber.ended())
     });
     drive_for(followers, Duration::from_millis(20));
+}
+
+/// Asks the publisher to end, and polls until everyone has.
+pub fn end(publisher: &Publisher, followers: &mut [Follower]) {
+    publisher.terminate();
+    drive_to_end(followers);
 }
 
 /// Polls for this long.
