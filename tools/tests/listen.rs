@@ -7,17 +7,17 @@ use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 
-use common::{Publisher, Running, group, json_at, run, signal, text};
+use common::{Publisher, Running, group, json_at, run, signal, text, wait_for};
 use serde_json::Value;
 
 /// Runs `listen` to the end; its stdout and summary, and the exit code.
-fn listen(publisher: &Publisher, options: &[&str]) -> (String, Value, i32) {
+fn listen(control: &str, options: &[&str]) -> (String, Value, i32) {
     let folder = tempfile::tempdir().unwrap();
     let summary = folder.path().join("summary.json");
     let args = [
         "listen",
         "--connect",
-        &publisher.control,
+        control,
         "--channel",
         "all",
         "--digest",
@@ -34,7 +34,7 @@ fn listen(publisher: &Publisher, options: &[&str]) -> (String, Value, i32) {
 #[test]
 fn every_record_is_a_line_of_json_in_order_and_the_digest_is_the_publishers() {
     let publisher = Publisher::start(2_000, 1);
-    let (printed, summary, code) = listen(&publisher, &["--format", "json"]);
+    let (printed, summary, code) = listen(&publisher.control, &["--format", "json"]);
     let published = publisher.summary();
     assert_eq!(code, 0);
     let lines = printed
@@ -65,7 +65,7 @@ fn every_record_is_a_line_of_json_in_order_and_the_digest_is_the_publishers() {
 
 #[test]
 fn a_late_listener_gets_everything_from_the_oldest_on_under_faults_too() {
-    let publisher = Publisher::start(5_000, 0);
+    let mut publisher = Publisher::endless();
     std::thread::sleep(std::time::Duration::from_millis(100));
     let options = [
         "--from",
@@ -87,7 +87,15 @@ fn a_late_listener_gets_everything_from_the_oldest_on_under_faults_too() {
         "--corrupt",
         "0.02",
     ];
-    let (printed, summary, code) = listen(&publisher, &[&options[..], &faults].concat());
+    let control = publisher.control.clone();
+    let listening = std::thread::spawn(move || listen(&control, &[&options[..], &faults].concat()));
+    wait_for("the listener", || {
+        let status = publisher.status();
+        let sequence = status["subscribers"][0]["sequence"].as_u64()?;
+        (sequence > 4_000).then_some(())
+    });
+    publisher.end();
+    let (printed, summary, code) = listening.join().unwrap();
     let published = publisher.summary();
     assert_eq!(code, 0);
     assert_eq!(
@@ -208,7 +216,7 @@ fn what_inject_says_it_dropped_is_what_a_listener_without_repair_lost() {
 #[test]
 fn it_stops_after_as_many_records_as_asked_for() {
     let publisher = Publisher::start(3_000, 1);
-    let (printed, summary, code) = listen(&publisher, &["--records", "100", "--quiet"]);
+    let (printed, summary, code) = listen(&publisher.control, &["--records", "100", "--quiet"]);
     assert_eq!((printed.lines().count(), code), (100, 0));
     assert_eq!(summary["delivered_records"], 100);
     assert_eq!(summary["ended_by"], "records");
@@ -276,7 +284,7 @@ fn nosuch_is_refused(limit: &str) {
     let publisher = Publisher::start(100, 1);
     let address = &publisher.control;
     let args = ["listen", "--connect", address, "--channel", "nosuch"];
-    let done = run(&[&args[..], &[limit, "0.5"]].concat());
+    let done = run(&[&args[..], &[limit, "2"]].concat());
     let said = text(&done.stderr);
     assert_eq!(done.status.code(), Some(2), "{said}");
     assert!(
@@ -300,7 +308,8 @@ fn what_was_still_missing_on_leaving_is_lost_and_exit_code_1() {
         let (seed, records) = (seed.to_string(), (100 + 37 * seed).to_string());
         let stop = ["--records", &records, "--delivery", "arrival"];
         let faults = ["--drop", "0.5", "--seed", &seed];
-        let (_, summary, code) = listen(&publisher, &[&common[..], &stop, &faults].concat());
+        let (_, summary, code) =
+            listen(&publisher.control, &[&common[..], &stop, &faults].concat());
         let lost = summary["lost_ranges"].as_array().unwrap();
         assert_eq!(
             code,

@@ -98,7 +98,7 @@ fn poll_until(receiver: &mut UdpReceiver, count: usize) -> Seen {
     let (mut seen, begun) = (Seen::new(), Instant::now());
     while seen.len() < count {
         if poll(receiver, &mut seen) == 0 {
-            assert!(begun.elapsed() < Duration::from_secs(20), "only {seen:?}");
+            assert!(begun.elapsed() < Duration::from_secs(120), "only {seen:?}");
             std::thread::yield_now();
         }
     }

@@ -144,7 +144,7 @@ fn receiver(config: &VerbsReceiverConfig) -> VerbsReceiver {
     let begun = Instant::now();
     while !receiver.is_joined() {
         poll(&mut receiver, &mut Vec::new());
-        assert!(begun.elapsed() < Duration::from_secs(20), "never joined");
+        assert!(begun.elapsed() < Duration::from_secs(120), "never joined");
         std::thread::sleep(Duration::from_millis(1));
     }
     receiver
@@ -169,7 +169,7 @@ fn poll_until(receiver: &mut VerbsReceiver, count: usize) -> Seen {
     while seen.len() < count {
         if poll(receiver, &mut seen) == 0 {
             assert!(
-                begun.elapsed() < Duration::from_secs(30),
+                begun.elapsed() < Duration::from_secs(120),
                 "only {}: {seen:?}",
                 seen.len()
             );
@@ -204,7 +204,7 @@ fn post_all(
         first = posted.last.map_or(first, |sequence| sequence.0 + 1);
         each();
         assert!(
-            begun.elapsed() < Duration::from_secs(60),
+            begun.elapsed() < Duration::from_secs(120),
             "stuck at {first}"
         );
     }
@@ -214,7 +214,7 @@ fn completed(fan_out: &mut VerbsFanOut, least: u64) {
     let begun = Instant::now();
     while fan_out.completed().unwrap_or_default() < Sequence(least) {
         assert!(
-            begun.elapsed() < Duration::from_secs(20),
+            begun.elapsed() < Duration::from_secs(120),
             "{:?}",
             fan_out.completed()
         );
@@ -274,7 +274,7 @@ fn a_fan_out_reaches_every_receiver() {
                 poll(receiver, seen);
             }
             assert!(
-                begun.elapsed() < Duration::from_secs(60),
+                begun.elapsed() < Duration::from_secs(120),
                 "{:?}",
                 seen.each_ref().map(Vec::len)
             );
@@ -344,7 +344,7 @@ fn a_datagram_longer_than_a_slot_is_dropped_and_counted_and_harms_nothing() {
     let begun = Instant::now();
     while receiver.stats()[0].oversize < 20 {
         poll(&mut receiver, &mut Seen::new());
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(120));
     }
     let short = TestRing {
         memory: Arc::clone(&ring.memory),
@@ -369,7 +369,7 @@ fn a_member_with_a_larger_mtu_harms_nobody() {
     let begun = Instant::now();
     while receiver.stats()[0].oversize < 20 {
         poll(&mut receiver, &mut Seen::new());
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(120));
     }
     let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
     let small = TestRing {
@@ -398,7 +398,7 @@ fn datagrams_from_an_unknown_sender_are_dropped_and_counted() {
     let begun = Instant::now();
     while receiver.stats()[0].strangers < 20 {
         assert!(poll(&mut receiver, &mut Seen::new()) <= 20);
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(120));
     }
     assert_eq!(receiver.stats()[0].datagrams, 0);
 }
@@ -435,7 +435,7 @@ fn who_leaves_hears_nothing_and_who_joins_again_does() {
     let begun = Instant::now();
     while !receiver.is_joined() {
         poll(&mut receiver, &mut Seen::new());
-        assert!(begun.elapsed() < Duration::from_secs(20));
+        assert!(begun.elapsed() < Duration::from_secs(120));
     }
     post_all(&mut fan_out, &ring, 21, 40, || ());
     assert_eq!(poll_until(&mut receiver, 20).len(), 20);
@@ -689,7 +689,7 @@ fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
             while fan_out.stats()[0].restarts == broken || !gone.is_finished() {
                 some(&mut fan_out);
                 assert!(
-                    begun.elapsed() < Duration::from_secs(20),
+                    begun.elapsed() < Duration::from_secs(120),
                     "{:?}",
                     fan_out.stats()
                 );
@@ -699,7 +699,7 @@ fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
         let (before, _) = some(&mut fan_out);
         while some(&mut fan_out).0[0] == before[0] {
             assert!(
-                begun.elapsed() < Duration::from_secs(20),
+                begun.elapsed() < Duration::from_secs(120),
                 "{:?}",
                 fan_out.stats()
             );
@@ -742,7 +742,7 @@ fn an_address_that_comes_and_goes_is_told() {
     let begun = Instant::now();
     while fan_out.stats()[0].restarts == 0 {
         fan_out.completed();
-        assert!(begun.elapsed() < Duration::from_secs(20), "nobody noticed");
+        assert!(begun.elapsed() < Duration::from_secs(120), "nobody noticed");
         std::thread::sleep(Duration::from_millis(1));
     }
     ip(&format!("address add {other}/24 dev DEV"));
@@ -759,7 +759,7 @@ fn an_address_that_comes_and_goes_is_told() {
             break;
         }
         assert!(
-            begun.elapsed() < Duration::from_secs(20),
+            begun.elapsed() < Duration::from_secs(120),
             "{:?}",
             fan_out.stats()
         );
@@ -849,7 +849,7 @@ fn a_receive_queue_that_breaks_starts_anew_while_the_other_line_goes_on() {
     while receiver.stats()[0].restarts == 0 || !receiver.is_joined() {
         poll(&mut receiver, &mut Seen::new());
         assert!(
-            begun.elapsed() < Duration::from_secs(20),
+            begun.elapsed() < Duration::from_secs(120),
             "{:?}",
             receiver.stats()
         );

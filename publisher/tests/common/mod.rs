@@ -64,6 +64,7 @@ pub fn config(group: SocketAddrV4, input: Value) -> Value {
             "fan_out": [{ "transport": "udp", "lines": [{ "group": group }] }],
         }],
         "inputs": [input],
+        "linger_ms": 30_000,
     })
 }
 

@@ -210,6 +210,16 @@ impl Publisher {
         Self::of(control, &simulator)
     }
 
+    /// Publishes a simulated market until it is told to end, with a ring that holds the first
+    /// seconds of it.
+    pub(crate) fn endless() -> Self {
+        let simulator = serde_json::json!({
+            "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
+            "pace": {"messages_per_s": 5_000},
+        });
+        Self::with("127.0.0.1:0", &simulator, 1 << 16)
+    }
+
     /// Publishes what comes to a port of this host, until it is told to end.
     pub(crate) fn live() -> Self {
         let udp = serde_json::json!({
@@ -219,6 +229,10 @@ impl Publisher {
     }
 
     fn of(control: &str, input: &serde_json::Value) -> Self {
+        Self::with(control, input, 4_096)
+    }
+
+    fn with(control: &str, input: &serde_json::Value, slots: u32) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let group = group();
@@ -227,13 +241,14 @@ impl Publisher {
             "control": control,
             "admin": "127.0.0.1:0",
             "channels": [{
-                "id": 7, "name": "all", "slots": 4096, "peak_datagrams_per_s": 4_000,
+                "id": 7, "name": "all", "slots": slots, "peak_datagrams_per_s": 4_000,
                 "fan_out": [{"transport": "udp", "lines": [{"group": group}]}],
             }],
             "inputs": [input],
             // Room for a whole recording, however long this thread has to wait for a core.
             "threads": {"hop_batches": 1 << 14},
             "digest": true,
+            "linger_ms": 30_000,
         });
         std::fs::write(path("config.json"), config.to_string()).unwrap();
         let mut command = Command::new(publisher_bin());
