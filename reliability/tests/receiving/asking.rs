@@ -203,6 +203,9 @@ fn whatever_the_publisher_says_on_its_connection_proves_that_it_lives() {
         Nanos::MAX.since(alone.now),
         "nothing is left to do"
     );
+    assert!(alone.receiver.stream_state().publisher_dead);
+    alone.receiver.heard_repair(alone.now);
+    assert!(!alone.receiver.stream_state().publisher_dead);
 }
 
 #[test]
@@ -716,6 +719,13 @@ fn what_has_no_records_that_can_be_read_is_lost_as_such() {
     alone.hear(A, &publisher.publish(1));
     assert_eq!(alone.losses()[1], (3, 3, Some(3), LossCause::Unreadable));
     assert_eq!(alone.records, [4, 8]);
+    // However good its records are: a copy of it from the ring could not be taken either.
+    let bytes = publisher.publish(26);
+    assert!(bytes.len() > SLOT_LEN);
+    alone.hear(A, &bytes);
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(alone.losses()[2], (5, 5, Some(26), LossCause::Unreadable));
+    assert_eq!(alone.records, [4, 8, 35]);
 }
 
 #[test]
@@ -782,4 +792,51 @@ fn a_loss_before_a_heartbeat_is_counted_by_its_record_number() {
     status.next_record = unknown;
     alone.status(&status);
     assert_eq!(alone.counters().losses_of_unknown_size.get(), 0);
+}
+
+#[test]
+fn who_is_behind_lags_by_all_that_the_publisher_is_known_to_have_sent() {
+    let (mut publisher, mut alone) = missing_one(quiet(), 1);
+    assert_eq!(alone.receiver.lag(), 2, "heard of, and not delivered");
+    publisher.publish(1);
+    alone.status(&publisher.status());
+    assert_eq!(alone.receiver.lag(), 3, "told of");
+    alone.answer(&publisher.sent[&2]);
+    assert_eq!(alone.receiver.lag(), 1);
+    let last = publisher.publish(1);
+    alone.hear(A, &publisher.sent[&4].clone());
+    alone.hear(A, &last);
+    assert_eq!(alone.receiver.lag(), 0, "beyond what was told");
+}
+
+#[test]
+fn a_refusal_of_some_doubts_drops_no_other_that_waits_to_be_asked_about() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let mut impostor = Publisher::new(5, 1);
+    for n in 1..=3 {
+        alone.hear(A, &impostor.publish(2));
+        alone.hear(A, &publisher.publish(1));
+        if n == 2 {
+            assert_eq!(alone.asks(), [run(1, 2)]);
+        }
+    }
+    alone.refuse(&publisher, (1, 2), RefusalReason::Budget, 5_000);
+    alone.later(5_000);
+    assert_eq!(alone.asks(), [run(1, 3)]);
+}
+
+#[test]
+fn what_was_in_doubt_in_an_epoch_that_is_over_is_asked_about_no_more() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    alone.hear(A, &Publisher::new(5, 1).publish(2));
+    alone.hear(A, &publisher.publish(1));
+    assert!(alone.receiver.is_waiting());
+    let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
+    alone.input(|r, now, mut on| {
+        r.handle_welcome(now, &offer, Start::Live, &mut on);
+    });
+    assert!(!alone.receiver.is_waiting());
+    assert_eq!(alone.asks(), []);
 }

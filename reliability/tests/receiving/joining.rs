@@ -1167,6 +1167,9 @@ fn no_more_of_a_replay_is_on_its_way_than_is_allowed() {
     let replay = |range| vec![(Path::Replay, NackClass::Replay, vec![range])];
     assert_eq!(hand.nacks(), replay(run(1, 8)));
     assert_eq!(hand.nacks(), []);
+    let retry = hand.core.poll_timeout().since(hand.now);
+    let first_wait = Nanos::from_us(750)..=Nanos::from_us(1_250);
+    assert!(first_wait.contains(&retry), "those may be lost: {retry}");
     for (answered, next) in [
         (1..=3, run(9, 11)),
         (4..=4, run(12, 12)),
@@ -1177,5 +1180,29 @@ fn no_more_of_a_replay_is_on_its_way_than_is_allowed() {
             hand.tell(Path::Replay, &Message::Datagram(&bytes));
         }
         assert_eq!(hand.nacks(), replay(next));
+    }
+}
+
+#[test]
+fn an_end_that_nobody_confirmed_is_the_first_of_the_tail_that_is_lost_where_nothing_followed_it() {
+    for goes_on in [false, true] {
+        let mut old = Publisher::new(5, 1);
+        let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+        let first = old.publish(1);
+        alone.hear(A, &first);
+        let end = old.end();
+        alone.hear(A, &end);
+        if goes_on {
+            // It was another's: the stream goes past it.
+            alone.hear(A, &old.publish(1));
+        }
+        let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
+        alone.input(|r, now, mut on| {
+            r.handle_welcome(now, &offer, Start::Live, &mut on);
+        });
+        let first_lost = if goes_on { 4 } else { 2 };
+        let tail = (first_lost, u64::MAX, None, LossCause::Epoch);
+        assert_eq!(alone.losses(), [tail]);
+        assert!(!alone.events.contains(&Event::EndOfSession));
     }
 }

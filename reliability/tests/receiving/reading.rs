@@ -5,7 +5,8 @@ use tickcast_reliability::control::{Message, Purpose, RepairOffer};
 use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
-use tickcast_reliability::subscriber_core::{Action, Path};
+use tickcast_reliability::ring_layout::offset;
+use tickcast_reliability::subscriber_core::{Action, Path, What};
 use tickcast_reliability::units::Nanos;
 
 use crate::world::*;
@@ -484,4 +485,164 @@ fn a_grant_that_comes_after_its_connection_is_gone_is_not_used_over_the_next_one
     world.grant(&publisher, 2, 1 << 20);
     lose(&mut world, &mut publisher, 1);
     assert_eq!(world.read_requests.len(), 1);
+}
+
+/// How many READs of the control page are under way.
+fn pages(world: &World) -> usize {
+    let requests = world.read_requests.iter();
+    requests.filter(|it| it.what == What::Page).count()
+}
+
+/// A page that was begun when the publisher had been silent for long, and a publisher that answers
+/// nothing: what comes back is up to the test.
+fn watching(publisher: &mut Publisher) -> World {
+    let mut world = watchful(publisher);
+    (world.answer, world.reads) = (false, false);
+    let bytes = publisher.publish(1);
+    world.hear(A, &bytes);
+    world.pass(Nanos::from_ms(32), publisher);
+    assert_eq!(pages(&world), 1);
+    world
+}
+
+/// The page comes back with these words.
+fn page_done(world: &mut World, publisher: &Publisher, words: &[(usize, u64)]) {
+    let page = world.read_requests.remove(0);
+    assert_eq!(page.what, What::Page);
+    world.read_done(publisher, &page, |bytes| {
+        for (at, word) in words {
+            bytes[*at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    });
+}
+
+#[test]
+fn the_fan_out_that_is_furthest_says_how_far_the_publisher_is() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = watching(&mut publisher);
+    // Three are in use; what stands behind them is none.
+    let words = [2, 4, 3, 9].into_iter().enumerate();
+    let mut words: Vec<_> = words
+        .map(|(n, sent)| (offset::SENT + n * 8, sent))
+        .collect();
+    words.push((offset::FAN_OUTS, 3));
+    page_done(&mut world, &publisher, &words);
+    assert!(world.saw(&Event::MulticastLost));
+    let c = world.counters();
+    assert_eq!((c.page_reads.get(), c.gaps_detected.get()), (1, 3));
+}
+
+#[test]
+fn a_page_is_believed_up_to_a_whole_ring_ahead_and_no_further() {
+    for (ahead, missing) in [(0, 0), (1, 1), (SLOTS, SLOTS), (SLOTS + 1, 0)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = watching(&mut publisher);
+        page_done(&mut world, &publisher, &[(offset::SENT, 1 + ahead)]);
+        assert_eq!(world.saw(&Event::MulticastLost), ahead > 0, "{ahead}");
+        assert_eq!(world.counters().gaps_detected.get(), missing, "{ahead}");
+    }
+}
+
+#[test]
+fn a_page_that_was_begun_before_multicast_came_back_makes_nothing_missing() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = watching(&mut publisher);
+    let sent: Vec<_> = (0..3).map(|_| publisher.publish(1)).collect();
+    world.hear(A, &sent[0]);
+    assert!(world.saw(&Event::Fresh));
+    // The others lie in our own socket.
+    page_done(&mut world, &publisher, &[]);
+    let c = world.counters();
+    assert_eq!((c.page_reads.get(), c.gaps_detected.get()), (1, 0));
+    sent[1..].iter().for_each(|bytes| world.hear(A, bytes));
+    assert_eq!(world.records, numbers(1..=4));
+}
+
+#[test]
+fn a_heartbeat_that_moves_on_the_page_is_a_sign_of_life_and_one_that_stands_still_is_none() {
+    let config = ReceiverConfig {
+        ladder: Ladder::Read,
+        stale_us: 10_000,
+        dead_us: 60_000,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = begun_with(config, &publisher, |_| ());
+    world.answer = false;
+    for _ in 0..20 {
+        publisher.beat_at += 1;
+        world.pass(Nanos::from_ms(10), &publisher);
+    }
+    assert!(world.saw(&Event::Stale) && !world.saw(&Event::MulticastLost));
+    assert_eq!(world.given_up, []);
+    world.pass(Nanos::from_ms(61), &publisher);
+    assert_eq!(world.given_up[0], Path::Repair, "first it is made anew");
+}
+
+#[test]
+fn the_page_is_read_once_at_a_time_beside_what_is_missing_and_only_where_there_is_room() {
+    for (missing, watched) in [(0, 1), (1, 1), (3, 1), (4, 0)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = watchful(&publisher);
+        (world.answer, world.reads) = (false, false);
+        for _ in 0..missing {
+            lose(&mut world, &mut publisher, 1);
+        }
+        assert_eq!(begun(&world).len(), missing);
+        world.pass(Nanos::from_ms(50), &publisher);
+        assert!(world.saw(&Event::Stale));
+        assert_eq!(pages(&world), watched, "beside {missing}");
+    }
+}
+
+#[test]
+fn what_waits_for_room_is_looked_at_when_something_is_done_or_late() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    for _ in 0..5 {
+        lose(&mut world, &mut publisher, 1);
+    }
+    assert_eq!(begun(&world).len(), 4);
+    // The first to be late: four times 250 us, a quarter more or less.
+    let due = world.core.poll_timeout().since(world.now);
+    assert!((750_000..=1_250_000).contains(&due.0), "{due}");
+}
+
+#[test]
+fn more_tokens_are_asked_for_when_less_than_half_is_left_and_not_before() {
+    let mut publisher = Publisher::new(5, 1);
+    let slot = SLOT_LEN as u64;
+    let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = 4 * slot);
+    let before = world.progresses;
+    lose(&mut world, &mut publisher, 2);
+    world.pass(Nanos::from_ms(5), &publisher);
+    assert_eq!(world.progresses, before, "half is left");
+    lose(&mut world, &mut publisher, 1);
+    world.pass(Nanos::from_ms(1), &publisher);
+    assert!(world.progresses > before);
+}
+
+#[test]
+fn a_read_that_fills_what_the_next_rung_was_asked_for_makes_the_next_ones_more_patient() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::ReadThenNack, &publisher);
+    (world.answer, world.reads) = (false, false);
+    lose(&mut world, &mut publisher, 1);
+    world.pass(Nanos::from_us(1_251), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
+    let late = world.read_requests.remove(0);
+    world.read_done(&publisher, &late, |_| ());
+    assert_eq!(world.records, numbers(1..=2));
+    for _ in 0..4 {
+        lose(&mut world, &mut publisher, 1);
+    }
+    // Half as long again: 1125 us at the least.
+    world.pass(Nanos::from_us(1_124), &publisher);
+    assert_eq!(world.counters().read_timeouts.get(), 1);
+    // One that is in time changes nothing, although another was late before.
+    for request in std::mem::take(&mut world.read_requests) {
+        world.read_done(&publisher, &request, |_| ());
+    }
+    assert_eq!(world.records, numbers(1..=10));
 }
