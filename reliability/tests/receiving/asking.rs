@@ -6,6 +6,7 @@ use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::record::{MboMsg, RecordBatch, TradeMsg};
 use tickcast_reliability::units::{Epoch, Nanos, RecordNumber, Sequence};
 
 use crate::world::*;
@@ -221,6 +222,12 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
     alone.hear(A, &end);
     alone.status(&publisher.status());
     assert!(alone.receiver.ended());
+    // What is heard of the end itself is none of another's.
+    alone.hear(B, &end);
+    alone.hear(A, &publisher.heartbeat());
+    let c = alone.counters();
+    assert_eq!((c.duplicates.get(), c.heartbeats.get()), (1, 1));
+    assert_eq!(c.leap_dropped.get(), 0);
     assert!(alone.receiver.take_progress(alone.now).is_some());
     alone.events.clear();
     alone.later(40_000);
@@ -726,6 +733,16 @@ fn what_has_no_records_that_can_be_read_is_lost_as_such() {
     alone.hear(A, &publisher.publish(1));
     assert_eq!(alone.losses()[2], (5, 5, Some(26), LossCause::Unreadable));
     assert_eq!(alone.records, [4, 8, 35]);
+    // One that just fits is none of those.
+    let mut batch = RecordBatch::default();
+    (0..8).for_each(|_| batch.put(&MboMsg::default()));
+    (0..20).for_each(|_| batch.put(&TradeMsg::default()));
+    let header = publisher.header(tickcast_reliability::wire::Kind::Data, 28, 1472 - 64);
+    let full = Publisher::seal(&header, batch.bytes());
+    assert_eq!(full.len(), SLOT_LEN);
+    let bytes = publisher.took(full, 28);
+    alone.hear(A, &bytes);
+    assert_eq!((alone.losses().len(), alone.records.len()), (3, 3 + 28));
 }
 
 #[test]
@@ -839,4 +856,25 @@ fn what_was_in_doubt_in_an_epoch_that_is_over_is_asked_about_no_more() {
     });
     assert!(!alone.receiver.is_waiting());
     assert_eq!(alone.asks(), []);
+}
+
+#[test]
+fn what_lies_just_beyond_the_window_wakes_nobody() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    let sent: Vec<_> = (1..=18).map(|_| publisher.publish(1)).collect();
+    // The window holds 1 to 16, of which only the first does not come; nor does 17.
+    sent[1..16].iter().for_each(|bytes| alone.hear(A, bytes));
+    alone.hear(A, &sent[17]);
+    assert_eq!(alone.asks(), [run(1, 1)]);
+    assert!(FIRST_WAIT.contains(&alone.due().0), "{}", alone.due());
+    alone.answer(&sent[0]);
+    assert_eq!(
+        (alone.due(), alone.asks()),
+        (Nanos::ZERO, vec![run(17, 18)])
+    );
 }

@@ -432,3 +432,47 @@ fn what_a_driver_cannot_make_is_not_tried_again_before_the_next_welcome() {
     world.pass(Nanos::from_ms(20), &publisher);
     assert!(world.core.is_nack_up(), "it is offered again");
 }
+
+#[test]
+fn a_refusal_counts_as_an_answer_of_the_connection_that_it_comes_on() {
+    for (path, given_up) in [(Path::Nack, 0), (Path::Repair, 1)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined(&publisher, vec![offer()], true);
+        world.rc_answers = false;
+        // Eight in a row that are not answered are too many.
+        for question in 0..9 {
+            if question == 7 {
+                let refused = tickcast_reliability::control::Refused {
+                    epoch: publisher.epoch,
+                    range: run(1, 1),
+                    reason: RefusalReason::Ahead,
+                    retry_after_us: 0,
+                    oldest: tickcast_reliability::units::Sequence(1),
+                    oldest_record: tickcast_reliability::units::RecordNumber(1),
+                };
+                world.tell(path, &Message::Refused(refused));
+            }
+            lose_one(&mut world, &mut publisher);
+            world.pass(Nanos::from_us(1_300), &publisher);
+        }
+        assert_eq!(world.given_up.len(), given_up, "{path:?}");
+    }
+}
+
+#[test]
+fn an_attempt_that_fails_is_no_connection_that_broke() {
+    let publisher = Publisher::new(5, 1);
+    let mut world = World::new(quiet(), Start::Live, 1);
+    world.repairs = vec![offer()];
+    world.core.use_nack_path(true);
+    world.settle(&publisher);
+    world.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Nack, LinkDownReason::Closed, &mut on);
+    });
+    assert_eq!(world.counters().rc_links_down.get(), 1);
+    world.connectable = false;
+    world.pass(Nanos::from_secs(1), &publisher);
+    let attempts = world.connects.iter();
+    assert!(attempts.filter(|(path, _)| *path == Path::Nack).count() > 3);
+    assert_eq!(world.counters().rc_links_down.get(), 1);
+}

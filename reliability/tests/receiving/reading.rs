@@ -607,6 +607,9 @@ fn what_waits_for_room_is_looked_at_when_something_is_done_or_late() {
     // The first to be late: four times 250 us, a quarter more or less.
     let due = world.core.poll_timeout().since(world.now);
     assert!((750_000..=1_250_000).contains(&due.0), "{due}");
+    let first = world.read_requests.remove(0);
+    world.read_done(&publisher, &first, |_| ());
+    assert!(world.core.poll_timeout() <= world.now, "there is room");
 }
 
 #[test]
@@ -645,4 +648,89 @@ fn a_read_that_fills_what_the_next_rung_was_asked_for_makes_the_next_ones_more_p
         world.read_done(&publisher, &request, |_| ());
     }
     assert_eq!(world.records, numbers(1..=10));
+}
+
+#[test]
+fn what_was_refused_while_it_is_read_is_no_read_that_was_late() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let refused = tickcast_reliability::control::Refused {
+        epoch: publisher.epoch,
+        range: run(1, 1),
+        reason: tickcast_reliability::control::RefusalReason::Budget,
+        retry_after_us: 300,
+        oldest: tickcast_reliability::units::Sequence(1),
+        oldest_record: tickcast_reliability::units::RecordNumber(1),
+    };
+    world.tell(Path::Repair, &Message::Refused(refused));
+    // What the READ brings is of no use, and no reason to wait less.
+    let whole = world.read_requests.remove(0);
+    world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
+    world.pass(Nanos::from_us(299), &publisher);
+    assert_eq!(begun(&world), []);
+    world.pass(Nanos::from_us(1), &publisher);
+    assert_eq!(begun(&world), [(1, 1)], "as if for the first time");
+    // Nor is one that is still under way.
+    world.tell(Path::Repair, &Message::Refused(refused));
+    world.pass(Nanos::from_us(300), &publisher);
+    assert_eq!(begun(&world), [(1, 1); 2]);
+    let c = world.counters();
+    assert_eq!((c.reads_torn.get(), c.read_timeouts.get()), (1, 0));
+}
+
+#[test]
+fn nothing_is_read_where_one_read_brings_less_than_a_slot() {
+    for (len_max, reads) in [(SLOT_LEN as u32 - 1, 0), (SLOT_LEN as u32, 3)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined_with(Ladder::Read, &publisher, |world| {
+            world.limits.len_max = len_max;
+        });
+        lose(&mut world, &mut publisher, 3);
+        assert_eq!(world.counters().reads.get(), reads);
+        assert_eq!(asked(&mut world).is_empty(), reads > 0);
+        assert_eq!(world.records, numbers(1..=4));
+    }
+}
+
+#[test]
+fn what_is_done_is_told_from_all_that_was_begun_before_it() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let lost = world.read_requests.remove(0);
+    world.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
+    });
+    world.pass(Nanos::from_ms(20), &publisher);
+    lose(&mut world, &mut publisher, 1);
+    lose(&mut world, &mut publisher, 1);
+    let [first, second] = world.read_requests[..] else {
+        panic!("{:?}", world.read_requests);
+    };
+    // What the connection before brings at last is nobody's, and none is done before its turn.
+    let before = world.records.len();
+    world.read_done(&publisher, &lost, |_| ());
+    world.read_done(&publisher, &second, |_| ());
+    assert_eq!(world.records.len(), before);
+    world.read_done(&publisher, &first, |_| ());
+    world.read_done(&publisher, &second, |_| ());
+    assert_eq!(world.records, numbers(1..=6));
+}
+
+#[test]
+fn a_torn_slot_that_there_is_no_token_for_is_asked_for_at_once() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined_with(Ladder::Read, &publisher, |world| {
+        world.tokens = SLOT_LEN as u64;
+    });
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let whole = world.read_requests.remove(0);
+    world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
+    world.settle(&publisher);
+    assert_eq!(begun(&world), []);
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
 }

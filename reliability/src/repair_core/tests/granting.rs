@@ -74,6 +74,9 @@ fn who_joins_for_read_is_granted_each_ring_on_its_repair_connection() {
         channels: vec![CHANNEL],
     };
     assert_eq!(events, [expected]);
+    let c = &bench.core.counters;
+    let joins = (c.read_joins.get(), c.replay_joins.get(), c.rc_joins.get());
+    assert_eq!(joins, (1, 0, 0));
     assert!(bench.grant(1));
     let got = bench.drain();
     let grant = Grant {
