@@ -878,3 +878,17 @@ fn what_lies_just_beyond_the_window_wakes_nobody() {
         (Nanos::ZERO, vec![run(17, 18)])
     );
 }
+
+#[test]
+fn the_time_that_a_refusal_names_holds_for_a_second_question_as_well() {
+    let (publisher, mut alone) = missing_one(quiet(), 1);
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    alone.at(alone.receiver.poll_timeout());
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    alone.later(10);
+    // It is answered, but nothing follows below it that would have to be awaited.
+    alone.refuse(&publisher, (2, 2), RefusalReason::Budget, 100);
+    assert_eq!(alone.due(), Nanos::from_us(100));
+    alone.later(100);
+    assert_eq!(alone.asks(), [run(2, 2)]);
+}
