@@ -694,9 +694,6 @@ mod tests {
         bench.lose(13, 13, LossCause::Left);
         bench.data(14, 140, 1);
         assert!(bench.told[1].ends_with("unknown"), "{}", bench.told[1]);
-        // What is told beside the stream stands after the loss as well.
-        assert!(bench.order.position().quality.after_loss);
-        assert!(!Bench::new(false).order.position().quality.after_loss);
     }
 
     #[test]

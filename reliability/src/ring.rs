@@ -293,6 +293,9 @@ mod tests {
         assert_eq!(reader.identity(), &identity(1));
         assert_eq!(reader.state(), Some(PublisherState::Live));
         assert_eq!(reader.verify(), Ok(None));
+        let sealed = Sequence(0);
+        let nothing = reader.copy(Sequence(1), &mut [0; 128]);
+        assert_eq!(nothing, Err(CopyError::NotSealed { sealed }));
         assert_eq!(reader.first_record_of(Sequence::NONE), None);
         assert_eq!(reader.len_of(Sequence::NONE), None);
         let payload: Vec<u8> = (0..56).collect();

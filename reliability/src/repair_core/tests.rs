@@ -1687,9 +1687,8 @@ fn without_credit_for_a_whole_slot_nothing_is_sent_however_near_it_is() {
     }
 }
 
-#[test]
-fn of_many_channels_none_is_passed_over() {
-    const CHANNELS: u16 = 5;
+/// A service for so many channels, numbered from 0, each with one datagram to repair.
+fn core_of(channels: u16) -> (RepairCore, Vec<RingWriter>) {
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
     let ring = |channel: u16| {
@@ -1718,7 +1717,7 @@ fn of_many_channels_none_is_passed_over() {
         ring.seal(seal).unwrap();
         ring
     };
-    let rings: Vec<RingWriter> = (0..CHANNELS).map(ring).collect();
+    let rings: Vec<RingWriter> = (0..channels).map(ring).collect();
     let channels = rings.iter().map(|ring| {
         let info = ChannelInfo {
             name: format!("channel {}", ring.identity().channel),
@@ -1729,19 +1728,31 @@ fn of_many_channels_none_is_passed_over() {
     });
     let (config, now) = (RepairConfig::default(), Now::default());
     let channels = channels.collect();
-    let mut core = RepairCore::new(config, "p".into(), channels, Arc::default(), 1, now);
-    let mut out = Vec::new();
-    core.handle_connected(now, PeerId(0));
-    let wanted = (0..CHANNELS).map(|channel| JoinChannel {
+    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), 1, now);
+    (core, rings)
+}
+
+/// Joins these channels, in this order.
+fn join_all(channels: impl Iterator<Item = u16>) -> Join {
+    let wanted = channels.map(|channel| JoinChannel {
         channel: ChannelName::Id(ChannelId(channel)),
         start: Start::Live,
         confirmed_epoch: Epoch::NONE,
     });
-    let all = Join {
+    Join {
         channels: wanted.collect(),
         ..join("")
-    };
-    core.handle_message(now, PeerId(0), ChannelId(0), Message::Join(all));
+    }
+}
+
+#[test]
+fn of_many_channels_none_is_passed_over() {
+    const CHANNELS: u16 = 5;
+    let (mut core, _rings) = core_of(CHANNELS);
+    let (now, mut out) = (Now::default(), Vec::new());
+    core.handle_connected(now, PeerId(0));
+    let all = Message::Join(join_all(0..CHANNELS));
+    core.handle_message(now, PeerId(0), ChannelId(0), all);
     assert!(core.poll_transmit(now, &mut out).is_some());
     // Whichever was served last, and whichever is asked for next.
     for channel in (0..CHANNELS).chain((0..CHANNELS).rev()) {

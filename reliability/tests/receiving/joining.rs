@@ -1206,3 +1206,45 @@ fn an_end_that_nobody_confirmed_is_the_first_of_the_tail_that_is_lost_where_noth
         assert!(!alone.events.contains(&Event::EndOfSession));
     }
 }
+
+#[test]
+fn whoever_began_in_an_older_epoch_goes_back_to_none_that_is_older_than_where_it_is_now() {
+    let start = Start::At(Epoch(5), Sequence(1));
+    let mut alone = Alone::welcomed(quiet(), &Publisher::new(5, 1), start, 1);
+    for (epoch, expected) in [
+        (7, Welcomed::EpochChanged),
+        (6, Welcomed::Zombie),
+        (7, Welcomed::GoesOn),
+    ] {
+        let offer = Publisher::new(epoch, 1).welcome(1).channels.remove(0);
+        let mut welcomed = None;
+        alone.input(|r, now, mut on| {
+            welcomed = Some(r.handle_welcome(now, &offer, start, &mut on));
+        });
+        assert_eq!(welcomed, Some(expected));
+    }
+    assert_eq!(alone.receiver.epoch(), Epoch(7));
+}
+
+#[test]
+fn all_runs_of_a_replay_together_are_no_more_than_is_allowed() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    let few = ReceiverConfig {
+        replay_in_flight: 8,
+        ..quiet()
+    };
+    let mut hand = Hand::with(few, &[(CHANNEL, Start::Oldest)]).join(&publisher);
+    hand.sent();
+    hand.actions();
+    hand.connected(Path::Replay);
+    hand.sent();
+    // Somebody else's repair, by multicast, parts what is missing.
+    hand.hear(&again(&publisher.sent[&4]));
+    let mut welcome = publisher.welcome(1);
+    welcome.channels.clear();
+    hand.tell(Path::Replay, &Message::Welcome(welcome));
+    let both = vec![run(1, 3), run(5, 9)];
+    assert_eq!(hand.nacks(), [(Path::Replay, NackClass::Replay, both)]);
+    assert_eq!(hand.nacks(), []);
+}

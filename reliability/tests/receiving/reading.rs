@@ -98,6 +98,8 @@ fn what_is_missing_is_read_and_nobody_is_asked() {
         assert_eq!((c.nacks_sent.get(), c.read_links_up.get()), (0, 1));
         world.pass(Nanos::from_secs(11), &publisher);
         assert_eq!(world.read_bytes, 6 * SLOT_LEN as u64, "what PROGRESS says");
+        let looked = world.counters().page_reads.get();
+        assert_eq!(looked, 0, "multicast is heard");
         world.assert_balanced(&publisher, "");
     }
 }
@@ -733,4 +735,42 @@ fn a_torn_slot_that_there_is_no_token_for_is_asked_for_at_once() {
     world.settle(&publisher);
     assert_eq!(begun(&world), []);
     assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+}
+
+#[test]
+fn late_reads_in_a_row_that_bring_nothing_are_as_many_as_a_question_has_tries() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined_with(Ladder::Read, &publisher, |world| world.limits.reads = 16);
+    world.reads = false;
+    let tries = u64::from(ReceiverConfig::default().nack_tries);
+    for late in 1..=tries {
+        assert!(world.given_up.is_empty(), "after {}", late - 1);
+        lose(&mut world, &mut publisher, 1);
+        world.pass(Nanos::from_us(1_300), &publisher);
+        assert_eq!(world.counters().read_timeouts.get(), late);
+    }
+    assert_eq!(world.given_up, [Path::Read]);
+    assert_eq!(world.records.len() as u64, publisher.next - 1);
+}
+
+#[test]
+fn reads_that_were_late_together_make_the_next_more_patient_once() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    (world.reads, world.answer) = (false, false);
+    for _ in 0..4 {
+        lose(&mut world, &mut publisher, 1);
+    }
+    world.pass(Nanos::from_us(1_251), &publisher);
+    assert_eq!(world.counters().read_timeouts.get(), 4);
+    for request in std::mem::take(&mut world.read_requests) {
+        world.read_done(&publisher, &request, |_| ());
+    }
+    assert_eq!(world.records, numbers(1..=8));
+    lose(&mut world, &mut publisher, 1);
+    // Half as long again, a quarter more or less.
+    world.pass(Nanos::from_us(1_124), &publisher);
+    assert_eq!(world.counters().read_timeouts.get(), 4);
+    world.pass(Nanos::from_us(752), &publisher);
+    assert_eq!(world.counters().read_timeouts.get(), 5);
 }
