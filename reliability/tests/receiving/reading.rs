@@ -774,3 +774,32 @@ fn reads_that_were_late_together_make_the_next_more_patient_once() {
     world.pass(Nanos::from_us(752), &publisher);
     assert_eq!(world.counters().read_timeouts.get(), 5);
 }
+
+#[test]
+fn what_is_refused_just_when_it_was_torn_is_read_as_if_for_the_first_time() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let whole = world.read_requests.remove(0);
+    world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
+    let refused = tickcast_reliability::control::Refused {
+        epoch: publisher.epoch,
+        range: run(1, 1),
+        reason: tickcast_reliability::control::RefusalReason::Budget,
+        retry_after_us: 300,
+        oldest: tickcast_reliability::units::Sequence(1),
+        oldest_record: tickcast_reliability::units::RecordNumber(1),
+    };
+    world.tell(Path::Repair, &Message::Refused(refused));
+    world.pass(Nanos::from_us(300), &publisher);
+    // Twice, if the first is torn.
+    for _ in 0..2 {
+        assert_eq!(begun(&world), [(1, 1)]);
+        assert_eq!(asked(&mut world), []);
+        let whole = world.read_requests.remove(0);
+        world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
+        world.settle(&publisher);
+    }
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+}
