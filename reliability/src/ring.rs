@@ -521,6 +521,9 @@ mod tests {
         assert_eq!(lapped, Err(CopyError::Lapped { oldest }));
         WRITER.set(None);
         assert!(reader.copy(Sequence(17), &mut buffer).is_ok());
+        // Nor is the later one, which is whole, taken for it.
+        let lapped = reader.copy(Sequence(1), &mut buffer);
+        assert_eq!(lapped, Err(CopyError::Lapped { oldest }));
     }
 
     #[test]
