@@ -1771,3 +1771,14 @@ fn of_many_channels_none_is_passed_over() {
         assert!(matches!(message, Message::Datagram(_)), "{message:?}");
     }
 }
+
+#[test]
+fn what_is_counted_is_what_was_appended_whatever_stood_there_before() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(2);
+    bench.repair(0, 1, 2);
+    let mut out = vec![0; 1_000];
+    while bench.core.poll_transmit(bench.now, &mut out).is_some() {}
+    assert_eq!(out.len() as u64, 1_000 + 2 * FRAME);
+    assert_eq!(bench.counters.repair_bytes.get(), 2 * FRAME);
+}
