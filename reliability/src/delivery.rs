@@ -412,6 +412,8 @@ mod tests {
         assert_eq!(overrun.sequences(), range);
         let text = "40 records and 1 events overwritten between sequences 5 and 9; now not joined";
         assert_eq!(Event::Overrun(overrun).to_string(), text);
+        overrun.losses_of_unknown_size = 1;
+        assert!(overrun.to_string().contains(", losses of 0 records among"));
         overrun.to = place(2, 7, 70);
         overrun.lost_records = 3;
         overrun.state.follow(&Event::Joined { after: Sequence(1) });

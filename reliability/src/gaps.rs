@@ -441,6 +441,19 @@ mod tests {
     }
 
     #[test]
+    fn a_visit_changes_no_more_than_the_part_that_it_was_shown() {
+        let mut gaps = Gaps::default();
+        found(&mut gaps, 10, 20, 1);
+        gaps.visit(range(12, 14), |gap| {
+            (gap.range, gap.tries) = (range(0, 100), 1);
+            Visit::Continue
+        });
+        let seen: Vec<_> = gaps.iter().map(|gap| (gap.range, gap.tries)).collect();
+        let expected = [(range(10, 11), 0), (range(12, 14), 1), (range(15, 20), 0)];
+        assert_eq!(seen, expected);
+    }
+
+    #[test]
     fn the_last_sequence_of_all_can_be_missing_and_come() {
         let mut gaps = Gaps::default();
         found(&mut gaps, u64::MAX - 1, u64::MAX, 1);

@@ -354,7 +354,15 @@ mod tests {
             (view.oldest_record, view.next_record),
             (RecordNumber(1), RecordNumber(1))
         );
-        publish(&mut ring, 100, 8);
+        publish(&mut ring, 1, 8);
+        let view = channel.view();
+        assert_eq!((view.newest, view.oldest), (Sequence(1), Sequence(1)));
+        assert_eq!(
+            (view.oldest_record, view.next_record),
+            (RecordNumber(1), RecordNumber(3)),
+            "the only one that it holds"
+        );
+        publish(&mut ring, 99, 8);
         let view = channel.view();
         assert_eq!((view.newest, view.oldest), (Sequence(100), Sequence(53)));
         assert_eq!(

@@ -293,6 +293,11 @@ mod tests {
         assert_eq!(reader.identity(), &identity(1));
         assert_eq!(reader.state(), Some(PublisherState::Live));
         assert_eq!(reader.verify(), Ok(None));
+        let sealed = Sequence(0);
+        let nothing = reader.copy(Sequence(1), &mut [0; 128]);
+        assert_eq!(nothing, Err(CopyError::NotSealed { sealed }));
+        assert_eq!(reader.first_record_of(Sequence::NONE), None);
+        assert_eq!(reader.len_of(Sequence::NONE), None);
         let payload: Vec<u8> = (0..56).collect();
         assert_eq!(write(&mut writer, &payload, 2), Sequence(1));
         let last = write(&mut writer, &[0xff; 960], 3);
@@ -485,6 +490,56 @@ mod tests {
         assert!(writer.set_checkpoint(checkpoint(15)));
         assert_eq!(reader.checkpoint(SourceId(15)), Some(checkpoint(15)));
         assert_eq!(reader.checkpoint(SourceId(16)), None);
+    }
+
+    #[test]
+    fn a_copy_during_which_the_ring_comes_round_is_none() {
+        thread_local! {
+            /// The one that writes while the slot is half copied.
+            static WRITER: std::cell::RefCell<Option<RingWriter>> = const {
+                std::cell::RefCell::new(None)
+            };
+        }
+        let half_copied = || {
+            WRITER.with_borrow_mut(|writer| {
+                for writer in writer.iter_mut() {
+                    for _ in 0..16 {
+                        write(writer, &[2; 64], 1);
+                    }
+                }
+            });
+        };
+        let memory = Arc::new(HeapMemory::interrupted(geometry(), half_copied));
+        let mut writer = RingWriter::create_in(memory, geometry(), identity(1)).unwrap();
+        let reader = writer.reader();
+        let mut buffer = [0; 128];
+        write(&mut writer, &[1; 64], 1);
+        assert!(reader.copy(Sequence(1), &mut buffer).is_ok());
+        WRITER.set(Some(writer));
+        let oldest = Sequence(2);
+        let lapped = reader.copy(Sequence(1), &mut buffer);
+        assert_eq!(lapped, Err(CopyError::Lapped { oldest }));
+        WRITER.set(None);
+        assert!(reader.copy(Sequence(17), &mut buffer).is_ok());
+        // Nor is the later one, which is whole, taken for it.
+        let lapped = reader.copy(Sequence(1), &mut buffer);
+        assert_eq!(lapped, Err(CopyError::Lapped { oldest }));
+    }
+
+    #[test]
+    fn a_device_reads_the_bytes_as_they_lie_there_and_none_beyond_the_ring() {
+        let (mut writer, memory) = ring(1);
+        let reader = RingReader::attach(memory).unwrap();
+        let sequence = write(&mut writer, &[7; 64], 1);
+        let at = geometry().slot_offset(sequence);
+        let mut bytes = [0; 128];
+        reader.raw(at, &mut bytes);
+        assert_eq!(Some(&bytes[..]), writer.slot(sequence));
+        reader.raw(offset::SEALED, &mut bytes[..8]);
+        assert_eq!(bytes[..8], sequence.0.to_le_bytes());
+        let mut end = [9; 24];
+        reader.raw(geometry().bytes() - 8, &mut end);
+        assert_eq!((&end[..8], &end[8..]), (&[0; 8][..], &[9; 16][..]));
     }
 
     #[test]

@@ -191,6 +191,31 @@ mod tests {
     }
 
     #[test]
+    fn after_an_overrun_it_stands_as_the_overrun_says_whatever_was_heard_before() {
+        let place = |sequence| crate::delivery::Place {
+            epoch: Epoch(1),
+            sequence: Sequence(sequence),
+            record: crate::units::RecordNumber(sequence),
+        };
+        let stands = StreamState::from_bits(0b1_0000_1011);
+        let overrun = crate::delivery::Overrun {
+            from: place(1),
+            to: place(9),
+            records: 8,
+            events: 0,
+            lost_records: 0,
+            losses_of_unknown_size: 0,
+            epoch_changes: 0,
+            source_losses: 0,
+            fencing_violations: 0,
+            state: stands,
+        };
+        let mut state = StreamState::from_bits(0b0_1110_0001);
+        state.follow(&Event::Overrun(overrun));
+        assert_eq!(state, stands);
+    }
+
+    #[test]
     fn every_flag_has_a_bit_of_its_own_and_unknown_bits_are_not_looked_at() {
         for bit in 0..9 {
             let state = StreamState::from_bits(1 << bit);

@@ -192,6 +192,22 @@ fn an_offer_of_verbs_names_groups_senders_and_the_key() {
 }
 
 #[test]
+fn an_offer_of_repair_names_read_only_where_that_can_be_had() {
+    for (read, text) in [
+        (false, r#"{"transport":"verbs","address":"10.0.0.1:7410"}"#),
+        (
+            true,
+            r#"{"transport":"verbs","address":"10.0.0.1:7410","read":true}"#,
+        ),
+    ] {
+        let address = "10.0.0.1:7410".parse().unwrap();
+        let offer = RepairOffer::Verbs { address, read };
+        assert_eq!(serde_json::to_string(&offer).unwrap(), text);
+        assert_eq!(serde_json::from_str::<RepairOffer>(text).unwrap(), offer);
+    }
+}
+
+#[test]
 fn an_offer_of_an_unknown_transport_does_not_spoil_the_welcome() {
     let offer = r#"{"transport":"carrier_pigeon","loft":3}"#;
     assert_eq!(
@@ -286,10 +302,19 @@ fn bodies_that_are_too_short_or_of_no_known_meaning_are_refused_and_longer_ones_
         let unknown = Err(ControlError::Type { kind });
         assert_eq!(read(&[0, 0, 0, 0, kind, 0, 0, 0]), unknown);
     }
+    let mut samples = samples().into_iter();
+    let nack = samples.find(|sample| matches!(sample, Message::Nack { .. }));
     let mut frame = Vec::new();
-    samples()[3].write(ChannelId(1), &mut frame);
+    nack.unwrap().write(ChannelId(1), &mut frame);
+    let mut cut = frame.clone();
     frame[FRAME_HEAD_LEN + 8] = 3;
-    assert!(read(&frame).is_err(), "a class that is neither");
+    let error = read(&frame).unwrap_err().to_string();
+    assert!(error.contains("neither repair nor replay"), "{error}");
+    // Within its last range.
+    cut.truncate(cut.len() - 8);
+    cut[0] -= 8;
+    let error = read(&cut).unwrap_err().to_string();
+    assert!(error.contains("it is cut off"), "{error}");
 }
 
 #[test]

@@ -389,3 +389,25 @@ fn a_message_too_large_is_told_to_the_driver_as_well() {
     assert_eq!((core.poll(), core.poll()), (Some(lost), None));
     assert_eq!(core.sealed(), Sequence(1), "the stream tells it too");
 }
+
+#[test]
+fn as_many_losses_wait_to_be_heard_of_as_there_is_room_for_events() {
+    let mut core = core(1, 0);
+    let mut large = RecordBatch::default();
+    (0..2).for_each(|_| large.put(&InstrumentDefMsg::default()));
+    for n in 0..=EVENTS_MAX as u64 {
+        let position = SourcePosition::new(0, n);
+        assert!(core.publish(&large, SOURCE, position, now(n)).is_err());
+    }
+    let events = std::iter::from_fn(|| core.poll());
+    assert_eq!(events.count(), EVENTS_MAX);
+}
+
+#[test]
+fn the_venues_name_of_a_session_stands_in_the_checkpoint() {
+    let mut core = core(1, 1);
+    core.set_session(SOURCE, *b"0000000001\0\0\0\0\0\0");
+    publish(&mut core, 1);
+    let checkpoint = core.ring().reader().checkpoint(SOURCE).unwrap();
+    assert_eq!(&checkpoint.session[..10], b"0000000001");
+}

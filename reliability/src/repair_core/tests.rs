@@ -502,6 +502,23 @@ fn what_can_not_be_had_is_refused_with_its_reason_and_the_oldest() {
 }
 
 #[test]
+fn the_end_is_repaired_as_any_other() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(3);
+    bench.ring.open().unwrap();
+    bench.seal(Kind::End, 0);
+    bench.ring.set_state(PublisherState::Ended);
+    bench.repair(0, 3, 5);
+    let got = bench.take(0);
+    assert_eq!(refusals(&got), [(RefusalReason::Ahead, run(5, 5))]);
+    let kinds = got.iter().filter_map(|got| match got {
+        Got::Datagram(header) => Some((header.sequence.0, header.kind)),
+        _ => None,
+    });
+    assert_eq!(kinds.collect::<Vec<_>>(), [(3, Kind::Data), (4, Kind::End)]);
+}
+
+#[test]
 fn what_is_overwritten_while_it_waits_is_refused() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
     bench.publish(64);
@@ -1624,4 +1641,144 @@ fn a_nack_connection_may_be_silent_and_is_offered_in_welcome() {
         bench.drain();
     }
     assert!(bench.core.peers.contains_key(&PeerId(1)));
+}
+
+#[test]
+fn what_waits_for_repair_takes_no_place_from_the_replay_of_the_same_session() {
+    let config = RepairConfig {
+        pending_ranges_max: 2,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, replay(session));
+    bench.publish(30);
+    bench.repair(0, 1, 1);
+    bench.repair(0, 3, 3);
+    bench.nack(1, NackClass::Replay, &[(11, 11), (13, 13)]);
+    assert_eq!(bench.counters.refused_budget.get(), 0);
+    let got = bench.drain();
+    let on = |peer| got.iter().filter(|(to, _)| *to == Some(peer)).count();
+    assert_eq!((on(0), on(1)), (2, 2));
+}
+
+#[test]
+fn without_credit_for_a_whole_slot_nothing_is_sent_however_near_it_is() {
+    // 17 records fill a slot but for 8 bytes.
+    let mut batch = RecordBatch::default();
+    (0..17).for_each(|_| batch.put(&MboMsg::default()));
+    let frame = (FRAME_HEAD + HEADER_LEN + 17 * 56) as u64;
+    let whole = (FRAME_HEAD + 1024) as u64;
+    assert_eq!((frame, whole), (1_024, 1_032));
+    for (rest, sent) in [(frame - 4, 64), (whole - 1, 64), (whole, 65)] {
+        let config = RepairConfig {
+            subscriber_bytes_per_s: 1,
+            subscriber_burst_bytes: 64 * frame + rest,
+            ..RepairConfig::default()
+        };
+        let mut bench = Bench::with_peers(config, 256, 1);
+        for _ in 0..100 {
+            bench.ring.open().unwrap();
+            bench.ring.append(batch.bytes()).unwrap();
+            bench.seal(Kind::Data, 17);
+        }
+        bench.repair(0, 1, 100);
+        assert_eq!(bench.take(0).len(), sent, "of {rest} bytes more");
+    }
+}
+
+/// A service for so many channels, numbered from 0, each with one datagram to repair.
+fn core_of(channels: u16) -> (RepairCore, Vec<RingWriter>) {
+    let mut batch = RecordBatch::default();
+    batch.put(&MboMsg::default());
+    let ring = |channel: u16| {
+        let identity = RingIdentity {
+            channel: ChannelId(channel),
+            epoch: EPOCH,
+            config_hash: ConfigHash(3),
+            boot_id: [0; 16],
+            fan_outs: 0,
+            first_sequence: Sequence(1),
+            first_record: RecordNumber(1),
+        };
+        let geometry = Geometry::new(1024, 64).unwrap();
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let mut ring = RingWriter::create(memory, geometry, identity).unwrap();
+        ring.open().unwrap();
+        ring.append(batch.bytes()).unwrap();
+        let seal = Seal {
+            kind: Kind::Data,
+            count: 1,
+            source: SourceId(1),
+            source_position: SourcePosition(0),
+            sent_at: Nanos(0),
+            flags: 0,
+        };
+        ring.seal(seal).unwrap();
+        ring
+    };
+    let rings: Vec<RingWriter> = (0..channels).map(ring).collect();
+    let channels = rings.iter().map(|ring| {
+        let info = ChannelInfo {
+            name: format!("channel {}", ring.identity().channel),
+            fan_outs: vec![],
+            directory: vec![],
+        };
+        (info, ring.reader(), Arc::default())
+    });
+    let (config, now) = (RepairConfig::default(), Now::default());
+    let channels = channels.collect();
+    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), 1, now);
+    (core, rings)
+}
+
+/// Joins these channels, in this order.
+fn join_all(channels: impl Iterator<Item = u16>) -> Join {
+    let wanted = channels.map(|channel| JoinChannel {
+        channel: ChannelName::Id(ChannelId(channel)),
+        start: Start::Live,
+        confirmed_epoch: Epoch::NONE,
+    });
+    Join {
+        channels: wanted.collect(),
+        ..join("")
+    }
+}
+
+#[test]
+fn of_many_channels_none_is_passed_over() {
+    const CHANNELS: u16 = 5;
+    let (mut core, _rings) = core_of(CHANNELS);
+    let (now, mut out) = (Now::default(), Vec::new());
+    core.handle_connected(now, PeerId(0));
+    let all = Message::Join(join_all(0..CHANNELS));
+    core.handle_message(now, PeerId(0), ChannelId(0), all);
+    assert!(core.poll_transmit(now, &mut out).is_some());
+    // Whichever was served last, and whichever is asked for next.
+    for channel in (0..CHANNELS).chain((0..CHANNELS).rev()) {
+        out.clear();
+        let nack = Message::Nack {
+            epoch: EPOCH,
+            class: NackClass::Repair,
+            ranges: vec![run(1, 1)],
+        };
+        core.handle_message(now, PeerId(0), ChannelId(channel), nack);
+        let served = core.poll_transmit(now, &mut out);
+        assert_eq!(served, Some(Destination::Peer(PeerId(0))), "{channel}");
+        let read = Message::read(&out, BODY_LEN_MAX_TO_SUBSCRIBER).unwrap();
+        let (of, message, _) = read.unwrap();
+        assert_eq!(of, ChannelId(channel));
+        assert!(matches!(message, Message::Datagram(_)), "{message:?}");
+    }
+}
+
+#[test]
+fn what_is_counted_is_what_was_appended_whatever_stood_there_before() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(2);
+    bench.repair(0, 1, 2);
+    let mut out = vec![0; 1_000];
+    while bench.core.poll_transmit(bench.now, &mut out).is_some() {}
+    assert_eq!(out.len() as u64, 1_000 + 2 * FRAME);
+    assert_eq!(bench.counters.repair_bytes.get(), 2 * FRAME);
 }

@@ -6,6 +6,7 @@ use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::record::{MboMsg, RecordBatch, TradeMsg};
 use tickcast_reliability::units::{Epoch, Nanos, RecordNumber, Sequence};
 
 use crate::world::*;
@@ -203,6 +204,9 @@ fn whatever_the_publisher_says_on_its_connection_proves_that_it_lives() {
         Nanos::MAX.since(alone.now),
         "nothing is left to do"
     );
+    assert!(alone.receiver.stream_state().publisher_dead);
+    alone.receiver.heard_repair(alone.now);
+    assert!(!alone.receiver.stream_state().publisher_dead);
 }
 
 #[test]
@@ -218,6 +222,12 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
     alone.hear(A, &end);
     alone.status(&publisher.status());
     assert!(alone.receiver.ended());
+    // What is heard of the end itself is none of another's.
+    alone.hear(B, &end);
+    alone.hear(A, &publisher.heartbeat());
+    let c = alone.counters();
+    assert_eq!((c.duplicates.get(), c.heartbeats.get()), (1, 1));
+    assert_eq!(c.leap_dropped.get(), 0);
     assert!(alone.receiver.take_progress(alone.now).is_some());
     alone.events.clear();
     alone.later(40_000);
@@ -716,6 +726,23 @@ fn what_has_no_records_that_can_be_read_is_lost_as_such() {
     alone.hear(A, &publisher.publish(1));
     assert_eq!(alone.losses()[1], (3, 3, Some(3), LossCause::Unreadable));
     assert_eq!(alone.records, [4, 8]);
+    // However good its records are: a copy of it from the ring could not be taken either.
+    let bytes = publisher.publish(26);
+    assert!(bytes.len() > SLOT_LEN);
+    alone.hear(A, &bytes);
+    alone.hear(A, &publisher.publish(1));
+    assert_eq!(alone.losses()[2], (5, 5, Some(26), LossCause::Unreadable));
+    assert_eq!(alone.records, [4, 8, 35]);
+    // One that just fits is none of those.
+    let mut batch = RecordBatch::default();
+    (0..8).for_each(|_| batch.put(&MboMsg::default()));
+    (0..20).for_each(|_| batch.put(&TradeMsg::default()));
+    let header = publisher.header(tickcast_reliability::wire::Kind::Data, 28, 1472 - 64);
+    let full = Publisher::seal(&header, batch.bytes());
+    assert_eq!(full.len(), SLOT_LEN);
+    let bytes = publisher.took(full, 28);
+    alone.hear(A, &bytes);
+    assert_eq!((alone.losses().len(), alone.records.len()), (3, 3 + 28));
 }
 
 #[test]
@@ -782,4 +809,86 @@ fn a_loss_before_a_heartbeat_is_counted_by_its_record_number() {
     status.next_record = unknown;
     alone.status(&status);
     assert_eq!(alone.counters().losses_of_unknown_size.get(), 0);
+}
+
+#[test]
+fn who_is_behind_lags_by_all_that_the_publisher_is_known_to_have_sent() {
+    let (mut publisher, mut alone) = missing_one(quiet(), 1);
+    assert_eq!(alone.receiver.lag(), 2, "heard of, and not delivered");
+    publisher.publish(1);
+    alone.status(&publisher.status());
+    assert_eq!(alone.receiver.lag(), 3, "told of");
+    alone.answer(&publisher.sent[&2]);
+    assert_eq!(alone.receiver.lag(), 1);
+    let last = publisher.publish(1);
+    alone.hear(A, &publisher.sent[&4].clone());
+    alone.hear(A, &last);
+    assert_eq!(alone.receiver.lag(), 0, "beyond what was told");
+}
+
+#[test]
+fn a_refusal_of_some_doubts_drops_no_other_that_waits_to_be_asked_about() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    let mut impostor = Publisher::new(5, 1);
+    for n in 1..=3 {
+        alone.hear(A, &impostor.publish(2));
+        alone.hear(A, &publisher.publish(1));
+        if n == 2 {
+            assert_eq!(alone.asks(), [run(1, 2)]);
+        }
+    }
+    alone.refuse(&publisher, (1, 2), RefusalReason::Budget, 5_000);
+    alone.later(5_000);
+    assert_eq!(alone.asks(), [run(1, 3)]);
+}
+
+#[test]
+fn what_was_in_doubt_in_an_epoch_that_is_over_is_asked_about_no_more() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    alone.hear(A, &Publisher::new(5, 1).publish(2));
+    alone.hear(A, &publisher.publish(1));
+    assert!(alone.receiver.is_waiting());
+    let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
+    alone.input(|r, now, mut on| {
+        r.handle_welcome(now, &offer, Start::Live, &mut on);
+    });
+    assert!(!alone.receiver.is_waiting());
+    assert_eq!(alone.asks(), []);
+}
+
+#[test]
+fn what_lies_just_beyond_the_window_wakes_nobody() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    let sent: Vec<_> = (1..=18).map(|_| publisher.publish(1)).collect();
+    // The window holds 1 to 16, of which only the first does not come; nor does 17.
+    sent[1..16].iter().for_each(|bytes| alone.hear(A, bytes));
+    alone.hear(A, &sent[17]);
+    assert_eq!(alone.asks(), [run(1, 1)]);
+    assert!(FIRST_WAIT.contains(&alone.due().0), "{}", alone.due());
+    alone.answer(&sent[0]);
+    assert_eq!(
+        (alone.due(), alone.asks()),
+        (Nanos::ZERO, vec![run(17, 18)])
+    );
+}
+
+#[test]
+fn the_time_that_a_refusal_names_holds_for_a_second_question_as_well() {
+    let (publisher, mut alone) = missing_one(quiet(), 1);
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    alone.at(alone.receiver.poll_timeout());
+    assert_eq!(alone.asks(), [run(2, 2)]);
+    alone.later(10);
+    // It is answered, but nothing follows below it that would have to be awaited.
+    alone.refuse(&publisher, (2, 2), RefusalReason::Budget, 100);
+    assert_eq!(alone.due(), Nanos::from_us(100));
+    alone.later(100);
+    assert_eq!(alone.asks(), [run(2, 2)]);
 }

@@ -154,3 +154,41 @@ fn a_cursor_that_comes_after_its_ring_is_claimed_and_a_later_grant_changes_nothi
     assert_eq!(reported(&world).number, 2);
     assert_eq!(world.counters().cursors_claimed.get(), 1);
 }
+
+#[test]
+fn where_the_connection_has_no_room_for_it_nothing_is_begun_and_nobody_is_woken() {
+    for (reads, writes) in [(0, 2), (4, 0)] {
+        let publisher = Publisher::new(5, 1);
+        let mut world = joined_with(&publisher, |world| {
+            (world.limits.reads, world.limits.writes) = (reads, writes);
+        });
+        assert!(world.core.poll_timeout() > world.now.after(Nanos::from_secs(5)));
+        later(&mut world, &publisher, 50_000);
+        assert_eq!(world.cursor_state(), CursorState::Silent);
+        assert_eq!(world.counters().cursors_claimed.get(), 0);
+    }
+}
+
+#[test]
+fn a_report_under_way_takes_no_room_from_a_read() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined_with(&publisher, |world| {
+        (world.limits.reads, world.limits.writes) = (2, 1);
+    });
+    world.reads = false;
+    later(&mut world, &publisher, 10_000);
+    let lose = |world: &mut World, publisher: &mut Publisher| {
+        publisher.publish(1);
+        let bytes = publisher.publish(1);
+        world.hear(A, &bytes);
+        world.settle(publisher);
+    };
+    lose(&mut world, &mut publisher);
+    lose(&mut world, &mut publisher);
+    let kinds = world.read_requests.iter().map(|it| match it.what {
+        What::Report(_) => 'w',
+        What::Slots(_) => 'r',
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(kinds.collect::<String>(), "wrr");
+}

@@ -1167,6 +1167,9 @@ fn no_more_of_a_replay_is_on_its_way_than_is_allowed() {
     let replay = |range| vec![(Path::Replay, NackClass::Replay, vec![range])];
     assert_eq!(hand.nacks(), replay(run(1, 8)));
     assert_eq!(hand.nacks(), []);
+    let retry = hand.core.poll_timeout().since(hand.now);
+    let first_wait = Nanos::from_us(750)..=Nanos::from_us(1_250);
+    assert!(first_wait.contains(&retry), "those may be lost: {retry}");
     for (answered, next) in [
         (1..=3, run(9, 11)),
         (4..=4, run(12, 12)),
@@ -1178,4 +1181,70 @@ fn no_more_of_a_replay_is_on_its_way_than_is_allowed() {
         }
         assert_eq!(hand.nacks(), replay(next));
     }
+}
+
+#[test]
+fn an_end_that_nobody_confirmed_is_the_first_of_the_tail_that_is_lost_where_nothing_followed_it() {
+    for goes_on in [false, true] {
+        let mut old = Publisher::new(5, 1);
+        let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+        let first = old.publish(1);
+        alone.hear(A, &first);
+        let end = old.end();
+        alone.hear(A, &end);
+        if goes_on {
+            // It was another's: the stream goes past it.
+            alone.hear(A, &old.publish(1));
+        }
+        let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
+        alone.input(|r, now, mut on| {
+            r.handle_welcome(now, &offer, Start::Live, &mut on);
+        });
+        let first_lost = if goes_on { 4 } else { 2 };
+        let tail = (first_lost, u64::MAX, None, LossCause::Epoch);
+        assert_eq!(alone.losses(), [tail]);
+        assert!(!alone.events.contains(&Event::EndOfSession));
+    }
+}
+
+#[test]
+fn whoever_began_in_an_older_epoch_goes_back_to_none_that_is_older_than_where_it_is_now() {
+    let start = Start::At(Epoch(5), Sequence(1));
+    let mut alone = Alone::welcomed(quiet(), &Publisher::new(5, 1), start, 1);
+    for (epoch, expected) in [
+        (7, Welcomed::EpochChanged),
+        (6, Welcomed::Zombie),
+        (7, Welcomed::GoesOn),
+    ] {
+        let offer = Publisher::new(epoch, 1).welcome(1).channels.remove(0);
+        let mut welcomed = None;
+        alone.input(|r, now, mut on| {
+            welcomed = Some(r.handle_welcome(now, &offer, start, &mut on));
+        });
+        assert_eq!(welcomed, Some(expected));
+    }
+    assert_eq!(alone.receiver.epoch(), Epoch(7));
+}
+
+#[test]
+fn all_runs_of_a_replay_together_are_no_more_than_is_allowed() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    let few = ReceiverConfig {
+        replay_in_flight: 8,
+        ..quiet()
+    };
+    let mut hand = Hand::with(few, &[(CHANNEL, Start::Oldest)]).join(&publisher);
+    hand.sent();
+    hand.actions();
+    hand.connected(Path::Replay);
+    hand.sent();
+    // Somebody else's repair, by multicast, parts what is missing.
+    hand.hear(&again(&publisher.sent[&4]));
+    let mut welcome = publisher.welcome(1);
+    welcome.channels.clear();
+    hand.tell(Path::Replay, &Message::Welcome(welcome));
+    let both = vec![run(1, 3), run(5, 9)];
+    assert_eq!(hand.nacks(), [(Path::Replay, NackClass::Replay, both)]);
+    assert_eq!(hand.nacks(), []);
 }

@@ -323,3 +323,156 @@ fn a_refusal_on_it_is_an_answer_and_the_first_rung_is_asked_again() {
     assert_eq!(asked(&mut world), [(Path::Nack, 1); 2]);
     assert_eq!(world.counters().rc_timeouts.get(), 0);
 }
+
+#[test]
+fn an_answer_over_tcp_does_not_lengthen_the_wait_for_the_connection() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.answer = false;
+    lose_one(&mut world, &mut publisher);
+    world.pass(Nanos::from_us(1_251), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1), (Path::Repair, 1)]);
+    lose_one(&mut world, &mut publisher);
+    world.pass(Nanos::from_us(740), &publisher);
+    assert!(asked(&mut world).contains(&(Path::Nack, 3)));
+    // TCP answers what it was asked for. Of the other question that says nothing.
+    let copy = again(&publisher.sent[&1]);
+    world.tell(Path::Repair, &Message::Datagram(&copy));
+    world.pass(Nanos::from_us(511), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Repair, 3)]);
+}
+
+#[test]
+fn history_that_comes_does_not_lengthen_the_wait_for_the_connection() {
+    let mut publisher = Publisher::new(5, 1);
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    let mut world = World::new(quiet(), Start::Oldest, 1);
+    world.repairs = vec![offer()];
+    world.core.use_nack_path(true);
+    world.answer = false;
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), [(Path::Replay, 1)]);
+    lose_one(&mut world, &mut publisher);
+    world.pass(Nanos::from_us(740), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 21)]);
+    let copy = again(&publisher.sent[&1]);
+    world.tell(Path::Replay, &Message::Datagram(&copy));
+    world.pass(Nanos::from_us(511), &publisher);
+    assert!(asked(&mut world).contains(&(Path::Repair, 21)));
+}
+
+#[test]
+fn an_answer_in_time_that_had_come_otherwise_makes_nobody_more_patient() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    world.rc_answers = false;
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    let reordered = publisher.sent[&1].clone();
+    world.hear(A, &reordered);
+    world.tell(Path::Nack, &Message::Datagram(&again(&reordered)));
+    assert_eq!(world.counters().duplicates.get(), 1);
+    for _ in 0..10 {
+        lose_one(&mut world, &mut publisher);
+    }
+    // Half as long again would be 1125 us at the least: none of ten would be late by then.
+    world.pass(Nanos::from_us(1_120), &publisher);
+    let late = world.counters().rc_timeouts.get();
+    assert!(late > 0, "{late}");
+}
+
+#[test]
+fn when_it_breaks_nothing_is_hurried_that_was_not_waiting_for_its_answer() {
+    let down = LinkDownReason::Closed;
+    // Told to wait: that is waited out, on whatever is there then.
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    (world.rc_answers, world.connectable) = (false, false);
+    lose_one(&mut world, &mut publisher);
+    world.settle(&publisher);
+    let refused = tickcast_reliability::control::Refused {
+        epoch: publisher.epoch,
+        range: run(1, 1),
+        reason: RefusalReason::Budget,
+        retry_after_us: 300,
+        oldest: tickcast_reliability::units::Sequence(1),
+        oldest_record: tickcast_reliability::units::RecordNumber(1),
+    };
+    world.tell(Path::Nack, &Message::Refused(refused));
+    world.input(|c, now, mut on| c.handle_disconnected(now, Path::Nack, down, &mut on));
+    world.pass(Nanos::from_us(299), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
+    world.pass(Nanos::from_us(1), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+    // Asked for on the next rung already.
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    (world.answer, world.connectable) = (false, false);
+    lose_one(&mut world, &mut publisher);
+    world.pass(Nanos::from_us(1_251), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1), (Path::Repair, 1)]);
+    world.input(|c, now, mut on| c.handle_disconnected(now, Path::Nack, down, &mut on));
+    world.settle(&publisher);
+    assert_eq!(asked(&mut world), []);
+}
+
+#[test]
+fn what_a_driver_cannot_make_is_not_tried_again_before_the_next_welcome() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(&publisher, vec![offer()], true);
+    let now = world.now;
+    world.core.handle_nack_unusable(now);
+    assert!(!world.core.is_nack_up());
+    lose_one(&mut world, &mut publisher);
+    world.pass(Nanos::from_secs(3), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+    assert_eq!(world.given_up, [Path::Nack]);
+    assert_eq!(world.joins.len(), 2);
+    world.cut(LinkDownReason::Closed);
+    world.pass(Nanos::from_ms(20), &publisher);
+    assert!(world.core.is_nack_up(), "it is offered again");
+}
+
+#[test]
+fn a_refusal_counts_as_an_answer_of_the_connection_that_it_comes_on() {
+    for (path, given_up) in [(Path::Nack, 0), (Path::Repair, 1)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined(&publisher, vec![offer()], true);
+        world.rc_answers = false;
+        // Eight in a row that are not answered are too many.
+        for question in 0..9 {
+            if question == 7 {
+                let refused = tickcast_reliability::control::Refused {
+                    epoch: publisher.epoch,
+                    range: run(1, 1),
+                    reason: RefusalReason::Ahead,
+                    retry_after_us: 0,
+                    oldest: tickcast_reliability::units::Sequence(1),
+                    oldest_record: tickcast_reliability::units::RecordNumber(1),
+                };
+                world.tell(path, &Message::Refused(refused));
+            }
+            lose_one(&mut world, &mut publisher);
+            world.pass(Nanos::from_us(1_300), &publisher);
+        }
+        assert_eq!(world.given_up.len(), given_up, "{path:?}");
+    }
+}
+
+#[test]
+fn an_attempt_that_fails_is_no_connection_that_broke() {
+    let publisher = Publisher::new(5, 1);
+    let mut world = World::new(quiet(), Start::Live, 1);
+    world.repairs = vec![offer()];
+    world.core.use_nack_path(true);
+    world.settle(&publisher);
+    world.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Nack, LinkDownReason::Closed, &mut on);
+    });
+    assert_eq!(world.counters().rc_links_down.get(), 1);
+    world.connectable = false;
+    world.pass(Nanos::from_secs(1), &publisher);
+    let attempts = world.connects.iter();
+    assert!(attempts.filter(|(path, _)| *path == Path::Nack).count() > 3);
+    assert_eq!(world.counters().rc_links_down.get(), 1);
+}

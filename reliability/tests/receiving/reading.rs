@@ -5,7 +5,8 @@ use tickcast_reliability::control::{Message, Purpose, RepairOffer};
 use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
-use tickcast_reliability::subscriber_core::{Action, Path};
+use tickcast_reliability::ring_layout::offset;
+use tickcast_reliability::subscriber_core::{Action, Path, What};
 use tickcast_reliability::units::Nanos;
 
 use crate::world::*;
@@ -97,6 +98,8 @@ fn what_is_missing_is_read_and_nobody_is_asked() {
         assert_eq!((c.nacks_sent.get(), c.read_links_up.get()), (0, 1));
         world.pass(Nanos::from_secs(11), &publisher);
         assert_eq!(world.read_bytes, 6 * SLOT_LEN as u64, "what PROGRESS says");
+        let looked = world.counters().page_reads.get();
+        assert_eq!(looked, 0, "multicast is heard");
         world.assert_balanced(&publisher, "");
     }
 }
@@ -484,4 +487,319 @@ fn a_grant_that_comes_after_its_connection_is_gone_is_not_used_over_the_next_one
     world.grant(&publisher, 2, 1 << 20);
     lose(&mut world, &mut publisher, 1);
     assert_eq!(world.read_requests.len(), 1);
+}
+
+/// How many READs of the control page are under way.
+fn pages(world: &World) -> usize {
+    let requests = world.read_requests.iter();
+    requests.filter(|it| it.what == What::Page).count()
+}
+
+/// A page that was begun when the publisher had been silent for long, and a publisher that answers
+/// nothing: what comes back is up to the test.
+fn watching(publisher: &mut Publisher) -> World {
+    let mut world = watchful(publisher);
+    (world.answer, world.reads) = (false, false);
+    let bytes = publisher.publish(1);
+    world.hear(A, &bytes);
+    world.pass(Nanos::from_ms(32), publisher);
+    assert_eq!(pages(&world), 1);
+    world
+}
+
+/// The page comes back with these words.
+fn page_done(world: &mut World, publisher: &Publisher, words: &[(usize, u64)]) {
+    let page = world.read_requests.remove(0);
+    assert_eq!(page.what, What::Page);
+    world.read_done(publisher, &page, |bytes| {
+        for (at, word) in words {
+            bytes[*at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+    });
+}
+
+#[test]
+fn the_fan_out_that_is_furthest_says_how_far_the_publisher_is() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = watching(&mut publisher);
+    // Three are in use; what stands behind them is none.
+    let words = [2, 4, 3, 9].into_iter().enumerate();
+    let mut words: Vec<_> = words
+        .map(|(n, sent)| (offset::SENT + n * 8, sent))
+        .collect();
+    words.push((offset::FAN_OUTS, 3));
+    page_done(&mut world, &publisher, &words);
+    assert!(world.saw(&Event::MulticastLost));
+    let c = world.counters();
+    assert_eq!((c.page_reads.get(), c.gaps_detected.get()), (1, 3));
+}
+
+#[test]
+fn a_page_is_believed_up_to_a_whole_ring_ahead_and_no_further() {
+    for (ahead, missing) in [(0, 0), (1, 1), (SLOTS, SLOTS), (SLOTS + 1, 0)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = watching(&mut publisher);
+        page_done(&mut world, &publisher, &[(offset::SENT, 1 + ahead)]);
+        assert_eq!(world.saw(&Event::MulticastLost), ahead > 0, "{ahead}");
+        assert_eq!(world.counters().gaps_detected.get(), missing, "{ahead}");
+    }
+}
+
+#[test]
+fn a_page_that_was_begun_before_multicast_came_back_makes_nothing_missing() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = watching(&mut publisher);
+    let sent: Vec<_> = (0..3).map(|_| publisher.publish(1)).collect();
+    world.hear(A, &sent[0]);
+    assert!(world.saw(&Event::Fresh));
+    // The others lie in our own socket.
+    page_done(&mut world, &publisher, &[]);
+    let c = world.counters();
+    assert_eq!((c.page_reads.get(), c.gaps_detected.get()), (1, 0));
+    sent[1..].iter().for_each(|bytes| world.hear(A, bytes));
+    assert_eq!(world.records, numbers(1..=4));
+}
+
+#[test]
+fn a_heartbeat_that_moves_on_the_page_is_a_sign_of_life_and_one_that_stands_still_is_none() {
+    let config = ReceiverConfig {
+        ladder: Ladder::Read,
+        stale_us: 10_000,
+        dead_us: 60_000,
+        ..quiet()
+    };
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = begun_with(config, &publisher, |_| ());
+    world.answer = false;
+    for _ in 0..20 {
+        publisher.beat_at += 1;
+        world.pass(Nanos::from_ms(10), &publisher);
+    }
+    assert!(world.saw(&Event::Stale) && !world.saw(&Event::MulticastLost));
+    assert_eq!(world.given_up, []);
+    world.pass(Nanos::from_ms(61), &publisher);
+    assert_eq!(world.given_up[0], Path::Repair, "first it is made anew");
+}
+
+#[test]
+fn the_page_is_read_once_at_a_time_beside_what_is_missing_and_only_where_there_is_room() {
+    for (missing, watched) in [(0, 1), (1, 1), (3, 1), (4, 0)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = watchful(&publisher);
+        (world.answer, world.reads) = (false, false);
+        for _ in 0..missing {
+            lose(&mut world, &mut publisher, 1);
+        }
+        assert_eq!(begun(&world).len(), missing);
+        world.pass(Nanos::from_ms(50), &publisher);
+        assert!(world.saw(&Event::Stale));
+        assert_eq!(pages(&world), watched, "beside {missing}");
+    }
+}
+
+#[test]
+fn what_waits_for_room_is_looked_at_when_something_is_done_or_late() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    for _ in 0..5 {
+        lose(&mut world, &mut publisher, 1);
+    }
+    assert_eq!(begun(&world).len(), 4);
+    // The first to be late: four times 250 us, a quarter more or less.
+    let due = world.core.poll_timeout().since(world.now);
+    assert!((750_000..=1_250_000).contains(&due.0), "{due}");
+    let first = world.read_requests.remove(0);
+    world.read_done(&publisher, &first, |_| ());
+    assert!(world.core.poll_timeout() <= world.now, "there is room");
+}
+
+#[test]
+fn more_tokens_are_asked_for_when_less_than_half_is_left_and_not_before() {
+    let mut publisher = Publisher::new(5, 1);
+    let slot = SLOT_LEN as u64;
+    let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = 4 * slot);
+    let before = world.progresses;
+    lose(&mut world, &mut publisher, 2);
+    world.pass(Nanos::from_ms(5), &publisher);
+    assert_eq!(world.progresses, before, "half is left");
+    lose(&mut world, &mut publisher, 1);
+    world.pass(Nanos::from_ms(1), &publisher);
+    assert!(world.progresses > before);
+}
+
+#[test]
+fn a_read_that_fills_what_the_next_rung_was_asked_for_makes_the_next_ones_more_patient() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::ReadThenNack, &publisher);
+    (world.answer, world.reads) = (false, false);
+    lose(&mut world, &mut publisher, 1);
+    world.pass(Nanos::from_us(1_251), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Nack, 1)]);
+    let late = world.read_requests.remove(0);
+    world.read_done(&publisher, &late, |_| ());
+    assert_eq!(world.records, numbers(1..=2));
+    for _ in 0..4 {
+        lose(&mut world, &mut publisher, 1);
+    }
+    // Half as long again: 1125 us at the least.
+    world.pass(Nanos::from_us(1_124), &publisher);
+    assert_eq!(world.counters().read_timeouts.get(), 1);
+    // One that is in time changes nothing, although another was late before.
+    for request in std::mem::take(&mut world.read_requests) {
+        world.read_done(&publisher, &request, |_| ());
+    }
+    assert_eq!(world.records, numbers(1..=10));
+}
+
+#[test]
+fn what_was_refused_while_it_is_read_is_no_read_that_was_late() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let refused = tickcast_reliability::control::Refused {
+        epoch: publisher.epoch,
+        range: run(1, 1),
+        reason: tickcast_reliability::control::RefusalReason::Budget,
+        retry_after_us: 300,
+        oldest: tickcast_reliability::units::Sequence(1),
+        oldest_record: tickcast_reliability::units::RecordNumber(1),
+    };
+    world.tell(Path::Repair, &Message::Refused(refused));
+    // What the READ brings is of no use, and no reason to wait less.
+    let whole = world.read_requests.remove(0);
+    world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
+    world.pass(Nanos::from_us(299), &publisher);
+    assert_eq!(begun(&world), []);
+    world.pass(Nanos::from_us(1), &publisher);
+    assert_eq!(begun(&world), [(1, 1)], "as if for the first time");
+    // Nor is one that is still under way.
+    world.tell(Path::Repair, &Message::Refused(refused));
+    world.pass(Nanos::from_us(300), &publisher);
+    assert_eq!(begun(&world), [(1, 1); 2]);
+    let c = world.counters();
+    assert_eq!((c.reads_torn.get(), c.read_timeouts.get()), (1, 0));
+}
+
+#[test]
+fn nothing_is_read_where_one_read_brings_less_than_a_slot() {
+    for (len_max, reads) in [(SLOT_LEN as u32 - 1, 0), (SLOT_LEN as u32, 3)] {
+        let mut publisher = Publisher::new(5, 1);
+        let mut world = joined_with(Ladder::Read, &publisher, |world| {
+            world.limits.len_max = len_max;
+        });
+        lose(&mut world, &mut publisher, 3);
+        assert_eq!(world.counters().reads.get(), reads);
+        assert_eq!(asked(&mut world).is_empty(), reads > 0);
+        assert_eq!(world.records, numbers(1..=4));
+    }
+}
+
+#[test]
+fn what_is_done_is_told_from_all_that_was_begun_before_it() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let lost = world.read_requests.remove(0);
+    world.input(|c, now, mut on| {
+        c.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
+    });
+    world.pass(Nanos::from_ms(20), &publisher);
+    lose(&mut world, &mut publisher, 1);
+    lose(&mut world, &mut publisher, 1);
+    let [first, second] = world.read_requests[..] else {
+        panic!("{:?}", world.read_requests);
+    };
+    // What the connection before brings at last is nobody's, and none is done before its turn.
+    let before = world.records.len();
+    world.read_done(&publisher, &lost, |_| ());
+    world.read_done(&publisher, &second, |_| ());
+    assert_eq!(world.records.len(), before);
+    world.read_done(&publisher, &first, |_| ());
+    world.read_done(&publisher, &second, |_| ());
+    assert_eq!(world.records, numbers(1..=6));
+}
+
+#[test]
+fn a_torn_slot_that_there_is_no_token_for_is_asked_for_at_once() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined_with(Ladder::Read, &publisher, |world| {
+        world.tokens = SLOT_LEN as u64;
+    });
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let whole = world.read_requests.remove(0);
+    world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
+    world.settle(&publisher);
+    assert_eq!(begun(&world), []);
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+}
+
+#[test]
+fn late_reads_in_a_row_that_bring_nothing_are_as_many_as_a_question_has_tries() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined_with(Ladder::Read, &publisher, |world| world.limits.reads = 16);
+    world.reads = false;
+    let tries = u64::from(ReceiverConfig::default().nack_tries);
+    for late in 1..=tries {
+        assert!(world.given_up.is_empty(), "after {}", late - 1);
+        lose(&mut world, &mut publisher, 1);
+        world.pass(Nanos::from_us(1_300), &publisher);
+        assert_eq!(world.counters().read_timeouts.get(), late);
+    }
+    assert_eq!(world.given_up, [Path::Read]);
+    assert_eq!(world.records.len() as u64, publisher.next - 1);
+}
+
+#[test]
+fn reads_that_were_late_together_make_the_next_more_patient_once() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    (world.reads, world.answer) = (false, false);
+    for _ in 0..4 {
+        lose(&mut world, &mut publisher, 1);
+    }
+    world.pass(Nanos::from_us(1_251), &publisher);
+    assert_eq!(world.counters().read_timeouts.get(), 4);
+    for request in std::mem::take(&mut world.read_requests) {
+        world.read_done(&publisher, &request, |_| ());
+    }
+    assert_eq!(world.records, numbers(1..=8));
+    lose(&mut world, &mut publisher, 1);
+    // Half as long again, a quarter more or less.
+    world.pass(Nanos::from_us(1_124), &publisher);
+    assert_eq!(world.counters().read_timeouts.get(), 4);
+    world.pass(Nanos::from_us(752), &publisher);
+    assert_eq!(world.counters().read_timeouts.get(), 5);
+}
+
+#[test]
+fn what_is_refused_just_when_it_was_torn_is_read_as_if_for_the_first_time() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    world.reads = false;
+    lose(&mut world, &mut publisher, 1);
+    let whole = world.read_requests.remove(0);
+    world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
+    let refused = tickcast_reliability::control::Refused {
+        epoch: publisher.epoch,
+        range: run(1, 1),
+        reason: tickcast_reliability::control::RefusalReason::Budget,
+        retry_after_us: 300,
+        oldest: tickcast_reliability::units::Sequence(1),
+        oldest_record: tickcast_reliability::units::RecordNumber(1),
+    };
+    world.tell(Path::Repair, &Message::Refused(refused));
+    world.pass(Nanos::from_us(300), &publisher);
+    // Twice, if the first is torn.
+    for _ in 0..2 {
+        assert_eq!(begun(&world), [(1, 1)]);
+        assert_eq!(asked(&mut world), []);
+        let whole = world.read_requests.remove(0);
+        world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
+        world.settle(&publisher);
+    }
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
 }

@@ -471,6 +471,13 @@ fn without_repair_history_is_given_up_like_any_gap() {
     alone.later(1);
     assert_eq!(alone.losses(), [(1, 3, Some(6), LossCause::RepairOff)]);
     assert_eq!(alone.counters().history_lost.get(), 3);
+    // As it does where there is a deadline, which is one of repair.
+    let within = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(5)),
+        ..config
+    };
+    let alone = Alone::welcomed(within, &publisher, Start::Oldest, 1);
+    assert_eq!(alone.due(), Nanos::from_us(500));
     // With it, history has all the time it needs, and a deadline only what is live.
     let config = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(5)),

@@ -257,6 +257,8 @@ pub(crate) struct World {
     /// READs that were begun and not answered yet; answered at once where `reads` says so.
     pub(crate) read_requests: Vec<RemoteRequest>,
     pub(crate) reads: bool,
+    /// What the READ connection can do at a time.
+    pub(crate) limits: ReadLimits,
     /// What a READ connection is granted; 0: nothing is.
     pub(crate) tokens: u64,
     /// The cursor that is granted with it, and its words.
@@ -300,6 +302,11 @@ impl World {
             rc_answers: true,
             read_requests: vec![],
             reads: true,
+            limits: ReadLimits {
+                reads: 4,
+                len_max: 4 * SLOT_LEN as u32,
+                writes: 2,
+            },
             tokens: 1 << 20,
             cursor: None,
             cursor_words: [0; CURSOR_WORDS],
@@ -374,14 +381,7 @@ impl World {
                 }
                 match action {
                     Action::Connect(path) if self.connectable => {
-                        let (reads, len_max) = (4, 4 * SLOT_LEN as u32);
-                        let writes = 2;
-                        let limits = ReadLimits {
-                            reads,
-                            len_max,
-                            writes,
-                        };
-                        self.core.set_read_limits(limits);
+                        self.core.set_read_limits(self.limits);
                         self.core.handle_connected(self.now, path);
                     }
                     Action::Connect(path) => {

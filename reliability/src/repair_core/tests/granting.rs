@@ -74,6 +74,9 @@ fn who_joins_for_read_is_granted_each_ring_on_its_repair_connection() {
         channels: vec![CHANNEL],
     };
     assert_eq!(events, [expected]);
+    let c = &bench.core.counters;
+    let joins = (c.read_joins.get(), c.replay_joins.get(), c.rc_joins.get());
+    assert_eq!(joins, (1, 0, 0));
     assert!(bench.grant(1));
     let got = bench.drain();
     let grant = Grant {
@@ -192,4 +195,55 @@ fn nothing_is_asked_on_a_connection_for_read_which_may_be_silent() {
     let got = bench.take(1);
     assert!(matches!(&got[..], [Got::Rejected(rejected)] if rejected.code == RejectCode::Protocol));
     assert_eq!(bench.counters.nacked.get(), 0);
+}
+
+#[test]
+fn of_several_rings_each_has_a_grant_and_a_count_of_its_own() {
+    let (mut core, _rings) = core_of(2);
+    let now = Now::default();
+    let granted = |core: &mut RepairCore| {
+        let (mut grants, mut session, mut out) = (Vec::new(), 0, Vec::new());
+        while core.poll_transmit(now, &mut out).is_some() {}
+        let mut frames = &out[..];
+        while !frames.is_empty() {
+            let read = Message::read(frames, BODY_LEN_MAX_TO_SUBSCRIBER).unwrap();
+            let (channel, message, len) = read.unwrap();
+            frames = &frames[len..];
+            match message {
+                Message::Grant(grant) => {
+                    grants.push((channel.0, grant.ring.address, grant.tokens));
+                }
+                Message::Welcome(welcome) => session = welcome.session,
+                _ => {}
+            }
+        }
+        (grants, session)
+    };
+    // Not in the publisher's order.
+    core.handle_connected(now, PeerId(0));
+    let join = Message::Join(join_all([1, 0].into_iter()));
+    core.handle_message(now, PeerId(0), ChannelId(0), join);
+    let (_, session) = granted(&mut core);
+    core.handle_connected(now, PeerId(1));
+    let join = Message::Join(reader(session, 1));
+    core.handle_message(now, PeerId(1), ChannelId(0), join);
+    granted(&mut core);
+    const EACH: u64 = (512 << 10) / 8;
+    for channel in [0_u16, 1] {
+        let address = 0x1000 * (1 + u64::from(channel));
+        let ring = RemoteAccess { address, ..RING };
+        assert!(core.grant(now, PeerId(1), ChannelId(channel), ring));
+        let (grants, _) = granted(&mut core);
+        assert_eq!(grants, [(channel, address, EACH)]);
+    }
+    for channel in [0_u16, 1] {
+        let used = Progress {
+            read_bytes: EACH,
+            ..progress(0)
+        };
+        core.handle_message(now, PeerId(0), ChannelId(channel), Message::Progress(used));
+        let (grants, _) = granted(&mut core);
+        let address = 0x1000 * (1 + u64::from(channel));
+        assert_eq!(grants, [(channel, address, 2 * EACH)]);
+    }
 }
