@@ -120,9 +120,10 @@ impl ReadPath {
         self.limits = limits;
     }
 
-    /// What can be begun now; `None` while there is no connection.
+    /// What can be begun now; `None` while there is no connection, or one that can do no READs.
     pub(crate) fn room(&self) -> Option<ReadRoom> {
-        self.rc.link.is_up().then_some(ReadRoom {
+        let can = self.rc.link.is_up() && self.limits.reads > 0;
+        can.then_some(ReadRoom {
             reads: self.limits.reads.saturating_sub(self.begun(false)),
             len_max: self.limits.len_max,
             is_late: self.late,

@@ -683,11 +683,12 @@ fn what_was_refused_while_it_is_read_is_no_read_that_was_late() {
 }
 
 #[test]
-fn nothing_is_read_where_one_read_brings_less_than_a_slot() {
-    for (len_max, reads) in [(SLOT_LEN as u32 - 1, 0), (SLOT_LEN as u32, 3)] {
+fn nothing_is_read_where_one_read_brings_less_than_a_slot_or_none_can_be_made() {
+    let slot_len = SLOT_LEN as u32;
+    for (most, len_max, reads) in [(8, slot_len - 1, 0), (8, slot_len, 3), (0, slot_len, 0)] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = joined_with(Ladder::Read, &publisher, |world| {
-            world.limits.len_max = len_max;
+            (world.limits.reads, world.limits.len_max) = (most, len_max);
         });
         lose(&mut world, &mut publisher, 3);
         assert_eq!(world.counters().reads.get(), reads);
