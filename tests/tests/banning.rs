@@ -3,14 +3,14 @@
 
 mod common;
 
-use common::{Follower, Publisher, channel, drive, end, free_group, one_channel, simulated};
+use common::{Follower, Publisher, channel, drive, end, endless, free_group, one_channel};
 use tickcast_subscriber::Event;
 
 #[test]
 fn who_is_banned_is_cut_off_and_told_why_until_it_is_not_any_more_and_others_go_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let banned = folder.path().join("banned");
-    let mut config = one_channel(&[free_group()], simulated(u32::MAX.into(), 5_000, 2));
+    let mut config = one_channel(&[free_group()], endless(5_000, 2));
     config["banned"] = banned.display().to_string().into();
     let publisher = Publisher::start(&config);
     let named = |name: &str| Follower::new(publisher.subscriber().channel("all").name(name));

@@ -59,7 +59,7 @@ fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
 
 /// A publisher, and one who has followed it for a while.
 fn under_way() -> (Publisher, [Follower; 1]) {
-    let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000)));
+    let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
     let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
     drive(&mut followers, |all| {
         all[0].records.values().sum::<u64>() > 1_000
@@ -70,7 +70,7 @@ fn under_way() -> (Publisher, [Follower; 1]) {
 #[test]
 fn strangers_and_unconfirmed_epochs_and_leaps_are_counted_and_have_no_effect() {
     let group = free_group();
-    let publisher = Publisher::start(&one_channel(&[group], endless(5_000)));
+    let publisher = Publisher::start(&one_channel(&[group], endless(5_000, 1)));
     let builder = publisher.subscriber().channel("all").source_specific(false);
     let mut followers = [Follower::new(builder)];
     drive(&mut followers, |all| {
@@ -298,7 +298,7 @@ fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
 #[test]
 fn a_forged_end_ends_nothing_and_what_it_displaced_is_told() {
     let group = free_group();
-    let publisher = Publisher::start(&one_channel(&[group], endless(5_000)));
+    let publisher = Publisher::start(&one_channel(&[group], endless(5_000, 1)));
     let builder = publisher.subscriber().channel("all").source_specific(false);
     let mut followers = [Follower::new(builder)];
     drive(&mut followers, |all| {

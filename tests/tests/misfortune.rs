@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use common::{
     Follower, Publisher, binary, channel, drive, drive_for, end, endless, free_group, number,
-    one_channel, signal, simulated,
+    one_channel, signal,
 };
 use serde_json::{Value, json};
 use tickcast_subscriber::units::ChannelId;
@@ -16,7 +16,7 @@ use tickcast_subscriber::{ChannelBuilder, Event, LineId, LineOverride};
 
 #[test]
 fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {
-    let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000)));
+    let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
     let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
     drive(&mut followers, |all| {
         all[0].records.values().sum::<u64>() > 5_000
@@ -41,10 +41,7 @@ fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {
 
 #[test]
 fn one_stopped_process_hurts_nobody_else_and_catches_up_or_is_told_exactly() {
-    let publisher = Publisher::start(&one_channel(
-        &[free_group()],
-        simulated(u32::MAX.into(), 10_000, 2),
-    ));
+    let publisher = Publisher::start(&one_channel(&[free_group()], endless(10_000, 2)));
     let folder = tempfile::tempdir().expect("a folder");
     let summary_path = folder.path().join("stopped.json");
     let mut stopped = Command::new(binary("tickcast"))
@@ -144,7 +141,7 @@ impl Drop for Cut {
 fn one_line_cut_and_then_the_other_loses_nothing_and_needs_no_nack() {
     let (a, b) = (free_group(), free_group());
     let (a_relayed, b_relayed) = (free_group(), free_group());
-    let publisher = Publisher::start(&one_channel(&[a, b], endless(5_000)));
+    let publisher = Publisher::start(&one_channel(&[a, b], endless(5_000, 1)));
     // Both clocks begin with the first datagram, so the cuts do not overlap.
     let _line_a = Cut::start(a, a_relayed, Duration::from_millis(1_000));
     let _line_b = Cut::start(b, b_relayed, Duration::from_millis(2_500));

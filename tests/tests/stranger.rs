@@ -171,7 +171,7 @@ fn a_stranger_ends_with_the_publishers_records_with_loss_and_without() {
 
 #[test]
 fn a_stranger_who_joins_late_from_the_oldest_gets_all_of_it_spliced_to_live() {
-    let mut config = one_channel(&[free_group()], endless(5_000));
+    let mut config = one_channel(&[free_group()], endless(5_000, 1));
     config["channels"][0]["slots"] = 131_072.into();
     let publisher = Publisher::start(&config);
     let mut ours = Ours::join(&publisher);

@@ -179,7 +179,7 @@ fn a_lost_end_is_repaired() {
 
 #[test]
 fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_live() {
-    let mut config = one_channel(&[free_group()], endless(10_000));
+    let mut config = one_channel(&[free_group()], endless(10_000, 1));
     config["channels"][0]["slots"] = 131_072.into();
     let publisher = Publisher::start(&config);
     let mut followers = vec![Follower::new(
@@ -235,7 +235,7 @@ fn one_who_joins_late_from_the_oldest_gets_all_that_the_ring_holds_spliced_to_li
 
 #[test]
 fn one_who_joins_from_the_oldest_of_a_full_ring_that_moves_on_loses_nothing() {
-    let mut config = one_channel(&[free_group()], endless(10_000));
+    let mut config = one_channel(&[free_group()], endless(10_000, 1));
     config["channels"][0]["slots"] = 8_192.into();
     let publisher = Publisher::start(&config);
     let mut followers = vec![Follower::new(
@@ -276,7 +276,7 @@ fn either_side_may_start_first_and_both_may_come_and_go() {
     let mut followers = vec![Follower::new(builder.channel("all"))];
     common::drive_for(&mut followers, std::time::Duration::from_millis(100));
     assert!(!followers[0].subscriber.is_joined());
-    let mut config = one_channel(&[free_group()], endless(20_000));
+    let mut config = one_channel(&[free_group()], endless(20_000, 1));
     config["control"] = control.to_string().into();
     let mut publisher = Publisher::start(&config);
     drive(&mut followers, |all| {

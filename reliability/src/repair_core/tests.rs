@@ -44,20 +44,25 @@ struct Bench {
     now: Now,
 }
 
+/// An empty ring of slots of 1024 bytes.
+fn ring_of(channel: ChannelId, fan_outs: u8, slots: u64, first: u64) -> RingWriter {
+    let geometry = Geometry::new(1024, slots).unwrap();
+    let identity = RingIdentity {
+        channel,
+        epoch: EPOCH,
+        config_hash: ConfigHash(3),
+        boot_id: [0; 16],
+        fan_outs,
+        first_sequence: Sequence(first),
+        first_record: RecordNumber(1),
+    };
+    let memory = Arc::new(HeapMemory::new(geometry));
+    RingWriter::create(memory, geometry, identity).unwrap()
+}
+
 impl Bench {
     fn new(config: RepairConfig, slots: u64, first: u64) -> Self {
-        let geometry = Geometry::new(1024, slots).unwrap();
-        let identity = RingIdentity {
-            channel: CHANNEL,
-            epoch: EPOCH,
-            config_hash: ConfigHash(3),
-            boot_id: [0; 16],
-            fan_outs: 1,
-            first_sequence: Sequence(first),
-            first_record: RecordNumber(1),
-        };
-        let memory = Arc::new(HeapMemory::new(geometry));
-        let ring = RingWriter::create(memory, geometry, identity).unwrap();
+        let ring = ring_of(CHANNEL, 1, slots, first);
         let counters = Arc::new(RepairCounters::default());
         let info = ChannelInfo {
             name: "equities".into(),
@@ -1692,18 +1697,7 @@ fn core_of(channels: u16) -> (RepairCore, Vec<RingWriter>) {
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
     let ring = |channel: u16| {
-        let identity = RingIdentity {
-            channel: ChannelId(channel),
-            epoch: EPOCH,
-            config_hash: ConfigHash(3),
-            boot_id: [0; 16],
-            fan_outs: 0,
-            first_sequence: Sequence(1),
-            first_record: RecordNumber(1),
-        };
-        let geometry = Geometry::new(1024, 64).unwrap();
-        let memory = Arc::new(HeapMemory::new(geometry));
-        let mut ring = RingWriter::create(memory, geometry, identity).unwrap();
+        let mut ring = ring_of(ChannelId(channel), 0, 64, 1);
         ring.open().unwrap();
         ring.append(batch.bytes()).unwrap();
         let seal = Seal {

@@ -247,10 +247,7 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
     assert_eq!(alone.counters().repair_links_down.get(), 1);
     // Nor that the connection is up again; and of the next epoch's silence nothing was told yet.
     let welcome = |alone: &mut Alone, publisher: &Publisher| {
-        let offer = publisher.welcome(1).channels.remove(0);
-        alone.input(|r, now, mut on| {
-            r.handle_welcome(now, &offer, Start::Live, &mut on);
-        });
+        alone.welcome(&publisher.welcome(1), Start::Live);
     };
     welcome(&mut alone, &publisher);
     assert_eq!(alone.events, []);
@@ -850,10 +847,7 @@ fn what_was_in_doubt_in_an_epoch_that_is_over_is_asked_about_no_more() {
     alone.hear(A, &Publisher::new(5, 1).publish(2));
     alone.hear(A, &publisher.publish(1));
     assert!(alone.receiver.is_waiting());
-    let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
-    alone.input(|r, now, mut on| {
-        r.handle_welcome(now, &offer, Start::Live, &mut on);
-    });
+    alone.welcome(&Publisher::new(6, 1).welcome(1), Start::Live);
     assert!(!alone.receiver.is_waiting());
     assert_eq!(alone.asks(), []);
 }

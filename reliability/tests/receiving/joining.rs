@@ -3,7 +3,7 @@
 
 use tickcast_reliability::control::{
     ChannelName, ChannelOffer, FanOutOffer, Join, Message, NackClass, Purpose, RefusalReason,
-    Refused, RejectCode, Rejected, Welcome,
+    RejectCode, Rejected, Welcome,
 };
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
 use tickcast_reliability::joining::Welcomed;
@@ -468,8 +468,7 @@ fn history_is_asked_for_on_a_connection_of_its_own_which_is_closed_when_idle() {
         (join.purpose, join.channels.len()),
         (Purpose::Replay { session: 9 }, 0)
     );
-    let mut welcome = publisher.welcome(1);
-    welcome.channels.clear();
+    let welcome = publisher.further_welcome();
     hand.tell(Path::Replay, &Message::Welcome(welcome));
     assert_eq!(
         hand.nacks(),
@@ -503,8 +502,7 @@ fn a_replay_that_answers_is_not_idle_and_one_that_breaks_is_asked_again() {
     hand.sent();
     hand.actions();
     hand.connected(Path::Replay);
-    let mut welcome = publisher.welcome(1);
-    welcome.channels.clear();
+    let welcome = publisher.further_welcome();
     hand.tell(Path::Replay, &Message::Welcome(welcome.clone()));
     hand.sent();
     hand.now = hand.now.after(Nanos::from_ms(1_500));
@@ -567,14 +565,7 @@ fn a_refusal_reaches_the_channel_that_it_is_about() {
     publisher.publish(2);
     hand.hear(&publisher.publish(1));
     assert_eq!(hand.nacks().len(), 1);
-    let refused = Refused {
-        epoch: Epoch(5),
-        range: run(2, 2),
-        reason: RefusalReason::TooSlow,
-        retry_after_us: 0,
-        oldest: Sequence(1),
-        oldest_record: publisher.oldest_record(),
-    };
+    let refused = publisher.refused(run(2, 2), RefusalReason::TooSlow, 0);
     hand.tell(Path::Repair, &Message::Refused(refused));
     assert_eq!(hand.records, [1, 4]);
 }
@@ -897,13 +888,8 @@ fn a_welcome_begins_goes_on_changes_the_epoch_or_is_a_zombies() {
     alone.hear(A, &old.publish(2));
     old.publish(2);
     let welcome = |alone: &mut Alone, publisher: &Publisher| {
-        let offer = publisher.welcome(1).channels.remove(0);
-        let mut welcomed = None;
         alone.events.clear();
-        alone.input(|r, now, mut on| {
-            welcomed = Some(r.handle_welcome(now, &offer, Start::Live, &mut on));
-        });
-        welcomed.unwrap()
+        alone.welcome(&publisher.welcome(1), Start::Live)
     };
     assert_eq!(welcome(&mut alone, &Publisher::new(4, 1)), Welcomed::Zombie);
     assert!(alone.events.is_empty());
@@ -1088,8 +1074,7 @@ fn what_was_asked_for_on_a_replay_connection_that_broke_is_asked_for_at_once_on_
     let mut hand = Hand::with(patient, &[(CHANNEL, Start::Oldest)]).join(&publisher);
     hand.sent();
     hand.actions();
-    let mut welcome = publisher.welcome(1);
-    welcome.channels.clear();
+    let welcome = publisher.further_welcome();
     for _ in 0..2 {
         hand.connected(Path::Replay);
         hand.tell(Path::Replay, &Message::Welcome(welcome.clone()));
@@ -1112,10 +1097,7 @@ fn an_epoch_that_ended_has_no_tail_that_is_lost() {
     alone.hear(A, &end);
     alone.status(&old.status());
     assert!(alone.receiver.ended());
-    let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
-    alone.input(|r, now, mut on| {
-        r.handle_welcome(now, &offer, Start::Live, &mut on);
-    });
+    alone.welcome(&Publisher::new(6, 1).welcome(1), Start::Live);
     let changed = Event::EpochChanged {
         from: Epoch(5),
         to: Epoch(6),
@@ -1134,10 +1116,7 @@ fn an_epoch_whose_end_was_confirmed_has_no_tail_although_gaps_were_still_open() 
     alone.hear(A, &end);
     alone.status(&old.status());
     assert!(!alone.receiver.ended(), "sequence 1 may still come");
-    let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
-    alone.input(|r, now, mut on| {
-        r.handle_welcome(now, &offer, Start::Live, &mut on);
-    });
+    alone.welcome(&Publisher::new(6, 1).welcome(1), Start::Live);
     assert_eq!(alone.losses(), [(1, 1, Some(2), LossCause::Epoch)]);
     let place = |wanted: &Event| alone.events.iter().position(|event| event == wanted);
     let changed = Event::EpochChanged {
@@ -1160,8 +1139,7 @@ fn no_more_of_a_replay_is_on_its_way_than_is_allowed() {
     hand.sent();
     hand.actions();
     hand.connected(Path::Replay);
-    let mut welcome = publisher.welcome(1);
-    welcome.channels.clear();
+    let welcome = publisher.further_welcome();
     hand.sent();
     hand.tell(Path::Replay, &Message::Welcome(welcome));
     let replay = |range| vec![(Path::Replay, NackClass::Replay, vec![range])];
@@ -1196,10 +1174,7 @@ fn an_end_that_nobody_confirmed_is_the_first_of_the_tail_that_is_lost_where_noth
             // It was another's: the stream goes past it.
             alone.hear(A, &old.publish(1));
         }
-        let offer = Publisher::new(6, 1).welcome(1).channels.remove(0);
-        alone.input(|r, now, mut on| {
-            r.handle_welcome(now, &offer, Start::Live, &mut on);
-        });
+        alone.welcome(&Publisher::new(6, 1).welcome(1), Start::Live);
         let first_lost = if goes_on { 4 } else { 2 };
         let tail = (first_lost, u64::MAX, None, LossCause::Epoch);
         assert_eq!(alone.losses(), [tail]);
@@ -1216,12 +1191,8 @@ fn whoever_began_in_an_older_epoch_goes_back_to_none_that_is_older_than_where_it
         (6, Welcomed::Zombie),
         (7, Welcomed::GoesOn),
     ] {
-        let offer = Publisher::new(epoch, 1).welcome(1).channels.remove(0);
-        let mut welcomed = None;
-        alone.input(|r, now, mut on| {
-            welcomed = Some(r.handle_welcome(now, &offer, start, &mut on));
-        });
-        assert_eq!(welcomed, Some(expected));
+        let welcome = Publisher::new(epoch, 1).welcome(1);
+        assert_eq!(alone.welcome(&welcome, start), expected);
     }
     assert_eq!(alone.receiver.epoch(), Epoch(7));
 }
@@ -1241,8 +1212,7 @@ fn all_runs_of_a_replay_together_are_no_more_than_is_allowed() {
     hand.sent();
     // Somebody else's repair, by multicast, parts what is missing.
     hand.hear(&again(&publisher.sent[&4]));
-    let mut welcome = publisher.welcome(1);
-    welcome.channels.clear();
+    let welcome = publisher.further_welcome();
     hand.tell(Path::Replay, &Message::Welcome(welcome));
     let both = vec![run(1, 3), run(5, 9)];
     assert_eq!(hand.nacks(), [(Path::Replay, NackClass::Replay, both)]);

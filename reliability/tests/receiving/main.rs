@@ -1036,14 +1036,7 @@ fn one_stall_does_not_poison_the_round_trip() {
     world.tell(Path::Repair, &Message::Datagram(&copy));
     world.hear(A, &s[4]); // 4 missing
     world.settle(&publisher);
-    let refused = Refused {
-        epoch: publisher.epoch,
-        range: SequenceRange::one(Sequence(4)),
-        reason: RefusalReason::Ahead,
-        retry_after_us: 100,
-        oldest: Sequence(1),
-        oldest_record: RecordNumber(1),
-    };
+    let refused = publisher.refused(SequenceRange::one(Sequence(4)), RefusalReason::Ahead, 100);
     world.tell(Path::Repair, &Message::Refused(refused));
     let at = world.now;
     let n = |w: &World| w.nacks.iter().filter(|r| r.contains(Sequence(4))).count();
@@ -1228,14 +1221,7 @@ fn a_pause_of_the_subscriber_loses_nothing_while_the_link_is_up() {
     world.settle(&publisher); // asked for 2
     world.now = world.now.after(Nanos::from_secs(6));
     // a refusal (budget) on the live connection is a word of the publisher too
-    let refused = Refused {
-        epoch: publisher.epoch,
-        range: SequenceRange::one(Sequence(2)),
-        reason: RefusalReason::Budget,
-        retry_after_us: 100,
-        oldest: Sequence(1),
-        oldest_record: RecordNumber(1),
-    };
+    let refused = publisher.refused(SequenceRange::one(Sequence(2)), RefusalReason::Budget, 100);
     world.tell(Path::Repair, &Message::Refused(refused));
     assert!(world.losses().is_empty());
 }

@@ -309,14 +309,7 @@ fn a_refusal_on_it_is_an_answer_and_the_first_rung_is_asked_again() {
     world.rc_answers = false;
     lose_one(&mut world, &mut publisher);
     world.settle(&publisher);
-    let refused = tickcast_reliability::control::Refused {
-        epoch: publisher.epoch,
-        range: run(1, 1),
-        reason: RefusalReason::Budget,
-        retry_after_us: 300,
-        oldest: tickcast_reliability::units::Sequence(1),
-        oldest_record: tickcast_reliability::units::RecordNumber(1),
-    };
+    let refused = publisher.refused(run(1, 1), RefusalReason::Budget, 300);
     world.tell(Path::Nack, &Message::Refused(refused));
     world.rc_answers = true;
     world.pass(Nanos::from_us(300), &publisher);
@@ -390,14 +383,7 @@ fn when_it_breaks_nothing_is_hurried_that_was_not_waiting_for_its_answer() {
     (world.rc_answers, world.connectable) = (false, false);
     lose_one(&mut world, &mut publisher);
     world.settle(&publisher);
-    let refused = tickcast_reliability::control::Refused {
-        epoch: publisher.epoch,
-        range: run(1, 1),
-        reason: RefusalReason::Budget,
-        retry_after_us: 300,
-        oldest: tickcast_reliability::units::Sequence(1),
-        oldest_record: tickcast_reliability::units::RecordNumber(1),
-    };
+    let refused = publisher.refused(run(1, 1), RefusalReason::Budget, 300);
     world.tell(Path::Nack, &Message::Refused(refused));
     world.input(|c, now, mut on| c.handle_disconnected(now, Path::Nack, down, &mut on));
     world.pass(Nanos::from_us(299), &publisher);
@@ -442,14 +428,7 @@ fn a_refusal_counts_as_an_answer_of_the_connection_that_it_comes_on() {
         // Eight in a row that are not answered are too many.
         for question in 0..9 {
             if question == 7 {
-                let refused = tickcast_reliability::control::Refused {
-                    epoch: publisher.epoch,
-                    range: run(1, 1),
-                    reason: RefusalReason::Ahead,
-                    retry_after_us: 0,
-                    oldest: tickcast_reliability::units::Sequence(1),
-                    oldest_record: tickcast_reliability::units::RecordNumber(1),
-                };
+                let refused = publisher.refused(run(1, 1), RefusalReason::Ahead, 0);
                 world.tell(path, &Message::Refused(refused));
             }
             lose_one(&mut world, &mut publisher);

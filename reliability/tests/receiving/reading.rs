@@ -1,7 +1,7 @@
 //! READ of the publisher's ring: the first rung of repair where it is granted, believed only as far
 //! as epoch, sequence and CRC say, and no hindrance when it fails.
 
-use tickcast_reliability::control::{Message, Purpose, RepairOffer};
+use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer};
 use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
@@ -658,14 +658,7 @@ fn what_was_refused_while_it_is_read_is_no_read_that_was_late() {
     let mut world = joined(Ladder::Read, &publisher);
     world.reads = false;
     lose(&mut world, &mut publisher, 1);
-    let refused = tickcast_reliability::control::Refused {
-        epoch: publisher.epoch,
-        range: run(1, 1),
-        reason: tickcast_reliability::control::RefusalReason::Budget,
-        retry_after_us: 300,
-        oldest: tickcast_reliability::units::Sequence(1),
-        oldest_record: tickcast_reliability::units::RecordNumber(1),
-    };
+    let refused = publisher.refused(run(1, 1), RefusalReason::Budget, 300);
     world.tell(Path::Repair, &Message::Refused(refused));
     // What the READ brings is of no use, and no reason to wait less.
     let whole = world.read_requests.remove(0);
@@ -784,14 +777,7 @@ fn what_is_refused_just_when_it_was_torn_is_read_as_if_for_the_first_time() {
     lose(&mut world, &mut publisher, 1);
     let whole = world.read_requests.remove(0);
     world.read_done(&publisher, &whole, |bytes| bytes[100] ^= 1);
-    let refused = tickcast_reliability::control::Refused {
-        epoch: publisher.epoch,
-        range: run(1, 1),
-        reason: tickcast_reliability::control::RefusalReason::Budget,
-        retry_after_us: 300,
-        oldest: tickcast_reliability::units::Sequence(1),
-        oldest_record: tickcast_reliability::units::RecordNumber(1),
-    };
+    let refused = publisher.refused(run(1, 1), RefusalReason::Budget, 300);
     world.tell(Path::Repair, &Message::Refused(refused));
     world.pass(Nanos::from_us(300), &publisher);
     // Twice, if the first is torn.

@@ -11,6 +11,7 @@ use tickcast_reliability::control::{
 use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::cursor::{CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET};
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
+use tickcast_reliability::joining::Welcomed;
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::{Loss, LossCause};
 use tickcast_reliability::receiver::Receiver;
@@ -191,6 +192,31 @@ impl Publisher {
         oldest.map_or(RecordNumber(self.next_record), |bytes| {
             RecordNumber(u64::from_le_bytes(bytes[24..32].try_into().unwrap()))
         })
+    }
+
+    /// What refuses this range.
+    pub(crate) fn refused(
+        &self,
+        range: SequenceRange,
+        reason: RefusalReason,
+        retry_after_us: u32,
+    ) -> Refused {
+        Refused {
+            epoch: self.epoch,
+            range,
+            reason,
+            retry_after_us,
+            oldest: Sequence(self.oldest),
+            oldest_record: self.oldest_record(),
+        }
+    }
+
+    /// The WELCOME of a further connection.
+    pub(crate) fn further_welcome(&self) -> Welcome {
+        Welcome {
+            channels: vec![],
+            ..self.welcome(1)
+        }
     }
 
     pub(crate) fn welcome(&self, lines: usize) -> Welcome {
@@ -523,16 +549,7 @@ impl World {
         epoch: Epoch,
         range: SequenceRange,
     ) {
-        let refuse = |range, reason| {
-            Message::Refused(Refused {
-                epoch: publisher.epoch,
-                range,
-                reason,
-                retry_after_us: 100,
-                oldest: Sequence(publisher.oldest),
-                oldest_record: publisher.oldest_record(),
-            })
-        };
+        let refuse = |range, reason| Message::Refused(publisher.refused(range, reason, 100));
         if epoch != publisher.epoch {
             return self.tell(path, &refuse(range, RefusalReason::Epoch));
         }
@@ -647,12 +664,18 @@ impl Alone {
             records: vec![],
             events: vec![],
         };
-        let offer = publisher.welcome(lines).channels.remove(0);
-        alone.input(|r, now, mut on| {
-            r.handle_welcome(now, &offer, start, &mut on);
-        });
+        alone.welcome(&publisher.welcome(lines), start);
         assert!(alone.receiver.take_progress(now).is_some());
         alone
+    }
+
+    /// The repair connection is up, with this WELCOME.
+    pub(crate) fn welcome(&mut self, welcome: &Welcome, start: Start) -> Welcomed {
+        let mut welcomed = None;
+        self.input(|r, now, mut on| {
+            welcomed = Some(r.handle_welcome(now, &welcome.channels[0], start, &mut on));
+        });
+        welcomed.unwrap()
     }
 
     pub(crate) fn input(&mut self, f: impl FnOnce(&mut Receiver, Nanos, &mut dyn FnMut(Item<'_>))) {
@@ -685,14 +708,7 @@ impl Alone {
         reason: RefusalReason,
         retry_after_us: u32,
     ) {
-        let refused = Refused {
-            epoch: publisher.epoch,
-            range: run(range.0, range.1),
-            reason,
-            retry_after_us,
-            oldest: Sequence(publisher.oldest),
-            oldest_record: publisher.oldest_record(),
-        };
+        let refused = publisher.refused(run(range.0, range.1), reason, retry_after_us);
         self.input(|r, now, mut on| r.handle_refused(now, &refused, &mut on));
     }
 

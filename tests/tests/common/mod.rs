@@ -88,8 +88,8 @@ pub fn simulated(messages: u64, messages_per_s: u64, wait_for_subscribers: u32) 
 
 /// A simulated market that goes on until its publisher is asked to end, for a test that must be
 /// through with something before the end, however slow its machine.
-pub fn endless(messages_per_s: u64) -> Value {
-    simulated(u32::MAX.into(), messages_per_s, 1)
+pub fn endless(messages_per_s: u64, wait_for_subscribers: u32) -> Value {
+    simulated(u32::MAX.into(), messages_per_s, wait_for_subscribers)
 }
 
 /// A running `tickcast-publisher`.
@@ -214,11 +214,7 @@ impl Publisher {
 
     /// How many subscribers have joined its one channel.
     pub fn joined(&self) -> usize {
-        let metrics = self.metrics();
-        let lines = metrics.lines().filter(|line| !line.starts_with('#'));
-        lines
-            .filter(|line| line.contains("subscriber_sequence{"))
-            .count()
+        self.metrics().matches("subscriber_sequence{").count()
     }
 }
 
