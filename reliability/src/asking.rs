@@ -392,7 +392,7 @@ impl Receiver {
     fn postpone(&mut self, range: SequenceRange, at: Nanos) {
         self.gaps.visit(range, |gap| {
             gap.tries = gap.tries.saturating_sub(1);
-            gap.ask_at = at;
+            (gap.ask_at, gap.refused) = (at, true);
             Visit::Continue
         });
     }

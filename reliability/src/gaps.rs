@@ -28,6 +28,8 @@ pub struct Gap {
     pub origin: Origin,
     /// Where they were last asked for; meaningless while `tries` is 0.
     pub rung: Rung,
+    /// Whether the publisher refused them for a while, so that they count as not asked for.
+    pub refused: bool,
     /// Which discovery they belong to: one jump of the sequence is one episode.
     episode: u64,
 }
@@ -131,6 +133,7 @@ impl Gaps {
         if let Some(last) = self.runs.back_mut()
             && last.range.last.next() == range.first
             && last.tries == 0
+            && !last.refused
             && last.origin == origin
             && (joins || (last.found_at, last.class) == (now, class))
         {
@@ -162,6 +165,7 @@ impl Gaps {
             class,
             origin,
             rung: Rung::Repair,
+            refused: false,
             episode,
         });
     }
@@ -248,7 +252,7 @@ impl Gaps {
             };
             let mut seen = Gap { range: part, ..gap };
             let verdict = on(&mut seen);
-            let terms = |gap: &Gap| (gap.ask_at, gap.tries, gap.class, gap.rung);
+            let terms = |gap: &Gap| (gap.ask_at, gap.tries, gap.class, gap.rung, gap.refused);
             if terms(&seen) != terms(&gap) {
                 // The caller may also have narrowed the part it changed.
                 let part = seen.range.intersection(part).unwrap_or(part);
@@ -413,6 +417,13 @@ mod tests {
         found(&mut gaps, 10, 10, 3);
         assert_eq!(gaps.iter().count(), 2);
         assert_eq!(gaps.open(Origin::Live), 6);
+        // One that was refused was asked for, although that counts as no try.
+        gaps.visit(range(0, 100), |gap| {
+            (gap.tries, gap.refused) = (0, true);
+            Visit::Continue
+        });
+        found(&mut gaps, 11, 11, 4);
+        assert_eq!(gaps.iter().last().unwrap().range, range(11, 11));
     }
 
     #[test]

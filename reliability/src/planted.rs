@@ -107,6 +107,10 @@ pub enum Bug {
     StatusOvertakesSocket,
     /// A gap outlives its deadline (§7).
     DeadlineForgotten,
+    /// A gap is given up ten deadlines after it was found (§7).
+    DeadlineStretched,
+    /// A gap is asked for the first time when it is a tenth of a second old (§5.4).
+    FirstQuestionLate,
     /// A dead publisher is waited for (§5.5).
     DeadNeverTold,
     /// A connection that could not be established is not tried again (§6.1).

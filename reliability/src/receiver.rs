@@ -695,7 +695,10 @@ impl Receiver {
             self.counters.history_wanted.add(range.len());
         }
         let grace = Nanos::from_us(self.config.reorder_grace_us.into());
-        let ask_at = now.after(grace).after(self.nack.first());
+        let mut ask_at = now.after(grace).after(self.nack.first());
+        if planted(Bug::FirstQuestionLate) {
+            ask_at = ask_at.after(Nanos::from_ms(100));
+        }
         // What lies beyond the window can't be asked for yet and may be one run.
         let joins = range.first >= self.order.beyond();
         self.gaps.found(range, now, ask_at, class, origin, joins);

@@ -18,8 +18,11 @@ use crate::planted::{Bug, planted};
 use crate::repair_config::RepairConfig;
 use crate::units::{Nanos, Sequence};
 
-/// How many sequences are remembered. What is forgotten costs at most a needless unicast.
-const ENTRIES: usize = 1024;
+/// How many sequences are remembered: as many as the longest run that is repaired and not replayed
+/// (`burst_max`, docs/PROTOCOL.md §5.4). What is forgotten costs at most a needless unicast.
+const ENTRIES: usize = 2048;
+/// How many sequences of one NACK are remembered: more would forget each other.
+pub const LOGGED_MAX: u64 = ENTRIES as u64;
 /// How many distinct askers are told apart: the highest threshold there is.
 const ASKERS_MAX: usize = 16;
 /// How many askers of a large group make a multicast: fewer than the scouts of all, so that a

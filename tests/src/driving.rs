@@ -39,16 +39,26 @@ impl World {
         };
         let mut wrong = None;
         let subscriber = &mut self.subscribers[number];
-        subscriber
-            .following
-            .iter_mut()
-            .for_each(|of| of.alarms.clear());
+        for of in &mut subscriber.following {
+            of.alarms.clear();
+            if self.plan.broken == Some(number) {
+                continue;
+            }
+            of.soon.on_time(now).map_err(|what| {
+                let gaps = gaps_of(&subscriber.core);
+                format!(
+                    "subscriber {number} on channel {} {what}; {gaps}",
+                    of.channel
+                )
+            })?;
+        }
         subscriber.input(
             |core, on| f(core, now, on),
             |of, item| {
                 note_item(trace, now, number, item);
                 of.justified.told(item);
                 if let Item::Event(_, event) = item {
+                    of.soon.told(event);
                     if matches!(event, Told::Stale | Told::EndOfSession) {
                         of.asked.pace.may_say();
                     }
@@ -72,6 +82,7 @@ impl World {
                 }
                 if of.stream.epoch() != epoch {
                     of.asked.restarted();
+                    of.soon.restarted();
                 }
                 match item {
                     Item::Record(position, _) if compared => {
@@ -123,6 +134,9 @@ impl World {
             (of.justified)
                 .settle(receiver.epoch(), (settled.next(), heard), now)
                 .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
+            let (next, connected) = (settled.next(), subscriber.core.is_joined());
+            let found = of.justified.known_at(next);
+            of.soon.settled((next, heard), found, connected, now);
         }
         for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {
             balance::receiver(c, &of.stream)
@@ -195,6 +209,7 @@ impl World {
         if let Some(beat) = beat {
             let hold_off = Nanos::from_us(beat.hold_off_us.into());
             of.asked.pace.advised(hold_off, beat.subscribers, now);
+            of.soon.advised(hold_off);
         }
         if header.kind == Kind::Heartbeat {
             return None;

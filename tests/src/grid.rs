@@ -18,6 +18,7 @@ use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::units::Nanos;
 
 use crate::faults::{Weather, Whom};
+use crate::incident::Incident;
 use crate::profiles::{Mode, Plan};
 use crate::report::Tally;
 use crate::trace::Trace;
@@ -39,6 +40,8 @@ pub enum Loss {
     Each,
     /// As each, in bursts (Gilbert-Elliott) of 10 on average.
     Burst,
+    /// All receivers miss all of a fifth of the time, in one run.
+    Run,
 }
 
 /// What a row is about.
@@ -81,14 +84,24 @@ const BEGINS: Nanos = Nanos::from_ms(10);
 const SEED: u64 = 7;
 const ONE_WAY: Nanos = Nanos::from_us(5);
 const BURST_LEN: f64 = 10.0;
+/// The share of the feed that one run takes.
+const RUN_PER_MILLE: u32 = 200;
 
 /// Every cell with at most this many receivers, in the order of the table.
 #[must_use]
 pub fn cells(receivers_max: usize) -> Vec<Cell> {
     let mut cells = Vec::new();
-    for loss in [Loss::None, Loss::Common, Loss::One, Loss::Each, Loss::Burst] {
+    let all = [
+        Loss::None,
+        Loss::Common,
+        Loss::One,
+        Loss::Each,
+        Loss::Burst,
+        Loss::Run,
+    ];
+    for loss in all {
         let rates = RATES.iter().map(|(per_mille, _)| *per_mille);
-        for per_mille in rates.filter(|rate| (*rate == 0) == (loss == Loss::None)) {
+        for per_mille in rates.filter(|rate| loss.has(*rate)) {
             for receivers in RECEIVERS.into_iter().filter(|n| *n <= receivers_max) {
                 let pair = [false, true].map(|multicast| Cell {
                     loss,
@@ -131,6 +144,16 @@ pub fn measure(cells: &[Cell], done: &(dyn Fn(usize) + Sync)) -> Vec<Row> {
     rows.into_iter().map(|(_, row)| row).collect()
 }
 
+impl Loss {
+    const fn has(self, per_mille: u32) -> bool {
+        match self {
+            Self::None => per_mille == 0,
+            Self::Run => per_mille == RUN_PER_MILLE,
+            Self::Common | Self::One | Self::Each | Self::Burst => per_mille > 0,
+        }
+    }
+}
+
 impl Cell {
     const fn is_hopeless(self) -> bool {
         let many_lose = !matches!(self.loss, Loss::None | Loss::One);
@@ -150,7 +173,8 @@ impl Cell {
 
     fn plan(self) -> Plan {
         let feeds = RATES.iter().find(|(rate, _)| *rate == self.per_mille);
-        let until = BEGINS.after(feeds.map_or(Nanos::ZERO, |(_, lasts)| *lasts));
+        let lasts = feeds.map_or(Nanos::ZERO, |(_, lasts)| *lasts);
+        let until = BEGINS.after(lasts);
         let share = f64::from(self.per_mille) / 1_000.0;
         let weather = |whom, burst| Weather {
             drop: if burst { 0.0 } else { share },
@@ -176,13 +200,23 @@ impl Cell {
             delay: (ONE_WAY, ONE_WAY),
             connection_bytes_per_s: 1_000_000_000,
             weather: match self.loss {
-                Loss::None => Vec::new(),
+                Loss::None | Loss::Run => Vec::new(),
                 Loss::Common => vec![weather(Whom::Common, false)],
                 Loss::One => vec![weather(Whom::One(0), false)],
                 Loss::Each => vec![weather(Whom::Each, false)],
                 Loss::Burst => vec![weather(Whom::Each, true)],
             },
-            incidents: Vec::new(),
+            incidents: match self.loss {
+                Loss::Run => {
+                    let begins = BEGINS.after(Nanos(lasts.0 / 2));
+                    let ends = begins.after(Nanos(lasts.0 / 1_000 * u64::from(self.per_mille)));
+                    vec![
+                        (begins, Incident::DatagramsStop(None)),
+                        (ends, Incident::DatagramsPass(None)),
+                    ]
+                }
+                _ => Vec::new(),
+            },
             subscribers: vec![(config, Start::Live); self.receivers],
             repair: RepairConfig {
                 peers_max: self.receivers * 4 + 16,

@@ -292,6 +292,13 @@ impl Justified {
         (jump.counts_from == jump.at).then_some(jump.at)
     }
 
+    /// When it became known that this sequence was sent, if that is known.
+    #[must_use]
+    pub fn known_at(&self, sequence: Sequence) -> Option<Nanos> {
+        let (_, jump) = self.jumps.range(sequence.0..).next()?;
+        Some(jump.at)
+    }
+
     fn known(&self, sequence: Sequence) -> String {
         let (floors, next, heard) = (&self.floors, self.next, self.heard);
         let found = self.jumps.range(sequence.0..).next();
@@ -327,7 +334,7 @@ impl Runs {
 /// What it holds, and says is gone.
 pub fn nothing_held_is_refused(feeds: &[Feed], slots: u64, mut frames: &[u8]) -> Checked {
     let gone = |channel, last: Sequence, what: &str| {
-        let safe = slots - (slots / 64).max(16);
+        let safe = slots - (slots / 64).max(16).min(slots / 4);
         let feed = feeds.iter().find(|feed| feed.channel == channel);
         match feed {
             Some(feed)

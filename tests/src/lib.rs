@@ -38,6 +38,7 @@ mod reads;
 pub mod report;
 mod serving;
 pub mod small_worlds;
+pub mod soon;
 pub mod stream;
 pub mod subscriber;
 pub mod tamper;

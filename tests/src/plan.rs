@@ -18,7 +18,7 @@ use crate::profiles::PROFILES;
 pub enum Mode {
     /// They go on: nothing untrue may be told.
     Safety,
-    /// They stop: everyone must reach the end within [`Plan::settle`].
+    /// They stop: everyone must reach the end within [`Plan::settle`] of the feed's.
     Liveness,
 }
 
@@ -111,6 +111,10 @@ pub enum StartAt {
     EpochBefore(u64),
 }
 
+/// How long the end may take beside the time until a publisher counts as dead: attempts to connect
+/// back off by 75 ms, and are given up after 60.
+const SETTLES: Nanos = Nanos::from_ms(250);
+
 pub(crate) const fn ms(ms: u64) -> Nanos {
     Nanos::from_ms(ms)
 }
@@ -133,6 +137,11 @@ impl Plan {
         plan.ladders(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x6c61_6464));
         plan.variety(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x7661_7269));
         plan.trouble(&mut rng);
+        // A publisher that is gone may be taken for dead by those who can connect to nobody, once
+        // they have given up the connection they had.
+        let dead_us = plan.subscribers.iter().map(|(config, _)| config.dead_us);
+        let dead = us(dead_us.max().unwrap_or(0).into());
+        plan.settle = plan.settle.max(dead.times(2).after(SETTLES));
         let until = plan.faults_until;
         plan.incidents.retain(|(at, _)| *at < until);
         plan.incidents.sort_by_key(|(at, _)| *at);
@@ -170,7 +179,7 @@ impl Plan {
             faults_until,
             feed_from: Nanos::ZERO,
             feed_until: faults_until.after(ms(40)),
-            settle: Nanos::from_secs(3),
+            settle: Nanos::ZERO,
             delay: (us(delay), us(delay + jitter)),
             connection_bytes_per_s: pick(rng, &[1_000_000_000, 20_000_000]),
             socket_datagrams: pick(rng, &[16, 64, 1000]),

@@ -122,6 +122,14 @@ impl World {
         let mut busy = false;
         while let Some(request) = self.subscribers[number].core.poll_remote() {
             busy = true;
+            if let What::Slots(range) = request.what {
+                for of in &mut self.subscribers[number].following {
+                    of.soon.reads(self.now);
+                    if of.channel == request.channel {
+                        of.soon.asks(range);
+                    }
+                }
+            }
             self.count(match request.what {
                 What::Slots(_) | What::Page => "reads",
                 What::Claim(_) | What::Report(_) => "cursor_writes",

@@ -246,6 +246,8 @@ pub struct Outcome {
     pub recent: Vec<String>,
     /// Virtual time that passed.
     pub simulated: Nanos,
+    /// From the end of the feed until everyone had reached it, where the faults stopped.
+    pub settled: Option<Nanos>,
     /// Faults that happened.
     pub faults: FaultCounts,
     /// Its numbers.
@@ -261,6 +263,9 @@ pub struct Summary {
     pub profiles: BTreeMap<&'static str, u64>,
     /// Virtual seconds.
     pub simulated_seconds: f64,
+    /// By profile, the most milliseconds from the end of the feed until everyone had reached it,
+    /// and the seed of that.
+    pub settled_ms: BTreeMap<&'static str, (f64, u64)>,
     /// The numbers of all runs.
     pub tally: Tally,
     /// Faults by kind.
@@ -290,6 +295,13 @@ impl Summary {
         *self.profiles.entry(outcome.profile).or_default() += 1;
         self.simulated_seconds += outcome.simulated.0 as f64 / 1e9;
         self.tally.add(&outcome.tally);
+        if let Some(settled) = outcome.settled {
+            let most = self.settled_ms.entry(outcome.profile).or_default();
+            let ms = settled.0 as f64 / 1e6;
+            if ms > most.0 {
+                *most = (ms, outcome.seed);
+            }
+        }
         for (fault, count) in &outcome.faults {
             *self.faults.entry(fault).or_default() += count;
             let of = self.faults_of.entry(outcome.profile).or_default();
@@ -312,6 +324,16 @@ impl std::fmt::Display for Summary {
             self.seeds, self.seeds_per_minute
         )?;
         writeln!(f, "simulated      {:.1} s", self.simulated_seconds)?;
+        let slowest = self
+            .settled_ms
+            .iter()
+            .max_by(|a, b| a.1.0.total_cmp(&b.1.0));
+        if let Some((profile, (ms, seed))) = slowest {
+            writeln!(
+                f,
+                "settled        {ms:.1} ms after the feed at most ({profile}, seed {seed})"
+            )?;
+        }
         writeln!(
             f,
             "datagrams      {} sent, {} heard, {} sealed",

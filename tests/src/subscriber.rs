@@ -18,6 +18,7 @@ use crate::asked::{Alarm, Asked};
 use crate::beside::Beside;
 use crate::justified::Justified;
 use crate::plan::Plan;
+use crate::soon::Soon;
 use crate::stream::Stream;
 
 /// The first channel of every run.
@@ -57,6 +58,8 @@ pub struct Following {
     pub beside: Beside,
     /// Whether what it was told had a reason.
     pub justified: Justified,
+    /// Whether what it misses is asked for, and given up, in time.
+    pub soon: Soon,
     /// Alarms told within the input that is going on.
     pub alarms: Vec<Alarm>,
     /// Whether its kernel is a member of the groups, for each line.
@@ -125,6 +128,7 @@ impl Subscriber {
                     asked: Asked::new(config, plan.ring_slots),
                     beside: Beside::new(config),
                     justified: Justified::new(config, plan.ring_slots),
+                    soon: Soon::new(config, plan.lines, plan.read_path),
                     alarms: Vec::new(),
                     member: [false; 2],
                     page_beat: 0,
@@ -217,6 +221,7 @@ impl Subscriber {
     pub fn awakes(&mut self, now: Nanos) {
         for of in &mut self.following {
             of.asked.pace.awakes(now);
+            of.soon.awakes(now);
         }
     }
 
@@ -262,6 +267,7 @@ impl Subscriber {
             }
             let found = |sequence| of.justified.found(sequence);
             of.asked.nack(path, (class, &ranges), next, found, now)?;
+            ranges.iter().for_each(|range| of.soon.asks(*range));
         }
         Ok(())
     }

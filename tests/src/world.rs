@@ -312,6 +312,8 @@ impl World {
             lines: self.trace.lines(),
             recent: self.trace.recent(),
             simulated: self.now,
+            settled: (self.plan.mode == Mode::Liveness)
+                .then(|| self.now.since(self.plan.feed_until)),
             faults: self.faults,
             tally: self.tally,
         }

@@ -157,6 +157,8 @@ fn seeds_that_found_errors_stay_whole() {
         ("fencing", 120_377),
         // A publisher more than a ring ahead was told to be dead while its control page moved.
         ("partition-two-way", 2_177_573),
+        // What was found behind a run that had been refused waited as long as that.
+        ("tight-budget", 11_031),
         // An END that came last, and that nobody had confirmed yet: the check asked for a word on it.
         ("near-2-64", 2_125_508),
         // What was forgotten long ago was no longer known to be: the check asked for a question.
@@ -179,8 +181,9 @@ fn seeds_that_found_errors_stay_whole() {
     ] {
         let mut plan = Plan::of(seed, Some(profile), None);
         // Most of them are older than NACK connections, and many than READ.
-        plan.nack_path &= seed > 1_000_000;
-        plan.read_path &= seed >= 2_000_000;
+        let young = seed >= 2_000_000 || seed == 11_031;
+        plan.nack_path &= young || seed > 1_000_000;
+        plan.read_path &= young;
         let outcome = run(plan, Trace::default(), None);
         assert_eq!(outcome.violation, None, "{profile} {seed}");
     }

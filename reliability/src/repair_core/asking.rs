@@ -5,6 +5,7 @@ use super::{AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, TOO_SL
 use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
 use crate::peers::{Peer, PeerId, Role, rejected};
 use crate::planted::{Bug, planted};
+use crate::repair::LOGGED_MAX;
 use crate::units::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
 impl RepairCore {
@@ -82,6 +83,7 @@ impl RepairCore {
         } else {
             peer
         };
+        let mut to_log = LOGGED_MAX;
         for &range in ranges {
             // A refusal may have been one too many for a peer that does not read.
             if self.peers.get(&peer).is_none_or(Peer::is_closing) {
@@ -116,7 +118,7 @@ impl RepairCore {
             let held =
                 SequenceRange::new(range.first.max(view.oldest), range.last.min(view.askable));
             if let Some(held) = held {
-                self.queue(now.monotonic, peer, index, at, class, held);
+                self.queue(now.monotonic, peer, index, at, class, held, &mut to_log);
             }
         }
         self.enter_round(peer);
@@ -130,6 +132,7 @@ impl RepairCore {
         at: usize,
         class: NackClass,
         range: SequenceRange,
+        to_log: &mut u64,
     ) {
         let joiners = match class {
             NackClass::Repair => 1,
@@ -165,10 +168,10 @@ impl RepairCore {
                 channel.counters.nacked_again.add(range.len() - added);
                 channel.add_pending(added);
                 if class == NackClass::Repair {
-                    // Losses of many are short; of long runs the beginning is enough to find them.
-                    for sequence in range.iter().take(64) {
+                    for sequence in range.iter().take(*to_log as usize) {
                         channel.log.ask(sequence, asker, now);
                     }
+                    *to_log = to_log.saturating_sub(range.len());
                 }
             }
             None => {

@@ -13,6 +13,7 @@ use crate::control::{
 };
 use crate::delivery::Start;
 use crate::record::{MboMsg, RecordBatch};
+use crate::repair::LOGGED_MAX;
 use crate::ring::{HeapMemory, RingWriter, Seal};
 use crate::ring_layout::{Geometry, RingIdentity};
 use crate::units::{
@@ -664,6 +665,40 @@ fn what_many_want_is_multicast_once() {
     bench.pass(20);
     bench.repair(3, 5, 5);
     assert_eq!(sequences(&bench.take(3)), [5]);
+}
+
+#[test]
+fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 1_024, 80);
+    bench.publish(300);
+    let mut sent = Vec::new();
+    for peer in 0..80 {
+        // In parts, as they were found.
+        bench.nack(
+            peer,
+            NackClass::Repair,
+            &[(51, 90), (92, 210), (212, 250), (252, 253)],
+        );
+        sent.extend(bench.drain());
+    }
+    let to_all = sent.iter().filter(|(to, _)| to.is_none()).count();
+    assert_eq!(to_all, 200);
+    assert_eq!(sent.len(), 200 * 3, "and to the two who asked before");
+    let more = 200 * 80 - 600 + 200;
+    assert_eq!(bench.counters.answered_by_multicast.get(), more);
+}
+
+#[test]
+fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
+    bench.publish(6_000);
+    let (first, last) = (1_000, 1_000 + LOGGED_MAX + 999);
+    for peer in 0..3 {
+        bench.repair(peer, first, last);
+    }
+    let sent = bench.drain();
+    let to_all = sent.iter().filter(|(to, _)| to.is_none()).count() as u64;
+    assert_eq!(to_all, LOGGED_MAX);
 }
 
 #[test]
@@ -1555,6 +1590,8 @@ fn all_connections_of_a_session_draw_on_one_budget() {
     let config = RepairConfig {
         subscriber_bytes_per_s: 1_000,
         subscriber_burst_bytes: BURST_BYTES_MIN,
+        // What both want would be multicast, at nobody's cost.
+        multicast_repair: false,
         ..RepairConfig::default()
     };
     let mut bench = Bench::new(config, 1024, 1);

@@ -8,6 +8,9 @@ use super::{Loss, Row};
 const NACKS_MAX: u64 = 16;
 /// The same with the repairs lost to all: then the hold-off widens.
 const NACKS_MAX_OF_ALL: u64 = 64;
+/// Repairs, by unicast and by multicast, of one sequence of a long run that all of a large group
+/// missed: those who asked before there were enough for a multicast, and the multicast.
+const LOST_TOGETHER_MAX: u64 = 4;
 /// What a lone loss takes in a large group, in times of what it takes a lone receiver: a hold-off
 /// of up to two and a half round trips, and the repair.
 const SLOWER_MAX: u64 = 4;
@@ -56,6 +59,12 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
             must(
                 (distinct..=most).contains(&t.multicast_repairs),
                 "one multicast for a common loss",
+            );
+        }
+        if large && cell.loss == Loss::Run {
+            must(
+                t.answered + t.multicast_repairs <= LOST_TOGETHER_MAX * distinct,
+                "a handful of repairs for each sequence of a long run",
             );
         }
         if cell.loss == Loss::One {
