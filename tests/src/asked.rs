@@ -94,6 +94,14 @@ impl Asked {
         u64::from(self.config.window_slots).next_power_of_two()
     }
 
+    /// Whether another one has come since that the window keeps in the place of this one.
+    fn displaced(&self, sequence: Sequence) -> bool {
+        let last = self.taken.last_key_value().map_or(0, |(last, _)| *last);
+        let places = (1..).map(|n| sequence.0.saturating_add(self.span().saturating_mul(n)));
+        (places.take_while(|place| *place <= last && *place < u64::MAX))
+            .any(|place| self.taken.contains_key(&place))
+    }
+
     /// Whether a datagram of this sequence is doubted by a core that stands at `next` and knows of
     /// everything up to `heard`.
     #[must_use]
@@ -135,7 +143,7 @@ impl Asked {
             }
             return None;
         };
-        let forgotten = self.taken.contains_key(&sequence.plus(span).0) || sequence <= old;
+        let forgotten = self.displaced(sequence) || sequence <= old;
         let is_decided = self.decided.contains(&sequence.0);
         if given.decides && !forgotten {
             self.decided.insert(sequence.0);
@@ -288,14 +296,14 @@ impl Asked {
     /// The publisher welcomed it: nobody could be asked about what was forgotten meanwhile.
     pub fn welcomed(&mut self, now: Nanos) {
         self.pace.welcomed(now);
-        let (span, taken, from) = (self.span(), &self.taken, self.taken_from);
         // What took its place may itself be too long ago for this list.
-        let forgotten = |s: &u64| {
-            let instead = Sequence(*s).plus(span);
-            instead < from || taken.contains_key(&instead.0)
-        };
-        self.excused
-            .extend(self.doubts.extract_if(.., |s| forgotten(s)));
+        let (span, from) = (self.span(), self.taken_from);
+        let forgotten = |s: &u64| Sequence(*s).plus(span) < from || self.displaced(Sequence(*s));
+        let forgotten: Vec<u64> = self.doubts.iter().copied().filter(forgotten).collect();
+        for sequence in forgotten {
+            self.doubts.remove(&sequence);
+            self.excused.insert(sequence);
+        }
     }
 
     /// A connection was established or is over: its questions count no more.

@@ -138,10 +138,12 @@ impl Plan {
         plan.variety(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x7661_7269));
         plan.trouble(&mut rng);
         // A publisher that is gone may be taken for dead by those who can connect to nobody, once
-        // they have given up the connection they had.
+        // they have given up the connection they had; and a subscriber that is gone without a word is
+        // waited for until it has been silent for long enough.
         let dead_us = plan.subscribers.iter().map(|(config, _)| config.dead_us);
         let dead = us(dead_us.max().unwrap_or(0).into());
-        plan.settle = plan.settle.max(dead.times(2).after(SETTLES));
+        let gone = dead.times(2).max(us(plan.repair.silent_timeout_us));
+        plan.settle = plan.settle.max(gone.after(SETTLES));
         let until = plan.faults_until;
         plan.incidents.retain(|(at, _)| *at < until);
         plan.incidents.sort_by_key(|(at, _)| *at);

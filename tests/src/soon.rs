@@ -282,6 +282,7 @@ mod tests {
             ..ReceiverConfig::default()
         });
         assert_eq!(of.on_time(us(900)), Ok(()));
+        of.settled((Sequence(9), Sequence(8)), None, true, us(899));
         of.settled((Sequence(9), Sequence(9)), Some(us(900)), true, us(900));
         assert!(of.on_time(us(906)).is_err());
     }

@@ -168,6 +168,7 @@ fn seeds_that_found_errors_stay_whole() {
         ("fencing", 2_048_207),
         ("fencing", 2_051_497),
         ("fencing", 2_052_954),
+        ("fencing", 3_000_615),
         // A datagram beyond the window told nobody what all before it had cost.
         ("outage", 415_779),
         // A heartbeat that waited for its fan-out promised what data had put off since.
