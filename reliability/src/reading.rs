@@ -143,7 +143,9 @@ impl Receiver {
         match &mut self.readable {
             Some(known) if known.grant.attempt == grant.attempt => {
                 known.grant.tokens = known.grant.tokens.max(grant.tokens);
-                known.dry_since = None;
+                if known.left() >= geometry.slot_len() as u64 {
+                    known.dry_since = None;
+                }
                 known.span = known.left();
                 known.cursor = known.cursor.take().or(grant.cursor.map(Cursor::new));
             }

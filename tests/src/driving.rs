@@ -41,7 +41,7 @@ impl World {
         let subscriber = &mut self.subscribers[number];
         for of in &mut subscriber.following {
             of.alarms.clear();
-            if self.plan.broken == Some(number) {
+            if self.plan.broken == Some(number) || subscriber.stalled {
                 continue;
             }
             of.soon.on_time(now).map_err(|what| {

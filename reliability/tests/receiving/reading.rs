@@ -350,7 +350,10 @@ fn without_tokens_the_publisher_is_asked_for_more_and_then_the_next_rung() {
     assert_eq!(asked(&mut world), []);
     world.pass(Nanos::from_ms(2), &publisher);
     assert_eq!(asked(&mut world).len(), 1);
-    // It stays so, without another wait, until more come.
+    // It stays so, without another wait, until enough come for a slot.
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(asked(&mut world).len(), 1);
+    world.grant(&publisher, 1, 5 * slot - 1);
     lose(&mut world, &mut publisher, 1);
     assert_eq!(asked(&mut world).len(), 1);
     world.grant(&publisher, 1, 12 * slot);
