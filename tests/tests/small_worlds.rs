@@ -70,11 +70,6 @@ fn every_interleaving_with_a_broken_connection_is_right() {
 }
 
 #[test]
-fn every_interleaving_of_all_faults_at_once_is_right() {
-    searched("all at once", 1_000);
-}
-
-#[test]
 fn every_interleaving_with_a_heartbeat_that_comes_after_a_newer_one_is_right() {
     searched("old heartbeats", 1_000_000);
 }
