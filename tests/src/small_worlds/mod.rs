@@ -105,9 +105,6 @@ pub struct Plan {
     /// Heartbeats of one epoch that can be on their way to a receiver; a further one takes the
     /// place of the oldest.
     pub heartbeats_max: usize,
-    /// The least that a receiver waits before it connects again; zero: it does at once, so that all
-    /// of the next epoch is searched without a timer.
-    pub reconnect_min: Nanos,
     /// Causes of loss that may be told: all others would be a loss without need.
     pub causes: Vec<LossCause>,
     /// Timers within which everything is at its end once faults have stopped.

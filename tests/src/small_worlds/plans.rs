@@ -2,7 +2,6 @@
 
 use tickcast_reliability::delivery::{Delivery, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::units::Nanos;
 
 use super::{Faults, Plan, Publish, Who};
 
@@ -38,7 +37,6 @@ pub fn worlds(large: bool) -> Vec<Plan> {
         },
         window_slots: 16,
         heartbeats_max: 1,
-        reconnect_min: Nanos::from_ms(1),
         causes: Vec::new(),
         settle_ticks: 100,
     };
@@ -60,14 +58,6 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     let twice = vec![vec![Data(1), Data(2), End], vec![Opened, Data(1), End]];
     let mut worlds = vec![
         plan.clone(),
-        Plan {
-            name: "all at once",
-            epochs: vec![vec![Data(1), End], vec![Opened, End]],
-            faults: all,
-            reconnect_min: Nanos::ZERO,
-            causes: vec![LossCause::Epoch],
-            ..plan.clone()
-        },
         Plan {
             // One that was sent before another, and before newer data, arrives after them.
             name: "old heartbeats",
@@ -183,7 +173,7 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     ];
     if large {
         worlds.push(Plan {
-            name: "all at once, longer",
+            name: "all at once",
             epochs: twice,
             faults: Faults { ticks: 1, ..all },
             causes: vec![LossCause::Epoch],

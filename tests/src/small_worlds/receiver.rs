@@ -104,7 +104,7 @@ impl Receiver {
                 lines: None,
             }],
             link: LinkTimers {
-                retry_min: plan.reconnect_min,
+                retry_min: Nanos::from_ms(1),
                 retry_max: Nanos::from_ms(4),
                 join_timeout: Nanos::from_ms(100),
             },
