@@ -1,7 +1,10 @@
 //! The small worlds, searched to the end within the bounds of a test; `small_worlds --large` has
 //! wider ones.
 
-use tickcast_tests::small_worlds::{Plan, search::search, worlds};
+use tickcast_tests::small_worlds::cores::Cores;
+use tickcast_tests::small_worlds::search::{Ends, search};
+use tickcast_tests::small_worlds::world::World;
+use tickcast_tests::small_worlds::{Plan, worlds};
 
 /// Searches the world of this name, which must have at least so many states.
 fn searched(name: &str, states_min: u64) {
@@ -9,13 +12,8 @@ fn searched(name: &str, states_min: u64) {
     let plan = plans.iter().find(|plan| plan.name == name).unwrap();
     let found = search(plan, u64::MAX);
     println!(
-        "{name}: {} states, {} transitions, depth {}, {} terminal, {} timers to the end, {:.1} s",
-        found.states,
-        found.transitions,
-        found.depth,
-        found.terminal,
-        found.ticks_to_end,
-        found.seconds,
+        "{name}: {} states, {} transitions, depth {}, {} timers to the end, {:.1} s",
+        found.states, found.transitions, found.depth, found.ticks_to_end, found.seconds,
     );
     if let Some(example) = found.counter_example {
         panic!("{name}: {}\n{}", example.what, example.story);
@@ -69,4 +67,44 @@ fn every_interleaving_with_a_late_joiner_is_right() {
 #[test]
 fn every_interleaving_with_a_broken_connection_is_right() {
     searched("connection cut", 5_000);
+}
+
+#[test]
+fn every_interleaving_with_a_heartbeat_that_comes_after_a_newer_one_is_right() {
+    searched("old heartbeats", 1_000_000);
+}
+
+/// The search lets a core run once for each of its states and inputs, and remembers what it did:
+/// on any path that is what it does when it runs.
+#[test]
+fn what_is_remembered_of_a_core_is_what_it_does_when_it_runs() {
+    let mut random = 1_u64;
+    for mut plan in worlds(true) {
+        plan.faults.ticks += 2;
+        let mut remembering = Cores::new(&plan);
+        for _ in 0..30 {
+            let mut running = Cores::new(&plan);
+            let mut told = World::new(&mut remembering).unwrap();
+            let mut due = World::new(&mut running).unwrap();
+            told.keep_diary();
+            due.keep_diary();
+            loop {
+                let steps = due.steps(&running);
+                assert_eq!(told.steps(&remembering), steps, "{}", plan.name);
+                if steps.is_empty() {
+                    break;
+                }
+                random = random
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let step = steps[(random >> 33) as usize % steps.len()];
+                assert!(told.apply(&mut remembering, step).unwrap());
+                assert!(due.apply(&mut running, step).unwrap());
+                assert_eq!(told.read_diary(), due.read_diary(), "{}", plan.name);
+                assert_eq!(told.unfinished(&remembering), due.unfinished(&running));
+            }
+            let ticks = Ends::default().settle(&mut running, due).unwrap();
+            assert_eq!(Ends::default().settle(&mut remembering, told), Ok(ticks));
+        }
+    }
 }

@@ -43,7 +43,7 @@ struct Options {
 
 /// Those whose part of the protocol a small world has: one line, no budgets, no ring that laps.
 #[cfg(feature = "planted-bugs")]
-const PLANTED: [tickcast_reliability::planted::Bug; 12] = {
+const PLANTED: [tickcast_reliability::planted::Bug; 13] = {
     use tickcast_reliability::planted::Bug;
     [
         Bug::WindowOffByOne,
@@ -58,6 +58,7 @@ const PLANTED: [tickcast_reliability::planted::Bug; 12] = {
         Bug::RecoveryCountedTwice,
         Bug::DuplicateDelivered,
         Bug::ReconnectForgotten,
+        Bug::LossOneRecordShort,
     ]
 };
 
@@ -67,7 +68,9 @@ fn planted(options: &Options) -> ExitCode {
     for bug in PLANTED {
         tickcast_reliability::planted::plant(Some(bug));
         let mut states = 0;
-        let found = worlds(options.large).into_iter().find_map(|plan| {
+        let plans = worlds(options.large).into_iter();
+        let mut plans = plans.filter(|plan| plan.name.contains(&options.only));
+        let found = plans.find_map(|plan| {
             let found = search(&plan, options.states_max);
             states += found.states;
             found.counter_example.map(|example| (plan.name, example))
@@ -94,8 +97,15 @@ fn main() -> ExitCode {
     }
     let mut wrong = false;
     println!(
-        "{:<20} {:>10} {:>12} {:>6} {:>10} {:>7} {:>8}",
-        "world", "states", "transitions", "depth", "terminal", "timers", "seconds"
+        "{:<20} {:>10} {:>12} {:>6} {:>7} {:>11} {:>11} {:>8}",
+        "world",
+        "states",
+        "transitions",
+        "depth",
+        "timers",
+        "core states",
+        "core inputs",
+        "seconds"
     );
     for mut plan in worlds(options.large) {
         if !plan.name.contains(&options.only) {
@@ -110,13 +120,14 @@ fn main() -> ExitCode {
         faults.ticks = options.ticks.unwrap_or(faults.ticks);
         let found = search(&plan, options.states_max);
         println!(
-            "{:<20} {:>10} {:>12} {:>6} {:>10} {:>7} {:>8.1}{}",
+            "{:<20} {:>10} {:>12} {:>6} {:>7} {:>11} {:>11} {:>8.1}{}",
             found.name,
             found.states,
             found.transitions,
             found.depth,
-            found.terminal,
             found.ticks_to_end,
+            found.core_states,
+            found.core_inputs,
             found.seconds,
             if found.exhaustive {
                 ""

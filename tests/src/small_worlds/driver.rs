@@ -1,246 +1,231 @@
-//! What a driver does for the cores: after every input, all that they want done, and nothing else.
+//! What a step does: the input of a core, and all that follows from it at once.
 
-use std::collections::VecDeque;
-
-use tickcast_reliability::control::Message;
-use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::publisher_core::Transmit;
-use tickcast_reliability::repair_core::{Destination, RepairEvent};
-use tickcast_reliability::subscriber_core::Action;
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::units::Nanos;
 
-use super::receiver::{Connection, Packet, Receiver};
-use super::world::{Checked, FAN_OUT, PATHS, World, both_clocks};
-use crate::balance;
-use crate::subscriber::{CHANNEL, index_of};
+use super::cores::Cores;
+use super::publisher::{PublisherInput, PublisherOutput};
+use super::receiver::{ReceiverEvent, ReceiverInput, ReceiverOutput};
+use super::said::{FrameId, Identity, PacketId};
+use super::world::{Checked, Connection, Place, Step, World, spend};
 
-/// More than any frame here.
-const FRAME_MAX: usize = 1 << 20;
-/// Rounds of one core at one time that are too many.
-const ROUNDS_MAX: u32 = 100;
+/// The least that the clock moves on.
+const SOON: Nanos = Nanos(1_000);
 
-impl World<'_> {
+impl World {
     /// The clock moves on to the next timer of any core, and whose time has come is woken.
-    pub(super) fn tick(&mut self) -> Checked {
-        let soon = self.now.after(Nanos(1_000));
-        let publisher = (self.publisher.core.poll_timeout().unwrap_or(Nanos::MAX))
-            .min(self.publisher.repair.poll_timeout().unwrap_or(Nanos::MAX));
-        let due: Vec<Nanos> = (self.receivers.iter())
-            .map(|r| {
-                if r.started {
-                    r.core.poll_timeout()
-                } else {
-                    Nanos::MAX
-                }
-            })
-            .collect();
+    pub(super) fn tick(&mut self, cores: &mut Cores<'_>) -> Checked {
+        let publisher = cores.publishers.facts(self.publisher).due;
+        let receivers = self.receivers.iter().map(|place| match place.started {
+            true => cores.receivers.facts(place.core).due,
+            false => Nanos::MAX,
+        });
+        let due: Vec<Nanos> = receivers.collect();
         let first = due.iter().copied().fold(publisher, Nanos::min);
-        self.now = first.max(soon);
-        self.changed.fill(true);
-        if publisher <= self.now {
-            self.serve()?;
+        let span = first.max(SOON);
+        self.publisher = cores.publisher_waits(self.publisher, span)?;
+        for place in &mut self.receivers {
+            place.core = cores.receiver_waits(place.core, span)?;
+        }
+        if publisher <= span {
+            self.serve(cores, PublisherInput::Look)?;
         }
         for (r, due) in due.into_iter().enumerate() {
-            if due <= self.now {
-                self.pump(r)?;
+            if due <= span {
+                self.receive(cores, r, ReceiverEvent::Look)?;
             }
         }
         Ok(())
     }
 
+    pub(super) fn arrive(
+        &mut self,
+        cores: &mut Cores<'_>,
+        step: Step,
+        r: usize,
+        identity: Identity,
+    ) -> Result<bool, String> {
+        let packets = &mut self.receivers[r].packets;
+        let is_it = |id: &PacketId| cores.said.identity(*id) == identity;
+        let Some(at) = packets.iter().position(is_it) else {
+            return Ok(false);
+        };
+        let allowed = match step {
+            Step::Drop(..) => spend(&mut self.left.drops),
+            Step::ArriveTwice(..) => spend(&mut self.left.duplicates),
+            _ => at == 0 || spend(&mut self.left.overtakes),
+        };
+        if !allowed {
+            return Ok(false);
+        }
+        let packet = packets.remove(at);
+        if matches!(step, Step::ArriveTwice(..)) {
+            packets.push(packet);
+        }
+        if !matches!(step, Step::Drop(..)) {
+            self.receive(cores, r, ReceiverEvent::Datagram(packet))?;
+        }
+        Ok(true)
+    }
+
     /// The next message of a connection arrives at the publisher.
-    pub(super) fn up(&mut self, r: usize, path: usize) -> Result<bool, String> {
+    pub(super) fn up(
+        &mut self,
+        cores: &mut Cores<'_>,
+        r: usize,
+        path: usize,
+    ) -> Result<bool, String> {
         let Some(connection) = &mut self.receivers[r].connections[path] else {
             return Ok(false);
         };
-        let Some(bytes) = connection.up.pop_front() else {
+        if connection.up.is_empty() {
             return Ok(false);
-        };
-        let peer = connection.peer;
-        let (channel, message) = read(&bytes)?;
-        if matches!(message, Message::Join(_)) && path == 0 {
-            self.receivers[r].joined_at = Some(self.publisher.core.posted(FAN_OUT));
         }
-        let now = both_clocks(self.now);
-        self.publisher
-            .repair
-            .handle_message(now, peer, channel, message);
-        self.serve()?;
+        let (peer, message) = (connection.peer, connection.up.remove(0));
+        if cores.said.is_join(message) && path == 0 {
+            self.receivers[r].joined_at = Some(cores.publishers.facts(self.publisher).posted);
+        }
+        self.serve(cores, PublisherInput::Message(peer, message))?;
         Ok(true)
     }
 
     /// The next message of a connection arrives at the receiver.
-    pub(super) fn down(&mut self, r: usize, path: usize) -> Result<bool, String> {
-        let Some(connection) = &mut self.receivers[r].connections[path] else {
+    pub(super) fn down(
+        &mut self,
+        cores: &mut Cores<'_>,
+        r: usize,
+        path: usize,
+    ) -> Result<bool, String> {
+        let place = &mut self.receivers[r];
+        let Some(connection) = &mut place.connections[path] else {
             return Ok(false);
         };
-        let Some(bytes) = connection.down.pop_front() else {
+        if connection.down.is_empty() {
             return Ok(false);
-        };
-        if bytes.is_empty() {
-            self.lose_connection(r, path)?;
+        }
+        let message = connection.down.remove(0);
+        if message == FrameId::CLOSED {
+            self.lose_connection(cores, r, path)?;
             return Ok(true);
         }
-        let (channel, message) = read(&bytes)?;
-        let now = self.now;
-        self.receivers[r].input(&self.truth, |core, mut on| {
-            core.handle_message(now, PATHS[path], channel, &message, &mut on);
-        })?;
-        self.pump(r)?;
+        let joined_at = match cores.said.is_welcome(message) && path == 0 {
+            true => place.joined_at.take(),
+            false => None,
+        };
+        self.receive(cores, r, ReceiverEvent::Message(path, message, joined_at))?;
         Ok(true)
     }
 
-    /// Does everything that a receiver's core wants done.
-    pub(super) fn pump(&mut self, r: usize) -> Checked {
-        self.changed[r] = true;
-        let (now, mut out) = (self.now, Vec::new());
-        for _ in 0..ROUNDS_MAX {
-            let mut busy = false;
-            let receiver = &mut self.receivers[r];
-            receiver.input(&self.truth, |core, mut on| {
-                core.handle_timeout(now, &mut on);
-            })?;
-            while let Some(path) = receiver.input(&self.truth, |core, mut on| {
-                core.poll_transmit(now, &mut out, &mut on)
-            })? {
-                busy = true;
-                if let Some(connection) = &mut receiver.connections[index_of(path)] {
-                    split(&out, &mut connection.up)?;
+    pub(super) fn restart(&mut self, cores: &mut Cores<'_>) -> Checked {
+        let mut published = cores.said.published(self.truth).to_vec();
+        published.push(0);
+        self.truth = cores.said.truth_after(cores.plan, &published)?;
+        self.publisher = cores.publisher(published.len() as u64)?;
+        for r in 0..self.receivers.len() {
+            for path in [1, 0] {
+                if self.receivers[r].connections[path].is_some() {
+                    self.lose_connection(cores, r, path)?;
                 }
-                out.clear();
-            }
-            while let Some(action) = self.receivers[r].core.poll_action() {
-                busy = true;
-                self.act(r, action)?;
-            }
-            if !busy {
-                return Ok(());
             }
         }
-        Err(format!("receiver {r} is busy without end"))
-    }
-
-    pub(super) fn act(&mut self, r: usize, action: Action) -> Checked {
-        let now = self.now;
-        match action {
-            Action::Connect(path) => {
-                let index = index_of(path);
-                let receiver = &mut self.receivers[r];
-                receiver.attempts[index] += 1;
-                let attempt = receiver.attempts[index];
-                let peer = PeerId((r as u64) << 32 | (index as u64) << 16 | attempt);
-                receiver.connections[index] = Some(Connection {
-                    peer,
-                    up: VecDeque::new(),
-                    down: VecDeque::new(),
-                });
-                self.publisher
-                    .repair
-                    .handle_connected(both_clocks(now), peer);
-                self.receivers[r].input(&self.truth, |core, _| core.handle_connected(now, path))?;
-                self.serve()
-            }
-            Action::Disconnect(path) => self.hang_up(r, index_of(path)),
-            Action::Listen(_) | Action::Rejoin(_) => {
-                self.receivers[r].listens = true;
-                Ok(())
-            }
-            Action::Rejected(rejected) => {
-                Err(format!("receiver {r} was rejected: {}", rejected.text))
-            }
-        }
+        self.serve(cores, PublisherInput::Look)
     }
 
     /// The publisher's side learns that a connection is over.
-    pub(super) fn hang_up(&mut self, r: usize, path: usize) -> Checked {
-        if let Some(connection) = self.receivers[r].connections[path].take() {
-            self.publisher.repair.handle_disconnected(connection.peer);
+    pub(super) fn hang_up(&mut self, cores: &mut Cores<'_>, r: usize, path: usize) -> Checked {
+        let place = &mut self.receivers[r];
+        match place.connections[path].take() {
+            Some(Connection { peer, .. }) => self.serve(cores, PublisherInput::Disconnected(peer)),
+            None => Ok(()),
         }
-        self.serve()
     }
 
     /// The receiver's side learns that a connection is over.
-    pub(super) fn lose_connection(&mut self, r: usize, path: usize) -> Checked {
+    fn lose_connection(&mut self, cores: &mut Cores<'_>, r: usize, path: usize) -> Checked {
         self.receivers[r].connections[path] = None;
-        let now = self.now;
-        self.receivers[r].input(&self.truth, |core, mut on| {
-            core.handle_disconnected(now, PATHS[path], LinkDownReason::Closed, &mut on);
-        })?;
-        self.pump(r)
+        self.receive(cores, r, ReceiverEvent::Disconnected(path))
     }
 
-    /// Does everything that the publisher's cores want done.
-    pub(super) fn serve(&mut self) -> Checked {
-        *self.changed.last_mut().ok_or("no publisher")? = true;
-        let now = both_clocks(self.now);
-        let publisher = &mut self.publisher;
-        publisher.core.handle_timeout(now);
-        publisher.repair.handle_timeout(now);
-        while let Some(transmit) = publisher.core.poll_transmit(FAN_OUT) {
-            match transmit {
-                Transmit::Slots(range) => {
-                    for sequence in range.iter() {
-                        let slot = publisher.core.slot(sequence).ok_or("a slot is gone")?;
-                        multicast(&mut self.receivers, slot);
-                    }
-                    publisher.core.handle_posted(FAN_OUT, range.last);
-                    publisher.core.handle_completed(FAN_OUT, range.last);
-                }
-                Transmit::Heartbeat(bytes) => multicast(&mut self.receivers, &bytes),
-            }
+    /// A receiver takes an input, and what it does then is done.
+    pub(super) fn receive(
+        &mut self,
+        cores: &mut Cores<'_>,
+        r: usize,
+        event: ReceiverEvent,
+    ) -> Checked {
+        let truth = self.truth;
+        let input = ReceiverInput { event, truth };
+        let (to, does) = cores.receive(self.receivers[r].core, input)?;
+        self.receivers[r].core = to;
+        if let Some(diary) = &mut self.diary {
+            diary.extend(does.told.iter().map(|words| (r, words.clone())));
         }
-        let mut out = Vec::new();
-        while let Some(destination) = publisher.repair.poll_transmit(now, &mut out) {
-            match destination {
-                Destination::Multicast(_) => multicast(&mut self.receivers, &out),
-                Destination::Peer(peer) => {
-                    if let Some(connection) = of_peer(&mut self.receivers, peer) {
-                        split(&out, &mut connection.down)?;
+        for output in &does.outputs {
+            let place = &mut self.receivers[r];
+            match *output {
+                ReceiverOutput::Send(path, message) => {
+                    if let Some(connection) = &mut place.connections[path] {
+                        connection.up.push(message);
                     }
                 }
+                ReceiverOutput::Connect(path) => {
+                    place.attempts[path] += 1;
+                    let attempt = u64::from(place.attempts[path]);
+                    let peer = PeerId((r as u64) << 32 | (path as u64) << 16 | attempt);
+                    place.connections[path] = Some(Connection {
+                        peer,
+                        up: Vec::new(),
+                        down: Vec::new(),
+                    });
+                    self.serve(cores, PublisherInput::Connected(peer))?;
+                }
+                ReceiverOutput::Disconnect(path) => self.hang_up(cores, r, path)?,
+                ReceiverOutput::Listen => place.listens = true,
             }
-            out.clear();
         }
-        while let Some(event) = publisher.repair.poll() {
-            if let RepairEvent::Close { peer, .. } = event
-                && let Some(connection) = of_peer(&mut self.receivers, peer)
+        Ok(())
+    }
+
+    /// The publisher takes an input, and what it sends is on its way.
+    pub(super) fn serve(&mut self, cores: &mut Cores<'_>, input: PublisherInput) -> Checked {
+        let (to, does) = cores.serve(self.publisher, input)?;
+        self.publisher = to;
+        for output in &does.outputs {
+            match *output {
+                PublisherOutput::Multicast(packet) => {
+                    for receiver in self.receivers.iter_mut().filter(|r| r.listens) {
+                        receiver.send(cores, packet);
+                    }
+                }
+                PublisherOutput::Send(peer, message) => {
+                    let connections = self.receivers.iter_mut().flat_map(|r| &mut r.connections);
+                    let of_peer = connections.flatten().find(|c| c.peer == peer);
+                    if let Some(connection) = of_peer {
+                        connection.down.push(message);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    /// Puts a datagram on its way. A heartbeat takes the place of the oldest, where as many are.
+    fn send(&mut self, cores: &Cores<'_>, packet: PacketId) {
+        let identity = cores.said.identity(packet);
+        if identity.is_heartbeat() {
+            let older = |id: &PacketId| {
+                let older = cores.said.identity(*id);
+                older.is_heartbeat() && older.epoch == identity.epoch
+            };
+            let on_their_way = self.packets.iter().filter(|id| older(id)).count();
+            if on_their_way >= cores.plan.heartbeats_max
+                && let Some(oldest) = self.packets.iter().position(older)
             {
-                connection.down.push_back(Vec::new());
+                self.packets.remove(oldest);
             }
         }
-        let (subscribers, hold_off_us) = publisher.repair.group(CHANNEL);
-        publisher.core.set_group(subscribers, hold_off_us);
-        balance::repair(&publisher.counters)
+        self.packets.push(packet);
     }
-}
-
-fn multicast(receivers: &mut [Receiver], bytes: &[u8]) {
-    let packet = Packet::new(bytes);
-    for receiver in receivers {
-        receiver.send(&packet);
-    }
-}
-
-fn of_peer(receivers: &mut [Receiver], peer: PeerId) -> Option<&mut Connection> {
-    let mut connections = receivers
-        .iter_mut()
-        .flat_map(|r| r.connections.iter_mut().flatten());
-    connections.find(|c| c.peer == peer)
-}
-
-fn split(mut frames: &[u8], to: &mut VecDeque<Vec<u8>>) -> Checked {
-    while !frames.is_empty() {
-        let read = Message::read(frames, FRAME_MAX).map_err(|e| e.to_string())?;
-        let (_, _, taken) = read.ok_or("a message that is not whole")?;
-        to.push_back(frames[..taken].to_vec());
-        frames = &frames[taken..];
-    }
-    Ok(())
-}
-
-pub(super) fn read(bytes: &[u8]) -> Result<(ChannelId, Message<'_>), String> {
-    let read = Message::read(bytes, FRAME_MAX).map_err(|e| e.to_string())?;
-    let (channel, message, _) = read.ok_or("a message that is not whole")?;
-    Ok((channel, message))
 }

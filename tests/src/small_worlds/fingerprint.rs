@@ -3,16 +3,13 @@
 
 use std::fmt::{Debug, Write};
 
-use tickcast_reliability::control::Message;
 use tickcast_reliability::units::Nanos;
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::driver::read;
-use super::receiver::Identity;
-use super::world::World;
+use super::BEGIN;
 
 /// Fields that decide nothing here; the module `small_worlds` says why.
-const LEFT_OUT: [&str; 8] = [
+const LEFT_OUT: [&str; 9] = [
     "counters",
     "bucket",
     "heard_at",
@@ -20,6 +17,7 @@ const LEFT_OUT: [&str; 8] = [
     "checked_at",
     "silence",
     "received_at",
+    "sent_at",
     "missing_for",
 ];
 /// Fields of [`tickcast_reliability::budget::TokenBucket`], of which a core may hold several.
@@ -66,9 +64,12 @@ fn normalise(text: &str, now: Nanos, out: &mut Vec<u8>) {
             let len = digits.find(')').unwrap_or(0);
             at += TIME.len() + len;
             match digits[..len].parse::<u64>() {
-                // Not a time, but that there is none.
-                Ok(0) => out.extend_from_slice(b"none"),
                 Ok(u64::MAX) | Err(_) => out.extend_from_slice(b"never"),
+                // Not a time, but that there is none, or a span: the clock begins later.
+                Ok(span) if span < BEGIN.0 / 2 => {
+                    out.push(b's');
+                    out.extend_from_slice(&span.to_le_bytes());
+                }
                 Ok(time) => {
                     let span = (time.wrapping_sub(now.0)) as i64;
                     out.extend_from_slice(&span.to_le_bytes());
@@ -98,73 +99,6 @@ fn value_len(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-impl World<'_> {
-    /// Says that all fingerprints of its parts are known.
-    pub fn unchanged(&mut self) {
-        self.changed.fill(false);
-    }
-
-    /// Its fingerprint. `parts` are those of the state before the last step, or empty.
-    pub fn fingerprint(&mut self, printer: &mut Printer, parts: &mut Vec<u128>) -> u128 {
-        let fresh = parts.len() != self.receivers.len() + 1;
-        parts.resize(self.receivers.len() + 1, 0);
-        let publisher = self.receivers.len();
-        for (at, part) in parts.iter_mut().enumerate() {
-            if !std::mem::take(&mut self.changed[at]) && !fresh {
-                continue;
-            }
-            *part = if at == publisher {
-                let p = &self.publisher;
-                printer.of(&(&p.core, &p.repair, p.published), self.now)
-            } else {
-                let r = &self.receivers[at];
-                let stream = (r.stream.epoch(), r.stream.next(), r.stream.ended());
-                printer.of(
-                    &(&r.core, stream, r.attempts, r.started, r.listens),
-                    self.now,
-                )
-            };
-        }
-        let mut way = Vec::new();
-        for receiver in &self.receivers {
-            way.push(
-                receiver
-                    .packets
-                    .iter()
-                    .map(|p| p.identity)
-                    .collect::<Vec<_>>(),
-            );
-        }
-        let mut messages = Vec::new();
-        for receiver in &self.receivers {
-            for connection in &receiver.connections {
-                let connection = connection.as_ref();
-                messages.push(connection.map(|c| {
-                    (
-                        c.peer,
-                        c.up.iter().map(|f| frame(f)).collect::<Vec<_>>(),
-                        c.down.iter().map(|f| frame(f)).collect::<Vec<_>>(),
-                    )
-                }));
-            }
-        }
-        printer.of(&(&*parts, way, messages, self.left), self.now)
-    }
-}
-
-/// What a message says, without what only measures.
-fn frame(bytes: &[u8]) -> String {
-    match read(bytes) {
-        Ok((_, Message::Datagram(bytes))) => format!("{:?}", Identity::of(bytes)),
-        Ok((_, Message::Progress(p))) => format!("{} {} {}", p.epoch, p.sequence, p.heard),
-        Ok((_, Message::Status(s))) => {
-            format!("{} {} {} {}", s.epoch, s.newest, s.oldest, s.ended)
-        }
-        Ok((_, message)) => format!("{message:?}"),
-        Err(_) => "closed".into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -190,10 +124,19 @@ mod tests {
     #[test]
     fn a_later_state_is_the_same_if_only_the_clock_and_counters_moved() {
         let mut printer = Printer::default();
-        let one = printer.of(&core(5, 1, 3), Nanos(7));
-        assert_eq!(one, printer.of(&core(105, 2, 3), Nanos(107)));
-        assert_ne!(one, printer.of(&core(6, 1, 3), Nanos(7)), "a time");
-        assert_ne!(one, printer.of(&core(5, 1, 4), Nanos(7)), "a field");
-        assert_ne!(printer.of(&core(0, 1, 3), Nanos(7)), one, "no time at all");
+        let (at, now) = (BEGIN.0 + 5, BEGIN.0 + 7);
+        let one = printer.of(&core(at, 1, 3), Nanos(now));
+        assert_eq!(one, printer.of(&core(at + 9, 2, 3), Nanos(now + 9)));
+        assert_ne!(one, printer.of(&core(at + 1, 1, 3), Nanos(now)), "a time");
+        assert_ne!(one, printer.of(&core(at, 1, 4), Nanos(now)), "a field");
+        assert_ne!(printer.of(&core(0, 1, 3), Nanos(now)), one, "no time");
+    }
+
+    #[test]
+    fn a_span_is_the_same_at_any_time() {
+        let mut printer = Printer::default();
+        let one = printer.of(&core(5, 1, 3), BEGIN);
+        assert_eq!(one, printer.of(&core(5, 1, 3), Nanos(BEGIN.0 + 1)));
+        assert_ne!(one, printer.of(&core(6, 1, 3), BEGIN));
     }
 }

@@ -5,18 +5,24 @@ use std::sync::Arc;
 use tickcast_reliability::control::{FanOutOffer, UdpLine};
 use tickcast_reliability::counters::RepairCounters;
 use tickcast_reliability::heartbeat::HeartbeatConfig;
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
+use tickcast_reliability::peers::PeerId;
+use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{ChannelInfo, RepairCore};
+use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
 use tickcast_reliability::ring::{HeapMemory, RingWriter};
 use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
 use tickcast_reliability::units::{
-    ConfigHash, Epoch, Now, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+    ConfigHash, Epoch, Nanos, Now, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 
-use super::Publish;
+use super::cores::{Core, Does};
+use super::fingerprint::Printer;
+use super::said::{FrameId, PacketId, Said};
+use super::world::{Checked, FAN_OUT, both_clocks, from_now};
+use super::{BEGIN, Plan, Publish};
+use crate::balance;
 use crate::subscriber::CHANNEL;
 use crate::truth::{ContentKey, Truth, push_record};
 
@@ -35,15 +41,57 @@ pub struct Publisher {
     pub epoch: Epoch,
     /// How much of its epoch's list was published.
     pub published: usize,
+    /// What was published, of this epoch and those that were handed to it.
+    pub truth: Truth,
     position: u64,
 }
 
+/// What may happen to a publisher.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PublisherInput {
+    /// Nothing but that it is looked after: a timer fires.
+    Look,
+    /// It publishes.
+    Publish(Publish),
+    /// Somebody connects.
+    Connected(PeerId),
+    /// A connection is over.
+    Disconnected(PeerId),
+    /// A message arrives.
+    Message(PeerId, FrameId),
+}
+
+/// What a publisher has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PublisherOutput {
+    /// A datagram goes to the group.
+    Multicast(PacketId),
+    /// A message goes to one connection.
+    Send(PeerId, FrameId),
+}
+
+/// What a world must know of a publisher.
+#[derive(Clone, Copy, Debug)]
+pub struct PublisherFacts {
+    /// When its next timer fires, from now; [`Nanos::MAX`]: never.
+    pub due: Nanos,
+    /// What it has sent.
+    pub posted: Sequence,
+    /// How much of its epoch's list was published.
+    pub published: usize,
+    /// Whether it knows that all are at their end.
+    pub all_reached_end: bool,
+    /// Sequences that wait for an answer.
+    pub pending: u64,
+}
+
 impl Publisher {
-    /// A publisher that opens `epoch`.
+    /// A publisher that opens `epoch` after what `truth` says.
     ///
     /// # Errors
     /// What the cores refuse.
-    pub fn open(epoch: Epoch, truth: &mut Truth, now: Now) -> Result<Self, String> {
+    pub fn open(epoch: Epoch, mut truth: Truth) -> Result<Self, String> {
+        let now = both_clocks(BEGIN);
         let geometry = Geometry::new(1024, 16).map_err(|e| e.to_string())?;
         let identity = RingIdentity {
             channel: CHANNEL,
@@ -84,6 +132,7 @@ impl Publisher {
             counters,
             epoch,
             published: 0,
+            truth,
             position: 0,
         })
     }
@@ -92,10 +141,10 @@ impl Publisher {
     ///
     /// # Errors
     /// What the core refused, or sealed otherwise than it should.
-    pub fn publish(&mut self, what: Publish, truth: &mut Truth, now: Now) -> Result<(), String> {
-        let of = truth
-            .ring_mut(CHANNEL, self.epoch, 0)
-            .ok_or("no such epoch")?;
+    pub fn publish(&mut self, what: Publish, now: Now) -> Checked {
+        let ring = self.truth.ring_mut(CHANNEL, self.epoch, 0);
+        let of = ring.ok_or("no such epoch")?;
+        self.published += 1;
         match what {
             Publish::Data(records) => {
                 self.position += 1;
@@ -136,5 +185,104 @@ impl Publisher {
             of.seal(header.kind, header.count.into());
         }
         Ok(())
+    }
+
+    /// Does everything that the cores want done.
+    fn serve(&mut self, said: &mut Said, now: Now, does: &mut Does<PublisherOutput>) -> Checked {
+        let out = &mut does.outputs;
+        self.core.handle_timeout(now);
+        self.repair.handle_timeout(now);
+        while let Some(transmit) = self.core.poll_transmit(FAN_OUT) {
+            match transmit {
+                Transmit::Slots(range) => {
+                    for sequence in range.iter() {
+                        let slot = self.core.slot(sequence).ok_or("a slot is gone")?;
+                        out.push(PublisherOutput::Multicast(said.packet(slot)));
+                    }
+                    self.core.handle_posted(FAN_OUT, range.last);
+                    self.core.handle_completed(FAN_OUT, range.last);
+                }
+                Transmit::Heartbeat(bytes) => {
+                    out.push(PublisherOutput::Multicast(said.packet(&bytes)));
+                }
+            }
+        }
+        let mut bytes = Vec::new();
+        while let Some(destination) = self.repair.poll_transmit(now, &mut bytes) {
+            match destination {
+                Destination::Multicast(_) => {
+                    out.push(PublisherOutput::Multicast(said.packet(&bytes)));
+                }
+                Destination::Peer(peer) => {
+                    said.frames(&bytes, |id| out.push(PublisherOutput::Send(peer, id)))?;
+                }
+            }
+            bytes.clear();
+        }
+        while let Some(event) = self.repair.poll() {
+            if let RepairEvent::Close { peer, .. } = event {
+                out.push(PublisherOutput::Send(peer, FrameId::CLOSED));
+            }
+        }
+        let (subscribers, hold_off_us) = self.repair.group(CHANNEL);
+        self.core.set_group(subscribers, hold_off_us);
+        balance::repair(&self.counters)
+    }
+}
+
+impl Core for Publisher {
+    type Input = PublisherInput;
+    type Output = PublisherOutput;
+    type Facts = PublisherFacts;
+
+    fn begin(_: &Plan, epoch: u64) -> Result<Self, String> {
+        Self::open(Epoch(epoch), Truth::default())
+    }
+
+    fn take(
+        &mut self,
+        said: &mut Said,
+        now: Nanos,
+        input: PublisherInput,
+        does: &mut Does<PublisherOutput>,
+    ) -> Checked {
+        let now = both_clocks(now);
+        match input {
+            PublisherInput::Look => {}
+            PublisherInput::Publish(what) => self.publish(what, now)?,
+            PublisherInput::Connected(peer) => self.repair.handle_connected(now, peer),
+            PublisherInput::Disconnected(peer) => self.repair.handle_disconnected(peer),
+            PublisherInput::Message(peer, id) => {
+                let (channel, message) = said.message(id)?;
+                self.repair.handle_message(now, peer, channel, message);
+            }
+        }
+        self.serve(said, now, does)
+    }
+
+    fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128 {
+        let pending = self.counters.pending.get();
+        printer.of(
+            &(
+                &self.core,
+                &self.repair,
+                self.epoch,
+                self.published,
+                pending,
+            ),
+            now,
+        )
+    }
+
+    fn facts(&self, now: Nanos) -> PublisherFacts {
+        let core = self.core.poll_timeout().unwrap_or(Nanos::MAX);
+        let repair = self.repair.poll_timeout().unwrap_or(Nanos::MAX);
+        PublisherFacts {
+            due: from_now(core.min(repair), now),
+            posted: self.core.posted(FAN_OUT),
+            published: self.published,
+            all_reached_end: self.repair.all_reached_end(),
+            pending: self.counters.pending.get(),
+        }
     }
 }

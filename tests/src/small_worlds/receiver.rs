@@ -1,148 +1,91 @@
-//! A receiver of a small world: the shipped core, what is on its way to it and from it, and the
-//! check of what its application is told.
-
-use std::collections::VecDeque;
-use std::rc::Rc;
+//! A receiver of a small world: the shipped core, the driver that does for it what it wants done,
+//! and the check of what its application is told.
 
 use tickcast_reliability::control::ChannelName;
-use tickcast_reliability::delivery::{Event, Item, Start};
+use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::subscriber_core::{ChannelWanted, SubscriberCore, SubscriberSettings};
-use tickcast_reliability::units::{Nanos, Sequence};
-use tickcast_reliability::wire::Datagram;
+use tickcast_reliability::subscriber_core::{
+    Action, ChannelWanted, SubscriberCore, SubscriberSettings,
+};
+use tickcast_reliability::units::{Epoch, Nanos, Sequence};
 
-use super::{Plan, Who};
+use super::cores::{Core, Does};
+use super::fingerprint::Printer;
+use super::said::{FrameId, PacketId, Said, TruthId};
+use super::world::{Checked, PATHS, from_now};
+use super::{BEGIN, Plan, Who};
 use crate::balance;
 use crate::stream::Stream;
-use crate::subscriber::CHANNEL;
+use crate::subscriber::{CHANNEL, index_of};
 use crate::truth::Truth;
 
-/// What a datagram is, without what only measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity {
-    /// Its epoch.
-    pub epoch: u64,
-    /// Its kind: heartbeats are 3.
-    pub kind: u8,
-    /// Its sequence.
-    pub sequence: u64,
-    /// The relay byte.
-    pub relay: u8,
-    /// A hash of all the rest.
-    pub rest: u64,
+/// What may happen to a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReceiverEvent {
+    /// Nothing but that it is looked after: it starts, or a timer fires.
+    Look,
+    /// A datagram arrives.
+    Datagram(PacketId),
+    /// A message of a connection arrives; of a WELCOME also what the publisher had sent when it
+    /// took the JOIN.
+    Message(usize, FrameId, Option<Sequence>),
+    /// A connection is over.
+    Disconnected(usize),
 }
 
-impl Identity {
-    /// Of these bytes.
-    #[must_use]
-    pub fn of(bytes: &[u8]) -> Self {
-        let Ok(datagram) = Datagram::parse(bytes) else {
-            let rest = xxhash_rust::xxh3::xxh3_64(bytes);
-            return Self {
-                epoch: 0,
-                kind: 0,
-                sequence: 0,
-                relay: 0,
-                rest,
-            };
-        };
-        let header = datagram.header();
-        let mut rest = bytes.to_vec();
-        // The time it was sealed, and the CRC over it.
-        rest[40..48].fill(0);
-        rest[60..64].fill(0);
-        Self {
-            epoch: header.epoch.0,
-            kind: header.kind as u8,
-            sequence: header.sequence.0,
-            relay: header.relay,
-            rest: xxhash_rust::xxh3::xxh3_64(&rest),
-        }
-    }
-
-    /// Whether it is a heartbeat.
-    #[must_use]
-    pub const fn is_heartbeat(&self) -> bool {
-        self.kind == 3
-    }
+/// The same at a time when this had been published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReceiverInput {
+    /// What happens.
+    pub event: ReceiverEvent,
+    /// What was published.
+    pub truth: TruthId,
 }
 
-/// A datagram on its way.
-#[derive(Clone, Debug)]
-pub struct Packet {
-    /// What it is.
-    pub identity: Identity,
-    words: Rc<[u64]>,
-    len: usize,
+/// What a receiver has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReceiverOutput {
+    /// A message goes to the publisher.
+    Send(usize, FrameId),
+    /// A connection is made, which takes no time.
+    Connect(usize),
+    /// A connection is closed.
+    Disconnect(usize),
+    /// It becomes a member of the group.
+    Listen,
 }
 
-impl Packet {
-    /// A copy of these bytes, at an aligned address.
-    #[must_use]
-    pub fn new(bytes: &[u8]) -> Self {
-        let words = bytes.chunks(8).map(|chunk| {
-            let mut word = [0; 8];
-            word[..chunk.len()].copy_from_slice(chunk);
-            u64::from_ne_bytes(word)
-        });
-        Self {
-            identity: Identity::of(bytes),
-            words: words.collect(),
-            len: bytes.len(),
-        }
-    }
-
-    /// Its bytes.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        &tickcast_reliability::record::words_as_bytes(&self.words)[..self.len]
-    }
-}
-
-/// A connection: whole messages, in order. An empty one says that the publisher closed it.
-#[derive(Debug)]
-pub struct Connection {
-    /// As the publisher numbers it.
-    pub peer: PeerId,
-    /// To the publisher.
-    pub up: VecDeque<Vec<u8>>,
-    /// From the publisher.
-    pub down: VecDeque<Vec<u8>>,
+/// What a world must know of a receiver.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiverFacts {
+    /// When its next timer fires, from now; [`Nanos::MAX`]: never.
+    pub due: Nanos,
+    /// Where its application stands.
+    pub at: (Epoch, Sequence),
+    /// Whether it was told the end.
+    pub ended: bool,
+    /// Sequences that it misses.
+    pub open: u64,
 }
 
 /// See the module.
 pub struct Receiver {
-    /// The core.
-    pub core: SubscriberCore,
-    /// What the application was told.
-    pub stream: Stream,
-    /// What it was planned to be.
-    pub who: Who,
-    /// Whether it is there.
-    pub started: bool,
-    /// Whether it is a member of the group.
-    pub listens: bool,
-    /// Datagrams on their way to it, as they were sent.
-    pub packets: VecDeque<Packet>,
-    /// Its connections: repair, replay.
-    pub connections: [Option<Connection>; 2],
-    /// How often it connected each.
-    pub attempts: [u64; 2],
-    /// What the publisher had sent when its JOIN arrived.
-    pub joined_at: Option<Sequence>,
+    core: SubscriberCore,
+    stream: Stream,
+    who: Who,
+    number: u64,
     causes: Vec<LossCause>,
-    /// What it was told, in words, where somebody reads it.
-    pub diary: Option<Vec<String>>,
 }
+
+/// Rounds of one core at one time that are too many.
+const ROUNDS_MAX: u32 = 100;
 
 impl Receiver {
     /// The receiver of this number.
-    #[must_use]
-    pub fn new(plan: &Plan, number: usize, now: Nanos) -> Self {
-        let who = plan.receivers[number];
+    fn new(plan: &Plan, number: u64) -> Self {
+        let who = plan.receivers[number as usize];
         let config = ReceiverConfig {
             delivery: who.delivery,
             window_slots: plan.window_slots,
@@ -168,39 +111,28 @@ impl Receiver {
             seed: 1,
         };
         Self {
-            core: SubscriberCore::new(settings, now),
+            core: SubscriberCore::new(settings, BEGIN),
             stream: Stream::new(CHANNEL, who.delivery, who.start),
             who,
-            started: false,
-            listens: false,
-            packets: VecDeque::new(),
-            connections: [None, None],
-            attempts: [0; 2],
-            joined_at: None,
+            number,
             causes: plan.causes.clone(),
-            diary: None,
         }
     }
 
     /// Gives the core an input, and checks what it tells and counts.
-    ///
-    /// # Errors
-    /// What is untrue.
-    pub fn input<T>(
+    fn input<T>(
         &mut self,
-        truth: &Truth,
+        (truth, joined_at): (&Truth, Option<Sequence>),
+        told: &mut Vec<String>,
         f: impl FnOnce(&mut SubscriberCore, &mut dyn FnMut(Item<'_>)) -> T,
     ) -> Result<T, String> {
         let mut wrong = None;
         let (stream, who, causes) = (&mut self.stream, self.who, &self.causes);
-        let (diary, joined_at) = (&mut self.diary, self.joined_at);
         let result = f(&mut self.core, &mut |item| {
-            if let Some(diary) = diary {
-                diary.push(words(&item));
-            }
-            let told = stream.take(truth, &item);
-            let told = told.and_then(|()| allowed(&item, who, joined_at, causes));
-            if let Err(what) = told {
+            told.push(words(&item));
+            let right = stream.take(truth, &item);
+            let right = right.and_then(|()| allowed(&item, who, joined_at, causes));
+            if let Err(what) = right {
                 wrong.get_or_insert(what);
             }
         });
@@ -213,27 +145,116 @@ impl Receiver {
         Ok(result)
     }
 
-    /// Puts a datagram on its way. A heartbeat takes the place of an older one.
-    pub fn send(&mut self, packet: &Packet) {
-        if !self.listens {
-            return;
+    /// Does everything that the core wants done.
+    fn pump(
+        &mut self,
+        said: &mut Said,
+        now: Nanos,
+        truth: TruthId,
+        does: &mut Does<ReceiverOutput>,
+    ) -> Checked {
+        let mut bytes = Vec::new();
+        for _ in 0..ROUNDS_MAX {
+            let mut busy = false;
+            let with = (said.truth(truth), None);
+            let told = &mut does.told;
+            self.input(with, told, |core, mut on| core.handle_timeout(now, &mut on))?;
+            loop {
+                let with = (said.truth(truth), None);
+                let Some(path) = self.input(with, &mut does.told, |core, mut on| {
+                    core.poll_transmit(now, &mut bytes, &mut on)
+                })?
+                else {
+                    break;
+                };
+                busy = true;
+                let (path, out) = (index_of(path), &mut does.outputs);
+                said.frames(&bytes, |id| out.push(ReceiverOutput::Send(path, id)))?;
+                bytes.clear();
+            }
+            while let Some(action) = self.core.poll_action() {
+                busy = true;
+                does.outputs.push(match action {
+                    Action::Connect(path) => {
+                        self.core.handle_connected(now, path);
+                        ReceiverOutput::Connect(index_of(path))
+                    }
+                    Action::Disconnect(path) => ReceiverOutput::Disconnect(index_of(path)),
+                    Action::Listen(_) | Action::Rejoin(_) => ReceiverOutput::Listen,
+                    Action::Rejected(rejected) => {
+                        return Err(format!("{} was rejected: {}", self.number, rejected.text));
+                    }
+                });
+            }
+            if !busy {
+                return Ok(());
+            }
         }
-        let identity = packet.identity;
-        if identity.is_heartbeat() {
-            self.packets
-                .retain(|p| !(p.identity.is_heartbeat() && p.identity.epoch == identity.epoch));
-        }
-        self.packets.push_back(packet.clone());
+        Err(format!("receiver {} is busy without end", self.number))
+    }
+}
+
+impl Core for Receiver {
+    type Input = ReceiverInput;
+    type Output = ReceiverOutput;
+    type Facts = ReceiverFacts;
+
+    fn begin(plan: &Plan, number: u64) -> Result<Self, String> {
+        Ok(Self::new(plan, number))
     }
 
-    /// Sequences that it misses.
-    #[must_use]
-    pub fn open(&self) -> u64 {
-        let open = |c: &std::sync::Arc<tickcast_reliability::counters::ReceiverCounters>| {
-            c.gaps_open.get() + c.history_open.get()
-        };
-        self.core.counters().map(open).sum()
+    fn take(
+        &mut self,
+        said: &mut Said,
+        now: Nanos,
+        ReceiverInput { event, truth }: ReceiverInput,
+        does: &mut Does<ReceiverOutput>,
+    ) -> Checked {
+        let (of, told) = (said.truth(truth), &mut does.told);
+        match event {
+            ReceiverEvent::Look => {}
+            ReceiverEvent::Datagram(id) => {
+                let bytes = said.packet_bytes(id);
+                self.input((of, None), told, |core, mut on| {
+                    core.handle_received(now, CHANNEL, LineId(0), bytes, &mut on);
+                })?;
+            }
+            ReceiverEvent::Message(path, id, joined_at) => {
+                let (channel, message) = said.message(id)?;
+                self.input((of, joined_at), told, |core, mut on| {
+                    core.handle_message(now, PATHS[path], channel, &message, &mut on);
+                })?;
+            }
+            ReceiverEvent::Disconnected(path) => {
+                self.input((of, None), told, |core, mut on| {
+                    core.handle_disconnected(now, PATHS[path], LinkDownReason::Closed, &mut on);
+                })?;
+            }
+        }
+        self.pump(said, now, truth, does)
     }
+
+    fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128 {
+        let stream = (self.stream.epoch(), self.stream.next(), self.stream.ended());
+        printer.of(&(self.number, &self.core, stream, open(&self.core)), now)
+    }
+
+    fn facts(&self, now: Nanos) -> ReceiverFacts {
+        ReceiverFacts {
+            due: from_now(self.core.poll_timeout(), now),
+            at: (self.stream.epoch(), self.stream.next()),
+            ended: self.stream.ended(),
+            open: open(&self.core),
+        }
+    }
+}
+
+/// Sequences that it misses.
+fn open(core: &SubscriberCore) -> u64 {
+    let counters = core.counters();
+    counters
+        .map(|c| c.gaps_open.get() + c.history_open.get())
+        .sum()
 }
 
 /// What the general check of a stream can't know: what this world allows.

@@ -1,0 +1,242 @@
+//! What is said in a small world, each datagram and message once: it goes by its number. Two
+//! messages that differ in nothing but what only measures have the same.
+
+use std::collections::HashMap;
+
+use tickcast_reliability::control::Message;
+use tickcast_reliability::units::{ChannelId, Epoch};
+use tickcast_reliability::wire::Datagram;
+
+use super::world::Checked;
+use super::{Plan, publisher::Publisher};
+use crate::truth::Truth;
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Identity {
+    /// Its epoch.
+    pub epoch: u64,
+    /// Its kind: heartbeats are 3.
+    pub kind: u8,
+    /// Its sequence.
+    pub sequence: u64,
+    /// The relay byte.
+    pub relay: u8,
+    /// A hash of all of it.
+    pub rest: u64,
+}
+
+impl Identity {
+    /// Of these bytes.
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        let rest = xxhash_rust::xxh3::xxh3_64(bytes);
+        let Ok(datagram) = Datagram::parse(bytes) else {
+            return Self {
+                epoch: 0,
+                kind: 0,
+                sequence: 0,
+                relay: 0,
+                rest,
+            };
+        };
+        let header = datagram.header();
+        Self {
+            epoch: header.epoch.0,
+            kind: header.kind as u8,
+            sequence: header.sequence.0,
+            relay: header.relay,
+            rest,
+        }
+    }
+
+    /// Whether it is a heartbeat.
+    #[must_use]
+    pub const fn is_heartbeat(&self) -> bool {
+        self.kind == 3
+    }
+}
+
+/// The number of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PacketId(pub u32);
+
+/// The number of a message of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FrameId(pub u32);
+
+impl FrameId {
+    /// No message: the publisher closed the connection.
+    pub const CLOSED: Self = Self(0);
+}
+
+/// The number of what was published by some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TruthId(pub u32);
+
+struct Packet {
+    identity: Identity,
+    words: Vec<u64>,
+    len: usize,
+}
+
+#[derive(Default)]
+struct Frame {
+    bytes: Vec<u8>,
+    is_join: bool,
+    is_welcome: bool,
+}
+
+/// See the module.
+pub struct Said {
+    packets: Vec<Packet>,
+    packet_ids: HashMap<Identity, PacketId>,
+    frames: Vec<Frame>,
+    frame_ids: HashMap<String, FrameId>,
+    truths: Vec<(Vec<usize>, Truth)>,
+    truth_ids: HashMap<Vec<usize>, TruthId>,
+}
+
+/// More than any frame here.
+const FRAME_MAX: usize = 1 << 20;
+
+impl Default for Said {
+    fn default() -> Self {
+        Self {
+            packets: Vec::new(),
+            packet_ids: HashMap::new(),
+            frames: vec![Frame::default()],
+            frame_ids: HashMap::new(),
+            truths: Vec::new(),
+            truth_ids: HashMap::new(),
+        }
+    }
+}
+
+impl Said {
+    /// The number of this datagram.
+    pub fn packet(&mut self, bytes: &[u8]) -> PacketId {
+        let identity = Identity::of(bytes);
+        *self.packet_ids.entry(identity).or_insert_with(|| {
+            let words = bytes.chunks(8).map(|chunk| {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                u64::from_ne_bytes(word)
+            });
+            self.packets.push(Packet {
+                identity,
+                words: words.collect(),
+                len: bytes.len(),
+            });
+            PacketId((self.packets.len() - 1) as u32)
+        })
+    }
+
+    /// What it is.
+    #[must_use]
+    pub fn identity(&self, id: PacketId) -> Identity {
+        self.packets[id.0 as usize].identity
+    }
+
+    /// Its bytes, at an aligned address.
+    #[must_use]
+    pub fn packet_bytes(&self, id: PacketId) -> &[u8] {
+        let packet = &self.packets[id.0 as usize];
+        &tickcast_reliability::record::words_as_bytes(&packet.words)[..packet.len]
+    }
+
+    /// The numbers of these messages, one after the other.
+    ///
+    /// # Errors
+    /// One that is not whole or not valid.
+    pub fn frames(&mut self, mut bytes: &[u8], mut each: impl FnMut(FrameId)) -> Checked {
+        while !bytes.is_empty() {
+            let (_, message, taken) = read(bytes)?;
+            let (is_join, is_welcome) = (
+                matches!(message, Message::Join(_)),
+                matches!(message, Message::Welcome(_)),
+            );
+            let id = *self.frame_ids.entry(text(&message)).or_insert_with(|| {
+                self.frames.push(Frame {
+                    bytes: bytes[..taken].to_vec(),
+                    is_join,
+                    is_welcome,
+                });
+                FrameId((self.frames.len() - 1) as u32)
+            });
+            each(id);
+            bytes = &bytes[taken..];
+        }
+        Ok(())
+    }
+
+    /// What a message says.
+    ///
+    /// # Errors
+    /// None of those that [`Said::frames`] took.
+    pub fn message(&self, id: FrameId) -> Result<(ChannelId, Message<'_>), String> {
+        let (channel, message, _) = read(&self.frames[id.0 as usize].bytes)?;
+        Ok((channel, message))
+    }
+
+    /// Whether it is a JOIN.
+    #[must_use]
+    pub fn is_join(&self, id: FrameId) -> bool {
+        self.frames[id.0 as usize].is_join
+    }
+
+    /// Whether it is a WELCOME.
+    #[must_use]
+    pub fn is_welcome(&self, id: FrameId) -> bool {
+        self.frames[id.0 as usize].is_welcome
+    }
+
+    /// The number of the truth after so many of each epoch's datagrams were published.
+    ///
+    /// # Errors
+    /// What the publisher's core refuses.
+    pub fn truth_after(&mut self, plan: &Plan, published: &[usize]) -> Result<TruthId, String> {
+        if let Some(id) = self.truth_ids.get(published) {
+            return Ok(*id);
+        }
+        let mut truth = Truth::default();
+        for (epoch, published) in (1..).map(Epoch).zip(published) {
+            let mut publisher = Publisher::open(epoch, truth)?;
+            for what in &plan.epoch(epoch.0)[..*published] {
+                publisher.publish(*what, super::world::both_clocks(super::BEGIN))?;
+            }
+            truth = publisher.truth;
+        }
+        let id = TruthId(self.truths.len() as u32);
+        self.truths.push((published.to_vec(), truth));
+        self.truth_ids.insert(published.to_vec(), id);
+        Ok(id)
+    }
+
+    /// What was published.
+    #[must_use]
+    pub fn truth(&self, id: TruthId) -> &Truth {
+        &self.truths[id.0 as usize].1
+    }
+
+    /// How many of each epoch's datagrams that was.
+    #[must_use]
+    pub fn published(&self, id: TruthId) -> &[usize] {
+        &self.truths[id.0 as usize].0
+    }
+}
+
+fn read(bytes: &[u8]) -> Result<(ChannelId, Message<'_>, usize), String> {
+    let read = Message::read(bytes, FRAME_MAX).map_err(|e| e.to_string())?;
+    read.ok_or_else(|| "a message that is not whole".into())
+}
+
+/// What a message says, without what only measures.
+fn text(message: &Message<'_>) -> String {
+    match message {
+        Message::Datagram(bytes) => format!("{:?}", Identity::of(bytes)),
+        Message::Progress(p) => format!("PROGRESS {} {} {}", p.epoch, p.sequence, p.heard),
+        Message::Status(s) => format!("STATUS {} {} {} {}", s.epoch, s.newest, s.oldest, s.ended),
+        message => format!("{message:?}"),
+    }
+}
