@@ -135,7 +135,9 @@ impl World {
                 .settle(receiver.epoch(), (settled.next(), heard), now)
                 .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
             let (next, connected) = (settled.next(), subscriber.core.is_joined());
-            let found = (next <= heard).then(|| of.justified.known_at(next)).flatten();
+            let found = (next <= heard)
+                .then(|| of.justified.known_at(next))
+                .flatten();
             of.soon.settled((next, heard), found, connected, now);
         }
         for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {

@@ -6,7 +6,7 @@ use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
 use crate::peers::{Peer, PeerId, Role, rejected};
 use crate::planted::{Bug, planted};
 use crate::repair::LOGGED_MAX;
-use crate::units::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
+use crate::units::{ChannelId, Epoch, Now, Sequence, SequenceRange};
 
 impl RepairCore {
     /// The index of a channel that this peer joined, in the core and in the peer. A peer that
@@ -117,35 +117,38 @@ impl RepairCore {
             }
             let held =
                 SequenceRange::new(range.first.max(view.oldest), range.last.min(view.askable));
-            if let Some(held) = held {
-                self.queue(now.monotonic, peer, index, at, class, held, &mut to_log);
+            if let Some(held) = held
+                && self.queue(peer, index, at, class, held)
+                && class == NackClass::Repair
+            {
+                let asker = self.asker(peer);
+                let log = &mut self.channels[index].log;
+                for sequence in held.iter().take(to_log as usize) {
+                    log.ask(sequence, asker, now.monotonic);
+                }
+                to_log = to_log.saturating_sub(held.len());
             }
         }
         self.enter_round(peer);
     }
 
-    pub(super) fn queue(
+    /// Queues what the ring holds of a question, or refuses it; says whether it is queued.
+    fn queue(
         &mut self,
-        now: Nanos,
         id: PeerId,
         index: usize,
         at: usize,
         class: NackClass,
         range: SequenceRange,
-        to_log: &mut u64,
-    ) {
+    ) -> bool {
         let joiners = match class {
             NackClass::Repair => 1,
             NackClass::Replay => self.active_joiners(id),
         };
-        let asker = self.asker(id);
         // Its connections share the bound as they share the budget.
         let elsewhere = self.ranges_elsewhere(id, at, class);
-        let Some(peer) = self.peers.get_mut(&id) else {
-            return;
-        };
-        let Some(of) = peer.channels.get_mut(at) else {
-            return;
+        let Some(of) = (self.peers.get_mut(&id)).and_then(|peer| peer.channels.get_mut(at)) else {
+            return false;
         };
         let channel = &mut self.channels[index];
         let queue = match class {
@@ -159,7 +162,8 @@ impl RepairCore {
         let wanted = queue.sequences().saturating_add(range.len());
         if class == NackClass::Replay && channel.is_too_slow(rate, wanted, range.last) {
             let reason = RefusalReason::TooSlow;
-            return self.refuse_new(id, index, range, reason, TOO_SLOW_RETRY_US);
+            self.refuse_new(id, index, range, reason, TOO_SLOW_RETRY_US);
+            return false;
         }
         let ranges_max = (self.config.pending_ranges_max).saturating_sub(elsewhere);
         match queue.insert(range, ranges_max) {
@@ -167,12 +171,7 @@ impl RepairCore {
                 channel.counters.nacked.add(added);
                 channel.counters.nacked_again.add(range.len() - added);
                 channel.add_pending(added);
-                if class == NackClass::Repair {
-                    for sequence in range.iter().take(*to_log as usize) {
-                        channel.log.ask(sequence, asker, now);
-                    }
-                    *to_log = to_log.saturating_sub(range.len());
-                }
+                true
             }
             None => {
                 let bytes =
@@ -181,6 +180,7 @@ impl RepairCore {
                 let wait_us = u64::try_from(wait_us).unwrap_or(u64::MAX);
                 let retry_after_us = wait_us.clamp(AHEAD_RETRY_US, BUDGET_RETRY_US_MAX);
                 self.refuse_new(id, index, range, RefusalReason::Budget, retry_after_us);
+                false
             }
         }
     }
