@@ -11,6 +11,7 @@ use std::collections::VecDeque;
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Event, Item, Position, Quality};
 use crate::loss::{Loss, LossCause};
+use crate::mirror::Mirror;
 use crate::planted::{Bug, planted};
 use crate::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
@@ -48,6 +49,8 @@ struct Stream {
     pending: Option<(SequenceRange, LossCause)>,
     after_loss: bool,
     ended: bool,
+    /// Takes what is delivered, for a standby.
+    mirror: Option<Box<Mirror>>,
 }
 
 impl Order {
@@ -62,6 +65,7 @@ impl Order {
             pending: None,
             after_loss: false,
             ended: false,
+            mirror: None,
         };
         let lost = VecDeque::with_capacity(64);
         Self {
@@ -76,14 +80,9 @@ impl Order {
 
     /// Starts over in `epoch` with `next`; what was held of another epoch is gone.
     pub fn restart(&mut self, epoch: Epoch, next: Sequence, next_record: Option<RecordNumber>) {
-        self.stream = Stream {
-            epoch,
-            next,
-            next_record,
-            pending: None,
-            ended: false,
-            ..self.stream
-        };
+        let stream = &mut self.stream;
+        (stream.epoch, stream.next, stream.next_record) = (epoch, next, next_record);
+        (stream.pending, stream.ended) = (None, false);
         self.window.clear();
         self.lost.clear();
         (self.fact, self.floor) = (None, None);
@@ -169,15 +168,30 @@ impl Order {
         self.stream.next_record = (record != RecordNumber(0)).then_some(record);
     }
 
+    /// What keeps a copy of all that is delivered, if anything does.
+    #[must_use]
+    pub fn mirror(&self) -> Option<&Mirror> {
+        self.stream.mirror.as_deref()
+    }
+
+    /// Lets this keep a copy of all that is delivered from now on; gives what did before.
+    pub fn set_mirror(&mut self, mirror: Option<Box<Mirror>>) -> Option<Box<Mirror>> {
+        std::mem::replace(&mut self.stream.mirror, mirror)
+    }
+
     /// Tells that the datagram delivered under this number was not the publisher's: `held` is.
     pub fn tell_fenced(
         &mut self,
         held: &Held,
+        datagram: &Datagram<'_>,
         counters: &ReceiverCounters,
         on: &mut impl FnMut(Item<'_>),
     ) {
         // Remembered from now on, so that a second copy of it says nothing new.
         self.window.delivered(*held);
+        if let Some(mirror) = &mut self.stream.mirror {
+            mirror.replace(datagram);
+        }
         let loss = Loss {
             sequences: SequenceRange::one(held.sequence),
             records: Some(held.count.into()),
@@ -316,6 +330,10 @@ impl Stream {
         on: &mut impl FnMut(Item<'_>),
     ) {
         let header = datagram.header();
+        if let Some(mirror) = &mut self.mirror {
+            // What it refuses is missing in it, and it begins anew behind that.
+            let _ = mirror.put(datagram);
+        }
         let mut position = Position {
             channel: self.channel,
             epoch: self.epoch,

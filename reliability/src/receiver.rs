@@ -634,7 +634,7 @@ impl Receiver {
                 let wrong_one_delivered = decided && delivered;
                 if wrong_one_delivered {
                     self.counters.fenced_records.add(seen.count.into());
-                    self.order.tell_fenced(held, &self.counters, on);
+                    self.order.tell_fenced(held, datagram, &self.counters, on);
                 }
                 self.events.push_back(Event::FencingViolation {
                     sequence,

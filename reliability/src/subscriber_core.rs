@@ -6,6 +6,7 @@
 //! when [`SubscriberCore::handle_timeout`] is due. After any input, poll until nothing comes.
 
 mod asking;
+mod mirroring;
 mod reading;
 
 use std::collections::VecDeque;

@@ -17,6 +17,7 @@ use tickcast_reliability::control::{
     Rejected, RemoteAccess, RepairOffer, Status, UdpLine, Welcome,
 };
 use tickcast_reliability::delivery::Start;
+use tickcast_reliability::lineage::Lineage;
 use tickcast_reliability::record::{
     Action, FlagSet, MboMsg, RType, RecordHeader, Side, TradeMsg, flags,
 };
@@ -439,6 +440,8 @@ fn what_answers_a_join_is_as_the_page_says() {
                 id: 77,
                 symbol: "ABC".into(),
             }],
+            continues: Lineage::default(),
+            history: None,
         }],
         repairs: vec![],
     };

@@ -12,6 +12,7 @@ use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::cursor::{CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET};
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
 use tickcast_reliability::joining::Welcomed;
+use tickcast_reliability::lineage::Lineage;
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::{Loss, LossCause};
 use tickcast_reliability::receiver::Receiver;
@@ -245,6 +246,8 @@ impl Publisher {
                     lines: vec![line; lines],
                 }],
                 directory: vec![],
+                continues: Lineage::default(),
+                history: None,
             }],
         }
     }
