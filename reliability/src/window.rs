@@ -177,6 +177,38 @@ impl Window {
             .then_some((&entry.held, entry.state == State::Delivered))
     }
 
+    /// What was handed over and is remembered above this sequence, in no order.
+    pub fn delivered_above(&self, last: Sequence) -> impl Iterator<Item = &Held> {
+        let delivered = |entry: &&Entry| entry.state == State::Delivered;
+        let all = self.entries.iter().filter(delivered);
+        all.map(|entry| &entry.held)
+            .filter(move |held| held.sequence > last)
+    }
+
+    /// Forgets everything above this sequence, and returns how many datagrams waited there.
+    pub fn forget_above(&mut self, last: Sequence) -> u64 {
+        let before = self.waiting;
+        for entry in self.entries.iter_mut().filter(|e| e.held.sequence > last) {
+            self.waiting -= usize::from(entry.state == State::Waiting);
+            *entry = EMPTY;
+        }
+        (before - self.waiting) as u64
+    }
+
+    /// Makes room for datagrams of this length; what is held stays.
+    pub fn fit_slots(&mut self, slot_len: usize) {
+        let words = slot_len.div_ceil(8);
+        if words <= self.slot_words {
+            return;
+        }
+        let mut wider = vec![0; self.entries.len() * words];
+        let slots = self.words.chunks_exact(self.slot_words.max(1));
+        for (to, from) in wider.chunks_exact_mut(words).zip(slots) {
+            to[..from.len()].copy_from_slice(from);
+        }
+        (self.words, self.slot_words) = (wider.into(), words);
+    }
+
     /// Doubts what is remembered under this number; says whether that is news.
     pub fn doubt(&mut self, sequence: Sequence) -> bool {
         let at = self.index(sequence);
