@@ -343,4 +343,31 @@ mod tests {
         window.release(Sequence(5));
         assert_eq!(window.waiting(), 1);
     }
+
+    #[test]
+    fn what_lies_above_is_forgotten_and_the_rest_stays_when_slots_grow() {
+        let held = |sequence| Held {
+            sequence: Sequence(sequence),
+            ..EMPTY.held
+        };
+        let mut window = Window::new(8, 16);
+        window.hold(held(4), &[4; 16]);
+        window.delivered(held(3));
+        window.hold(held(5), &[5; 16]);
+        window.delivered(held(6));
+        window.hold(held(7), &[7; 9]);
+        let above: Vec<u64> = window
+            .delivered_above(Sequence(3))
+            .map(|it| it.sequence.0)
+            .collect();
+        assert_eq!(above, [6]);
+        assert_eq!(window.forget_above(Sequence(4)), 2);
+        assert_eq!((window.waiting(), window.seen(Sequence(6))), (1, None));
+        window.fit_slots(8);
+        assert_eq!(window.slot_len(), 16, "it never shrinks");
+        window.fit_slots(33);
+        assert_eq!(window.slot_len(), 40);
+        assert_eq!(window.waiting_at(Sequence(4)).unwrap().1, [4; 16]);
+        assert_eq!(window.seen(Sequence(3)), Some((&held(3), true)));
+    }
 }
