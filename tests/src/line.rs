@@ -70,27 +70,19 @@ impl Told {
         self.delivered.is_empty() && self.passed.is_empty()
     }
 
-    /// The first sequence from `next` on, below `to`, that must be told: those before it hold
-    /// nothing that was not, `part` records of the first having been.
-    pub(crate) fn caught_up(
+    /// Whether this datagram holds nothing more that must be told, the first `part` records of it
+    /// having been.
+    pub(crate) fn may_skip_all(
         &self,
         truth: &Truth,
         (channel, epoch): (ChannelId, Epoch),
-        (next, part): (Sequence, u64),
-        to: Sequence,
-    ) -> Sequence {
-        let (mut at, mut part) = (next, part);
-        while self.continued && at < to {
-            let sealed = truth.sealed_at(channel, epoch, at);
-            let Some(sealed) = sealed.filter(|sealed| sealed.kind == Kind::Data) else {
-                break;
-            };
-            let mut rest = sealed.first_record + part..sealed.first_record + sealed.count;
-            if !rest.all(|number| self.may_skip(number)) {
-                break;
-            }
-            (at, part) = (at.next(), 0);
-        }
-        at
+        (sequence, part): (Sequence, u64),
+    ) -> bool {
+        let sealed = truth.sealed_at(channel, epoch, sequence);
+        let data = sealed.filter(|sealed| self.continued && sealed.kind == Kind::Data);
+        data.is_some_and(|of| {
+            let mut rest = of.first_record + part..of.first_record + of.count;
+            rest.all(|number| self.may_skip(number))
+        })
     }
 }

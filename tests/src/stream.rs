@@ -201,7 +201,9 @@ impl Stream {
                 "record {number} of {sequence} is of publisher {ring}, the repair path's copy is of {of}"
             ));
         }
-        self.catch_up(truth, sequence);
+        if !self.in_arrival_order {
+            self.catch_up(truth, sequence);
+        }
         let early = self.in_arrival_order && sequence != self.next;
         let mut part = if early {
             number.wrapping_sub(sealed.first_record)
@@ -348,7 +350,9 @@ impl Stream {
     }
 
     fn in_turn(&mut self, truth: &Truth, sequence: Sequence) -> Checked {
-        self.catch_up(truth, sequence);
+        if !self.in_arrival_order {
+            self.catch_up(truth, sequence);
+        }
         if sequence == self.next {
             return Ok(());
         }
@@ -363,7 +367,9 @@ impl Stream {
     }
 
     fn whole(&mut self, truth: &Truth, sequence: Sequence) -> Checked {
-        self.catch_up(truth, sequence);
+        if !self.in_arrival_order {
+            self.catch_up(truth, sequence);
+        }
         if self.part != 0 {
             return Err(format!("sequence {sequence} within {}", self.next));
         }
@@ -572,9 +578,17 @@ impl Stream {
         }
     }
 
+    /// The first sequence, below `to`, that must still be told of: what lies before it was told
+    /// early, or holds nothing but what was told of a dead end.
     fn caught_up(&self, truth: &Truth, to: Sequence) -> Sequence {
         let line = (self.channel, self.followed);
-        self.told.caught_up(truth, line, (self.next, self.part), to)
+        let (mut at, mut part) = (self.next, self.part);
+        while at < to
+            && (self.early.contains(&at.0) || self.told.may_skip_all(truth, line, (at, part)))
+        {
+            (at, part) = (at.next(), 0);
+        }
+        at
     }
 
     /// What a subscriber that knows of everything up to `heard` has neither got nor been told of.
