@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::cursor::CURSOR_LEN;
 use crate::delivery::Start;
+use crate::lineage::Lineage;
 use crate::units::{ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 
 /// Length of a frame's head: body length u32, type u8, reserved u8, channel u16.
@@ -150,7 +151,7 @@ pub struct ChannelOffer {
     pub epoch: Epoch,
     /// The last sequence sent; 0 before the first.
     pub newest: Sequence,
-    /// The oldest sequence that can be had; `newest + 1` when there is none.
+    /// The oldest sequence of this epoch that can be had; `newest + 1` when there is none.
     pub oldest: Sequence,
     /// Number of the first record in `oldest`, or of the next record where there is none.
     pub oldest_record: RecordNumber,
@@ -169,6 +170,33 @@ pub struct ChannelOffer {
     /// The instruments known so far.
     #[serde(default)]
     pub directory: Vec<Instrument>,
+    /// The earlier epochs that this one continues.
+    #[serde(default, skip_serializing_if = "Lineage::is_empty")]
+    pub continues: Lineage,
+    /// What can be had of them; `None` when nothing can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<History>,
+}
+
+/// What can still be had of the epochs that an epoch continues: everything from here on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// The oldest sequence that can be had.
+    pub oldest: Sequence,
+    /// Number of the first record in it.
+    pub oldest_record: RecordNumber,
+}
+
+impl ChannelOffer {
+    /// The oldest sequence that can be had of this epoch or one that it continues, and the number
+    /// of the first record in it.
+    #[must_use]
+    pub fn oldest_of_all(&self) -> (Sequence, RecordNumber) {
+        let history = self.history.filter(|it| it.oldest < self.oldest);
+        history.map_or((self.oldest, self.oldest_record), |it| {
+            (it.oldest, it.oldest_record)
+        })
+    }
 }
 
 /// A further way to ask for repairs: where a NACK connection can be made.

@@ -1,6 +1,7 @@
 //! The protocol of tickcast, without I/O, clock or threads.
 pub mod asking;
 pub mod budget;
+mod continuing;
 pub mod control;
 pub mod counters;
 pub mod cursor;
@@ -9,10 +10,12 @@ mod doubts;
 pub mod gaps;
 pub mod heartbeat;
 pub mod joining;
+pub mod lineage;
 pub mod lines;
 pub mod link;
 pub mod liveness;
 pub mod loss;
+pub mod mirror;
 pub mod nack;
 pub mod order;
 pub mod peers;
@@ -32,6 +35,7 @@ pub mod repair;
 mod repair_channel;
 pub mod repair_config;
 pub mod repair_core;
+mod repeated;
 pub mod ring;
 pub mod ring_layout;
 pub mod sequencer;

@@ -10,8 +10,11 @@ use std::collections::VecDeque;
 
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Event, Item, Position, Quality};
+use crate::lineage::{Continued, Lineage};
 use crate::loss::{Loss, LossCause};
+use crate::mirror::Mirror;
 use crate::planted::{Bug, planted};
+use crate::repeated::Repeated;
 use crate::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -35,6 +38,16 @@ pub struct Order {
 /// That the first record of this sequence has this number.
 type Fact = (Sequence, RecordNumber);
 
+/// A place where another epoch goes on.
+#[derive(Clone, Copy, Debug)]
+struct Crossing {
+    /// The last sequence of the epoch before.
+    last: Sequence,
+    to: Epoch,
+    /// Records of the epoch before that were delivered beyond it.
+    repeated: u64,
+}
+
 /// How far the application has been taken.
 #[derive(Debug)]
 struct Stream {
@@ -46,8 +59,17 @@ struct Stream {
     next_record: Option<RecordNumber>,
     /// Reached and lost, waiting to learn how many records it cost.
     pending: Option<(SequenceRange, LossCause)>,
+    /// The number up to which all was delivered or told lost, when `next_record` was last known.
+    known_to: RecordNumber,
+    /// Where the epoch that is followed here is continued, ascending: all beyond `next` but what
+    /// waits to be told.
+    crossings: VecDeque<Crossing>,
+    /// What the crossings' old epochs delivered beyond them.
+    repeated: Repeated,
     after_loss: bool,
     ended: bool,
+    /// Takes what is delivered, for a standby.
+    mirror: Option<Box<Mirror>>,
 }
 
 impl Order {
@@ -60,8 +82,12 @@ impl Order {
             next: Sequence::FIRST,
             next_record: None,
             pending: None,
+            known_to: RecordNumber(0),
+            crossings: VecDeque::new(),
+            repeated: Repeated::default(),
             after_loss: false,
             ended: false,
+            mirror: None,
         };
         let lost = VecDeque::with_capacity(64);
         Self {
@@ -76,24 +102,100 @@ impl Order {
 
     /// Starts over in `epoch` with `next`; what was held of another epoch is gone.
     pub fn restart(&mut self, epoch: Epoch, next: Sequence, next_record: Option<RecordNumber>) {
-        self.stream = Stream {
-            epoch,
-            next,
-            next_record,
-            pending: None,
-            ended: false,
-            ..self.stream
-        };
+        let stream = &mut self.stream;
+        (stream.epoch, stream.next, stream.next_record) = (epoch, next, next_record);
+        (stream.pending, stream.ended) = (None, false);
+        stream.known_to = RecordNumber(0);
+        stream.crossings.clear();
+        stream.repeated.clear();
         self.window.clear();
         self.lost.clear();
         (self.fact, self.floor) = (None, None);
     }
 
-    /// Makes room for datagrams of this length; what is held is dropped if there was none.
+    /// Makes room for datagrams of this length.
     pub fn fit_slots(&mut self, slot_len: usize) {
-        if slot_len > self.window.slot_len() {
-            self.window = Window::new(self.window.span() as usize, slot_len);
+        self.window.fit_slots(slot_len);
+    }
+
+    /// The epoch at `next` is one of those that `epoch` continues, or `epoch` itself: where others
+    /// go on behind it.
+    pub fn descend(&mut self, epoch: Epoch, lineage: &Lineage) {
+        let stream = &mut self.stream;
+        if lineage.of(stream.epoch).is_none() {
+            stream.epoch = lineage.epoch_of(epoch, stream.next);
         }
+        stream.crossings.clear();
+        let mut to = epoch;
+        for it in lineage.epochs() {
+            if to == stream.epoch {
+                break;
+            }
+            let (last, repeated) = (it.last, 0);
+            stream.crossings.push_front(Crossing { last, to, repeated });
+            to = it.epoch;
+        }
+    }
+
+    /// The epoch that is followed is continued at this place: what lies beyond it counts no more,
+    /// but that it was delivered. Gives how many datagrams waited there.
+    pub fn go_on(
+        &mut self,
+        epoch: Epoch,
+        lineage: &Lineage,
+        at: Continued,
+        counters: &ReceiverCounters,
+        on: &mut impl FnMut(Item<'_>),
+    ) -> u64 {
+        let (stream, beyond) = (&mut self.stream, at.last.next());
+        let known_to = stream.next_record.unwrap_or(stream.known_to);
+        let before = stream.repeated.count();
+        if stream.next > beyond {
+            stream.repeated.add(at.next_record, known_to);
+        }
+        if self.in_arrival_order {
+            for held in self.window.delivered_above(at.last) {
+                let after = held.first_record.plus(held.count.into());
+                stream.repeated.add(held.first_record, after);
+            }
+        }
+        let dropped = self.window.forget_above(at.last);
+        self.lost.retain(|(range, _)| range.first <= at.last);
+        if let Some((range, _)) = self.lost.back_mut() {
+            range.last = range.last.min(at.last);
+        }
+        for fact in [&mut self.fact, &mut self.floor] {
+            fact.take_if(|(of, _)| *of > beyond);
+        }
+        stream.ended = false;
+        if stream.next > beyond {
+            stream.next = beyond;
+            // A loss of what lies beyond is none: it is published again.
+            stream.pending.take_if(|(range, _)| range.first > at.last);
+            if let Some((range, _)) = &mut stream.pending {
+                range.last = at.last;
+            }
+        }
+        // What an earlier change repeats, that was not told yet, is told with this one.
+        let untold: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
+        let new = stream.repeated.count() - before;
+        self.descend(epoch, lineage);
+        let stream = &mut self.stream;
+        if let Some(crossing) = stream.crossings.front_mut() {
+            crossing.repeated = untold + new;
+        }
+        if planted(Bug::RepeatedRecordsDelivered) {
+            stream.repeated.clear();
+        }
+        if stream.next == beyond {
+            stream.tell_pending(Some(at.next_record), counters, on);
+            stream.next_record = Some(at.next_record);
+            stream.cross(on);
+        }
+        if let Some(mirror) = &mut stream.mirror {
+            mirror.go_on(epoch, lineage.clone(), at);
+        }
+        dropped
     }
 
     /// The next sequence to deliver or declare lost.
@@ -150,6 +252,7 @@ impl Order {
             if in_turn {
                 self.stream
                     .tell_pending(Some(held.first_record), counters, on);
+                self.stream.cross(on);
             }
             self.window.delivered(held);
             self.stream.deliver(datagram, &held, !in_turn, counters, on);
@@ -166,18 +269,36 @@ impl Order {
     /// no loss of somebody who begins with the oldest.
     pub fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
         self.stream.next = self.stream.next.max(oldest);
+        while let Some(crossing) = self.stream.crossing() {
+            self.stream.epoch = crossing.to;
+        }
         self.stream.next_record = (record != RecordNumber(0)).then_some(record);
+    }
+
+    /// What keeps a copy of all that is delivered, if anything does.
+    #[must_use]
+    pub fn mirror(&self) -> Option<&Mirror> {
+        self.stream.mirror.as_deref()
+    }
+
+    /// Lets this keep a copy of all that is delivered from now on; gives what did before.
+    pub fn set_mirror(&mut self, mirror: Option<Box<Mirror>>) -> Option<Box<Mirror>> {
+        std::mem::replace(&mut self.stream.mirror, mirror)
     }
 
     /// Tells that the datagram delivered under this number was not the publisher's: `held` is.
     pub fn tell_fenced(
         &mut self,
         held: &Held,
+        datagram: &Datagram<'_>,
         counters: &ReceiverCounters,
         on: &mut impl FnMut(Item<'_>),
     ) {
         // Remembered from now on, so that a second copy of it says nothing new.
         self.window.delivered(*held);
+        if let Some(mirror) = &mut self.stream.mirror {
+            mirror.replace(datagram);
+        }
         let loss = Loss {
             sequences: SequenceRange::one(held.sequence),
             records: Some(held.count.into()),
@@ -230,6 +351,7 @@ impl Order {
                 };
                 self.stream
                     .tell_pending(Some(held.first_record), counters, on);
+                self.stream.cross(on);
                 self.stream.pass(&held);
             } else if !self.deliver_waiting(counters, on) {
                 break;
@@ -241,12 +363,14 @@ impl Order {
                 self.stream.tell_pending(Some(record), counters, on);
             }
         }
+        self.stream.cross(on);
     }
 
     /// Tells what is pending although nobody knows how many records it cost: at the end of an
     /// epoch, or when the application leaves.
     pub fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut impl FnMut(Item<'_>)) {
         self.stream.tell_pending(None, counters, on);
+        self.stream.cross(on);
     }
 
     /// Where the stream stands now, for events that are no datagram.
@@ -267,6 +391,7 @@ impl Order {
         };
         self.stream
             .tell_pending(Some(held.first_record), counters, on);
+        self.stream.cross(on);
         // What is held was parsed when it came, and nothing changes it while it waits.
         if let Ok(datagram) = Datagram::parse(bytes) {
             self.stream.deliver(&datagram, &held, false, counters, on);
@@ -306,6 +431,34 @@ impl Stream {
         }
     }
 
+    /// The first crossing, if the stream is beyond it: it is one no more.
+    #[inline]
+    fn crossing(&mut self) -> Option<Crossing> {
+        let next = self.next;
+        self.crossings
+            .front()
+            .is_some_and(|it| next > it.last)
+            .then(|| self.crossings.pop_front())?
+    }
+
+    /// Tells that another epoch goes on here, once all before it is told.
+    #[inline]
+    fn cross(&mut self, on: &mut impl FnMut(Item<'_>)) {
+        if self.crossings.is_empty() || self.pending.is_some() {
+            return;
+        }
+        while let Some(Crossing { last, to, repeated }) = self.crossing() {
+            let from = std::mem::replace(&mut self.epoch, to);
+            let continued = Event::EpochContinued {
+                from,
+                to,
+                last,
+                repeated,
+            };
+            on(Item::Event(&self.position(), &continued));
+        }
+    }
+
     #[inline]
     fn deliver(
         &mut self,
@@ -316,9 +469,13 @@ impl Stream {
         on: &mut impl FnMut(Item<'_>),
     ) {
         let header = datagram.header();
+        if let Some(mirror) = &mut self.mirror {
+            // What it refuses is missing in it, and it begins anew behind that.
+            let _ = mirror.put(datagram);
+        }
         let mut position = Position {
             channel: self.channel,
-            epoch: self.epoch,
+            epoch: header.epoch,
             sequence: held.sequence,
             record: held.first_record,
             via: held.via,
@@ -337,11 +494,18 @@ impl Stream {
         match header.kind {
             Kind::Data => match datagram.records() {
                 Ok(records) => {
+                    let mut repeated = 0;
                     for record in records {
-                        on(Item::Record(&position, record));
+                        if !self.repeated.is_empty() && self.repeated.has(position.record) {
+                            repeated += 1;
+                        } else {
+                            on(Item::Record(&position, record));
+                        }
                         position.record = position.record.plus(1);
                     }
-                    counters.delivered_records.add(held.count.into());
+                    let delivered = u64::from(held.count) - repeated;
+                    counters.delivered_records.add(delivered);
+                    counters.records_repeated.add(repeated);
                 }
                 Err(_) => return self.tell_unreadable(held, counters, on),
             },
@@ -380,9 +544,13 @@ impl Stream {
 
     /// Moves past a datagram that was delivered.
     #[inline]
-    const fn pass(&mut self, held: &Held) {
+    fn pass(&mut self, held: &Held) {
         self.next = held.sequence.next();
-        self.next_record = Some(held.first_record.plus(held.count as u64));
+        let next_record = held.first_record.plus(held.count.into());
+        self.next_record = Some(next_record);
+        if !self.repeated.is_empty() {
+            self.repeated.pass(next_record);
+        }
     }
 
     fn reach_lost(&mut self, range: SequenceRange, cause: LossCause) {
@@ -419,10 +587,13 @@ impl Stream {
             let records = match (self.next_record, next_record) {
                 (Some(expected), Some(found)) => {
                     let short = u64::from(planted(Bug::LossOneRecordShort));
-                    Some(found.since(expected).saturating_sub(short))
+                    // What the old epoch delivered is not lost with the new one's copy.
+                    let had = self.repeated.within(expected, found);
+                    Some(found.since(expected).saturating_sub(short + had))
                 }
                 _ => None,
             };
+            self.known_to = self.next_record.unwrap_or(self.known_to);
             // Where nobody knows, the old number is of no use: the next loss would count this one's.
             self.next_record = next_record;
             self.tell_loss(

@@ -133,6 +133,12 @@ pub enum Bug {
     FreshForgotten,
     /// Words of two reports in a cursor are believed (§6.7).
     TornCursorBelieved,
+    /// A mirror keeps the relay byte of the copy that came (§5.7).
+    RelayByteMirrored,
+    /// What the dead line of an epoch delivered is delivered again (§5.7).
+    RepeatedRecordsDelivered,
+    /// Who follows an epoch that is continued forgets what it misses of it (§5.7).
+    HistoryOfOldEpochForgotten,
 }
 
 /// Whether this bug is planted.

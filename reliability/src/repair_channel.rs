@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::control::{
-    ChannelOffer, FRAME_HEAD_LEN, FanOutOffer, Instrument, RefusalReason, Refused, Status,
+    ChannelOffer, FRAME_HEAD_LEN, FanOutOffer, History, Instrument, RefusalReason, Refused, Status,
 };
 use crate::counters::RepairCounters;
 use crate::repair::RepairLog;
@@ -133,13 +133,24 @@ impl Channel {
     pub(crate) fn offer(&self) -> ChannelOffer {
         let view = self.view();
         let geometry = self.ring.geometry();
+        // Who knows nothing of epochs that continue others is offered the epoch alone.
+        let (first, first_record) = self.ring.lineage().begins();
+        let is_older = view.oldest < first;
+        let history = is_older.then_some(History {
+            oldest: view.oldest,
+            oldest_record: view.oldest_record,
+        });
+        let (oldest, oldest_record) = match is_older {
+            true => (first, first_record),
+            false => (view.oldest, view.oldest_record),
+        };
         ChannelOffer {
             channel: self.id,
             name: self.info.name.clone(),
             epoch: self.epoch,
             newest: view.newest,
-            oldest: view.oldest,
-            oldest_record: view.oldest_record,
+            oldest,
+            oldest_record,
             next_record: view.next_record,
             slot_len: geometry.slot_len() as u32,
             slots: geometry.slots(),
@@ -147,6 +158,8 @@ impl Channel {
             ended: view.ended,
             fan_outs: self.info.fan_outs.clone(),
             directory: self.info.directory.clone(),
+            continues: self.ring.lineage().clone(),
+            history,
         }
     }
 

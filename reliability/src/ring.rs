@@ -9,6 +9,7 @@
 //! the slot is written and takes each value once, so a reader that finds the wanted sequence
 //! before and after its copy has copied that datagram.
 
+mod mirroring;
 mod reader;
 mod writer;
 

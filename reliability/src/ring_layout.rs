@@ -65,6 +65,10 @@ pub mod offset {
     pub const SENT: usize = 256;
     /// Checkpoints: [`super::CHECKPOINTS_MAX`] entries of [`super::CHECKPOINT_LEN`] bytes.
     pub const CHECKPOINTS: usize = 1024;
+    /// The epochs that this one continues, newest first: [`crate::lineage::Lineage::MAX`] entries.
+    pub const LINEAGE: usize = 2048;
+    /// Length of such an entry: epoch (0: none), last sequence, number of the record after it.
+    pub const LINEAGE_LEN: usize = 32;
 }
 
 /// Length of a checkpoint in bytes: version word (odd while it is being written), source + 1
@@ -332,7 +336,9 @@ mod tests {
             assert!(offset::STATE + 8 <= offset::HEARTBEAT_AT);
             assert!(offset::HEARTBEAT_AT + 8 <= offset::SENT);
             assert!(offset::SENT + FAN_OUTS_MAX * 8 <= offset::CHECKPOINTS);
-            assert!(offset::CHECKPOINTS + CHECKPOINTS_MAX * CHECKPOINT_LEN <= CONTROL_PAGE_LEN);
+            assert!(offset::CHECKPOINTS + CHECKPOINTS_MAX * CHECKPOINT_LEN <= offset::LINEAGE);
+            let lineage_len = crate::lineage::Lineage::MAX * offset::LINEAGE_LEN;
+            assert!(offset::LINEAGE + lineage_len <= CONTROL_PAGE_LEN);
         }
     }
 

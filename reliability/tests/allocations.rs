@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Welcome};
 use tickcast_reliability::delivery::{Item, LineId, Start};
+use tickcast_reliability::lineage::Lineage;
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::receiver_config::ReceiverConfig;
@@ -70,6 +71,8 @@ fn subscriber() -> SubscriberCore {
         ended: false,
         fan_outs: vec![],
         directory: vec![],
+        continues: Lineage::default(),
+        history: None,
     };
     let welcome = Welcome {
         wire_version: 1,

@@ -411,6 +411,7 @@ impl<H: Hand> Sink for Through<'_, H> {
 #[cfg(test)]
 mod tests {
     use tickcast_reliability::control::{ChannelOffer, Instrument};
+    use tickcast_reliability::lineage::Lineage;
     use tickcast_reliability::record::{SymbolMappingMsg, WireRecord};
     use tickcast_reliability::units::{ConfigHash, RecordNumber, Sequence};
 
@@ -447,6 +448,8 @@ mod tests {
             ended: false,
             fan_outs: Vec::new(),
             directory: Vec::new(),
+            continues: Lineage::default(),
+            history: None,
         };
         Welcome {
             wire_version: 1,

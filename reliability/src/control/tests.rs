@@ -45,6 +45,8 @@ fn samples() -> Vec<Message<'static>> {
                     id: 1,
                     symbol: "ABC".into(),
                 }],
+                continues: Lineage::default(),
+                history: None,
             }],
             repairs: vec![RepairOffer::Verbs {
                 address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7),

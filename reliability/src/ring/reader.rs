@@ -9,6 +9,7 @@ use super::{
     HEADER_WORDS, RingMemory, SEQUENCE_WORD, WORD, Words, check_identity, checkpoint_offset,
     datagram_len, fan_out_offset, next_record_after, numbers_of,
 };
+use crate::lineage::{Continued, Lineage};
 use crate::planted::{Bug, planted, torn};
 use crate::record::words_as_bytes;
 use crate::ring_layout::{
@@ -26,11 +27,16 @@ use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, PublisherState};
 pub struct RingReader {
     words: Words,
     identity: RingIdentity,
+    lineage: Lineage,
 }
 
 impl RingReader {
-    pub(super) const fn of(words: Words, identity: RingIdentity) -> Self {
-        Self { words, identity }
+    pub(super) const fn of(words: Words, identity: RingIdentity, lineage: Lineage) -> Self {
+        Self {
+            words,
+            identity,
+            lineage,
+        }
     }
 
     /// Finds the ring in `memory`. The memory may be mapped read-only.
@@ -64,7 +70,18 @@ impl RingReader {
         };
         check_identity(&identity)?;
         let words = Words::new(memory, geometry)?;
-        Ok(Self { words, identity })
+        let continued = (0..Lineage::MAX).map(|at| {
+            let word =
+                |index| words.load(offset::LINEAGE + at * offset::LINEAGE_LEN + index * WORD);
+            Continued {
+                epoch: Epoch(word(0)),
+                last: Sequence(word(1)),
+                next_record: RecordNumber(word(2)),
+            }
+        });
+        let lineage: Vec<_> = continued.take_while(|it| it.epoch != Epoch::NONE).collect();
+        let lineage = Lineage::from(lineage);
+        Ok(Self::of(words, identity, lineage))
     }
 
     /// The same reader, if the ring was made under this config.
@@ -99,7 +116,8 @@ impl RingReader {
         for sequence in held.iter() {
             let good = self.copy(sequence, &mut buffer).is_ok_and(|len| {
                 Datagram::parse(&words_as_bytes(&buffer)[..len]).is_ok_and(|d| {
-                    d.verdict() == CrcVerdict::Good && d.header().epoch == self.identity.epoch
+                    let epoch = self.lineage.epoch_of(self.identity.epoch, sequence);
+                    d.verdict() == CrcVerdict::Good && d.header().epoch == epoch
                 })
             });
             if !good {
@@ -208,6 +226,12 @@ impl RingReader {
     #[must_use]
     pub const fn identity(&self) -> &RingIdentity {
         &self.identity
+    }
+
+    /// The epochs that the ring's own continues.
+    #[must_use]
+    pub const fn lineage(&self) -> &Lineage {
+        &self.lineage
     }
 
     /// Its size.

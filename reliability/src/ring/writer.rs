@@ -9,6 +9,7 @@ use super::{
     OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words, check_identity,
     checkpoint_offset, datagram_len, fan_out_offset, next_record_after, split,
 };
+use crate::lineage::Lineage;
 use crate::ring_layout::{
     CHECKPOINTS_MAX, CONTROL_PAGE_LEN, Checkpoint, FAN_OUTS_MAX, Geometry, LAYOUT_VERSION,
     RING_MAGIC, RingError, RingIdentity, SEQUENCE_LAST, offset,
@@ -35,14 +36,16 @@ pub struct Seal {
 
 /// The one that writes a ring. Not `Clone`: there is one for each ring.
 pub struct RingWriter {
-    words: OwnWords,
-    identity: RingIdentity,
-    sealed: Sequence,
-    oldest: Sequence,
-    next_record: RecordNumber,
+    pub(super) words: OwnWords,
+    pub(super) identity: RingIdentity,
+    /// The epochs that ours continues.
+    pub(super) lineage: Lineage,
+    pub(super) sealed: Sequence,
+    pub(super) oldest: Sequence,
+    pub(super) next_record: RecordNumber,
     /// Bytes appended to the open slot, where one is open.
-    open: Option<usize>,
-    sources: [Option<SourceId>; CHECKPOINTS_MAX],
+    pub(super) open: Option<usize>,
+    pub(super) sources: [Option<SourceId>; CHECKPOINTS_MAX],
 }
 
 impl RingWriter {
@@ -63,7 +66,7 @@ impl RingWriter {
     }
 
     /// As [`RingWriter::create`], for memory that the caller knows to be written by nobody else.
-    pub(super) fn create_in(
+    pub(crate) fn create_in(
         memory: Arc<dyn RingMemory>,
         geometry: Geometry,
         identity: RingIdentity,
@@ -106,6 +109,7 @@ impl RingWriter {
         Ok(Self {
             words,
             identity,
+            lineage: Lineage::default(),
             sealed,
             oldest: identity.first_sequence,
             next_record: identity.first_record,
@@ -288,6 +292,12 @@ impl RingWriter {
         &self.identity
     }
 
+    /// The epochs that the ring's own continues.
+    #[must_use]
+    pub const fn lineage(&self) -> &Lineage {
+        &self.lineage
+    }
+
     /// Its size.
     #[must_use]
     pub const fn geometry(&self) -> Geometry {
@@ -344,6 +354,6 @@ impl RingWriter {
     /// A reader of this ring.
     #[must_use]
     pub fn reader(&self) -> RingReader {
-        RingReader::of(self.words.0.clone(), self.identity)
+        RingReader::of(self.words.0.clone(), self.identity, self.lineage.clone())
     }
 }
