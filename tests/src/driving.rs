@@ -83,7 +83,6 @@ impl World {
                 let goes_on = matches!(item, Item::Event(_, Told::EpochContinued { .. }));
                 if of.stream.epoch() != epoch && !goes_on {
                     of.asked.restarted();
-                    of.soon.restarted();
                 }
                 match item {
                     Item::Record(position, _) if compared => {
@@ -144,6 +143,7 @@ impl World {
             let found = (next <= heard)
                 .then(|| of.justified.known_at(next))
                 .flatten();
+            of.soon.follows(receiver.epoch(), heard);
             of.soon.settled((next, heard), found, connected, now);
         }
         for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {

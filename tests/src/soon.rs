@@ -9,7 +9,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tickcast_reliability::delivery::{Delivery, Event};
 use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
 
 type Checked = Result<(), String>;
 
@@ -41,6 +41,9 @@ pub struct Soon {
     read_at: Nanos,
     /// Everything up to the newest of the WELCOME is settled.
     live: bool,
+    epoch: Epoch,
+    /// Up to here it was sent before this epoch was followed.
+    history_to: Sequence,
     /// Up to here a run may have been too long for repair.
     too_long_to: Sequence,
     /// As they were after the input before.
@@ -69,6 +72,8 @@ impl Soon {
             reads: reads && matches!(config.ladder, Ladder::Read | Ladder::ReadThenNack),
             read_at: Nanos::ZERO,
             live: false,
+            epoch: Epoch::NONE,
+            history_to: Sequence::NONE,
             too_long_to: Sequence::NONE,
             next: Sequence::NONE,
             heard: Sequence::NONE,
@@ -129,6 +134,15 @@ impl Soon {
         Ok(())
     }
 
+    /// The input is over, and this epoch is followed. What was sent under it before it was is history,
+    /// whatever it continues.
+    pub fn follows(&mut self, epoch: Epoch, heard: Sequence) {
+        if std::mem::replace(&mut self.epoch, epoch) != epoch {
+            self.restarted();
+            self.history_to = heard;
+        }
+    }
+
     /// The input is over: `next` is due, all up to `heard` is known of, and when `next` was found
     /// missing, if it is; the repair connection is up, or is not.
     pub fn settled(
@@ -165,7 +179,8 @@ impl Soon {
         while self.asked.first().is_some_and(|s| *s < next.0) {
             self.asked.pop_first();
         }
-        let missing = found.filter(|_| next <= heard && self.live);
+        let history = self.config.repair && (!self.live || next <= self.history_to);
+        let missing = found.filter(|_| next <= heard && !history);
         self.due = missing.map(|found| Due {
             sequence: next,
             found,
@@ -174,8 +189,7 @@ impl Soon {
         });
     }
 
-    /// Another epoch is followed.
-    pub fn restarted(&mut self) {
+    fn restarted(&mut self) {
         self.asked.clear();
         self.ends.clear();
         (self.too_long_to, self.next, self.heard) = Default::default();
