@@ -86,6 +86,8 @@ impl Summary {
             "name": shared.name,
             "epoch": shared.epoch,
             "ended": shared.is_ended(),
+            "handed_over_to": shared.hand_over.taken_by(),
+            "standby": shared.standby.as_ref().map(|standby| standby.json()),
             "published_records": published,
             "channels": channels,
             "source": added_up(&sources),
