@@ -99,6 +99,8 @@ counters! {
         gaps_recovered,
         /// Of those, sequences declared lost.
         gaps_lost,
+        /// Of those, sequences of an epoch that was continued without them: nothing is missing there.
+        gaps_forgotten,
         /// Of those, sequences still open (a gauge).
         gaps_open,
         /// Sequences wanted that were sent before we joined.
@@ -107,6 +109,8 @@ counters! {
         history_received,
         /// Of those, sequences declared lost.
         history_lost,
+        /// Of those, sequences of an epoch that was continued without them.
+        history_forgotten,
         /// Of those, sequences still awaited (a gauge).
         history_open,
         /// Runs of missing sequences found (one run is one gap of many sequences).
@@ -177,6 +181,12 @@ counters! {
         cursor_reports,
         /// Epochs followed.
         epochs,
+        /// Of those, epochs that continued the one before.
+        epochs_continued,
+        /// Datagrams that waited for their turn when their epoch was continued without them.
+        continued_dropped,
+        /// Records that had been delivered of a continued epoch, and came once more.
+        records_repeated,
         /// Events of the stream (source loss, epoch reason) delivered.
         stream_events,
         /// Source messages that the publisher declared lost.

@@ -270,6 +270,18 @@ pub enum Event {
         /// The epoch followed from here on.
         to: Epoch,
     },
+    /// The epoch followed was continued by another one: sequences and records go on behind `last`,
+    /// and what came of the old epoch beyond it counts no more (in order, behind `last`).
+    EpochContinued {
+        /// The epoch until now.
+        from: Epoch,
+        /// The epoch from here on.
+        to: Epoch,
+        /// The last sequence of the old one.
+        last: Sequence,
+        /// How many of the records that follow had come of the old one: they do not come again.
+        repeated: u64,
+    },
     /// Nothing was heard of the publisher for three of its announced intervals.
     Stale,
     /// It is heard again. After [`Event::MulticastLost`] it follows [`Event::MulticastRestored`].
@@ -350,6 +362,18 @@ impl fmt::Display for Event {
                 write!(f, "epoch opened ({reason:?}), before it {previous}")
             }
             Self::EpochChanged { from, to } => write!(f, "epoch changed from {from} to {to}"),
+            Self::EpochContinued {
+                from,
+                to,
+                last,
+                repeated,
+            } => {
+                write!(f, "epoch {from} continued by {to} behind {last}")?;
+                match repeated {
+                    0 => Ok(()),
+                    _ => write!(f, ", {repeated} records of it had come already"),
+                }
+            }
             Self::Stale => f.write_str("stale"),
             Self::Fresh => f.write_str("fresh"),
             Self::PublisherDead => f.write_str("publisher dead"),
@@ -466,6 +490,12 @@ mod tests {
             from: Epoch(4),
             to: Epoch(5),
         };
+        let continued = |repeated| Event::EpochContinued {
+            from: Epoch(4),
+            to: Epoch(5),
+            last: Sequence(9),
+            repeated,
+        };
         for (event, text) in [
             (
                 Event::Joined { after: Sequence(7) },
@@ -484,6 +514,11 @@ mod tests {
             (source_lost, "source 2 lost 5 messages from 1:9"),
             (opened, "epoch opened (Restart), before it 4"),
             (changed, "epoch changed from 4 to 5"),
+            (continued(0), "epoch 4 continued by 5 behind 9"),
+            (
+                continued(3),
+                "epoch 4 continued by 5 behind 9, 3 records of it had come already",
+            ),
             (Event::Stale, "stale"),
             (Event::Fresh, "fresh"),
             (Event::PublisherDead, "publisher dead"),

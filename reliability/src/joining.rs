@@ -9,7 +9,7 @@ use crate::liveness::{Liveness, Silence};
 use crate::loss::{Loss, LossCause};
 use crate::planted::{Bug, planted};
 use crate::receiver::{ALL, Receiver, ReplayPath, geometry_of};
-use crate::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
+use crate::units::{Epoch, Nanos, Sequence, SequenceRange};
 
 /// What a WELCOME led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,8 @@ pub enum Welcomed {
     Began,
     /// It goes on where it was interrupted.
     GoesOn,
+    /// It goes on in an epoch that continues the one followed.
+    Continued,
     /// Another epoch is followed from now on.
     EpochChanged,
     /// The offer is of an epoch older than ours: a zombie's. Nothing changed.
@@ -91,6 +93,9 @@ impl Receiver {
             self.ask_again(now, |_| true);
             self.doubt_again(ALL, now);
             Welcomed::GoesOn
+        } else if let Some(at) = offer.continues.of(self.epoch) {
+            self.go_on(now, offer, at, on);
+            Welcomed::Continued
         } else {
             self.follow(now, offer, on);
             Welcomed::EpochChanged
@@ -157,17 +162,24 @@ impl Receiver {
     ) {
         self.epoch = offer.epoch;
         self.counters.epochs.increment();
-        let oldest = (offer.oldest, Some(offer.oldest_record));
+        self.lineage = offer.continues.clone();
+        let (oldest, oldest_record) = offer.oldest_of_all();
+        let oldest = (oldest, Some(oldest_record));
+        // How far the epoch goes that the start names, if it is one of the line.
+        let end_of = |epoch: Epoch| match offer.continues.of(epoch) {
+            Some(it) => Some((it.last.next(), it.next_record)),
+            None if epoch == offer.epoch => Some((offer.newest.next(), offer.next_record)),
+            None => None,
+        };
         let (next, next_record) = match start {
             Start::Live => (offer.newest.next(), Some(offer.next_record)),
             Start::Oldest => oldest,
-            Start::At(epoch, sequence) if epoch == offer.epoch => {
-                let next = sequence.max(Sequence::FIRST).min(offer.newest.next());
-                if next == offer.oldest {
+            Start::At(epoch, sequence) if let Some((end, record)) = end_of(epoch) => {
+                let next = sequence.max(Sequence::FIRST).min(end);
+                if next == oldest.0 {
                     oldest
                 } else {
-                    let at_head = next == offer.newest.next();
-                    (next, at_head.then_some(offer.next_record))
+                    (next, (next == end).then_some(record))
                 }
             }
             Start::At(epoch, sequence) => {
@@ -185,6 +197,7 @@ impl Receiver {
         let skipped = u64::from(planted(Bug::LateJoinSkipsOne));
         self.order
             .restart(offer.epoch, next.plus(skipped), next_record);
+        self.order.descend(offer.epoch, &self.lineage);
         self.heard = next.plus(skipped).previous();
         self.lines.restart();
         let position = self.order.position();
@@ -200,7 +213,7 @@ impl Receiver {
         self.beginning = (start == Start::Oldest).then_some(next);
         self.note_heard(offer.newest, now, Origin::History);
         self.order.note_fact(offer.newest.next(), offer.next_record);
-        self.lose_below(offer.oldest);
+        self.lose_below(oldest.0);
     }
 
     /// Ends the epoch that was followed: what is open of it is lost, its end or its tail told, and
@@ -227,16 +240,18 @@ impl Receiver {
     fn follow(&mut self, now: Nanos, offer: &ChannelOffer, on: &mut impl FnMut(Item<'_>)) {
         self.end_epoch(now, offer.epoch, on);
         self.epoch = offer.epoch;
+        self.lineage = offer.continues.clone();
         self.counters.epochs.increment();
         self.order.fit_slots(offer.slot_len as usize);
-        self.order
-            .restart(offer.epoch, Sequence::FIRST, Some(RecordNumber::FIRST));
+        let (first, first_record) = offer.continues.begins();
+        self.order.restart(offer.epoch, first, Some(first_record));
+        self.mirror_anew(offer, first);
         self.gaps.clear();
         self.doubts.clear();
         self.lines.restart();
         self.told = None;
         self.leapt = false;
-        self.heard = Sequence::NONE;
+        self.heard = first.previous();
         self.end_at = None;
         self.end_heard = None;
         self.end_told = false;
@@ -246,7 +261,7 @@ impl Receiver {
         self.lose_below(offer.oldest);
     }
 
-    fn lose_below(&mut self, oldest: Sequence) {
+    pub(crate) fn lose_below(&mut self, oldest: Sequence) {
         if let Some(gone) = SequenceRange::new(Sequence::FIRST, oldest.previous()) {
             self.lose(gone, LossCause::Window);
         }
@@ -269,7 +284,7 @@ impl Receiver {
     }
 
     /// Everything that had been asked for is asked for again, as if for the first time.
-    fn ask_again(&mut self, now: Nanos, which: impl Fn(&Gap) -> bool) {
+    pub(crate) fn ask_again(&mut self, now: Nanos, which: impl Fn(&Gap) -> bool) {
         self.gaps.visit(ALL, |gap| {
             if which(gap) {
                 gap.tries = 0;

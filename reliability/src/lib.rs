@@ -35,6 +35,7 @@ pub mod repair;
 mod repair_channel;
 pub mod repair_config;
 pub mod repair_core;
+mod repeated;
 pub mod ring;
 pub mod ring_layout;
 pub mod sequencer;

@@ -5,7 +5,6 @@
 //! record numbers go on, and what was sealed under the epochs before is still served. So the epoch
 //! of a datagram follows from its sequence.
 
-use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
 use crate::ring_layout::SEQUENCE_LAST;
@@ -26,18 +25,19 @@ pub struct Continued {
 /// continues none it is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<Continued>", into = "Vec<Continued>")]
-pub struct Lineage(ArrayVec<Continued, { Lineage::MAX }>);
+pub struct Lineage(Vec<Continued>);
 
 impl From<Vec<Continued>> for Lineage {
     /// Keeps the newest ones.
-    fn from(all: Vec<Continued>) -> Self {
-        Self(all.into_iter().take(Self::MAX).collect())
+    fn from(mut all: Vec<Continued>) -> Self {
+        all.truncate(Self::MAX);
+        Self(all)
     }
 }
 
 impl From<Lineage> for Vec<Continued> {
     fn from(lineage: Lineage) -> Self {
-        lineage.0.into_iter().collect()
+        lineage.0
     }
 }
 

@@ -69,6 +69,15 @@ pub struct Promotion {
     pub opened: StreamEvent,
 }
 
+/// A mirror that is none the worse for an attempt to promote it.
+#[derive(Debug)]
+pub struct NotPromoted {
+    /// As it was.
+    pub mirror: Box<Mirror>,
+    /// Why not.
+    pub error: MirrorError,
+}
+
 /// Why there can be no mirror, or it can't be promoted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -263,19 +272,24 @@ impl Mirror {
     ///
     /// # Errors
     /// [`MirrorError::Epoch`] and [`MirrorError::Empty`]; the mirror is given back.
-    pub fn promote(mut self, epoch: Epoch) -> Result<Promotion, (Self, MirrorError)> {
+    pub fn promote(mut self, epoch: Epoch) -> Result<Promotion, NotPromoted> {
         let Mirrored {
             epoch: mirrored,
             last,
             next_record,
             ..
         } = self.mirrored();
-        if epoch <= mirrored {
-            return Err((self, MirrorError::Epoch { epoch, mirrored }));
-        }
-        if next_record == RecordNumber(0) {
-            let channel = self.ring.identity().channel;
-            return Err((self, MirrorError::Empty { channel }));
+        let channel = self.ring.identity().channel;
+        let error = if epoch <= mirrored {
+            Some(MirrorError::Epoch { epoch, mirrored })
+        } else if next_record == RecordNumber(0) {
+            Some(MirrorError::Empty { channel })
+        } else {
+            None
+        };
+        if let Some(error) = error {
+            let mirror = Box::new(self);
+            return Err(NotPromoted { mirror, error });
         }
         let before = Continued {
             epoch: mirrored,
@@ -508,7 +522,7 @@ mod tests {
             publish(&mut before, 1, n, 2);
             put(&mut mirror, &copy(&before, n, 0x80));
         }
-        let (mirror, error) = mirror.promote(Epoch(5)).err().unwrap();
+        let NotPromoted { mirror, error } = mirror.promote(Epoch(5)).err().unwrap();
         assert_eq!(
             error.to_string(),
             "epoch 5 can't continue epoch 5; a promotion opens a higher one"
@@ -554,7 +568,7 @@ mod tests {
             "it begins where nothing was"
         );
         let (mirror, _) = mirror_of(&offer(5, 40, 0));
-        let (_, error) = mirror.promote(Epoch(6)).err().unwrap();
+        let error = mirror.promote(Epoch(6)).err().unwrap().error;
         assert_eq!(
             error.to_string(),
             "nothing of channel 3 was mirrored yet; open a fresh epoch instead"

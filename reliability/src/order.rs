@@ -10,9 +10,11 @@ use std::collections::VecDeque;
 
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Event, Item, Position, Quality};
+use crate::lineage::{Continued, Lineage};
 use crate::loss::{Loss, LossCause};
 use crate::mirror::Mirror;
 use crate::planted::{Bug, planted};
+use crate::repeated::Repeated;
 use crate::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
@@ -36,6 +38,16 @@ pub struct Order {
 /// That the first record of this sequence has this number.
 type Fact = (Sequence, RecordNumber);
 
+/// A place where another epoch goes on.
+#[derive(Clone, Copy, Debug)]
+struct Crossing {
+    /// The last sequence of the epoch before.
+    last: Sequence,
+    to: Epoch,
+    /// Records of the epoch before that were delivered beyond it.
+    repeated: u64,
+}
+
 /// How far the application has been taken.
 #[derive(Debug)]
 struct Stream {
@@ -47,6 +59,13 @@ struct Stream {
     next_record: Option<RecordNumber>,
     /// Reached and lost, waiting to learn how many records it cost.
     pending: Option<(SequenceRange, LossCause)>,
+    /// The number up to which all was delivered or told lost, when `next_record` was last known.
+    known_to: RecordNumber,
+    /// Where the epoch that is followed here is continued, ascending: all beyond `next` but what
+    /// waits to be told.
+    crossings: VecDeque<Crossing>,
+    /// What the crossings' old epochs delivered beyond them.
+    repeated: Repeated,
     after_loss: bool,
     ended: bool,
     /// Takes what is delivered, for a standby.
@@ -63,6 +82,9 @@ impl Order {
             next: Sequence::FIRST,
             next_record: None,
             pending: None,
+            known_to: RecordNumber(0),
+            crossings: VecDeque::new(),
+            repeated: Repeated::default(),
             after_loss: false,
             ended: false,
             mirror: None,
@@ -83,16 +105,96 @@ impl Order {
         let stream = &mut self.stream;
         (stream.epoch, stream.next, stream.next_record) = (epoch, next, next_record);
         (stream.pending, stream.ended) = (None, false);
+        stream.known_to = RecordNumber(0);
+        stream.crossings.clear();
+        stream.repeated.clear();
         self.window.clear();
         self.lost.clear();
         (self.fact, self.floor) = (None, None);
     }
 
-    /// Makes room for datagrams of this length; what is held is dropped if there was none.
+    /// Makes room for datagrams of this length.
     pub fn fit_slots(&mut self, slot_len: usize) {
-        if slot_len > self.window.slot_len() {
-            self.window = Window::new(self.window.span() as usize, slot_len);
+        self.window.fit_slots(slot_len);
+    }
+
+    /// The epoch at `next` is one of those that `epoch` continues, or `epoch` itself: where others
+    /// go on behind it.
+    pub fn descend(&mut self, epoch: Epoch, lineage: &Lineage) {
+        let stream = &mut self.stream;
+        if lineage.of(stream.epoch).is_none() {
+            stream.epoch = lineage.epoch_of(epoch, stream.next);
         }
+        stream.crossings.clear();
+        let mut to = epoch;
+        for it in lineage.epochs() {
+            if to == stream.epoch {
+                break;
+            }
+            let (last, repeated) = (it.last, 0);
+            stream.crossings.push_front(Crossing { last, to, repeated });
+            to = it.epoch;
+        }
+    }
+
+    /// The epoch that is followed is continued at this place: what lies beyond it counts no more,
+    /// but that it was delivered. Gives how many datagrams waited there.
+    pub fn go_on(
+        &mut self,
+        epoch: Epoch,
+        lineage: &Lineage,
+        at: Continued,
+        counters: &ReceiverCounters,
+        on: &mut impl FnMut(Item<'_>),
+    ) -> u64 {
+        let (stream, beyond) = (&mut self.stream, at.last.next());
+        let known_to = stream.next_record.unwrap_or(stream.known_to);
+        let before = stream.repeated.clone();
+        if stream.next > beyond {
+            stream.repeated.add(at.next_record, known_to);
+        }
+        if self.in_arrival_order {
+            for held in self.window.delivered_above(at.last) {
+                let after = held.first_record.plus(held.count.into());
+                stream.repeated.add(held.first_record, after);
+            }
+        }
+        let dropped = self.window.forget_above(at.last);
+        self.lost.retain(|(range, _)| range.first <= at.last);
+        if let Some((range, _)) = self.lost.back_mut() {
+            range.last = range.last.min(at.last);
+        }
+        for fact in [&mut self.fact, &mut self.floor] {
+            fact.take_if(|(of, _)| *of > beyond);
+        }
+        stream.ended = false;
+        if stream.next > beyond {
+            stream.next = beyond;
+            // A loss of what lies beyond is none: it is published again.
+            stream.pending.take_if(|(range, _)| range.first > at.last);
+            if let Some((range, _)) = &mut stream.pending {
+                range.last = at.last;
+            }
+        }
+        self.descend(epoch, lineage);
+        let stream = &mut self.stream;
+        if let Some(crossing) = stream.crossings.front_mut() {
+            let all = RecordNumber(u64::MAX);
+            let was = before.within(RecordNumber(0), all);
+            crossing.repeated = stream.repeated.within(RecordNumber(0), all) - was;
+        }
+        if planted(Bug::RepeatedRecordsDelivered) {
+            stream.repeated.clear();
+        }
+        if stream.next == beyond {
+            stream.tell_pending(Some(at.next_record), counters, on);
+            stream.next_record = Some(at.next_record);
+            stream.cross(on);
+        }
+        if let Some(mirror) = &mut stream.mirror {
+            mirror.go_on(epoch, lineage.clone(), at);
+        }
+        dropped
     }
 
     /// The next sequence to deliver or declare lost.
@@ -149,6 +251,7 @@ impl Order {
             if in_turn {
                 self.stream
                     .tell_pending(Some(held.first_record), counters, on);
+                self.stream.cross(on);
             }
             self.window.delivered(held);
             self.stream.deliver(datagram, &held, !in_turn, counters, on);
@@ -165,6 +268,9 @@ impl Order {
     /// no loss of somebody who begins with the oldest.
     pub fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
         self.stream.next = self.stream.next.max(oldest);
+        while let Some(crossing) = self.stream.crossing() {
+            self.stream.epoch = crossing.to;
+        }
         self.stream.next_record = (record != RecordNumber(0)).then_some(record);
     }
 
@@ -244,6 +350,7 @@ impl Order {
                 };
                 self.stream
                     .tell_pending(Some(held.first_record), counters, on);
+                self.stream.cross(on);
                 self.stream.pass(&held);
             } else if !self.deliver_waiting(counters, on) {
                 break;
@@ -255,12 +362,14 @@ impl Order {
                 self.stream.tell_pending(Some(record), counters, on);
             }
         }
+        self.stream.cross(on);
     }
 
     /// Tells what is pending although nobody knows how many records it cost: at the end of an
     /// epoch, or when the application leaves.
     pub fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut impl FnMut(Item<'_>)) {
         self.stream.tell_pending(None, counters, on);
+        self.stream.cross(on);
     }
 
     /// Where the stream stands now, for events that are no datagram.
@@ -281,6 +390,7 @@ impl Order {
         };
         self.stream
             .tell_pending(Some(held.first_record), counters, on);
+        self.stream.cross(on);
         // What is held was parsed when it came, and nothing changes it while it waits.
         if let Ok(datagram) = Datagram::parse(bytes) {
             self.stream.deliver(&datagram, &held, false, counters, on);
@@ -320,6 +430,34 @@ impl Stream {
         }
     }
 
+    /// The first crossing, if the stream is beyond it: it is one no more.
+    #[inline]
+    fn crossing(&mut self) -> Option<Crossing> {
+        let next = self.next;
+        self.crossings
+            .front()
+            .is_some_and(|it| next > it.last)
+            .then(|| self.crossings.pop_front())?
+    }
+
+    /// Tells that another epoch goes on here, once all before it is told.
+    #[inline]
+    fn cross(&mut self, on: &mut impl FnMut(Item<'_>)) {
+        if self.crossings.is_empty() || self.pending.is_some() {
+            return;
+        }
+        while let Some(Crossing { last, to, repeated }) = self.crossing() {
+            let from = std::mem::replace(&mut self.epoch, to);
+            let continued = Event::EpochContinued {
+                from,
+                to,
+                last,
+                repeated,
+            };
+            on(Item::Event(&self.position(), &continued));
+        }
+    }
+
     #[inline]
     fn deliver(
         &mut self,
@@ -336,7 +474,7 @@ impl Stream {
         }
         let mut position = Position {
             channel: self.channel,
-            epoch: self.epoch,
+            epoch: header.epoch,
             sequence: held.sequence,
             record: held.first_record,
             via: held.via,
@@ -355,11 +493,18 @@ impl Stream {
         match header.kind {
             Kind::Data => match datagram.records() {
                 Ok(records) => {
+                    let mut repeated = 0;
                     for record in records {
-                        on(Item::Record(&position, record));
+                        if !self.repeated.is_empty() && self.repeated.has(position.record) {
+                            repeated += 1;
+                        } else {
+                            on(Item::Record(&position, record));
+                        }
                         position.record = position.record.plus(1);
                     }
-                    counters.delivered_records.add(held.count.into());
+                    let delivered = u64::from(held.count) - repeated;
+                    counters.delivered_records.add(delivered);
+                    counters.records_repeated.add(repeated);
                 }
                 Err(_) => return self.tell_unreadable(held, counters, on),
             },
@@ -398,9 +543,13 @@ impl Stream {
 
     /// Moves past a datagram that was delivered.
     #[inline]
-    const fn pass(&mut self, held: &Held) {
+    fn pass(&mut self, held: &Held) {
         self.next = held.sequence.next();
-        self.next_record = Some(held.first_record.plus(held.count as u64));
+        let next_record = held.first_record.plus(held.count.into());
+        self.next_record = Some(next_record);
+        if !self.repeated.is_empty() {
+            self.repeated.pass(next_record);
+        }
     }
 
     fn reach_lost(&mut self, range: SequenceRange, cause: LossCause) {
@@ -437,10 +586,13 @@ impl Stream {
             let records = match (self.next_record, next_record) {
                 (Some(expected), Some(found)) => {
                     let short = u64::from(planted(Bug::LossOneRecordShort));
-                    Some(found.since(expected).saturating_sub(short))
+                    // What the old epoch delivered is not lost with the new one's copy.
+                    let had = self.repeated.within(expected, found);
+                    Some(found.since(expected).saturating_sub(short + had))
                 }
                 _ => None,
             };
+            self.known_to = self.next_record.unwrap_or(self.known_to);
             // Where nobody knows, the old number is of no use: the next loss would count this one's.
             self.next_record = next_record;
             self.tell_loss(

@@ -231,7 +231,7 @@ impl Receiver {
             let datagram = Datagram::parse(slot).ok().filter(|datagram| {
                 let good = datagram.verdict() == CrcVerdict::Good;
                 (good || planted(Bug::TornReadDelivered))
-                    && datagram.header().epoch == self.epoch
+                    && self.is_of_our_line(datagram.header())
                     && datagram.header().channel == self.channel
             });
             let Some(datagram) = datagram else {

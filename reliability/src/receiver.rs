@@ -15,6 +15,7 @@ use crate::counters::ReceiverCounters;
 use crate::delivery::{Delivery, Event, Item, LineId, Position, Via};
 use crate::doubts::Doubts;
 use crate::gaps::{Gaps, Origin, Rung};
+use crate::lineage::Lineage;
 use crate::lines::{LineChange, Lines};
 use crate::liveness::{Liveness, LivenessChange, LivenessLimits, Silence};
 use crate::loss::LossCause;
@@ -35,6 +36,8 @@ pub struct Receiver {
     pub(crate) config: ReceiverConfig,
     pub(crate) channel: ChannelId,
     pub(crate) epoch: Epoch,
+    /// The earlier epochs that it continues.
+    pub(crate) lineage: Lineage,
     /// Slots of the publisher's ring: no honest datagram leaps further.
     pub(crate) slots: u64,
     /// The highest sequence known to have been sent.
@@ -163,6 +166,7 @@ impl Receiver {
             config,
             channel,
             epoch: Epoch::NONE,
+            lineage: Lineage::default(),
             slots,
             heard: Sequence::NONE,
             told: None,
@@ -311,7 +315,7 @@ impl Receiver {
             return self.counters.other_channel_dropped.increment();
         }
         let accepted = planted(Bug::OldEpochAccepted) && header.epoch < self.epoch;
-        if header.epoch != self.epoch && !accepted {
+        if !self.is_of_our_line(header) && !accepted {
             return self.doubt_epoch(header.epoch, now);
         }
         if self.ended() && sequence > self.heard {
@@ -658,7 +662,7 @@ impl Receiver {
 
     #[cold]
     fn doubt_epoch(&mut self, epoch: Epoch, now: Nanos) {
-        if epoch < self.epoch {
+        if epoch <= self.epoch {
             self.counters.old_epoch_dropped.increment();
         } else {
             self.counters.unknown_epoch_dropped.increment();

@@ -54,6 +54,7 @@ impl StreamState {
             Event::EpochChanged { .. } => {
                 (self.live, self.ended, self.publisher_dead) = (false, false, false);
             }
+            Event::EpochContinued { .. } => self.ended = false,
             Event::EndOfSession => self.ended = true,
             Event::Stale => self.stale = true,
             Event::Fresh => (self.stale, self.publisher_dead) = (false, false),

@@ -604,12 +604,18 @@ impl SubscriberCore {
     }
 
     fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut impl FnMut(Item<'_>)) {
+        // Epochs only rise along a line, and what continues another goes on where that ended.
+        let is_possible = |offer: &ChannelOffer| {
+            offer.continues.is_possible(offer.epoch)
+                && offer.continues.begins().0 <= offer.newest.next()
+        };
         let fits = welcome.wire_version == WIRE_VERSION
             && welcome.channels.len() == self.entries.len()
             && welcome
                 .channels
                 .iter()
-                .all(|offer| (64..=SLOT_LEN_MAX).contains(&offer.slot_len) && offer.slots > 0);
+                .all(|offer| (64..=SLOT_LEN_MAX).contains(&offer.slot_len) && offer.slots > 0)
+            && welcome.channels.iter().all(is_possible);
         if !fits {
             return self.break_off(now, Path::Repair, LinkDownReason::Protocol, on);
         }

@@ -177,6 +177,38 @@ impl Window {
             .then_some((&entry.held, entry.state == State::Delivered))
     }
 
+    /// What was handed over and is remembered above this sequence, in no order.
+    pub fn delivered_above(&self, last: Sequence) -> impl Iterator<Item = &Held> {
+        let delivered = |entry: &&Entry| entry.state == State::Delivered;
+        let all = self.entries.iter().filter(delivered);
+        all.map(|entry| &entry.held)
+            .filter(move |held| held.sequence > last)
+    }
+
+    /// Forgets everything above this sequence, and returns how many datagrams waited there.
+    pub fn forget_above(&mut self, last: Sequence) -> u64 {
+        let before = self.waiting;
+        for entry in self.entries.iter_mut().filter(|e| e.held.sequence > last) {
+            self.waiting -= usize::from(entry.state == State::Waiting);
+            *entry = EMPTY;
+        }
+        (before - self.waiting) as u64
+    }
+
+    /// Makes room for datagrams of this length; what is held stays.
+    pub fn fit_slots(&mut self, slot_len: usize) {
+        let words = slot_len.div_ceil(8);
+        if words <= self.slot_words {
+            return;
+        }
+        let mut wider = vec![0; self.entries.len() * words];
+        let slots = self.words.chunks_exact(self.slot_words.max(1));
+        for (to, from) in wider.chunks_exact_mut(words).zip(slots) {
+            to[..from.len()].copy_from_slice(from);
+        }
+        (self.words, self.slot_words) = (wider.into(), words);
+    }
+
     /// Doubts what is remembered under this number; says whether that is news.
     pub fn doubt(&mut self, sequence: Sequence) -> bool {
         let at = self.index(sequence);
@@ -310,5 +342,32 @@ mod tests {
         window.delivered(held(5, 5));
         window.release(Sequence(5));
         assert_eq!(window.waiting(), 1);
+    }
+
+    #[test]
+    fn what_lies_above_is_forgotten_and_the_rest_stays_when_slots_grow() {
+        let held = |sequence| Held {
+            sequence: Sequence(sequence),
+            ..EMPTY.held
+        };
+        let mut window = Window::new(8, 16);
+        window.hold(held(4), &[4; 16]);
+        window.delivered(held(3));
+        window.hold(held(5), &[5; 16]);
+        window.delivered(held(6));
+        window.hold(held(7), &[7; 9]);
+        let above: Vec<u64> = window
+            .delivered_above(Sequence(3))
+            .map(|it| it.sequence.0)
+            .collect();
+        assert_eq!(above, [6]);
+        assert_eq!(window.forget_above(Sequence(4)), 2);
+        assert_eq!((window.waiting(), window.seen(Sequence(6))), (1, None));
+        window.fit_slots(8);
+        assert_eq!(window.slot_len(), 16, "it never shrinks");
+        window.fit_slots(33);
+        assert_eq!(window.slot_len(), 40);
+        assert_eq!(window.waiting_at(Sequence(4)).unwrap().1, [4; 16]);
+        assert_eq!(window.seen(Sequence(3)), Some((&held(3), true)));
     }
 }

@@ -392,7 +392,9 @@ impl Reader {
         it.at = position.place();
         match event {
             Event::EndOfSession => it.ended = true,
-            Event::EpochChanged { .. } | Event::Joined { .. } => it.ended = false,
+            Event::EpochChanged { .. } | Event::EpochContinued { .. } | Event::Joined { .. } => {
+                it.ended = false;
+            }
             _ => {}
         }
         on(Item::Event(position, event));

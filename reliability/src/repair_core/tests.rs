@@ -1,5 +1,6 @@
 //! The repair service as its peers see it, over a ring that the test writes.
 
+mod continuing;
 mod cursors;
 mod granting;
 

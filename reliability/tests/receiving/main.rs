@@ -2,6 +2,7 @@
 //! virtual time, against a publisher made of a list of datagrams.
 
 mod asking;
+mod continuing;
 mod cursor;
 mod joining;
 mod nacking;

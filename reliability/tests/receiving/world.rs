@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 
 use tickcast_reliability::asking::{Asks, PathHealth};
 use tickcast_reliability::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Grant, Message, Purpose, RefusalReason, Refused,
-    RemoteAccess, RepairOffer, Status, Welcome,
+    ChannelName, ChannelOffer, FanOutOffer, Grant, History, Message, Purpose, RefusalReason,
+    Refused, RemoteAccess, RepairOffer, Status, Welcome,
 };
 use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::cursor::{CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET};
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
 use tickcast_reliability::joining::Welcomed;
-use tickcast_reliability::lineage::Lineage;
+use tickcast_reliability::lineage::{Continued, Lineage};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::{Loss, LossCause};
 use tickcast_reliability::receiver::Receiver;
@@ -28,7 +28,8 @@ use tickcast_reliability::units::{
     SourcePosition,
 };
 use tickcast_reliability::wire::{
-    Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, crc_of, relay_flags,
+    EpochReason, Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, StreamEvent, crc_of,
+    relay_flags,
 };
 
 pub(crate) const CHANNEL: ChannelId = ChannelId(7);
@@ -57,6 +58,8 @@ pub(crate) struct Publisher {
     pub(crate) ended: bool,
     /// What its control page says of its last heartbeat.
     pub(crate) beat_at: u64,
+    /// The epochs that its own continues.
+    pub(crate) lineage: Lineage,
 }
 
 impl Publisher {
@@ -70,7 +73,34 @@ impl Publisher {
             oldest: first,
             ended: false,
             beat_at: 1,
+            lineage: Lineage::default(),
         }
+    }
+
+    /// A standby of it that mirrored up to `last`, promoted: it has told so.
+    pub(crate) fn promoted(&self, epoch: u64, last: u64) -> Self {
+        let mut next = Self::new(epoch, last + 1);
+        next.sent = self.sent.clone();
+        let beyond = next.sent.split_off(&(last + 1));
+        let first_of = |bytes: &Vec<u8>| u64::from_le_bytes(bytes[24..32].try_into().unwrap());
+        next.next_record = beyond.values().next().map_or(self.next_record, first_of);
+        next.oldest = self.oldest;
+        let before = Continued {
+            epoch: self.epoch,
+            last: Sequence(last),
+            next_record: RecordNumber(next.next_record),
+        };
+        next.lineage = self.lineage.continued(before).0;
+        let opened = StreamEvent::EpochOpened {
+            reason: EpochReason::Promotion,
+            previous: self.epoch,
+            previous_last: Sequence(last),
+        };
+        let mut body = Vec::new();
+        opened.write(&mut body);
+        let bytes = Self::seal(&next.header(Kind::Event, 0, body.len()), &body);
+        next.took(bytes, 0);
+        next
     }
 
     pub(crate) fn header(&self, kind: Kind, count: u16, payload_len: usize) -> Header {
@@ -225,6 +255,9 @@ impl Publisher {
             group: "239.0.0.1:1".parse().unwrap(),
             sender: "127.0.0.1".parse().unwrap(),
         };
+        let (first, first_record) = self.lineage.begins();
+        let (oldest, oldest_record) = (Sequence(self.oldest), self.oldest_record());
+        let is_older = !self.lineage.is_empty() && oldest < first;
         Welcome {
             wire_version: 1,
             publisher: "p".into(),
@@ -235,8 +268,11 @@ impl Publisher {
                 name: "c".into(),
                 epoch: self.epoch,
                 newest: self.newest(),
-                oldest: Sequence(self.oldest),
-                oldest_record: self.oldest_record(),
+                oldest: if is_older { first } else { oldest },
+                oldest_record: match is_older {
+                    true => first_record,
+                    false => oldest_record,
+                },
                 next_record: RecordNumber(self.next_record),
                 slot_len: SLOT_LEN as u32,
                 slots: SLOTS,
@@ -246,8 +282,11 @@ impl Publisher {
                     lines: vec![line; lines],
                 }],
                 directory: vec![],
-                continues: Lineage::default(),
-                history: None,
+                continues: self.lineage.clone(),
+                history: is_older.then_some(History {
+                    oldest,
+                    oldest_record,
+                }),
             }],
         }
     }
@@ -604,13 +643,16 @@ impl World {
         let c = self.counters();
         assert_eq!(
             c.gaps_detected.get(),
-            c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_open.get(),
-            "gaps = recovered + lost + open; {context}"
+            c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_forgotten.get() + c.gaps_open.get(),
+            "gaps = recovered + lost + forgotten + open; {context}"
         );
         assert_eq!(
             c.history_wanted.get(),
-            c.history_received.get() + c.history_lost.get() + c.history_open.get(),
-            "history = received + lost + open; {context}"
+            c.history_received.get()
+                + c.history_lost.get()
+                + c.history_forgotten.get()
+                + c.history_open.get(),
+            "history = received + lost + forgotten + open; {context}"
         );
         assert!(
             self.records.windows(2).all(|w| w[0] < w[1]),

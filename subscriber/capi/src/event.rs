@@ -72,6 +72,9 @@ pub enum EventKind {
     SnapshotBegin = 23,
     /// Reserved: the snapshot is whole (in order).
     SnapshotEnd = 24,
+    /// The epoch `from.epoch` is continued by `to.epoch` behind the sequence `last`; so many
+    /// `records` of those that follow had come already, and do not come again (in order).
+    EpochContinued = 25,
 }
 
 /// Declares an enum of C beside one of Rust, and the way there and back.
@@ -407,6 +410,23 @@ impl From<&rust::Event> for Event {
                 },
                 ..Self::of(Kind::EpochChanged)
             },
+            E::EpochContinued {
+                from,
+                to,
+                last,
+                repeated,
+            } => Self {
+                records: *repeated,
+                from: Place {
+                    epoch: from.0,
+                    ..Place::default()
+                },
+                to: Place {
+                    epoch: to.0,
+                    ..Place::default()
+                },
+                ..Self::of(Kind::EpochContinued).run(Sequence(0), *last)
+            },
             E::Stale => Self::of(Kind::Stale),
             E::Fresh => Self::of(Kind::Fresh),
             E::PublisherDead => Self::of(Kind::PublisherDead),
@@ -517,6 +537,13 @@ impl Event {
                 from: Epoch(self.from.epoch),
                 to: Epoch(self.to.epoch),
             }
+        } else if is(EventKind::EpochContinued) {
+            E::EpochContinued {
+                from: Epoch(self.from.epoch),
+                to: Epoch(self.to.epoch),
+                last,
+                repeated: self.records,
+            }
         } else if is(EventKind::LineDown) {
             E::LineDown(LineId(self.line))
         } else if is(EventKind::LineUp) {
@@ -611,6 +638,12 @@ mod tests {
             E::EpochChanged {
                 from: Epoch(1),
                 to: Epoch(2),
+            },
+            E::EpochContinued {
+                from: Epoch(1),
+                to: Epoch(2),
+                last: Sequence(8),
+                repeated: 3,
             },
             E::Stale,
             E::Fresh,

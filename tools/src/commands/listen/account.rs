@@ -240,6 +240,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::Lost(_) => "lost",
         Event::Stream(_) => "stream",
         Event::EpochChanged { .. } => "epoch_changed",
+        Event::EpochContinued { .. } => "epoch_continued",
         Event::Stale => "stale",
         Event::Fresh => "fresh",
         Event::PublisherDead => "publisher_dead",

@@ -1,0 +1,513 @@
+//! An epoch that continues another: nothing is lost by it, nothing comes twice, and what is not of
+//! the line is not believed.
+
+use std::sync::Arc;
+
+use tickcast_reliability::control::{Message, RefusalReason};
+use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Start};
+use tickcast_reliability::joining::Welcomed;
+use tickcast_reliability::lineage::{Continued, Lineage};
+use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::mirror::{Mirror, MirrorHost, Promotion};
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::ring::HeapMemory;
+use tickcast_reliability::subscriber_core::Path;
+use tickcast_reliability::units::{ConfigHash, Epoch, Nanos, RecordNumber, Sequence};
+use tickcast_reliability::wire::relay_flags;
+
+use crate::world::*;
+
+const fn continued(from: u64, to: u64, last: u64, repeated: u64) -> Event {
+    Event::EpochContinued {
+        from: Epoch(from),
+        to: Epoch(to),
+        last: Sequence(last),
+        repeated,
+    }
+}
+
+/// The repair connection leads to another publisher from now on.
+fn moves_to(world: &mut World, publisher: &Publisher) {
+    world.cut(LinkDownReason::Closed);
+    world.pass(Nanos::from_ms(50), publisher);
+}
+
+fn no_epoch_changed(world: &World) -> bool {
+    let mut events = world.events.iter();
+    !events.any(|event| matches!(event, Event::EpochChanged { .. }))
+}
+
+/// A datagram of each publisher for these record counts.
+fn published(publisher: &mut Publisher, counts: &[u16]) -> Vec<Vec<u8>> {
+    counts
+        .iter()
+        .map(|count| publisher.publish(*count))
+        .collect()
+}
+
+#[test]
+fn who_is_behind_gets_the_rest_of_the_old_epoch_and_then_the_new_one() {
+    let mut old = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &old);
+    world.answer = false;
+    let sent = published(&mut old, &[2; 10]);
+    for n in [0, 1, 4, 5, 8] {
+        world.hear(A, &sent[n]);
+    }
+    world.settle(&old);
+    assert_eq!(world.records, numbers(1..=4));
+    // Of ten eight were mirrored: 3, 4, 7 and 8 are still wanted, 9 waits in vain.
+    let mut new = old.promoted(9, 8);
+    published(&mut new, &[2, 2]);
+    (world.answer, world.events) = (true, vec![]);
+    moves_to(&mut world, &new);
+    assert_eq!(world.records, numbers(1..=20));
+    assert!(world.saw(&continued(5, 9, 8, 0)), "{:?}", world.events);
+    assert!(no_epoch_changed(&world) && world.losses().is_empty());
+    let c = world.counters();
+    assert_eq!((c.gaps_forgotten.get(), c.continued_dropped.get()), (0, 1));
+    assert_eq!((c.epochs.get(), c.epochs_continued.get()), (2, 1));
+    assert_eq!(c.records_repeated.get(), 0);
+    world.assert_balanced(&new, "behind");
+    // What is sent now comes as ever.
+    world.hear(A, &new.publish(1));
+    assert_eq!(world.records, numbers(1..=21));
+}
+
+#[test]
+fn the_change_stands_in_the_stream_behind_the_last_of_the_old_epoch() {
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+    let sent = published(&mut old, &[1; 4]);
+    alone.hear(A, &sent[0]);
+    alone.hear(A, &sent[3]);
+    let mut new = old.promoted(6, 4);
+    alone.events.clear();
+    assert_eq!(
+        alone.welcome(&new.welcome(1), Start::Live),
+        Welcomed::Continued
+    );
+    assert_eq!(alone.receiver.epoch(), Epoch(6));
+    assert_eq!(
+        alone.receiver.position().epoch,
+        Epoch(5),
+        "it is still there"
+    );
+    let first = new.publish(1);
+    alone.hear(A, &first);
+    assert!(alone.events.is_empty() && alone.records == [1]);
+    alone.answer(&sent[1]);
+    assert!(alone.events.is_empty() && alone.records == [1, 2]);
+    alone.answer(&sent[2]);
+    assert_eq!(alone.records, numbers(1..=4));
+    assert_eq!(alone.events[0], continued(5, 6, 4, 0));
+    assert_eq!(alone.receiver.position().epoch, Epoch(6));
+    alone.answer(&new.sent[&5].clone());
+    assert_eq!(alone.records, numbers(1..=5));
+}
+
+#[test]
+fn what_the_old_epoch_delivered_beyond_is_not_delivered_again_however_it_is_packed() {
+    let mut old = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &old);
+    for bytes in published(&mut old, &[2; 10]) {
+        world.hear(A, &bytes);
+    }
+    assert_eq!(world.records, numbers(1..=20));
+    let mut new = old.promoted(9, 7);
+    // 15 to 17, then 18 to 22: the second holds both.
+    published(&mut new, &[3, 5]);
+    world.events.clear();
+    moves_to(&mut world, &new);
+    assert_eq!(world.records, numbers(1..=22));
+    assert!(world.saw(&continued(5, 9, 7, 6)), "{:?}", world.events);
+    assert_eq!(world.counters().records_repeated.get(), 6);
+    assert!(no_epoch_changed(&world) && world.losses().is_empty());
+    world.assert_balanced(&new, "ahead");
+    assert_eq!(
+        world.core.receiver(CHANNEL).unwrap().progress().0,
+        Sequence(10)
+    );
+}
+
+#[test]
+fn in_arrival_order_nothing_comes_twice_either() {
+    let config = ReceiverConfig {
+        delivery: Delivery::Arrival,
+        ..quiet()
+    };
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
+    let sent = published(&mut old, &[2; 10]);
+    for n in [0, 1, 4, 6, 9] {
+        alone.hear(A, &sent[n]);
+    }
+    assert_eq!(alone.records, [1, 2, 3, 4, 9, 10, 13, 14, 19, 20]);
+    let mut new = old.promoted(9, 4);
+    let copies = published(&mut new, &[3, 4, 1, 6]);
+    alone.welcome(&new.welcome(1), Start::Live);
+    assert!(
+        !alone.events.contains(&continued(5, 9, 4, 6)),
+        "3 and 4 are missing"
+    );
+    for bytes in [3, 1, 0, 2].map(|n| &copies[n]) {
+        alone.hear(A, bytes);
+    }
+    alone.answer(&new.sent[&5].clone());
+    alone.answer(&sent[3]);
+    alone.answer(&sent[2]);
+    assert!(
+        alone.events.contains(&continued(5, 9, 4, 6)),
+        "{:?}",
+        alone.events
+    );
+    let mut all = alone.records.clone();
+    all.sort_unstable();
+    assert_eq!(all, numbers(1..=22), "each once");
+    let c = alone.counters();
+    assert_eq!(c.records_repeated.get(), 6);
+    assert_eq!(c.gaps_forgotten.get(), 3, "6, 8 and 9");
+    assert_eq!(c.gaps_detected.get(), 5);
+    assert_eq!(alone.receiver.progress(), (Sequence(9), Sequence(9)));
+}
+
+#[test]
+fn losses_beyond_the_place_are_none_and_those_told_are_not_taken_back() {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
+        ..quiet()
+    };
+    // Told lost with its number: 11 and 12 do not come again, and nothing is out of order.
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
+    let sent = published(&mut old, &[2; 8]);
+    for n in [0, 1, 2, 3, 4, 6] {
+        alone.hear(A, &sent[n]);
+    }
+    alone.later(300);
+    assert_eq!(alone.losses(), [(6, 6, Some(2), LossCause::Deadline)]);
+    let mut new = old.promoted(9, 4);
+    alone.welcome(&new.welcome(1), Start::Live);
+    assert!(alone.events.contains(&continued(5, 9, 4, 6)));
+    for bytes in published(&mut new, &[5, 5]) {
+        alone.hear(A, &bytes);
+    }
+    alone.answer(&new.sent[&5].clone());
+    let expected: Vec<u64> = (1..=10).chain(13..=18).collect();
+    assert_eq!(alone.records, expected);
+}
+
+#[test]
+fn a_loss_that_waits_to_be_told_ends_where_the_old_epoch_does() {
+    let config = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_us(300)),
+        ..quiet()
+    };
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &old, Start::Live, 1);
+    let sent = published(&mut old, &[2; 8]);
+    alone.hear(A, &sent[0]);
+    // That 8 were sent is known, and not how many records they have.
+    let mut status = old.status();
+    status.next_record = RecordNumber(0);
+    alone.status(&status);
+    alone.status(&status);
+    alone.later(301);
+    assert_eq!(alone.losses(), [], "nobody knows how much");
+    let mut new = old.promoted(9, 4);
+    alone.welcome(&new.welcome(1), Start::Live);
+    assert_eq!(alone.losses(), [(2, 4, Some(6), LossCause::Deadline)]);
+    assert!(alone.events.contains(&continued(5, 9, 4, 0)));
+    alone.answer(&new.sent[&5].clone());
+    alone.hear(A, &new.publish(3));
+    assert_eq!(alone.records, [1, 2, 9, 10, 11]);
+    assert_eq!(alone.counters().lost_records.get(), 6);
+}
+
+#[test]
+fn a_dead_publisher_and_an_end_that_was_told_are_followed_all_the_same() {
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(immediate(), &old, Start::Live, 1);
+    let sent = published(&mut old, &[2; 6]);
+    for n in [0, 1, 2, 5] {
+        alone.hear(A, &sent[n]);
+    }
+    alone.receiver.handle_link_down(LinkDownReason::Closed);
+    alone.later(10_000_000);
+    alone.later(10_000_000);
+    assert!(alone.events.contains(&Event::PublisherDead));
+    let lost = (4, 5, Some(4), LossCause::PublisherDead);
+    assert_eq!(alone.losses(), [lost]);
+    assert_eq!(alone.records, [1, 2, 3, 4, 5, 6, 11, 12]);
+    let mut new = old.promoted(9, 4);
+    alone.welcome(&new.welcome(1), Start::Live);
+    assert!(alone.events.contains(&continued(5, 9, 4, 4)));
+    assert!(!alone.receiver.stream_state().publisher_dead);
+    alone.answer(&new.sent[&5].clone());
+    alone.hear(A, &new.publish(9));
+    assert_eq!(alone.records[8..], numbers(13..=17), "9 to 12 were settled");
+
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+    alone.hear(A, &old.publish(1));
+    alone.answer(&old.end());
+    assert!(alone.receiver.ended() && alone.receiver.stream_state().ended);
+    let mut new = old.promoted(9, 1);
+    alone.welcome(&new.welcome(1), Start::Live);
+    assert!(!alone.receiver.ended() && !alone.receiver.stream_state().ended);
+    alone.answer(&new.sent[&2].clone());
+    alone.hear(A, &new.publish(1));
+    alone.answer(&new.end());
+    assert_eq!(alone.records, [1, 2]);
+    let ends = alone.events.iter().filter(|it| **it == Event::EndOfSession);
+    assert_eq!(ends.count(), 2);
+}
+
+#[test]
+fn what_a_zombie_sends_beyond_is_nobodys_and_what_counts_is_taken_from_anyone() {
+    let mut old = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &old, Start::Live, 1);
+    let sent = published(&mut old, &[1; 3]);
+    alone.hear(A, &sent[0]);
+    let mut new = old.promoted(9, 3);
+    alone.welcome(&new.welcome(1), Start::Live);
+    // The old publisher goes on: not beyond the place, nor with its heartbeats.
+    alone.hear(A, &old.publish(1));
+    alone.hear(A, &old.heartbeat());
+    assert_eq!(alone.counters().old_epoch_dropped.get(), 2);
+    // A copy under the new epoch of what the old one sealed is nobody's either.
+    let mut forger = Publisher::new(9, 1);
+    forger.publish(1);
+    alone.hear(A, &forger.publish(7));
+    assert_eq!(alone.counters().old_epoch_dropped.get(), 3);
+    // What it repairs by multicast is what was sealed.
+    alone.hear(A, &again(&sent[1]));
+    alone.hear(A, &again(&sent[2]));
+    assert_eq!(alone.records, [1, 2, 3]);
+    // And its word is of an epoch that is over.
+    assert_eq!(
+        alone.welcome(&old.welcome(1), Start::Live),
+        Welcomed::Zombie
+    );
+    alone.hear(A, &new.publish(1));
+    alone.answer(&new.sent[&4].clone());
+    assert_eq!(alone.records, [1, 2, 3, 4]);
+}
+
+#[test]
+fn two_promotions_are_followed_in_one_go_or_one_by_one() {
+    let mut first = Publisher::new(5, 1);
+    let mut slow = Alone::welcomed(quiet(), &first, Start::Live, 1);
+    let mut quick = Alone::welcomed(quiet(), &first, Start::Live, 1);
+    for bytes in published(&mut first, &[2; 6]) {
+        slow.hear(A, &bytes);
+        quick.hear(A, &bytes);
+    }
+    let mut second = first.promoted(6, 4);
+    quick.welcome(&second.welcome(1), Start::Live);
+    quick.answer(&second.sent[&5].clone());
+    // Of the second the first three records are repeated, and it dies with the fourth.
+    for bytes in published(&mut second, &[3, 2]) {
+        quick.hear(A, &bytes);
+    }
+    let mut third = second.promoted(7, 6);
+    published(&mut third, &[4, 1]);
+    for alone in [&mut slow, &mut quick] {
+        alone.welcome(&third.welcome(1), Start::Live);
+        let rest: Vec<_> = third.sent.range(5..).map(|(_, b)| b.clone()).collect();
+        rest.iter().for_each(|bytes| alone.answer(bytes));
+        assert_eq!(alone.records, numbers(1..=16));
+        assert!(alone.events.contains(&continued(5, 6, 4, 4)));
+        assert_eq!(alone.receiver.position().epoch, Epoch(7));
+    }
+    assert!(slow.events.contains(&continued(6, 7, 6, 0)));
+    assert!(quick.events.contains(&continued(6, 7, 6, 2)));
+    assert_eq!(slow.counters().records_repeated.get(), 4);
+    assert_eq!(quick.counters().records_repeated.get(), 4 + 2);
+}
+
+#[test]
+fn another_line_is_another_epoch_and_is_followed_from_where_it_begins() {
+    let mut old = Publisher::new(5, 1);
+    published(&mut old, &[2; 9]);
+    let mut stranger = Publisher::new(6, 1);
+    let mut alone = Alone::welcomed(quiet(), &stranger, Start::Live, 1);
+    alone.hear(A, &stranger.publish(3));
+    let mut new = old.promoted(9, 7);
+    new.publish(2);
+    assert_eq!(
+        alone.welcome(&new.welcome(1), Start::Live),
+        Welcomed::EpochChanged
+    );
+    assert_eq!(alone.losses(), [(2, u64::MAX, None, LossCause::Epoch)]);
+    assert_eq!(alone.receiver.progress(), (Sequence(7), Sequence(9)));
+    assert_eq!(alone.counters().history_wanted.get(), 2);
+    alone.answer(&new.sent[&8].clone());
+    alone.answer(&new.sent[&9].clone());
+    assert_eq!(alone.records, [1, 2, 3, 15, 16]);
+    assert_eq!(alone.losses().len(), 1, "and nothing else is lost");
+}
+
+#[test]
+fn who_comes_later_begins_in_the_history_of_the_old_epoch() {
+    let mut old = Publisher::new(5, 1);
+    published(&mut old, &[2; 6]);
+    old.oldest = 3;
+    let mut new = old.promoted(9, 5);
+    new.publish(1);
+    let mut world = World::new(immediate(), Start::Oldest, 1);
+    world.pass(Nanos::from_ms(50), &new);
+    assert_eq!(world.records, numbers(5..=11));
+    let joined = Event::Joined { after: Sequence(2) };
+    assert_eq!(world.events[0], joined);
+    assert!(world.saw(&continued(5, 9, 5, 0)), "{:?}", world.events);
+    // One that names where it was in the old epoch goes on there.
+    for (epoch, sequence, after, records) in [
+        (5, 4, 3, numbers(7..=11)),
+        (5, 6, 5, numbers(11..=11)),
+        (5, 99, 5, numbers(11..=11)),
+        (9, 7, 6, numbers(11..=11)),
+        (9, 4, 3, numbers(7..=11)),
+    ] {
+        let start = Start::At(Epoch(epoch), Sequence(sequence));
+        let mut world = World::new(immediate(), start, 1);
+        world.pass(Nanos::from_ms(50), &new);
+        let joined = Event::Joined {
+            after: Sequence(after),
+        };
+        assert_eq!(world.events[0], joined);
+        assert_eq!(world.records, records, "from {sequence} of {epoch}");
+        assert!(no_epoch_changed(&world) && world.losses().is_empty());
+    }
+    // Beginning later moves on beyond the place, too.
+    let mut world = World::new(immediate(), Start::Oldest, 1);
+    world.answer = false;
+    world.settle(&new);
+    let late = new.refused(run(3, 7), RefusalReason::Window, 0);
+    let late = tickcast_reliability::control::Refused {
+        oldest: Sequence(7),
+        oldest_record: RecordNumber(11),
+        ..late
+    };
+    world.tell(Path::Repair, &Message::Refused(late));
+    let joined = Event::Joined { after: Sequence(6) };
+    assert_eq!(world.events.last(), Some(&joined));
+    world.answer = true;
+    world.pass(Nanos::from_ms(50), &new);
+    assert_eq!(world.records, [11]);
+    assert!(!world.saw(&continued(5, 9, 5, 0)), "it began behind it");
+}
+
+#[test]
+fn a_welcome_whose_line_can_not_be_ends_the_connection() {
+    let mut old = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &old);
+    world.hear(A, &old.publish(1));
+    let mut new = old.promoted(9, 1);
+    new.lineage = Lineage::from(vec![Continued {
+        epoch: Epoch(9),
+        last: Sequence(1),
+        next_record: RecordNumber(2),
+    }]);
+    world.events.clear();
+    moves_to(&mut world, &new);
+    let down = Event::RepairLinkDown(LinkDownReason::Protocol);
+    let closed = Event::RepairLinkDown(LinkDownReason::Closed);
+    assert!(world.saw(&closed) || world.saw(&down));
+    assert!(!world.core.is_joined());
+    assert_eq!(world.core.receiver(CHANNEL).unwrap().epoch(), Epoch(5));
+}
+
+#[test]
+fn what_is_read_of_the_ring_is_of_the_epoch_that_sealed_it() {
+    let mut old = Publisher::new(5, 1);
+    let mut world = World::new(immediate(), Start::Live, 1);
+    world.repairs = vec![tickcast_reliability::control::RepairOffer::Verbs {
+        address: "10.0.0.1:7410".parse().unwrap(),
+        read: true,
+    }];
+    world.core.use_read_path(true);
+    world.settle(&old);
+    let sent = published(&mut old, &[1; 4]);
+    world.answer = false;
+    world.reads = false;
+    world.hear(A, &sent[0]);
+    world.hear(A, &sent[3]);
+    world.settle(&old);
+    let mut new = old.promoted(9, 4);
+    (world.answer, world.reads) = (true, true);
+    world.read_requests.clear();
+    moves_to(&mut world, &new);
+    assert_eq!(world.records, numbers(1..=4));
+    // The gaps of the new epoch, too.
+    new.publish(1);
+    world.hear(A, &new.publish(1));
+    world.pass(Nanos::from_ms(20), &new);
+    assert_eq!(world.records, numbers(1..=6));
+    assert_eq!(world.counters().reads_torn.get(), 0);
+    assert!(world.counters().read_repairs_received.get() > 0);
+}
+
+#[test]
+fn a_standby_that_follows_holds_what_was_delivered_and_can_be_promoted() {
+    let mut old = Publisher::new(5, 1);
+    published(&mut old, &[2; 3]);
+    let mut world = World::new(immediate(), Start::Oldest, 1);
+    world.answer = false;
+    world.settle(&old);
+    let offer = old.welcome(1).channels.remove(0);
+    let geometry = Mirror::geometry_of(&offer).unwrap();
+    let host = MirrorHost {
+        fan_outs: 1,
+        boot_id: [0; 16],
+        config_hash: ConfigHash(0),
+    };
+    let memory = Arc::new(HeapMemory::new(geometry));
+    let mirror = Mirror::create(memory, &offer, host).unwrap();
+    assert!(world.core.set_mirror(CHANNEL, mirror));
+    world.answer = true;
+    world.pass(Nanos::from_ms(50), &old);
+    // A twin's datagram comes first, and the publisher's own decides.
+    let mut twin = Publisher::new(5, 4);
+    twin.next_record = 7;
+    world.hear(A, &twin.publish(5));
+    world.hear(A, &old.publish(2));
+    world.pass(Nanos::from_ms(50), &old);
+    let missed = old.publish(2);
+    world.hear(A, &old.publish(1));
+    world.pass(Nanos::from_ms(50), &old);
+    let mirrored = world.core.mirror(CHANNEL).unwrap().mirrored();
+    assert_eq!(mirrored.last, Sequence(6));
+    assert_eq!(mirrored.next_record, RecordNumber(12));
+    let positions = world.core.mirror(CHANNEL).unwrap().positions();
+    assert_eq!(positions.map(|(_, at)| at.0).collect::<Vec<_>>(), [6]);
+    // The old publisher is followed by another standby, and this one with it.
+    let mut new = old.promoted(8, 5);
+    new.publish(1);
+    moves_to(&mut world, &new);
+    let mirror = world.core.take_mirror(CHANNEL).unwrap();
+    let mirrored = mirror.mirrored();
+    assert_eq!((mirrored.epoch, mirrored.last), (Epoch(8), Sequence(7)));
+    let Promotion { ring, .. } = mirror.promote(Epoch(11)).ok().unwrap();
+    for (sequence, bytes) in &new.sent {
+        if *sequence <= 7 {
+            assert_eq!(
+                ring.slot(Sequence(*sequence)),
+                Some(&bytes[..]),
+                "{sequence}"
+            );
+        }
+    }
+    assert_eq!(
+        ring.slot(Sequence(5)).unwrap()[59] & relay_flags::RETRANSMITTED,
+        0
+    );
+    assert_eq!(again(&missed)[59], relay_flags::RETRANSMITTED);
+    let epochs: Vec<_> = ring
+        .lineage()
+        .epochs()
+        .iter()
+        .map(|it| (it.epoch.0, it.last.0))
+        .collect();
+    assert_eq!(epochs, [(8, 7), (5, 5)]);
+}
