@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::units::{ChannelId, Epoch, RecordNumber, Sequence};
 
+use crate::audit;
 use crate::shared::Shared;
 
 /// How long sealing rests after the standby was heard last.
@@ -229,6 +230,10 @@ impl HandOver {
     /// The standby was told that this publisher ends: so it does.
     pub(crate) fn end(&self, request: &Request, shared: &Shared) {
         let standby = request.standby.clone();
+        // A word may come twice.
+        if self.taken_by().is_some() {
+            return;
+        }
         match request.superseded_by {
             None => tracing::info!(standby, "handed over: this publisher ends without END"),
             Some(epoch) => tracing::error!(
@@ -237,6 +242,17 @@ impl HandOver {
                 "superseded: a standby has opened a higher epoch by force; this publisher ends without END"
             ),
         }
+        let what = match request.superseded_by {
+            None => "handed_over",
+            Some(_) => "superseded",
+        };
+        audit::say(
+            what,
+            audit::Of {
+                subscriber: Some(&standby),
+                ..audit::Of::default()
+            },
+        );
         *self.phase() = Phase::Ended { standby };
         self.is_asked.store(true, Release);
         shared.abandon();

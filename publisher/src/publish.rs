@@ -29,6 +29,7 @@ use crate::hand_over::Standing;
 use crate::hop::Item;
 use crate::loss::SourceLoss;
 use crate::shared::{ChannelShared, Shared, SourceShared};
+use crate::standby::agreement::shifted;
 use crate::standby::keeping::{Entry, Positions, Resumed, What};
 
 /// Datagrams that are handed to a transport at a time.
@@ -266,6 +267,9 @@ pub struct Source {
     pub router: Router,
     /// Whether its messages are counted here; a feed thread counts its own.
     pub counts: bool,
+    /// By how much the ordinals of its positions are raised, where channels go on from mirrors whose
+    /// publisher counted more session changes.
+    pub ordinals: i32,
 }
 
 /// All channels, and the routes of every source to them.
@@ -363,7 +367,15 @@ impl Publishing {
         channels: ChannelSet,
         now: Now,
     ) {
-        let source = self.sources[index].shared.source;
+        let Source {
+            shared, ordinals, ..
+        } = &self.sources[index];
+        let source = shared.source;
+        let at = if *ordinals == 0 {
+            at
+        } else {
+            shifted(at, *ordinals)
+        };
         for channel in channels.iter() {
             if self.resumed.is_some() && self.is_mirrored(channel, source, at) {
                 continue;
@@ -408,9 +420,15 @@ impl Publishing {
 
     #[cold]
     fn lost_to(&mut self, index: usize, loss: &SourceLoss, channels: ChannelSet, now: Now) {
-        let Source { shared, counts, .. } = &self.sources[index];
+        let Source {
+            shared,
+            counts,
+            ordinals,
+            ..
+        } = &self.sources[index];
         let (source, counters) = (shared.source, &shared.counters);
-        let (from, messages) = (loss.from, loss.messages);
+        let (from, messages) = (shifted(loss.from, *ordinals), loss.messages);
+        let last = shifted(loss.last(), *ordinals);
         match loss.reason {
             SourceLossReason::Gap => {
                 tracing::warn!(source = source.0, %from, messages, "the source has a gap");
@@ -445,7 +463,7 @@ impl Publishing {
             instruments: loss.instruments.clone(),
         };
         for channel in channels.iter() {
-            if self.resumed.is_some() && self.is_mirrored(channel, source, loss.last()) {
+            if self.resumed.is_some() && self.is_mirrored(channel, source, last) {
                 continue;
             }
             if let Err(error) = self.drivers[channel].event(&event, now) {

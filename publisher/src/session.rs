@@ -168,6 +168,7 @@ impl Opened {
                     shared: self.shared.sources[own].clone(),
                     router: Router::to(place),
                     counts: true,
+                    ordinals: 0,
                 });
             }
         }
@@ -209,6 +210,7 @@ pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) 
                 None => Router::new(rules.clone(), instrument_base(*index)),
             },
             counts: false,
+            ordinals: 0,
         }
     };
     inputs.iter().map(source).collect()

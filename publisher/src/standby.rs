@@ -6,10 +6,11 @@
 //! input ─ feed thread ─ hop ─ publish thread ─ kept ──────┴ promoted: rings, sealed on
 //! ```
 //!
-//! `mirrors.rs` fills the rings, `keeping.rs` keeps what may have to be published again, `promoting.rs`
-//! has the publisher hand over, and `running.rs` is the service that does all this. This file is what
-//! their threads share.
+//! `mirrors.rs` fills the rings, `keeping.rs` keeps what may have to be published again, `agreement.rs`
+//! compares the two, `promoting.rs` has the publisher hand over, and `running.rs` is the service that
+//! does all this. This file is what their threads share.
 
+pub(crate) mod agreement;
 pub(crate) mod keeping;
 mod mirrors;
 mod promoting;
@@ -23,11 +24,12 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use tickcast_reliability::units::Epoch;
+use tickcast_reliability::units::{Epoch, SourceId};
 
 use crate::config::StandbyConfig;
 use crate::hand_over::Standing;
 use crate::plan::ChannelPlan;
+use agreement::Agreement;
 use view::View;
 
 /// How long the publish thread may take to go on from the mirrors.
@@ -252,6 +254,7 @@ impl StandbyState {
             "promoted": promoted,
             "kept_messages": self.counters.kept_messages.get(),
             "pushed_out_messages": self.counters.pushed_out_messages.get(),
+            "sources": view.agreements.iter().map(source_json).collect::<Vec<_>>(),
             "channels": view.channels.iter().map(view::ChannelView::json).collect::<Vec<_>>(),
         })
     }
@@ -284,6 +287,12 @@ impl StandbyState {
             None,
             view.is_publisher_alive().into(),
         );
+        on(
+            "differing_source",
+            "A source that gives here what the publisher does not publish; 0: none (a gauge).",
+            None,
+            view.differing().map_or(0, |source| source.0.into()),
+        );
         for channel in &view.channels {
             let mirrored = channel.mirrored;
             let mut on = |name, help, value| on(name, help, Some(&channel.name), value);
@@ -309,4 +318,8 @@ impl StandbyState {
             );
         }
     }
+}
+
+fn source_json((source, agreement): &(SourceId, Agreement)) -> Value {
+    json!({ "source": source, "publisher": agreement })
 }

@@ -28,6 +28,7 @@ impl Summary {
             .map(|channel| {
                 published += channel.sender.published_records.get();
                 lost |= channel.sender.oversize_records.get() > 0;
+                lost |= channel.sender.source_messages_lost.get() > 0;
                 let mut all = Map::new();
                 all.insert("id".into(), json!(channel.plan.id));
                 all.insert("name".into(), json!(channel.plan.name));

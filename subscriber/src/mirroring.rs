@@ -1,9 +1,10 @@
 //! A subscriber whose core keeps mirrors of the publisher's rings, for a standby. It follows, repairs
-//! and believes as any subscriber does; its records are for nobody.
+//! and believes as any subscriber does.
 
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Event, Item, Position};
 use tickcast_reliability::mirror::Mirror;
+use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::subscriber_core::SubscriberCore;
 use tickcast_reliability::units::ChannelId;
 use tickcast_transport::clock::{Clock, SystemClock};
@@ -19,6 +20,8 @@ pub trait Keeper {
     /// A publisher offers this, with each WELCOME. Where there is no mirror yet, or none that fits, it
     /// wants one: a new one, unless there shall be none.
     fn offered(&mut self, offer: &ChannelOffer, wants_mirror: bool) -> Option<Mirror>;
+    /// A record was mirrored.
+    fn record(&mut self, position: &Position, record: RecordRef<'_>);
     /// Something happened to a channel, in order with what is mirrored.
     fn event(&mut self, position: &Position, event: &Event);
 }
@@ -67,8 +70,9 @@ struct Through<'a, K>(&'a mut K);
 
 impl<K: Keeper> Sink for Through<'_, K> {
     fn item(&mut self, item: Item<'_>) {
-        if let Item::Event(position, event) = item {
-            self.0.event(position, event);
+        match item {
+            Item::Record(position, record) => self.0.record(position, record),
+            Item::Event(position, event) => self.0.event(position, event),
         }
     }
 

@@ -8,6 +8,7 @@ use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::units::{SourceId, SourcePosition};
 use tickcast_reliability::wire::SourceLossReason;
 
+use super::agreement::{Found, Head};
 use crate::channels::{ChannelSet, Router};
 use crate::hop::Item;
 use crate::loss::SourceLoss;
@@ -111,6 +112,54 @@ impl Kept {
             what,
         });
         pushed
+    }
+
+    /// What is known of a venue sequence of a source.
+    pub(crate) fn find(&self, source: usize, sequence: u64) -> Found {
+        let entries = &self.sources[source].entries;
+        let Some(newest) = entries.back().map(|entry| entry.position) else {
+            return Found::NotYet;
+        };
+        // In the session that is heard now, or the one before.
+        for ordinal in [Some(newest.ordinal()), newest.ordinal().checked_sub(1)] {
+            let Some(at) = ordinal.map(|ordinal| SourcePosition::new(ordinal, sequence)) else {
+                continue;
+            };
+            let found = entries.binary_search_by_key(&at, |entry| entry.position);
+            match found.ok().map(|index| &entries[index].what) {
+                Some(What::Message(message)) => {
+                    let head = Head::of_last(message);
+                    return head.map_or(Found::Gone, |head| Found::There(at, head));
+                }
+                Some(What::Lost(_)) => return Found::Gone,
+                None => {}
+            }
+        }
+        match sequence > newest.sequence() {
+            true => Found::NotYet,
+            false => Found::Gone,
+        }
+    }
+
+    /// Nothing that a source gave can be compared with what is mirrored: all of it is lost, however
+    /// much that was.
+    pub(crate) fn forget(&mut self, source: usize) {
+        let source = &mut self.sources[source];
+        self.len -= source.entries.len();
+        let position = source.entries.back().map(|entry| entry.position);
+        let channels = (source.entries.iter()).map(|entry| entry.channels);
+        let channels = channels.fold(ChannelSet::default(), ChannelSet::union);
+        source.entries.clear();
+        source.gone.clear();
+        if let Some(position) = position {
+            self.len += 1;
+            source.entries.push_back(Entry {
+                arrived: 0,
+                position,
+                channels,
+                what: What::Lost(SourceLoss::gap(position, u64::MAX)),
+            });
+        }
     }
 
     /// Lets go of what is mirrored: `mirrored` says how far each channel is, as the config counts them.
@@ -380,6 +429,27 @@ mod tests {
             told(kept, &[vec![(A, at(1))]]),
             ["0: lost 2 from 0:2", "0:0:4 of 1"]
         );
+    }
+
+    #[test]
+    fn a_venue_sequence_is_found_in_this_session_or_the_one_before() {
+        let mut kept = Kept::new([A].into_iter(), 9);
+        assert_eq!(kept.find(0, 1), Found::NotYet);
+        let records = message();
+        for position in [at(7), at(9), SourcePosition::new(1, 2)] {
+            kept.take(0, &Item::Message(position, &records), to(&[0]));
+        }
+        let head = Head::of_last(&records).unwrap();
+        assert_eq!(kept.find(0, 9), Found::There(at(9), head));
+        let newest = SourcePosition::new(1, 2);
+        assert_eq!(kept.find(0, 2), Found::There(newest, head));
+        assert_eq!(
+            (kept.find(0, 1), kept.find(0, 3)),
+            (Found::Gone, Found::NotYet)
+        );
+        kept.forget(0);
+        let lost = format!("0: lost {} from 1:2", u64::MAX);
+        assert_eq!(told(kept, &[vec![(A, at(7))]]), [lost]);
     }
 
     #[test]

@@ -9,6 +9,7 @@ use tickcast_reliability::control::{ChannelOffer, Instrument};
 use tickcast_reliability::delivery::{Event, Position, Start};
 use tickcast_reliability::mirror::{Mirror, MirrorHost};
 use tickcast_reliability::receiver::Receiver;
+use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_subscriber::mirroring::{Keeper, Mirroring};
 use tickcast_subscriber::{ChannelBuilder, Subscriber};
@@ -16,6 +17,7 @@ use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::mapping::SharedMapping;
 
 use super::StandbyState;
+use super::agreement::{Head, Mark};
 use super::view::ChannelView;
 use crate::config::Config;
 use crate::error::PublisherError;
@@ -47,6 +49,8 @@ struct Offers {
     plans: Vec<ChannelPlan>,
     /// What keeps a channel from being mirrored, by the channel's place.
     wrong: Vec<Option<String>>,
+    /// The last record mirrored of each source, with its datagram's position.
+    marks: Vec<Mark>,
     directories: BTreeMap<ChannelId, Vec<Instrument>>,
 }
 
@@ -78,6 +82,7 @@ impl Mirrors {
             mirroring,
             offers: Offers {
                 wrong: vec![None; plans.len()],
+                marks: Vec::new(),
                 plans,
                 directories: BTreeMap::new(),
             },
@@ -115,6 +120,8 @@ impl Mirrors {
         let mut view = self.state.view();
         view.link_up = core.is_joined();
         view.problem = self.mirroring.problem().map(ToString::to_string);
+        // Between two polls every datagram is whole: its last record is that of its last message.
+        view.marks.clone_from(&self.offers.marks);
         for (index, (channel, plan)) in view.channels.iter_mut().zip(&self.offers.plans).enumerate()
         {
             channel.wrong.clone_from(&self.offers.wrong[index]);
@@ -171,6 +178,23 @@ impl Keeper for Offers {
                 self.wrong[at] = Some(wrong);
                 None
             }
+        }
+    }
+
+    #[inline]
+    fn record(&mut self, position: &Position, record: RecordRef<'_>) {
+        let mark = Mark {
+            source: position.source,
+            at: position.source_position,
+            head: Head::of(record),
+        };
+        match self
+            .marks
+            .iter_mut()
+            .find(|known| known.source == mark.source)
+        {
+            Some(known) => *known = mark,
+            None => self.marks.push(mark),
         }
     }
 

@@ -19,8 +19,14 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 /// Why it may, or why not.
 pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, String> {
     state.view().epoch()?;
+    let differing = state.view().differing();
     match state.config.admin {
         _ if force => Ok(Reason::Forced),
+        _ if let Some(source) = differing => Err(format!(
+            "source {source} gives here what the publisher does not publish: other instruments, or another \
+             session; start the standby anew before a session begins. By force, what it gave so far is told \
+             as lost"
+        )),
         Some(admin) => have_handed_over(state, admin),
         None if is_gone(state) => Ok(Reason::PublisherDead),
         None => Err(

@@ -10,6 +10,7 @@ use tickcast_reliability::units::{Epoch, Nanos};
 use tickcast_reliability::wire::StreamEvent;
 use tickcast_transport::control::Reserved;
 
+use super::agreement::{Agreement, Comparing, as_heard};
 use super::keeping::{Kept, Positions, channels_of};
 use super::mirrors::{Left, Mirrors};
 use super::{Promoted, Reason, StandbyState};
@@ -193,6 +194,7 @@ impl NotYet {
         let ids = sources.iter().map(|source| source.shared.source);
         let mut kept = Kept::new(ids, self.state.config.keep_messages);
         let mut announced = vec![Vec::new(); self.plans.len()];
+        let mut comparing: Vec<Comparing> = sources.iter().map(|_| Comparing::default()).collect();
         let mut mirrored: Vec<Positions> = vec![Vec::new(); self.plans.len()];
         let reason = loop {
             if base.is_stopping() {
@@ -222,12 +224,7 @@ impl NotYet {
                     hop.give_back(batch);
                 }
             }
-            {
-                let view = self.state.view();
-                for (to, channel) in mirrored.iter_mut().zip(&view.channels) {
-                    to.clone_from(&channel.positions);
-                }
-            }
+            self.compare(&sources, &kept, &mut comparing, &mut mirrored);
             kept.trim(&mirrored);
             self.state.counters.kept_messages.set(kept.len() as u64);
             idle.idle(worked);
@@ -235,6 +232,16 @@ impl NotYet {
         let state = self.state.clone();
         self.state.want_mirrors();
         let left = join(mirrors, "mirror")?;
+        for (index, (source, comparing)) in sources.iter_mut().zip(&comparing).enumerate() {
+            match comparing.agreement() {
+                Agreement::Agrees { ordinals } => source.ordinals = ordinals,
+                Agreement::Differs => kept.forget(index),
+                Agreement::Unknown => tracing::warn!(
+                    source = source.shared.source.0,
+                    "nothing that was heard of this source could be compared with what is mirrored of it"
+                ),
+            }
+        }
         let opened = self.go_on(base, sources, left, kept, announced, reason);
         match opened {
             Err(error) => {
@@ -248,6 +255,37 @@ impl NotYet {
                 pipeline::publish(hops, None, to, &shared, idle, with_inputs)?;
                 Ok(Some(opened))
             }
+        }
+    }
+
+    /// Compares what is mirrored with what is kept, and says how far each channel is, as positions
+    /// are counted here.
+    fn compare(
+        &self,
+        sources: &[Source],
+        kept: &Kept,
+        comparing: &mut [Comparing],
+        mirrored: &mut [Positions],
+    ) {
+        let mut view = self.state.view();
+        for (index, (source, comparing)) in sources.iter().zip(comparing.iter_mut()).enumerate() {
+            let mut marks = view.marks.iter();
+            let newest = marks.find(|mark| mark.source == source.shared.source);
+            comparing.look(newest.copied(), |sequence| kept.find(index, sequence));
+        }
+        let agreements = sources
+            .iter()
+            .zip(comparing)
+            .map(|(source, comparing)| (source.shared.source, comparing.agreement()));
+        view.agreements.clear();
+        view.agreements.extend(agreements);
+        let view = &*view;
+        let of = |source| {
+            let found = view.agreements.iter().find(|(id, _)| *id == source);
+            found.map_or(Agreement::Unknown, |(_, agreement)| *agreement)
+        };
+        for (to, channel) in mirrored.iter_mut().zip(&view.channels) {
+            *to = as_heard(&channel.positions, of);
         }
     }
 
@@ -290,9 +328,9 @@ impl NotYet {
             });
             let promotion = mirror.promote(epoch.epoch());
             let Promotion { ring, opened } =
-                promotion.map_err(|(_, source)| PublisherError::Promotion {
+                promotion.map_err(|refused| PublisherError::Promotion {
                     channel: plan.name.clone(),
-                    source,
+                    source: refused.error,
                 })?;
             events.push(opened);
             rings.push((plan, ring));
@@ -328,7 +366,15 @@ impl NotYet {
         let hand_over = HandOver::to(config.hand_over_to.clone());
         let shared = Arc::new(shared.with(hand_over, Some(state.clone())));
         let (drivers, serving) = channels.split();
-        let entries = kept.into_entries(&positions);
+        // As they are counted here; what could not be compared is taken to count alike.
+        let of = |source| {
+            let found = sources.iter().find(|it| it.shared.source == source);
+            Agreement::Agrees {
+                ordinals: found.map_or(0, |source| source.ordinals),
+            }
+        };
+        let heard: Vec<_> = positions.iter().map(|at| as_heard(at, of)).collect();
+        let entries = kept.into_entries(&heard);
         let mut to = Publishing::new(drivers, sources, shared.clone()).resuming(positions);
         // Before anyone is served, so that every joiner finds the epoch opened.
         let opened = |at: usize| -> StreamEvent { events[at].clone() };

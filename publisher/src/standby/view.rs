@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 use tickcast_reliability::mirror::Mirrored;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, RecordNumber};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, RecordNumber, SourceId};
 
+use super::agreement::{Agreement, Mark};
 use super::keeping::Positions;
 use crate::hand_over::Standing;
 use crate::plan::ChannelPlan;
@@ -17,6 +18,10 @@ pub(crate) struct View {
     pub(crate) problem: Option<String>,
     /// In the order of the config.
     pub(crate) channels: Vec<ChannelView>,
+    /// The last message mirrored of each source, to be compared with what is heard here.
+    pub(crate) marks: Vec<Mark>,
+    /// What comparing came to, in the order of the inputs.
+    pub(crate) agreements: Vec<(SourceId, Agreement)>,
 }
 
 /// One channel.
@@ -96,6 +101,13 @@ impl View {
             epoch = Some(mirrored.epoch);
         }
         epoch.ok_or_else(|| "there is no channel".into())
+    }
+
+    /// A source that gives here what the publisher does not publish.
+    pub(crate) fn differing(&self) -> Option<SourceId> {
+        let mut all = self.agreements.iter();
+        let found = all.find(|(_, agreement)| *agreement == Agreement::Differs);
+        found.map(|(source, _)| *source)
     }
 
     /// How far each channel is mirrored.
