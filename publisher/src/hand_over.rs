@@ -185,7 +185,7 @@ impl HandOver {
                 "nobody called {name:?} follows every channel; there is no standby to take over"
             ));
         }
-        if shared.is_stopping() {
+        if shared.is_stopping() || shared.is_ended() {
             return refused("this publisher is ending its session".into());
         }
         let mut phase = self.phase();
@@ -271,4 +271,111 @@ fn is_joined(shared: &Shared, name: &str) -> bool {
         all.any(|it| it.joined && it.follows && it.name == name && it.channel == channel)
     };
     shared.channels.iter().all(|it| follows(it.plan.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::units::Nanos;
+
+    use super::*;
+
+    const AT: Standing = Standing {
+        channel: ChannelId(1),
+        last: Sequence(70),
+        next_record: RecordNumber(900),
+    };
+
+    fn shared() -> Shared {
+        let none = (Vec::new(), Vec::new());
+        let stop = Default::default();
+        Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO)
+    }
+
+    fn request(standby: &str, mirrored: &[Standing]) -> Request {
+        Request {
+            standby: standby.into(),
+            epoch: Epoch(5),
+            mirrored: mirrored.to_vec(),
+            superseded_by: None,
+        }
+    }
+
+    fn resting(channels: &[Standing]) -> Answer {
+        let channels = channels.to_vec();
+        Answer::Resting { channels }
+    }
+
+    fn why(answer: Answer) -> String {
+        match answer {
+            Answer::Refused { why } => why,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_ends_when_what_is_mirrored_is_what_is_sealed_and_the_answer_was_given() {
+        let (it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+        assert!(!it.is_asked());
+        assert_eq!(it.ask(&request("b", &[]), &shared, now), resting(&[]));
+        assert!(it.is_asked());
+        // Not all of it was sent yet: where it stands is not final.
+        assert_eq!(it.step(now, false, || None), Step::Rest);
+        assert_eq!(it.ask(&request("b", &[AT]), &shared, now), resting(&[]));
+        assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
+        let behind = Standing {
+            last: Sequence(69),
+            ..AT
+        };
+        let asked = it.ask(&request("b", &[behind]), &shared, now);
+        assert_eq!(asked, resting(&[AT]));
+        let last = request("b", &[AT]);
+        let ends = Answer::Ends { channels: vec![AT] };
+        assert_eq!(it.ask(&last, &shared, now), ends);
+        assert_eq!(
+            it.step(now, false, || None),
+            Step::Rest,
+            "nobody was told yet"
+        );
+        it.end(&last, &shared);
+        assert_eq!(it.step(now, false, || None), Step::End);
+        assert_eq!(it.taken_by().as_deref(), Some("b"));
+        assert!(shared.is_stopping() && shared.is_abandoned());
+    }
+
+    #[test]
+    fn sealing_goes_on_when_the_standby_falls_silent_or_the_session_ends() {
+        for (later, is_stopping) in [(REST_MAX, false), (Duration::ZERO, true)] {
+            let (it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+            it.ask(&request("b", &[]), &shared, now);
+            assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
+            assert_eq!(it.step(now + later, is_stopping, || None), Step::GoOn);
+            assert!(!it.is_asked() && it.taken_by().is_none());
+            // Who asks again begins again: what was sealed meanwhile is not mirrored.
+            let again = it.ask(&request("b", &[AT]), &shared, now + later);
+            assert_eq!(again, resting(&[]));
+        }
+    }
+
+    #[test]
+    fn nobody_takes_over_but_one_that_is_named_in_this_epoch_and_one_at_a_time() {
+        let names = ["b", "c"].map(String::from).to_vec();
+        let (it, shared, now) = (HandOver::to(names), shared(), Instant::now());
+        let stranger = why(it.ask(&request("d", &[]), &shared, now));
+        assert!(stranger.contains("hand_over_to"), "{stranger}");
+        let mut other = request("b", &[]);
+        other.epoch = Epoch(4);
+        assert!(why(it.ask(&other, &shared, now)).contains("epoch 5"));
+        assert!(!it.is_asked());
+        it.ask(&request("b", &[]), &shared, now);
+        let second = why(it.ask(&request("c", &[]), &shared, now));
+        assert!(second.contains("\"b\" is taking over"), "{second}");
+        other.superseded_by = Some(Epoch(5));
+        assert!(why(it.ask(&other, &shared, now)).contains("not above"));
+        other.superseded_by = Some(Epoch(6));
+        let ends = Answer::Ends { channels: vec![] };
+        assert_eq!(it.ask(&other, &shared, now), ends);
+        shared.stop();
+        let late = why(it.ask(&request("b", &[]), &shared, now));
+        assert!(late.contains("ending"), "{late}");
+    }
 }

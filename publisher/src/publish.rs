@@ -318,13 +318,6 @@ impl Publishing {
         }
     }
 
-    /// Messages that were not published again, a message of several channels once for each; `None`
-    /// when all sources are beyond what was mirrored.
-    #[must_use]
-    pub(crate) fn suppressed(&self) -> Option<u64> {
-        self.resumed.as_ref().map(|resumed| resumed.suppressed)
-    }
-
     /// Publishes what a source told; sources are counted as they were given.
     #[inline]
     pub fn take(&mut self, source: usize, item: &Item<'_>, now: Now) {

@@ -7,12 +7,13 @@
 //! ```
 //!
 //! `mirrors.rs` fills the rings, `keeping.rs` keeps what may have to be published again, `agreement.rs`
-//! compares the two, `promoting.rs` has the publisher hand over, and `running.rs` is the service that
-//! does all this. This file is what their threads share.
+//! compares the two, `promoting.rs` has the publisher hand over, `opening.rs` goes on from the mirrors,
+//! and `running.rs` is the service that does all this. This file is what their threads share.
 
 pub(crate) mod agreement;
 pub(crate) mod keeping;
 mod mirrors;
+mod opening;
 mod promoting;
 pub(crate) mod running;
 mod view;
@@ -45,8 +46,6 @@ tickcast_reliability::counters! {
         pushed_out_messages,
         /// Messages published again at the promotion.
         published_again_messages,
-        /// Messages of the inputs that the mirrors had at the promotion, and that were not published again.
-        suppressed_messages,
         /// Promotions that were refused, or failed.
         promotions_refused,
     }

@@ -399,7 +399,9 @@ impl Receiver {
                 continue;
             }
             self.note_liveness(change, now);
-            if change == LivenessChange::Dead && !self.ended() {
+            // A standby goes on behind the last one without a hole: what its mirror lacks must not be
+            // given up with the publisher.
+            if change == LivenessChange::Dead && !self.ended() && self.mirror().is_none() {
                 // Nobody is left who could confirm it, and nothing that was heard speaks against it.
                 let unconfirmed = self.end_heard.filter(|end| *end == self.heard);
                 self.end_at = self.end_at.or(unconfirmed);

@@ -15,11 +15,12 @@ use tickcast_subscriber::mirroring::{Keeper, Mirroring};
 use tickcast_subscriber::{ChannelBuilder, Subscriber};
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::udp::Interface;
 
 use super::StandbyState;
 use super::agreement::{Head, Mark};
 use super::view::ChannelView;
-use crate::config::Config;
+use crate::config::{Config, FanOutConfig};
 use crate::error::PublisherError;
 use crate::host::boot_id;
 use crate::plan::ChannelPlan;
@@ -66,7 +67,10 @@ impl Mirrors {
     ) -> Result<Self, PublisherError> {
         let standby = &state.config;
         let mut builder = Subscriber::builder(&standby.of).name(&config.name);
-        builder = builder.interface(config.interface.clone()).latency(false);
+        for interface in interfaces(config) {
+            builder = builder.interface(interface);
+        }
+        builder = builder.latency(false);
         if let Some(faults) = &standby.faults {
             builder = builder.faults(faults.clone());
         }
@@ -128,6 +132,20 @@ impl Mirrors {
             look(channel, core.receiver(plan.id), core.mirror(plan.id), now);
         }
     }
+}
+
+/// The interfaces of the publisher's lines are taken to be where ours will be.
+fn interfaces(config: &Config) -> Vec<Interface> {
+    let first = config.channels.first().and_then(|it| it.fan_out.first());
+    let lines: Vec<_> = match first {
+        Some(FanOutConfig::Udp(udp)) => udp.lines.iter().map(|line| &line.interface).collect(),
+        Some(FanOutConfig::Verbs(verbs)) => {
+            verbs.lines.iter().map(|line| &line.interface).collect()
+        }
+        None => Vec::new(),
+    };
+    let own = |line: &Option<Interface>| line.clone().unwrap_or_else(|| config.interface.clone());
+    lines.into_iter().map(own).collect()
 }
 
 /// How one channel stands.

@@ -12,9 +12,10 @@ use crate::http;
 const ASK_EVERY: Duration = Duration::from_millis(5);
 /// How long one question may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
-/// How long a publisher that can't be reached may still look alive: multicast is heard of for a while,
-/// and a connection can break a little later than another.
-const SILENCE_MAX: Duration = Duration::from_secs(2);
+/// How long a publisher that can't be reached may still be heard of: by multicast that was under way,
+/// or over a connection whose other end fell silent without a word, until that is found out.
+const HEARD_MAX: Duration = Duration::from_secs(2);
+const SILENCE_MAX: Duration = Duration::from_secs(8);
 
 /// Why it may, or why not.
 pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, String> {
@@ -89,14 +90,18 @@ fn say(admin: SocketAddr, request: &Request, wait: Duration) -> Result<Answer, S
 
 /// Whether the publisher is gone: nothing is heard of it on any path any more.
 fn is_gone(state: &StandbyState) -> bool {
-    let until = Instant::now() + SILENCE_MAX;
-    while state.view().is_publisher_alive() {
-        if Instant::now() >= until {
-            return false;
+    let began = Instant::now();
+    loop {
+        let (is_alive, is_heard) = {
+            let view = state.view();
+            (view.is_publisher_alive(), view.is_heard())
+        };
+        let patience = if is_heard { HEARD_MAX } else { SILENCE_MAX };
+        if !is_alive || began.elapsed() >= patience {
+            return !is_alive;
         }
         sleep(ASK_EVERY);
     }
-    true
 }
 
 /// Tells a publisher that may be alive that a higher epoch was opened. Where it does not hear of it, it

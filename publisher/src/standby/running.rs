@@ -5,36 +5,31 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tickcast_reliability::mirror::Promotion;
 use tickcast_reliability::units::{Epoch, Nanos};
-use tickcast_reliability::wire::StreamEvent;
 use tickcast_transport::control::Reserved;
 
+use super::StandbyState;
 use super::agreement::{Agreement, Comparing, as_heard};
 use super::keeping::{Kept, Positions, channels_of};
 use super::mirrors::{Left, Mirrors};
-use super::{Promoted, Reason, StandbyState};
+use super::opening::{Heard, NotYet, Opened};
 use crate::admin::Admin;
-use crate::audit;
-use crate::building::{Channels, open_fan_outs};
-use crate::config::{Config, StandbyConfig};
-use crate::epoch::{EpochState, EpochsBefore};
+use crate::building::open_fan_outs;
+use crate::config::StandbyConfig;
+use crate::epoch::EpochsBefore;
 use crate::error::PublisherError;
-use crate::hand_over::{HandOver, Standing};
+use crate::hand_over::HandOver;
 use crate::hop::{HopReceiver, Taken};
-use crate::pipeline::{self, StopOnFailure, Thread, now, spawn};
+use crate::pipeline::{self, StopOnFailure, Thread, spawn};
+use crate::plan::Plan;
 use crate::plan::fan_out::Use;
-use crate::plan::{ChannelPlan, Plan};
-use crate::publish::{Publishing, Source};
-use crate::repair_service::server_config;
+use crate::publish::Source;
 use crate::session::{Inputs, join, open_inputs, sources_of};
-use crate::shared::{Shared, SourceShared};
+use crate::shared::Shared;
 use crate::summary::Summary;
 
 /// Batches taken from one source before the others have their turn.
 const BATCHES_A_ROUND: usize = 16;
-/// Kept messages that are published before what is sealed is sent.
-const KEPT_A_ROUND: usize = 256;
 
 /// A standby that has everything it needs, and has not begun.
 pub(crate) struct Standby {
@@ -45,24 +40,6 @@ pub(crate) struct Standby {
     mirrors: Mirrors,
     admin: Admin,
     control: SocketAddr,
-}
-
-/// What it takes to publish.
-struct NotYet {
-    config: Config,
-    plans: Vec<ChannelPlan>,
-    epochs: EpochsBefore,
-    control: Reserved,
-    sources: Vec<Arc<SourceShared>>,
-    stop: Arc<AtomicBool>,
-    state: Arc<StandbyState>,
-}
-
-/// What was promoted, and runs.
-struct Opened {
-    shared: Arc<Shared>,
-    epoch: EpochState,
-    repair: Thread<()>,
 }
 
 impl Standby {
@@ -232,6 +209,7 @@ impl NotYet {
         let state = self.state.clone();
         self.state.want_mirrors();
         let left = join(mirrors, "mirror")?;
+        state.view().close();
         for (index, (source, comparing)) in sources.iter_mut().zip(&comparing).enumerate() {
             match comparing.agreement() {
                 Agreement::Agrees { ordinals } => source.ordinals = ordinals,
@@ -242,17 +220,20 @@ impl NotYet {
                 ),
             }
         }
-        let opened = self.go_on(base, sources, left, kept, announced, reason);
-        match opened {
+        let heard = Heard {
+            sources,
+            kept,
+            announced,
+        };
+        match self.go_on(base, heard, left, reason) {
             Err(error) => {
                 state.opened(Err(format!("{error}; this standby ends")));
                 Err(error)
             }
-            Ok((opened, to, config, promoted)) => {
-                state.opened(Ok(promoted));
-                let shared = opened.shared.clone();
-                let with_inputs = config.end_when_inputs_end;
-                pipeline::publish(hops, None, to, &shared, idle, with_inputs)?;
+            Ok((to, opened)) => {
+                state.opened(Ok(opened.promoted.clone()));
+                let with_inputs = opened.config.end_when_inputs_end;
+                pipeline::publish(hops, None, to, &opened.shared, idle, with_inputs)?;
                 Ok(Some(opened))
             }
         }
@@ -288,149 +269,4 @@ impl NotYet {
             *to = as_heard(&channel.positions, of);
         }
     }
-
-    /// Opens the new epoch on the mirrors, and publishes what was kept.
-    #[expect(
-        clippy::type_complexity,
-        reason = "what one promotion makes, for one caller"
-    )]
-    fn go_on(
-        self,
-        base: &Shared,
-        sources: Vec<Source>,
-        mut left: Left,
-        kept: Kept,
-        announced: Vec<Vec<tickcast_reliability::control::Instrument>>,
-        reason: Reason,
-    ) -> Result<(Opened, Publishing, Config, Promoted), PublisherError> {
-        let began = now();
-        let state = self.state;
-        let mirrors = (self.plans.iter()).filter_map(|plan| left.mirrors.remove(&plan.id));
-        let mirrors: Vec<_> = mirrors.collect();
-        if mirrors.len() != self.plans.len() {
-            return Err(PublisherError::Mirroring {
-                of: state.config.of.clone(),
-                reason: "a mirror was given up meanwhile".into(),
-            });
-        }
-        let mirrored = mirrors.iter().map(|mirror| mirror.mirrored());
-        let continues = mirrored.map(|it| it.epoch).max().unwrap_or(Epoch::NONE);
-        let epoch = self.epochs.open(continues, began.utc)?;
-        let (mut rings, mut events, mut standings) = (Vec::new(), Vec::new(), Vec::new());
-        let mut positions: Vec<Positions> = Vec::new();
-        for (plan, mirror) in self.plans.into_iter().zip(mirrors) {
-            let at = mirror.mirrored();
-            positions.push(mirror.positions().collect());
-            standings.push(Standing {
-                channel: plan.id,
-                last: at.last,
-                next_record: at.next_record,
-            });
-            let promotion = mirror.promote(epoch.epoch());
-            let Promotion { ring, opened } =
-                promotion.map_err(|refused| PublisherError::Promotion {
-                    channel: plan.name.clone(),
-                    source: refused.error,
-                })?;
-            events.push(opened);
-            rings.push((plan, ring));
-        }
-        let config = self.config;
-        let server = self.control.listen(server_config(&config.repair));
-        let server = server.map_err(|error| PublisherError::Listen {
-            what: "control",
-            address: config.control,
-            reason: error.to_string(),
-        })?;
-        let channels = Channels::open(&config, rings, server, began)?;
-        for (channel, announced) in channels.shared.iter().zip(announced) {
-            let named = left
-                .directories
-                .remove(&channel.plan.id)
-                .unwrap_or_default();
-            let mut directory = channel.directory();
-            named
-                .into_iter()
-                .chain(announced)
-                .for_each(|it| directory.put(it));
-        }
-        let mut shared = Shared::new(
-            config.name.clone(),
-            epoch.epoch(),
-            channels.shared.clone(),
-            self.sources,
-            self.stop,
-            Nanos::from_ms(config.linger_ms),
-        );
-        shared.admin = base.admin.clone();
-        let hand_over = HandOver::to(config.hand_over_to.clone());
-        let shared = Arc::new(shared.with(hand_over, Some(state.clone())));
-        let (drivers, serving) = channels.split();
-        // As they are counted here; what could not be compared is taken to count alike.
-        let of = |source| {
-            let found = sources.iter().find(|it| it.shared.source == source);
-            Agreement::Agrees {
-                ordinals: found.map_or(0, |source| source.ordinals),
-            }
-        };
-        let heard: Vec<_> = positions.iter().map(|at| as_heard(at, of)).collect();
-        let entries = kept.into_entries(&heard);
-        let mut to = Publishing::new(drivers, sources, shared.clone()).resuming(positions);
-        // Before anyone is served, so that every joiner finds the epoch opened.
-        let opened = |at: usize| -> StreamEvent { events[at].clone() };
-        to.event(opened, began)?;
-        to.drive(began)?;
-        base.promote(shared.clone());
-        let repair = serving.start(&config, &shared)?;
-        let before: u64 = published(&shared);
-        for (n, (source, entry)) in entries.enumerate() {
-            let now = now();
-            to.take_kept(source, &entry, now);
-            if n % KEPT_A_ROUND == KEPT_A_ROUND - 1 {
-                to.drive(now)?;
-            }
-        }
-        let counters = &state.counters;
-        counters
-            .published_again_messages
-            .set(published(&shared) - before);
-        counters
-            .suppressed_messages
-            .set(to.suppressed().unwrap_or(0));
-        counters.kept_messages.set(0);
-        let promoted = Promoted {
-            epoch: epoch.epoch(),
-            continues,
-            reason,
-            channels: standings,
-        };
-        let why = Some(reason.text());
-        audit::say(
-            "promoted",
-            audit::Of {
-                why,
-                ..audit::Of::default()
-            },
-        );
-        tracing::warn!(
-            epoch = %promoted.epoch,
-            continues = %promoted.continues,
-            published_again = counters.published_again_messages.get(),
-            "promoted: {}; this publishes from here on",
-            reason.text()
-        );
-        let opened = Opened {
-            shared,
-            epoch,
-            repair,
-        };
-        Ok((opened, to, config, promoted))
-    }
-}
-
-/// Messages published on all channels.
-fn published(shared: &Shared) -> u64 {
-    let all = shared.channels.iter();
-    all.map(|channel| channel.sender.published_messages.get())
-        .sum()
 }

@@ -65,7 +65,21 @@ impl View {
 
     /// Whether anything shows that the publisher is there.
     pub(crate) fn is_publisher_alive(&self) -> bool {
-        self.link_up || self.channels.iter().any(|channel| channel.is_heard)
+        self.link_up || self.is_heard()
+    }
+
+    /// Whether its multicast is heard.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.channels.iter().any(|channel| channel.is_heard)
+    }
+
+    /// Nobody looks at the publisher any more.
+    pub(crate) fn close(&mut self) {
+        self.link_up = false;
+        for channel in &mut self.channels {
+            channel.is_heard = false;
+            (channel.lag, channel.behind) = (0, Nanos::ZERO);
+        }
     }
 
     /// The epoch that all channels are mirrored in.

@@ -511,3 +511,40 @@ fn a_standby_that_follows_holds_what_was_delivered_and_can_be_promoted() {
         .collect();
     assert_eq!(epochs, [(8, 7), (5, 5)]);
 }
+
+#[test]
+fn a_mirror_does_not_go_beyond_a_hole_because_its_publisher_died_and_goes_on_when_that_one_is_back()
+{
+    let mut publisher = Publisher::new(8, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let offer = publisher.welcome(1).channels.remove(0);
+    let geometry = Mirror::geometry_of(&offer).unwrap();
+    let memory = Arc::new(HeapMemory::new(geometry));
+    let host = MirrorHost {
+        fan_outs: 1,
+        boot_id: [1; 16],
+        config_hash: ConfigHash(3),
+    };
+    let mirror = Mirror::create(memory, &offer, host).unwrap();
+    assert!(world.core.set_mirror(CHANNEL, mirror));
+    world.hear(A, &publisher.publish(2));
+    publisher.publish(1);
+    world.connectable = false;
+    world.cut(LinkDownReason::Closed);
+    world.hear(A, &publisher.publish(2));
+    world.pass(Nanos::from_secs(6), &publisher);
+    assert!(world.saw(&Event::PublisherDead));
+    assert!(world.losses().is_empty(), "{:?}", world.losses());
+    let mirrored = |world: &World| world.core.mirror(CHANNEL).unwrap().mirrored();
+    assert_eq!(
+        (mirrored(&world).last, mirrored(&world).holes),
+        (Sequence(1), 0)
+    );
+    world.connectable = true;
+    world.pass(Nanos::from_secs(3), &publisher);
+    assert_eq!(
+        (mirrored(&world).last, mirrored(&world).holes),
+        (Sequence(3), 0)
+    );
+    world.assert_balanced(&publisher, "");
+}
