@@ -135,8 +135,9 @@ impl Gaps {
             && (joins || (last.found_at, last.class) == (now, class))
         {
             last.range.last = range.last;
-            // The run's episode is the newest one, because runs are only ever added at the end.
-            if let Some(episode) = self.episodes.back_mut() {
+            // The run's episode need not be the newest one: what was above it may be forgotten.
+            let at = last.episode - self.first_episode;
+            if let Some(episode) = self.episodes.get_mut(at as usize) {
                 episode.open += range.len();
             }
             return;
@@ -430,6 +431,21 @@ mod tests {
             assert_eq!(gaps.fill(Sequence(sequence)).unwrap().1, None);
         }
         assert_eq!(gaps.fill(Sequence(100)).unwrap().1.unwrap().recovered, 91);
+    }
+
+    #[test]
+    fn what_joins_a_run_is_of_its_episode_also_when_later_ones_were_forgotten() {
+        let mut gaps = Gaps::default();
+        found(&mut gaps, 5, 6, 1);
+        found(&mut gaps, 8, 9, 2);
+        gaps.lose(range(7, 9), |_, _, _| ());
+        found(&mut gaps, 7, 9, 3);
+        assert_eq!(gaps.iter().count(), 1, "it joins what is below");
+        let mut all = (5..=9).map(|s| gaps.fill(Sequence(s)).unwrap().1);
+        assert!(all.by_ref().take(4).all(|settled| settled.is_none()));
+        assert_eq!(all.next().flatten().unwrap().recovered, 5);
+        drop(all);
+        assert!(gaps.is_empty() && gaps.open(Origin::Live) == 0);
     }
 
     #[test]

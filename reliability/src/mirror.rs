@@ -169,6 +169,12 @@ impl Mirror {
         Ok(mirror)
     }
 
+    /// The channel that is mirrored.
+    #[must_use]
+    pub const fn channel(&self) -> ChannelId {
+        self.ring.identity().channel
+    }
+
     /// Whether this offer's datagrams can be held in the same places.
     #[must_use]
     pub fn fits(&self, offer: &ChannelOffer) -> bool {

@@ -410,11 +410,21 @@ impl RepairCore {
 
     /// Tells every peer that the publisher goes; each is closed once it was told.
     pub fn shut_down(&mut self) {
+        self.close_all(RETRY_AFTER_MS, "the publisher is shutting down");
+    }
+
+    /// Tells every peer that another publisher goes on with this stream, so that it comes again at
+    /// once; each is closed once it was told.
+    pub fn hand_over(&mut self) {
+        self.close_all(1, "another publisher goes on with this stream");
+    }
+
+    fn close_all(&mut self, retry_after_ms: u64, text: &str) {
         let peers: Vec<PeerId> = self.peers.keys().copied().collect();
         for peer in peers {
             let reason = Rejected {
-                retry_after_ms: RETRY_AFTER_MS,
-                ..rejected(RejectCode::ShuttingDown, "the publisher is shutting down")
+                retry_after_ms,
+                ..rejected(RejectCode::ShuttingDown, text)
             };
             self.close(peer, reason);
         }

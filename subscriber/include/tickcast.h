@@ -311,6 +311,11 @@ enum TickcastEventKind
      Reserved: the snapshot is whole (in order).
      */
     TICKCAST_EVENT_KIND_SNAPSHOT_END = 24,
+    /*
+     The epoch `from.epoch` is continued by `to.epoch` behind the sequence `last`; so many
+     `records` of those that follow had come already, and do not come again (in order).
+     */
+    TICKCAST_EVENT_KIND_EPOCH_CONTINUED = 25,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

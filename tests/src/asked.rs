@@ -326,6 +326,25 @@ impl Asked {
         self.alarmed.clear();
     }
 
+    /// The epoch is continued by another behind this sequence: what came beyond it counts no more.
+    pub fn continued(&mut self, last: Sequence) {
+        let counts = |s: &u64| *s <= last.0;
+        self.pace.restarted();
+        self.tries.retain(|s, _| counts(s));
+        self.on_nack.retain(counts);
+        self.taken.retain(|s, _| counts(s));
+        self.taken_from = self.taken_from.min(last);
+        for of in [
+            &mut self.doubts,
+            &mut self.decided,
+            &mut self.excused,
+            &mut self.owed,
+            &mut self.alarmed,
+        ] {
+            of.retain(counts);
+        }
+    }
+
     /// A sequence that two publishers said different things of and that nobody asked about yet.
     #[must_use]
     pub fn doubt(&self) -> Option<u64> {

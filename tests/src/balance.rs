@@ -20,23 +20,25 @@ fn equal(left: (&str, u64), right: (&str, u64)) -> Result<(), String> {
 /// # Errors
 /// Which relation does not hold.
 pub fn receiver(c: &ReceiverCounters, stream: &Stream) -> Result<(), String> {
-    let gaps = c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_open.get();
+    let settled = c.gaps_recovered.get() + c.gaps_lost.get();
+    let gaps = settled + c.gaps_forgotten.get() + c.gaps_open.get();
     equal(
         ("gaps_detected", c.gaps_detected.get()),
-        ("recovered + lost + open", gaps),
+        ("recovered + lost + forgotten + open", gaps),
     )?;
     // A run is told once all of it is settled, unless the last of it was lost.
-    let all_told = c.gaps_lost.get() + c.gaps_open.get() == 0;
+    let all_told = c.gaps_lost.get() + c.gaps_forgotten.get() + c.gaps_open.get() == 0;
     if all_told || stream.recovered > c.gaps_recovered.get() {
         equal(
             ("gaps_recovered", c.gaps_recovered.get()),
             ("sequences told recovered", stream.recovered),
         )?;
     }
-    let history = c.history_received.get() + c.history_lost.get() + c.history_open.get();
+    let settled = c.history_received.get() + c.history_lost.get();
+    let history = settled + c.history_forgotten.get() + c.history_open.get();
     equal(
         ("history_wanted", c.history_wanted.get()),
-        ("received + lost + open", history),
+        ("received + lost + forgotten + open", history),
     )?;
     equal(
         ("delivered_records", c.delivered_records.get()),

@@ -146,7 +146,7 @@ impl Beside {
                 self.ended = true;
                 true
             }
-            Event::EpochChanged { .. } => {
+            Event::EpochChanged { .. } | Event::EpochContinued { .. } => {
                 if std::mem::replace(&mut self.ended, false) {
                     // What was heard after the end was not told, and is not in arrears.
                     (self.silent_since, self.heard_since) = (now, false);

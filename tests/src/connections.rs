@@ -76,6 +76,11 @@ impl World {
                 }
             }
             Action::Listen(ChannelOffer { channel, .. }) | Action::Rejoin(channel) => {
+                if let Action::Listen(offer) = action
+                    && self.plan.is_standby(number)
+                {
+                    subscriber.keeps_mirror(&self.plan, offer)?;
+                }
                 self.trace
                     .note(self.now, "listens", number, channel.0.into(), 0);
                 if let Some(of) = subscriber.following_mut(*channel) {

@@ -70,7 +70,8 @@ impl World {
                     wrong
                         .get_or_insert(format!("subscriber {number} on channel {channel}: {what}"));
                 }
-                if of.stream.epoch() != epoch {
+                let goes_on = matches!(item, Item::Event(_, Told::EpochContinued { .. }));
+                if of.stream.epoch() != epoch && !goes_on {
                     of.asked.restarted();
                 }
                 match item {
@@ -115,6 +116,11 @@ impl World {
                 continue;
             };
             let (settled, heard) = receiver.progress();
+            of.stream.follows(truth, receiver.epoch());
+            if let Some(last) = of.stream.take_cut() {
+                of.asked.continued(last);
+                of.justified.continued(receiver.epoch(), last);
+            }
             let episodes = receiver.counters().gap_episodes.get();
             (of.asked.pace).found(episodes, subscriber.core.is_joined());
             of.beside.input_over();
@@ -177,7 +183,11 @@ impl World {
         let mut following = subscriber.following.iter_mut();
         let at = following.position(|of| of.channel == header.channel)?;
         let of = &mut subscriber.following[at];
-        if of.stream.epoch() != header.epoch || beyond_the_end {
+        let due_epoch = match header.kind {
+            Kind::Heartbeat => of.stream.followed(),
+            _ => (self.truth).epoch_at(of.channel, of.stream.followed(), header.sequence),
+        };
+        if due_epoch != header.epoch || beyond_the_end {
             return None;
         }
         let (sequence, next, now) = (header.sequence, delivered.next(), self.now);

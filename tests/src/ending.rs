@@ -45,7 +45,7 @@ impl World {
         let receiver = subscriber.core.receiver(of.channel);
         if self.plan.gone {
             let heard = receiver.map_or(Sequence::NONE, |r| r.progress().1);
-            let range = stream.unaccounted(heard)?;
+            let range = stream.unaccounted(&self.truth, heard)?;
             return Some(format!(
                 "was told nothing of {range} of a publisher that is gone"
             ));
@@ -107,7 +107,7 @@ impl World {
                 (range.first, range.last) == (settled, settled)
                     && sealed.any(|it| it.kind == Kind::End)
             };
-            let unsaid = of.stream.unaccounted(heard);
+            let unsaid = of.stream.unaccounted(&self.truth, heard);
             if let Some(range) = unsaid.filter(|range| !is_end(range)) {
                 return Err(format!(
                     "subscriber {number} left without a word on {range}"

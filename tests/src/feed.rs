@@ -47,12 +47,14 @@ pub struct Feed {
     key: ContentKey,
     noted: Sequence,
     number: u64,
+    /// Records up to this one were published before, elsewhere.
+    behind: u64,
     position: u64,
     batch: RecordBatch,
 }
 
 impl Feed {
-    /// An empty ring for the `nth` publisher that opens `epoch` of `channel`, and what reads it.
+    /// An empty ring for the `nth` publisher that opens `epoch` of `channel`.
     ///
     /// # Errors
     /// What of the plan can't be.
@@ -61,7 +63,7 @@ impl Feed {
         (channel, epoch, nth): (ChannelId, Epoch, usize),
         first: (u64, u64),
         now: Now,
-    ) -> Result<(Self, RingReader), String> {
+    ) -> Result<Self, String> {
         let geometry = Geometry::new(plan.slot_len, plan.ring_slots).map_err(|e| e.to_string())?;
         let identity = RingIdentity {
             channel,
@@ -74,6 +76,22 @@ impl Feed {
         };
         let memory = Arc::new(HeapMemory::interrupted(geometry, interruption::interrupt));
         let ring = RingWriter::create(memory, geometry, identity).map_err(|e| e.to_string())?;
+        let key = ContentKey::of(channel, epoch, nth);
+        let watch = Watch::new(Sequence(first.0), plan.fan_outs, plan.heartbeat.first_us);
+        Ok(Self::on(plan, (ring, nth), (key, watch), now))
+    }
+
+    /// The feed of the `nth` publisher of its epoch that goes on where this ring stands, with records
+    /// of this content.
+    #[must_use]
+    pub fn on(
+        plan: &Plan,
+        (ring, nth): (RingWriter, usize),
+        (key, watch): (ContentKey, Watch),
+        now: Now,
+    ) -> Self {
+        let (channel, epoch) = (ring.identity().channel, ring.identity().epoch);
+        let (sealed, number) = (ring.sealed(), ring.next_record().0);
         let reader = ring.reader();
         let config = PublisherConfig {
             heartbeat: plan.heartbeat,
@@ -81,25 +99,40 @@ impl Feed {
         };
         let sender = Arc::default();
         let seed = plan.seed ^ epoch.0.rotate_left(20) ^ u64::from(channel.0) << 8 ^ nth as u64;
-        let feed = Self {
-            reader: reader.clone(),
+        Self {
+            reader,
             core: PublisherCore::new(config, ring, Arc::clone(&sender), now.monotonic),
             channel,
             nth,
             sender,
             repair: Arc::default(),
-            watch: Watch::new(Sequence(first.0), plan.fan_outs, plan.heartbeat.first_us),
+            watch,
             finished: false,
             journal: Vec::new(),
             rng: ChaCha8Rng::seed_from_u64(seed ^ 0x6665_6564),
             burst: plan.burst,
-            key: ContentKey::of(channel, epoch, nth),
-            noted: Sequence(first.0).previous(),
-            number: first.1,
+            key,
+            noted: sealed,
+            number,
+            behind: 0,
             position: 0,
             batch: RecordBatch::default(),
-        };
-        Ok((feed, reader))
+        }
+    }
+
+    /// A standby's feed, now that it is promoted: tells so first, and then what was published up to
+    /// this record and is not in its ring.
+    ///
+    /// # Errors
+    /// What the core refused although it should not have.
+    pub fn promoted(&mut self, opened: &StreamEvent, made: u64, now: Now) -> Result<(), String> {
+        match self.core.event(opened, now) {
+            Ok(_) => {}
+            Err(PublishError::Exhausted) => return self.finish(now),
+            Err(error) => return Err(error.to_string()),
+        }
+        self.behind = made;
+        self.note_sealed()
     }
 
     /// A burst of messages: publishes them, or ends the session where sequences end.
@@ -113,6 +146,15 @@ impl Feed {
                 return Ok(());
             }
         }
+        self.core.flush(now, true);
+        self.note_sealed()
+    }
+
+    /// Seals what is open.
+    ///
+    /// # Errors
+    /// As for [`Feed::burst`].
+    pub fn flush(&mut self, now: Now) -> Result<(), String> {
         self.core.flush(now, true);
         self.note_sealed()
     }
@@ -178,6 +220,10 @@ impl Feed {
 
     /// How long it waits for its next burst: mostly regular, now and then a lull.
     pub fn wait(&mut self, spacing: u64) -> u64 {
+        if self.number < self.behind {
+            // What is published once more waits for nothing.
+            return 2_000;
+        }
         if self.rng.random_bool(0.02) {
             self.rng.random_range(0..spacing * 40)
         } else {

@@ -64,6 +64,10 @@ pub enum Incident {
     Start,
     /// A publisher opens the epoch that another one has, from its beginning or further on.
     StartTwin(bool),
+    /// The publisher hands over to this standby: it ends when that has everything, and not before.
+    HandOver(usize),
+    /// This standby is promoted, with what its mirror has; it takes the address.
+    Promote(usize),
     /// The address leads to another publisher that is alive.
     Divert,
     /// Someone sends a datagram that no publisher sent.
@@ -111,6 +115,8 @@ impl Incident {
             Self::PowerCut => ("power_cut", 0),
             Self::Start => ("restart", 0),
             Self::StartTwin(_) => ("start_twin", 0),
+            Self::HandOver(number) => ("hand_over", number),
+            Self::Promote(number) => ("promote", number),
             Self::Divert => ("divert", 0),
             Self::Forge(_) => ("forge", 0),
             Self::ClockStep(_) => ("clock_step", 0),

@@ -71,6 +71,8 @@ impl World {
                 let epoch = publisher.epoch;
                 self.start_publisher(epoch, &firsts)?;
             }
+            Incident::HandOver(number) => return self.hand_over(number),
+            Incident::Promote(number) => return self.promote(number).map(|_| ()),
             Incident::Divert => {
                 let alive = (0..self.publishers.len())
                     .filter(|p| self.publishers[*p].alive && !self.publishers[*p].paused);
@@ -107,6 +109,7 @@ impl World {
         }
         for index in 0..self.publishers.len() {
             self.publishers[index].stalled = [false; 2];
+            self.publishers[index].hands_over = false;
             self.go_on(index)?;
         }
         if self.plan.gone {
@@ -187,7 +190,7 @@ impl World {
     }
 
     /// A subscriber goes: says so and leaves in order, or is just not there any more.
-    fn goes(&mut self, number: usize, on_purpose: bool) -> Result<(), String> {
+    pub(crate) fn goes(&mut self, number: usize, on_purpose: bool) -> Result<(), String> {
         let subscriber = &self.subscribers[number];
         if !subscriber.alive || subscriber.stalled {
             return Ok(());
@@ -235,7 +238,7 @@ impl World {
     }
 
     /// A publisher's process ends, and its kernel says so to everyone connected.
-    fn kill(&mut self, index: usize) {
+    pub(crate) fn kill(&mut self, index: usize) {
         let publisher = &mut self.publishers[index];
         if !std::mem::replace(&mut publisher.alive, false) {
             return;

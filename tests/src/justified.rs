@@ -1,7 +1,7 @@
 //! Whether a loss, a death or a recovery that was told had its reason: what the publisher said,
 //! the clock, or the settings. And that a publisher refuses nothing that it holds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message, RefusalReason};
 use tickcast_reliability::delivery::{Delivery, Event, Item};
@@ -34,6 +34,8 @@ pub struct Justified {
     config: ReceiverConfig,
     slots: u64,
     epoch: Epoch,
+    /// Those that it continues.
+    before: BTreeSet<Epoch>,
     next: Sequence,
     heard: Sequence,
     /// By the last sequence of each.
@@ -63,6 +65,7 @@ impl Justified {
             config,
             slots,
             epoch: Epoch::NONE,
+            before: BTreeSet::new(),
             next: Sequence::NONE,
             heard: Sequence::NONE,
             jumps: BTreeMap::new(),
@@ -86,7 +89,7 @@ impl Justified {
         match message {
             Message::Welcome(welcome) => {
                 for offer in welcome.channels.iter().filter(|o| o.channel == channel) {
-                    self.floor(offer.epoch, offer.oldest);
+                    self.floor(offer.epoch, offer.oldest_of_all().0);
                 }
             }
             Message::Refused(refused) if channel == of => match refused.reason {
@@ -117,6 +120,23 @@ impl Justified {
     pub fn datagram(&mut self, sequence: Sequence) {
         let leap = sequence.since(self.heard.max(self.next));
         self.word |= leap <= self.slots.min(self.config.burst_max.into());
+    }
+
+    /// The core follows another epoch, which continues the one before behind this sequence.
+    pub fn continued(&mut self, epoch: Epoch, last: Sequence) {
+        if let Some(floor) = self.floors.get(&self.epoch).copied() {
+            self.floor(epoch, floor);
+        }
+        self.before.insert(self.epoch);
+        self.epoch = epoch;
+        if self.heard > last {
+            // What is missing up to there was found when it was.
+            let found = self.jumps.range(last.0..).next().map(|(_, jump)| *jump);
+            self.jumps.split_off(&last.next().0);
+            self.jumps.extend(found.map(|jump| (last.0, jump)));
+            self.heard = last;
+        }
+        self.dead_to = self.dead_to.min(last);
     }
 
     /// The application leaves: what is open is lost.
@@ -153,6 +173,7 @@ impl Justified {
         if epoch != self.epoch {
             self.all_had_a_reason(&losses, now)?;
             (self.epoch, self.heard) = (epoch, Sequence::NONE);
+            self.before.clear();
             self.dead_to = Sequence::NONE;
             self.jumps.clear();
             self.floors.retain(|of, _| *of >= epoch);
@@ -206,7 +227,8 @@ impl Justified {
 
     /// Checks the losses of the epoch that is followed.
     fn all_had_a_reason(&self, losses: &[(Epoch, Loss)], now: Nanos) -> Checked {
-        let here = losses.iter().filter(|(epoch, _)| *epoch == self.epoch);
+        let is_here = |epoch| epoch == self.epoch || self.before.contains(&epoch);
+        let here = losses.iter().filter(|(epoch, _)| is_here(*epoch));
         for (_, loss) in here {
             let range = loss.sequences;
             // Losses next to each other are told as one, with the cause of the first.
@@ -356,7 +378,11 @@ pub fn nothing_held_is_refused(feeds: &[Feed], slots: u64, mut frames: &[u8]) ->
             }
             Message::Welcome(welcome) => {
                 for offer in &welcome.channels {
-                    gone(offer.channel, offer.oldest.previous(), "a welcome")?;
+                    gone(
+                        offer.channel,
+                        offer.oldest_of_all().0.previous(),
+                        "a welcome",
+                    )?;
                 }
             }
             _ => {}

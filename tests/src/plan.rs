@@ -96,6 +96,8 @@ pub struct Plan {
     /// A subscriber that is broken for good: the others must not notice, whether it is there or
     /// not.
     pub broken: Option<usize>,
+    /// So many of the subscribers, the last ones, are standbys: they keep a mirror.
+    pub standbys: usize,
     /// A subscriber that is not there at all: what a run with a broken one is compared with.
     pub absent: Option<usize>,
 }
@@ -209,8 +211,15 @@ impl Plan {
             starts_at: vec![None; receivers],
             lapped_mid_copy: 0.0,
             broken: None,
+            standbys: 0,
             absent: None,
         }
+    }
+
+    /// Whether this subscriber keeps a mirror.
+    #[must_use]
+    pub const fn is_standby(&self, number: usize) -> bool {
+        number + self.standbys >= self.receivers
     }
 
     /// Which rungs of the ladder each subscriber goes by.

@@ -30,7 +30,7 @@ const fn hunt(bug: Bug, profile: &'static str, seeds: u64) -> Hunt {
 }
 
 /// Every bug. Bounds are measured, with room for a change of what a seed means.
-const HUNTS: [Hunt; 59] = [
+const HUNTS: [Hunt; 62] = [
     hunt(Bug::TornReadDelivered, "lapped-mid-copy", 20),
     hunt(Bug::LappedReadDelivered, "lapped", 20),
     hunt(Bug::ReadTokensIgnored, "tight-budget", 40),
@@ -90,6 +90,9 @@ const HUNTS: [Hunt; 59] = [
     hunt(Bug::DecidingCopyIgnored, "fencing", 20),
     hunt(Bug::FreshForgotten, "pause", 20),
     hunt(Bug::TornCursorBelieved, "calm", 20),
+    hunt(Bug::RelayByteMirrored, "promotion", 10),
+    hunt(Bug::RepeatedRecordsDelivered, "promotion", 20),
+    hunt(Bug::HistoryOfOldEpochForgotten, "promotion", 20),
 ];
 
 /// During one in so many of the copies that repair makes the ring comes round.

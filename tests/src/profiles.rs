@@ -3,6 +3,7 @@
 mod hosts;
 mod limits;
 mod network;
+mod promotion;
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
@@ -15,7 +16,7 @@ pub use crate::plan::{Mode, Plan, StartAt};
 use crate::plan::{ms, pick, subscriber};
 
 /// Every profile, in the order in which seeds cycle over them.
-pub const PROFILES: [&str; 47] = [
+pub const PROFILES: [&str; 48] = [
     "calm",
     "iid",
     "burst",
@@ -63,7 +64,11 @@ pub const PROFILES: [&str; 47] = [
     "two-channels",
     "start-at",
     "rc-breaks",
+    "promotion",
 ];
+
+/// Chaos is made of the first so many: one that is added later would change what its seeds mean.
+const OF_CHAOS: usize = 47;
 
 /// Chaos itself, what decides where sequences begin, and what demands that nobody notices.
 const NOT_IN_CHAOS: [&str; 10] = [
@@ -86,7 +91,7 @@ impl Plan {
             "chaos" => {
                 for _ in 0..rng.random_range(2..=5) {
                     let profile = loop {
-                        let of = PROFILES[rng.random_range(1..PROFILES.len())];
+                        let of = PROFILES[rng.random_range(1..OF_CHAOS)];
                         if !NOT_IN_CHAOS.contains(&of) {
                             break of;
                         }
@@ -103,7 +108,8 @@ impl Plan {
         let many = rng.random_range(1..=4);
         let known = self.add_network(profile, (share, many), rng)
             || self.add_hosts(profile, (share, many), rng)
-            || self.add_limits(profile, (share, many), rng);
+            || self.add_limits(profile, (share, many), rng)
+            || self.add_promotion(profile, share, rng);
         if matches!(profile, "one-line" | "busy-reader" | "forger") {
             return self.add_quiet(profile, rng);
         }

@@ -43,6 +43,8 @@ pub struct Publisher {
     pub dark: bool,
     /// Whether it stands still.
     pub paused: bool,
+    /// Whether it seals nothing more, because a standby is to take its place.
+    pub hands_over: bool,
     /// Fan-outs that take no more.
     pub stalled: [bool; 2],
     /// Connections by peer.
@@ -73,6 +75,17 @@ impl Publisher {
         truth: &mut Truth,
         now: Now,
     ) -> Result<Self, String> {
+        let feeds = channels(plan).zip(firsts).map(|(channel, first)| {
+            let nth = truth.open(channel, epoch, (Sequence(first.0), first.1));
+            Feed::open(plan, (channel, epoch, nth), *first, now)
+        });
+        let feeds = feeds.collect::<Result<Vec<_>, _>>()?;
+        Ok(Self::with(plan, epoch, feeds, now))
+    }
+
+    /// A publisher with these feeds, one for each channel.
+    #[must_use]
+    pub fn with(plan: &Plan, epoch: Epoch, feeds: Vec<Feed>, now: Now) -> Self {
         let line = UdpLine {
             group: std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(239, 0, 0, 1), 4000),
             sender: std::net::Ipv4Addr::LOCALHOST,
@@ -80,18 +93,15 @@ impl Publisher {
         let offer = FanOutOffer::Udp {
             lines: vec![line; plan.lines.into()],
         };
-        let (mut feeds, mut served) = (Vec::new(), Vec::new());
-        for (index, (channel, first)) in channels(plan).zip(firsts).enumerate() {
-            let nth = truth.open(channel, epoch, (Sequence(first.0), first.1));
-            let (feed, reader) = Feed::open(plan, (channel, epoch, nth), *first, now)?;
+        let served = feeds.iter().enumerate().map(|(index, feed)| {
             let info = ChannelInfo {
                 name: format!("sim-{index}"),
                 fan_outs: vec![offer.clone(); plan.fan_outs.into()],
                 directory: Vec::new(),
             };
-            served.push((info, reader, Arc::clone(&feed.repair)));
-            feeds.push(feed);
-        }
+            (info, feed.reader.clone(), Arc::clone(&feed.repair))
+        });
+        let served = served.collect();
         let service: Arc<RepairServiceCounters> = Arc::default();
         let twins = feeds.first().map_or(0, |f| f.nth as u64);
         let seed = plan.seed ^ epoch.0 ^ twins << 50;
@@ -103,13 +113,14 @@ impl Publisher {
                 read: plan.read_path,
             }]);
         }
-        Ok(Self {
+        Self {
             repair,
             feeds,
             epoch,
             alive: true,
             dark: false,
             paused: false,
+            hands_over: false,
             stalled: [false; 2],
             peers: BTreeMap::new(),
             waiting: VecDeque::new(),
@@ -118,7 +129,7 @@ impl Publisher {
             meters: Meters::new(&plan.repair),
             granted: Granted::default(),
             cursors: Cursors::default(),
-        })
+        }
     }
 
     /// Writes down what its feeds sealed.

@@ -37,6 +37,10 @@ pub(crate) enum Event {
     ReadDone(usize, RemoteRequest, Vec<u8>),
     /// What came back is looked at again, where it could not be handed over.
     ReadAgain(usize),
+    /// Whether a standby has everything of the publisher that hands over to it; tried until then.
+    HandOver(usize, usize, Nanos),
+    /// A publisher that has handed over ends.
+    Ends(usize),
     /// A subscriber that floods says something again.
     Flood(usize),
     /// The next incident of the plan.

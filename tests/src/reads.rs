@@ -319,6 +319,7 @@ impl World {
             What::Claim(_) | What::Report(_) => return false,
         };
         let slots = self.plan.ring_slots;
+        let truth = &self.truth;
         let Some(of) = self.subscribers[number].following_mut(request.channel) else {
             return false;
         };
@@ -328,7 +329,11 @@ impl World {
             self.count("read_torn");
             return false;
         };
-        let (epoch, found) = (datagram.header().epoch, datagram.header().sequence);
+        let (mut epoch, found) = (datagram.header().epoch, datagram.header().sequence);
+        let followed = of.stream.followed();
+        if truth.descent(request.channel, epoch, followed).is_some() {
+            epoch = followed;
+        }
         if found > wanted.first {
             let oldest = Sequence(found.0.saturating_sub(slots) + 1);
             of.justified.lapped(epoch, oldest);

@@ -9,7 +9,8 @@ use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::{Datagram, Kind};
 
-use crate::truth::{EpochTruth, Truth};
+use crate::line::Told;
+use crate::truth::{EpochTruth, Link, Truth};
 
 /// The place of one subscriber in the stream of one channel, and what it got.
 #[derive(Debug)]
@@ -19,6 +20,16 @@ pub struct Stream {
     begins_anywhere: bool,
     in_arrival_order: bool,
     epoch: Epoch,
+    /// The epoch that its core follows, which `epoch` is or leads to.
+    followed: Epoch,
+    /// What dead ends of the stream told.
+    told: Told,
+    /// A loss of unknown size, and nothing after it: who knows what it was.
+    unknown_from: Option<Sequence>,
+    /// How many records the next change may be said to repeat, at least and at most.
+    repeats: Option<(u64, u64)>,
+    /// It was continued behind this sequence, which is to be passed on.
+    cut: Option<Sequence>,
     /// The next sequence, and how many of its records came already.
     next: Sequence,
     part: u64,
@@ -66,6 +77,11 @@ impl Stream {
             begins_anywhere: matches!(start, Start::At(..)),
             in_arrival_order: delivery == Delivery::Arrival,
             epoch: Epoch::NONE,
+            followed: Epoch::NONE,
+            told: Told::default(),
+            unknown_from: None,
+            repeats: None,
+            cut: None,
             next: Sequence::NONE,
             part: 0,
             ring: 0,
@@ -91,6 +107,24 @@ impl Stream {
     #[must_use]
     pub const fn epoch(&self) -> Epoch {
         self.epoch
+    }
+
+    /// The epoch that its core follows.
+    #[must_use]
+    pub const fn followed(&self) -> Epoch {
+        self.followed
+    }
+
+    /// Behind which sequence it was continued within the input that is over.
+    pub const fn take_cut(&mut self) -> Option<Sequence> {
+        self.cut.take()
+    }
+
+    /// The input is over, and the core follows this epoch.
+    pub fn follows(&mut self, truth: &Truth, epoch: Epoch) {
+        if let Some(link) = truth.descent(self.channel, self.followed, epoch) {
+            self.go_on(truth, epoch, link);
+        }
     }
 
     /// The next sequence to be delivered or declared.
@@ -127,7 +161,7 @@ impl Stream {
         let Some(record) = (datagram.records().ok()).and_then(|mut records| records.next()) else {
             return;
         };
-        let rings = truth.of(self.channel, self.epoch);
+        let rings = truth.of(self.channel, header.epoch);
         let is_it = |of: &EpochTruth| of.is_record(number, record.as_ref());
         if let Some(ring) = rings.iter().position(is_it)
             && !self.in_arrival_order
@@ -144,6 +178,11 @@ impl Stream {
         let (sequence, number) = (position.sequence, position.record.0);
         self.nothing_of_unknown_size()?;
         let rings = self.here(truth, position)?;
+        let line = truth.epoch_at(self.channel, self.followed, sequence);
+        if position.epoch != line {
+            let epoch = position.epoch;
+            return Err(format!("sequence {sequence} of {epoch}, it is of {line}"));
+        }
         let data = |of: &EpochTruth| of.get(sequence).copied().filter(|s| s.kind == Kind::Data);
         if !rings.iter().any(|of| data(of).is_some()) {
             return Err(format!(
@@ -162,19 +201,30 @@ impl Stream {
                 "record {number} of {sequence} is of publisher {ring}, the repair path's copy is of {of}"
             ));
         }
+        if !self.in_arrival_order {
+            self.catch_up(truth, sequence);
+        }
         let early = self.in_arrival_order && sequence != self.next;
-        let part = if early {
+        let mut part = if early {
             number.wrapping_sub(sealed.first_record)
         } else {
             self.part
         };
+        while !early
+            && sealed.first_record + part < number
+            && self.told.may_skip(sealed.first_record + part)
+        {
+            part += 1;
+        }
         if number != sealed.first_record + part || part >= sealed.count {
             return Err(format!(
                 "record {number} of {sequence} (records {} + {}) where {part} came before",
                 sealed.first_record, sealed.count
             ));
         }
-        let whole = part + 1 == sealed.count;
+        self.told.record(number)?;
+        let rest = number + 1..sealed.first_record + sealed.count;
+        let whole = rest.clone().all(|number| self.told.may_skip(number));
         self.records += 1;
         self.digest = self
             .digest
@@ -192,6 +242,7 @@ impl Stream {
         }
         (self.part, self.ring) = (part + 1, ring);
         self.unknown_before = false;
+        self.unknown_from = None;
         if whole {
             self.pass(sequence);
         }
@@ -201,18 +252,32 @@ impl Stream {
     fn event(&mut self, truth: &Truth, position: &Position, event: &Event) -> Checked {
         match event {
             Event::Joined { after } => {
-                let moves = self.epoch == position.epoch
+                // It may move on into an epoch that continues the one it was to begin in.
+                let line = truth.epoch_at(self.channel, self.followed, after.next());
+                let moves = line == position.epoch
                     && (self.next, self.part) == (self.joined, 0)
                     && after.next() > self.next;
                 if self.epoch != Epoch::NONE && !moves {
                     return Err("joined a second time".into());
                 }
                 (self.epoch, self.next) = (position.epoch, after.next());
+                if truth
+                    .descent(self.channel, self.epoch, self.followed)
+                    .is_none()
+                {
+                    self.followed = self.epoch;
+                }
                 self.joined = self.next;
                 self.unknown_before = self.begins_anywhere;
                 Ok(())
             }
             Event::EpochChanged { from, to } => self.changed(truth, *from, *to),
+            Event::EpochContinued {
+                from,
+                to,
+                last,
+                repeated,
+            } => self.continued(truth, (*from, *to), *last, *repeated),
             Event::Lost(loss) => self.lost(truth, loss),
             Event::GapRecovered {
                 first,
@@ -261,7 +326,9 @@ impl Stream {
     }
 
     fn here<'t>(&self, truth: &'t Truth, position: &Position) -> Result<&'t [EpochTruth], String> {
-        if position.epoch != self.epoch {
+        let is_early = self.in_arrival_order
+            && position.epoch == truth.epoch_at(self.channel, self.followed, position.sequence);
+        if position.epoch != self.epoch && !is_early {
             return Err(format!(
                 "something of epoch {} in epoch {}",
                 position.epoch, self.epoch
@@ -270,7 +337,7 @@ impl Stream {
         if self.tail_lost {
             return Err(format!("epoch {} goes on after its end", self.epoch));
         }
-        Ok(truth.of(self.channel, self.epoch))
+        Ok(truth.of(self.channel, position.epoch))
     }
 
     fn nothing_of_unknown_size(&self) -> Checked {
@@ -283,6 +350,9 @@ impl Stream {
     }
 
     fn in_turn(&mut self, truth: &Truth, sequence: Sequence) -> Checked {
+        if !self.in_arrival_order {
+            self.catch_up(truth, sequence);
+        }
         if sequence == self.next {
             return Ok(());
         }
@@ -297,6 +367,9 @@ impl Stream {
     }
 
     fn whole(&mut self, truth: &Truth, sequence: Sequence) -> Checked {
+        if !self.in_arrival_order {
+            self.catch_up(truth, sequence);
+        }
         if self.part != 0 {
             return Err(format!("sequence {sequence} within {}", self.next));
         }
@@ -307,6 +380,7 @@ impl Stream {
             return Ok(());
         }
         self.in_turn(truth, sequence)?;
+        self.unknown_from = None;
         self.pass(sequence);
         Ok(())
     }
@@ -344,6 +418,7 @@ impl Stream {
                 Err(format!("{range} is said to be another publisher's"))
             };
         }
+        self.catch_up(truth, range.first);
         if range.first != self.next || self.part != 0 {
             return Err(format!(
                 "loss of {range} where {} + {} is due",
@@ -354,7 +429,8 @@ impl Stream {
             self.tail_lost = true;
             return Ok(());
         }
-        let last = rings.iter().map(EpochTruth::last).max();
+        let newest = truth.of(self.channel, self.followed);
+        let last = newest.iter().map(EpochTruth::last).max();
         if last.is_none_or(|last| range.last > last) {
             return Err(format!(
                 "loss of {range}, but {last:?} was the last published"
@@ -363,8 +439,12 @@ impl Stream {
         if let Some(early) = self.early.range(range.first.0..=range.last.0).next() {
             return Err(format!("loss of {range}, of which {early} was delivered"));
         }
-        if let [of] = rings {
-            self.cost(loss, of.records_in(range))?;
+        if rings.len() == 1 {
+            let record_at = |of| truth.record_at(self.channel, self.followed, of);
+            self.cost(loss, record_at(range.first)..record_at(range.last.next()))?;
+        }
+        if loss.records.is_none() {
+            self.unknown_from.get_or_insert(range.first);
         }
         self.lost_by_cause[cause_index(loss.cause)] += range.len();
         self.pass(range.last);
@@ -372,10 +452,14 @@ impl Stream {
     }
 
     /// Checks what a loss is said to cost against what it did, where that can be known.
-    fn cost(&mut self, loss: &Loss, real: u64) -> Checked {
+    fn cost(&mut self, loss: &Loss, numbers: std::ops::Range<u64>) -> Checked {
         let range = loss.sequences;
+        // What a dead end delivered is not lost with another copy of it.
+        let (least, most) = self.told.within(&numbers);
+        let all = numbers.end - numbers.start;
+        let (real, may_be) = (all - least, all - most.min(all));
         match loss.records {
-            Some(records) if records != real => {
+            Some(records) if !(may_be..=real).contains(&records) => {
                 return Err(format!(
                     "loss of {range} is said to cost {records} records, it cost {real}"
                 ));
@@ -391,7 +475,7 @@ impl Stream {
 
     fn changed(&mut self, truth: &Truth, from: Epoch, to: Epoch) -> Checked {
         let known = self.epoch != Epoch::NONE;
-        if (known && from != self.epoch) || to <= from {
+        if (known && from != self.followed) || to <= from {
             return Err(format!("from epoch {from} to {to} in {}", self.epoch));
         }
         if known && !self.tail_lost && !self.ended {
@@ -404,7 +488,15 @@ impl Stream {
             // `Joined` follows.
             return Ok(());
         }
-        (self.epoch, self.next, self.part) = (to, Sequence::FIRST, 0);
+        let first = truth.of(self.channel, to).iter().map(|ring| ring.first);
+        let first = match truth.link(self.channel, to) {
+            Some(_) => first.min().unwrap_or(Sequence::FIRST),
+            None => Sequence::FIRST,
+        };
+        (self.epoch, self.next, self.part) = (to, first, 0);
+        self.followed = to;
+        self.told.clear();
+        (self.unknown_from, self.repeats) = (None, None);
         (self.ended, self.tail_lost) = (false, false);
         self.of_unknown_size = None;
         self.early.clear();
@@ -412,13 +504,100 @@ impl Stream {
         Ok(())
     }
 
+    /// Another epoch goes on behind `last`: here, or it was known before.
+    fn continued(
+        &mut self,
+        truth: &Truth,
+        (from, to): (Epoch, Epoch),
+        last: Sequence,
+        repeated: u64,
+    ) -> Checked {
+        let link = truth.link(self.channel, to);
+        let link = link.filter(|link| (link.from, link.last) == (from, last));
+        let Some(link) = link.filter(|_| from == self.epoch) else {
+            let here = self.epoch;
+            return Err(format!("{from} continued by {to} behind {last}, in {here}"));
+        };
+        if self.followed == from {
+            self.go_on(truth, to, link);
+        }
+        self.catch_up(truth, last.next());
+        if self.next <= last || self.part != 0 {
+            let next = self.next;
+            return Err(format!("{from} continued behind {last}, {next} is due"));
+        }
+        if let Some((least, most)) = self.repeats.take()
+            && !(least..=most).contains(&repeated)
+        {
+            return Err(format!(
+                "{repeated} records are said to be repeated, {least} to {most} are"
+            ));
+        }
+        self.epoch = to;
+        Ok(())
+    }
+
+    /// The core follows an epoch that continues the one before: what came beyond is remembered, and
+    /// the stream stands there again.
+    fn go_on(&mut self, truth: &Truth, to: Epoch, link: Link) {
+        let (channel, from) = (self.channel, self.followed);
+        let exact = self.told.is_empty();
+        let (mut least, mut more) = (0, 0);
+        if self.next > link.last.next() {
+            let to_number = truth.record_at(channel, from, self.next) + self.part;
+            let unknown = self.unknown_from.map(|s| truth.record_at(channel, from, s));
+            let known = match unknown {
+                // Nobody knew the number that it begins with.
+                None if self.begins_anywhere && self.joined == self.next => link.next_record,
+                known => known.unwrap_or(to_number).max(link.next_record),
+            };
+            least += self.told.deliver(link.next_record..known);
+            more += self.told.pass(known..to_number);
+            (self.next, self.part) = (link.last.next(), 0);
+        }
+        for early in self.early.split_off(&link.last.next().0) {
+            let sealed = truth.sealed_at(channel, from, Sequence(early));
+            let numbers = sealed.map_or(0..0, |s| s.first_record..s.first_record + s.count);
+            least += self.told.deliver(numbers);
+        }
+        self.repeats = exact.then_some((least, least + more));
+        self.told.continues();
+        self.decided.retain(|of, _| *of <= link.last.0);
+        self.of_unknown_size
+            .take_if(|(range, _)| range.first > link.last);
+        (self.ended, self.followed) = (false, to);
+        let cut = self.cut.map_or(link.last, |cut| cut.min(link.last));
+        self.cut = Some(cut);
+    }
+
+    /// Passes what was told of a dead end and is not told again.
+    fn catch_up(&mut self, truth: &Truth, to: Sequence) {
+        let at = self.caught_up(truth, to);
+        if at > self.next {
+            self.pass(at.previous());
+        }
+    }
+
+    /// The first sequence, below `to`, that must still be told of: what lies before it was told
+    /// early, or holds nothing but what was told of a dead end.
+    fn caught_up(&self, truth: &Truth, to: Sequence) -> Sequence {
+        let line = (self.channel, self.followed);
+        let (mut at, mut part) = (self.next, self.part);
+        while at < to
+            && (self.early.contains(&at.0) || self.told.may_skip_all(truth, line, (at, part)))
+        {
+            (at, part) = (at.next(), 0);
+        }
+        at
+    }
+
     /// What a subscriber that knows of everything up to `heard` has neither got nor been told of.
     #[must_use]
-    pub fn unaccounted(&self, heard: Sequence) -> Option<SequenceRange> {
+    pub fn unaccounted(&self, truth: &Truth, heard: Sequence) -> Option<SequenceRange> {
         if self.tail_lost || self.epoch == Epoch::NONE {
             return None;
         }
-        SequenceRange::new(self.next, heard)
+        SequenceRange::new(self.caught_up(truth, heard.next()), heard)
     }
 }
 

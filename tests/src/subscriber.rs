@@ -115,8 +115,12 @@ impl Subscriber {
         let seed = plan.seed ^ (number as u64) << 32 ^ life;
         let following: Vec<Following> = (channels(plan).zip(starts).enumerate())
             .map(|(index, (channel, &start))| {
-                // The second channel is set like the next subscriber's first.
-                let (config, _) = plan.subscribers[(number + index) % plan.subscribers.len()];
+                // The second channel is set like the next subscriber's first, but for a standby.
+                let like = match plan.is_standby(number) {
+                    true => number,
+                    false => number + index,
+                };
+                let (config, _) = plan.subscribers[like % plan.subscribers.len()];
                 Following {
                     channel,
                     config,
@@ -257,8 +261,9 @@ impl Subscriber {
             let Some(of) = self.following_mut(channel) else {
                 return Err(format!("a NACK of channel {channel}"));
             };
-            if epoch != of.stream.epoch() {
-                return Err(format!("a NACK of epoch {epoch} in {}", of.stream.epoch()));
+            let followed = of.stream.followed();
+            if epoch != followed {
+                return Err(format!("a NACK of epoch {epoch} in {followed}"));
             }
             let found = |sequence| of.justified.found(sequence);
             of.asked.nack(path, (class, &ranges), next, found, now)?;

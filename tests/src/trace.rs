@@ -130,6 +130,7 @@ pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Ite
                 Told::Lost(loss) => ("lost", loss.sequences.first.0, loss.sequences.last.0),
                 Told::Stream(_) => ("event", position.sequence.0, 0),
                 Told::EpochChanged { from, to } => ("epoch", from.0, to.0),
+                Told::EpochContinued { to, last, .. } => ("continued", to.0, last.0),
                 Told::EndOfSession => ("end", position.sequence.0, 0),
                 Told::Stale => ("stale", 0, 0),
                 Told::Fresh => ("fresh", 0, 0),

@@ -107,10 +107,22 @@ impl EpochTruth {
     }
 }
 
+/// Where an epoch goes on with the stream of another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// The epoch that it continues.
+    pub from: Epoch,
+    /// The last sequence of that one that counts.
+    pub last: Sequence,
+    /// Number of the record after it.
+    pub next_record: u64,
+}
+
 /// All rings. Two of one channel and epoch are two publishers that both believe to be it.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     rings: BTreeMap<(ChannelId, Epoch), Vec<EpochTruth>>,
+    links: BTreeMap<(ChannelId, Epoch), Link>,
 }
 
 impl Truth {
@@ -124,6 +136,60 @@ impl Truth {
             sealed: Vec::new(),
         });
         rings.len() - 1
+    }
+
+    /// Notes that an epoch was opened that continues another: its records have the same content.
+    /// `None`, without effect, when the other was never opened.
+    pub fn go_on(&mut self, channel: ChannelId, epoch: Epoch, link: Link) -> Option<ContentKey> {
+        let key = self.of(channel, link.from).first()?.key;
+        self.open(channel, epoch, (link.last.next(), link.next_record));
+        self.ring_mut(channel, epoch, 0)?.key = key;
+        self.links.insert((channel, epoch), link);
+        Some(key)
+    }
+
+    /// Where this epoch goes on with another, if it does.
+    #[must_use]
+    pub fn link(&self, channel: ChannelId, epoch: Epoch) -> Option<Link> {
+        self.links.get(&(channel, epoch)).copied()
+    }
+
+    /// Where `from` was continued on the way to `to`, if `to` descends from it.
+    #[must_use]
+    pub fn descent(&self, channel: ChannelId, from: Epoch, to: Epoch) -> Option<Link> {
+        let first = self.link(channel, to);
+        let mut links = std::iter::successors(first, |link| self.link(channel, link.from));
+        links.find(|link| link.from == from)
+    }
+
+    /// In which epoch this sequence was sealed, of the stream that `epoch` goes on with.
+    #[must_use]
+    pub fn epoch_at(&self, channel: ChannelId, epoch: Epoch, sequence: Sequence) -> Epoch {
+        let first = self.link(channel, epoch);
+        let links = std::iter::successors(first, |link| self.link(channel, link.from));
+        let earlier = links.take_while(|link| sequence <= link.last);
+        earlier.last().map_or(epoch, |link| link.from)
+    }
+
+    /// The datagram of this sequence, of the stream that `epoch` goes on with.
+    #[must_use]
+    pub fn sealed_at(
+        &self,
+        channel: ChannelId,
+        epoch: Epoch,
+        sequence: Sequence,
+    ) -> Option<&Sealed> {
+        let epoch = self.epoch_at(channel, epoch, sequence);
+        self.of(channel, epoch).first()?.get(sequence)
+    }
+
+    /// Number of the first record at or after this sequence, of the stream that `epoch` goes on
+    /// with.
+    #[must_use]
+    pub fn record_at(&self, channel: ChannelId, epoch: Epoch, sequence: Sequence) -> u64 {
+        let epoch = self.epoch_at(channel, epoch, sequence);
+        let ring = self.of(channel, epoch).first();
+        ring.map_or(1, |ring| ring.record_at(sequence))
     }
 
     /// What was published in this epoch of this channel: one ring, or those of all that had it.

@@ -70,6 +70,20 @@ impl Watch {
         }
     }
 
+    /// A publisher that goes on in a ring with these datagrams, which others sealed and sent; without
+    /// any, as [`Watch::new`].
+    #[must_use]
+    pub fn going_on<'a>(self, held: impl Iterator<Item = &'a [u8]>) -> Self {
+        let mut it = self;
+        for bytes in held {
+            it.sealed(bytes);
+            for seen in &mut it.fan_outs {
+                seen.sent = it.sealed;
+            }
+        }
+        it
+    }
+
     /// The next datagram was sealed.
     pub fn sealed(&mut self, bytes: &[u8]) {
         self.sealed = self.sealed.next();

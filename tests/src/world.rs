@@ -203,6 +203,13 @@ impl World {
                 self.read_done(connection, request, bytes)
             }
             Event::ReadAgain(connection) => self.take_reads(connection),
+            Event::HandOver(number, publisher, until) => {
+                self.goes_on_handing_over(number, publisher, until)
+            }
+            Event::Ends(publisher) => {
+                self.kill(publisher);
+                Ok(())
+            }
             Event::Flood(number) => self.flood(number),
             Event::Incident(index) => {
                 let (_, incident) = self.plan.incidents[index];
@@ -238,14 +245,20 @@ impl World {
     ) -> Result<usize, String> {
         let now = now_of(self.now, self.utc);
         let publisher = Publisher::open(&self.plan, epoch, firsts, &mut self.truth, now)?;
+        Ok(self.add_publisher(publisher))
+    }
+
+    /// A publisher begins.
+    pub(crate) fn add_publisher(&mut self, publisher: Publisher) -> usize {
         let index = self.publishers.len();
+        let epoch = publisher.epoch;
         for at in 0..publisher.feeds.len() {
             self.schedule(self.now.max(self.plan.feed_from), Event::Feed(index, at));
         }
         self.publishers.push(publisher);
         self.trace.note(self.now, "start", index, epoch.0, 0);
         self.wake_publisher(index, self.now);
-        Ok(index)
+        index
     }
 
     /// Wakes a publisher at this time at the latest.
@@ -259,7 +272,7 @@ impl World {
     fn feed(&mut self, index: usize, at: usize) -> Result<(), String> {
         let now = now_of(self.now, self.utc);
         let publisher = &mut self.publishers[index];
-        let (alive, paused) = (publisher.alive, publisher.paused);
+        let (alive, paused) = (publisher.alive, publisher.paused || publisher.hands_over);
         let feed = &mut publisher.feeds[at];
         if !alive || feed.finished {
             return Ok(());

@@ -33,9 +33,11 @@ class Stream:
         self.end_at = self.end_heard = None  # END as TCP confirmed it, and as multicast claims it (§4.3)
         self.lines = Lines(len(lines_of(offer)), now)
         self.channel, self.epoch, self.slots, self.heard = offer["channel"], offer["epoch"], offer["slots"], offer["newest"]
+        self.continues, self.repeated_to = offer.get("continues", []), 0  # §5.7
         oldest = start == "oldest"  # §5.1
-        self.next = self.began = offer["oldest"] if oldest else offer["newest"] + 1
-        self.record = self.first_record = offer["oldest_record"] if oldest else offer["next_record"]
+        held = offer.get("history", offer)
+        self.next = self.began = held["oldest"] if oldest else offer["newest"] + 1
+        self.record = self.first_record = held["oldest_record"] if oldest else offer["next_record"]
         self.miss(self.next, self.heard, now, history=True)
 
     def rejoin(self, offer, now):
@@ -44,7 +46,10 @@ class Stream:
             return False
         self.slots = offer["slots"]
         self.lines.resize(len(lines_of(offer)), now)
-        if offer["epoch"] > self.epoch:
+        at = next((it for it in offer.get("continues", []) if it["epoch"] == self.epoch), None)
+        if at:
+            self.go_on(offer, at, now)
+        elif offer["epoch"] > self.epoch:
             self.follow(offer, now)
         else:
             self.tell(offer["newest"], now, False)
@@ -59,11 +64,50 @@ class Stream:
             tail = self.heard + (self.end_heard != self.heard)  # an END that nobody confirmed is part of the tail
             self.losses.append({"first": tail, "last": UNKNOWN, "records": None, "cause": "epoch"})
         self.held, self.crcs, self.lost, self.doubts, self.told, self.leapt = {}, {}, {}, set(), None, False
-        self.epoch, self.heard, self.next, self.record, self.ended = offer["epoch"], offer["newest"], 1, 1, False
+        self.continues, self.repeated_to = offer.get("continues", []), 0
+        first = self.continues[0] if self.continues else {"last": 0, "next_record": 1}
+        self.epoch, self.heard, self.ended = offer["epoch"], offer["newest"], False
+        self.next, self.record = first["last"] + 1, first["next_record"]
         self.end_at = self.end_heard = None
         self.lines.restart()
-        self.miss(1, self.heard, now, history=True)
+        self.miss(self.next, self.heard, now, history=True)
         self.lose_below(offer["oldest"], offer["oldest_record"])
+
+    def go_on(self, offer, at, now):
+        """Another epoch goes on where ours ended for it: what was heard beyond that place counts no more (§5.7)."""
+        last = at["last"]
+        for s in [s for s in self.gaps if s > last]:
+            self.count["history_forgotten" if self.gaps.pop(s).history else "forgotten"] += 1
+        for of in (self.held, self.crcs, self.lost):
+            for s in [s for s in of if s > last]:
+                del of[s]
+        if self.next > last + 1:
+            self.repeated_to = max(self.repeated_to, self.record)
+            self.next = last + 1
+            if self.pending and self.pending["first"] > last:
+                self.pending = None
+            elif self.pending:
+                self.pending["last"] = last
+            else:
+                self.record = at["next_record"]
+        if self.next == last + 1:
+            self.close_loss(at["next_record"])
+        self.doubts, self.told, self.leapt, self.ended = set(), None, False, False
+        self.end_at = self.end_heard = None
+        self.epoch, self.continues, self.heard = offer["epoch"], offer["continues"], min(self.heard, last)
+        self.lines.restart()
+        self.miss(self.heard + 1, offer["newest"], now, history=True)
+        self.heard = offer["newest"]
+        held = offer.get("history", offer)
+        self.lose_below(held["oldest"], held["oldest_record"])
+        for gap in self.gaps.values():
+            gap.tries, gap.due = 0, now
+        self.advance()
+
+    def epoch_of(self, d):
+        """The epoch that a datagram with this number must be of (§5.7)."""
+        older = [it["epoch"] for it in self.continues if d.kind != HEARTBEAT and d.sequence <= it["last"]]
+        return older[-1] if older else self.epoch
 
     def miss(self, first, last, now, history=False):
         """first ..= last are missing from now on. Gaps are only ever added above all others, so they stay in order."""
@@ -103,7 +147,7 @@ class Stream:
 
     def datagram(self, d, now, line=None):
         """§5.2; `line` is None for a repair over TCP. Whether it counts as heard from the publisher (§5.5)."""
-        if d.channel != self.channel or d.epoch != self.epoch:
+        if d.channel != self.channel or d.epoch != self.epoch_of(d):
             self.count["other_channel" if d.channel != self.channel else "other_epoch"] += 1
             self.want_status |= d.channel == self.channel and d.epoch > self.epoch
             return False
@@ -197,16 +241,18 @@ class Stream:
             self.losses.append({"first": self.next, "last": self.next, "records": d.count, "cause": "unreadable"})
             self.count["lost_records"] += d.count
         else:
-            for record in records:
+            repeated = min(max(self.repeated_to - d.first_record, 0), len(records))  # §5.7
+            for record in records[repeated:]:
                 self.sha.update(record)
-            self.count.update(delivered=1, records=len(records), events=int(d.kind == EVENT))
+            self.count.update(delivered=1, records=len(records) - repeated, repeated=repeated, events=int(d.kind == EVENT))
         self.record += d.count
 
     def close_loss(self, record):
         """The number of the next record is known, and with it what the loss before it cost."""
         if self.pending:
-            self.pending["records"] = record - self.record
-            self.count["lost_records"] += record - self.record
+            lost = max(record, self.repeated_to) - max(self.record, self.repeated_to)  # §5.7
+            self.pending["records"] = lost
+            self.count["lost_records"] += lost
             self.losses.append(self.pending)
         elif record != self.record:
             self.count["jumps"] += 1  # never: records are missing, but no datagram is

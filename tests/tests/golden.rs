@@ -12,12 +12,12 @@ use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 use tickcast_reliability::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant, Instrument, Join,
-    JoinChannel, Message, NackClass, Progress, Purpose, RefusalReason, Refused, RejectCode,
+    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant, History, Instrument,
+    Join, JoinChannel, Message, NackClass, Progress, Purpose, RefusalReason, Refused, RejectCode,
     Rejected, RemoteAccess, RepairOffer, Status, UdpLine, Welcome,
 };
 use tickcast_reliability::delivery::Start;
-use tickcast_reliability::lineage::Lineage;
+use tickcast_reliability::lineage::{Continued, Lineage};
 use tickcast_reliability::record::{
     Action, FlagSet, MboMsg, RType, RecordHeader, Side, TradeMsg, flags,
 };
@@ -471,6 +471,26 @@ fn what_answers_a_join_is_as_the_page_says() {
     let message = Message::Welcome(welcome.clone());
     let file = "control-welcome.hex";
     check_control(file, CONNECTION, &message, "WELCOME", body.clone());
+    let mut continuing = welcome.clone();
+    let offer = &mut continuing.channels[0];
+    (offer.oldest, offer.oldest_record) = (Sequence(901), RecordNumber(4500));
+    offer.continues = Lineage::from(vec![Continued {
+        epoch: Epoch(7),
+        last: Sequence(900),
+        next_record: RecordNumber(4500),
+    }]);
+    offer.history = Some(History {
+        oldest: Sequence(101),
+        oldest_record: RecordNumber(401),
+    });
+    let mut continued = body.clone();
+    let offer = &mut continued["channels"][0];
+    (offer["oldest"], offer["oldest_record"]) = (json!(901), json!(4500));
+    offer["continues"] = json!([{ "epoch": 7, "last": 900, "next_record": 4500 }]);
+    offer["history"] = json!({ "oldest": 101, "oldest_record": 401 });
+    let message = Message::Welcome(continuing);
+    let file = "control-welcome-continues.hex";
+    check_control(file, CONNECTION, &message, "WELCOME", continued);
     welcome.repairs = vec![RepairOffer::Verbs {
         read: true,
         address: "10.0.0.1:7410".parse().expect("an address"),

@@ -63,7 +63,7 @@ fn under_every_kind_of_trouble_records_come_once_in_order_or_are_declared() {
 }
 
 /// What must really have happened in the runs of each profile.
-const MENU: [(&str, &[&str]); 46] = [
+const MENU: [(&str, &[&str]); 47] = [
     ("iid", &["drop"]),
     ("burst", &["burst_drop"]),
     ("one-receiver", &["drop", "stall", "reset"]),
@@ -124,6 +124,10 @@ const MENU: [(&str, &[&str]); 46] = [
     (
         "rc-breaks",
         &["drop", "rc_resets", "rc_held", "rc_asked", "rc_timeout"],
+    ),
+    (
+        "promotion",
+        &["handed_over", "promoted", "tail_not_mirrored", "old_epoch"],
     ),
 ];
 
