@@ -126,11 +126,10 @@ impl RepairService {
         while !self.shared.is_shutting_down() {
             self.round(WAIT_MAX)?;
         }
-        // Told to come again later, they would: let them look for the standby at once.
-        if self.shared.hand_over.taken_by().is_some() {
-            return Ok(());
+        match self.shared.hand_over.taken_by() {
+            None => self.core.shut_down(),
+            Some(_) => self.core.hand_over(),
         }
-        self.core.shut_down();
         let until = Instant::now() + GOODBYE;
         while !self.peers.is_empty() && Instant::now() < until {
             self.round(Duration::from_millis(5))?;

@@ -13,10 +13,12 @@ use common::{
 };
 use serde_json::{Value, json};
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::{Event, LossCause, StreamEvent, Subscriber};
+use tickcast_subscriber::{
+    ChannelBuilder, Event, LossCause, ReceiverConfig, StreamEvent, Subscriber,
+};
 
 /// Messages a second of the feed that publisher and standby hear.
-const RATE: u64 = 10_000;
+const RATE: u64 = 5_000;
 
 fn loses(seed: u64) -> FaultConfig {
     FaultConfig {
@@ -59,13 +61,21 @@ fn pair(followers: u32, change: impl FnOnce(&mut Value, &mut Value)) -> (Publish
     (a, b)
 }
 
+/// Whatever a promotion takes, nobody gives up what it misses before.
+fn patient() -> ReceiverConfig {
+    ReceiverConfig {
+        dead_us: 600_000_000,
+        ..ReceiverConfig::default()
+    }
+}
+
 /// Followers that know both, each with its faults.
 fn following(a: &Publisher, b: &Publisher, faults: &[Option<FaultConfig>]) -> Vec<Follower> {
     let follower = |(n, faults): (usize, &Option<FaultConfig>)| {
         let builder = Subscriber::builder([a.control.to_string(), b.control.to_string()])
             .name(format!("s{n}"))
             .seed(n as u64)
-            .channel("all");
+            .channel(ChannelBuilder::new("all").config(patient()));
         Follower::new(match faults {
             Some(faults) => builder.faults(faults.clone()),
             None => builder,

@@ -14,8 +14,8 @@ const ASK_EVERY: Duration = Duration::from_millis(5);
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// How long a publisher that can't be reached may still be heard of: by multicast that was under way,
 /// or over a connection whose other end fell silent without a word, until that is found out.
-const HEARD_MAX: Duration = Duration::from_secs(2);
-const SILENCE_MAX: Duration = Duration::from_secs(8);
+const HEARD_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 
 /// Why it may, or why not.
 pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, String> {
