@@ -25,7 +25,8 @@ pub mod digest;
 pub mod epoch;
 pub mod error;
 mod fan_out_config;
-mod hand_over;
+#[doc(hidden)]
+pub mod hand_over;
 #[doc(hidden)]
 pub mod hop;
 mod host;

@@ -379,10 +379,11 @@ mod tests {
         assert_eq!((nobody, empty, kept.len()), (0, 0, 8));
         kept.trim(&[vec![(A, at(9))], vec![]]);
         assert_eq!(kept.len(), 7, "channel 1 lacks the second one");
-        kept.trim(&[vec![(A, at(9)), (B, at(20))], vec![(A, at(2))]]);
+        let mirrored = [vec![(A, at(9)), (B, at(20))], vec![(A, at(2))]];
+        kept.trim(&mirrored);
         assert_eq!(kept.len(), 3);
         let expected = ["0:0:4 of 1", "1:0:30 of 1", "1:0:40 of 1"];
-        let mut told = told(kept, &[]);
+        let mut told = told(kept, &mirrored);
         told.sort();
         assert_eq!(told, expected);
     }

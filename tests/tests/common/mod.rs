@@ -319,14 +319,20 @@ impl Follower {
             let c = &report.counters;
             assert_eq!(
                 c.gaps_detected.get(),
-                c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_open.get(),
-                "channel {}: gaps = recovered + lost + open",
+                c.gaps_recovered.get()
+                    + c.gaps_lost.get()
+                    + c.gaps_forgotten.get()
+                    + c.gaps_open.get(),
+                "channel {}: gaps = recovered + lost + forgotten + open",
                 report.name
             );
             assert_eq!(
                 c.history_wanted.get(),
-                c.history_received.get() + c.history_lost.get() + c.history_open.get(),
-                "channel {}: history = received + lost + open",
+                c.history_received.get()
+                    + c.history_lost.get()
+                    + c.history_forgotten.get()
+                    + c.history_open.get(),
+                "channel {}: history = received + lost + forgotten + open",
                 report.name
             );
         }
