@@ -623,23 +623,29 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_below_the_ring_leaves_it_empty() {
-        let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
-        let mut before = publisher(5, 1, 1);
-        for n in 1..=30 {
-            publish(&mut before, 1, n, 1);
-            put(&mut mirror, &copy(&before, n, 0));
+    fn what_is_cut_at_the_end_of_the_ring_or_below_leaves_it_empty() {
+        for last in [6, 14] {
+            let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
+            let mut before = publisher(5, 1, 1);
+            for n in 1..=30 {
+                publish(&mut before, 1, n, 1);
+                put(&mut mirror, &copy(&before, n, 0));
+            }
+            assert_eq!(mirror.mirrored().held, range(15, 30));
+            let at = Continued {
+                epoch: Epoch(5),
+                last: Sequence(last),
+                next_record: RecordNumber(last + 1),
+            };
+            mirror.go_on(Epoch(8), Lineage::from(vec![at]), at);
+            let mirrored = mirror.mirrored();
+            assert_eq!((mirrored.held, mirrored.last), (None, Sequence(last)));
+            assert_eq!(mirrored.next_record, RecordNumber(last + 1));
+            assert_eq!(mirror.positions().count(), 0);
+            let reader = RingReader::attach(memory).unwrap();
+            let next = reader.next_record_after(Sequence(last));
+            assert_eq!(next, Some(RecordNumber(last + 1)));
         }
-        let at = Continued {
-            epoch: Epoch(5),
-            last: Sequence(6),
-            next_record: RecordNumber(7),
-        };
-        mirror.go_on(Epoch(8), Lineage::from(vec![at]), at);
-        let mirrored = mirror.mirrored();
-        assert_eq!((mirrored.held, mirrored.last), (None, Sequence(6)));
-        assert_eq!(mirrored.next_record, RecordNumber(7));
-        assert_eq!(mirror.positions().count(), 0);
     }
 
     #[test]

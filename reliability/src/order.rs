@@ -149,7 +149,7 @@ impl Order {
     ) -> u64 {
         let (stream, beyond) = (&mut self.stream, at.last.next());
         let known_to = stream.next_record.unwrap_or(stream.known_to);
-        let before = stream.repeated.clone();
+        let before = stream.repeated.count();
         if stream.next > beyond {
             stream.repeated.add(at.next_record, known_to);
         }
@@ -176,12 +176,13 @@ impl Order {
                 range.last = at.last;
             }
         }
+        // What an earlier change repeats, that was not told yet, is told with this one.
+        let untold: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
+        let new = stream.repeated.count() - before;
         self.descend(epoch, lineage);
         let stream = &mut self.stream;
         if let Some(crossing) = stream.crossings.front_mut() {
-            let all = RecordNumber(u64::MAX);
-            let was = before.within(RecordNumber(0), all);
-            crossing.repeated = stream.repeated.within(RecordNumber(0), all) - was;
+            crossing.repeated = untold + new;
         }
         if planted(Bug::RepeatedRecordsDelivered) {
             stream.repeated.clear();

@@ -40,6 +40,11 @@ impl Repeated {
         self.runs.get(at).is_some_and(|run| run.start <= record.0)
     }
 
+    /// How many they are.
+    pub(crate) fn count(&self) -> u64 {
+        self.within(RecordNumber(0), RecordNumber(u64::MAX))
+    }
+
     /// How many of the records from `from` up to the one before `to` were delivered.
     pub(crate) fn within(&self, from: RecordNumber, to: RecordNumber) -> u64 {
         let parts = self.runs.iter();

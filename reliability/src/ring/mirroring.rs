@@ -87,7 +87,7 @@ impl RingWriter {
         if last >= self.sealed {
             return;
         }
-        if last.next() < self.oldest {
+        if last.next() <= self.oldest {
             return self.begin_anew(last.next(), next_record);
         }
         let first = self.oldest.max(last.next());
