@@ -262,6 +262,99 @@ fn a_publisher_that_is_superseded_by_force_ends_and_its_subscribers_move_over() 
 }
 
 #[test]
+fn channels_that_share_an_input_go_on_each_where_its_own_mirror_ends() {
+    let (mut a, b) = pair(1, |first, _| {
+        first["channels"][0]["symbols"] = json!(["AAAA", "AAAB", "AAAC", "AAAD"]);
+        let mut second = first["channels"][0].clone();
+        second["id"] = 2.into();
+        second["name"] = "rest".into();
+        second["symbols"] = json!(["*"]);
+        second["fan_out"][0]["lines"][0]["group"] = json!(free_group());
+        first["channels"]
+            .as_array_mut()
+            .expect("a list")
+            .push(second);
+    });
+    let builder = Subscriber::builder([a.control.to_string(), b.control.to_string()]).seed(1);
+    let channel = |name: &str| ChannelBuilder::new(name).config(patient());
+    let builder = builder.channel(channel("all")).channel(channel("rest"));
+    let mut followers = vec![Follower::new(builder.faults(loses(3)))];
+    get_on(&mut followers, 5_000);
+    until_it_mirrors(&mut followers, &b);
+    a.kill();
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    get_on(&mut followers, 5_000);
+    end(&b, &mut followers);
+    let (ended, summary) = b.finish();
+    assert!(ended.success(), "{summary}");
+    let follower = &followers[0];
+    follower.assert_balanced();
+    assert!(follower.losses.is_empty(), "{:?}", follower.losses);
+    // All that the standby's input gave was published, by one or the other.
+    let mut input = endless(RATE, 0);
+    input["pace"] = "max".into();
+    input["records_max"] = summary["sources"][0]["records"].clone();
+    let mut config = one_channel(&[free_group()], input);
+    config["linger_ms"] = 0.into();
+    config["channels"] = json!([]);
+    for (n, symbols) in [json!(["AAAA", "AAAB", "AAAC", "AAAD"]), json!(["*"])]
+        .iter()
+        .enumerate()
+    {
+        let lines = json!([{ "group": free_group() }]);
+        config["channels"]
+            .as_array_mut()
+            .expect("a list")
+            .push(json!({
+                "id": n + 1, "name": format!("c{n}"), "symbols": symbols, "slots": 1_024,
+                "fan_out": [{ "transport": "udp", "lines": lines }],
+            }));
+    }
+    let (_, expected) = Publisher::start(&config).finish();
+    for n in [0, 1] {
+        let digest = &expected["channels"][usize::from(n)]["digest"];
+        assert_eq!(&json!(follower.digest(n + 1)), digest, "channel {}", n + 1);
+        assert!(number(&expected["channels"][usize::from(n)], "published_records") > 500);
+    }
+}
+
+#[test]
+fn a_second_standby_follows_the_first_one_and_takes_over_from_it() {
+    let first = publisher(3);
+    let a = Publisher::start(&first);
+    let config = standby_of(&a, &first);
+    let mut b = Publisher::start(&config);
+    let mut config = standby_of(&b, &config);
+    config["name"] = "c".into();
+    config["standby"]["of"] = format!("{},{}", a.control, b.control).into();
+    let c = Publisher::start(&config);
+    let addresses = [&a, &b, &c].map(|publisher| publisher.control.to_string());
+    let builder = Subscriber::builder(addresses).seed(1).faults(loses(4));
+    let channel = ChannelBuilder::new("all").config(patient());
+    let mut followers = vec![Follower::new(builder.channel(channel))];
+    get_on(&mut followers, 2_000);
+    for standby in [&b, &c] {
+        until_it_mirrors(&mut followers, standby);
+    }
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!((status, &promoted["reason"]), (200, &json!("handed_over")));
+    get_on(&mut followers, 2_000);
+    drive(&mut followers, |_| {
+        told(&c)["channels"][0]["epoch"] == promoted["epoch"]
+    });
+    b.kill();
+    let (status, again) = promote(&mut followers, &c, false);
+    assert_eq!(status, 200, "{again}\n{}", c.log());
+    assert_eq!(again["continues"], promoted["epoch"]);
+    get_on(&mut followers, 2_000);
+    end(&c, &mut followers);
+    assert_whole(&followers);
+    let continued = |event: &&Event| matches!(event, Event::EpochContinued { .. });
+    assert_eq!(followers[0].events.iter().filter(continued).count(), 2);
+}
+
+#[test]
 fn a_publisher_hands_over_to_nobody_who_is_not_there_and_goes_on() {
     let a = Publisher::start(&publisher(1));
     let mut followers = vec![Follower::new(a.subscriber().name("s").channel("all"))];
