@@ -320,6 +320,34 @@ fn channels_that_share_an_input_go_on_each_where_its_own_mirror_ends() {
 }
 
 #[test]
+fn a_standby_whose_feed_is_behind_publishes_nothing_that_the_mirror_has() {
+    let (mut a, b) = pair(1, |first, second| {
+        second["inputs"] = first["inputs"].clone();
+        second["inputs"][0]["pace"] = json!({ "messages_per_s": RATE / 2 });
+    });
+    let mut followers = following(&a, &b, &[None]);
+    // However far ahead the standby began.
+    let heard = |b: &Publisher| {
+        let metrics = b.metrics();
+        let series = "tickcast_publisher_source_messages{source=\"1\"} ";
+        let value = metrics.lines().find_map(|line| line.strip_prefix(series));
+        value.map_or(0, |value| value.parse::<u64>().expect("a number"))
+    };
+    drive(&mut followers, |_| {
+        let told = told(&b);
+        let sources = &told["channels"][0]["sources"];
+        let mirrored = sources[0]["sequence"].as_u64().unwrap_or(0);
+        told["state"] == "mirroring" && mirrored > heard(&b) + 1_000
+    });
+    a.kill();
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    get_on(&mut followers, 2_000);
+    end(&b, &mut followers);
+    assert_whole(&followers);
+}
+
+#[test]
 fn a_second_standby_follows_the_first_one_and_takes_over_from_it() {
     let first = publisher(3);
     let a = Publisher::start(&first);
