@@ -407,7 +407,7 @@ mod tests {
         ] {
             let mut expected: Vec<&str> = lost.into_iter().collect();
             expected.extend(rest);
-            assert_eq!(told(full(), &[mirrored.clone()]), expected);
+            assert_eq!(told(full(), &[mirrored]), expected);
         }
     }
 

@@ -220,9 +220,10 @@ impl Keeper for Offers {
         let channel = position.channel.0;
         match event {
             Event::Lost(loss) => {
-                tracing::warn!(channel, "the mirror begins anew behind a hole: {loss}")
+                tracing::warn!(channel, "the mirror begins anew behind a hole: {loss}");
             }
             Event::EpochChanged { .. }
+            | Event::EpochContinued { .. }
             | Event::PublisherDead
             | Event::RepairLinkDown(_)
             | Event::RepairLinkUp

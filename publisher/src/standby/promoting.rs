@@ -118,7 +118,7 @@ pub(super) fn supersede(state: &StandbyState, promoted: &Promoted) {
     };
     match say(admin, &request, ANSWER_MAX) {
         Ok(Answer::Ends { .. }) => {
-            tracing::info!("the publisher heard that it is superseded, and ends")
+            tracing::info!("the publisher heard that it is superseded, and ends");
         }
         Ok(Answer::Refused { why }) => tracing::error!(
             "the superseded publisher goes on, and so do its subscribers: {why}; stop it"
