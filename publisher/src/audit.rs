@@ -8,6 +8,8 @@
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
 //! | `turned_away` | a connection is closed, and was told why |
 //! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
+//! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
+//! | `promoted` | this was a standby, and publishes from here on |
 //! | `denied`, `allowed` | somebody may not READ, or may again |
 //! | `read_denied` | a connection for READ is let reach nothing |
 //!

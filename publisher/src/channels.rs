@@ -94,6 +94,12 @@ impl ChannelSet {
         Self(self.0 | 1 << index)
     }
 
+    /// With the channels of another set too.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Whether no channel is in it.
     #[must_use]
     pub const fn is_empty(self) -> bool {
@@ -257,7 +263,7 @@ impl Router {
         let sets = instruments
             .iter()
             .map(|id| self.of(*id).unwrap_or(self.unknown));
-        sets.fold(ChannelSet::default(), |all, set| ChannelSet(all.0 | set.0))
+        sets.fold(ChannelSet::default(), ChannelSet::union)
     }
 
     #[cold]

@@ -20,6 +20,7 @@ pub use crate::input_config::{
     CaptureConfig, InputConfig, InputFormat, OwnInputConfig, Pace, RecordsInputConfig,
     SimulatorInputConfig, UdpInputConfig,
 };
+pub use crate::standby_config::StandbyConfig;
 
 /// A publisher: its channels, its inputs, and how it runs.
 ///
@@ -64,6 +65,12 @@ pub struct Config {
     /// line, then the reason. Without one everybody may.
     #[serde(default)]
     pub banned: Option<PathBuf>,
+    /// Makes this the standby of another publisher; null: it publishes.
+    #[serde(default)]
+    pub standby: Option<StandbyConfig>,
+    /// The standbys, by name, that this publisher hands over to when they ask; none where it is left out.
+    #[serde(default)]
+    pub hand_over_to: Vec<String>,
     /// What is published.
     pub channels: Vec<ChannelConfig>,
     /// Where it comes from.

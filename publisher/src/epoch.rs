@@ -12,6 +12,7 @@ use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
 
 use crate::error::PublisherError;
+use crate::shared::Shared;
 
 /// What the state file holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,13 +39,20 @@ struct Store {
     _lock: File,
 }
 
-impl EpochState {
-    /// Opens an epoch for the publisher `name`, and keeps it in `directory` where one is given.
+/// What was kept of the epochs before, held for one that may open another: a standby.
+#[derive(Debug)]
+pub struct EpochsBefore {
+    before: State,
+    store: Option<Store>,
+}
+
+impl EpochsBefore {
+    /// Reads what was kept in `directory`, where one is given, of the publisher `name`.
     ///
     /// # Errors
-    /// [`PublisherError`] when the state can't be read, kept or locked: a publisher that could
-    /// fall back behind an epoch of its own must not start.
-    pub fn open(directory: Option<&Path>, name: &str, utc: Nanos) -> Result<Self, PublisherError> {
+    /// [`PublisherError`] when the state can't be read or locked: a publisher that could fall back
+    /// behind an epoch of its own must not start.
+    pub fn read(directory: Option<&Path>, name: &str) -> Result<Self, PublisherError> {
         let store = match directory {
             Some(directory) => Some(Store::open(directory, name)?),
             None => None,
@@ -53,24 +61,44 @@ impl EpochState {
             Some(store) => store.read()?,
             None => State::default(),
         };
-        let last = before.epoch.0;
-        if last == u64::MAX {
+        if before.epoch.0 == u64::MAX {
             let path = store.map(|s| s.path).unwrap_or_default();
             let reason = "its epoch is the last there is".into();
             return Err(PublisherError::StateDamaged { path, reason });
         }
-        let epoch = Epoch((last + 1).max(utc.as_us()));
+        Ok(Self { before, store })
+    }
+
+    /// Opens an epoch above all that were kept and above this one, and keeps it.
+    ///
+    /// # Errors
+    /// [`PublisherError`] when it can't be kept.
+    pub fn open(self, above: Epoch, utc: Nanos) -> Result<EpochState, PublisherError> {
+        let Self { before, store } = self;
+        let last = before.epoch.max(above).0;
+        let epoch = Epoch(last.saturating_add(1).max(utc.as_us()));
         if let Some(store) = &store {
             store.keep(&State {
                 epoch,
                 ended_at: BTreeMap::new(),
             })?;
         }
-        Ok(Self {
+        Ok(EpochState {
             epoch,
             before,
             store,
         })
+    }
+}
+
+impl EpochState {
+    /// Opens an epoch for the publisher `name`, and keeps it in `directory` where one is given.
+    ///
+    /// # Errors
+    /// [`PublisherError`] when the state can't be read, kept or locked: a publisher that could
+    /// fall back behind an epoch of its own must not start.
+    pub fn open(directory: Option<&Path>, name: &str, utc: Nanos) -> Result<Self, PublisherError> {
+        EpochsBefore::read(directory, name)?.open(Epoch::NONE, utc)
     }
 
     /// The epoch.
@@ -97,6 +125,18 @@ impl EpochState {
                 .copied()
                 .unwrap_or_default(),
         }
+    }
+
+    /// As [`EpochState::close`], of a publisher whose session has ended.
+    ///
+    /// # Errors
+    /// [`PublisherError::State`].
+    pub(crate) fn close_if_ended(&self, shared: &Shared) -> Result<(), PublisherError> {
+        if !shared.is_ended() {
+            return Ok(());
+        }
+        let ended_at = shared.channels.iter().map(|c| (c.plan.id, c.ring.sealed()));
+        self.close(&ended_at.collect::<Vec<_>>())
     }
 
     /// Keeps where each channel ended, for the next epoch to tell.
@@ -204,6 +244,11 @@ mod tests {
         };
         assert_eq!(second.opened(C), restart);
         drop(second);
+        // One that was mirrored counts as one before.
+        let before = EpochsBefore::read(Some(dir.path()), "a").unwrap();
+        let above = before.open(Epoch(2_000), Nanos::ZERO).unwrap();
+        assert_eq!(above.epoch(), Epoch(2_001));
+        drop(above);
         let third = open(5_000);
         assert_eq!(third.epoch(), Epoch(5_000));
         let StreamEvent::EpochOpened { previous_last, .. } = third.opened(C) else {

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
 use tickcast_feeds::simulator::SimulatorError;
+use tickcast_reliability::mirror::MirrorError;
 use tickcast_reliability::record::RecordError;
 use tickcast_reliability::ring_layout::RingError;
 use tickcast_reliability::sequencer::PublishError;
@@ -330,6 +331,22 @@ pub enum PublisherError {
         /// What is wrong.
         source: ReceiveError,
     },
+    /// There can be no mirror of the publisher that this is the standby of.
+    #[error("standby.of: {of} can't be mirrored: {reason}")]
+    Mirroring {
+        /// Where it is, as it was given.
+        of: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// What was mirrored can't be gone on with.
+    #[error("channel {channel} can't be gone on with: {source}")]
+    Promotion {
+        /// Which channel.
+        channel: String,
+        /// What is wrong.
+        source: MirrorError,
+    },
     /// A thread can't run on its core.
     #[error("threads: {0}")]
     Pin(#[from] PinError),
@@ -385,6 +402,7 @@ impl PublisherError {
             | Self::Simulator { .. }
             | Self::Listening { .. }
             | Self::Socket { .. }
+            | Self::Mirroring { .. }
             | Self::Pin(_)
             | Self::Write { .. } => 2,
             Self::Listen { .. } => 3,
@@ -392,6 +410,7 @@ impl PublisherError {
             | Self::Receive { .. }
             | Self::Accept { .. }
             | Self::Publish { .. }
+            | Self::Promotion { .. }
             | Self::System { .. }
             | Self::Panicked { .. } => 4,
         }

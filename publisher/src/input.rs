@@ -150,6 +150,11 @@ impl Input {
         }))
     }
 
+    /// Begins at once, whether or not anybody has joined.
+    pub(crate) const fn wait_for_nobody(&mut self) {
+        self.wait_for_subscribers = 0;
+    }
+
     /// The source's shared state.
     #[must_use]
     pub const fn shared(&self) -> &Arc<SourceShared> {

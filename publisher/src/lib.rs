@@ -15,6 +15,7 @@
 pub mod admin;
 mod audit;
 mod bans;
+mod building;
 #[doc(hidden)]
 pub mod channels;
 pub mod config;
@@ -25,8 +26,12 @@ pub mod epoch;
 pub mod error;
 mod fan_out_config;
 #[doc(hidden)]
+pub mod hand_over;
+#[doc(hidden)]
 pub mod hop;
 mod host;
+#[doc(hidden)]
+pub mod http;
 #[doc(hidden)]
 pub mod input;
 pub mod input_config;
@@ -52,6 +57,9 @@ pub mod service;
 mod session;
 #[doc(hidden)]
 pub mod shared;
+#[doc(hidden)]
+pub mod standby;
+mod standby_config;
 pub mod summary;
 mod ticks;
 mod writer;

@@ -92,6 +92,14 @@ impl SourceLoss {
         }
     }
 
+    /// Position of the last message lost, as far as that is known.
+    pub(crate) const fn last(&self) -> SourcePosition {
+        match self.messages {
+            0 | u64::MAX => self.from,
+            messages => SourcePosition(self.from.0.saturating_add(messages - 1)),
+        }
+    }
+
     /// More was lost for the same reason.
     pub(crate) fn add(&mut self, messages: u64, instruments: &[u32]) {
         self.messages = self.messages.saturating_add(messages);

@@ -15,6 +15,7 @@ use tickcast_publisher::config::Config;
 use tickcast_publisher::error::PublisherError;
 use tickcast_publisher::plan::Plan;
 use tickcast_publisher::service::Service;
+use tickcast_reliability::units::Epoch;
 use tickcast_transport::whole_file;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
@@ -99,12 +100,15 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     let publisher = Service::open(plan, stop)?;
     let control = publisher.control_address();
     let admin = publisher.admin_address();
+    let shared = publisher.shared();
+    let is_standby = shared.epoch == Epoch::NONE;
     tracing::info!(
-        publisher = publisher.shared().name,
-        epoch = publisher.shared().epoch.0,
+        publisher = shared.name,
+        epoch = (!is_standby).then_some(shared.epoch.0),
         %control,
         admin = admin.map(tracing::field::display),
-        "listening"
+        "{}",
+        if is_standby { "standing by" } else { "listening" }
     );
     if let Some(path) = &cli.ready_file {
         let inputs: Vec<_> = (publisher.listen_addresses().into_iter())

@@ -7,6 +7,7 @@ use crate::shared::Shared;
 
 /// One metric: its series must stand together under one head.
 struct Family {
+    part: &'static str,
     name: &'static str,
     help: &'static str,
     series: String,
@@ -18,20 +19,43 @@ struct Families(Vec<Family>);
 
 impl Families {
     fn add(&mut self, labels: &str, name: &'static str, help: &'static str, value: u64) {
-        let at = self.0.iter().position(|family| family.name == name);
-        let at = at.unwrap_or_else(|| {
+        self.add_of("publisher", labels, name, help, value);
+    }
+
+    /// Adds a series of another part than the publisher.
+    fn add_of(
+        &mut self,
+        part: &'static str,
+        labels: &str,
+        name: &'static str,
+        help: &'static str,
+        value: u64,
+    ) {
+        let is_it = |family: &Family| (family.part, family.name) == (part, name);
+        let at = self.0.iter().position(is_it).unwrap_or_else(|| {
             let series = String::new();
-            self.0.push(Family { name, help, series });
+            self.0.push(Family {
+                part,
+                name,
+                help,
+                series,
+            });
             self.0.len() - 1
         });
         let series = &mut self.0[at].series;
         // Writing to a string can't fail.
-        let _ = writeln!(series, "tickcast_publisher_{name}{labels} {value}");
+        let _ = writeln!(series, "tickcast_{part}_{name}{labels} {value}");
     }
 
     fn text(&self) -> String {
         let mut text = String::new();
-        for Family { name, help, series } in &self.0 {
+        for Family {
+            part,
+            name,
+            help,
+            series,
+        } in &self.0
+        {
             let kind = if help.contains("(a gauge)") {
                 "gauge"
             } else {
@@ -39,7 +63,7 @@ impl Families {
             };
             let _ = write!(
                 text,
-                "# HELP tickcast_publisher_{name} {help}\n# TYPE tickcast_publisher_{name} {kind}\n{series}"
+                "# HELP tickcast_{part}_{name} {help}\n# TYPE tickcast_{part}_{name} {kind}\n{series}"
             );
         }
         text
@@ -62,6 +86,12 @@ pub fn metrics(shared: &Shared) -> String {
     shared
         .admin
         .each(|name, help, value| all.add("", name, help, value));
+    if let Some(standby) = &shared.standby {
+        standby.each_metric(|name, help, channel, value| {
+            let label = channel.map(|channel| format!("{{channel=\"{channel}\"}}"));
+            all.add_of("standby", &label.unwrap_or_default(), name, help, value);
+        });
+    }
     for channel in &shared.channels {
         let label = format!("{{channel=\"{}\"}}", channel.plan.name);
         all.add(&label, "sealed_sequence", sealed, channel.ring.sealed().0);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
 use tickcast_feeds::source::{Incident, Sink};
@@ -16,6 +16,7 @@ use tickcast_transport::idle::Idle;
 use tickcast_transport::pin::{Core, pin_to};
 
 use crate::error::PublisherError;
+use crate::hand_over::Step;
 use crate::hop::{HopReceiver, HopSender, Intake, Item, Taken, hop};
 use crate::input::{Input, Polled};
 use crate::loss::SourceLoss;
@@ -210,6 +211,14 @@ pub fn publish(
         .collect();
     let mut is_closing = false;
     loop {
+        match hand_over(&mut to, shared)? {
+            Step::GoOn => {}
+            Step::Rest => {
+                idle.idle(false);
+                continue;
+            }
+            Step::End => return finish(to, shared, idle),
+        }
         // Before the arrivals are taken: whoever arrives later finds the session ended.
         let is_stopping = shared.is_stopping();
         if let Some(arrivals) = &arrivals {
@@ -242,6 +251,23 @@ pub fn publish(
         }
         idle.idle(worked);
     }
+}
+
+/// What a standby that takes over wants done: while sealing rests, what is sealed goes out, and
+/// heartbeats tell of it.
+#[inline]
+fn hand_over(to: &mut Publishing, shared: &Shared) -> Result<Step, PublisherError> {
+    if !shared.hand_over.is_asked() {
+        return Ok(Step::GoOn);
+    }
+    let now = now();
+    to.flush(now);
+    to.drive(now)?;
+    let is_stopping = shared.is_stopping();
+    let step = shared
+        .hand_over
+        .step(Instant::now(), is_stopping, || to.standing());
+    Ok(step)
 }
 
 /// Takes a handler in. One that had the channel before has left: what it sent comes first.
@@ -277,6 +303,14 @@ pub fn inline(
 ) -> Result<(), PublisherError> {
     let mut ended = vec![false; inputs.len()];
     loop {
+        match hand_over(&mut to, shared)? {
+            Step::GoOn => {}
+            Step::Rest => {
+                idle.idle(false);
+                continue;
+            }
+            Step::End => return finish(to, shared, idle),
+        }
         let mut worked = false;
         for (index, input) in inputs.iter_mut().enumerate() {
             if ended[index] {
@@ -344,6 +378,7 @@ impl Intake for Direct<'_> {
 fn finish(mut to: Publishing, shared: &Shared, mut idle: Idle) -> Result<(), PublisherError> {
     let began = now();
     if shared.is_abandoned() {
+        to.show_digests();
         to.stop(began.monotonic);
         return Ok(());
     }

@@ -96,6 +96,11 @@ impl Plan {
                           handler is silent; use \"threaded\"";
             return Err(ConfigError::value("threads.mode", "\"inline\"", remedy));
         }
+        if config.standby.is_some() {
+            let remedy = "only the service can be a standby: a handler's messages can't be kept back; \
+                          let the handler write into an input of kind \"records\"";
+            return Err(ConfigError::value("standby", "a config of it", remedy));
+        }
         if config.inputs.is_empty() {
             config.inputs.push(InputConfig::Own(OwnInputConfig {
                 source: SourceId(1),
@@ -132,6 +137,7 @@ impl Plan {
             let remedy = "control and admin need a port each";
             return Err(ConfigError::value("admin", config.control, remedy));
         }
+        standby(&config, &mut warnings)?;
         host::check(&config, &channels)?;
         Ok(Self {
             config,
@@ -387,6 +393,71 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
     Ok(())
 }
 
+/// What makes a standby, and who may take over.
+fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
+    for (index, name) in config.hand_over_to.iter().enumerate() {
+        check_name(&format!("hand_over_to[{index}]"), name)?;
+    }
+    if !config.hand_over_to.is_empty() && config.admin.is_none() {
+        warnings.push("hand_over_to has no effect without admin: standbys ask there".into());
+    }
+    let Some(standby) = &config.standby else {
+        return Ok(());
+    };
+    let wrong = |at: &str, value: &dyn fmt::Display, remedy: &str| {
+        Err(ConfigError::value(at, value, remedy))
+    };
+    if standby.of.trim().is_empty() {
+        let remedy = "name the publisher's host:port";
+        return wrong("standby.of", &"\"\"", remedy);
+    }
+    if config.admin.is_none() {
+        return wrong(
+            "admin",
+            &"null",
+            "a standby is promoted there; give it an address",
+        );
+    }
+    if config.threads.mode == ThreadMode::Inline {
+        let remedy = "a standby hears its inputs on threads of their own; use \"threaded\"";
+        return wrong("threads.mode", &"\"inline\"", remedy);
+    }
+    if !(1..=1 << 30).contains(&standby.keep_messages) {
+        let remedy = "it must be from 1 to 1073741824";
+        return wrong("standby.keep_messages", &standby.keep_messages, remedy);
+    }
+    if !(100..=600_000).contains(&standby.hand_over_ms) {
+        let remedy = "it must be from 100 to 600000 (ten minutes)";
+        return wrong("standby.hand_over_ms", &standby.hand_over_ms, remedy);
+    }
+    if let Some(Err(error)) = standby.faults.as_ref().map(|faults| faults.check()) {
+        return Err(ConfigError::value("standby.faults", "the faults", error));
+    }
+    let mut fed = vec![0; config.channels.len()];
+    for input in &config.inputs {
+        for (count, channel) in fed.iter_mut().zip(&config.channels) {
+            *count += usize::from(input.channel().is_none_or(|own| own == channel.name));
+        }
+    }
+    let several = fed.iter().zip(&config.channels).find(|(fed, _)| **fed > 1);
+    if let Some((_, channel)) = several {
+        warnings.push(format!(
+            "channel {}: several inputs feed it, and two publishers take them in different orders: when the \
+             publisher dies, subscribers that were ahead of the mirror can miss records of one input and get \
+             others twice; give each input a channel of its own",
+            channel.name
+        ));
+    }
+    if standby.admin.is_none() {
+        warnings.push(
+            "standby.admin is null: the publisher can't be asked to hand over, only its death or force \
+             promotes this standby"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
 fn socket(path: &Path, at: &str) -> Result<(), ConfigError> {
     let wrong = |remedy: &str| {
         let at = format!("{at}.socket");
@@ -455,6 +526,13 @@ impl fmt::Display for Plan {
         match config.admin {
             Some(admin) => writeln!(f, "metrics at http://{admin}/metrics")?,
             None => writeln!(f, "metrics: nowhere (admin is null)")?,
+        }
+        if let Some(standby) = &config.standby {
+            writeln!(
+                f,
+                "standby of {}: keeps up to {} messages that are not mirrored yet",
+                standby.of, standby.keep_messages
+            )?;
         }
         for (plan, channel) in self.channels.iter().zip(&config.channels) {
             writeln!(

@@ -22,12 +22,15 @@ use tickcast_reliability::units::{
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 use tickcast_transport::FanOut;
 
-use crate::channels::Router;
+use crate::channels::{ChannelSet, Router};
 use crate::digest::Digest;
 use crate::error::PublisherError;
+use crate::hand_over::Standing;
 use crate::hop::Item;
 use crate::loss::SourceLoss;
 use crate::shared::{ChannelShared, Shared, SourceShared};
+use crate::standby::agreement::shifted;
+use crate::standby::keeping::{Entry, Positions, Resumed, What};
 
 /// Datagrams that are handed to a transport at a time.
 const POST_MAX: u64 = 64;
@@ -114,9 +117,7 @@ impl ChannelDriver {
     /// # Errors
     /// As for [`publish`](Self::publish).
     pub fn end(&mut self, now: Now) -> Result<Sequence, PublisherError> {
-        if let Some(digest) = &self.digest {
-            self.shared.set_digest(digest.to_hex());
-        }
+        self.show_digest();
         let sequence = self.core.end(now);
         self.reset_fan_outs();
         sequence.map_err(|error| self.failed(error))
@@ -132,6 +133,26 @@ impl ChannelDriver {
     #[must_use]
     pub const fn sealed(&self) -> Sequence {
         self.core.sealed()
+    }
+
+    /// Where the channel stands, once all that was published is sealed and sent.
+    #[must_use]
+    pub fn standing(&self) -> Option<Standing> {
+        let last = self.core.sealed();
+        let mut fan_outs = (0..self.fan_outs.len()).map(|index| FanOutId(index as u8));
+        let is_sent = !self.core.is_open() && fan_outs.all(|id| self.core.posted(id) >= last);
+        is_sent.then(|| Standing {
+            channel: self.shared.plan.id,
+            last,
+            next_record: self.core.ring().next_record(),
+        })
+    }
+
+    /// Shows the digest of what was published so far.
+    pub fn show_digest(&self) {
+        if let Some(digest) = &self.digest {
+            self.shared.set_digest(digest.to_hex());
+        }
     }
 
     /// Sends what is sealed and what is due, as far as the transports take it, and never waits.
@@ -246,6 +267,9 @@ pub struct Source {
     pub router: Router,
     /// Whether its messages are counted here; a feed thread counts its own.
     pub counts: bool,
+    /// By how much the ordinals of its positions are raised, where channels go on from mirrors whose
+    /// publisher counted more session changes.
+    pub ordinals: i32,
 }
 
 /// All channels, and the routes of every source to them.
@@ -253,6 +277,8 @@ pub struct Publishing {
     drivers: Vec<ChannelDriver>,
     sources: Vec<Source>,
     shared: Arc<Shared>,
+    /// What the channels have already, where they go on from mirrors.
+    resumed: Option<Resumed>,
     /// The first thing that went wrong where no error could be returned.
     failure: Option<PublisherError>,
 }
@@ -269,7 +295,26 @@ impl Publishing {
             drivers,
             sources,
             shared,
+            resumed: None,
             failure: None,
+        }
+    }
+
+    /// Goes on where each channel is `mirrored` up to: what the sources tell of before is not
+    /// published again.
+    #[must_use]
+    pub(crate) fn resuming(mut self, mirrored: Vec<Positions>) -> Self {
+        self.resumed = Some(Resumed::new(mirrored));
+        self
+    }
+
+    /// Publishes what was kept of a source, on the channels that it was for when it came.
+    pub(crate) fn take_kept(&mut self, source: usize, entry: &Entry, now: Now) {
+        match &entry.what {
+            What::Message(records) => {
+                self.publish_to(source, entry.position, records, entry.channels, now);
+            }
+            What::Lost(loss) => self.lost_to(source, loss, entry.channels, now),
         }
     }
 
@@ -303,8 +348,31 @@ impl Publishing {
         if channels.is_empty() {
             return counters.source_unrouted_messages.increment();
         }
-        let source = source.shared.source;
+        self.publish_to(index, at, records, channels, now);
+    }
+
+    #[inline]
+    fn publish_to(
+        &mut self,
+        index: usize,
+        at: SourcePosition,
+        records: &RecordBatch,
+        channels: ChannelSet,
+        now: Now,
+    ) {
+        let Source {
+            shared, ordinals, ..
+        } = &self.sources[index];
+        let source = shared.source;
+        let at = if *ordinals == 0 {
+            at
+        } else {
+            shifted(at, *ordinals)
+        };
         for channel in channels.iter() {
+            if self.resumed.is_some() && self.is_mirrored(channel, source, at) {
+                continue;
+            }
             if let Err(error) = self.drivers[channel].publish(records, source, at, now) {
                 self.failure.get_or_insert(error);
             }
@@ -325,15 +393,35 @@ impl Publishing {
         }
     }
 
+    /// Whether a channel has a message already, that its mirror had.
     #[cold]
+    fn is_mirrored(&mut self, channel: usize, source: SourceId, at: SourcePosition) -> bool {
+        let Some(resumed) = &mut self.resumed else {
+            return false;
+        };
+        let has = resumed.has(channel, source, at);
+        if resumed.is_over() {
+            self.resumed = None;
+        }
+        has
+    }
+
     fn lost(&mut self, index: usize, loss: &SourceLoss, now: Now) {
+        let channels = self.sources[index].router.of_all(&loss.instruments);
+        self.lost_to(index, loss, channels, now);
+    }
+
+    #[cold]
+    fn lost_to(&mut self, index: usize, loss: &SourceLoss, channels: ChannelSet, now: Now) {
         let Source {
             shared,
-            router,
             counts,
+            ordinals,
+            ..
         } = &self.sources[index];
         let (source, counters) = (shared.source, &shared.counters);
-        let (from, messages) = (loss.from, loss.messages);
+        let (from, messages) = (shifted(loss.from, *ordinals), loss.messages);
+        let last = shifted(loss.last(), *ordinals);
         match loss.reason {
             SourceLossReason::Gap => {
                 tracing::warn!(source = source.0, %from, messages, "the source has a gap");
@@ -367,7 +455,10 @@ impl Publishing {
             messages,
             instruments: loss.instruments.clone(),
         };
-        for channel in router.of_all(&loss.instruments).iter() {
+        for channel in channels.iter() {
+            if self.resumed.is_some() && self.is_mirrored(channel, source, last) {
+                continue;
+            }
             if let Err(error) = self.drivers[channel].event(&event, now) {
                 self.failure.get_or_insert(error);
             }
@@ -428,6 +519,17 @@ impl Publishing {
             driver.end(now)?;
         }
         Ok(())
+    }
+
+    /// Where every channel stands, once all that was published is sealed and sent.
+    #[must_use]
+    pub fn standing(&self) -> Option<Vec<Standing>> {
+        self.drivers.iter().map(ChannelDriver::standing).collect()
+    }
+
+    /// Shows the digests of what was published so far.
+    pub fn show_digests(&self) {
+        self.drivers.iter().for_each(ChannelDriver::show_digest);
     }
 
     /// Stops the heartbeats of every channel.

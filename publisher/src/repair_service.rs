@@ -126,7 +126,10 @@ impl RepairService {
         while !self.shared.is_shutting_down() {
             self.round(WAIT_MAX)?;
         }
-        self.core.shut_down();
+        match self.shared.hand_over.taken_by() {
+            None => self.core.shut_down(),
+            Some(_) => self.core.hand_over(),
+        }
         let until = Instant::now() + GOODBYE;
         while !self.peers.is_empty() && Instant::now() < until {
             self.round(Duration::from_millis(5))?;

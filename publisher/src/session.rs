@@ -6,30 +6,30 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
-use tickcast_reliability::control::RepairOffer;
-use tickcast_reliability::publisher_core::PublisherConfig;
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::ring_layout::RingIdentity;
-use tickcast_reliability::units::{ChannelId, Nanos, RecordNumber, Sequence, SourceId};
-use tickcast_transport::FanOut;
-use tickcast_transport::control::{ControlServer, ShareId};
+use tickcast_reliability::units::{Nanos, RecordNumber, Sequence, SourceId};
+use tickcast_transport::control::ControlServer;
 use tickcast_transport::mapping::SharedMapping;
 
 use crate::admin::Admin;
+use crate::building::Channels;
 use crate::channels::{Router, SymbolRules};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::epoch::EpochState;
-use crate::error::{ConfigError, PublisherError};
+use crate::error::PublisherError;
+use crate::hand_over::HandOver;
+use crate::host::boot_id;
 use crate::input::{Input, instrument_base};
-use crate::pipeline::{self, Arrival, StopOnFailure, Thread, now, spawn};
-use crate::plan::fan_out::Use;
+use crate::pipeline::{self, Arrival, Thread, now, spawn};
 use crate::plan::{ChannelPlan, Plan};
-use crate::publish::{ChannelDriver, Publishing, Source};
-use crate::repair_service::{RepairService, server_config};
-use crate::shared::{ChannelShared, Shared, SourceShared};
+use crate::publish::{Publishing, Source};
+use crate::repair_service::server_config;
+use crate::shared::{Shared, SourceShared};
 use crate::summary::Summary;
 
-type FanOuts = Vec<Box<dyn FanOut>>;
+/// Open inputs, with their places in the config.
+pub(crate) type Inputs = Vec<(usize, Input)>;
 
 /// Everything that can fail for its config, open; nothing is sent.
 pub(crate) struct Opened {
@@ -37,14 +37,8 @@ pub(crate) struct Opened {
     rules: SymbolRules,
     epoch: EpochState,
     shared: Arc<Shared>,
-    drivers: Vec<ChannelDriver>,
-    /// With their places in the config.
-    inputs: Vec<(usize, Input)>,
-    server: ControlServer,
-    repair_offers: Vec<RepairOffer>,
-    /// The rings that may be READ.
-    shares: Vec<(ChannelId, ShareId)>,
-    multicast: Vec<FanOuts>,
+    channels: Channels,
+    inputs: Inputs,
     control: SocketAddr,
     admin: Option<Admin>,
 }
@@ -60,72 +54,35 @@ impl Opened {
             address: config.control,
             reason: error.to_string(),
         };
-        let mut server = server.map_err(listen)?;
-        let mut repair_offers = listen_over_verbs(&config, &mut server)?;
+        let server = server.map_err(listen)?;
         let control = server.local_address().map_err(listen)?;
         let admin = config.admin.map(Admin::bind).transpose()?;
-        let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
-            .map(|input| Arc::new(SourceShared::new(input.source())))
-            .collect();
-        let mut inputs = Vec::new();
-        for (index, (input, source)) in config.inputs.iter().zip(&sources).enumerate() {
-            let opened = Input::open(input, index, &config.interface, source.clone())?;
-            let Some(input) = opened else { continue };
-            for warning in input.warnings() {
-                tracing::warn!(source = source.source.0, "{warning}");
-            }
-            inputs.push((index, input));
-        }
+        let (sources, inputs) = open_inputs(&config)?;
         let epoch = EpochState::open(config.state_dir.as_deref(), &config.name, opened_at.utc)?;
-        let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
-        let mut shares = Vec::new();
-        for channel in plan.channels {
+        let rings = plan.channels.into_iter().map(|channel| {
             let ring = create_ring(&channel, &epoch)?;
-            share(
-                &mut server,
-                &mut repair_offers,
-                &mut shares,
-                &channel,
-                &ring,
-            );
-            multicast.push(open_fan_outs(&channel, Use::Copies)?);
-            let fan_outs = open_fan_outs(&channel, Use::Ring(&ring.memory()))?;
-            let publisher = PublisherConfig {
-                heartbeat: config.heartbeat,
-                fan_out_margin_slots: channel.fan_out_margin_slots,
-            };
-            let shared = Arc::new(ChannelShared::new(channel, ring.reader()));
-            channels.push(shared.clone());
-            drivers.push(ChannelDriver::new(
-                publisher,
-                ring,
-                fan_outs,
-                config.digest,
-                shared,
-                opened_at.monotonic,
-            ));
-        }
+            Ok((channel, ring))
+        });
+        let rings = rings.collect::<Result<_, PublisherError>>()?;
+        let channels = Channels::open(&config, rings, server, opened_at)?;
         let shared = Shared::new(
             config.name.clone(),
             epoch.epoch(),
-            channels,
+            channels.shared.clone(),
             sources,
             stop,
             Nanos::from_ms(config.linger_ms),
         );
+        let hand_over = HandOver::to(config.hand_over_to.clone());
         Ok(Self {
-            config,
             rules: plan.rules,
             epoch,
-            shared: Arc::new(shared),
-            drivers,
+            shared: Arc::new(shared.with(hand_over, None)),
+            channels,
             inputs,
-            server,
-            repair_offers,
-            shares,
-            multicast,
             control,
             admin,
+            config,
         })
     }
 
@@ -142,9 +99,7 @@ impl Opened {
     }
 
     pub(crate) fn listen_addresses(&self) -> Vec<(SourceId, SocketAddrV4)> {
-        let of =
-            |(_, input): &(usize, Input)| Some((input.shared().source, input.listen_address()?));
-        self.inputs.iter().filter_map(of).collect()
+        listen_addresses(&self.inputs)
     }
 
     pub(crate) const fn shared(&self) -> &Arc<Shared> {
@@ -169,31 +124,14 @@ impl Opened {
         let sources = self.sources(arrivals.is_some());
         let (config, shared) = (self.config, self.shared);
         let threads = config.threads.clone();
-        let mut to = Publishing::new(self.drivers, sources, shared.clone());
+        let (drivers, serving) = self.channels.split();
+        let mut to = Publishing::new(drivers, sources, shared.clone());
         // Before anyone is served, so that every joiner finds the epoch opened.
         let began = now();
         to.event(|at| self.epoch.opened(shared.channels[at].plan.id), began)?;
         to.drive(began)?;
-        let service =
-            RepairService::new(config.repair, self.server, self.multicast, shared.clone())
-                .offering(self.repair_offers, self.shares)
-                .banning(config.banned)
-                .denying(config.repair_verbs.and_then(|verbs| verbs.denied));
-        let guard = StopOnFailure::new(shared.clone());
-        let repair = spawn("repair", threads.repair_core, move || {
-            let served = service.run();
-            guard.of(served)
-        })?;
-        let admin = match self.admin {
-            None => None,
-            Some(admin) => {
-                let shared = shared.clone();
-                Some(spawn("admin", None, move || {
-                    admin.run(&shared);
-                    Ok(())
-                })?)
-            }
-        };
+        let repair = serving.start(&config, &shared)?;
+        let admin = self.admin.map(|admin| admin.start(&shared)).transpose()?;
         let with_inputs = config.end_when_inputs_end && arrivals.is_none();
         let (idle, also) = (threads.idle, shared.clone());
         let inputs: Vec<Input> = self.inputs.into_iter().map(|(_, input)| input).collect();
@@ -222,19 +160,7 @@ impl Opened {
 
     /// The inputs in their order, then one source for each channel that a handler may publish on.
     fn sources(&self, with_handlers: bool) -> Vec<Source> {
-        let place_of = |name: &str| self.config.channels.iter().position(|c| c.name == name);
-        let mut all = Vec::new();
-        for (index, input) in &self.inputs {
-            let own = self.config.inputs[*index].channel().and_then(place_of);
-            all.push(Source {
-                shared: input.shared().clone(),
-                router: match own {
-                    Some(channel) => Router::to(channel),
-                    None => Router::new(self.rules.clone(), instrument_base(*index)),
-                },
-                counts: false,
-            });
-        }
+        let mut all = sources_of(&self.config, &self.rules, &self.inputs);
         if with_handlers {
             for (place, channel) in self.config.channels.iter().enumerate() {
                 let own = own_source(&self.config, &channel.name).unwrap_or(0);
@@ -242,11 +168,58 @@ impl Opened {
                     shared: self.shared.sources[own].clone(),
                     router: Router::to(place),
                     counts: true,
+                    ordinals: 0,
                 });
             }
         }
         all
     }
+}
+
+/// Opens the inputs of a config; those that only name a source have nothing to open.
+///
+/// # Errors
+/// [`PublisherError`] names the source and what is wrong with it.
+pub(crate) fn open_inputs(
+    config: &Config,
+) -> Result<(Vec<Arc<SourceShared>>, Inputs), PublisherError> {
+    let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
+        .map(|input| Arc::new(SourceShared::new(input.source())))
+        .collect();
+    let mut inputs = Vec::new();
+    for (index, (input, source)) in config.inputs.iter().zip(&sources).enumerate() {
+        let opened = Input::open(input, index, &config.interface, source.clone())?;
+        let Some(input) = opened else { continue };
+        for warning in input.warnings() {
+            tracing::warn!(source = source.source.0, "{warning}");
+        }
+        inputs.push((index, input));
+    }
+    Ok((sources, inputs))
+}
+
+/// The sources that open inputs are, in their order.
+pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) -> Vec<Source> {
+    let place_of = |name: &str| config.channels.iter().position(|c| c.name == name);
+    let source = |(index, input): &(usize, Input)| {
+        let own = config.inputs[*index].channel().and_then(place_of);
+        Source {
+            shared: input.shared().clone(),
+            router: match own {
+                Some(channel) => Router::to(channel),
+                None => Router::new(rules.clone(), instrument_base(*index)),
+            },
+            counts: false,
+            ordinals: 0,
+        }
+    };
+    inputs.iter().map(source).collect()
+}
+
+/// Where live inputs listen.
+pub(crate) fn listen_addresses(inputs: &Inputs) -> Vec<(SourceId, SocketAddrV4)> {
+    let of = |(_, input): &(usize, Input)| Some((input.shared().source, input.listen_address()?));
+    inputs.iter().filter_map(of).collect()
 }
 
 /// Which input of the config is for handlers on this channel.
@@ -285,98 +258,14 @@ impl Running {
             result = result.and(join(admin, "admin"));
         }
         result?;
-        if shared.is_ended() {
-            let ended_at = shared.channels.iter().map(|c| (c.plan.id, c.ring.sealed()));
-            self.epoch.close(&ended_at.collect::<Vec<_>>())?;
-        }
+        self.epoch.close_if_ended(&shared)?;
         Ok(Summary::of(&shared))
     }
 }
 
-fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, PublisherError> {
+pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, PublisherError> {
     let panicked = |_| Err(PublisherError::Panicked { thread: name });
     thread.join().unwrap_or_else(panicked)
-}
-
-fn open_fan_outs(channel: &ChannelPlan, to: Use<'_>) -> Result<FanOuts, PublisherError> {
-    let all = channel.fan_outs.iter();
-    all.map(|fan_out| fan_out.open(&channel.name, to)).collect()
-}
-
-/// Listens for NACK connections where the config says so; what new joiners are told of it.
-fn listen_over_verbs(
-    config: &Config,
-    server: &mut ControlServer,
-) -> Result<Vec<RepairOffer>, PublisherError> {
-    let Some(verbs) = &config.repair_verbs else {
-        return Ok(Vec::new());
-    };
-    let interface = verbs.interface.as_ref().unwrap_or(&config.interface);
-    let resolved = interface.resolve().map_err(|error| {
-        PublisherError::Config(ConfigError::value(
-            "repair_verbs.interface",
-            interface,
-            error,
-        ))
-    })?;
-    let address = SocketAddrV4::new(resolved.address, verbs.port);
-    let listening = server.listen_over_verbs(address);
-    let address = listening.map_err(|error| PublisherError::Listen {
-        what: "repair_verbs",
-        address: address.into(),
-        reason: error.to_string(),
-    })?;
-    tracing::info!(%address, read = verbs.read, "connections for repair are taken over verbs");
-    if verbs.read && verbs.cursors > 0 {
-        share_cursors(server, verbs.cursors);
-    }
-    Ok(vec![RepairOffer::Verbs {
-        address,
-        read: verbs.read,
-    }])
-}
-
-/// Has cursors registered, so that subscribers can say how far they are without a message. Where that
-/// fails there are none, which the log says.
-fn share_cursors(server: &mut ControlServer, cursors: u16) {
-    if let Err(error) = server.share_cursors(cursors.into()) {
-        tracing::warn!(
-            cursors,
-            "subscribers have no cursors, since these can't be registered: {error}; let more memory be \
-             locked, or set repair_verbs.cursors to fewer, or 0"
-        );
-    }
-}
-
-/// Has the ring of a channel registered, so that subscribers can be let READ it. Where that fails
-/// nothing is offered to be READ, which the log says: NACKs are answered all the same.
-fn share(
-    server: &mut ControlServer,
-    offers: &mut [RepairOffer],
-    shares: &mut Vec<(ChannelId, ShareId)>,
-    channel: &ChannelPlan,
-    ring: &RingWriter,
-) {
-    for offer in offers {
-        let RepairOffer::Verbs { read, .. } = offer else {
-            continue;
-        };
-        if !*read {
-            continue;
-        }
-        match server.share(ring.memory()) {
-            Ok(share) => shares.push((channel.id, share)),
-            Err(error) => {
-                *read = false;
-                let name = &channel.name;
-                tracing::warn!(
-                    channel = name,
-                    "no ring is offered to be READ, since this one can't be registered: {error}; \
-                     let more memory be locked, or set repair_verbs.read to false"
-                );
-            }
-        }
-    }
 }
 
 fn create_ring(channel: &ChannelPlan, epoch: &EpochState) -> Result<RingWriter, PublisherError> {
@@ -402,13 +291,6 @@ fn create_ring(channel: &ChannelPlan, epoch: &EpochState) -> Result<RingWriter, 
         channel: channel.name.clone(),
         source,
     })
-}
-
-/// The host's boot id; zeros where it has none.
-fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
 }
 
 #[cfg(test)]

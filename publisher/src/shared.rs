@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde::Serialize;
 use tickcast_feeds::source::MessageCounts;
@@ -15,7 +15,9 @@ use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SourceId};
 use tickcast_transport::SendStats;
 
 use crate::admin::AdminCounters;
+use crate::hand_over::HandOver;
 use crate::plan::{ChannelPlan, FanOutPlan};
+use crate::standby::StandbyState;
 
 tickcast_reliability::counters! {
     /// What came of one source. Everything but the first four is an incident.
@@ -299,7 +301,7 @@ pub struct Shared {
     /// The repair service's counters.
     pub service: Arc<RepairServiceCounters>,
     /// The admin port's counters.
-    pub admin: AdminCounters,
+    pub admin: Arc<AdminCounters>,
     /// Distinct subscribers that are joined now and follow every channel that they asked for.
     pub joined: AtomicU32,
     stop: Arc<AtomicBool>,
@@ -311,6 +313,12 @@ pub struct Shared {
     all_reached_end: AtomicBool,
     shut_down: AtomicBool,
     subscribers: Mutex<Vec<SubscriberStatus>>,
+    /// How this publisher ends in favour of its standby.
+    pub(crate) hand_over: HandOver,
+    /// Of a publisher that is, or was, a standby.
+    pub(crate) standby: Option<Arc<StandbyState>>,
+    /// What the threads share once a standby was promoted.
+    promoted: OnceLock<Arc<Self>>,
 }
 
 impl Shared {
@@ -330,7 +338,7 @@ impl Shared {
             channels,
             sources,
             service: Arc::default(),
-            admin: AdminCounters::default(),
+            admin: Arc::default(),
             joined: AtomicU32::new(0),
             stop,
             abandoned: AtomicBool::new(false),
@@ -339,7 +347,30 @@ impl Shared {
             all_reached_end: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             subscribers: Mutex::default(),
+            hand_over: HandOver::default(),
+            standby: None,
+            promoted: OnceLock::new(),
         }
+    }
+
+    /// The same, of a publisher that hands over to these, and is or was a standby itself.
+    pub(crate) fn with(self, hand_over: HandOver, standby: Option<Arc<StandbyState>>) -> Self {
+        Self {
+            hand_over,
+            standby,
+            ..self
+        }
+    }
+
+    /// A standby publishes from here on: what its threads share now.
+    pub(crate) fn promote(&self, to: Arc<Self>) {
+        // Once: there is one promotion.
+        let _ = self.promoted.set(to);
+    }
+
+    /// What holds now: this, or what came of it.
+    pub(crate) fn current(&self) -> &Self {
+        self.promoted.get().map_or(self, |promoted| promoted)
     }
 
     /// Whether the inputs should stop.

@@ -28,6 +28,7 @@ impl Summary {
             .map(|channel| {
                 published += channel.sender.published_records.get();
                 lost |= channel.sender.oversize_records.get() > 0;
+                lost |= channel.sender.source_messages_lost.get() > 0;
                 let mut all = Map::new();
                 all.insert("id".into(), json!(channel.plan.id));
                 all.insert("name".into(), json!(channel.plan.name));
@@ -86,6 +87,8 @@ impl Summary {
             "name": shared.name,
             "epoch": shared.epoch,
             "ended": shared.is_ended(),
+            "handed_over_to": shared.hand_over.taken_by(),
+            "standby": shared.standby.as_ref().map(|standby| standby.json()),
             "published_records": published,
             "channels": channels,
             "source": added_up(&sources),

@@ -315,6 +315,75 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
 }
 
 #[test]
+fn a_standby_that_could_not_be_one_is_refused_and_what_is_doubtful_is_said() {
+    let standby = || {
+        let mut config = good();
+        config["admin"] = json!("127.0.0.1:0");
+        config["standby"] = json!({ "of": "127.0.0.1:7400", "admin": "127.0.0.1:7401" });
+        config
+    };
+    let warnings = |config: &Value| {
+        Plan::new(Config::parse(&config.to_string()).unwrap())
+            .unwrap()
+            .warnings
+    };
+    let said = |config: &Value| warnings(config).join("\n");
+    assert!(
+        !said(&standby()).contains("standby"),
+        "{}",
+        said(&standby())
+    );
+    for (path, value, expected) in [
+        ("/standby/of", json!(" "), ["standby.of", "host:port"]),
+        ("/admin", json!(null), ["admin", "promoted there"]),
+        (
+            "/threads",
+            json!({ "mode": "inline" }),
+            ["threads.mode", "threaded"],
+        ),
+        (
+            "/standby/keep_messages",
+            json!(0),
+            ["standby.keep_messages", "1073741824"],
+        ),
+        (
+            "/standby/hand_over_ms",
+            json!(99),
+            ["standby.hand_over_ms", "ten minutes"],
+        ),
+        (
+            "/standby/faults",
+            json!({ "drop": 2.0 }),
+            ["standby.faults", "drop"],
+        ),
+        (
+            "/hand_over_to",
+            json!(["a b"]),
+            ["hand_over_to[0]", "64 letters"],
+        ),
+    ] {
+        let mut config = standby();
+        let (parent, key) = path.rsplit_once('/').unwrap();
+        config.pointer_mut(parent).unwrap()[key] = value.clone();
+        let error = plan(&config).expect_err(&format!("{path} = {value} was taken"));
+        let missing = expected.iter().find(|part| !error.contains(**part));
+        assert_eq!(missing, None, "{path} = {value}: {error:?}");
+    }
+    let mut own = standby();
+    own["inputs"] = json!([{ "source": 1, "kind": "own" }]);
+    let error = Plan::for_handlers(Config::parse(&own.to_string()).unwrap()).unwrap_err();
+    assert!(error.to_string().contains("only the service"), "{error}");
+    let mut doubtful = standby();
+    doubtful["standby"]["admin"] = json!(null);
+    let mut second = doubtful["inputs"][0].clone();
+    second["source"] = json!(99);
+    doubtful["inputs"].as_array_mut().unwrap().push(second);
+    let said = said(&doubtful);
+    assert!(said.contains("can't be asked to hand over"), "{said}");
+    assert!(said.contains("several inputs feed it"), "{said}");
+}
+
+#[test]
 fn rings_that_fit_alone_but_not_together_are_refused_with_both_numbers() {
     let Some(available) = available_bytes() else {
         println!("SKIPPED: this system tells nothing of its memory");

@@ -1,6 +1,6 @@
 //! How a subscriber is described before it is built.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
 use tickcast_reliability::control::{ChannelName, NAME_LEN_MAX};
@@ -188,6 +188,13 @@ pub enum Repair {
     Auto,
     /// Over TCP.
     Tcp,
+}
+
+/// What a description comes to.
+pub(crate) struct Parts {
+    pub(crate) settings: SubscriberSettings,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) waker: Waker,
 }
 
 /// Describes a subscriber; see [`Subscriber::builder`].
@@ -420,6 +427,12 @@ impl SubscriberBuilder {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     pub fn build(self) -> Result<Subscriber, SubscribeError> {
+        let parts = self.check()?;
+        Ok(Subscriber::new(self, parts))
+    }
+
+    /// Checks the description, and makes what a driver is made of.
+    pub(crate) fn check(&self) -> Result<Parts, SubscribeError> {
         if self.channels.is_empty() {
             return Err(SubscribeError::NoChannel);
         }
@@ -452,7 +465,11 @@ impl SubscriberBuilder {
             link: self.link,
             seed: self.seed.unwrap_or_else(|| SystemClock.utc().0),
         };
-        Ok(Subscriber::new(self, settings, addresses, waker))
+        Ok(Parts {
+            settings,
+            addresses,
+            waker,
+        })
     }
 }
 

@@ -1,14 +1,13 @@
 //! Moves a subscriber along: sockets to core, core to sockets. Decides nothing itself.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
-use tickcast_reliability::subscriber_core::{Action, SubscriberCore, SubscriberSettings};
+use tickcast_reliability::subscriber_core::{Action, SubscriberCore};
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
 
-use crate::builder::{Repair, SubscriberBuilder};
+use crate::builder::{Parts, Repair, SubscriberBuilder};
 use crate::error::SubscribeError;
 use crate::listening::Listening;
 use crate::polled::Polled;
@@ -44,9 +43,11 @@ pub(crate) struct Driver {
 impl Driver {
     pub(crate) fn new(
         builder: SubscriberBuilder,
-        settings: SubscriberSettings,
-        addresses: Vec<SocketAddr>,
-        waker: Waker,
+        Parts {
+            settings,
+            addresses,
+            waker,
+        }: Parts,
         now: Nanos,
     ) -> Self {
         let limit = builder.join_limit;
@@ -159,6 +160,7 @@ impl Driver {
                 Action::Connect(path) => self.session.connect(now, path, &mut self.core, sink),
                 Action::Disconnect(path) => self.session.disconnect(path),
                 Action::Listen(offer) => {
+                    sink.offered(&mut self.core, &offer);
                     let core = &self.core;
                     self.problems.welcomed(|it| core.index_of(it).is_some());
                     self.listen(now, offer);

@@ -43,6 +43,8 @@ mod latency;
 mod latest;
 mod listening;
 mod local_ring;
+#[doc(hidden)]
+pub mod mirroring;
 mod monitor;
 mod packed;
 mod polled;

@@ -3,9 +3,10 @@
 
 use std::sync::Arc;
 
-use tickcast_reliability::control::Welcome;
+use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Event, Item, Position};
 use tickcast_reliability::record::RecordRef;
+use tickcast_reliability::subscriber_core::SubscriberCore;
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
 use tickcast_transport::clock::{Clock, SystemClock};
 
@@ -20,6 +21,8 @@ use crate::monitor::Shared;
 /// Where the driver puts what comes from the core.
 pub(crate) trait Sink {
     fn item(&mut self, item: Item<'_>);
+    /// A publisher offers this; comes before anything of it does.
+    fn offered(&mut self, _core: &mut SubscriberCore, _offer: &ChannelOffer) {}
     /// A publisher welcomed us; comes before the items that follow from it.
     fn welcome(&mut self, welcome: &Welcome);
     /// All items that follow from it have come: those of what it ended. None are of what begins.
@@ -410,7 +413,7 @@ impl<H: Hand> Sink for Through<'_, H> {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::control::{ChannelOffer, Instrument};
+    use tickcast_reliability::control::Instrument;
     use tickcast_reliability::lineage::Lineage;
     use tickcast_reliability::record::{SymbolMappingMsg, WireRecord};
     use tickcast_reliability::units::{ConfigHash, RecordNumber, Sequence};

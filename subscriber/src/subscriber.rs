@@ -1,7 +1,6 @@
 //! The subscriber: one poll moves everything along, and never blocks.
 
 use std::io;
-use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +8,6 @@ use std::time::Duration;
 
 use tickcast_reliability::delivery::{Delivery, Item, LineId, Position, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::subscriber_core::SubscriberSettings;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::Receive;
 use tickcast_transport::clock::{Clock, SystemClock};
@@ -17,7 +15,7 @@ use tickcast_transport::faults::Faulty;
 use tickcast_transport::idle::Idle;
 use tickcast_transport::pin::Core;
 
-use crate::builder::{SubscriberBuilder, display};
+use crate::builder::{Parts, SubscriberBuilder, display};
 use crate::directory::Directory;
 use crate::driver::Driver;
 use crate::endpoints::Endpoints;
@@ -33,7 +31,7 @@ use crate::polled::Polled;
 use crate::sift::{Sift, Sink, Through};
 use crate::split::Reader;
 use crate::summary::Summary;
-use crate::wake::{Wake, Waker};
+use crate::wake::Wake;
 use crate::worker::{self, Running};
 
 /// Follows channels of a publisher. It can be moved to another thread but not shared: whoever has
@@ -101,13 +99,8 @@ impl Subscriber {
         SubscriberBuilder::new(publishers.into())
     }
 
-    pub(crate) fn new(
-        builder: SubscriberBuilder,
-        settings: SubscriberSettings,
-        addresses: Vec<SocketAddr>,
-        waker: Waker,
-    ) -> Self {
-        let driver = Driver::new(builder, settings, addresses, waker, SystemClock.now());
+    pub(crate) fn new(builder: SubscriberBuilder, parts: Parts) -> Self {
+        let driver = Driver::new(builder, parts, SystemClock.now());
         let builder = &driver.builder;
         let channels = builder.channels.iter().zip(driver.core.counters());
         let shared = Shared {

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tickcast_transport::idle::Idle;
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{demo, doctor, inject, listen, replay};
+use crate::commands::{demo, doctor, inject, listen, promote, replay};
 
 /// Moves market data about, breaks it on purpose, and says exactly what became of it.
 #[derive(Debug, Parser)]
@@ -35,6 +35,8 @@ pub(crate) enum Command {
     Replay(replay::Args),
     /// Relays one multicast group to another with faults, and reports exactly which.
     Inject(inject::Args),
+    /// Has a standby take over from its publisher.
+    Promote(promote::Args),
     /// Looks at what this host has for tickcast: finding, why, what to do.
     Doctor(doctor::Args),
 }

@@ -39,6 +39,7 @@ fn main() -> ExitCode {
         Command::Listen(args) => commands::listen::run(&args),
         Command::Replay(args) => commands::replay::run(&args),
         Command::Inject(args) => commands::inject::run(&args),
+        Command::Promote(args) => commands::promote::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
     };
     match done {

@@ -202,14 +202,14 @@ impl Publisher {
 
     /// The text that its admin port serves.
     pub fn metrics(&self) -> String {
-        use std::io::{Read, Write};
+        self.ask("/metrics", None).1
+    }
+
+    /// What its admin port answers: to a POST where there is a body.
+    pub fn ask(&self, path: &str, body: Option<&str>) -> (u16, String) {
         let admin = self.admin.expect("an admin port");
-        let mut stream = std::net::TcpStream::connect(admin).expect("the admin port answers");
-        let request = "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).expect("a request");
-        let mut text = String::new();
-        stream.read_to_string(&mut text).expect("an answer");
-        text
+        let answer = tickcast_publisher::http::ask(admin, path, body, PATIENCE);
+        answer.expect("the admin port answers")
     }
 
     /// How many subscribers have joined its one channel.
@@ -319,14 +319,20 @@ impl Follower {
             let c = &report.counters;
             assert_eq!(
                 c.gaps_detected.get(),
-                c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_open.get(),
-                "channel {}: gaps = recovered + lost + open",
+                c.gaps_recovered.get()
+                    + c.gaps_lost.get()
+                    + c.gaps_forgotten.get()
+                    + c.gaps_open.get(),
+                "channel {}: gaps = recovered + lost + forgotten + open",
                 report.name
             );
             assert_eq!(
                 c.history_wanted.get(),
-                c.history_received.get() + c.history_lost.get() + c.history_open.get(),
-                "channel {}: history = received + lost + open",
+                c.history_received.get()
+                    + c.history_lost.get()
+                    + c.history_forgotten.get()
+                    + c.history_open.get(),
+                "channel {}: history = received + lost + forgotten + open",
                 report.name
             );
         }

@@ -147,7 +147,10 @@ const IMPORTS: [(&str, &[&str]); 5] = [
     ("reliability", &[]),
     ("transport", &["reliability"]),
     ("feeds", &["reliability"]),
-    ("publisher", &["feeds", "transport", "reliability"]),
+    (
+        "publisher",
+        &["feeds", "subscriber", "transport", "reliability"],
+    ),
     ("subscriber", &["transport", "reliability"]),
 ];
 

@@ -4,4 +4,5 @@ pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod inject;
 pub(crate) mod listen;
+pub(crate) mod promote;
 pub(crate) mod replay;

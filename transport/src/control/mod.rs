@@ -8,6 +8,7 @@
 mod client;
 mod conduit;
 mod reads;
+mod reserved;
 mod server;
 mod sharing;
 
@@ -18,6 +19,7 @@ use tickcast_reliability::control::{ControlError, FRAME_HEAD_LEN, Message};
 use tickcast_reliability::units::ChannelId;
 
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
+pub use reserved::Reserved;
 pub use server::{ControlServer, PeerId, PeerInfo, ServerConfig, ServerEvent, ServerStats, Waker};
 pub use sharing::ShareId;
 

@@ -194,8 +194,12 @@ impl ControlServer {
     /// # Errors
     /// When the address is taken or not this host's.
     pub fn bind(address: SocketAddr, config: ServerConfig) -> io::Result<Self> {
+        Self::listening(TcpListener::bind(address)?, config)
+    }
+
+    /// Listens where `listener` does already.
+    pub(super) fn listening(mut listener: TcpListener, config: ServerConfig) -> io::Result<Self> {
         let poll = Poll::new()?;
-        let mut listener = TcpListener::bind(address)?;
         poll.registry()
             .register(&mut listener, LISTENER, Interest::READABLE)?;
         let waker = Waker(Arc::new(mio::Waker::new(poll.registry(), WAKER)?));

@@ -1,0 +1,199 @@
+//! From rings to channels that can be published on and repaired: their ways out, what may be READ,
+//! and the counters that all threads share. Alike for a publisher that begins and for a standby that
+//! goes on.
+
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+
+use tickcast_reliability::control::RepairOffer;
+use tickcast_reliability::publisher_core::PublisherConfig;
+use tickcast_reliability::ring::RingWriter;
+use tickcast_reliability::units::{ChannelId, Now};
+use tickcast_transport::FanOut;
+use tickcast_transport::control::{ControlServer, ShareId};
+
+use crate::config::Config;
+use crate::error::{ConfigError, PublisherError};
+use crate::pipeline::{StopOnFailure, Thread, spawn};
+use crate::plan::ChannelPlan;
+use crate::plan::fan_out::Use;
+use crate::publish::ChannelDriver;
+use crate::repair_service::RepairService;
+use crate::shared::{ChannelShared, Shared};
+
+pub(crate) type FanOuts = Vec<Box<dyn FanOut>>;
+
+/// Channels that can be published on, and what serves their subscribers.
+pub(crate) struct Channels {
+    /// As all threads see them.
+    pub(crate) shared: Vec<Arc<ChannelShared>>,
+    /// Who publishes on them.
+    pub(crate) drivers: Vec<ChannelDriver>,
+    serving: Serving,
+}
+
+/// What the repair service is made of.
+pub(crate) struct Serving {
+    server: ControlServer,
+    offers: Vec<RepairOffer>,
+    /// The rings that may be READ.
+    shares: Vec<(ChannelId, ShareId)>,
+    multicast: Vec<FanOuts>,
+}
+
+impl Channels {
+    /// Opens the ways out of these rings, which go on where they stand.
+    ///
+    /// # Errors
+    /// [`PublisherError`] says what can't be had, and what to do.
+    pub(crate) fn open(
+        config: &Config,
+        rings: Vec<(ChannelPlan, RingWriter)>,
+        mut server: ControlServer,
+        now: Now,
+    ) -> Result<Self, PublisherError> {
+        let mut offers = listen_over_verbs(config, &mut server)?;
+        let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
+        let mut shares = Vec::new();
+        for (channel, ring) in rings {
+            share(&mut server, &mut offers, &mut shares, &channel, &ring);
+            multicast.push(open_fan_outs(&channel, Use::Copies)?);
+            let fan_outs = open_fan_outs(&channel, Use::Ring(&ring.memory()))?;
+            let publisher = PublisherConfig {
+                heartbeat: config.heartbeat,
+                fan_out_margin_slots: channel.fan_out_margin_slots,
+            };
+            let shared = Arc::new(ChannelShared::new(channel, ring.reader()));
+            channels.push(shared.clone());
+            drivers.push(ChannelDriver::new(
+                publisher,
+                ring,
+                fan_outs,
+                config.digest,
+                shared,
+                now.monotonic,
+            ));
+        }
+        Ok(Self {
+            shared: channels,
+            drivers,
+            serving: Serving {
+                server,
+                offers,
+                shares,
+                multicast,
+            },
+        })
+    }
+
+    /// Takes apart what two threads have.
+    pub(crate) fn split(self) -> (Vec<ChannelDriver>, Serving) {
+        (self.drivers, self.serving)
+    }
+}
+
+impl Serving {
+    /// Serves whoever connects, on a thread of its own; a failure ends the session.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when there can be no thread.
+    pub(crate) fn start(
+        self,
+        config: &Config,
+        shared: &Arc<Shared>,
+    ) -> Result<Thread<()>, PublisherError> {
+        let denied = config.repair_verbs.as_ref();
+        let denied = denied.and_then(|verbs| verbs.denied.clone());
+        let service =
+            RepairService::new(config.repair, self.server, self.multicast, shared.clone())
+                .offering(self.offers, self.shares)
+                .banning(config.banned.clone())
+                .denying(denied);
+        let guard = StopOnFailure::new(shared.clone());
+        spawn("repair", config.threads.repair_core, move || {
+            let served = service.run();
+            guard.of(served)
+        })
+    }
+}
+
+pub(crate) fn open_fan_outs(channel: &ChannelPlan, to: Use<'_>) -> Result<FanOuts, PublisherError> {
+    let all = channel.fan_outs.iter();
+    all.map(|fan_out| fan_out.open(&channel.name, to)).collect()
+}
+
+/// Listens for NACK connections where the config says so; what new joiners are told of it.
+fn listen_over_verbs(
+    config: &Config,
+    server: &mut ControlServer,
+) -> Result<Vec<RepairOffer>, PublisherError> {
+    let Some(verbs) = &config.repair_verbs else {
+        return Ok(Vec::new());
+    };
+    let interface = verbs.interface.as_ref().unwrap_or(&config.interface);
+    let resolved = interface.resolve().map_err(|error| {
+        PublisherError::Config(ConfigError::value(
+            "repair_verbs.interface",
+            interface,
+            error,
+        ))
+    })?;
+    let address = SocketAddrV4::new(resolved.address, verbs.port);
+    let listening = server.listen_over_verbs(address);
+    let address = listening.map_err(|error| PublisherError::Listen {
+        what: "repair_verbs",
+        address: address.into(),
+        reason: error.to_string(),
+    })?;
+    tracing::info!(%address, read = verbs.read, "connections for repair are taken over verbs");
+    if verbs.read && verbs.cursors > 0 {
+        share_cursors(server, verbs.cursors);
+    }
+    Ok(vec![RepairOffer::Verbs {
+        address,
+        read: verbs.read,
+    }])
+}
+
+/// Has cursors registered, so that subscribers can say how far they are without a message. Where that
+/// fails there are none, which the log says.
+fn share_cursors(server: &mut ControlServer, cursors: u16) {
+    if let Err(error) = server.share_cursors(cursors.into()) {
+        tracing::warn!(
+            cursors,
+            "subscribers have no cursors, since these can't be registered: {error}; let more memory be \
+             locked, or set repair_verbs.cursors to fewer, or 0"
+        );
+    }
+}
+
+/// Has the ring of a channel registered, so that subscribers can be let READ it. Where that fails
+/// nothing is offered to be READ, which the log says: NACKs are answered all the same.
+fn share(
+    server: &mut ControlServer,
+    offers: &mut [RepairOffer],
+    shares: &mut Vec<(ChannelId, ShareId)>,
+    channel: &ChannelPlan,
+    ring: &RingWriter,
+) {
+    for offer in offers {
+        let RepairOffer::Verbs { read, .. } = offer else {
+            continue;
+        };
+        if !*read {
+            continue;
+        }
+        match server.share(ring.memory()) {
+            Ok(share) => shares.push((channel.id, share)),
+            Err(error) => {
+                *read = false;
+                let name = &channel.name;
+                tracing::warn!(
+                    channel = name,
+                    "no ring is offered to be READ, since this one can't be registered: {error}; \
+                     let more memory be locked, or set repair_verbs.read to false"
+                );
+            }
+        }
+    }
+}

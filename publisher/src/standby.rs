@@ -1,0 +1,324 @@
+//! A standby: it mirrors the rings of another publisher, hears the same inputs with its output
+//! suppressed, and publishes on from where the mirrors end once it is promoted.
+//!
+//! ```text
+//! publisher ─ multicast, repair ─ mirror thread ─ mirrors ┐
+//! input ─ feed thread ─ hop ─ publish thread ─ kept ──────┴ promoted: rings, sealed on
+//! ```
+//!
+//! `mirrors.rs` fills the rings, `keeping.rs` keeps what may have to be published again, `agreement.rs`
+//! compares the two, `promoting.rs` has the publisher hand over, `opening.rs` goes on from the mirrors,
+//! and `running.rs` is the service that does all this. This file is what their threads share.
+
+pub(crate) mod agreement;
+pub(crate) mod keeping;
+mod mirrors;
+mod opening;
+mod promoting;
+pub(crate) mod running;
+mod view;
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tickcast_reliability::units::{Epoch, SourceId};
+
+use crate::config::StandbyConfig;
+use crate::hand_over::Standing;
+use crate::plan::ChannelPlan;
+use agreement::Agreement;
+use view::View;
+
+/// How long the publish thread may take to go on from the mirrors.
+const OPENING_MAX: Duration = Duration::from_secs(60);
+
+tickcast_reliability::counters! {
+    /// What came of being a standby.
+    pub struct StandbyCounters {
+        /// Messages of the inputs kept, because they are not mirrored yet (a gauge).
+        kept_messages,
+        /// Messages that found no room and pushed out the oldest; what of them was not mirrored by a
+        /// promotion is told as lost.
+        pushed_out_messages,
+        /// Messages published again at the promotion.
+        published_again_messages,
+        /// Promotions that were refused, or failed.
+        promotions_refused,
+    }
+}
+
+/// Why a standby was promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Reason {
+    /// The publisher handed over.
+    HandedOver,
+    /// The publisher is gone.
+    PublisherDead,
+    /// Somebody wanted it, whatever the publisher does.
+    Forced,
+}
+
+impl Reason {
+    const fn text(self) -> &'static str {
+        match self {
+            Self::HandedOver => "the publisher handed over",
+            Self::PublisherDead => "the publisher is gone",
+            Self::Forced => "by force",
+        }
+    }
+}
+
+/// What a promotion came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename = "promoted")]
+pub struct Promoted {
+    /// The epoch that was opened.
+    pub epoch: Epoch,
+    /// The one that it continues.
+    pub continues: Epoch,
+    /// Why.
+    pub reason: Reason,
+    /// Where each channel stood.
+    pub channels: Vec<Standing>,
+}
+
+/// Where it is on the way.
+#[derive(Clone, Debug, Default)]
+enum Phase {
+    /// It mirrors.
+    #[default]
+    Mirroring,
+    /// Somebody wants it promoted, and the publisher is being asked.
+    Asking,
+    /// The publish thread is to go on from the mirrors.
+    Ordered(Reason),
+    /// It does.
+    Opening,
+    Promoted(Promoted),
+    /// It could not.
+    Failed(String),
+}
+
+/// What the threads of a standby share.
+#[derive(Debug)]
+pub struct StandbyState {
+    /// Its own name.
+    pub(crate) name: String,
+    pub(crate) config: StandbyConfig,
+    /// What was counted.
+    pub counters: StandbyCounters,
+    view: Mutex<View>,
+    phase: Mutex<Phase>,
+    changed: Condvar,
+    /// Whether the mirrors are to be given out.
+    wants_mirrors: AtomicBool,
+}
+
+impl StandbyState {
+    pub(crate) fn new(name: String, config: StandbyConfig, plans: &[ChannelPlan]) -> Self {
+        Self {
+            name,
+            config,
+            counters: StandbyCounters::default(),
+            view: Mutex::new(View::new(plans)),
+            phase: Mutex::default(),
+            changed: Condvar::new(),
+            wants_mirrors: AtomicBool::new(false),
+        }
+    }
+
+    /// Promotes it, and waits until it publishes. One that was promoted already says what came of it.
+    ///
+    /// # Errors
+    /// Why not, and what to do, in words; it goes on as a standby, unless it says otherwise.
+    pub fn promote(&self, force: bool) -> Result<Promoted, String> {
+        {
+            let mut phase = self.phase();
+            match &*phase {
+                Phase::Mirroring => *phase = Phase::Asking,
+                Phase::Promoted(promoted) => return Ok(promoted.clone()),
+                Phase::Failed(why) => return Err(why.clone()),
+                _ => return Err("a promotion is under way".into()),
+            }
+        }
+        tracing::info!(force, "asked to be promoted");
+        match promoting::may_promote(self, force) {
+            Ok(reason) => {
+                let promoted = self.open(reason)?;
+                if reason == Reason::Forced {
+                    promoting::supersede(self, &promoted);
+                }
+                Ok(promoted)
+            }
+            Err(why) => {
+                tracing::warn!("not promoted: {why}");
+                self.counters.promotions_refused.increment();
+                *self.phase() = Phase::Mirroring;
+                Err(why)
+            }
+        }
+    }
+
+    /// Has the publish thread go on from the mirrors, and waits until it has.
+    fn open(&self, reason: Reason) -> Result<Promoted, String> {
+        *self.phase() = Phase::Ordered(reason);
+        let until = Instant::now() + OPENING_MAX;
+        let mut phase = self.phase();
+        loop {
+            match &*phase {
+                Phase::Promoted(promoted) => return Ok(promoted.clone()),
+                Phase::Failed(why) => return Err(why.clone()),
+                _ => {}
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err("it takes long; GET /standby says what came of it".into());
+            }
+            let waited = self.changed.wait_timeout(phase, left);
+            phase = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Why it is to publish from now on, once.
+    fn ordered(&self) -> Option<Reason> {
+        let mut phase = self.phase();
+        let Phase::Ordered(reason) = *phase else {
+            return None;
+        };
+        *phase = Phase::Opening;
+        Some(reason)
+    }
+
+    /// It publishes, or never will.
+    fn opened(&self, outcome: Result<Promoted, String>) {
+        *self.phase() = match outcome {
+            Ok(promoted) => Phase::Promoted(promoted),
+            Err(why) => {
+                self.counters.promotions_refused.increment();
+                Phase::Failed(why)
+            }
+        };
+        self.changed.notify_all();
+    }
+
+    fn want_mirrors(&self) {
+        self.wants_mirrors.store(true, Release);
+    }
+
+    fn wants_mirrors(&self) -> bool {
+        self.wants_mirrors.load(Acquire)
+    }
+
+    fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state's name.
+    fn state(&self) -> &'static str {
+        match &*self.phase() {
+            Phase::Mirroring if self.view().epoch().is_err() => "joining",
+            Phase::Mirroring => "mirroring",
+            Phase::Asking | Phase::Ordered(_) | Phase::Opening => "promoting",
+            Phase::Promoted(_) => "promoted",
+            Phase::Failed(_) => "failed",
+        }
+    }
+
+    /// All there is to say of it.
+    #[must_use]
+    pub fn json(&self) -> Value {
+        let state = self.state();
+        let (promoted, failed) = match &*self.phase() {
+            Phase::Promoted(promoted) => (Some(promoted.clone()), None),
+            Phase::Failed(why) => (None, Some(why.clone())),
+            _ => (None, None),
+        };
+        let view = self.view();
+        let not_ready = view.epoch().err();
+        json!({
+            "name": self.name,
+            "of": self.config.of,
+            "state": state,
+            "publisher_alive": view.is_publisher_alive(),
+            "problem": failed.or(not_ready).or_else(|| view.problem.clone()),
+            "promoted": promoted,
+            "kept_messages": self.counters.kept_messages.get(),
+            "pushed_out_messages": self.counters.pushed_out_messages.get(),
+            "sources": view.agreements.iter().map(source_json).collect::<Vec<_>>(),
+            "channels": view.channels.iter().map(view::ChannelView::json).collect::<Vec<_>>(),
+        })
+    }
+
+    /// Every metric: name, help, channel where it is of one, value.
+    pub(crate) fn each_metric(
+        &self,
+        mut on: impl FnMut(&'static str, &'static str, Option<&str>, u64),
+    ) {
+        let state = self.state();
+        let is = |name: &str| u64::from(state == name);
+        on(
+            "mirroring",
+            "Whether it mirrors every channel and could be promoted (a gauge).",
+            None,
+            is("mirroring"),
+        );
+        on(
+            "promoted",
+            "Whether it was promoted and publishes (a gauge).",
+            None,
+            is("promoted"),
+        );
+        self.counters
+            .each(|name, help, value| on(name, help, None, value));
+        let view = self.view();
+        on(
+            "publisher_alive",
+            "Whether anything is heard of the mirrored publisher (a gauge).",
+            None,
+            view.is_publisher_alive().into(),
+        );
+        on(
+            "differing_source",
+            "A source that gives here what the publisher does not publish; 0: none (a gauge).",
+            None,
+            view.differing().map_or(0, |source| source.0.into()),
+        );
+        for channel in &view.channels {
+            let mirrored = channel.mirrored;
+            let mut on = |name, help, value| on(name, help, Some(&channel.name), value);
+            on(
+                "mirrored_sequence",
+                "The last sequence mirrored without a hole (a gauge).",
+                mirrored.map_or(0, |it| it.last.0),
+            );
+            on(
+                "lag_sequences",
+                "Sequences that were sent and are not mirrored yet (a gauge).",
+                channel.lag,
+            );
+            on(
+                "lag_us",
+                "For how long something has been missing in the mirror, in microseconds (a gauge).",
+                channel.behind.as_us(),
+            );
+            on(
+                "holes",
+                "Times that a mirror began anew, because what it lacked could not be had.",
+                mirrored.map_or(0, |it| it.holes),
+            );
+        }
+    }
+}
+
+fn source_json((source, agreement): &(SourceId, Agreement)) -> Value {
+    json!({ "source": source, "publisher": agreement })
+}

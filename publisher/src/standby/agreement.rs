@@ -1,0 +1,218 @@
+//! Whether an input of a standby gives what its publisher publishes, and how their positions relate.
+//! The ordinal of a position counts session changes since the process began, and a decoder that began
+//! in the middle may number instruments otherwise: so messages are compared, the last one of a mirrored
+//! datagram with the one that was heard here under the same venue sequence.
+
+use serde::Serialize;
+use tickcast_reliability::record::{RecordBatch, RecordRef};
+use tickcast_reliability::units::{SourceId, SourcePosition};
+
+use super::keeping::Positions;
+
+/// So many messages in a row that are not the same settle it.
+const DIFFERING_MAX: u32 = 8;
+
+/// What is compared of a record: what it concerns, and when it happened. When it was received differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    rtype: u8,
+    instrument: u32,
+    ts_event: u64,
+}
+
+impl Head {
+    pub(crate) fn of(record: RecordRef<'_>) -> Self {
+        let header = record.header();
+        Self {
+            rtype: header.rtype,
+            instrument: header.instrument_id,
+            ts_event: header.ts_event,
+        }
+    }
+
+    /// Of the last record of a message.
+    pub(crate) fn of_last(message: &RecordBatch) -> Option<Self> {
+        message.records().last().map(Self::of)
+    }
+}
+
+/// The last message of a mirrored datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) source: SourceId,
+    /// As the publisher counts.
+    pub(crate) at: SourcePosition,
+    pub(crate) head: Head,
+}
+
+/// What is known here of a venue sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// This message has it.
+    There(SourcePosition, Head),
+    /// It was not heard yet.
+    NotYet,
+    /// It was heard and is not kept, or was never heard.
+    Gone,
+}
+
+/// What comparing has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Agreement {
+    /// Nothing could be compared yet.
+    #[default]
+    Unknown,
+    /// They are the same; the publisher's ordinals are higher by so many.
+    Agrees { ordinals: i32 },
+    /// They are not.
+    Differs,
+}
+
+/// One source that is compared.
+#[derive(Debug, Default)]
+pub(crate) struct Comparing {
+    /// What waits until it is heard here.
+    mark: Option<Mark>,
+    differing: u32,
+    agreement: Agreement,
+}
+
+impl Comparing {
+    pub(crate) const fn agreement(&self) -> Agreement {
+        self.agreement
+    }
+
+    /// Compares the newest mark there is, or one before it that waits, with what was heard here.
+    pub(crate) fn look(&mut self, newest: Option<Mark>, find: impl FnOnce(u64) -> Found) {
+        let is_older = |mark: &Mark, newest: Mark| mark.at.ordinal() != newest.at.ordinal();
+        if let Some(newest) = newest
+            && self.mark.is_none_or(|mark| is_older(&mark, newest))
+        {
+            self.mark = Some(newest);
+        }
+        let Some(mark) = self.mark else {
+            return;
+        };
+        match find(mark.at.sequence()) {
+            Found::NotYet => return,
+            Found::Gone => {}
+            Found::There(at, head) if head == mark.head => {
+                self.differing = 0;
+                let ordinals = i32::from(mark.at.ordinal()) - i32::from(at.ordinal());
+                self.agreement = Agreement::Agrees { ordinals };
+            }
+            Found::There(..) => {
+                self.differing += 1;
+                if self.differing >= DIFFERING_MAX {
+                    self.agreement = Agreement::Differs;
+                }
+            }
+        }
+        self.mark = None;
+    }
+}
+
+/// A position by another count of ordinals, so many higher; one before all of them is the first.
+pub(crate) fn shifted(at: SourcePosition, ordinals: i32) -> SourcePosition {
+    match u16::try_from(i32::from(at.ordinal()) + ordinals) {
+        Ok(ordinal) => SourcePosition::new(ordinal, at.sequence()),
+        Err(_) => SourcePosition::new(0, 0),
+    }
+}
+
+/// The positions of a channel as they are counted here; those that nobody can compare are left out.
+pub(crate) fn as_heard(
+    mirrored: &Positions,
+    agreement: impl Fn(SourceId) -> Agreement,
+) -> Positions {
+    let known = mirrored
+        .iter()
+        .filter_map(|(source, at)| match agreement(*source) {
+            Agreement::Agrees { ordinals } => Some((*source, shifted(*at, -ordinals))),
+            _ => None,
+        });
+    known.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn head(ts_event: u64) -> Head {
+        Head {
+            rtype: 160,
+            instrument: 7,
+            ts_event,
+        }
+    }
+
+    fn mark(ordinal: u16, sequence: u64) -> Mark {
+        Mark {
+            source: SourceId(1),
+            at: SourcePosition::new(ordinal, sequence),
+            head: head(sequence),
+        }
+    }
+
+    /// What a standby knows that counts ordinals from 0 and has heard up to this sequence.
+    fn heard(up_to: u64) -> impl Fn(u64) -> Found {
+        move |sequence| match sequence <= up_to {
+            true => Found::There(SourcePosition::new(0, sequence), head(sequence)),
+            false => Found::NotYet,
+        }
+    }
+
+    #[test]
+    fn the_same_message_under_another_ordinal_says_how_positions_relate() {
+        let mut it = Comparing::default();
+        it.look(None, heard(9));
+        assert_eq!(it.agreement(), Agreement::Unknown);
+        it.look(Some(mark(2, 5)), heard(9));
+        assert_eq!(it.agreement(), Agreement::Agrees { ordinals: 2 });
+        let mirrored = vec![
+            (SourceId(1), SourcePosition::new(2, 5)),
+            (SourceId(9), SourcePosition::new(0, 1)),
+        ];
+        let of = |source| match source {
+            SourceId(1) => it.agreement(),
+            _ => Agreement::Unknown,
+        };
+        let expected = [(SourceId(1), SourcePosition::new(0, 5))];
+        assert_eq!(as_heard(&mirrored, of), expected);
+        let before = shifted(SourcePosition::new(1, 8), -2);
+        assert_eq!(
+            before,
+            SourcePosition::new(0, 0),
+            "before all that was heard"
+        );
+    }
+
+    #[test]
+    fn a_mark_that_is_ahead_waits_until_it_is_heard_though_others_follow() {
+        let mut it = Comparing::default();
+        it.look(Some(mark(0, 5)), heard(3));
+        it.look(Some(mark(0, 8)), heard(4));
+        assert_eq!(it.agreement(), Agreement::Unknown);
+        it.look(Some(mark(0, 9)), heard(5));
+        assert_eq!(it.agreement(), Agreement::Agrees { ordinals: 0 });
+        // Another session, in which sequences count anew: what waits of the one before never comes.
+        it.look(Some(mark(0, 50)), heard(9));
+        it.look(Some(mark(1, 2)), |_| Found::Gone);
+        assert!(it.mark.is_none());
+    }
+
+    #[test]
+    fn messages_that_are_others_settle_it_after_a_while_and_one_that_is_the_same_takes_it_back() {
+        let mut it = Comparing::default();
+        let other = |sequence| Found::There(SourcePosition::new(0, sequence), head(1_000));
+        for sequence in 1..u64::from(DIFFERING_MAX) {
+            it.look(Some(mark(0, sequence)), other);
+            assert_eq!(it.agreement(), Agreement::Unknown);
+        }
+        it.look(Some(mark(0, 20)), other);
+        assert_eq!(it.agreement(), Agreement::Differs);
+        it.look(Some(mark(0, 21)), heard(30));
+        assert_eq!(it.agreement(), Agreement::Agrees { ordinals: 0 });
+    }
+}

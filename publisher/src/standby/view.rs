@@ -1,0 +1,164 @@
+//! How the mirrors stand, as the thread that keeps them shows it to the others.
+
+use serde_json::{Value, json};
+use tickcast_reliability::mirror::Mirrored;
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, RecordNumber, SourceId};
+
+use super::agreement::{Agreement, Mark};
+use super::keeping::Positions;
+use crate::hand_over::Standing;
+use crate::plan::ChannelPlan;
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    /// Whether the publisher has welcomed us, and the connection is up.
+    pub(crate) link_up: bool,
+    /// What keeps the mirrors from being filled.
+    pub(crate) problem: Option<String>,
+    /// In the order of the config.
+    pub(crate) channels: Vec<ChannelView>,
+    /// The last message mirrored of each source, to be compared with what is heard here.
+    pub(crate) marks: Vec<Mark>,
+    /// What comparing came to, in the order of the inputs.
+    pub(crate) agreements: Vec<(SourceId, Agreement)>,
+}
+
+/// One channel.
+#[derive(Debug)]
+pub(crate) struct ChannelView {
+    pub(crate) id: ChannelId,
+    pub(crate) name: String,
+    /// Why there is no mirror, where that can't pass by itself.
+    pub(crate) wrong: Option<String>,
+    /// `None` before the publisher's welcome.
+    pub(crate) mirrored: Option<Mirrored>,
+    /// Sequences that the publisher is known to have sent and the mirror has not.
+    pub(crate) lag: u64,
+    /// How long there have been such.
+    pub(crate) behind: Nanos,
+    pub(crate) whole_at: Nanos,
+    /// Whether the publisher's multicast is heard.
+    pub(crate) is_heard: bool,
+    /// How far each source is mirrored.
+    pub(crate) positions: Positions,
+}
+
+impl View {
+    pub(crate) fn new(plans: &[ChannelPlan]) -> Self {
+        let channel = |plan: &ChannelPlan| ChannelView {
+            id: plan.id,
+            name: plan.name.clone(),
+            wrong: None,
+            mirrored: None,
+            lag: 0,
+            behind: Nanos::ZERO,
+            whole_at: Nanos::ZERO,
+            is_heard: false,
+            positions: Positions::new(),
+        };
+        Self {
+            channels: plans.iter().map(channel).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether anything shows that the publisher is there.
+    pub(crate) fn is_publisher_alive(&self) -> bool {
+        self.link_up || self.is_heard()
+    }
+
+    /// Whether its multicast is heard.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.channels.iter().any(|channel| channel.is_heard)
+    }
+
+    /// Nobody looks at the publisher any more.
+    pub(crate) fn close(&mut self) {
+        self.link_up = false;
+        for channel in &mut self.channels {
+            channel.is_heard = false;
+            (channel.lag, channel.behind) = (0, Nanos::ZERO);
+        }
+    }
+
+    /// The epoch that all channels are mirrored in.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(crate) fn epoch(&self) -> Result<Epoch, String> {
+        let mut epoch = None;
+        for channel in &self.channels {
+            if let Some(wrong) = &channel.wrong {
+                return Err(wrong.clone());
+            }
+            let mirrored = channel
+                .mirrored
+                .filter(|it| it.next_record != RecordNumber(0));
+            let Some(mirrored) = mirrored else {
+                let name = &channel.name;
+                let why = self
+                    .problem
+                    .as_deref()
+                    .unwrap_or("is the publisher running?");
+                return Err(format!("nothing of channel {name} is mirrored yet; {why}"));
+            };
+            if mirrored.ended {
+                let name = &channel.name;
+                return Err(format!(
+                    "the publisher has ended its session on channel {name}: there is nothing to go on with"
+                ));
+            }
+            if epoch.is_some_and(|epoch| epoch != mirrored.epoch) {
+                return Err("the channels are mirrored in different epochs; try again".into());
+            }
+            epoch = Some(mirrored.epoch);
+        }
+        epoch.ok_or_else(|| "there is no channel".into())
+    }
+
+    /// A source that gives here what the publisher does not publish.
+    pub(crate) fn differing(&self) -> Option<SourceId> {
+        let mut all = self.agreements.iter();
+        let found = all.find(|(_, agreement)| *agreement == Agreement::Differs);
+        found.map(|(source, _)| *source)
+    }
+
+    /// How far each channel is mirrored.
+    pub(crate) fn standings(&self) -> Vec<Standing> {
+        let all = self.channels.iter().filter_map(|channel| {
+            let mirrored = channel.mirrored?;
+            Some(Standing {
+                channel: channel.id,
+                last: mirrored.last,
+                next_record: mirrored.next_record,
+            })
+        });
+        all.collect()
+    }
+}
+
+impl ChannelView {
+    pub(crate) fn json(&self) -> Value {
+        let mirrored = self.mirrored;
+        let held = mirrored.and_then(|it| it.held);
+        let sources: Vec<_> = (self.positions.iter())
+            .map(|(source, at)| json!({ "source": source, "ordinal": at.ordinal(), "sequence": at.sequence() }))
+            .collect();
+        json!({
+            "id": self.id,
+            "name": self.name,
+            "epoch": mirrored.map(|it| it.epoch),
+            "oldest": held.map(|it| it.first),
+            "last": mirrored.map(|it| it.last),
+            "next_record": mirrored.map(|it| it.next_record),
+            "ended": mirrored.is_some_and(|it| it.ended),
+            "holes": mirrored.map_or(0, |it| it.holes),
+            "lag_sequences": self.lag,
+            "lag_us": self.behind.as_us(),
+            "heard": self.is_heard,
+            "sources": sources,
+            "problem": self.wrong,
+        })
+    }
+}

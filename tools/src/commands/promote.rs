@@ -1,0 +1,114 @@
+//! `tickcast promote`: has a standby take over from its publisher, and says what came of it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use serde_json::Value;
+use tickcast_publisher::http;
+use tickcast_transport::control::resolve;
+
+use crate::cli::seconds;
+use crate::exit::{CommandError, Exit};
+use crate::output::Output;
+
+/// Which standby, and how.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// The standby's admin address.
+    #[arg(long, value_name = "HOST:PORT")]
+    standby: String,
+    /// Promote it whatever its publisher does: that one must be gone, or be stopped.
+    #[arg(long)]
+    force: bool,
+    /// Wait for so long; the standby goes on by itself.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "90")]
+    wait: Duration,
+    /// Print the standby's answer as it is, JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Promotes it.
+///
+/// # Errors
+/// [`CommandError`] when nobody answers, or what answers is no standby.
+pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+    let address = address_of(&args.standby)?;
+    let wanted = serde_json::json!({ "force": args.force }).to_string();
+    let asked = http::ask(address, "/promote", Some(&wanted), args.wait);
+    let (status, answer) = asked.map_err(|error| {
+        CommandError::Unreachable(format!(
+            "{address} gave no answer: {error}; is a standby's admin port there?"
+        ))
+    })?;
+    let told: Option<Value> = serde_json::from_str(&answer).ok();
+    let Some(told) = told.filter(|told| told["state"].is_string()) else {
+        let answer = answer.trim();
+        return Err(CommandError::Usage(format!(
+            "{address} is no standby: it answered {status} {answer}"
+        )));
+    };
+    let mut output = Output::stdout();
+    if args.json {
+        output.line(&told)?;
+    } else {
+        for line in in_words(&told) {
+            output.line(line)?;
+        }
+    }
+    output.flush()?;
+    Ok(Exit::whole_if(told["state"] == "promoted"))
+}
+
+fn address_of(text: &str) -> Result<SocketAddr, CommandError> {
+    let wrong = |source| CommandError::Address {
+        target: text.to_owned(),
+        source,
+    };
+    let found = resolve(text).map_err(wrong)?;
+    // There is at least one, or it would have been an error.
+    let first = found.first().copied();
+    first.ok_or_else(|| wrong(std::io::ErrorKind::NotFound.into()))
+}
+
+/// The answer for people.
+fn in_words(told: &Value) -> Vec<String> {
+    if told["state"] != "promoted" {
+        let why = told["why"].as_str().unwrap_or_default();
+        return vec![format!("not promoted: {why}")];
+    }
+    let why = match told["reason"].as_str() {
+        Some("handed_over") => "its publisher handed over",
+        Some("publisher_dead") => "its publisher is gone",
+        _ => "by force",
+    };
+    let (epoch, before) = (&told["epoch"], &told["continues"]);
+    let mut lines = vec![format!("promoted, {why}: epoch {epoch} continues {before}")];
+    for channel in told["channels"].as_array().into_iter().flatten() {
+        let (id, last) = (&channel["channel"], &channel["last"]);
+        lines.push(format!("channel {id}: goes on behind sequence {last}"));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_told_in_words() {
+        let refused = json!({ "state": "refused", "why": "the publisher goes on" });
+        assert_eq!(in_words(&refused), ["not promoted: the publisher goes on"]);
+        let promoted = json!({
+            "state": "promoted", "epoch": 9, "continues": 5, "reason": "publisher_dead",
+            "channels": [{ "channel": 1, "last": 70, "next_record": 900 }],
+        });
+        let words = [
+            "promoted, its publisher is gone: epoch 9 continues 5",
+            "channel 1: goes on behind sequence 70",
+        ];
+        assert_eq!(in_words(&promoted), words);
+    }
+}
