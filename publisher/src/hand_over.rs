@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
+use tickcast_reliability::control::NAME_LEN_MAX;
 use tickcast_reliability::units::{ChannelId, Epoch, RecordNumber, Sequence};
 
 use crate::audit;
@@ -162,6 +163,9 @@ impl HandOver {
     pub(crate) fn ask(&self, request: &Request, shared: &Shared, now: Instant) -> Answer {
         let refused = |why: String| Answer::Refused { why };
         let name = &request.standby;
+        if name.len() > NAME_LEN_MAX {
+            return refused(format!("no name has {} bytes", name.len()));
+        }
         if !self.allowed.contains(name) {
             return refused(format!(
                 "this publisher hands over to nobody called {name:?}; name it in hand_over_to"
@@ -204,7 +208,7 @@ impl HandOver {
             } if standby == name => {
                 *until = now + REST_MAX;
                 let channels = channels.clone();
-                if !channels.is_empty() && channels == request.mirrored {
+                if !channels.is_empty() && are_alike(&channels, &request.mirrored) {
                     Answer::Ends { channels }
                 } else {
                     Answer::Resting { channels }
@@ -230,10 +234,18 @@ impl HandOver {
     /// The standby was told that this publisher ends: so it does.
     pub(crate) fn end(&self, request: &Request, shared: &Shared) {
         let standby = request.standby.clone();
+        let mut phase = self.phase();
         // A word may come twice.
-        if self.taken_by().is_some() {
+        if matches!(*phase, Phase::Ended { .. }) {
             return;
         }
+        // Under the lock: nobody sees the end before it is one without END.
+        shared.abandon();
+        *phase = Phase::Ended {
+            standby: standby.clone(),
+        };
+        self.is_asked.store(true, Release);
+        drop(phase);
         match request.superseded_by {
             None => tracing::info!(standby, "handed over: this publisher ends without END"),
             Some(epoch) => tracing::error!(
@@ -253,14 +265,16 @@ impl HandOver {
                 ..audit::Of::default()
             },
         );
-        *self.phase() = Phase::Ended { standby };
-        self.is_asked.store(true, Release);
-        shared.abandon();
     }
 
     fn phase(&self) -> MutexGuard<'_, Phase> {
         self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether both stand alike, in whatever order each config lists its channels.
+fn are_alike(ours: &[Standing], theirs: &[Standing]) -> bool {
+    ours.len() == theirs.len() && ours.iter().all(|it| theirs.contains(it))
 }
 
 /// Whether somebody of that name follows every channel, in the epoch that is published.

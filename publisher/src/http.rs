@@ -123,8 +123,8 @@ impl Asked {
                 body: Vec::new(),
             };
             if method == Method::Post {
-                // Without a script of ours no page in a browser can say so: none acts behind its
-                // user's back.
+                // Without asking first no page of another origin in a browser can say so: none acts
+                // behind its user's back.
                 if !is_json(request.headers) {
                     return Ok(Self::wrong("415 Unsupported Media Type"));
                 }

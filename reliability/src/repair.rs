@@ -19,7 +19,8 @@ use crate::repair_config::RepairConfig;
 use crate::units::{Nanos, Sequence};
 
 /// How many sequences are remembered: as many as the longest run that is repaired and not replayed
-/// (`burst_max`, docs/PROTOCOL.md §5.4). What is forgotten costs at most a needless unicast.
+/// (`burst_max`, docs/PROTOCOL.md §5.4). What is forgotten counts anew: it costs a needless unicast, or
+/// is multicast once more often.
 const ENTRIES: usize = 2048;
 /// How many sequences of one NACK are remembered: more would forget each other.
 pub const LOGGED_MAX: u64 = ENTRIES as u64;

@@ -141,6 +141,12 @@ impl Kept {
         }
     }
 
+    /// The session of a source that is heard now.
+    pub(crate) fn ordinal(&self, source: usize) -> u16 {
+        let newest = self.sources[source].entries.back();
+        newest.map_or(0, |entry| entry.position.ordinal())
+    }
+
     /// Nothing that a source gave can be compared with what is mirrored: all of it is lost, however
     /// much that was.
     pub(crate) fn forget(&mut self, source: usize) {

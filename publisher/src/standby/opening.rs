@@ -1,12 +1,13 @@
 //! A promotion: the new epoch is opened on the mirrors, its first event says which one it continues,
 //! and what the mirrors lack is published again before anything new.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::units::{Epoch, Nanos};
+use tickcast_reliability::units::{Epoch, Nanos, SourceId, SourcePosition};
 use tickcast_reliability::wire::StreamEvent;
 use tickcast_transport::control::Reserved;
 
@@ -45,7 +46,10 @@ pub(super) struct Heard {
     pub(super) sources: Vec<Source>,
     pub(super) kept: Kept,
     /// The instruments that were announced, by channel.
-    pub(super) announced: Vec<Vec<Instrument>>,
+    pub(super) announced: Vec<BTreeMap<u32, Instrument>>,
+    /// Sources whose mirrored positions say nothing here: all of them, or all but those of the
+    /// session with this ordinal.
+    pub(super) unrelated: Vec<(SourceId, Option<u16>)>,
 }
 
 /// What was promoted, and runs.
@@ -95,7 +99,10 @@ impl NotYet {
         for (channel, announced) in channels.shared.iter().zip(heard.announced) {
             let named = left.directories.remove(&channel.plan.id);
             let mut directory = channel.directory();
-            let all = named.unwrap_or_default().into_iter().chain(announced);
+            let all = named
+                .unwrap_or_default()
+                .into_iter()
+                .chain(announced.into_values());
             all.for_each(|instrument| directory.put(instrument));
         }
         let mut shared = Shared::new(
@@ -110,7 +117,14 @@ impl NotYet {
         let hand_over = HandOver::to(config.hand_over_to.clone());
         let shared = Arc::new(shared.with(hand_over, Some(state.clone())));
         let (drivers, serving) = channels.split();
-        let positions = continued.positions;
+        let mut positions = continued.positions;
+        for of in &mut positions {
+            let says_nothing = |id: SourceId, at: SourcePosition| {
+                let mut all = heard.unrelated.iter();
+                all.any(|(other, session)| *other == id && *session != Some(at.ordinal()))
+            };
+            of.retain(|(id, at)| !says_nothing(*id, *at));
+        }
         let entries = heard
             .kept
             .into_entries(&as_counted_here(&positions, &heard.sources));

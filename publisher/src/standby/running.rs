@@ -1,6 +1,7 @@
 //! The service of a standby: what can fail for its config is open from the start, and what a promotion
 //! needs beyond that is little.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -170,7 +171,7 @@ impl NotYet {
         let mut idle = self.config.threads.idle;
         let ids = sources.iter().map(|source| source.shared.source);
         let mut kept = Kept::new(ids, self.state.config.keep_messages);
-        let mut announced = vec![Vec::new(); self.plans.len()];
+        let mut announced = vec![BTreeMap::new(); self.plans.len()];
         let mut comparing: Vec<Comparing> = sources.iter().map(|_| Comparing::default()).collect();
         let mut mirrored: Vec<Positions> = vec![Vec::new(); self.plans.len()];
         let reason = loop {
@@ -192,7 +193,7 @@ impl NotYet {
                         let router = &mut sources[index].router;
                         let channels = channels_of(router, &item, |it| {
                             for channel in it.channels.iter() {
-                                announced[channel].push(it.instrument.clone());
+                                announced[channel].insert(it.instrument.id, it.instrument.clone());
                             }
                         });
                         let pushed = kept.take(index, &item, channels);
@@ -210,20 +211,29 @@ impl NotYet {
         self.state.want_mirrors();
         let left = join(mirrors, "mirror")?;
         state.view().close();
+        let mut unrelated = Vec::new();
         for (index, (source, comparing)) in sources.iter_mut().zip(&comparing).enumerate() {
+            let id = source.shared.source;
             match comparing.agreement() {
                 Agreement::Agrees { ordinals } => source.ordinals = ordinals,
-                Agreement::Differs => kept.forget(index),
-                Agreement::Unknown => tracing::warn!(
-                    source = source.shared.source.0,
-                    "nothing that was heard of this source could be compared with what is mirrored of it"
-                ),
+                Agreement::Differs => {
+                    kept.forget(index);
+                    unrelated.push((id, None));
+                }
+                Agreement::Unknown => {
+                    tracing::warn!(
+                        source = id.0,
+                        "nothing that was heard of this source could be compared with what is mirrored of it"
+                    );
+                    unrelated.push((id, Some(kept.ordinal(index))));
+                }
             }
         }
         let heard = Heard {
             sources,
             kept,
             announced,
+            unrelated,
         };
         match self.go_on(base, heard, left, reason) {
             Err(error) => {

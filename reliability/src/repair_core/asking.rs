@@ -117,22 +117,24 @@ impl RepairCore {
             }
             let held =
                 SequenceRange::new(range.first.max(view.oldest), range.last.min(view.askable));
-            if let Some(held) = held
-                && self.queue(peer, index, at, class, held)
-                && class == NackClass::Repair
-            {
+            let Some(held) = held else { continue };
+            // What waits already is known to be wanted: who says it again and again costs nothing.
+            let new = self.queue(peer, index, at, class, held);
+            let new = new.unwrap_or(0).min(to_log);
+            if class == NackClass::Repair {
                 let asker = self.asker(peer);
                 let log = &mut self.channels[index].log;
-                for sequence in held.iter().take(to_log as usize) {
+                for sequence in held.iter().take(new as usize) {
                     log.ask(sequence, asker, now.monotonic);
                 }
-                to_log = to_log.saturating_sub(held.len());
+                to_log -= new;
             }
         }
         self.enter_round(peer);
     }
 
-    /// Queues what the ring holds of a question, or refuses it; says whether it is queued.
+    /// Queues what the ring holds of a question, and says how much of it did not wait already; or
+    /// refuses it.
     fn queue(
         &mut self,
         id: PeerId,
@@ -140,7 +142,7 @@ impl RepairCore {
         at: usize,
         class: NackClass,
         range: SequenceRange,
-    ) -> bool {
+    ) -> Option<u64> {
         let joiners = match class {
             NackClass::Repair => 1,
             NackClass::Replay => self.active_joiners(id),
@@ -148,7 +150,7 @@ impl RepairCore {
         // Its connections share the bound as they share the budget.
         let elsewhere = self.ranges_elsewhere(id, at, class);
         let Some(of) = (self.peers.get_mut(&id)).and_then(|peer| peer.channels.get_mut(at)) else {
-            return false;
+            return None;
         };
         let channel = &mut self.channels[index];
         let queue = match class {
@@ -163,7 +165,7 @@ impl RepairCore {
         if class == NackClass::Replay && channel.is_too_slow(rate, wanted, range.last) {
             let reason = RefusalReason::TooSlow;
             self.refuse_new(id, index, range, reason, TOO_SLOW_RETRY_US);
-            return false;
+            return None;
         }
         let ranges_max = (self.config.pending_ranges_max).saturating_sub(elsewhere);
         match queue.insert(range, ranges_max) {
@@ -171,7 +173,7 @@ impl RepairCore {
                 channel.counters.nacked.add(added);
                 channel.counters.nacked_again.add(range.len() - added);
                 channel.add_pending(added);
-                true
+                Some(added)
             }
             None => {
                 let bytes =
@@ -180,7 +182,7 @@ impl RepairCore {
                 let wait_us = u64::try_from(wait_us).unwrap_or(u64::MAX);
                 let retry_after_us = wait_us.clamp(AHEAD_RETRY_US, BUDGET_RETRY_US_MAX);
                 self.refuse_new(id, index, range, RefusalReason::Budget, retry_after_us);
-                false
+                None
             }
         }
     }

@@ -690,6 +690,22 @@ fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
 }
 
 #[test]
+fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgotten() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 4);
+    bench.publish(3_000);
+    // It does not read, so its question waits; the log has one place for both sequences.
+    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.repair(0, 5 + LOGGED_MAX, 5 + LOGGED_MAX);
+    bench.repair(1, 5, 5);
+    assert_eq!(sequences(&bench.take(1)), [5]);
+    bench.repair(0, 5 + LOGGED_MAX, 5 + LOGGED_MAX);
+    bench.repair(2, 5, 5);
+    let got = bench.drain();
+    assert_eq!(got.len(), 1);
+    assert_eq!(got[0].0, None, "two of four asked for it");
+}
+
+#[test]
 fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
     bench.publish(6_000);
