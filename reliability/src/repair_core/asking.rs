@@ -149,9 +149,7 @@ impl RepairCore {
         };
         // Its connections share the bound as they share the budget.
         let elsewhere = self.ranges_elsewhere(id, at, class);
-        let Some(of) = (self.peers.get_mut(&id)).and_then(|peer| peer.channels.get_mut(at)) else {
-            return None;
-        };
+        let of = self.peers.get_mut(&id)?.channels.get_mut(at)?;
         let channel = &mut self.channels[index];
         let queue = match class {
             NackClass::Repair => &mut of.repair,
