@@ -27,7 +27,7 @@ pub trait Core: Sized {
     /// What the world must know of its state.
     type Facts: Copy;
 
-    /// The one of this number, at [`BEGIN`].
+    /// The one of this number, at the time that all begin with.
     ///
     /// # Errors
     /// What its parts refuse.
