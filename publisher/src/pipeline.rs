@@ -211,13 +211,8 @@ pub fn publish(
         .collect();
     let mut is_closing = false;
     loop {
-        match hand_over(&mut to, shared)? {
-            Step::GoOn => {}
-            Step::Rest => {
-                idle.idle(false);
-                continue;
-            }
-            Step::End => return finish(to, shared, idle),
+        if is_handed_over(&mut to, shared, &mut idle)? {
+            return finish(to, shared, idle);
         }
         // Before the arrivals are taken: whoever arrives later finds the session ended.
         let is_stopping = shared.is_stopping();
@@ -253,21 +248,27 @@ pub fn publish(
     }
 }
 
-/// What a standby that takes over wants done: while sealing rests, what is sealed goes out, and
-/// heartbeats tell of it.
+/// Whether a standby has taken over. While sealing rests for one that is about to, what is sealed goes
+/// out, and heartbeats tell of it.
 #[inline]
-fn hand_over(to: &mut Publishing, shared: &Shared) -> Result<Step, PublisherError> {
-    if !shared.hand_over.is_asked() {
-        return Ok(Step::GoOn);
+fn is_handed_over(
+    to: &mut Publishing,
+    shared: &Shared,
+    idle: &mut Idle,
+) -> Result<bool, PublisherError> {
+    while shared.hand_over.is_asked() {
+        let now = now();
+        to.flush(now);
+        to.drive(now)?;
+        let is_stopping = shared.is_stopping();
+        let hand_over = &shared.hand_over;
+        match hand_over.step(Instant::now(), is_stopping, || to.standing()) {
+            Step::GoOn => break,
+            Step::Rest => idle.idle(false),
+            Step::End => return Ok(true),
+        }
     }
-    let now = now();
-    to.flush(now);
-    to.drive(now)?;
-    let is_stopping = shared.is_stopping();
-    let step = shared
-        .hand_over
-        .step(Instant::now(), is_stopping, || to.standing());
-    Ok(step)
+    Ok(false)
 }
 
 /// Takes a handler in. One that had the channel before has left: what it sent comes first.
@@ -303,13 +304,8 @@ pub fn inline(
 ) -> Result<(), PublisherError> {
     let mut ended = vec![false; inputs.len()];
     loop {
-        match hand_over(&mut to, shared)? {
-            Step::GoOn => {}
-            Step::Rest => {
-                idle.idle(false);
-                continue;
-            }
-            Step::End => return finish(to, shared, idle),
+        if is_handed_over(&mut to, shared, &mut idle)? {
+            return finish(to, shared, idle);
         }
         let mut worked = false;
         for (index, input) in inputs.iter_mut().enumerate() {

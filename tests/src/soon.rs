@@ -57,8 +57,6 @@ pub struct Soon {
     /// Where the window ended, and since when.
     ends: VecDeque<(Sequence, Nanos)>,
     due: Option<Due>,
-    /// First questions, and gaps given up, that were due and came in time.
-    pub in_time: (u64, u64),
 }
 
 impl Soon {
@@ -83,7 +81,6 @@ impl Soon {
             hold_off: Nanos::ZERO,
             ends: VecDeque::new(),
             due: None,
-            in_time: (0, 0),
         }
     }
 
@@ -171,11 +168,6 @@ impl Soon {
             self.too_long_to = heard;
         }
         (self.next, self.heard) = (next, heard);
-        if let Some(before) = self.due.filter(|due| due.sequence < next) {
-            let was_asked = self.asked.contains(&before.sequence.0);
-            self.in_time.0 += u64::from(was_asked && before.asked_by < Nanos::MAX);
-            self.in_time.1 += u64::from(before.given_up_by <= now);
-        }
         while self.asked.first().is_some_and(|s| *s < next.0) {
             self.asked.pop_first();
         }

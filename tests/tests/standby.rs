@@ -124,6 +124,13 @@ fn promote(followers: &mut [Follower], standby: &Publisher, force: bool) -> (u16
     (status, serde_json::from_str(&text).expect("JSON"))
 }
 
+/// Polls while a standby refuses to be promoted: why it does.
+fn refusal(followers: &mut [Follower], standby: &Publisher, force: bool) -> String {
+    let (status, refused) = promote(followers, standby, force);
+    assert_eq!(status, 409, "{refused}");
+    refused["why"].as_str().expect("a reason").to_owned()
+}
+
 /// The digest that one publisher alone has after so many records of the same feed.
 fn undisturbed(records: u64) -> Value {
     let mut input = endless(RATE, 0);
@@ -223,9 +230,7 @@ fn a_standby_promoted_by_force_beside_a_publisher_that_lives_on_is_followed_when
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 2_000);
     until_it_mirrors(&mut followers, &b);
-    let (status, refused) = promote(&mut followers, &b, false);
-    assert_eq!(status, 409, "{refused}");
-    let why = refused["why"].as_str().expect("a reason");
+    let why = refusal(&mut followers, &b, false);
     assert!(why.contains("hand_over_to"), "{why}");
     let (status, promoted) = promote(&mut followers, &b, true);
     assert_eq!(status, 200, "{promoted}\n{}", b.log());
@@ -451,18 +456,14 @@ fn a_standby_that_has_nothing_or_another_config_is_not_promoted_by_force_either(
         told(&b)["channels"][0]["problem"].is_string()
     });
     for force in [false, true] {
-        let (status, refused) = promote(&mut followers, &b, force);
-        assert_eq!(status, 409, "{refused}");
-        let why = refused["why"].as_str().expect("a reason");
+        let why = refusal(&mut followers, &b, force);
         assert!(why.contains("65536 slots"), "{why}");
     }
     // One whose publisher was never there.
     config["standby"] = json!({ "of": "127.0.0.1:9" });
     config["name"] = "c".into();
     let c = Publisher::start(&config);
-    let (status, refused) = promote(&mut followers, &c, true);
-    assert_eq!(status, 409, "{refused}");
-    let why = refused["why"].as_str().expect("a reason");
+    let why = refusal(&mut followers, &c, true);
     assert!(
         why.contains("nothing of channel all is mirrored yet"),
         "{why}"
@@ -484,9 +485,7 @@ fn a_standby_that_can_not_ask_waits_for_the_death_of_its_publisher() {
     let mut followers = following(&a, &b, &[None]);
     get_on(&mut followers, 1_000);
     until_it_mirrors(&mut followers, &b);
-    let (status, refused) = promote(&mut followers, &b, false);
-    assert_eq!(status, 409, "{refused}");
-    let why = refused["why"].as_str().expect("a reason");
+    let why = refusal(&mut followers, &b, false);
     assert!(why.contains("standby.admin"), "{why}");
     a.kill();
     let (status, promoted) = promote(&mut followers, &b, false);

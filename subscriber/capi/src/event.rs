@@ -301,6 +301,16 @@ pub struct Event {
     pub reserved: u32,
 }
 
+impl Place {
+    /// An epoch, and no place in it.
+    fn of_epoch(epoch: Epoch) -> Self {
+        Self {
+            epoch: epoch.0,
+            ..Self::default()
+        }
+    }
+}
+
 impl Event {
     const fn of(kind: EventKind) -> Self {
         const NOWHERE: Place = Place {
@@ -393,21 +403,12 @@ impl From<&rust::Event> for Event {
                 previous_last,
             }) => Self {
                 cause: EpochReason::code(*reason),
-                from: Place {
-                    epoch: previous.0,
-                    ..Place::default()
-                },
+                from: Place::of_epoch(*previous),
                 ..Self::of(Kind::EpochOpened).run(Sequence(0), *previous_last)
             },
             E::EpochChanged { from, to } => Self {
-                from: Place {
-                    epoch: from.0,
-                    ..Place::default()
-                },
-                to: Place {
-                    epoch: to.0,
-                    ..Place::default()
-                },
+                from: Place::of_epoch(*from),
+                to: Place::of_epoch(*to),
                 ..Self::of(Kind::EpochChanged)
             },
             E::EpochContinued {
@@ -417,14 +418,8 @@ impl From<&rust::Event> for Event {
                 repeated,
             } => Self {
                 records: *repeated,
-                from: Place {
-                    epoch: from.0,
-                    ..Place::default()
-                },
-                to: Place {
-                    epoch: to.0,
-                    ..Place::default()
-                },
+                from: Place::of_epoch(*from),
+                to: Place::of_epoch(*to),
                 ..Self::of(Kind::EpochContinued).run(Sequence(0), *last)
             },
             E::Stale => Self::of(Kind::Stale),
