@@ -149,8 +149,8 @@ impl Receiver {
             let reads = gap.tries == 0 && gap.class == NackClass::Repair || torn == Some(false);
             let reach = match (&mut readable, &mut asks.room) {
                 (Some(readable), Some(room)) if reads => {
-                    // Tokens come over TCP.
-                    readable.reach(now, nack.retry(1), gap.range, room)
+                    let retries = (read.retry(1), nack.retry(1));
+                    readable.reach(now, retries, gap.range, room)
                 }
                 _ => Reach::Nothing,
             };

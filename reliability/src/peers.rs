@@ -252,10 +252,10 @@ mod tests {
         peer.outbox.clear();
         peer.channels = vec![PeerChannel::of(3), PeerChannel::of(4)];
         assert!(!peer.has_work());
-        peer.channels[1].repair.insert(run(1), 9);
+        peer.channels[1].repair.insert(run(1), 9, |_| ());
         assert!(peer.has_work());
         peer.channels[1].repair.clear();
-        peer.channels[0].replay.insert(run(1), 9);
+        peer.channels[0].replay.insert(run(1), 9, |_| ());
         assert!(peer.has_work());
         peer.role = Role::Closing(rejected(RejectCode::Overflow, "so"));
         assert!(peer.is_closing());

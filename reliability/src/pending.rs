@@ -13,9 +13,14 @@ pub struct PendingRanges {
 }
 
 impl PendingRanges {
-    /// Adds a run, and returns how many of its sequences were not pending before; `None`, without
-    /// effect, when it would be the run after `ranges_max`.
-    pub fn insert(&mut self, range: SequenceRange, ranges_max: usize) -> Option<u64> {
+    /// Adds a run, tells the parts of it that were not pending before, and returns how many sequences
+    /// those are; `None`, without effect, when it would be the run after `ranges_max`.
+    pub fn insert(
+        &mut self,
+        range: SequenceRange,
+        ranges_max: usize,
+        mut on_new: impl FnMut(SequenceRange),
+    ) -> Option<u64> {
         // Those that overlap or touch `range`.
         let from = (self.ranges).partition_point(|r| r.last.next() < range.first);
         let to = (self.ranges).partition_point(|r| r.first <= range.last.next());
@@ -25,8 +30,21 @@ impl PendingRanges {
             }
             self.ranges.insert(from, range);
             self.sequences = self.sequences.saturating_add(range.len());
+            on_new(range);
             return Some(range.len());
         }
+        let mut rest = Some(range);
+        for held in self.ranges.range(from..to) {
+            let Some(part) = rest else { break };
+            let below = SequenceRange::new(part.first, held.first.previous());
+            below.into_iter().for_each(&mut on_new);
+            let above = part.last > held.last;
+            rest = above.then(|| SequenceRange {
+                first: part.first.max(held.last.next()),
+                ..part
+            });
+        }
+        rest.into_iter().for_each(on_new);
         let merged = SequenceRange {
             first: self.ranges[from].first.min(range.first),
             last: self.ranges[to - 1].last.max(range.last),
@@ -104,6 +122,10 @@ mod tests {
         SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
     }
 
+    fn insert(pending: &mut PendingRanges, range: SequenceRange, max: usize) -> Option<u64> {
+        pending.insert(range, max, |_| ())
+    }
+
     proptest! {
         #[test]
         fn it_holds_exactly_what_was_asked_for_once_each_in_order(
@@ -113,10 +135,16 @@ mod tests {
             let mut pending = PendingRanges::default();
             let mut model = BTreeSet::new();
             for (first, more) in asked {
-                let before = model.len() as u64;
-                model.extend(first..=first + more);
-                let added = pending.insert(run(first, first + more), 1000);
-                prop_assert_eq!(added, Some(model.len() as u64 - before));
+                let wanted: Vec<u64> = (first..=first + more).collect();
+                let expected: Vec<u64> =
+                    wanted.iter().filter(|s| !model.contains(*s)).copied().collect();
+                model.extend(wanted);
+                let mut new = Vec::new();
+                let added = pending.insert(run(first, first + more), 1000, |part| {
+                    new.extend(part.iter().map(|s| s.0));
+                });
+                prop_assert_eq!(added, Some(expected.len() as u64));
+                prop_assert_eq!(new, expected);
                 prop_assert_eq!(pending.sequences(), model.len() as u64);
             }
             while let Some(range) = pending.take_below(Sequence(floor)) {
@@ -135,11 +163,14 @@ mod tests {
     #[test]
     fn the_number_of_runs_is_bounded_but_touching_ones_join() {
         let mut pending = PendingRanges::default();
-        assert_eq!(pending.insert(run(10, 20), 2), Some(11));
-        assert_eq!(pending.insert(run(30, 40), 2), Some(11));
-        assert_eq!(pending.insert(run(50, 50), 2), None);
-        assert_eq!(pending.insert(run(41, 49), 2), Some(9));
-        assert_eq!(pending.insert(run(1, u64::MAX), 2), Some(u64::MAX - 31));
+        assert_eq!(insert(&mut pending, run(10, 20), 2), Some(11));
+        assert_eq!(insert(&mut pending, run(30, 40), 2), Some(11));
+        assert_eq!(insert(&mut pending, run(50, 50), 2), None);
+        assert_eq!(insert(&mut pending, run(41, 49), 2), Some(9));
+        let mut new = Vec::new();
+        let added = pending.insert(run(1, u64::MAX), 2, |part| new.push(part));
+        assert_eq!(added, Some(u64::MAX - 31));
+        assert_eq!(new, [run(1, 9), run(21, 29), run(50, u64::MAX)]);
         assert_eq!(pending.clear(), u64::MAX);
     }
 
@@ -147,8 +178,8 @@ mod tests {
     fn taking_below_a_floor_splits_the_run_that_crosses_it() {
         let mut pending = PendingRanges::default();
         assert_eq!((pending.first(), pending.pop()), (None, None));
-        pending.insert(run(10, 20), 9);
-        pending.insert(run(30, 40), 9);
+        insert(&mut pending, run(10, 20), 9);
+        insert(&mut pending, run(30, 40), 9);
         assert_eq!(pending.first(), Some(Sequence(10)));
         assert_eq!(pending.take_below(Sequence(10)), None);
         assert_eq!(pending.take_below(Sequence(20)), Some(run(10, 19)));

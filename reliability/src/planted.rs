@@ -109,7 +109,7 @@ pub enum Bug {
     DeadlineForgotten,
     /// A gap is given up ten deadlines after it was found (§7).
     DeadlineStretched,
-    /// A gap is asked for the first time when it is a tenth of a second old (§5.4).
+    /// A gap is asked for the first time 50 us too late (§5.4).
     FirstQuestionLate,
     /// A dead publisher is waited for (§5.5).
     DeadNeverTold,

@@ -80,8 +80,6 @@ pub(crate) struct ReadPath {
     attempt: u64,
     limits: ReadLimits,
     begun: VecDeque<Begun>,
-    /// Whether one of them is late, and none was done since that was found.
-    late: bool,
     /// How long one may take before the connection counts as broken.
     patience: Nanos,
     /// Those of them that the driver has not taken yet.
@@ -96,7 +94,6 @@ impl ReadPath {
             attempt: 0,
             limits: ReadLimits::default(),
             begun: VecDeque::new(),
-            late: false,
             patience: timers.join_timeout,
             requests: VecDeque::new(),
             next_tag: 0,
@@ -126,7 +123,7 @@ impl ReadPath {
         can.then_some(ReadRoom {
             reads: self.limits.reads.saturating_sub(self.begun(false)),
             len_max: self.limits.len_max,
-            is_late: self.late,
+            oldest_at: self.begun.front().map(|begun| begun.at),
         })
     }
 
@@ -208,7 +205,6 @@ impl ReadPath {
         let first = self.begun.front().filter(|begun| begun.tag == tag)?;
         let first = *first;
         self.begun.pop_front();
-        self.late = false;
         self.rc.answered();
         Some(first)
     }
@@ -217,14 +213,6 @@ impl ReadPath {
     pub(crate) fn forget(&mut self) {
         self.begun.clear();
         self.requests.clear();
-        self.late = false;
-    }
-
-    /// One that was begun at `asked_at` is late: who waits for room waits no longer. Whether the
-    /// connection has been asked once too often.
-    pub(crate) fn unanswered(&mut self, asked_at: Nanos, now: Nanos, tries_max: u32) -> bool {
-        self.late = true;
-        self.rc.unanswered(asked_at, now, tries_max)
     }
 
     /// Whether the oldest READ takes longer than any device should.

@@ -25,8 +25,8 @@ pub struct ReadRoom {
     pub reads: u32,
     /// Bytes of one at most.
     pub len_max: u32,
-    /// Whether one of those begun is late, so that room may not come soon.
-    pub is_late: bool,
+    /// When the oldest of those under way was begun.
+    pub oldest_at: Option<Nanos>,
 }
 
 /// A ring that may be READ.
@@ -57,11 +57,12 @@ pub(crate) enum Reach {
 }
 
 impl Readable {
-    /// How much of a gap that begins with `first` can be READ at once; it is taken from `room`.
+    /// How much of a gap can be READ at once; it is taken from `room`. The first retry of a READ is as
+    /// long as room is waited for, that of TCP as long as tokens are.
     pub(crate) fn reach(
         &mut self,
         now: Nanos,
-        patience: Nanos,
+        (read_retry, tcp_retry): (Nanos, Nanos),
         range: SequenceRange,
         room: &mut ReadRoom,
     ) -> Reach {
@@ -69,22 +70,18 @@ impl Readable {
         if u64::from(room.len_max) < slot_len {
             return Reach::Nothing;
         }
+        let wait_until = |until| match now < until {
+            true => Reach::Wait(until),
+            false => Reach::Nothing,
+        };
         if room.reads == 0 {
-            // One that is done makes room; when one is late nobody waits for that.
-            return match room.is_late {
-                true => Reach::Nothing,
-                false => Reach::Wait(Nanos::MAX),
-            };
+            // One that is done makes room, but they are done in order, and the first may be late.
+            return wait_until(room.oldest_at.unwrap_or(now).after(read_retry));
         }
         let left = self.left();
         if left < slot_len && !planted(Bug::ReadTokensIgnored) {
             let since = *self.dry_since.get_or_insert(now);
-            let until = since.after(patience);
-            return if now < until {
-                Reach::Wait(until)
-            } else {
-                Reach::Nothing
-            };
+            return wait_until(since.after(tcp_retry));
         }
         self.dry_since = None;
         let mask = self.geometry.slots() - 1;
@@ -92,6 +89,7 @@ impl Readable {
         let most = u64::from(room.len_max).min(left.max(slot_len)) / slot_len;
         let slots = range.len().min(to_the_end).min(most);
         room.reads -= 1;
+        room.oldest_at.get_or_insert(now);
         self.used += slots * slot_len;
         Reach::Slots(slots)
     }

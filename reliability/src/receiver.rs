@@ -703,7 +703,7 @@ impl Receiver {
         let grace = Nanos::from_us(self.config.reorder_grace_us.into());
         let mut ask_at = now.after(grace).after(self.nack.first());
         if planted(Bug::FirstQuestionLate) {
-            ask_at = ask_at.after(Nanos::from_ms(100));
+            ask_at = ask_at.after(Nanos::from_us(50));
         }
         // What lies beyond the window can't be asked for yet and may be one run.
         let joins = range.first >= self.order.beyond();

@@ -18,10 +18,10 @@ use crate::planted::{Bug, planted};
 use crate::repair_config::RepairConfig;
 use crate::units::{Nanos, Sequence};
 
-/// How many sequences are remembered: as many as the longest run that is repaired and not replayed
-/// (`burst_max`, docs/PROTOCOL.md §5.4). What is forgotten counts anew: it costs a needless unicast, or
-/// is multicast once more often.
-const ENTRIES: usize = 2048;
+/// How many sequences are remembered: as many as a window holds (`window_slots`, docs/PROTOCOL.md §5.2),
+/// so that nothing one subscriber misses displaces anything else of it. What is forgotten counts anew: it
+/// costs a needless unicast, or is multicast once more often.
+const ENTRIES: usize = 4096;
 /// How many sequences of one NACK are remembered: more would forget each other.
 pub const LOGGED_MAX: u64 = ENTRIES as u64;
 /// How many distinct askers are told apart: the highest threshold there is.
@@ -77,7 +77,9 @@ impl Entry {
 /// What was asked for lately on one channel.
 #[derive(Clone)]
 pub struct RepairLog {
-    entries: Vec<Option<Entry>>,
+    /// For each sequence, modulo their number: which of `entries` it has, counted from 1; 0 for none.
+    places: Box<[u16]>,
+    entries: Vec<Entry>,
     coalesce: Nanos,
     ignore: Nanos,
     multicast: bool,
@@ -90,7 +92,7 @@ pub struct RepairLog {
 impl fmt::Debug for RepairLog {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list()
-            .entries(self.entries.iter().flatten())
+            .entries(&self.entries)
             .entry(&(self.wider, self.wider_at))
             .finish()
     }
@@ -101,7 +103,8 @@ impl RepairLog {
     #[must_use]
     pub fn new(config: &RepairConfig) -> Self {
         Self {
-            entries: vec![None; ENTRIES],
+            places: vec![0; ENTRIES].into(),
+            entries: Vec::new(),
             coalesce: Nanos::from_us(config.repair_coalesce_us),
             ignore: Nanos::from_us(config.sender_ignore_us),
             multicast: config.multicast_repair,
@@ -124,16 +127,30 @@ impl RepairLog {
         }
     }
 
-    fn entry(&mut self, sequence: Sequence) -> &mut Option<Entry> {
-        &mut self.entries[sequence.0 as usize % ENTRIES]
+    fn entry(&mut self, sequence: Sequence) -> Option<&mut Entry> {
+        let place = self.places[sequence.0 as usize % ENTRIES];
+        let entry = self.entries.get_mut(usize::from(place).checked_sub(1)?);
+        entry.filter(|entry| entry.sequence == sequence)
+    }
+
+    /// Notes a sequence that is not known, instead of the one that has its place.
+    fn begin(&mut self, entry: Entry) {
+        let place = &mut self.places[entry.sequence.0 as usize % ENTRIES];
+        match usize::from(*place).checked_sub(1) {
+            Some(at) => self.entries[at] = entry,
+            None => {
+                self.entries.push(entry);
+                // No more than there are places.
+                *place = self.entries.len() as u16;
+            }
+        }
     }
 
     /// `peer` asks for `sequence`.
     pub fn ask(&mut self, sequence: Sequence, peer: PeerId, now: Nanos) {
         let (coalesce, ignore) = (self.coalesce, self.ignore);
-        let entry = self.entry(sequence);
-        let Some(entry) = entry.as_mut().filter(|e| e.sequence == sequence) else {
-            *entry = Some(Entry {
+        let Some(entry) = self.entry(sequence) else {
+            return self.begin(Entry {
                 sequence,
                 asked_at: now,
                 askers: ArrayVec::from_iter([peer]),
@@ -143,7 +160,6 @@ impl RepairLog {
                 asks: 1,
                 asked_by: peer,
             });
-            return;
         };
         // One that asks again and again is no crowd.
         let another = std::mem::replace(&mut entry.asked_by, peer) != peer;
@@ -172,8 +188,7 @@ impl RepairLog {
         } else {
             (subscribers.div_ceil(8) as usize).clamp(2, ASKERS_MAX)
         };
-        let entry = self.entry(sequence).as_ref();
-        let Some(entry) = entry.filter(|e| multicast && e.sequence == sequence) else {
+        let Some(entry) = self.entry(sequence).filter(|_| multicast) else {
             return Answer::Unicast;
         };
         let forever = entry.multicasts > 0 && planted(Bug::MulticastAnswersForever);
@@ -190,18 +205,14 @@ impl RepairLog {
 
     /// `sequence` was sent to one asker.
     pub fn sent_unicast(&mut self, sequence: Sequence) {
-        if let Some(entry) = self.entry(sequence)
-            && entry.sequence == sequence
-        {
+        if let Some(entry) = self.entry(sequence) {
             entry.answered = true;
         }
     }
 
     /// `sequence` was sent to the group.
     pub fn sent_multicast(&mut self, sequence: Sequence, now: Nanos) {
-        if let Some(entry) = self.entry(sequence)
-            && entry.sequence == sequence
-        {
+        if let Some(entry) = self.entry(sequence) {
             entry.answered = true;
             entry.multicast_at = now;
             entry.multicasts = entry.multicasts.saturating_add(1);

@@ -68,7 +68,7 @@ impl World {
             Action::Disconnect(path) => {
                 let at = index_of(*path);
                 subscriber.attempts[at] += 1;
-                subscriber.reconnected(*path);
+                subscriber.reconnected(*path, self.now);
                 if let Some(connection) = subscriber.connections[at].take() {
                     self.connections[connection].near = false;
                     self.connections[connection].up.unsent.clear();
@@ -137,7 +137,7 @@ impl World {
             .note(self.now, "connects", number, at as u64, connection as u64);
         self.tally.connections += 1;
         self.subscribers[number].connections[at] = Some(connection);
-        self.subscribers[number].reconnected(path);
+        self.subscribers[number].reconnected(path, self.now);
         let limits = self.read_limits();
         self.with_core(number, |core, now, _| {
             if path == Path::Read {
@@ -288,6 +288,9 @@ impl World {
                 match message {
                     Message::Welcome(_) if path == Path::Repair => of.asked.welcomed(self.now),
                     Message::Status(_) if of.channel == channel => of.beside.status(),
+                    Message::Grant(grant) if of.channel == channel => {
+                        of.soon.granted(&grant, self.now);
+                    }
                     _ => {}
                 }
             }
@@ -339,7 +342,7 @@ impl World {
             return Ok(());
         }
         *slot = None;
-        subscriber.reconnected(path);
+        subscriber.reconnected(path, self.now);
         self.trace
             .note(self.now, "closed", number, connection as u64, 0);
         self.with_core(number, |core, now, mut on| {

@@ -141,9 +141,10 @@ impl World {
                 .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
             let (next, connected) = (settled.next(), subscriber.core.is_joined());
             let found = (next <= heard)
-                .then(|| of.justified.known_at(next))
+                .then(|| of.justified.known_of(next))
                 .flatten();
             of.soon.follows(receiver.epoch(), heard);
+            of.soon.answered_within(of.asked.pace.rtt_most());
             of.soon.settled((next, heard), found, connected, now);
         }
         for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {
@@ -221,7 +222,7 @@ impl World {
         if let Some(beat) = beat {
             let hold_off = Nanos::from_us(beat.hold_off_us.into());
             of.asked.pace.advised(hold_off, beat.subscribers, now);
-            of.soon.advised(hold_off);
+            of.soon.advised(hold_off, now);
         }
         if header.kind == Kind::Heartbeat {
             return None;

@@ -26,6 +26,18 @@ struct Jump {
     /// one before it.
     counts_from: Nanos,
     len: u64,
+    /// The first sequence of the run that this may be a part of: what is found at one time, or beyond
+    /// the window, is one.
+    run_from: Sequence,
+}
+
+/// What is known of one that is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Since when it was known to be sent.
+    pub at: Nanos,
+    /// Whether the run that it was found in may have been too long for repair.
+    pub too_long: bool,
 }
 
 /// What one subscriber was told on one channel, for good reason or not.
@@ -40,6 +52,8 @@ pub struct Justified {
     heard: Sequence,
     /// By the last sequence of each.
     jumps: BTreeMap<u64, Jump>,
+    /// Runs that may have been too long for repair.
+    too_long: Runs,
     /// The highest `oldest` that a publisher said, epoch by epoch.
     floors: BTreeMap<Epoch, Sequence>,
     too_slow: Runs,
@@ -69,6 +83,7 @@ impl Justified {
             next: Sequence::NONE,
             heard: Sequence::NONE,
             jumps: BTreeMap::new(),
+            too_long: Runs::default(),
             floors: BTreeMap::new(),
             too_slow: Runs::default(),
             malformed: Runs::default(),
@@ -178,6 +193,7 @@ impl Justified {
             self.jumps.clear();
             self.floors.retain(|of, _| *of >= epoch);
             (self.too_slow, self.malformed) = (Runs::default(), Runs::default());
+            self.too_long = Runs::default();
         }
         if heard > self.heard || self.jumps.is_empty() {
             self.jumped(heard, now);
@@ -213,10 +229,17 @@ impl Justified {
     fn jumped(&mut self, heard: Sequence, now: Nanos) {
         let before = self.jumps.last_key_value().map(|(_, jump)| *jump);
         let within = self.heard.next() < self.next.plus(self.span());
+        let joins = before.filter(|b| !within || b.at == now);
+        let run_from = joins.map_or(self.heard.next(), |b| b.run_from);
+        let run = SequenceRange::new(run_from, heard).filter(|_| before.is_some());
+        if let Some(run) = run.filter(|run| run.len() > self.config.burst_max.into()) {
+            self.too_long.add(run);
+        }
         let jump = Jump {
             at: now,
             counts_from: before.filter(|_| !within).map_or(now, |b| b.counts_from),
             len: before.map_or(0, |_| heard.since(self.heard)),
+            run_from,
         };
         self.jumps.insert(heard.0, jump);
         if self.jumps.len() > JUMPS_MAX {
@@ -314,11 +337,15 @@ impl Justified {
         (jump.counts_from == jump.at).then_some(jump.at)
     }
 
-    /// When it became known that this sequence was sent, if that is known.
+    /// What is known of a sequence that is missing, if it is known to have been sent.
     #[must_use]
-    pub fn known_at(&self, sequence: Sequence) -> Option<Nanos> {
+    pub fn known_of(&self, sequence: Sequence) -> Option<Found> {
         let (_, jump) = self.jumps.range(sequence.0..).next()?;
-        Some(jump.at)
+        let too_long = self.too_long.has(sequence);
+        Some(Found {
+            at: jump.at,
+            too_long,
+        })
     }
 
     fn known(&self, sequence: Sequence) -> String {

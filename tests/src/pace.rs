@@ -123,6 +123,12 @@ impl Pace {
         }
     }
 
+    /// The most that an answer took.
+    #[must_use]
+    pub const fn rtt_most(&self) -> Nanos {
+        self.rtt_most
+    }
+
     fn base(&self, rtt: Nanos) -> u64 {
         let least = Nanos::from_us(self.config.nack_retry_us.into());
         rtt.min(RTT_MAX).times(4).max(least).0

@@ -16,7 +16,7 @@ pub use crate::plan::{Mode, Plan, StartAt};
 use crate::plan::{ms, pick, subscriber};
 
 /// Every profile, in the order in which seeds cycle over them.
-pub const PROFILES: [&str; 48] = [
+pub const PROFILES: [&str; 49] = [
     "calm",
     "iid",
     "burst",
@@ -65,6 +65,7 @@ pub const PROFILES: [&str; 48] = [
     "start-at",
     "rc-breaks",
     "promotion",
+    "long-runs",
 ];
 
 /// Chaos is made of the first so many: one that is added later would change what its seeds mean.

@@ -53,36 +53,14 @@ pub(crate) enum Event {
     Joined,
 }
 
-struct Scheduled {
-    at: Nanos,
-    number: u64,
-    event: Event,
-}
-
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Self) -> bool {
-        self.number == other.number
-    }
-}
-
-impl Eq for Scheduled {}
-
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
-}
-
 /// See the module.
 #[derive(Default)]
 pub(crate) struct Queue {
-    heap: BinaryHeap<Reverse<Scheduled>>,
+    /// When, in which order it was scheduled, and where in `events` it is: small, since they are moved
+    /// about a lot.
+    heap: BinaryHeap<Reverse<(Nanos, u64, usize)>>,
+    events: Vec<Option<Event>>,
+    free: Vec<usize>,
     scheduled: u64,
 }
 
@@ -93,14 +71,19 @@ impl Queue {
             return;
         }
         self.scheduled += 1;
-        let number = self.scheduled;
-        self.heap.push(Reverse(Scheduled { at, number, event }));
+        let place = self.free.pop().unwrap_or(self.events.len());
+        match self.events.get_mut(place) {
+            Some(free) => *free = Some(event),
+            None => self.events.push(Some(event)),
+        }
+        self.heap.push(Reverse((at, self.scheduled, place)));
     }
 
     /// What happens next, and when.
     pub(crate) fn pop(&mut self) -> Option<(Nanos, Event)> {
-        let Reverse(next) = self.heap.pop()?;
-        Some((next.at, next.event))
+        let Reverse((at, _, place)) = self.heap.pop()?;
+        self.free.push(place);
+        Some((at, self.events.get_mut(place)?.take()?))
     }
 
     /// How much is on its way.

@@ -19,7 +19,7 @@ use crate::world::{World, now_of};
 /// How soon what does not pass is tried again.
 const RETRANSMIT: Nanos = Nanos::from_ms(1);
 /// READs, and WRITEs, at a time.
-const READS: u32 = 8;
+pub(crate) const READS: u32 = 8;
 const WRITES: u32 = 2;
 /// A device takes at most this long to copy what is READ.
 const COPYING: u64 = 20_000;
@@ -122,12 +122,16 @@ impl World {
         let mut busy = false;
         while let Some(request) = self.subscribers[number].core.poll_remote() {
             busy = true;
-            if let What::Slots(range) = request.what {
-                for of in &mut self.subscribers[number].following {
-                    of.soon.reads(self.now);
-                    if of.channel == request.channel {
+            for of in &mut self.subscribers[number].following {
+                match request.what {
+                    What::Slots(range) if of.channel == request.channel => {
                         of.soon.asks(range);
+                        of.soon.begins_read(request.len.into(), self.now);
                     }
+                    What::Slots(_) | What::Page | What::Claim(_) => {
+                        of.soon.begins_read(0, self.now);
+                    }
+                    What::Report(_) => {}
                 }
             }
             self.count(match request.what {
@@ -307,6 +311,11 @@ impl World {
         while self.connections[connection].near
             && let Some((request, bytes)) = self.connections[connection].reads_done.pop_front()
         {
+            if !matches!(request.what, What::Report(_)) {
+                let now = self.now;
+                let following = &mut self.subscribers[number].following;
+                following.iter_mut().for_each(|of| of.soon.ends_read(now));
+            }
             let found = self.judge_read(number, &request, &bytes);
             let given: &[u8] = if found { &bytes } else { &[] };
             self.with_datagram(number, (given, None), |core, now, mut on| {

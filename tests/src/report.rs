@@ -8,6 +8,7 @@ use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::units::Nanos;
 
 use crate::faults::FaultCounts;
+use crate::soon::Seen;
 use crate::stream::Stream;
 
 /// Numbers of one run or of many.
@@ -86,6 +87,10 @@ pub struct Tally {
     pub unrecoverable: BTreeMap<String, u64>,
     /// Loss events whose size nobody knows.
     pub losses_of_unknown_size: u64,
+    /// First questions that had to come by a certain time, and did.
+    pub asked_in_time: u64,
+    /// Gaps that had to be given up by a certain time, and were.
+    pub given_up_in_time: u64,
 }
 
 /// What was repaired, and how long it took.
@@ -122,7 +127,9 @@ impl Repairs {
 
 impl Tally {
     /// Adds what a subscriber counted.
-    pub fn subscriber(&mut self, c: &ReceiverCounters, stream: &Stream) {
+    pub fn subscriber(&mut self, c: &ReceiverCounters, stream: &Stream, seen: Seen) {
+        self.asked_in_time += seen.asked;
+        self.given_up_in_time += seen.given_up;
         self.repairs.add(stream);
         self.duplicates += c.duplicates.get();
         self.records += stream.records;
@@ -181,6 +188,8 @@ impl Tally {
             ("fencing_violation", self.fencing_violations),
             ("rc_asked", self.rc_asked),
             ("rc_timeout", self.rc_timeouts),
+            ("asked_in_time", self.asked_in_time),
+            ("given_up_in_time", self.given_up_in_time),
         ] {
             if count > 0 {
                 *faults.entry(fault).or_default() += count;
@@ -223,6 +232,8 @@ impl Tally {
         self.fencing_violations += other.fencing_violations;
         self.fenced_records += other.fenced_records;
         self.losses_of_unknown_size += other.losses_of_unknown_size;
+        self.asked_in_time += other.asked_in_time;
+        self.given_up_in_time += other.given_up_in_time;
         for (cause, lost) in &other.unrecoverable {
             *self.unrecoverable.entry(cause.clone()).or_default() += lost;
         }

@@ -3,13 +3,17 @@
 //!
 //! Looked at is the oldest gap, which has the earliest of all deadlines and lies in the window; each
 //! gap is the oldest some time. What was sent before the subscriber came has no deadline, and is
-//! asked for as fast as the replay may be; runs that are too long for repair too.
+//! asked for as fast as the replay may be; runs that are too long for repair too. What is to be READ
+//! may wait while no READ can be begun, and no longer.
 
 use std::collections::{BTreeSet, VecDeque};
 
+use tickcast_reliability::control::Grant;
 use tickcast_reliability::delivery::{Delivery, Event};
 use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
 use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
+
+use crate::justified::Found;
 
 type Checked = Result<(), String>;
 
@@ -17,13 +21,49 @@ type Checked = Result<(), String>;
 const SLACK: Nanos = Nanos(5_000);
 /// No longer hold-off is believed.
 const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
-/// What is to be READ may wait for one first retry after the last READ that could be begun: four
-/// round trips of 25 ms, and a quarter more.
-const READ_WAITS_MAX: Nanos = Nanos::from_ms(125);
+/// No longer round trip counts.
+const RTT_MAX: Nanos = Nanos::from_ms(25);
+
+/// What can be READ just now.
+#[derive(Debug)]
+struct Reads {
+    /// At a time, by one subscriber on all of its channels; and bytes of one slot.
+    most: u32,
+    slot_len: u64,
+    /// When those under way were begun: they are done in that order.
+    begun: VecDeque<Nanos>,
+    /// Bytes that may be READ by the grants that came, if any came, and those READ already.
+    granted: Option<Grant>,
+    used: u64,
+    /// When any of this changed.
+    changed_at: Nanos,
+    /// The longest that one took.
+    took_most: Nanos,
+}
+
+impl Reads {
+    /// Whether a READ must wait for another, or for tokens.
+    fn must_wait(&self) -> bool {
+        self.granted.is_some_and(|grant| {
+            let left = grant.tokens.saturating_sub(self.used);
+            self.begun.len() >= self.most as usize || left < self.slot_len
+        })
+    }
+}
+
+/// What was looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// First questions that had to come by a certain time, and did.
+    pub asked: u64,
+    /// Gaps that had to be given up by a certain time, and were.
+    pub given_up: u64,
+}
 
 /// What must have happened by when, if nothing else comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Due {
+    epoch: Epoch,
     sequence: Sequence,
     found: Nanos,
     asked_by: Nanos,
@@ -36,57 +76,66 @@ pub struct Soon {
     config: ReceiverConfig,
     /// From when a gap is found until it is asked for, but for a hold-off and READ.
     wait: Nanos,
-    reads: bool,
-    /// When a READ was begun last.
-    read_at: Nanos,
+    /// Where the ladder has READs.
+    reads: Option<Reads>,
+    /// The longest that an answer to a NACK took.
+    rtt_most: Nanos,
     /// Everything up to the newest of the WELCOME is settled.
     live: bool,
     epoch: Epoch,
     /// Up to here it was sent before this epoch was followed.
     history_to: Sequence,
-    /// Up to here a run may have been too long for repair.
-    too_long_to: Sequence,
-    /// As they were after the input before.
+    /// As it was after the input before.
     next: Sequence,
-    heard: Sequence,
     /// Asked for on the present connection.
     asked: BTreeSet<u64>,
     connected_since: Option<Nanos>,
     awake_at: Nanos,
-    hold_off: Nanos,
+    /// Hold-offs as advised, and since when: the one in force when the gap was found, and later ones.
+    hold_offs: VecDeque<(Nanos, Nanos)>,
     /// Where the window ended, and since when.
     ends: VecDeque<(Sequence, Nanos)>,
     due: Option<Due>,
+    /// What was looked at.
+    pub seen: Seen,
 }
 
 impl Soon {
-    /// Nothing is missing yet.
+    /// Nothing is missing yet. So many READs can be begun at a time, of slots of this length; none
+    /// where there is no such path.
     #[must_use]
-    pub fn new(config: ReceiverConfig, lines: u8, reads: bool) -> Self {
+    pub fn new(config: ReceiverConfig, lines: u8, (reads, slot_len): (u32, u32)) -> Self {
         let skew = if lines > 1 { config.line_skew_us } else { 0 };
         Self {
             config,
             wait: Nanos::from_us((config.reorder_grace_us + skew).into()),
-            reads: reads && matches!(config.ladder, Ladder::Read | Ladder::ReadThenNack),
-            read_at: Nanos::ZERO,
+            reads: (reads > 0 && config.ladder != Ladder::Nack).then_some(Reads {
+                most: reads,
+                slot_len: slot_len.into(),
+                begun: VecDeque::new(),
+                granted: None,
+                used: 0,
+                changed_at: Nanos::ZERO,
+                took_most: Nanos::ZERO,
+            }),
+            rtt_most: Nanos::ZERO,
             live: false,
             epoch: Epoch::NONE,
             history_to: Sequence::NONE,
-            too_long_to: Sequence::NONE,
             next: Sequence::NONE,
-            heard: Sequence::NONE,
             asked: BTreeSet::new(),
             connected_since: None,
             awake_at: Nanos::ZERO,
-            hold_off: Nanos::ZERO,
+            hold_offs: VecDeque::from([(Nanos::ZERO, Nanos::ZERO)]),
             ends: VecDeque::new(),
             due: None,
+            seen: Seen::default(),
         }
     }
 
-    /// A heartbeat advises a hold-off: the longest ever bounds all.
-    pub fn advised(&mut self, hold_off: Nanos) {
-        self.hold_off = self.hold_off.max(hold_off.min(HOLD_OFF_MAX));
+    /// A heartbeat advises a hold-off.
+    pub fn advised(&mut self, hold_off: Nanos, now: Nanos) {
+        self.hold_offs.push_back((now, hold_off.min(HOLD_OFF_MAX)));
     }
 
     /// The application polls again.
@@ -96,12 +145,61 @@ impl Soon {
 
     /// These are asked for, in whatever way.
     pub fn asks(&mut self, range: SequenceRange) {
+        let bounded = self.due.filter(|due| due.asked_by < Nanos::MAX);
+        let first = bounded.filter(|due| range.contains(due.sequence));
+        if first.is_some_and(|due| !self.asked.contains(&due.sequence.0)) {
+            self.seen.asked += 1;
+        }
         self.asked.extend(range.first.0..=range.last.0);
     }
 
-    /// A READ is begun, of whatever channel: they share what can be under way.
-    pub const fn reads(&mut self, now: Nanos) {
-        self.read_at = now;
+    /// No answer to a NACK took longer than this.
+    pub const fn answered_within(&mut self, rtt_most: Nanos) {
+        self.rtt_most = rtt_most;
+    }
+
+    /// Something is begun that takes the place of a READ; of this channel it READs so many bytes.
+    pub fn begins_read(&mut self, bytes: u64, now: Nanos) {
+        if let Some(reads) = &mut self.reads {
+            reads.begun.push_back(now);
+            reads.used += bytes;
+            reads.changed_at = now;
+        }
+    }
+
+    /// What was begun first, in the place of a READ, is done.
+    pub fn ends_read(&mut self, now: Nanos) {
+        if let Some(reads) = &mut self.reads {
+            let took = reads
+                .begun
+                .pop_front()
+                .map_or(Nanos::ZERO, |at| now.since(at));
+            reads.took_most = reads.took_most.max(took);
+            reads.changed_at = now;
+        }
+    }
+
+    /// A grant comes for this channel.
+    pub fn granted(&mut self, grant: &Grant, now: Nanos) {
+        if let Some(reads) = &mut self.reads {
+            let before = reads.granted.map(|before| before.attempt);
+            if before > Some(grant.attempt) {
+                return;
+            }
+            if before != Some(grant.attempt) {
+                reads.used = 0;
+            }
+            reads.granted = Some(*grant);
+            reads.changed_at = now;
+        }
+    }
+
+    /// The connection for READs is another, or none.
+    pub fn reads_anew(&mut self, now: Nanos) {
+        if let Some(reads) = &mut self.reads {
+            reads.begun.clear();
+            (reads.granted, reads.changed_at) = (None, now);
+        }
     }
 
     /// The application was told this.
@@ -145,7 +243,7 @@ impl Soon {
     pub fn settled(
         &mut self,
         (next, heard): (Sequence, Sequence),
-        found: Option<Nanos>,
+        found: Option<Found>,
         connected: bool,
         now: Nanos,
     ) {
@@ -161,48 +259,63 @@ impl Soon {
         while self.ends.get(1).is_some_and(|_| self.ends[0].0 <= next) {
             self.ends.pop_front();
         }
-        // A run grows before anything of it is settled, and beyond the window what is found joins it.
-        let long = heard.since(self.next.min(next)) >= self.config.burst_max.into();
-        let joins = self.heard.next() >= self.next.plus(span);
-        if long || joins && self.too_long_to == self.heard {
-            self.too_long_to = heard;
+        let over = self
+            .due
+            .filter(|due| due.sequence < next && due.epoch == self.epoch);
+        if over.is_some_and(|due| due.given_up_by <= now) {
+            self.seen.given_up += 1;
         }
-        (self.next, self.heard) = (next, heard);
+        self.next = next;
         while self.asked.first().is_some_and(|s| *s < next.0) {
             self.asked.pop_first();
         }
         let history = self.config.repair && (!self.live || next <= self.history_to);
         let missing = found.filter(|_| next <= heard && !history);
+        let found_at = missing.map_or(now, |found| found.at);
+        while self.hold_offs.get(1).is_some_and(|(at, _)| *at < found_at) {
+            self.hold_offs.pop_front();
+        }
         self.due = missing.map(|found| Due {
+            epoch: self.epoch,
             sequence: next,
-            found,
+            found: found.at,
             asked_by: self.asked_by(next, found),
-            given_up_by: self.given_up_by(found),
+            given_up_by: self.given_up_by(found.at),
         });
     }
 
     fn restarted(&mut self) {
         self.asked.clear();
         self.ends.clear();
-        (self.too_long_to, self.next, self.heard) = Default::default();
+        self.next = Sequence::NONE;
         self.due = None;
     }
 
-    fn asked_by(&self, sequence: Sequence, found: Nanos) -> Nanos {
-        match self.connected_since {
-            Some(since) if self.config.repair && sequence > self.too_long_to => {
-                let from = found.max(since).max(self.awake_at);
-                // What lies beyond the window can't be asked for yet.
-                let entered = self.ends.iter().find(|(end, _)| sequence < *end);
-                let from = from.max(entered.map_or(Nanos::ZERO, |(_, at)| *at));
-                let asks = from.after(self.wait).after(self.hold_off);
-                match self.reads {
-                    true => asks.max(self.read_at).after(READ_WAITS_MAX),
-                    false => asks,
-                }
-            }
-            _ => Nanos::MAX,
+    fn asked_by(&self, sequence: Sequence, found: Found) -> Nanos {
+        let Some(since) = self.connected_since else {
+            return Nanos::MAX;
+        };
+        if !self.config.repair || found.too_long {
+            return Nanos::MAX;
         }
+        let from = found.at.max(since).max(self.awake_at);
+        // What lies beyond the window can't be asked for yet.
+        let entered = self.ends.iter().find(|(end, _)| sequence < *end);
+        let from = from.max(entered.map_or(Nanos::ZERO, |(_, at)| *at));
+        let hold_off = self.hold_offs.iter().map(|(_, hold_off)| *hold_off).max();
+        let by = from.after(self.wait).after(hold_off.unwrap_or(Nanos::ZERO));
+        let Some(reads) = &self.reads else { return by };
+        let by = by.max(reads.changed_at);
+        match reads.must_wait() {
+            true => by.after(self.first_retry(reads.took_most.max(self.rtt_most))),
+            false => by,
+        }
+    }
+
+    /// The longest that a first retry waits, where answers took no longer than this.
+    fn first_retry(&self, rtt_most: Nanos) -> Nanos {
+        let least = Nanos::from_us(self.config.nack_retry_us.into());
+        Nanos(rtt_most.min(RTT_MAX).times(4).max(least).0 / 4 * 5)
     }
 
     fn given_up_by(&self, found: Nanos) -> Nanos {
@@ -219,18 +332,45 @@ impl Soon {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tickcast_reliability::control::RemoteAccess;
 
     fn us(us: u64) -> Nanos {
         Nanos::from_us(us)
     }
 
-    /// Live, connected since 1 us; 5 is missing since 10 us.
+    /// Live, connected since 1 us, eight READs at a time; 5 is missing since 10 us.
     fn soon(config: ReceiverConfig) -> Soon {
-        let mut soon = Soon::new(config, 1, false);
+        let mut soon = Soon::new(config, 1, (8, 1_024));
         soon.told(&Event::Live);
         soon.settled((Sequence(5), Sequence(4)), None, true, us(1));
-        soon.settled((Sequence(5), Sequence(8)), Some(us(10)), true, us(10));
+        settle(&mut soon, 10);
         soon
+    }
+
+    fn missing(at: u64) -> Option<Found> {
+        let (at, too_long) = (us(at), false);
+        Some(Found { at, too_long })
+    }
+
+    /// Something comes at this time that changes nothing.
+    fn settle(soon: &mut Soon, at: u64) {
+        let connected = soon.connected_since.is_some();
+        soon.settled((Sequence(5), Sequence(8)), missing(10), connected, us(at));
+    }
+
+    fn grant(tokens: u64) -> Grant {
+        let ring = RemoteAccess {
+            address: 0,
+            len: 0,
+            key: 0,
+        };
+        Grant {
+            epoch: Epoch(1),
+            attempt: 1,
+            tokens,
+            ring,
+            cursor: None,
+        }
     }
 
     #[test]
@@ -239,10 +379,13 @@ mod tests {
         assert_eq!(of.on_time(us(15)), Ok(()));
         assert!(of.on_time(us(16)).unwrap_err().contains("not asked"));
         of.asks(SequenceRange::one(Sequence(5)));
+        of.asks(SequenceRange::one(Sequence(5)));
         assert_eq!(of.on_time(us(1_000_000)), Ok(()));
+        assert_eq!((of.seen.asked, of.seen.given_up), (1, 0));
         let mut of = soon(ReceiverConfig::default());
-        of.advised(us(50));
-        of.settled((Sequence(5), Sequence(8)), Some(us(10)), true, us(11));
+        of.advised(us(50), us(10));
+        of.advised(us(20), us(11));
+        settle(&mut of, 11);
         assert_eq!(of.on_time(us(60)), Ok(()));
         assert!(of.on_time(us(66)).is_err());
         of.awakes(us(70));
@@ -250,13 +393,60 @@ mod tests {
     }
 
     #[test]
+    fn a_hold_off_that_was_over_before_excuses_nothing() {
+        let mut of = Soon::new(ReceiverConfig::default(), 1, (0, 1_024));
+        of.told(&Event::Live);
+        of.advised(us(50), us(1));
+        of.advised(us(20), us(2));
+        of.settled((Sequence(5), Sequence(4)), None, true, us(3));
+        settle(&mut of, 10);
+        assert_eq!(of.on_time(us(35)), Ok(()));
+        assert!(of.on_time(us(36)).is_err());
+    }
+
+    #[test]
     fn nothing_is_asked_without_a_connection_and_a_new_one_is_asked_at_once() {
         let mut of = soon(ReceiverConfig::default());
         of.asks(SequenceRange::one(Sequence(5)));
-        of.settled((Sequence(5), Sequence(8)), Some(us(10)), false, us(20));
+        of.settled((Sequence(5), Sequence(8)), missing(10), false, us(20));
         assert_eq!(of.on_time(us(900)), Ok(()));
-        of.settled((Sequence(5), Sequence(8)), Some(us(10)), true, us(900));
+        of.settled((Sequence(5), Sequence(8)), missing(10), true, us(900));
         assert!(of.on_time(us(906)).is_err());
+    }
+
+    #[test]
+    fn who_waits_for_tokens_or_for_room_waits_for_one_first_retry_after_the_last_change() {
+        let config = ReceiverConfig::default();
+        // Nothing was granted, or there is enough: no excuse.
+        assert!(soon(config).on_time(us(16)).is_err());
+        let mut of = soon(config);
+        of.answered_within(us(250));
+        of.granted(&grant(1_024), us(11));
+        settle(&mut of, 11);
+        assert!(of.on_time(us(17)).is_err());
+        of.granted(&grant(1_023), us(12));
+        settle(&mut of, 12);
+        // Four times that, and a quarter more.
+        let retry = 1_250;
+        assert_eq!(of.on_time(us(12 + retry)), Ok(()));
+        assert!(of.on_time(us(12 + retry + 6)).is_err());
+
+        let mut of = soon(config);
+        of.answered_within(us(250));
+        of.granted(&grant(1 << 20), us(11));
+        (0..7).for_each(|_| of.begins_read(1_024, us(11)));
+        settle(&mut of, 11);
+        assert!(of.on_time(us(17)).is_err(), "one more can be begun");
+        of.begins_read(0, us(11));
+        settle(&mut of, 11);
+        assert_eq!(of.on_time(us(11 + retry)), Ok(()));
+        assert!(of.on_time(us(11 + retry + 6)).is_err());
+        of.ends_read(us(500));
+        settle(&mut of, 500);
+        assert!(of.on_time(us(506)).is_err());
+        of.reads_anew(us(600));
+        settle(&mut of, 600);
+        assert!(of.on_time(us(606)).is_err());
     }
 
     #[test]
@@ -268,6 +458,8 @@ mod tests {
         of.asks(SequenceRange::one(Sequence(5)));
         assert_eq!(of.on_time(us(115)), Ok(()));
         assert!(of.on_time(us(116)).unwrap_err().contains("overdue"));
+        of.settled((Sequence(9), Sequence(8)), None, true, us(110));
+        assert_eq!(of.seen.given_up, 1);
         let of = soon(ReceiverConfig {
             repair: false,
             unrepaired_wait_us: 200,
@@ -281,15 +473,14 @@ mod tests {
     fn history_and_runs_too_long_for_repair_have_no_time_to_be_asked_for() {
         let mut of = soon(ReceiverConfig::default());
         of.told(&Event::Joined { after: Sequence(4) });
-        of.settled((Sequence(5), Sequence(8)), Some(us(10)), true, us(11));
+        settle(&mut of, 11);
         assert_eq!(of.on_time(us(900)), Ok(()));
-        let mut of = soon(ReceiverConfig {
-            burst_max: 3,
-            ..ReceiverConfig::default()
+        let mut of = soon(ReceiverConfig::default());
+        let found = missing(10).map(|found| Found {
+            too_long: true,
+            ..found
         });
+        of.settled((Sequence(5), Sequence(8)), found, true, us(11));
         assert_eq!(of.on_time(us(900)), Ok(()));
-        of.settled((Sequence(9), Sequence(8)), None, true, us(899));
-        of.settled((Sequence(9), Sequence(9)), Some(us(900)), true, us(900));
-        assert!(of.on_time(us(906)).is_err());
     }
 }

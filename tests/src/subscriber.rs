@@ -18,6 +18,7 @@ use crate::asked::{Alarm, Asked};
 use crate::beside::Beside;
 use crate::justified::Justified;
 use crate::plan::Plan;
+use crate::reads::READS;
 use crate::soon::Soon;
 use crate::stream::Stream;
 
@@ -29,6 +30,11 @@ pub const CHANNELS: [ChannelId; 2] = [ChannelId(7), ChannelId(9)];
 /// The channels of a run.
 pub fn channels(plan: &Plan) -> impl Iterator<Item = ChannelId> + use<> {
     CHANNELS.into_iter().take(plan.channels)
+}
+
+/// READs at a time, and bytes of a slot.
+const fn reads_of(plan: &Plan) -> (u32, u32) {
+    (if plan.read_path { READS } else { 0 }, plan.slot_len)
 }
 
 /// A datagram on its way.
@@ -132,7 +138,7 @@ impl Subscriber {
                     asked: Asked::new(config, plan.ring_slots),
                     beside: Beside::new(config),
                     justified: Justified::new(config, plan.ring_slots),
-                    soon: Soon::new(config, plan.lines, plan.read_path),
+                    soon: Soon::new(config, plan.lines, reads_of(plan)),
                     alarms: Vec::new(),
                     member: [false; 2],
                     page_beat: 0,
@@ -212,10 +218,11 @@ impl Subscriber {
     }
 
     /// A connection is up or down: counting of questions begins anew.
-    pub fn reconnected(&mut self, path: Path) {
+    pub fn reconnected(&mut self, path: Path, now: Nanos) {
         for of in &mut self.following {
             if path == Path::Read {
                 of.page_beat = 0;
+                of.soon.reads_anew(now);
             }
             of.asked.reconnected(path);
         }

@@ -335,7 +335,7 @@ impl World {
     pub(crate) fn tally_subscriber(&mut self, number: usize) {
         let subscriber = &self.subscribers[number];
         for (of, counters) in subscriber.following.iter().zip(subscriber.core.counters()) {
-            self.tally.subscriber(counters, &of.stream);
+            self.tally.subscriber(counters, &of.stream, of.soon.seen);
         }
     }
 }

@@ -5,8 +5,26 @@ use super::{AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, TOO_SL
 use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
 use crate::peers::{Peer, PeerId, Role, rejected};
 use crate::planted::{Bug, planted};
-use crate::repair::LOGGED_MAX;
-use crate::units::{ChannelId, Epoch, Now, Sequence, SequenceRange};
+use crate::repair::{LOGGED_MAX, RepairLog};
+use crate::units::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
+
+/// Whoever sent a NACK, as the log of repairs is to know of it. What waits for an answer already is
+/// known to be wanted: to say so again and again costs nothing.
+struct Wants {
+    asker: PeerId,
+    at: Nanos,
+    /// How many more sequences of this NACK are noted.
+    left: u64,
+}
+
+impl Wants {
+    fn note(&mut self, range: SequenceRange, log: &mut RepairLog) {
+        for sequence in range.iter().take(self.left as usize) {
+            log.ask(sequence, self.asker, self.at);
+        }
+        self.left = self.left.saturating_sub(range.len());
+    }
+}
 
 impl RepairCore {
     /// The index of a channel that this peer joined, in the core and in the peer. A peer that
@@ -83,7 +101,11 @@ impl RepairCore {
         } else {
             peer
         };
-        let mut to_log = LOGGED_MAX;
+        let mut wants = Wants {
+            asker: self.asker(peer),
+            at: now.monotonic,
+            left: LOGGED_MAX,
+        };
         for &range in ranges {
             // A refusal may have been one too many for a peer that does not read.
             if self.peers.get(&peer).is_none_or(Peer::is_closing) {
@@ -118,22 +140,12 @@ impl RepairCore {
             let held =
                 SequenceRange::new(range.first.max(view.oldest), range.last.min(view.askable));
             let Some(held) = held else { continue };
-            // What waits already is known to be wanted: who says it again and again costs nothing.
-            let new = self.queue(peer, index, at, class, held);
-            let new = new.unwrap_or(0).min(to_log);
-            if class == NackClass::Repair {
-                let asker = self.asker(peer);
-                let log = &mut self.channels[index].log;
-                for sequence in held.iter().take(new as usize) {
-                    log.ask(sequence, asker, now.monotonic);
-                }
-                to_log -= new;
-            }
+            self.queue(peer, index, at, class, held, &mut wants);
         }
         self.enter_round(peer);
     }
 
-    /// Queues what the ring holds of a question, and says how much of it did not wait already; or
+    /// Queues what the ring holds of a question, and notes who wants what did not wait already; or
     /// refuses it.
     fn queue(
         &mut self,
@@ -142,14 +154,18 @@ impl RepairCore {
         at: usize,
         class: NackClass,
         range: SequenceRange,
-    ) -> Option<u64> {
+        wants: &mut Wants,
+    ) {
         let joiners = match class {
             NackClass::Repair => 1,
             NackClass::Replay => self.active_joiners(id),
         };
         // Its connections share the bound as they share the budget.
         let elsewhere = self.ranges_elsewhere(id, at, class);
-        let of = self.peers.get_mut(&id)?.channels.get_mut(at)?;
+        let of = self.peers.get_mut(&id);
+        let Some(of) = of.and_then(|peer| peer.channels.get_mut(at)) else {
+            return;
+        };
         let channel = &mut self.channels[index];
         let queue = match class {
             NackClass::Repair => &mut of.repair,
@@ -163,15 +179,20 @@ impl RepairCore {
         if class == NackClass::Replay && channel.is_too_slow(rate, wanted, range.last) {
             let reason = RefusalReason::TooSlow;
             self.refuse_new(id, index, range, reason, TOO_SLOW_RETRY_US);
-            return None;
+            return;
         }
+        let log = &mut channel.log;
+        let on_new = |part| {
+            if class == NackClass::Repair {
+                wants.note(part, log);
+            }
+        };
         let ranges_max = (self.config.pending_ranges_max).saturating_sub(elsewhere);
-        match queue.insert(range, ranges_max) {
+        match queue.insert(range, ranges_max, on_new) {
             Some(added) => {
                 channel.counters.nacked.add(added);
                 channel.counters.nacked_again.add(range.len() - added);
                 channel.add_pending(added);
-                Some(added)
             }
             None => {
                 let bytes =
@@ -180,7 +201,6 @@ impl RepairCore {
                 let wait_us = u64::try_from(wait_us).unwrap_or(u64::MAX);
                 let retry_after_us = wait_us.clamp(AHEAD_RETRY_US, BUDGET_RETRY_US_MAX);
                 self.refuse_new(id, index, range, RefusalReason::Budget, retry_after_us);
-                None
             }
         }
     }

@@ -692,7 +692,7 @@ fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
 #[test]
 fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgotten() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 4);
-    bench.publish(3_000);
+    bench.publish(6_000);
     // It does not read, so its question waits; the log has one place for both sequences.
     bench.core.handle_backlog(PeerId(0), usize::MAX);
     bench.repair(0, 5 + LOGGED_MAX, 5 + LOGGED_MAX);
@@ -708,7 +708,7 @@ fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgott
 #[test]
 fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
-    bench.publish(6_000);
+    bench.publish(7_000);
     let (first, last) = (1_000, 1_000 + LOGGED_MAX + 999);
     for peer in 0..3 {
         bench.repair(peer, first, last);
@@ -716,6 +716,36 @@ fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
     let sent = bench.drain();
     let to_all = sent.iter().filter(|(to, _)| to.is_none()).count() as u64;
     assert_eq!(to_all, LOGGED_MAX);
+}
+
+#[test]
+fn of_what_is_asked_for_again_with_more_only_the_rest_counts_anew() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
+    bench.publish(30);
+    // It does not read, so what it asks for waits.
+    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.repair(0, 4, 6);
+    bench.repair(0, 3, 10);
+    bench.repair(1, 7, 10);
+    assert_eq!(sequences(&bench.take(1)), [7, 8, 9, 10]);
+    bench.repair(2, 7, 10);
+    let to: Vec<Option<u64>> = bench.drain().iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [None; 4], "three asked for each");
+}
+
+#[test]
+fn two_long_runs_that_many_miss_do_not_forget_each_other_wherever_in_a_window_they_are() {
+    for apart in [64, 1_024, 2_048, 4_032] {
+        let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
+        bench.publish(6_000);
+        for peer in 0..20 {
+            let runs = [(100, 163), (100 + apart, 163 + apart)];
+            bench.nack(peer, NackClass::Repair, &runs);
+        }
+        let sent = bench.drain();
+        assert_eq!(sent.len(), 128, "{apart} apart");
+        assert!(sent.iter().all(|(to, _)| to.is_none()), "{apart} apart");
+    }
 }
 
 #[test]

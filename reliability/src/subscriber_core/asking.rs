@@ -16,7 +16,6 @@ impl SubscriberCore {
         }
         let mut exhausted = false;
         let (mut nack_exhausted, mut read_exhausted) = (false, false);
-        let mut read_late = false;
         let nack_open = self.nack.link.is_up();
         let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
         let replay_open = !replay_apart || self.replay.is_up();
@@ -41,9 +40,8 @@ impl SubscriberCore {
                 nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
             }
             if let Some(asked_at) = self.asks.read_overdue {
-                read_late = true;
                 let tries_max = entry.wanted.config.nack_tries;
-                read_exhausted |= self.read.unanswered(asked_at, now, tries_max);
+                read_exhausted |= self.read.rc.unanswered(asked_at, now, tries_max);
             }
             if let Some(readable) = &receiver.readable {
                 for range in &self.asks.read {
@@ -83,9 +81,6 @@ impl SubscriberCore {
                 };
                 nack(NackClass::Replay, &self.asks.replay, out);
             }
-        }
-        if read_late {
-            self.look_for_room();
         }
         if self.replay.start_if_due(now) {
             self.actions.push_back(Action::Connect(Path::Replay));

@@ -72,7 +72,7 @@ impl SubscriberCore {
         self.aligned = aligned;
     }
 
-    /// There is room for READs again, or none is to be waited for: whoever waited looks at once.
+    /// There is room for READs again: whoever waited looks at once.
     pub(super) fn look_for_room(&mut self) {
         for receiver in self.entries.iter_mut().filter_map(|e| e.receiver.as_mut()) {
             receiver.read_wait = Nanos::ZERO;

@@ -618,6 +618,31 @@ fn what_waits_for_room_is_looked_at_when_something_is_done_or_late() {
 }
 
 #[test]
+fn nobody_waits_for_room_that_reads_take_which_nobody_misses_any_more() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = joined(Ladder::Read, &publisher);
+    (world.reads, world.answer) = (false, false);
+    let mut late = Vec::new();
+    for _ in 0..4 {
+        late.push(publisher.publish(1));
+        let bytes = publisher.publish(1);
+        world.hear(A, &bytes);
+        world.settle(&publisher);
+    }
+    assert_eq!(begun(&world).len(), 4);
+    // What they are of comes late, so that none of them is missed.
+    for bytes in &late {
+        world.hear(A, bytes);
+    }
+    assert_eq!(world.records, numbers(1..=8));
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(asked(&mut world), []);
+    // A first retry: four times 250 us, and a quarter more.
+    world.pass(Nanos::from_us(1_251), &publisher);
+    assert_eq!(asked(&mut world), [(Path::Repair, 9)]);
+}
+
+#[test]
 fn more_tokens_are_asked_for_when_less_than_half_is_left_and_not_before() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;

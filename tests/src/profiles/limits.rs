@@ -44,6 +44,25 @@ impl Plan {
                 self.settle = Nanos::from_secs(30);
                 self.tight_bursts();
             }
+            "long-runs" => {
+                // About as long as may be repaired and not replayed, in a ring and in windows that hold
+                // more than one of them.
+                (self.ring_slots, self.spacing, self.burst) = (8_192, us(100), 10);
+                self.connection_bytes_per_s = 1_000_000_000;
+                for (config, _) in &mut self.subscribers {
+                    config.window_slots = pick(rng, &[1_024, 4_096]);
+                    config.burst_max = pick(rng, &[500, 2_048, 2_048]);
+                    config.replay_in_flight = 512;
+                }
+                self.weather(Whom::Each, |w| w.drop = share.min(0.01));
+                for _ in 0..rng.random_range(1..=3) {
+                    let (whom, at) = (self.whom(rng), self.some_time(rng));
+                    let lasts = us(rng.random_range(5_000..40_000));
+                    let (stop, pass) =
+                        (Incident::DatagramsStop(whom), Incident::DatagramsPass(whom));
+                    self.spell(at, lasts, stop, pass);
+                }
+            }
             "lapped-mid-copy" => {
                 self.ring_slots = pick(rng, &[16, 32, 64]);
                 self.lapped_mid_copy = pick(rng, &[0.05, 0.3]);
