@@ -213,13 +213,13 @@ impl World {
             of.justified.datagram(sequence);
         }
         let beat = Heartbeat::parse(datagram.payload()).filter(|_| header.kind == Kind::Heartbeat);
-        if !of.asked.leaps(sequence, next, heard)
-            && let Some(line) = line
-        {
+        // What leaps is not believed in anything.
+        let leaps = of.asked.leaps(sequence, next, heard);
+        if let Some(line) = line.filter(|_| !leaps) {
             let interval = beat.map(|b| Nanos::from_us(b.next_interval_us.into()));
             of.beside.hears(line.into(), interval, now);
         }
-        if let Some(beat) = beat {
+        if let Some(beat) = beat.filter(|_| !leaps) {
             let hold_off = Nanos::from_us(beat.hold_off_us.into());
             of.asked.pace.advised(hold_off, beat.subscribers, now);
             of.soon.advised(hold_off, now);

@@ -270,12 +270,12 @@ impl Soon {
             self.asked.pop_first();
         }
         let history = self.config.repair && (!self.live || next <= self.history_to);
-        let missing = found.filter(|_| next <= heard && !history);
-        let found_at = missing.map_or(now, |found| found.at);
-        while self.hold_offs.get(1).is_some_and(|(at, _)| *at < found_at) {
+        let found = found.filter(|_| next <= heard);
+        let oldest_at = found.map_or(now, |found| found.at);
+        while self.hold_offs.get(1).is_some_and(|(at, _)| *at < oldest_at) {
             self.hold_offs.pop_front();
         }
-        self.due = missing.map(|found| Due {
+        self.due = found.filter(|_| !history).map(|found| Due {
             epoch: self.epoch,
             sequence: next,
             found: found.at,
