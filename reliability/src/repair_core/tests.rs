@@ -1051,6 +1051,23 @@ fn everyone_is_told_when_the_publisher_goes() {
 }
 
 #[test]
+fn everyone_is_told_to_come_again_at_once_when_another_publisher_goes_on() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
+    bench.core.hand_over();
+    let got = bench.drain();
+    assert_eq!(got.len(), 3);
+    for (_, got) in got {
+        let Got::Rejected(told) = got else {
+            panic!("{got:?}");
+        };
+        let code = (told.code, told.retry_after_ms);
+        assert_eq!(code, (RejectCode::ShuttingDown, 1));
+        assert!(told.text.contains("goes on"), "{}", told.text);
+    }
+    assert_eq!(bench.core.counters.connected.get(), 0);
+}
+
+#[test]
 fn whatever_happens_every_sequence_asked_for_is_accounted_for() {
     for seed in 0..60 {
         println!("seed {seed}");
