@@ -1073,6 +1073,42 @@ mod tests {
     }
 
     #[test]
+    fn what_the_old_epoch_delivered_is_not_lost_with_the_new_ones_copy() {
+        let mut bench = Bench::new(false);
+        for n in 0..5 {
+            bench.data(10 + n, 100 + 2 * n, 2);
+        }
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.told.clear();
+        bench.lose(13, 13, LossCause::Window);
+        bench.data(14, 112, 1);
+        assert_eq!(
+            bench.told,
+            [
+                "13:112 sequences 13 lost (window), 2 records",
+                "14:112 after loss",
+            ]
+        );
+        assert_eq!(bench.counters.lost_records.get(), 2);
+    }
+
+    #[test]
+    fn what_is_still_to_be_repeated_is_forgotten_with_its_line() {
+        let mut bench = Bench::new(false);
+        for n in 0..5 {
+            bench.data(10 + n, 100 + 2 * n, 2);
+        }
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench
+            .order
+            .restart(Epoch(9), Sequence(1), Some(RecordNumber(106)));
+        bench.told.clear();
+        bench.data(1, 106, 2);
+        assert_eq!(bench.told, ["1:106", "1:107"]);
+        assert_eq!(bench.counters.records_repeated.get(), 0);
+    }
+
+    #[test]
     fn what_two_changes_repeat_is_told_with_the_first_where_neither_was_reached() {
         let mut bench = Bench::new(true);
         bench.data(10, 100, 1);

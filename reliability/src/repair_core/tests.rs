@@ -707,15 +707,18 @@ fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgott
 
 #[test]
 fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
-    let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
-    bench.publish(7_000);
     let (first, last) = (1_000, 1_000 + LOGGED_MAX + 999);
-    for peer in 0..3 {
-        bench.repair(peer, first, last);
+    let middle = first + LOGGED_MAX - 500;
+    for runs in [&[(first, last)][..], &[(first, middle), (middle + 1, last)]] {
+        let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
+        bench.publish(7_000);
+        for peer in 0..3 {
+            bench.nack(peer, NackClass::Repair, runs);
+        }
+        let sent = bench.drain();
+        let to_all = sent.iter().filter(|(to, _)| to.is_none()).count() as u64;
+        assert_eq!(to_all, LOGGED_MAX, "{runs:?}");
     }
-    let sent = bench.drain();
-    let to_all = sent.iter().filter(|(to, _)| to.is_none()).count() as u64;
-    assert_eq!(to_all, LOGGED_MAX);
 }
 
 #[test]
