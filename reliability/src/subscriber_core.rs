@@ -658,6 +658,11 @@ impl SubscriberCore {
             receiver.handle_lines(lines, now);
             if receiver.handle_welcome(now, offer, start, on) == Welcomed::Zombie {
                 zombie = true;
+                // What has not begun does not wait for anybody either.
+                let unbegun = |receiver: &mut Receiver| receiver.epoch() == Epoch::NONE;
+                if let Some(receiver) = entry.receiver.take_if(unbegun) {
+                    entry.standing = Some(receiver.standing());
+                }
             } else {
                 self.actions.push_back(Action::Listen(offer.clone()));
             }
