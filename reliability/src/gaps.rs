@@ -470,6 +470,9 @@ mod tests {
     #[test]
     fn what_joins_a_run_is_of_its_episode_also_when_later_ones_were_forgotten() {
         let mut gaps = Gaps::default();
+        // One that is over already.
+        found(&mut gaps, 2, 2, 1);
+        assert!(gaps.fill(Sequence(2)).unwrap().1.is_some());
         found(&mut gaps, 5, 6, 1);
         found(&mut gaps, 8, 9, 2);
         gaps.lose(range(7, 9), |_, _, _| ());
