@@ -2,7 +2,8 @@
 //! has everything up to its last, and ends without END. Whatever goes wrong before that, it goes on.
 //!
 //! The standby asks again and again (`POST /hand-over`): each time is a promise to be there a little
-//! longer, and says how far its mirror is. Sealing rests for as long as these come. Once the answer
+//! longer, and says how far its mirror is. Sealing rests for as long as these come, but no longer than
+//! is good for its subscribers. Once the answer
 //! that this publisher ends is written, it does, and not before: a standby that never heard of it
 //! finds nobody there any more, and has everything.
 
@@ -20,6 +21,8 @@ use crate::shared::Shared;
 
 /// How long sealing rests after the standby was heard last.
 const REST_MAX: Duration = Duration::from_secs(2);
+/// How long it rests in all, and then goes on for at least, whoever asks and however often.
+const REST_TOTAL: Duration = Duration::from_secs(10);
 
 /// Where a channel stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,20 +82,30 @@ pub(crate) enum Step {
     End,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 enum Phase {
-    #[default]
-    Publishing,
+    Publishing {
+        /// Until when it goes on, whoever asks: it has rested for too long.
+        at_least: Option<Instant>,
+    },
     Resting {
         /// Who asks.
         standby: String,
+        /// It goes on when nobody asks any more, and at the latest at the second time.
         until: Instant,
+        at_latest: Instant,
         /// Where all stands, once it is final.
         channels: Vec<Standing>,
     },
     Ended {
         standby: String,
     },
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Self::Publishing { at_least: None }
+    }
 }
 
 /// See the module.
@@ -136,14 +149,20 @@ impl HandOver {
     ) -> Step {
         let mut phase = self.phase();
         match &mut *phase {
-            Phase::Publishing => Step::GoOn,
+            Phase::Publishing { .. } => Step::GoOn,
             Phase::Ended { .. } => Step::End,
-            Phase::Resting { standby, until, .. } if is_stopping || now >= *until => {
+            Phase::Resting {
+                standby,
+                until,
+                at_latest,
+                ..
+            } if is_stopping || now >= *until || now >= *at_latest => {
                 tracing::warn!(
                     standby,
                     "the standby has not taken over: publishing goes on"
                 );
-                *phase = Phase::Publishing;
+                let at_least = (now >= *at_latest).then_some(now + REST_TOTAL);
+                *phase = Phase::Publishing { at_least };
                 self.is_asked.store(false, Release);
                 Step::GoOn
             }
@@ -201,10 +220,19 @@ impl HandOver {
             Phase::Resting { standby, until, .. } if standby != name && now < *until => {
                 refused(format!("{standby:?} is taking over already"))
             }
+            Phase::Publishing {
+                at_least: Some(at_least),
+            } if now < *at_least => refused(format!(
+                "sealing has rested for {} s, and the mirrors did not get everything; look at their lag, and ask \
+                 again in {} s",
+                REST_TOTAL.as_secs(),
+                at_least.duration_since(now).as_secs() + 1
+            )),
             Phase::Resting {
                 standby,
                 until,
                 channels,
+                ..
             } if standby == name => {
                 *until = now + REST_MAX;
                 let channels = channels.clone();
@@ -222,6 +250,7 @@ impl HandOver {
                 *phase = Phase::Resting {
                     standby: name.clone(),
                     until: now + REST_MAX,
+                    at_latest: now + REST_TOTAL,
                     channels: Vec::new(),
                 };
                 self.is_asked.store(true, Release);
@@ -368,6 +397,24 @@ mod tests {
             let again = it.ask(&request("b", &[AT]), &shared, now + later);
             assert_eq!(again, resting(&[]));
         }
+    }
+
+    #[test]
+    fn a_standby_that_asks_for_ever_does_not_keep_sealing_from_going_on() {
+        let (it, shared, began) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+        let ask = |now| it.ask(&request("b", &[]), &shared, now);
+        let mut now = began;
+        while now < began + REST_TOTAL {
+            assert!(matches!(ask(now), Answer::Resting { .. }));
+            assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
+            now += REST_MAX / 2;
+        }
+        assert!(matches!(ask(now), Answer::Resting { .. }));
+        assert_eq!(it.step(now, false, || None), Step::GoOn);
+        let refused = why(ask(now + REST_TOTAL / 2));
+        assert!(refused.contains("again in 6 s"), "{refused}");
+        assert!(!it.is_asked());
+        assert_eq!(ask(now + REST_TOTAL), resting(&[]));
     }
 
     #[test]

@@ -81,6 +81,10 @@ impl Readable {
         }
         let left = self.left();
         if left < slot_len && !planted(Bug::ReadTokensIgnored) {
+            // Who never had any waits for none.
+            if self.grant.tokens < slot_len {
+                return Reach::Nothing;
+            }
             let since = *self.dry_since.get_or_insert(now);
             return wait_until(since.after(tcp_retry));
         }

@@ -118,6 +118,8 @@ pub struct SubscriberCore {
     name: String,
     seed: u64,
     entries: Vec<Entry>,
+    /// Which of them asks first.
+    turn: usize,
     repair: Link,
     replay: Link,
     replay_failures: u32,
@@ -170,6 +172,7 @@ impl SubscriberCore {
             name: settings.name,
             seed: settings.seed,
             entries: entries.collect(),
+            turn: 0,
             repair: Link::new(settings.link, settings.seed),
             replay: Link::new(settings.link, settings.seed ^ u64::MAX),
             replay_failures: 0,
@@ -673,6 +676,11 @@ impl SubscriberCore {
             receiver.handle_lines(lines, now);
             if receiver.handle_welcome(now, offer, start, on) == Welcomed::Zombie {
                 zombie = true;
+                // What has not begun does not wait for anybody either.
+                let unbegun = |receiver: &mut Receiver| receiver.epoch() == Epoch::NONE;
+                if let Some(receiver) = entry.receiver.take_if(unbegun) {
+                    entry.standing = Some(receiver.standing());
+                }
             } else {
                 self.actions.push_back(Action::Listen(offer.clone()));
             }

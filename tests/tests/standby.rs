@@ -270,17 +270,32 @@ fn a_publisher_that_is_superseded_by_force_ends_and_its_subscribers_move_over() 
 
 #[test]
 fn channels_that_share_an_input_go_on_each_where_its_own_mirror_ends() {
-    let (mut a, b) = pair(1, |first, _| {
+    sharing_an_input(|_| (), Publisher::kill, "publisher_dead");
+}
+
+#[test]
+fn a_standby_that_lists_its_channels_in_another_order_is_handed_over_to() {
+    sharing_an_input(|channels| channels.reverse(), |_| (), "handed_over");
+}
+
+/// Two channels of one input, which the standby lists in some order; it is promoted after `happens`.
+fn sharing_an_input(
+    order: impl FnOnce(&mut Vec<Value>),
+    happens: impl FnOnce(&mut Publisher),
+    reason: &str,
+) {
+    let (mut a, b) = pair(1, |first, second| {
         first["channels"][0]["symbols"] = json!(["AAAA", "AAAB", "AAAC", "AAAD"]);
-        let mut second = first["channels"][0].clone();
-        second["id"] = 2.into();
-        second["name"] = "rest".into();
-        second["symbols"] = json!(["*"]);
-        second["fan_out"][0]["lines"][0]["group"] = json!(free_group());
-        first["channels"]
-            .as_array_mut()
-            .expect("a list")
-            .push(second);
+        let mut rest = first["channels"][0].clone();
+        rest["id"] = 2.into();
+        rest["name"] = "rest".into();
+        rest["symbols"] = json!(["*"]);
+        rest["fan_out"][0]["lines"][0]["group"] = json!(free_group());
+        let channels = first["channels"].as_array_mut().expect("a list");
+        channels.push(rest);
+        let mut listed = channels.clone();
+        order(&mut listed);
+        second["channels"] = listed.into();
     });
     let builder = Subscriber::builder([a.control.to_string(), b.control.to_string()]).seed(1);
     let channel = |name: &str| ChannelBuilder::new(name).config(patient());
@@ -288,9 +303,10 @@ fn channels_that_share_an_input_go_on_each_where_its_own_mirror_ends() {
     let mut followers = vec![Follower::new(builder.faults(loses(3)))];
     get_on(&mut followers, 5_000);
     until_it_mirrors(&mut followers, &b);
-    a.kill();
+    happens(&mut a);
     let (status, promoted) = promote(&mut followers, &b, false);
     assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    assert_eq!(promoted["reason"], reason);
     get_on(&mut followers, 5_000);
     end(&b, &mut followers);
     let (ended, summary) = b.finish();

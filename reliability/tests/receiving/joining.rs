@@ -215,6 +215,43 @@ fn offer_of_second(publisher: &Publisher) -> ChannelOffer {
 }
 
 #[test]
+fn who_was_welcomed_by_a_zombie_wants_the_same_again_and_silence_counts_from_when_it_joins() {
+    let (stale_us, dead_us) = (30_000, 5_000_000);
+    let config = ReceiverConfig {
+        stale_us,
+        dead_us,
+        ..quiet()
+    };
+    let start = Start::At(Epoch(9), Sequence(3));
+    let mut hand = Hand::with(config, &[(CHANNEL, start)]);
+    hand.clock();
+    hand.connected(Path::Repair);
+    assert_eq!(join(&mut hand).channels[0].start, start);
+    hand.tell(
+        Path::Repair,
+        &Message::Welcome(Publisher::new(5, 1).welcome(1)),
+    );
+    assert!(!hand.core.is_joined());
+    hand.actions();
+    while hand.later(20) != [Action::Connect(Path::Repair)] {}
+    hand.later(40);
+    hand.connected(Path::Repair);
+    let again = join(&mut hand);
+    assert_eq!(again.channels[0].start, start);
+    assert_eq!(again.channels[0].confirmed_epoch, Epoch::NONE);
+    assert!(!hand.told().contains(&Event::Stale), "nobody listened");
+    hand.tell(
+        Path::Repair,
+        &Message::Welcome(Publisher::new(9, 1).welcome(1)),
+    );
+    assert!(hand.core.is_joined());
+    hand.later(29);
+    assert!(!hand.told().contains(&Event::Stale));
+    hand.later(1);
+    assert!(hand.told().contains(&Event::Stale));
+}
+
+#[test]
 fn a_join_says_who_asks_for_what_and_later_where_it_stands() {
     let mut publisher = Publisher::new(5, 1);
     let mut hand = Hand::new(&[(CHANNEL, Start::Oldest)]);
