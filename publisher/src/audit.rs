@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `joined`, `left` | a subscriber follows channels, and no longer does |
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
+//! | `mirror_granted`, `mirror_refused` | what is sealed of a channel is written to a standby's memory from here on, or not, and why |
 //! | `turned_away` | a connection is closed, and was told why |
 //! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
 //! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |

@@ -108,7 +108,8 @@ impl Serving {
             RepairService::new(config.repair, self.server, self.multicast, shared.clone())
                 .offering(self.offers, self.shares)
                 .banning(config.banned.clone())
-                .denying(denied);
+                .denying(denied)
+                .mirrored_by(config.hand_over_to.clone());
         let guard = StopOnFailure::new(shared.clone());
         spawn("repair", config.threads.repair_core, move || {
             let served = service.run();
@@ -149,9 +150,12 @@ fn listen_over_verbs(
     if verbs.read && verbs.cursors > 0 {
         share_cursors(server, verbs.cursors);
     }
+    // Whoever may take over may ask for WRITEs; with nobody named there is nobody to offer them to.
+    let may_be_mirrored = !config.hand_over_to.is_empty();
     Ok(vec![RepairOffer::Verbs {
         address,
         read: verbs.read,
+        mirror: verbs.read && may_be_mirrored,
     }])
 }
 
@@ -177,7 +181,7 @@ fn share(
     ring: &RingWriter,
 ) {
     for offer in offers {
-        let RepairOffer::Verbs { read, .. } = offer else {
+        let RepairOffer::Verbs { read, mirror, .. } = offer else {
             continue;
         };
         if !*read {
@@ -186,7 +190,7 @@ fn share(
         match server.share(ring.memory()) {
             Ok(share) => shares.push((channel.id, share)),
             Err(error) => {
-                *read = false;
+                (*read, *mirror) = (false, false);
                 let name = &channel.name;
                 tracing::warn!(
                     channel = name,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::control::{Message, Progress, RepairOffer};
+use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer};
 use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
@@ -26,6 +26,8 @@ use crate::shared::{Shared, SubscriberStatus};
 const GOODBYE: Duration = Duration::from_millis(500);
 /// The longest sleep, so that flags of other threads are seen.
 const WAIT_MAX: Duration = Duration::from_millis(20);
+/// The longest sleep while something may have been sent that is to be written to a standby.
+const WAIT_MIRRORED: Duration = Duration::from_millis(1);
 /// Subscribers that are remembered after they left.
 const LEFT_MAX: usize = 1024;
 
@@ -117,6 +119,13 @@ impl RepairService {
         self
     }
 
+    /// Writes what is sealed to whoever has one of these names and asks for it.
+    #[must_use]
+    pub fn mirrored_by(mut self, names: Vec<String>) -> Self {
+        self.core.set_standbys(names);
+        self
+    }
+
     /// Serves until the publisher shuts down, then says goodbye to all peers.
     ///
     /// # Errors
@@ -142,9 +151,16 @@ impl RepairService {
         (self.rights).enforce(now_before, &self.peers, &mut self.server, &mut self.core);
         let timer = self.core.poll_timeout().unwrap_or(Nanos::MAX);
         let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
+        // Nobody says that something was sent.
+        let wait = if self.core.is_mirrored() {
+            wait.min(WAIT_MIRRORED)
+        } else {
+            wait
+        };
         self.receive(wait)?;
         let now = now(self.clock);
         self.look_at_cursors(now);
+        self.write_to_standbys();
         self.core.handle_timeout(now);
         self.transmit(now)?;
         self.events();
@@ -236,6 +252,32 @@ impl RepairService {
         }
     }
 
+    /// What was sent since is written to standbys, as many at a time as may be under way.
+    fn write_to_standbys(&mut self) {
+        if !self.core.is_mirrored() {
+            return;
+        }
+        for (connection, count) in self.server.written() {
+            if let Some(peer) = self.peers.of(connection) {
+                self.core.handle_written(peer, count);
+            }
+        }
+        while let Some((peer, write)) = self.core.poll_write() {
+            let share = self.rights.share_of(write.channel);
+            let Some((connection, share)) = self.peers.connection(peer).zip(share) else {
+                self.core.handle_unwritable(peer);
+                continue;
+            };
+            if let Err(error) = self.server.write(connection, share, &write) {
+                tracing::info!(
+                    peer = peer.0,
+                    "nothing can be written to a standby: {error}"
+                );
+                self.core.handle_unwritable(peer);
+            }
+        }
+    }
+
     fn transmit(&mut self, now: Now) -> Result<(), PublisherError> {
         loop {
             self.out.clear();
@@ -300,6 +342,26 @@ impl RepairService {
                 }
                 RepairEvent::ReadJoined { peer, channels, .. } => {
                     (self.rights).let_read(peer, &channels, &self.peers, &mut self.server);
+                }
+                RepairEvent::Mirroring {
+                    peer,
+                    name,
+                    channel,
+                    refused,
+                } => {
+                    let why = refused.map(MirrorRefusal::text);
+                    let what = match why {
+                        None => "mirror_granted",
+                        Some(_) => "mirror_refused",
+                    };
+                    audited(what, &self.peers, peer, Some(channel), why);
+                    let (standby, channel) = (name, channel.0);
+                    match why {
+                        None => tracing::info!(standby, channel, "what is sealed is written to it"),
+                        Some(why) => {
+                            tracing::warn!(standby, channel, "nothing is written to it: {why}");
+                        }
+                    }
                 }
                 RepairEvent::Left {
                     peer,

@@ -141,6 +141,14 @@ impl Rights {
         Some((peers.of(connection)?, *channel))
     }
 
+    /// The ring of a channel, as it is shared.
+    pub(crate) fn share_of(&self, channel: ChannelId) -> Option<ShareId> {
+        let mut shares = self.shares.iter();
+        shares
+            .find(|(it, _)| *it == channel)
+            .map(|(_, share)| *share)
+    }
+
     /// A connection is gone.
     pub(crate) fn forget(&mut self, peer: PeerId) {
         self.withheld.remove(&peer);

@@ -310,6 +310,37 @@ impl StandbyState {
                 "For how long something has been missing in the mirror, in microseconds (a gauge).",
                 channel.behind.as_us(),
             );
+            let written = channel.written;
+            on(
+                "written_sequence",
+                "The newest sequence that the publisher wrote here by RDMA; 0: none (a gauge).",
+                written.newest(),
+            );
+            on(
+                "written_lag_sequences",
+                "Sequences that were sent and not found written here; 0 where nothing is written (a gauge).",
+                written.lag,
+            );
+            on(
+                "written_datagrams",
+                "Datagrams that the publisher wrote here, found whole.",
+                written.datagrams,
+            );
+            on(
+                "written_first_datagrams",
+                "Of those, datagrams that had come in no other way before.",
+                written.first,
+            );
+            on(
+                "written_skipped_sequences",
+                "Sequences that were not written, or written over before anybody looked; they come otherwise.",
+                written.skipped,
+            );
+            on(
+                "written_torn",
+                "Places that were being written just then, or never held a whole datagram.",
+                written.torn,
+            );
             on(
                 "holes",
                 "Times that a mirror began anew, because what it lacked could not be had.",

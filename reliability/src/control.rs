@@ -4,8 +4,11 @@
 //! A frame is an 8-byte head and a body. What is exchanged once per connection (JOIN, WELCOME,
 //! REJECTED) is JSON, so that both sides can grow fields; what is exchanged under loss is binary.
 
+mod mirroring;
+
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
+pub use mirroring::{MirrorRefusal, MirrorRefused, Mirroring};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -210,6 +213,9 @@ pub enum RepairOffer {
         /// Whether connections for READ can be made there as well.
         #[serde(default, skip_serializing_if = "is_false")]
         read: bool,
+        /// Whether a standby may ask there for WRITEs of what is sealed.
+        #[serde(default, skip_serializing_if = "is_false")]
+        mirror: bool,
     },
     /// One that this build does not know.
     #[serde(other)]
@@ -428,6 +434,10 @@ pub enum Message<'a> {
     Leave,
     /// From the publisher: where to READ.
     Grant(Grant),
+    /// From a standby: where to write what is sealed.
+    Mirror(Mirroring),
+    /// From the publisher: nothing is written there.
+    MirrorRefused(MirrorRefused),
 }
 
 /// Why bytes are not a control message. The peer is at fault; the connection is closed.
@@ -470,6 +480,8 @@ const PROGRESS: u8 = 7;
 const STATUS: u8 = 8;
 const LEAVE: u8 = 9;
 const GRANT: u8 = 10;
+const MIRROR: u8 = 11;
+const MIRROR_REFUSED: u8 = 12;
 
 impl<'a> Message<'a> {
     /// Appends the message as a frame to `out`.
@@ -486,6 +498,8 @@ impl<'a> Message<'a> {
             Self::Status(_) => STATUS,
             Self::Leave => LEAVE,
             Self::Grant(_) => GRANT,
+            Self::Mirror(_) => MIRROR,
+            Self::MirrorRefused(_) => MIRROR_REFUSED,
         };
         begin(kind, channel, out);
         match self {
@@ -543,6 +557,8 @@ impl<'a> Message<'a> {
                 out.extend(cursor.key.to_le_bytes());
                 out.extend([0; 4]);
             }
+            Self::Mirror(mirroring) => mirroring.write(out),
+            Self::MirrorRefused(refused) => refused.write(out),
         }
         end(start, out);
     }
@@ -562,7 +578,7 @@ impl<'a> Message<'a> {
         };
         let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         let (kind, channel) = (head[4], ChannelId(u16::from_le_bytes([head[6], head[7]])));
-        if !(JOIN..=GRANT).contains(&kind) {
+        if !(JOIN..=MIRROR_REFUSED).contains(&kind) {
             return Err(ControlError::Type { kind });
         }
         if len > body_len_max {
@@ -640,6 +656,8 @@ impl<'a> Message<'a> {
                     cursor: (len == CURSOR_LEN as u64).then_some(cursor),
                 })
             }
+            MIRROR => Self::Mirror(Mirroring::read(body)?),
+            MIRROR_REFUSED => Self::MirrorRefused(MirrorRefused::read(body)?),
             _ => Self::Leave,
         };
         Ok(Some((channel, message, FRAME_HEAD_LEN + len)))

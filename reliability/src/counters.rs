@@ -179,6 +179,17 @@ counters! {
         cursors_foreign,
         /// Reports written to them.
         cursor_reports,
+        /// Datagrams that the publisher wrote to the inbox of this standby, found there whole.
+        written_received,
+        /// Of those, datagrams that had come in no other way before.
+        written_first,
+        /// Places of the inbox that were being written just then, or never held a whole datagram.
+        written_torn,
+        /// Sequences that the publisher did not write, or wrote over before anybody looked; they come
+        /// otherwise.
+        written_skipped,
+        /// Inboxes that the publisher refused to write to.
+        inboxes_refused,
         /// Epochs followed.
         epochs,
         /// Of those, epochs that continued the one before.
@@ -276,6 +287,10 @@ counters! {
         cursor_torn,
         /// Looks at a cursor that found another session's claim, or a report that goes back.
         cursor_ignored,
+        /// Datagrams written to the inboxes of standbys.
+        mirror_writes,
+        /// Datagrams not written to one, because it was a ring behind; it gets them otherwise.
+        mirror_writes_skipped,
         /// JOINs accepted.
         joins,
         /// JOINs that claimed an epoch higher than ours; counted, no effect.
@@ -302,6 +317,11 @@ counters! {
         read_grants,
         /// Cursors that a connection was let write.
         cursor_grants,
+        /// Rings that are written to a standby from then on.
+        mirrors_begun,
+        /// Of those wished for, rings that are not, because whoever asked may not take over, or can't be
+        /// written to.
+        mirrors_refused,
         /// JOINs rejected, and connections beyond the limit.
         joins_rejected,
         /// Connections closed, or turned away, because whoever is behind them is banned.

@@ -1,4 +1,5 @@
 //! The protocol of tickcast, without I/O, clock or threads.
+mod arriving;
 pub mod asking;
 pub mod budget;
 mod continuing;
@@ -9,6 +10,7 @@ pub mod delivery;
 mod doubts;
 pub mod gaps;
 pub mod heartbeat;
+pub mod inbox;
 pub mod joining;
 pub mod lineage;
 pub mod lines;
@@ -16,6 +18,7 @@ pub mod link;
 pub mod liveness;
 pub mod loss;
 pub mod mirror;
+pub mod mirror_writes;
 pub mod nack;
 pub mod order;
 pub mod peers;
@@ -45,3 +48,4 @@ pub mod subscriber_core;
 pub mod units;
 pub mod window;
 pub mod wire;
+pub mod written;

@@ -5,6 +5,7 @@ use crate::budget::TokenBucket;
 use crate::control::{
     Grant, Join, JoinChannel, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected,
 };
+use crate::mirror_writes::MirrorWriter;
 use crate::pending::PendingRanges;
 use crate::units::Nanos;
 use crate::wire::WIRE_VERSION;
@@ -92,6 +93,8 @@ pub(crate) struct Peer {
     pub(crate) blocked_until: Nanos,
     /// Which of its queues comes next.
     pub(crate) turn: usize,
+    /// Of a connection for READ, what is written over it.
+    pub(crate) writes: MirrorWriter,
 }
 
 impl Peer {
@@ -106,6 +109,7 @@ impl Peer {
             in_round: false,
             blocked_until: Nanos::ZERO,
             turn: 0,
+            writes: MirrorWriter::default(),
         }
     }
 

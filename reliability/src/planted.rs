@@ -14,6 +14,8 @@ pub enum Bug {
     TornReadDelivered,
     /// A slot that holds a later sequence is taken for the one wanted, and nothing is lost (§6.6).
     LappedReadDelivered,
+    /// What a publisher wrote to a standby is taken although its CRC does not fit (§6.8).
+    TornWriteTaken,
     /// READs go on when the tokens are used up (§6.6).
     ReadTokensIgnored,
     /// The window takes one datagram more than it has slots (§5).

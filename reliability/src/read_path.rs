@@ -113,6 +113,11 @@ impl ReadPath {
         self.rc.link.is_connected() && attempt == self.attempt
     }
 
+    /// Which connection this is.
+    pub(crate) const fn attempt(&self) -> u64 {
+        self.attempt
+    }
+
     pub(crate) const fn set_limits(&mut self, limits: ReadLimits) {
         self.limits = limits;
     }

@@ -5,6 +5,7 @@
 //! the wanted sequence of our epoch and its CRC fits. A slot that was just being written is READ once
 //! more; one that holds a later sequence says how far the ring has moved on.
 
+use crate::arriving::Arrival;
 use crate::control::{Grant, RemoteAccess};
 use crate::cursor::{CURSOR_LEN, Cursor, CursorStep, REPORT_OFFSET, Report};
 use crate::delivery::{Item, Via};
@@ -12,7 +13,7 @@ use crate::gaps::{Rung, Visit};
 use crate::loss::LossCause;
 use crate::planted::{Bug, planted};
 use crate::read_path::What;
-use crate::receiver::{Arrival, Receiver};
+use crate::receiver::Receiver;
 use crate::record::AlignedCopy;
 use crate::ring_layout::{CONTROL_PAGE_LEN, Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
 use crate::units::{Nanos, RecordNumber, Sequence, SequenceRange};
@@ -206,8 +207,10 @@ impl Receiver {
         }
     }
 
-    /// Nothing can be READ any more: what was on its way is due on the next rung, at once.
+    /// Nothing can be READ any more: what was on its way is due on the next rung, at once. Nor is
+    /// anything written to us.
     pub(crate) fn handle_read_down(&mut self, now: Nanos) {
+        self.inbox = None;
         if self.readable.take().is_none() {
             return;
         }

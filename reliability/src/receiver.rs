@@ -9,12 +9,14 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::arriving::{Arrival, Lateness};
 use crate::asking::answered_by;
 use crate::control::NackClass;
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Delivery, Event, Item, LineId, Position, Via};
 use crate::doubts::Doubts;
 use crate::gaps::{FirstAsk, Gaps, Origin, Rung};
+use crate::inbox::Inbox;
 use crate::lineage::Lineage;
 use crate::lines::{LineChange, Lines};
 use crate::liveness::{Liveness, LivenessChange, LivenessLimits, Silence};
@@ -71,6 +73,8 @@ pub struct Receiver {
     pub(crate) geometry: Option<Geometry>,
     /// Whether it can be READ.
     pub(crate) readable: Option<Readable>,
+    /// Where the publisher writes what it seals, where it does.
+    pub(crate) inbox: Option<Inbox>,
     /// What is to be READ and can't be yet is looked at again at this time.
     pub(crate) read_wait: Nanos,
     /// Delivering beyond this sequence means being live; `None` when that was told.
@@ -113,35 +117,6 @@ pub(crate) enum ReplayPath {
     Awaited,
     /// It takes questions.
     Open,
-}
-
-/// On which way a datagram comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arrival {
-    /// Any but those below.
-    Other,
-    /// As an answer on the NACK connection.
-    Nack,
-    /// By READ.
-    Read,
-}
-
-/// How the patience with a rung of the ladder is found too short.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Lateness {
-    pub(crate) gave_way_at: Nanos,
-    late_at: Nanos,
-}
-
-impl Lateness {
-    /// An answer came that was given up. Whether that is news: once for all that gave way before.
-    fn is_news(&mut self, now: Nanos) -> bool {
-        let news = self.gave_way_at > self.late_at;
-        if news {
-            self.late_at = now;
-        }
-        news
-    }
 }
 
 impl Receiver {
@@ -188,6 +163,7 @@ impl Receiver {
             answered: [None; 4],
             geometry: geometry_of(slots, slot_len),
             readable: None,
+            inbox: None,
             read_wait: Nanos::ZERO,
             live_after: None,
             doubts: Doubts::default(),
@@ -503,13 +479,16 @@ impl Receiver {
         let header = datagram.header();
         let sequence = header.sequence;
         let repaired_copy = header.relay & relay_flags::RETRANSMITTED != 0;
-        if via == Via::Repair {
+        let answers = via == Via::Repair && self.arriving != Arrival::Written;
+        if answers {
             self.counters.repairs_received.increment();
             match self.arriving {
                 Arrival::Nack => self.counters.rc_repairs_received.increment(),
                 Arrival::Read => self.counters.read_repairs_received.increment(),
-                Arrival::Other => {}
+                Arrival::Other | Arrival::Written => {}
             }
+        } else if via == Via::Repair {
+            self.counters.written_received.increment();
         } else if repaired_copy {
             self.counters.multicast_repairs_received.increment();
         }
@@ -546,8 +525,10 @@ impl Receiver {
         if sequence > self.heard {
             self.note_heard(sequence.previous(), now, Origin::Live);
             self.heard = sequence;
+            self.note_written_first();
         } else if let Some((gap, settled)) = self.gaps.fill(sequence) {
-            if via == Via::Repair {
+            self.note_written_first();
+            if answers {
                 self.answered[answered_by(&gap)] = Some((now, sequence));
             }
             if gap.origin == Origin::Live {
@@ -563,7 +544,7 @@ impl Receiver {
                 && !gap.refused
                 && now <= gap.ask_at
                 && gap.class == NackClass::Repair
-                && (repaired_copy || via == Via::Repair)
+                && (repaired_copy || answers)
             {
                 let rtt = now.since(gap.asked_at);
                 match gap.rung {

@@ -14,13 +14,14 @@ mod answering;
 mod asking;
 mod granting;
 mod joining;
+mod mirroring;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
 use crate::budget::TokenBucket;
-use crate::control::{Instrument, Message, RejectCode, Rejected, RepairOffer};
+use crate::control::{Instrument, Message, MirrorRefusal, RejectCode, Rejected, RepairOffer};
 use crate::counters::{RepairCounters, RepairServiceCounters};
 use crate::peers::{Peer, PeerId, Role, Session, rejected};
 use crate::repair_channel::Channel;
@@ -78,6 +79,17 @@ pub enum RepairEvent {
         /// Whose rings.
         channels: Vec<ChannelId>,
     },
+    /// What is sealed of a channel is written to a standby from now on, or is not.
+    Mirroring {
+        /// Its connection.
+        peer: PeerId,
+        /// Its name.
+        name: String,
+        /// Which channel.
+        channel: ChannelId,
+        /// Why not.
+        refused: Option<MirrorRefusal>,
+    },
     /// A subscriber is gone.
     Left {
         /// Its connection.
@@ -133,6 +145,10 @@ pub struct RepairCore {
     sessions: BTreeMap<u64, Session>,
     /// Where NACK connections can be made.
     offers: Vec<RepairOffer>,
+    /// Names of those that are written to when they ask for it.
+    standbys: Vec<String>,
+    /// Connections over which something is written.
+    mirrored: Vec<PeerId>,
     session_seed: u64,
     /// Those with something to be sent, each once, next first.
     round: VecDeque<PeerId>,
@@ -195,6 +211,8 @@ impl RepairCore {
             peers: BTreeMap::new(),
             sessions: BTreeMap::new(),
             offers: Vec::new(),
+            standbys: Vec::new(),
+            mirrored: Vec::new(),
             session_seed,
             round: VecDeque::new(),
             events: VecDeque::new(),
@@ -265,6 +283,7 @@ impl RepairCore {
                 }
                 self.say(peer, channel, &Message::Status(status));
             }
+            (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, &wish),
             _ => self.break_off(peer, "a message that subscribers do not send".into()),
         }
     }

@@ -12,6 +12,7 @@
 mod mirroring;
 mod reader;
 mod writer;
+mod written;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -20,6 +21,7 @@ use std::sync::atomic::{AtomicU64, fence};
 
 pub use reader::RingReader;
 pub use writer::{RingWriter, Seal};
+pub use written::WrittenSlots;
 
 use crate::ring_layout::{
     CHECKPOINT_LEN, FAN_OUTS_MAX, Geometry, RING_ALIGN, RingError, RingIdentity, SEQUENCE_LAST,

@@ -6,6 +6,7 @@
 //! when [`SubscriberCore::handle_timeout`] is due. After any input, poll until nothing comes.
 
 mod asking;
+mod inboxes;
 mod mirroring;
 mod reading;
 
@@ -20,6 +21,7 @@ use crate::control::{
 };
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Item, LineId, LinkDownReason, Start, Via};
+use crate::inbox::InboxWanted;
 use crate::joining::{Standing, Welcomed};
 use crate::link::{Link, LinkTimers};
 use crate::loss::LossCause;
@@ -88,6 +90,8 @@ pub enum Action {
     Listen(ChannelOffer),
     /// Leave the channel's groups and join them anew.
     Rejoin(ChannelId),
+    /// Make an inbox for the channel; answer with [`SubscriberCore::handle_inbox`], if it can be made.
+    Inbox(ChannelId, InboxWanted),
     /// The publisher rejected our JOIN; it is tried again unless `retry_after_ms` is 0.
     Rejected(Rejected),
 }
@@ -122,6 +126,8 @@ pub struct SubscriberCore {
     replay_used_at: Nanos,
     nack: RcPath,
     read: ReadPath,
+    /// Whether the publisher is to write what it seals to memory of ours.
+    inboxes: bool,
     session: u64,
     actions: VecDeque<Action>,
     /// Frames that wait for their connection to be taken by the driver.
@@ -173,6 +179,7 @@ impl SubscriberCore {
             replay_used_at: now,
             nack: RcPath::new(settings.link, settings.seed.rotate_left(32)),
             read: ReadPath::new(settings.link, settings.seed.rotate_left(48)),
+            inboxes: false,
             session: 0,
             actions: VecDeque::new(),
             out_repair: Vec::new(),
@@ -347,7 +354,10 @@ impl SubscriberCore {
                 }
             }
             // What may be READ, GRANT says.
-            Message::Welcome(_) if path == Path::Read => self.read.rc.up(),
+            Message::Welcome(_) if path == Path::Read => {
+                self.read.rc.up();
+                self.want_inboxes();
+            }
             Message::Welcome(_) => {
                 self.replay.up();
                 self.replay.settled();
@@ -412,8 +422,13 @@ impl SubscriberCore {
                     receiver.handle_grant(grant);
                 }
             }
+            Message::MirrorRefused(refused) => self.mirror_refused(channel, refused),
             // These are ours to send; a peer that sends them is no publisher.
-            Message::Join(_) | Message::Nack { .. } | Message::Progress(_) | Message::Leave => {
+            Message::Join(_)
+            | Message::Nack { .. }
+            | Message::Progress(_)
+            | Message::Mirror(_)
+            | Message::Leave => {
                 self.break_off(now, path, LinkDownReason::Protocol, on);
             }
         }

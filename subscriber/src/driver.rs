@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
+use tickcast_reliability::delivery::Item;
 use tickcast_reliability::subscriber_core::{Action, SubscriberCore};
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
@@ -28,6 +29,8 @@ pub(crate) struct Driver {
     /// What keeps it from working as configured.
     pub(crate) problems: Problems,
     pub(crate) waker: Waker,
+    /// Whether the publisher may write to memory of ours: that is looked at with each poll.
+    has_inboxes: bool,
     /// Whether the receivers know that somebody waits.
     waited: bool,
     /// When it counts as a problem that nobody has welcomed us.
@@ -59,6 +62,7 @@ impl Driver {
         let session = Session::new(addresses, &builder.interfaces);
         Self {
             waker,
+            has_inboxes: false,
             waited: false,
             join_by: limit.map_or(Nanos::MAX, |limit| now.after(Nanos(limit))),
             builder,
@@ -70,6 +74,23 @@ impl Driver {
             session_at: now,
             due_at: now,
         }
+    }
+
+    /// Has the publisher write what it seals to memory of ours, where both sides can.
+    pub(crate) fn use_inboxes(&mut self) {
+        self.has_inboxes = self.builder.repair == Repair::Auto && Session::HAS_VERBS;
+        self.core.use_inboxes(self.has_inboxes);
+    }
+
+    /// Takes what the publisher has written. How many datagrams there were.
+    fn take_written(&mut self, now: Nanos, sink: &mut impl Sink) -> usize {
+        let mut count = 0;
+        while let Some(channel) = self.core.look_for_written() {
+            let on = &mut |item: Item<'_>| sink.item(item);
+            self.core.handle_written(now, channel, on);
+            count += 1;
+        }
+        count
     }
 
     #[inline]
@@ -92,6 +113,9 @@ impl Driver {
                     failed_to_receive(&mut self.problems.receiving, listening.channel, error);
                 }
             }
+        }
+        if self.has_inboxes {
+            polled.datagrams += self.take_written(now, sink);
         }
         let due = now >= self.session_at || now >= self.due_at;
         // Who was woken although no datagram came was woken by a connection or the timer.
@@ -180,6 +204,7 @@ impl Driver {
                         _ => {}
                     }
                 }
+                Action::Inbox(channel, wanted) => self.session.make_inbox(channel, wanted),
                 Action::Rejected(rejected) if rejected.code == RejectCode::ShuttingDown => {
                     tracing::info!("the publisher is shutting down");
                 }

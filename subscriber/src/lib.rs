@@ -39,6 +39,7 @@ mod endpoints;
 mod error;
 mod filter;
 mod hand;
+mod inboxes;
 mod latency;
 mod latest;
 mod listening;

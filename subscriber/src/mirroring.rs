@@ -1,5 +1,5 @@
 //! A subscriber whose core keeps mirrors of the publisher's rings, for a standby. It follows, repairs
-//! and believes as any subscriber does.
+//! and believes as any subscriber does; where both sides have RDMA, the publisher writes to it as well.
 
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Event, Item, Position};
@@ -39,7 +39,8 @@ impl Mirroring {
     /// [`SubscribeError`].
     pub fn new(builder: SubscriberBuilder) -> Result<Self, SubscribeError> {
         let parts = builder.check()?;
-        let driver = Driver::new(builder, parts, SystemClock.now());
+        let mut driver = Driver::new(builder, parts, SystemClock.now());
+        driver.use_inboxes();
         Ok(Self { driver })
     }
 

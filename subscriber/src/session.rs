@@ -6,11 +6,13 @@ use std::net::SocketAddr;
 
 use tickcast_reliability::control::{Message, RepairOffer};
 use tickcast_reliability::delivery::LinkDownReason;
+use tickcast_reliability::inbox::InboxWanted;
 use tickcast_reliability::subscriber_core::{Path, SubscriberCore};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
 use tickcast_transport::udp::Interface;
 
+use crate::inboxes::Inboxes;
 use crate::sift::Sink;
 use crate::wake::Waker;
 
@@ -25,6 +27,8 @@ pub(crate) struct Session {
     frames: Vec<u8>,
     /// How many descriptors of each are watched, and whether for writing.
     watched: [Option<(usize, bool)>; 4],
+    /// Memory that the publisher is to write, where this is a standby.
+    inboxes: Inboxes,
 }
 
 const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
@@ -51,6 +55,7 @@ impl Session {
             addresses,
             frames: Vec::new(),
             watched: [None; 4],
+            inboxes: Inboxes::default(),
         }
     }
 
@@ -106,6 +111,7 @@ impl Session {
             });
         }
         core.set_read_limits(self.read.read_limits());
+        self.inboxes.look(&self.read, core);
         if let Some(address) = connected_to {
             self.prefer(address);
         }
@@ -188,6 +194,11 @@ impl Session {
             let reason = LinkDownReason::Unreachable;
             core.handle_disconnected(now, path, reason, &mut |it| sink.item(it));
         }
+    }
+
+    /// Has an inbox made for the connection for READ that there is.
+    pub(crate) fn make_inbox(&mut self, channel: ChannelId, wanted: InboxWanted) {
+        self.inboxes.make(&mut self.read, channel, wanted);
     }
 
     pub(crate) fn disconnect(&mut self, path: Path) {

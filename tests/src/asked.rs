@@ -20,6 +20,8 @@ pub struct Given {
     pub crc: u32,
     /// Whether it came over the repair path, whose copy decides.
     pub decides: bool,
+    /// Whether nobody asked for it: how long it took says nothing.
+    pub unasked: bool,
     /// Whether it is a copy that was sent again.
     pub again: bool,
     /// When.
@@ -124,7 +126,7 @@ impl Asked {
     pub fn give(&mut self, given: Given, next: Sequence, heard: Sequence) -> Option<Alarm> {
         let (sequence, span) = (given.sequence, self.span());
         let in_order = self.config.delivery != Delivery::Arrival;
-        if given.decides || given.again {
+        if (given.decides || given.again) && !given.unasked {
             self.pace.comes(sequence, given.decides, given.at);
         }
         let old = next.minus(span);
@@ -387,6 +389,7 @@ mod tests {
             sequence: Sequence(sequence),
             crc,
             decides,
+            unasked: false,
             again: false,
             at: Nanos::ZERO,
         }

@@ -9,6 +9,7 @@ use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::subscriber_core::{Action, Path};
 use tickcast_reliability::units::Nanos;
 
+use crate::driving::Came;
 use crate::pipe::{Connection, Pipe, RECEIVE_BUFFER};
 use crate::publisher::Arrival;
 use crate::queue::Event;
@@ -90,6 +91,7 @@ impl World {
                     of.member[..lines].fill(true);
                 }
             }
+            Action::Inbox(channel, wanted) => self.make_inbox(number, *channel, wanted)?,
             Action::Rejected(_) => self.count("rejected"),
         }
         Ok(())
@@ -132,6 +134,8 @@ impl World {
             reads_begun: VecDeque::new(),
             reads_done: VecDeque::new(),
             read_at: Nanos::ZERO,
+            writes: VecDeque::new(),
+            write_at: Nanos::ZERO,
         });
         self.trace
             .note(self.now, "connects", number, at as u64, connection as u64);
@@ -298,7 +302,7 @@ impl World {
                 Message::Datagram(bytes) => *bytes,
                 _ => &[],
             };
-            self.with_datagram(number, (bytes, None), |core, now, mut on| {
+            self.with_datagram(number, (bytes, Came::Answered), |core, now, mut on| {
                 core.handle_message(now, path, channel, &message, &mut on);
             })?;
             // What it breaks off, it does not hear any more of.

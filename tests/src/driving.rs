@@ -23,6 +23,17 @@ use crate::world::{SPINS_MAX, World};
 /// Bytes that a subscriber that floods leaves unsent at most.
 const FLOOD_UNSENT_MAX: usize = 256 << 10;
 
+/// How a datagram comes to a subscriber.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Came {
+    /// By multicast, on this line.
+    Line(u8),
+    /// Over a connection, or by READ, because it was asked for.
+    Answered,
+    /// The publisher wrote it to the standby that this is.
+    Written,
+}
+
 impl World {
     /// Gives a subscriber's core an input, and checks what it tells and counts.
     pub(crate) fn with_core(
@@ -163,10 +174,10 @@ impl World {
     pub(crate) fn with_datagram(
         &mut self,
         number: usize,
-        (bytes, line): (&[u8], Option<u8>),
+        (bytes, came): (&[u8], Came),
         f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
-        let due = self.notes_datagram(number, bytes, line);
+        let due = self.notes_datagram(number, bytes, came);
         self.with_core(number, f)?;
         let Some((at, due)) = due else {
             return Ok(());
@@ -186,8 +197,12 @@ impl World {
         &mut self,
         number: usize,
         bytes: &[u8],
-        line: Option<u8>,
+        came: Came,
     ) -> Option<(usize, Alarm)> {
+        let line = match came {
+            Came::Line(line) => Some(line),
+            Came::Answered | Came::Written => None,
+        };
         let datagram = Datagram::parse(bytes).ok()?;
         let header = datagram.header();
         if datagram.verdict() != CrcVerdict::Good {
@@ -232,6 +247,7 @@ impl World {
             sequence,
             crc,
             decides,
+            unasked: came == Came::Written,
             again: header.relay & relay_flags::RETRANSMITTED != 0,
             at: now,
         };
@@ -266,6 +282,7 @@ impl World {
                 self.send_up(number, path, &out)?;
                 out.clear();
             }
+            busy |= self.take_written(number)?;
             busy |= self.begin_reads(number);
             while let Some(action) = self.subscribers[number].core.poll_action() {
                 busy = true;

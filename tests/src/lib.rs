@@ -19,6 +19,7 @@ mod ending;
 pub mod faults;
 pub mod feed;
 pub mod grid;
+mod inboxes;
 pub mod incident;
 mod incidents;
 mod interruption;

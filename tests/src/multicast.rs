@@ -8,6 +8,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::record::{words_as_bytes, words_as_bytes_mut};
 use tickcast_reliability::units::{ChannelId, Nanos};
 
+use crate::driving::Came;
 use crate::faults::{Copy, Damage, Whom};
 use crate::queue::Event;
 use crate::subscriber::Packet;
@@ -155,7 +156,7 @@ impl World {
         self.tally.heard += 1;
         let bytes = &words_as_bytes(&packet.words)[..packet.len];
         let channel = packet.channel;
-        self.with_datagram(number, (bytes, Some(line)), |core, now, mut on| {
+        self.with_datagram(number, (bytes, Came::Line(line)), |core, now, mut on| {
             core.handle_received(now, channel, LineId(line), bytes, &mut on);
         })
     }

@@ -7,6 +7,8 @@ use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::subscriber_core::{Path, RemoteRequest};
 use tickcast_reliability::units::Nanos;
 
+use crate::inboxes::HalfWrite;
+
 /// Bytes that a side which does not read takes all the same.
 pub const RECEIVE_BUFFER: usize = 64 << 10;
 
@@ -68,6 +70,10 @@ pub struct Connection {
     pub reads_done: VecDeque<(RemoteRequest, Vec<u8>)>,
     /// When the device has copied the last READ that came.
     pub read_at: Nanos,
+    /// What was written over it and is held on the way.
+    pub(crate) writes: VecDeque<HalfWrite>,
+    /// When the device has copied the last slot that it writes.
+    pub write_at: Nanos,
 }
 
 impl Connection {

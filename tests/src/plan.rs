@@ -85,6 +85,8 @@ pub struct Plan {
     pub nack_path: bool,
     /// Whether rings may be READ, and are.
     pub read_path: bool,
+    /// Whether what is sealed is written to standbys.
+    pub inboxes: bool,
     /// Channels that every subscriber follows: 1 or 2.
     pub channels: usize,
     /// By how much line B is slower.
@@ -139,6 +141,9 @@ impl Plan {
         plan.ladders(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x6c61_6464));
         plan.variety(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x7661_7269));
         plan.trouble(&mut rng);
+        // By itself, so that a seed without standbys is as it would be without.
+        let inboxes = ChaCha8Rng::seed_from_u64(seed ^ 0x696e_626f).random_bool(0.7);
+        plan.inboxes = inboxes && plan.read_path && plan.standbys > 0;
         // A publisher that is gone may be taken for dead by those who can connect to nobody, once
         // they have given up the connection they had; and a subscriber that is gone without a word is
         // waited for until it has been silent for long enough.
@@ -217,6 +222,7 @@ impl Plan {
             // By itself, so that everything else is as it would be without.
             nack_path: ChaCha8Rng::seed_from_u64(seed ^ 0x6e61_636b).random_bool(0.4),
             read_path: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_6164).random_bool(0.4),
+            inboxes: false,
             channels: 1,
             line_skew: us(30),
             starts_at: vec![None; receivers],
@@ -231,6 +237,18 @@ impl Plan {
     #[must_use]
     pub const fn is_standby(&self, number: usize) -> bool {
         number + self.standbys >= self.receivers
+    }
+
+    /// Names of the standbys that are written to: not all, where there are two.
+    #[must_use]
+    pub fn written_to(&self) -> Vec<String> {
+        let first = self.receivers - self.standbys;
+        let count = match self.seed.is_multiple_of(4) {
+            true => 1,
+            false => self.standbys,
+        };
+        let all = (first..first + count).take(if self.inboxes { count } else { 0 });
+        all.map(|number| format!("s{number}")).collect()
     }
 
     /// Which rungs of the ladder each subscriber goes by.

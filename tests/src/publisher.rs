@@ -111,7 +111,9 @@ impl Publisher {
             repair.set_repair_offers(vec![RepairOffer::Verbs {
                 address,
                 read: plan.read_path,
+                mirror: plan.inboxes,
             }]);
+            repair.set_standbys(plan.written_to());
         }
         Self {
             repair,

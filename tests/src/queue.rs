@@ -7,6 +7,7 @@ use std::collections::BinaryHeap;
 use tickcast_reliability::subscriber_core::{Path, RemoteRequest};
 use tickcast_reliability::units::Nanos;
 
+use crate::inboxes::HalfWrite;
 use crate::reads::HalfRead;
 use crate::subscriber::Packet;
 
@@ -37,6 +38,14 @@ pub(crate) enum Event {
     ReadDone(usize, RemoteRequest, Vec<u8>),
     /// What came back is looked at again, where it could not be handed over.
     ReadAgain(usize),
+    /// A slot that is written to a standby is copied as a whole.
+    WriteRest(HalfWrite),
+    /// It comes to the standby.
+    WriteArrives(HalfWrite),
+    /// What was held on the way is tried again.
+    WritesAgain(usize),
+    /// The publisher's device says that one is done.
+    WriteDone(usize),
     /// Whether a standby has everything of the publisher that hands over to it; tried until then.
     HandOver(usize, usize, Nanos),
     /// A publisher that has handed over ends.

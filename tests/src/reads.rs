@@ -12,6 +12,7 @@ use tickcast_reliability::subscriber_core::{Path, ReadLimits, RemoteRequest, Wha
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
+use crate::driving::Came;
 use crate::queue::Event;
 use crate::subscriber::index_of;
 use crate::world::{World, now_of};
@@ -318,7 +319,7 @@ impl World {
             }
             let found = self.judge_read(number, &request, &bytes);
             let given: &[u8] = if found { &bytes } else { &[] };
-            self.with_datagram(number, (given, None), |core, now, mut on| {
+            self.with_datagram(number, (given, Came::Answered), |core, now, mut on| {
                 core.handle_read(now, request.tag, &bytes, &mut on);
             })?;
             while let Some(action) = self.subscribers[number].core.poll_action() {

@@ -53,6 +53,7 @@ impl World {
                 .map_err(|what| format!("publisher {index}: {what}"))?;
         }
         self.send_repairs(index)?;
+        self.begin_writes(index)?;
         let publisher = &mut self.publishers[index];
         let (mut close, mut joined) = (Vec::new(), Vec::new());
         while let Some(event) = publisher.repair.poll() {

@@ -162,6 +162,7 @@ impl Subscriber {
         let mut core = SubscriberCore::new(settings, now);
         core.use_nack_path(plan.nack_path);
         core.use_read_path(plan.read_path);
+        core.use_inboxes(plan.inboxes && plan.is_standby(number));
         Self {
             core,
             following,

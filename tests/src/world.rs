@@ -9,6 +9,7 @@ use tickcast_reliability::units::{Epoch, Nanos, Now};
 
 use crate::comparing;
 use crate::faults::{FaultCounts, Storm, Whom};
+use crate::inboxes::Inboxes;
 use crate::pipe::Connection;
 use crate::plan::{Mode, Plan};
 use crate::publisher::Publisher;
@@ -32,6 +33,7 @@ pub struct World {
     pub(crate) publishers: Vec<Publisher>,
     pub(crate) subscribers: Vec<Subscriber>,
     pub(crate) connections: Vec<Connection>,
+    pub(crate) inboxes: Inboxes,
     pub(crate) storms: Vec<Storm>,
     pub(crate) weather: bool,
     /// Where the address leads.
@@ -97,6 +99,7 @@ impl World {
             publishers: Vec::new(),
             subscribers: Vec::with_capacity(plan.receivers),
             connections: Vec::new(),
+            inboxes: Inboxes::default(),
             storms: storms.collect(),
             weather: true,
             endpoint: 0,
@@ -203,6 +206,10 @@ impl World {
                 self.read_done(connection, request, bytes)
             }
             Event::ReadAgain(connection) => self.take_reads(connection),
+            Event::WriteRest(half) => self.write_rest(half),
+            Event::WriteArrives(half) => self.write_arrives(half),
+            Event::WritesAgain(connection) => self.writes_arrive(connection),
+            Event::WriteDone(connection) => self.write_done(connection),
             Event::HandOver(number, publisher, until) => {
                 self.goes_on_handing_over(number, publisher, until)
             }
@@ -336,6 +343,14 @@ impl World {
         let subscriber = &self.subscribers[number];
         for (of, counters) in subscriber.following.iter().zip(subscriber.core.counters()) {
             self.tally.subscriber(counters, &of.stream, of.soon.seen);
+            for (what, count) in [
+                ("written_torn", &counters.written_torn),
+                ("written_skipped", &counters.written_skipped),
+            ] {
+                if count.get() > 0 {
+                    *self.faults.entry(what).or_default() += count.get();
+                }
+            }
         }
     }
 }

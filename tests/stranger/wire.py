@@ -81,14 +81,17 @@ def heartbeat_body(d):
 
 HEAD = struct.Struct("<IBBH")
 MESSAGES = {1: "JOIN", 2: "WELCOME", 3: "REJECTED", 4: "NACK", 5: "DATAGRAM", 6: "REFUSED", 7: "PROGRESS", 8: "STATUS",
-            9: "LEAVE", 10: "GRANT"}
-JOIN, WELCOME, REJECTED, NACK, DATAGRAM, REFUSED, PROGRESS, STATUS, LEAVE, GRANT = MESSAGES
+            9: "LEAVE", 10: "GRANT", 11: "MIRROR", 12: "MIRROR_REFUSED"}
+(JOIN, WELCOME, REJECTED, NACK, DATAGRAM, REFUSED, PROGRESS, STATUS, LEAVE, GRANT, MIRROR,
+ MIRROR_REFUSED) = MESSAGES
 NACK_BODY, REPAIR, REPLAY = struct.Struct("<QBBHI"), 1, 2
 LAYOUTS = {REFUSED: (struct.Struct("<QQQQQIB3x"), "epoch first last oldest oldest_record retry_after_us reason"),
            PROGRESS: (struct.Struct("<QQQQQQ"), "epoch settled lost_records heard clock read_bytes"),
            STATUS: (struct.Struct("<QQQQQQB7x"), "epoch newest oldest next_record clock utc ended"),
            GRANT: (struct.Struct("<QQQQQI4xQQI4x"),
-                   "epoch attempt address length tokens rkey cursor_address cursor_length cursor_rkey")}
+                   "epoch attempt address length tokens rkey cursor_address cursor_length cursor_rkey"),
+           MIRROR: (struct.Struct("<QQQQI4x"), "epoch attempt address length rkey"),
+           MIRROR_REFUSED: (struct.Struct("<QQB7x"), "epoch attempt reason")}
 REASONS = {1: "window", 2: "ahead", 3: "budget", 4: "too_slow", 5: "epoch", 6: "malformed"}
 
 

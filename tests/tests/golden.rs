@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant, History, Instrument,
-    Join, JoinChannel, Message, NackClass, Progress, Purpose, RefusalReason, Refused, RejectCode,
-    Rejected, RemoteAccess, RepairOffer, Status, UdpLine, Welcome,
+    Join, JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass, Progress,
+    Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer, Status,
+    UdpLine, Welcome,
 };
 use tickcast_reliability::delivery::Start;
 use tickcast_reliability::lineage::{Continued, Lineage};
@@ -493,6 +494,7 @@ fn what_answers_a_join_is_as_the_page_says() {
     check_control(file, CONNECTION, &message, "WELCOME", continued);
     welcome.repairs = vec![RepairOffer::Verbs {
         read: true,
+        mirror: false,
         address: "10.0.0.1:7410".parse().expect("an address"),
     }];
     body["repairs"] = json!([
@@ -627,6 +629,36 @@ fn what_tells_how_far_each_side_is_is_as_the_page_says() {
         "cursor_rkey": 0x0012_35ab,
     });
     check_control("control-grant.hex", CHANNEL, &grant, "GRANT", body);
+    let mirror = Message::Mirror(Mirroring {
+        epoch: EPOCH,
+        attempt: 2,
+        inbox: RemoteAccess {
+            address: 0x7f00_3234_6000,
+            len: 1024 * 1472,
+            key: 0x0012_36ab,
+        },
+    });
+    let body = json!({
+        "epoch": EPOCH,
+        "attempt": 2,
+        "address": 0x7f00_3234_6000_u64,
+        "length": 1024 * 1472,
+        "rkey": 0x0012_36ab,
+    });
+    check_control("control-mirror.hex", CHANNEL, &mirror, "MIRROR", body);
+    let refused = Message::MirrorRefused(MirrorRefused {
+        epoch: EPOCH,
+        attempt: 2,
+        reason: MirrorRefusal::NotAllowed,
+    });
+    let body = json!({ "epoch": EPOCH, "attempt": 2, "reason": 1 });
+    check_control(
+        "control-mirror-refused.hex",
+        CHANNEL,
+        &refused,
+        "MIRROR_REFUSED",
+        body,
+    );
     check_control(
         "control-leave.hex",
         CONNECTION,

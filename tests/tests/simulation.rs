@@ -135,7 +135,15 @@ const MENU: [(&str, &[&str]); 48] = [
     ),
     (
         "promotion",
-        &["handed_over", "promoted", "tail_not_mirrored", "old_epoch"],
+        &[
+            "handed_over",
+            "promoted",
+            "tail_not_mirrored",
+            "old_epoch",
+            "written",
+            "written_torn",
+            "written_skipped",
+        ],
     ),
     ("long-runs", &["drop", "datagrams_stop"]),
 ];

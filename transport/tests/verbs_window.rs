@@ -4,10 +4,16 @@
 #[allow(dead_code, reason = "each test program uses some of it")]
 mod device;
 
-use tickcast_transport::verbs::{GRANTS_MAX, StreamConfig};
+use std::sync::Arc;
 
-use self::device::sides::{Sides, memory};
-use self::device::{resources, until};
+use tickcast_reliability::ring::RingMemory;
+use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::verbs::{
+    Device, GRANTS_MAX, InboxMemory, Listener, RemoteMemory, StreamConfig,
+};
+
+use self::device::sides::{Sides, answering, byte, memory, reading};
+use self::device::{address, resources, until};
 
 const LEN: usize = 64 * 1024;
 const FROM: usize = 8_192;
@@ -121,4 +127,108 @@ fn what_was_granted_is_gone_with_its_connection() {
         drop(sides);
     }
     until("a leak", || resources() == before);
+}
+
+/// WRITEs of one side at a time.
+const WRITES: u32 = 4;
+
+/// A standby, which connects, and a publisher, which may write.
+fn writing() -> (Arc<Device>, Listener, Sides) {
+    let device = Device::open(address()).unwrap();
+    let config = StreamConfig {
+        writes_max: WRITES,
+        ..answering(4)
+    };
+    let mut listener = Listener::bind(address(), 0, &config).unwrap();
+    let sides = Sides::with(&device, &mut listener, &reading(4));
+    (device, listener, sides)
+}
+
+/// An inbox behind the first page of some memory, granted by who connected.
+fn inbox(device: &Arc<Device>, sides: &mut Sides) -> (Arc<SharedMapping>, RemoteMemory) {
+    let mapping = Arc::new(SharedMapping::memfd("inbox", LEN).unwrap());
+    let inbox = InboxMemory::register(device, mapping.clone(), 4096..4096 + GRANTED).unwrap();
+    let grant = sides.reader.grant_inbox(&inbox).unwrap();
+    until("never bound", || {
+        assert!(sides.reader.advance(), "{:?}", sides.reader.end());
+        sides.reader.granted(grant).is_some()
+    });
+    (mapping, sides.reader.granted(grant).unwrap())
+}
+
+fn bytes_of(mapping: &SharedMapping) -> Vec<u8> {
+    // SAFETY: within the mapping, which no device writes any more: the WRITEs are done.
+    let all = unsafe { std::slice::from_raw_parts(mapping.as_ptr(), LEN) };
+    all.to_vec()
+}
+
+fn all_written(sides: &mut Sides, wanted: u32) {
+    let mut written = 0;
+    until("never written", || {
+        sides.owner.advance();
+        written += sides.owner.take_written();
+        written == wanted
+    });
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_is_written_lands_in_the_inbox_and_nowhere_else() {
+    let (device, listener, mut sides) = writing();
+    let source = memory(&listener, LEN);
+    let (mapping, remote) = inbox(&device, &mut sides);
+    assert_eq!(remote.len, GRANTED);
+    let write = 2;
+    assert_eq!(
+        sides.reader.allowed(),
+        Some(write),
+        "IBV_ACCESS_REMOTE_WRITE"
+    );
+    assert_eq!(sides.owner.allowed(), Some(0));
+    for slot in 0..WRITES as usize {
+        let piece = (FROM + slot * 1024, 1000);
+        (sides.owner)
+            .write_from(&source, piece, remote, slot * 1024)
+            .unwrap();
+    }
+    let error = (sides.owner)
+        .write_from(&source, (0, 64), remote, 0)
+        .unwrap_err();
+    assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "one more");
+    all_written(&mut sides, WRITES);
+    let found = bytes_of(&mapping);
+    for (at, found) in found.iter().enumerate() {
+        let slot = at.wrapping_sub(4096);
+        let is_written = at >= 4096 && slot < WRITES as usize * 1024 && slot % 1024 < 1000;
+        let expected = if is_written { byte(FROM + slot) } else { 0 };
+        assert_eq!(*found, expected, "at {at}");
+    }
+    // Nor is anything written that is not in the memory, or not in the inbox.
+    for (piece, at) in [((LEN - 1, 2), 0), ((0, 64), GRANTED - 63), ((0, 0), 0)] {
+        let error = sides
+            .owner
+            .write_from(&source, piece, remote, at)
+            .unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput, "{error}");
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn an_inbox_is_no_more_than_was_granted_and_gone_with_its_connection() {
+    let (device, mut listener, mut sides) = writing();
+    let source = memory(&listener, LEN);
+    let before = resources();
+    let mut other = Sides::with(&device, &mut listener, &reading(4));
+    let (_mapping, remote) = inbox(&device, &mut other);
+    // Another's key is none of this connection's.
+    sides.owner.write_from(&source, (0, 64), remote, 0).unwrap();
+    until("another's key was good", || !sides.owner.advance());
+    other.owner.write_from(&source, (0, 64), remote, 0).unwrap();
+    all_written(&mut other, 1);
+    drop((other, sides));
+    until("a leak", || {
+        let now = resources();
+        now.iter().zip(&before).all(|(now, before)| now <= before)
+    });
 }

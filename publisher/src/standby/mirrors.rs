@@ -19,7 +19,7 @@ use tickcast_transport::udp::Interface;
 
 use super::StandbyState;
 use super::agreement::{Head, Mark};
-use super::view::ChannelView;
+use super::view::{ChannelView, Written};
 use crate::config::{Config, FanOutConfig};
 use crate::error::PublisherError;
 use crate::host::boot_id;
@@ -155,6 +155,7 @@ fn look(to: &mut ChannelView, receiver: Option<&Receiver>, mirror: Option<&Mirro
         !state.stale && !state.publisher_dead && !state.ended
     });
     to.lag = receiver.map_or(0, Receiver::lag);
+    to.written = receiver.map(Written::of).unwrap_or_default();
     if to.lag == 0 || to.mirrored.is_none() {
         to.whole_at = now;
     }

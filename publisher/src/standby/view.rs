@@ -1,8 +1,11 @@
 //! How the mirrors stand, as the thread that keeps them shows it to the others.
 
 use serde_json::{Value, json};
+use tickcast_reliability::inbox::InboxState;
 use tickcast_reliability::mirror::Mirrored;
+use tickcast_reliability::receiver::Receiver;
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos, RecordNumber, SourceId};
+use tickcast_reliability::written::InboxView;
 
 use super::agreement::{Agreement, Mark};
 use super::keeping::Positions;
@@ -40,8 +43,61 @@ pub(crate) struct ChannelView {
     pub(crate) whole_at: Nanos,
     /// Whether the publisher's multicast is heard.
     pub(crate) is_heard: bool,
+    /// What the publisher writes to this standby.
+    pub(crate) written: Written,
     /// How far each source is mirrored.
     pub(crate) positions: Positions,
+}
+
+/// What was found in a channel's inbox; all 0 where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) inbox: Option<InboxView>,
+    /// Sequences that the publisher is known to have sent, and that were not found written.
+    pub(crate) lag: u64,
+    pub(crate) datagrams: u64,
+    pub(crate) first: u64,
+    pub(crate) skipped: u64,
+    pub(crate) torn: u64,
+}
+
+impl Written {
+    pub(crate) fn of(receiver: &Receiver) -> Self {
+        let (inbox, counters) = (receiver.inbox(), receiver.counters());
+        let known = receiver.progress().0.plus(receiver.lag());
+        Self {
+            inbox,
+            lag: inbox.map_or(0, |inbox| known.since(inbox.newest)),
+            datagrams: counters.written_received.get(),
+            first: counters.written_first.get(),
+            skipped: counters.written_skipped.get(),
+            torn: counters.written_torn.get(),
+        }
+    }
+
+    /// The newest sequence that was found.
+    pub(crate) fn newest(&self) -> u64 {
+        self.inbox.map_or(0, |inbox| inbox.newest.0)
+    }
+
+    fn json(&self) -> Value {
+        let state = match self.inbox.map(|inbox| inbox.state) {
+            None => "none",
+            Some(InboxState::Asked) => "asked",
+            Some(InboxState::Written) => "written",
+            Some(InboxState::Refused(why)) => why.text(),
+        };
+        json!({
+            "state": state,
+            "slots": self.inbox.map_or(0, |inbox| inbox.slots),
+            "newest": self.newest(),
+            "lag_sequences": self.lag,
+            "datagrams": self.datagrams,
+            "first": self.first,
+            "skipped": self.skipped,
+            "torn": self.torn,
+        })
+    }
 }
 
 impl View {
@@ -55,6 +111,7 @@ impl View {
             behind: Nanos::ZERO,
             whole_at: Nanos::ZERO,
             is_heard: false,
+            written: Written::default(),
             positions: Positions::new(),
         };
         Self {
@@ -157,6 +214,7 @@ impl ChannelView {
             "lag_sequences": self.lag,
             "lag_us": self.behind.as_us(),
             "heard": self.is_heard,
+            "written": self.written.json(),
             "sources": sources,
             "problem": self.wrong,
         })

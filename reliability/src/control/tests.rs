@@ -52,6 +52,7 @@ fn samples() -> Vec<Message<'static>> {
             repairs: vec![RepairOffer::Verbs {
                 address: SocketAddrV4::new(Ipv4Addr::LOCALHOST, 7),
                 read: true,
+                mirror: true,
             }],
         }),
         Message::Join(Join {
@@ -120,6 +121,20 @@ fn samples() -> Vec<Message<'static>> {
                 len: 64,
                 key: 5,
             }),
+        }),
+        Message::Mirror(Mirroring {
+            epoch: Epoch(1),
+            attempt: 2,
+            inbox: RemoteAccess {
+                address: u64::MAX - 1,
+                len: 3,
+                key: u32::MAX,
+            },
+        }),
+        Message::MirrorRefused(MirrorRefused {
+            epoch: Epoch(1),
+            attempt: u64::MAX,
+            reason: MirrorRefusal::Impossible,
         }),
     ]
 }
@@ -204,7 +219,11 @@ fn an_offer_of_repair_names_read_only_where_that_can_be_had() {
         ),
     ] {
         let address = "10.0.0.1:7410".parse().unwrap();
-        let offer = RepairOffer::Verbs { address, read };
+        let offer = RepairOffer::Verbs {
+            address,
+            read,
+            mirror: false,
+        };
         assert_eq!(serde_json::to_string(&offer).unwrap(), text);
         assert_eq!(serde_json::from_str::<RepairOffer>(text).unwrap(), offer);
     }
@@ -223,7 +242,7 @@ proptest! {
     #[test]
     fn arbitrary_bytes_never_panic(
         mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
-        kind in 0u8..12,
+        kind in 0u8..14,
     ) {
         let _ = Message::read(&bytes, 4096);
         if bytes.len() >= FRAME_HEAD_LEN {
@@ -282,6 +301,8 @@ fn bodies_that_are_too_short_or_of_no_known_meaning_are_refused_and_longer_ones_
         None,
         // An older one knows no cursor.
         Some((72, 48)),
+        Some((40, 40)),
+        Some((24, 24)),
     ]) {
         let mut frame = Vec::new();
         message.write(ChannelId(513), &mut frame);
@@ -301,7 +322,7 @@ fn bodies_that_are_too_short_or_of_no_known_meaning_are_refused_and_longer_ones_
             assert!(matches!(read(&frame), Err(ControlError::Body { .. })));
         }
     }
-    for kind in [0, 11, 255] {
+    for kind in [0, 13, 255] {
         let unknown = Err(ControlError::Type { kind });
         assert_eq!(read(&[0, 0, 0, 0, kind, 0, 0, 0]), unknown);
     }

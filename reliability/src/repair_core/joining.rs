@@ -259,6 +259,7 @@ impl RepairCore {
             Role::Replay { session } | Role::Nack { session } | Role::Read { session, .. } => {
                 if matches!(role, Role::Read { .. }) {
                     self.grants_over(session);
+                    self.writes_over(id);
                 }
                 if let Some(slot) = self.owner_mut(session).and_then(|o| o.further(&role)) {
                     *slot = None;

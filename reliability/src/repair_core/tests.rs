@@ -3,14 +3,15 @@
 mod continuing;
 mod cursors;
 mod granting;
+mod mirroring;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::*;
 use crate::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel, NackClass,
-    Progress, Purpose, RefusalReason, Refused, Status, Welcome,
+    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel, MirrorRefused,
+    NackClass, Progress, Purpose, RefusalReason, Refused, Status, Welcome,
 };
 use crate::delivery::Start;
 use crate::record::{MboMsg, RecordBatch};
@@ -37,6 +38,7 @@ enum Got {
     Refused(Refused),
     Status(Status),
     Grant(Grant),
+    MirrorRefused(MirrorRefused),
 }
 
 struct Bench {
@@ -195,6 +197,7 @@ impl Bench {
                         Message::Refused(refused) => Got::Refused(refused),
                         Message::Status(status) => Got::Status(status),
                         Message::Grant(grant) => Got::Grant(grant),
+                        Message::MirrorRefused(refused) => Got::MirrorRefused(refused),
                         message => panic!("{message:?}"),
                     },
                 ));
@@ -1738,6 +1741,7 @@ fn a_nack_connection_may_be_silent_and_is_offered_in_welcome() {
     let offers = vec![RepairOffer::Verbs {
         address,
         read: false,
+        mirror: false,
     }];
     bench.core.set_repair_offers(offers.clone());
     let welcome = bench.join(0);

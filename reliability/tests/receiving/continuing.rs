@@ -426,6 +426,7 @@ fn what_is_read_of_the_ring_is_of_the_epoch_that_sealed_it() {
     world.repairs = vec![tickcast_reliability::control::RepairOffer::Verbs {
         address: "10.0.0.1:7410".parse().unwrap(),
         read: true,
+        mirror: false,
     }];
     world.core.use_read_path(true);
     world.settle(&old);

@@ -21,6 +21,7 @@ fn joined_with(publisher: &Publisher, set: impl FnOnce(&mut World)) -> World {
     world.repairs = vec![RepairOffer::Verbs {
         address: "10.0.0.1:7410".parse().unwrap(),
         read: true,
+        mirror: false,
     }];
     world.cursor = Some(CURSOR);
     world.core.use_read_path(true);

@@ -9,6 +9,7 @@ mod nacking;
 mod reading;
 mod taking;
 mod world;
+mod written;
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;

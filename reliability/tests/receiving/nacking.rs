@@ -14,6 +14,7 @@ fn offer() -> RepairOffer {
     RepairOffer::Verbs {
         address,
         read: false,
+        mirror: false,
     }
 }
 

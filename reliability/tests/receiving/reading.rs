@@ -13,7 +13,11 @@ use crate::world::*;
 
 fn offer(read: bool) -> RepairOffer {
     let address = "10.0.0.1:7410".parse().unwrap();
-    RepairOffer::Verbs { address, read }
+    RepairOffer::Verbs {
+        address,
+        read,
+        mirror: false,
+    }
 }
 
 /// Joined, with READ on offer and granted.

@@ -5,12 +5,13 @@ use std::collections::BTreeMap;
 
 use tickcast_reliability::asking::{Asks, PathHealth};
 use tickcast_reliability::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Grant, History, Message, Purpose, RefusalReason,
-    Refused, RemoteAccess, RepairOffer, Status, Welcome,
+    ChannelName, ChannelOffer, FanOutOffer, Grant, History, Message, Mirroring, Purpose,
+    RefusalReason, Refused, RemoteAccess, RepairOffer, Status, Welcome,
 };
 use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::cursor::{CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET};
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
+use tickcast_reliability::inbox::InboxWanted;
 use tickcast_reliability::joining::Welcomed;
 use tickcast_reliability::lineage::{Continued, Lineage};
 use tickcast_reliability::link::LinkTimers;
@@ -342,6 +343,9 @@ pub(crate) struct World {
     pub(crate) connects: Vec<(Path, Nanos)>,
     pub(crate) given_up: Vec<Path>,
     pub(crate) joins: Vec<Purpose>,
+    /// Inboxes that were to be made, and what the publisher was asked for with those that were.
+    pub(crate) inboxes: Vec<InboxWanted>,
+    pub(crate) wishes: Vec<Mirroring>,
 }
 
 impl World {
@@ -387,6 +391,8 @@ impl World {
             connects: vec![],
             given_up: vec![],
             joins: vec![],
+            inboxes: vec![],
+            wishes: vec![],
         }
     }
 
@@ -465,6 +471,7 @@ impl World {
                     }
                     Action::Disconnect(_) => self.disconnects += 1,
                     Action::Rejoin(_) => self.rejoins += 1,
+                    Action::Inbox(_, wanted) => self.inboxes.push(wanted),
                     Action::Listen(_) | Action::Rejected(_) => {}
                 }
             }
@@ -522,6 +529,7 @@ impl World {
                         }
                     }
                 }
+                Message::Mirror(wish) => self.wishes.push(wish),
                 Message::Leave => {}
                 other => panic!("a subscriber sent {other:?}"),
             }

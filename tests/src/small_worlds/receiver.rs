@@ -180,7 +180,9 @@ impl Receiver {
                         ReceiverOutput::Connect(index_of(path))
                     }
                     Action::Disconnect(path) => ReceiverOutput::Disconnect(index_of(path)),
-                    Action::Listen(_) | Action::Rejoin(_) => ReceiverOutput::Listen,
+                    Action::Listen(_) | Action::Rejoin(_) | Action::Inbox(..) => {
+                        ReceiverOutput::Listen
+                    }
                     Action::Rejected(rejected) => {
                         return Err(format!("{} was rejected: {}", self.number, rejected.text));
                     }

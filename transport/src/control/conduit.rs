@@ -5,7 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4};
 use std::os::fd::{AsFd, BorrowedFd};
 
-#[cfg(feature = "rdma")]
+use std::ops::Range;
 use std::sync::Arc;
 
 use mio::net::TcpStream;
@@ -14,13 +14,17 @@ use tickcast_reliability::control::RemoteAccess;
 #[cfg(not(feature = "rdma"))]
 use tickcast_reliability::cursor::CURSOR_WORDS;
 #[cfg(feature = "rdma")]
+use tickcast_reliability::mirror_writes::MIRROR_WRITES_MAX;
+use tickcast_reliability::mirror_writes::MirrorWrite;
+use tickcast_reliability::ring::RingMemory;
+#[cfg(feature = "rdma")]
 use tickcast_reliability::subscriber_core::What;
 use tickcast_reliability::subscriber_core::{ReadLimits, RemoteRequest};
 
 #[cfg(feature = "rdma")]
 use crate::verbs::{
-    Completed, CursorEntry, CursorTable, Device, GrantId, ReadableMemory, RemoteMemory, Stream,
-    StreamConfig, VerbsError, WRITES_MAX,
+    Completed, CursorEntry, CursorTable, Device, GrantId, InboxMemory, ReadableMemory,
+    RemoteMemory, Stream, StreamConfig, VerbsError, WRITES_MAX,
 };
 
 /// A connection, or an attempt at one.
@@ -57,6 +61,7 @@ const READ_LEN_MAX: usize = 64 << 10;
 pub(super) fn answering_config() -> StreamConfig {
     StreamConfig {
         reads_max: READS_MAX,
+        writes_max: MIRROR_WRITES_MAX,
         ..stream_config()
     }
 }
@@ -66,6 +71,7 @@ pub(super) fn answering_config() -> StreamConfig {
 fn reading_config() -> StreamConfig {
     StreamConfig {
         read_len_max: READ_LEN_MAX,
+        writes_max: 0,
         ..answering_config()
     }
 }
@@ -191,6 +197,55 @@ impl Conduit {
             Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
             #[cfg(feature = "rdma")]
             Self::Verbs(stream) => stream.grant_cursor(entry),
+        }
+    }
+
+    /// Registers a part of some memory, and begins to let the other side write it.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "over TCP nothing is written")
+    )]
+    pub(super) fn grant_inbox(
+        &mut self,
+        memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
+    ) -> io::Result<Granted> {
+        match self {
+            Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => {
+                let inbox = InboxMemory::register(stream.device(), memory, part);
+                stream.grant_inbox(&inbox.map_err(verbs_error)?)
+            }
+        }
+    }
+
+    /// Begins to write a datagram from some memory to the other side's inbox.
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "over TCP nothing is written")
+    )]
+    pub(super) fn write_from(&mut self, memory: &Shared, write: &MirrorWrite) -> io::Result<()> {
+        match self {
+            Self::Tcp(_) => Err(io::ErrorKind::Unsupported.into()),
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => {
+                let inbox = RemoteMemory {
+                    address: write.inbox.address,
+                    key: write.inbox.key,
+                    len: write.inbox.len as usize,
+                };
+                stream.write_from(memory, (write.offset, write.len), inbox, write.at)
+            }
+        }
+    }
+
+    /// How many of these are done since this was asked last.
+    pub(super) fn take_written(&mut self) -> u32 {
+        match self {
+            Self::Tcp(_) => 0,
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.take_written(),
         }
     }
 

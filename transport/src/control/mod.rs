@@ -7,6 +7,7 @@
 
 mod client;
 mod conduit;
+mod inboxes;
 mod reads;
 mod reserved;
 mod server;
@@ -19,6 +20,7 @@ use tickcast_reliability::control::{ControlError, FRAME_HEAD_LEN, Message};
 use tickcast_reliability::units::ChannelId;
 
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
+pub use inboxes::InboxGrant;
 pub use reserved::Reserved;
 pub use server::{ControlServer, PeerId, PeerInfo, ServerConfig, ServerEvent, ServerStats, Waker};
 pub use sharing::ShareId;

@@ -14,7 +14,7 @@ use super::server::{ControlServer, Peer, PeerId, ServerEvent};
 
 /// Memory that a server can let its peers READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShareId(usize);
+pub struct ShareId(pub(super) usize);
 
 /// What is on its way to a peer.
 pub(super) enum Right {

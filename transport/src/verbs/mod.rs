@@ -13,6 +13,7 @@
 //! | [`ports`] | what the operating system says of devices, without opening any |
 //! | `Listener`, `Stream` | reliable connections, as streams of bytes (with `rdma` only) |
 //! | `ReadableMemory` | what a peer may be let READ over one, by a memory window |
+//! | `InboxMemory` | what a publisher may be let WRITE to one that stands by for it |
 //! | `CursorTable` | 64 bytes for each peer, which it writes itself and the CPU here reads |
 //! | `audit` | which events tell who was let at what |
 
@@ -76,7 +77,7 @@ pub use stream::{
     Completed, GRANTS_MAX, GrantId, Stream, StreamConfig, StreamEnd, WRITE_LEN_MAX, WRITES_MAX,
 };
 #[cfg(feature = "rdma")]
-pub use window::{ReadableMemory, RemoteMemory};
+pub use window::{InboxMemory, ReadableMemory, RemoteMemory};
 
 use std::sync::Arc;
 

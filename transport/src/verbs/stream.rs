@@ -13,6 +13,7 @@ mod end;
 mod granting;
 mod landing;
 mod reading;
+mod writing;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -30,6 +31,7 @@ pub use self::granting::{GRANTS_MAX, GrantId};
 use self::landing::Landing;
 pub use self::landing::{Completed, WRITES_MAX};
 pub use self::reading::WRITE_LEN_MAX;
+use self::writing::Writing;
 use super::audit::{self, What};
 use super::cm::{CmEvent, CmId, PortSpace, Reads};
 use super::connected::ConnectedQueue;
@@ -40,6 +42,7 @@ use super::hello::Hello;
 use super::memory::Region;
 use super::queue::{Completions, TAKEN_MAX, no_completion};
 use super::sys;
+use super::window::InboxMemory;
 use crate::mapping::SharedMapping;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +82,9 @@ struct Link {
     sending: Region,
     receiving: Region,
     landing: Landing,
+    writing: Writing,
+    /// What the other side may write; it is let go of when nobody can any more.
+    inboxes: Vec<Arc<InboxMemory>>,
     /// Send buffers that are free.
     free: Vec<u32>,
     /// What arrived and was not read yet: buffer, from where, up to where.
@@ -102,6 +108,8 @@ const CREDIT: u64 = 2 << 32;
 /// Likewise, of what this side does in the other's memory, and of what is done to a window.
 const ONE_SIDED: u64 = 3 << 32;
 const WINDOW: u64 = 4 << 32;
+/// And of slots that this side writes to where the other granted an inbox.
+const MIRRORED: u64 = 5 << 32;
 /// Receives kept for those: each side may owe a word at most twice before the other must have read.
 const CREDIT_RECEIVES: u32 = 2;
 /// More than this no side may have.
@@ -227,6 +235,11 @@ impl Stream {
         self.id.peer_address()
     }
 
+    /// The device that it is made from.
+    pub(crate) const fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
     /// Takes the connection manager's events.
     fn manage(&mut self) {
         while let Some(event) = self.id.event() {
@@ -316,7 +329,7 @@ impl Stream {
         let sending = Region::writable(&self.device, pool("send")?)?;
         let receiving = Region::writable(&self.device, pool("receive")?)?;
         let landing = Landing::new(&self.device, config)?;
-        let one_sided = GRANTS_MAX + u32::from(config.reads_max) + WRITES_MAX;
+        let one_sided = GRANTS_MAX + u32::from(config.reads_max) + WRITES_MAX + config.writes_max;
         let depth = config.buffers + CREDIT_RECEIVES + one_sided;
         let inline_bytes = if config.reads() {
             WRITE_LEN_MAX as u32
@@ -333,6 +346,8 @@ impl Stream {
             sending,
             receiving,
             landing,
+            writing: Writing::default(),
+            inboxes: Vec::new(),
             free: (0..config.buffers).collect(),
             arrived: VecDeque::with_capacity(config.buffers as usize),
             credit: 0,
@@ -482,7 +497,8 @@ impl Link {
         let buffer = completion.wr_id as u32;
         let kind = completion.wr_id & !u64::from(u32::MAX);
         if completion.status != sys::ibv_wc_status::IBV_WC_SUCCESS {
-            let why = StreamEnd::of_completion(completion.status, kind == ONE_SIDED);
+            let why =
+                StreamEnd::of_completion(completion.status, matches!(kind, ONE_SIDED | MIRRORED));
             return Err(why);
         }
         match kind {
@@ -490,6 +506,7 @@ impl Link {
             CREDIT => self.words -= 1,
             ONE_SIDED => self.landing.operation_done(),
             WINDOW => self.window_done(buffer),
+            MIRRORED => self.writing.one_done(),
             _ => {
                 // SAFETY: both fields are numbers; what a peer that sends no word leaves
                 // there means nothing, and is bounded.

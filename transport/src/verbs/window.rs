@@ -6,6 +6,7 @@
 //! (`Stream::grant`, `Stream::grant_cursor`, `Stream::revoke`).
 
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -28,6 +29,15 @@ impl Bindable {
     /// `region` was registered to be bindable.
     pub(super) fn new(region: Region) -> Arc<Self> {
         Arc::new(Self(region))
+    }
+
+    /// Bytes of it, to be sent from.
+    pub(super) fn piece(&self, offset: usize, len: usize) -> sys::ibv_sge {
+        sys::ibv_sge {
+            addr: (self.0.as_ptr().addr() + offset) as u64,
+            length: len as u32,
+            lkey: self.0.lkey(),
+        }
     }
 
     /// The device, and the domain on it, whose queue pairs may have windows on it.
@@ -69,6 +79,32 @@ impl ReadableMemory {
     }
 }
 
+/// Memory that one peer may be let WRITE, by a window: what it is sent unasked, and nobody announces.
+pub struct InboxMemory(Arc<Bindable>);
+
+impl InboxMemory {
+    /// Registers a part of `memory` with a device. Nobody may write it before it is granted.
+    ///
+    /// # Errors
+    /// [`VerbsError`], [`VerbsError::Memlock`] where no more may be pinned.
+    pub fn register(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
+    ) -> Result<Arc<Self>, VerbsError> {
+        let region = Region::bindable_to_write(device, memory, part)?;
+        Ok(Arc::new(Self(Bindable::new(region))))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.0.len()
+    }
+
+    pub(super) const fn bindable(&self) -> &Arc<Bindable> {
+        &self.0
+    }
+}
+
 /// What a window lets its peer do with its part of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Right {
@@ -76,18 +112,19 @@ pub(super) enum Right {
     Read,
     /// READ it, WRITE it, and compare and swap in it.
     Cursor,
+    /// WRITE it.
+    Inbox,
 }
 
 impl Right {
     /// `ibv_access_flags`, of the window and of its queue pair.
     pub(super) const fn flags(self) -> u32 {
         let read = sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+        let write = sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
         match self {
             Self::Read => read,
-            Self::Cursor => {
-                read | sys::ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0
-                    | sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0
-            }
+            Self::Cursor => read | write | sys::ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0,
+            Self::Inbox => write,
         }
     }
 }

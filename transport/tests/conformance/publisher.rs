@@ -185,6 +185,7 @@ impl Publisher {
         let offer = RepairOffer::Verbs {
             address,
             read: true,
+            mirror: false,
         };
         self.repair.set_repair_offers(vec![offer]);
     }

@@ -284,7 +284,7 @@ impl Subscriber {
                         }
                     }
                 }
-                Action::Rejected(_) => {}
+                Action::Rejected(_) | Action::Inbox(..) => {}
             }
         }
         worked

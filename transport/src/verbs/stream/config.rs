@@ -7,6 +7,8 @@ use crate::verbs::error::{VerbsError, check_range};
 
 /// READs of one connection at a time, at most.
 const READS_MAX: u64 = 128;
+/// WRITEs of slots of one connection at a time, at most.
+const WRITES_MAX: u64 = 1024;
 /// Bytes of one READ, at most; and what its length is a multiple of.
 const READ_LEN_MAX: u64 = 16 << 20;
 const READ_LEN_UNIT: usize = 64;
@@ -27,6 +29,9 @@ pub struct StreamConfig {
     /// Bytes of the longest READ of this side, a multiple of 64; `reads_max` times as many are
     /// pinned. 0: this side reads nothing, and answers only.
     pub read_len_max: usize,
+    /// WRITEs of whole slots to an inbox of the other side that are under way at once; 0: this side
+    /// writes none.
+    pub writes_max: u32,
     /// A packet counts as lost after 4.096 us × 2^n; 14 is 67 ms.
     pub ack_timeout: u8,
     /// How often a packet is sent again before the connection is given up, 0 to 7.
@@ -48,6 +53,7 @@ impl Default for StreamConfig {
             buffers: 128,
             reads_max: 0,
             read_len_max: 0,
+            writes_max: 0,
             ack_timeout: 14,
             retries: 4,
             rnr_timer: 12,
@@ -88,6 +94,7 @@ impl StreamConfig {
                 whole as u64,
                 READ_LEN_MAX,
             ),
+            ("writes_max", self.writes_max.into(), 0, WRITES_MAX),
             ("ack_timeout", self.ack_timeout.into(), 1, 31),
             ("retries", self.retries.into(), 0, 7),
             ("rnr_timer", self.rnr_timer.into(), 1, 31),

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::{Link, Stream, WINDOW};
 use crate::verbs::audit::{self, What};
 use crate::verbs::cursor::{CURSOR_LEN, CursorEntry};
-use crate::verbs::window::{Bindable, ReadableMemory, RemoteMemory, Right, Window};
+use crate::verbs::window::{Bindable, InboxMemory, ReadableMemory, RemoteMemory, Right, Window};
 
 /// Grants that one connection has at a time: two for each channel.
 pub const GRANTS_MAX: u32 = 64;
@@ -76,7 +76,7 @@ impl Stream {
                 memory.len()
             )));
         }
-        self.check_grant(memory.bindable())?;
+        self.check_grant(memory.bindable(), Right::Read)?;
         self.bind(memory.bindable(), offset, len, Right::Read)
     }
 
@@ -87,7 +87,7 @@ impl Stream {
     /// As for [`Stream::grant`]; `InvalidInput` too for an entry that was granted before.
     pub fn grant_cursor(&mut self, entry: &CursorEntry) -> io::Result<GrantId> {
         let lease = entry.lease();
-        self.check_grant(lease.bindable())?;
+        self.check_grant(lease.bindable(), Right::Cursor)?;
         if !lease.grant_once() {
             return Err(invalid(format!(
                 "entry {} was granted before; lease one for each connection",
@@ -98,6 +98,17 @@ impl Stream {
         self.bind(lease.bindable(), 0, CURSOR_LEN, Right::Cursor)
     }
 
+    /// Begins to let the other side WRITE an inbox, and nothing else. The connection keeps it until its
+    /// queue pair is gone.
+    ///
+    /// # Errors
+    /// As for [`Stream::grant`], but that no READs need have been agreed on.
+    pub fn grant_inbox(&mut self, memory: &Arc<InboxMemory>) -> io::Result<GrantId> {
+        self.check_grant(memory.bindable(), Right::Inbox)?;
+        self.link_up()?.inboxes.push(Arc::clone(memory));
+        self.bind(memory.bindable(), 0, memory.len(), Right::Inbox)
+    }
+
     /// Whether the other side was let reach anything, and it was not taken back.
     #[must_use]
     pub fn has_granted(&self) -> bool {
@@ -106,7 +117,7 @@ impl Stream {
     }
 
     /// Whether anything of this memory may be granted at present.
-    fn check_grant(&mut self, memory: &Arc<Bindable>) -> io::Result<()> {
+    fn check_grant(&mut self, memory: &Arc<Bindable>, right: Right) -> io::Result<()> {
         let link = self.link_up()?;
         if link.granting.is_over {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -120,7 +131,7 @@ impl Stream {
                 self.device.name()
             )));
         }
-        if self.reads.answered == 0 {
+        if self.reads.answered == 0 && right != Right::Inbox {
             return Err(invalid(
                 "the connection answers no READs; set reads_max, above 0, on both sides".into(),
             ));

@@ -190,7 +190,12 @@ impl Stream {
 }
 
 /// Whether so many bytes are within what was granted, and are as many as one operation may have.
-fn check_within(of: RemoteMemory, offset: usize, len: usize, len_max: usize) -> io::Result<()> {
+pub(super) fn check_within(
+    of: RemoteMemory,
+    offset: usize,
+    len: usize,
+    len_max: usize,
+) -> io::Result<()> {
     let within = offset.checked_add(len).is_some_and(|end| end <= of.len)
         && of.address.checked_add(of.len as u64).is_some();
     if within && (1..=len_max).contains(&len) {

@@ -1,0 +1,218 @@
+//! A standby's inbox: as many slots as are mirrored at a time, which the publisher's device writes in
+//! order of sequence, and nobody announces (docs/PROTOCOL.md §6.8).
+//!
+//! Whoever looks finds the next one, or one further on, which says that what lies between was skipped.
+//! What stands there is believed only when it is a datagram of the right channel, epoch and sequence,
+//! and its CRC fits: the publisher may have sealed the slot anew while its device read it, and the
+//! device may place the bytes in any order. What is not whole is simply not there (yet).
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::control::{MirrorRefusal, RemoteAccess};
+use crate::planted::{Bug, planted};
+use crate::record::words_as_bytes;
+use crate::ring::{RingMemory, WrittenSlots};
+use crate::ring_layout::{CONTROL_PAGE_LEN, Geometry, RingError};
+use crate::units::Sequence;
+use crate::wire::{CrcVerdict, Datagram};
+
+/// Slots of an inbox, where the publisher's ring has as many.
+const SLOTS_MAX: u64 = 1024;
+
+/// An inbox that the driver is to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InboxWanted {
+    /// The connection that it is to be granted to.
+    pub attempt: u64,
+    /// Its memory is that of a ring of this shape; it begins behind the control page.
+    pub geometry: Geometry,
+}
+
+impl InboxWanted {
+    pub(crate) fn of(attempt: u64, ring: Geometry) -> Option<Self> {
+        let slots = ring.slots().min(SLOTS_MAX);
+        let geometry = Geometry::new(ring.slot_len() as u32, slots).ok()?;
+        Some(Self { attempt, geometry })
+    }
+
+    /// Which bytes of the memory may be written.
+    #[must_use]
+    pub fn part(&self) -> std::ops::Range<usize> {
+        CONTROL_PAGE_LEN..self.geometry.bytes()
+    }
+}
+
+/// What became of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InboxState {
+    /// The publisher was asked to write to it.
+    Asked,
+    /// It does.
+    Written,
+    /// It does not, and says why.
+    Refused(MirrorRefusal),
+}
+
+/// What a look at one place came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// This sequence, or a later one, of so many bytes.
+    Whole(Sequence, usize),
+    /// It says that it is this one, and is not.
+    Torn(Sequence),
+    /// An older one, or nothing yet.
+    Nothing,
+}
+
+/// See the module.
+pub struct Inbox {
+    slots: WrittenSlots,
+    pub(crate) state: InboxState,
+    /// The one to be found next.
+    next: Sequence,
+    /// Found further on: all that was written up to it is there.
+    until: Sequence,
+    /// The newest found whole.
+    pub(crate) newest: Sequence,
+    /// The last one that was seen in its place and was not whole.
+    torn: Sequence,
+    buffer: Box<[u64]>,
+    /// Bytes of the one that was found last, which are in the buffer.
+    found_len: usize,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox")
+            .field("state", &self.state)
+            .field("next", &self.next)
+            .field("until", &self.until)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What was found, and what was passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Looked {
+    /// Whether the next one is there.
+    pub(crate) found: bool,
+    /// Sequences that are not coming this way any more.
+    pub(crate) skipped: u64,
+    /// Places that hold the right sequence and not all of it, each once.
+    pub(crate) torn: u64,
+}
+
+impl Inbox {
+    /// An inbox in memory that was zero when it was granted, of which the sequence `next` is wanted first.
+    ///
+    /// # Errors
+    /// [`RingError`] for memory of another size.
+    pub(crate) fn new(
+        memory: Arc<dyn RingMemory>,
+        geometry: Geometry,
+        next: Sequence,
+    ) -> Result<Self, RingError> {
+        Ok(Self {
+            slots: WrittenSlots::new(memory, geometry)?,
+            state: InboxState::Asked,
+            next,
+            until: Sequence::NONE,
+            newest: Sequence::NONE,
+            torn: Sequence::NONE,
+            buffer: vec![0; geometry.slot_len() / size_of::<u64>()].into(),
+            found_len: 0,
+        })
+    }
+
+    /// Slots of it.
+    pub(crate) const fn slots(&self) -> u64 {
+        self.slots.geometry().slots()
+    }
+
+    /// The bytes of what was found last, until the next look.
+    pub(crate) fn found(&self) -> &[u8] {
+        &words_as_bytes(&self.buffer)[..self.found_len]
+    }
+
+    /// Looks for the next datagram that was written. `is_right` tells whether one that is whole is of the
+    /// stream that is mirrored.
+    pub(crate) fn look(&mut self, is_right: impl Fn(&Datagram<'_>) -> bool) -> Looked {
+        let mut looked = Looked::default();
+        loop {
+            match self.place_of(self.next, &is_right) {
+                Place::Whole(found, len) if found == self.next => {
+                    self.next = found.next();
+                    (self.newest, self.state) = (found, InboxState::Written);
+                    (self.found_len, looked.found) = (len, true);
+                    return looked;
+                }
+                // Its place is a later one's.
+                Place::Whole(found, _) => looked.skipped += self.reaches(found),
+                Place::Nothing | Place::Torn(_) if self.next < self.until => {
+                    looked.skipped += 1;
+                    self.next = self.next.next();
+                }
+                here => {
+                    if let Place::Torn(torn) = here {
+                        looked.torn += u64::from(std::mem::replace(&mut self.torn, torn) != torn);
+                    }
+                    match self.further_on(&is_right) {
+                        Some(found) => looked.skipped += self.reaches(found),
+                        None => return looked,
+                    }
+                }
+            }
+        }
+    }
+
+    /// All that was written up to this one is there, as far as it still is: what is a round before
+    /// it is not. How many are passed over so.
+    fn reaches(&mut self, found: Sequence) -> u64 {
+        self.until = self.until.max(found);
+        let first = found.minus(self.slots() - 1).max(self.next);
+        first.since(std::mem::replace(&mut self.next, first))
+    }
+
+    /// One that stands further on in its own place, so that what is missing before it was skipped. Looked
+    /// at are the places 1, 2, 4, … on: whoever skips n sequences is found out after n more.
+    fn further_on(&mut self, is_right: &impl Fn(&Datagram<'_>) -> bool) -> Option<Sequence> {
+        let mut ahead = 1;
+        while ahead < self.slots() {
+            if let Place::Whole(found, _) = self.place_of(self.next.plus(ahead), is_right) {
+                return Some(found);
+            }
+            ahead *= 2;
+        }
+        None
+    }
+
+    /// What stands in the place of a sequence.
+    fn place_of(&mut self, wanted: Sequence, is_right: &impl Fn(&Datagram<'_>) -> bool) -> Place {
+        let found = self.slots.found_at(wanted);
+        let has_its_place = found.since(wanted).is_multiple_of(self.slots());
+        if found < wanted || found == Sequence(u64::MAX) || !has_its_place {
+            return Place::Nothing;
+        }
+        let len = self.slots.copy(wanted, &mut self.buffer);
+        let whole = len.filter(|len| {
+            let bytes = &words_as_bytes(&self.buffer)[..*len];
+            Datagram::parse(bytes).is_ok_and(|datagram| {
+                let good = datagram.verdict() == CrcVerdict::Good || planted(Bug::TornWriteTaken);
+                good && datagram.header().sequence == found && is_right(&datagram)
+            })
+        });
+        whole.map_or(Place::Torn(found), |len| Place::Whole(found, len))
+    }
+}
+
+/// Whether memory of this length at this address can be an inbox for a ring: its slots.
+pub(crate) fn slots_of(inbox: RemoteAccess, ring: Geometry) -> Option<u64> {
+    let slot_len = ring.slot_len() as u64;
+    let slots = inbox.len / slot_len;
+    let fits = inbox.len.is_multiple_of(slot_len)
+        && slots.is_power_of_two()
+        && (Geometry::SLOTS_MIN..=ring.slots()).contains(&slots)
+        && inbox.address.checked_add(inbox.len).is_some();
+    fits.then_some(slots)
+}

@@ -1,0 +1,146 @@
+//! What is written to standbys.
+
+use super::*;
+use crate::control::{MirrorRefusal, Mirroring, RemoteAccess};
+use crate::mirror_writes::{MIRROR_WRITES_MAX, MirrorWrite};
+
+const SLOTS: u64 = 64;
+
+fn wish() -> Mirroring {
+    Mirroring {
+        epoch: EPOCH,
+        attempt: 5,
+        inbox: RemoteAccess {
+            address: 0x7100_0000,
+            len: 16 * 1024,
+            key: 3,
+        },
+    }
+}
+
+impl Bench {
+    /// A subscriber called `risk`, who may take over, with its connection for READ.
+    fn mirroring() -> Self {
+        let (mut bench, _) = Self::reading(RepairConfig::default());
+        bench.core.set_standbys(vec!["risk".into()]);
+        bench.events();
+        bench
+    }
+
+    fn wishes(&mut self, wish: Mirroring) -> Option<MirrorRefusal> {
+        self.tell(0, Message::Mirror(wish));
+        let refused = self.take(0).into_iter().find_map(|got| match got {
+            Got::MirrorRefused(refused) => Some(refused),
+            _ => None,
+        });
+        let reason = refused.map(|refused| {
+            assert_eq!((refused.epoch, refused.attempt), (EPOCH, wish.attempt));
+            refused.reason
+        });
+        let said = RepairEvent::Mirroring {
+            peer: PeerId(0),
+            name: "risk".into(),
+            channel: CHANNEL,
+            refused: reason,
+        };
+        assert_eq!(self.events(), [said]);
+        reason
+    }
+
+    fn writes(&mut self) -> Vec<MirrorWrite> {
+        let all = std::iter::from_fn(|| {
+            let (peer, write) = self.core.poll_write()?;
+            assert_eq!(peer, PeerId(1), "the connection for READ");
+            Some(write)
+        });
+        all.collect()
+    }
+}
+
+#[test]
+fn what_is_sent_is_written_from_the_newest_on_as_it_stands_in_the_ring() {
+    let mut bench = Bench::mirroring();
+    bench.publish(3);
+    assert_eq!(bench.wishes(wish()), None);
+    assert!(bench.core.is_mirrored());
+    bench.publish(2);
+    let places: Vec<_> = (bench.writes().iter())
+        .map(|it| (it.offset, it.len, it.at))
+        .collect();
+    let len = HEADER_LEN + 56;
+    let place = |n: usize| (4096 + n * 1024, len, n * 1024);
+    assert_eq!(places, [place(3), place(4), place(5)]);
+    assert_eq!(bench.counters.mirror_writes.get(), 3);
+    assert_eq!(bench.core.counters.mirrors_begun.get(), 1);
+    // The inbox has fewer places than the ring.
+    bench.core.handle_written(PeerId(1), 3);
+    bench.publish(15);
+    let last = *bench.writes().last().unwrap();
+    assert_eq!((last.offset, last.at), (4096 + 20 * 1024, 4 * 1024));
+}
+
+#[test]
+fn boundedly_many_are_under_way_and_who_is_a_ring_behind_skips() {
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    assert_eq!(bench.wishes(wish()), None);
+    bench.publish(u64::from(MIRROR_WRITES_MAX) + 8);
+    assert_eq!(bench.writes().len(), MIRROR_WRITES_MAX as usize);
+    bench.publish(2 * SLOTS);
+    assert!(bench.writes().is_empty());
+    bench.core.handle_written(PeerId(1), MIRROR_WRITES_MAX);
+    let writes = bench.writes();
+    let newest = (bench.ring.sealed().0 % SLOTS) as usize;
+    assert_eq!(writes.len(), 1, "the newest alone");
+    assert_eq!(writes[0].offset, 4096 + newest * 1024);
+    let skipped = bench.counters.mirror_writes_skipped.get();
+    assert_eq!(skipped, 8 + 2 * SLOTS);
+}
+
+#[test]
+fn nobody_is_written_to_who_may_not_take_over_or_offers_what_can_not_be() {
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    let with = |change: fn(&mut Mirroring)| {
+        let mut changed = wish();
+        change(&mut changed);
+        changed
+    };
+    for (wrong, reason) in [
+        (with(|it| it.epoch.0 += 1), MirrorRefusal::Epoch),
+        (with(|it| it.attempt += 1), MirrorRefusal::Attempt),
+        (with(|it| it.inbox.len += 1024), MirrorRefusal::Shape),
+        (with(|it| it.inbox.len = 128 * 1024), MirrorRefusal::Shape),
+        (with(|it| it.inbox.address = u64::MAX), MirrorRefusal::Shape),
+    ] {
+        assert_eq!(bench.wishes(wrong), Some(reason));
+    }
+    bench.core.set_standbys(vec!["other".into()]);
+    assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::NotAllowed));
+    assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+    assert_eq!(bench.core.counters.mirrors_refused.get(), 6);
+    assert_eq!(bench.core.counters.mirrors_begun.get(), 0);
+}
+
+#[test]
+fn it_ends_with_the_connection_or_where_nothing_can_be_written() {
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    assert_eq!(bench.wishes(wish()), None);
+    bench.core.handle_disconnected(PeerId(1));
+    bench.publish(1);
+    assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+    assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Attempt));
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    assert_eq!(bench.wishes(wish()), None);
+    bench.core.handle_unwritable(PeerId(1));
+    let got = bench.take(0);
+    let impossible = MirrorRefused {
+        epoch: EPOCH,
+        attempt: 5,
+        reason: MirrorRefusal::Impossible,
+    };
+    assert_eq!(got, [Got::MirrorRefused(impossible)]);
+    assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+}

@@ -1,0 +1,239 @@
+//! What the publisher writes to a standby's inbox (docs/PROTOCOL.md §6.8).
+
+use std::sync::Arc;
+
+use tickcast_reliability::control::{MirrorRefusal, MirrorRefused, RemoteAccess, RepairOffer};
+use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
+use tickcast_reliability::inbox::InboxState;
+use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::ring::{HeapMemory, RingMemory, WrittenSlots};
+use tickcast_reliability::ring_layout::Geometry;
+use tickcast_reliability::subscriber_core::Path;
+use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+
+use crate::world::*;
+
+/// A standby whose inbox was granted, and the slots that the publisher writes.
+struct Written {
+    world: World,
+    slots: WrittenSlots,
+}
+
+fn world_of(config: ReceiverConfig, mirror: bool) -> World {
+    let mut world = World::new(config, Start::Live, 1);
+    world.repairs = vec![RepairOffer::Verbs {
+        address: "10.0.0.1:7410".parse().unwrap(),
+        read: true,
+        mirror,
+    }];
+    world.core.use_read_path(true);
+    world.core.use_inboxes(true);
+    world
+}
+
+fn begun(publisher: &Publisher) -> Written {
+    let config = ReceiverConfig {
+        ladder: Ladder::Read,
+        ..quiet()
+    };
+    let mut world = world_of(config, true);
+    world.settle(publisher);
+    assert_eq!(world.inboxes.len(), 1);
+    let memory = Arc::new(HeapMemory::new(world.inboxes[0].geometry));
+    grant(&mut world, memory.clone());
+    world.settle(publisher);
+    let geometry = Geometry::new(SLOT_LEN as u32, SLOTS).unwrap();
+    let slots = WrittenSlots::new(memory, geometry).unwrap();
+    Written { world, slots }
+}
+
+/// The memory is granted, as large as it was wanted.
+fn grant(world: &mut World, memory: Arc<dyn RingMemory>) {
+    let wanted = world.inboxes[0];
+    let access = RemoteAccess {
+        address: 0x7100_0000_1000,
+        len: wanted.part().len() as u64,
+        key: 5,
+    };
+    world.core.handle_inbox(CHANNEL, &wanted, memory, access);
+}
+
+impl Written {
+    /// A datagram is written, as whole as `is_written` says.
+    fn write(&mut self, bytes: &[u8], is_written: impl FnMut(usize) -> bool) {
+        let sequence = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+        self.slots.place(Sequence(sequence), bytes, is_written);
+    }
+
+    /// The driver takes all that is there. How many there were.
+    fn look(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(channel) = self.world.core.look_for_written() {
+            assert!(!self.world.core.written(channel).is_empty());
+            self.world
+                .input(|core, now, mut on| core.handle_written(now, channel, &mut on));
+            count += 1;
+        }
+        count
+    }
+}
+
+#[test]
+fn a_standby_asks_for_writes_where_they_are_offered_and_takes_them_in_order() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut of = begun(&publisher);
+    let wish = of.world.wishes[0];
+    let wanted = of.world.inboxes[0];
+    assert_eq!((wish.epoch, wish.attempt), (Epoch(5), 1));
+    assert_eq!(wish.inbox.len, SLOTS * SLOT_LEN as u64);
+    assert_eq!(wanted.part().start, 4096);
+    let view = |of: &Written| of.world.core.receiver(CHANNEL).unwrap().inbox().unwrap();
+    assert_eq!(view(&of).state, InboxState::Asked);
+    assert_eq!(of.look(), 0);
+    for _ in 0..3 {
+        let bytes = publisher.publish(1);
+        of.write(&bytes, |_| true);
+    }
+    assert_eq!(of.look(), 3);
+    assert_eq!(of.world.records, numbers(1..=3));
+    let (state, newest) = (view(&of).state, view(&of).newest);
+    assert_eq!((state, newest), (InboxState::Written, Sequence(3)));
+    let c = of.world.counters();
+    let counted = [&c.written_received, &c.written_first, &c.repairs_received];
+    assert_eq!(counted.map(|it| it.get()), [3, 3, 0]);
+    // What multicast brings as well is a duplicate, whichever comes first.
+    let bytes = publisher.publish(1);
+    of.world.hear(A, &bytes);
+    of.write(&bytes, |_| true);
+    assert_eq!(of.look(), 1);
+    let c = of.world.counters();
+    let counted = [&c.written_received, &c.written_first, &c.duplicates];
+    assert_eq!(counted.map(|it| it.get()), [4, 3, 1]);
+    assert_eq!(of.world.records, numbers(1..=4));
+}
+
+#[test]
+fn a_slot_that_is_not_whole_is_not_there_yet() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut of = begun(&publisher);
+    let bytes = publisher.publish(2);
+    // The words of the header are there, and some of the records.
+    of.write(&bytes, |word| word < 12);
+    assert_eq!((of.look(), of.look()), (0, 0));
+    assert_eq!(of.world.counters().written_torn.get(), 1);
+    of.write(&bytes, |_| true);
+    assert_eq!(of.look(), 1);
+    assert_eq!(of.world.records, numbers(1..=2));
+}
+
+#[test]
+fn what_is_of_another_channel_or_epoch_is_not_taken() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut of = begun(&publisher);
+    let mut other = Publisher::new(6, 1);
+    let bytes = other.publish(1);
+    of.write(&bytes, |_| true);
+    assert_eq!(of.look(), 0);
+    let bytes = publisher.publish(1);
+    of.write(&bytes, |_| true);
+    assert_eq!(of.look(), 1);
+}
+
+#[test]
+fn what_was_skipped_is_passed_over_and_had_by_repair() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut of = begun(&publisher);
+    let all: Vec<_> = (0..9).map(|_| publisher.publish(1)).collect();
+    of.write(&all[0], |_| true);
+    assert_eq!(of.look(), 1);
+    // 2 to 4 are skipped: found out after three more.
+    for bytes in &all[4..] {
+        of.write(bytes, |_| true);
+    }
+    assert_eq!(of.look(), 5);
+    assert_eq!(of.world.counters().written_skipped.get(), 3);
+    of.world.settle(&publisher);
+    assert_eq!(of.world.records, numbers(1..=9));
+    let c = of.world.counters();
+    assert_eq!((c.gaps_detected.get(), c.gaps_recovered.get()), (3, 3));
+    assert_eq!(c.read_repairs_received.get(), 3);
+}
+
+#[test]
+fn an_inbox_that_was_lapped_is_taken_from_what_is_left_of_it() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut of = begun(&publisher);
+    for _ in 0..SLOTS + 10 {
+        let bytes = publisher.publish(1);
+        of.write(&bytes, |_| true);
+    }
+    // Sequence 1 stands a round back: 11 is the oldest.
+    assert_eq!(of.look(), SLOTS as usize);
+    let c = of.world.counters();
+    assert_eq!(c.written_skipped.get(), 10);
+    assert_eq!(c.gaps_detected.get(), 10);
+}
+
+#[test]
+fn what_is_written_shows_nobody_alive() {
+    let mut publisher = Publisher::new(5, 1);
+    let config = ReceiverConfig {
+        ladder: Ladder::Read,
+        stale_us: 30_000,
+        ..quiet()
+    };
+    let mut of = begun(&publisher);
+    let mut world = world_of(config, true);
+    std::mem::swap(&mut of.world, &mut world);
+    of.world.settle(&publisher);
+    let memory = Arc::new(HeapMemory::new(of.world.inboxes[0].geometry));
+    grant(&mut of.world, memory.clone());
+    of.slots = WrittenSlots::new(memory, of.world.inboxes[0].geometry).unwrap();
+    for _ in 0..40 {
+        let bytes = publisher.publish(1);
+        of.write(&bytes, |_| true);
+        of.look();
+        of.world.pass(Nanos::from_ms(1), &publisher);
+    }
+    assert!(of.world.saw(&Event::Stale));
+    assert_eq!(of.world.records, numbers(1..=40));
+}
+
+#[test]
+fn a_refusal_ends_it_and_so_does_the_end_of_the_connection() {
+    let publisher = Publisher::new(5, 1);
+    let mut of = begun(&publisher);
+    let view = |of: &Written| of.world.core.receiver(CHANNEL).unwrap().inbox();
+    let refused = |attempt| {
+        tickcast_reliability::control::Message::MirrorRefused(MirrorRefused {
+            epoch: Epoch(5),
+            attempt,
+            reason: MirrorRefusal::NotAllowed,
+        })
+    };
+    of.world.tell(Path::Repair, &refused(7));
+    assert_eq!(view(&of).map(|it| it.state), Some(InboxState::Asked));
+    of.world.tell(Path::Repair, &refused(1));
+    let state = InboxState::Refused(MirrorRefusal::NotAllowed);
+    assert_eq!(view(&of).map(|it| it.state), Some(state));
+    assert_eq!(of.world.counters().inboxes_refused.get(), 1);
+    let wanted = of.world.inboxes[0];
+    let closed = LinkDownReason::Closed;
+    (of.world)
+        .input(|core, now, mut on| core.handle_disconnected(now, Path::Read, closed, &mut on));
+    assert_eq!(view(&of), None);
+    of.world.pass(Nanos::from_secs(1), &publisher);
+    assert_eq!(of.world.inboxes.len(), 2, "a new attempt, another inbox");
+    assert_ne!(of.world.inboxes[1].attempt, wanted.attempt);
+    // One that was made for the connection before is of no use.
+    grant(&mut of.world, Arc::new(HeapMemory::new(wanted.geometry)));
+    assert_eq!((view(&of), of.world.wishes.len()), (None, 1));
+}
+
+#[test]
+fn nothing_is_asked_for_where_it_is_not_offered() {
+    let publisher = Publisher::new(5, 1);
+    let mut world = world_of(quiet(), false);
+    world.settle(&publisher);
+    assert!(world.inboxes.is_empty());
+}

@@ -1,0 +1,66 @@
+//! A standby's inboxes: memory that is made for the connection for READ that there is, and that the
+//! publisher may write once its device has bound it to that (docs/PROTOCOL.md §6.8).
+
+use std::sync::Arc;
+
+use tickcast_reliability::inbox::InboxWanted;
+use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::subscriber_core::SubscriberCore;
+use tickcast_reliability::units::ChannelId;
+use tickcast_transport::control::{ControlClient, InboxGrant};
+use tickcast_transport::mapping::SharedMapping;
+
+/// Those that are not bound yet.
+#[derive(Default)]
+pub(crate) struct Inboxes(Vec<Granting>);
+
+struct Granting {
+    channel: ChannelId,
+    wanted: InboxWanted,
+    memory: Arc<dyn RingMemory>,
+    grant: InboxGrant,
+}
+
+impl Inboxes {
+    /// Makes one, in the place of any for a connection before. Where it can't be had the mirror is filled
+    /// as any subscriber is, which the log says.
+    pub(crate) fn make(
+        &mut self,
+        read: &mut ControlClient,
+        channel: ChannelId,
+        wanted: InboxWanted,
+    ) {
+        self.0.retain(|it| it.wanted.attempt == wanted.attempt);
+        let memory = SharedMapping::memfd("inbox", wanted.geometry.bytes());
+        let memory = memory.map_err(|error| error.to_string()).map(Arc::new);
+        let granted = memory.and_then(|memory| {
+            let grant = read.grant_inbox(memory.clone(), wanted.part());
+            grant
+                .map_err(|error| error.to_string())
+                .map(|grant| Granting {
+                    channel,
+                    wanted,
+                    memory,
+                    grant,
+                })
+        });
+        match granted {
+            Ok(granting) => self.0.push(granting),
+            Err(error) => tracing::warn!(
+                %channel,
+                "the publisher can't write to this standby, which fills its mirror by itself: {error}"
+            ),
+        }
+    }
+
+    /// Tells the core of those that are bound now.
+    pub(crate) fn look(&mut self, read: &ControlClient, core: &mut SubscriberCore) {
+        self.0.retain(|it| {
+            let Some(access) = read.granted_inbox(&it.grant) else {
+                return true;
+            };
+            core.handle_inbox(it.channel, &it.wanted, it.memory.clone(), access);
+            false
+        });
+    }
+}
