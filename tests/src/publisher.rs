@@ -15,6 +15,7 @@ use crate::feed::Feed;
 use crate::meters::Meters;
 use crate::plan::Plan;
 use crate::reads::Granted;
+use crate::refusals::Refusals;
 use crate::subscriber::channels;
 use crate::truth::Truth;
 
@@ -57,6 +58,8 @@ pub struct Publisher {
     pub spins: u32,
     /// Budgets, and what was asked and given, as seen from outside.
     pub meters: Meters,
+    /// What it may refuse.
+    pub refusals: Refusals,
     /// What may be READ.
     pub granted: Granted,
     /// What subscribers write of themselves.
@@ -115,6 +118,7 @@ impl Publisher {
         }
         Self {
             repair,
+            refusals: Refusals::new(plan.repair, &feeds, now.monotonic),
             feeds,
             epoch,
             alive: true,

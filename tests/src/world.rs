@@ -307,6 +307,9 @@ impl World {
         for number in 0..self.subscribers.len() {
             self.tally_subscriber(number);
         }
+        for publisher in &self.publishers {
+            self.tally.looked_at("refusals", publisher.refusals.seen);
+        }
         for feed in self.publishers.iter().flat_map(|p| &p.feeds) {
             self.tally.publisher(&feed.repair, &feed.sender);
             // The last sequence there is, is an END.
