@@ -286,7 +286,15 @@ impl World {
             for of in &mut self.subscribers[number].following {
                 of.justified.message(of.channel, channel, &message);
                 match message {
-                    Message::Welcome(_) if path == Path::Repair => of.asked.welcomed(self.now),
+                    Message::Welcome(ref welcome) if path == Path::Repair => {
+                        of.asked.welcomed(self.now);
+                        let mut offers = welcome.channels.iter();
+                        let offer = offers.find(|offer| offer.channel == of.channel);
+                        offer
+                            .into_iter()
+                            .for_each(|offer| of.beginning.welcomed(offer));
+                    }
+                    Message::Refused(_) if of.channel == channel => of.beginning.message(&message),
                     Message::Status(_) if of.channel == channel => of.beside.status(),
                     Message::Grant(grant) if of.channel == channel => {
                         of.soon.granted(&grant, self.now);

@@ -57,8 +57,11 @@ impl World {
             |of, item| {
                 note_item(trace, now, number, item);
                 of.justified.told(item);
-                if let Item::Event(_, event) = item {
+                if let Item::Event(position, event) = item {
                     of.soon.told(event);
+                    if let Err(what) = of.beginning.told(of.channel, position, event) {
+                        wrong.get_or_insert(format!("subscriber {number}: {what}"));
+                    }
                     if matches!(event, Told::Stale | Told::EndOfSession) {
                         of.asked.pace.may_say();
                     }
@@ -140,6 +143,8 @@ impl World {
                 .settle(receiver.epoch(), (settled.next(), heard), now)
                 .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
             let (next, connected) = (settled.next(), subscriber.core.is_joined());
+            (of.beginning.settled(next, heard))
+                .map_err(|what| format!("subscriber {number} on channel {}: {what}", of.channel))?;
             let found = (next <= heard)
                 .then(|| of.justified.known_of(next))
                 .flatten();

@@ -3,13 +3,14 @@
 //! byte.
 //!
 //! [`profiles`] says what goes wrong, [`world`] lets it happen; [`stream`], [`beside`], [`asked`],
-//! [`pace`], [`meters`], [`watch`], [`justified`], [`refusals`] and [`balance`] check after every step that nobody
+//! [`pace`], [`meters`], [`watch`], [`justified`], [`refusals`], [`beginning`] and [`balance`] check after every step that nobody
 //! was told anything untrue, and that nothing comes too soon, too often or too late; [`report`] adds
 //! up. [`small_worlds`] tries every order of few events instead, and [`grid`]
 //! measures what loss costs.
 
 pub mod asked;
 pub mod balance;
+pub mod beginning;
 pub mod beside;
 pub mod comparing;
 mod connections;

@@ -15,6 +15,7 @@ use tickcast_reliability::subscriber_core::{
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
 
 use crate::asked::{Alarm, Asked};
+use crate::beginning::Beginning;
 use crate::beside::Beside;
 use crate::justified::Justified;
 use crate::plan::Plan;
@@ -62,6 +63,8 @@ pub struct Following {
     pub asked: Asked,
     /// What the application was told beside the stream.
     pub beside: Beside,
+    /// Whether it began where it should, and was told to be live when it was.
+    pub beginning: Beginning,
     /// Whether what it was told had a reason.
     pub justified: Justified,
     /// Whether what it misses is asked for, and given up, in time.
@@ -137,6 +140,7 @@ impl Subscriber {
                     stream: Stream::new(channel, config.delivery, start),
                     asked: Asked::new(config, plan.ring_slots),
                     beside: Beside::new(config),
+                    beginning: Beginning::new(start),
                     justified: Justified::new(config, plan.ring_slots),
                     soon: Soon::new(config, plan.lines, reads_of(plan)),
                     alarms: Vec::new(),
