@@ -281,8 +281,8 @@ impl World {
             if let Message::Refused(refused) = &message {
                 let (first, last) = (refused.range.first.0, refused.range.last.0);
                 self.trace.note(self.now, "refused", number, first, last);
-                self.subscribers[number].refused(channel, refused.range, self.now);
             }
+            self.subscribers[number].answers(channel, path, &message, self.now);
             for of in &mut self.subscribers[number].following {
                 of.justified.message(of.channel, channel, &message);
                 match message {

@@ -44,13 +44,16 @@ impl World {
             if self.plan.broken == Some(number) || subscriber.stalled {
                 continue;
             }
-            of.soon.on_time(now).map_err(|what| {
-                let gaps = gaps_of(&subscriber.core);
-                format!(
-                    "subscriber {number} on channel {} {what}; {gaps}",
-                    of.channel
-                )
-            })?;
+            let on_time = of.soon.on_time(now);
+            on_time
+                .and_then(|()| of.asked.rungs.on_time(now))
+                .map_err(|what| {
+                    let gaps = gaps_of(&subscriber.core);
+                    format!(
+                        "subscriber {number} on channel {} {what}; {gaps}",
+                        of.channel
+                    )
+                })?;
         }
         subscriber.input(
             |core, on| f(core, now, on),
@@ -151,6 +154,8 @@ impl World {
             of.soon.follows(receiver.epoch(), heard);
             of.soon.answered_within(of.asked.pace.rtt_most());
             of.soon.settled((next, heard), found, connected, now);
+            of.asked.rungs.settled(next, heard);
+            of.asked.pace.may_read(of.soon.may_read());
         }
         for (of, c) in subscriber.following.iter().zip(subscriber.core.counters()) {
             balance::receiver(c, &of.stream)
@@ -271,7 +276,7 @@ impl World {
                 self.send_up(number, path, &out)?;
                 out.clear();
             }
-            busy |= self.begin_reads(number);
+            busy |= self.begin_reads(number)?;
             while let Some(action) = self.subscribers[number].core.poll_action() {
                 busy = true;
                 self.act(number, &action)?;

@@ -3,7 +3,7 @@
 //! byte.
 //!
 //! [`profiles`] says what goes wrong, [`world`] lets it happen; [`stream`], [`beside`], [`asked`],
-//! [`pace`], [`meters`], [`watch`], [`justified`], [`refusals`], [`beginning`] and [`balance`] check after every step that nobody
+//! [`pace`], [`meters`], [`watch`], [`justified`], [`refusals`], [`beginning`], [`rungs`] and [`balance`] check after every step that nobody
 //! was told anything untrue, and that nothing comes too soon, too often or too late; [`report`] adds
 //! up. [`small_worlds`] tries every order of few events instead, and [`grid`]
 //! measures what loss costs.
@@ -39,6 +39,7 @@ pub mod quiet;
 mod reads;
 pub mod refusals;
 pub mod report;
+pub mod rungs;
 mod serving;
 pub mod small_worlds;
 pub mod soon;

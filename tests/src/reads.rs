@@ -118,13 +118,15 @@ impl World {
     }
 
     /// The subscriber's driver begins all READs that its core wants.
-    pub(crate) fn begin_reads(&mut self, number: usize) -> bool {
+    pub(crate) fn begin_reads(&mut self, number: usize) -> Result<bool, String> {
         let mut busy = false;
         while let Some(request) = self.subscribers[number].core.poll_remote() {
             busy = true;
             for of in &mut self.subscribers[number].following {
                 match request.what {
                     What::Slots(range) if of.channel == request.channel => {
+                        (of.asked.reads(range, self.now))
+                            .map_err(|what| format!("subscriber {number}: {what}"))?;
                         of.soon.asks(range);
                         of.soon.begins_read(request.len.into(), self.now);
                     }
@@ -144,7 +146,7 @@ impl World {
                 self.schedule(at, Event::Reads(connection));
             }
         }
-        busy
+        Ok(busy)
     }
 
     /// READs come to the publisher's device, in order.
@@ -340,7 +342,7 @@ impl World {
         let Some(of) = self.subscribers[number].following_mut(request.channel) else {
             return false;
         };
-        of.asked.read(wanted.first, self.now);
+        of.asked.read(wanted, self.now);
         let datagram = Datagram::parse(bytes).ok();
         let Some(datagram) = datagram.filter(|it| it.verdict() == CrcVerdict::Good) else {
             self.count("read_torn");

@@ -194,6 +194,14 @@ impl Soon {
         }
     }
 
+    /// Whether what is missing may be READ.
+    #[must_use]
+    pub fn may_read(&self) -> bool {
+        self.reads
+            .as_ref()
+            .is_some_and(|reads| reads.granted.is_some())
+    }
+
     /// The connection for READs is another, or none.
     pub fn reads_anew(&mut self, now: Nanos) {
         if let Some(reads) = &mut self.reads {

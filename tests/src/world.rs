@@ -339,6 +339,9 @@ impl World {
         let subscriber = &self.subscribers[number];
         for (of, counters) in subscriber.following.iter().zip(subscriber.core.counters()) {
             self.tally.subscriber(counters, &of.stream, of.soon.seen);
+            (self.tally).looked_at("refusals heeded", of.asked.pace.refusals_heeded);
+            self.tally
+                .looked_at("rungs that gave way", of.asked.rungs.seen);
             self.tally.looked_at("joined", of.beginning.seen.0);
             self.tally.looked_at("live", of.beginning.seen.1);
         }
