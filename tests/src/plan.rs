@@ -85,6 +85,8 @@ pub struct Plan {
     pub nack_path: bool,
     /// Whether rings may be READ, and are.
     pub read_path: bool,
+    /// Slots that one READ may bring at most.
+    pub read_slots: u32,
     /// Channels that every subscriber follows: 1 or 2.
     pub channels: usize,
     /// By how much line B is slower.
@@ -217,6 +219,10 @@ impl Plan {
             // By itself, so that everything else is as it would be without.
             nack_path: ChaCha8Rng::seed_from_u64(seed ^ 0x6e61_636b).random_bool(0.4),
             read_path: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_6164).random_bool(0.4),
+            read_slots: pick(
+                &mut ChaCha8Rng::seed_from_u64(seed ^ 0x736c_6f74),
+                &[1, 4, 16],
+            ),
             channels: 1,
             line_skew: us(30),
             starts_at: vec![None; receivers],
