@@ -14,6 +14,7 @@ use crate::balance;
 use crate::ending::gaps_of;
 use crate::plan::StartAt;
 use crate::queue::Event;
+use crate::rungs::Rung;
 use crate::stream::can_be_lost;
 use crate::subscriber::channels;
 use crate::tamper::Tamper;
@@ -152,7 +153,8 @@ impl World {
                 .then(|| of.justified.known_of(next))
                 .flatten();
             of.soon.follows(receiver.epoch(), heard);
-            of.soon.answered_within(of.asked.pace.rtt_most());
+            let read_most = of.asked.rungs.rtt_most(Rung::Read);
+            of.soon.answered_within(of.asked.pace.rtt_most(), read_most);
             of.soon.settled((next, heard), found, connected, now);
             of.asked.rungs.settled(next, heard);
             of.asked.pace.may_read(of.soon.may_read());
