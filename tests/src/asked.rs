@@ -335,6 +335,7 @@ impl Asked {
     pub fn reconnected(&mut self, path: Path) {
         match path {
             Path::Repair => {
+                self.pace.disconnected();
                 self.pace.restarted();
                 self.rungs.restarted();
                 self.tries.clear();

@@ -46,8 +46,9 @@ impl World {
                 continue;
             }
             let on_time = of.soon.on_time(now);
+            let on_time = on_time.and_then(|()| of.asked.rungs.on_time(now));
             on_time
-                .and_then(|()| of.asked.rungs.on_time(now))
+                .and_then(|()| of.asked.pace.on_time(now))
                 .map_err(|what| {
                     let gaps = gaps_of(&subscriber.core);
                     format!(
@@ -66,8 +67,11 @@ impl World {
                     if let Err(what) = of.beginning.told(of.channel, position, event) {
                         wrong.get_or_insert(format!("subscriber {number}: {what}"));
                     }
-                    if matches!(event, Told::Stale | Told::EndOfSession) {
-                        of.asked.pace.may_say();
+                    match event {
+                        Told::Stale => of.asked.pace.stale(Some(now)),
+                        Told::EndOfSession => of.asked.pace.ends(),
+                        Told::Fresh => of.asked.pace.stale(None),
+                        _ => {}
                     }
                     if matches!(event, Told::RepairLinkDown(LinkDownReason::Unanswered)) {
                         of.asked.gives_up(now);

@@ -90,6 +90,9 @@ pub struct Pace {
     welcomed_at: Nanos,
     /// Whether what is missing may be READ, and so wait for that.
     may_read: bool,
+    /// Whether the publisher welcomed it, and since when multicast is silent.
+    is_up: bool,
+    stale_at: Option<Nanos>,
     /// When it was told how far it is last, and whether the next such word may come at any time.
     progress_at: Option<Nanos>,
     progress_free: bool,
@@ -116,6 +119,8 @@ impl Pace {
             rtt_most: RTT_UNKNOWN,
             answered: BTreeMap::new(),
             may_read: false,
+            is_up: false,
+            stale_at: None,
             refusals_heeded: 0,
             awake_at: Nanos::ZERO,
             welcomed_at: Nanos::ZERO,
@@ -321,13 +326,43 @@ impl Pace {
     /// A WELCOME comes.
     pub fn welcomed(&mut self, now: Nanos) {
         self.over.clear();
-        self.welcomed_at = now;
+        (self.welcomed_at, self.is_up) = (now, true);
         self.progress_free = true;
     }
 
-    /// Silence or the end is told, each a reason to say at once how far it is.
-    pub const fn may_say(&mut self) {
+    /// Silence is told, and since when it lasts, or its end. It is a reason to say at once how far it is.
+    pub const fn stale(&mut self, since: Option<Nanos>) {
+        self.stale_at = since;
+        self.progress_free |= since.is_some();
+    }
+
+    /// The end is told, another reason.
+    pub const fn ends(&mut self) {
+        self.stale_at = None;
         self.progress_free = true;
+    }
+
+    /// The repair connection is another, or none: nobody is told anything until the next WELCOME.
+    pub const fn disconnected(&mut self) {
+        self.is_up = false;
+    }
+
+    /// The core is given something: what was due before that must have been said.
+    ///
+    /// # Errors
+    /// That it was long ago that it said how far it is.
+    pub fn on_time(&self, now: Nanos) -> Checked {
+        let every_us = match self.stale_at {
+            Some(_) => self.config.follow_us,
+            None => self.config.progress_us,
+        };
+        let since = self.progress_at.max(self.stale_at).unwrap_or(Nanos::ZERO);
+        let since = since.max(self.welcomed_at).max(self.awake_at);
+        let due = since.after(Nanos::from_us(every_us.into()));
+        if self.is_up && now > due.after(SLACK) {
+            return Err(format!("at {now} has not said how far it is, due at {due}"));
+        }
+        Ok(())
     }
 
     /// It says how far it is, and so asks for STATUS.
@@ -499,9 +534,26 @@ mod tests {
         let mut of = pace();
         assert_eq!(of.says(us(1)), Ok(()));
         assert!(of.says(us(900)).is_err());
-        of.may_say();
+        of.stale(Some(us(901)));
         assert_eq!(of.says(us(901)), Ok(()));
         assert_eq!(of.says(us(1_901)), Ok(()));
+    }
+
+    #[test]
+    fn who_does_not_say_how_far_it_is_is_seen_and_sooner_where_it_is_silent() {
+        let mut of = pace();
+        assert_eq!(of.on_time(us(900_000)), Ok(()), "nobody welcomed it");
+        of.welcomed(us(1_000));
+        of.says(us(1_000)).unwrap();
+        assert_eq!(of.on_time(us(101_005)), Ok(()));
+        assert!(of.on_time(us(101_006)).is_err());
+        of.stale(Some(us(50_000)));
+        assert_eq!(of.on_time(us(51_005)), Ok(()));
+        assert!(of.on_time(us(51_006)).is_err());
+        of.stale(None);
+        assert_eq!(of.on_time(us(51_006)), Ok(()));
+        of.disconnected();
+        assert_eq!(of.on_time(us(900_000)), Ok(()));
     }
 
     #[test]
