@@ -1,7 +1,7 @@
 //! A publisher in virtual time: the shipped cores of publishing and repair over small rings, one
 //! for each channel, and what its process is told while it runs, stands still or is gone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
@@ -50,6 +50,8 @@ pub struct Publisher {
     pub stalled: [bool; 2],
     /// Connections by peer.
     pub peers: BTreeMap<PeerId, usize>,
+    /// Who said that it leaves: it is to be let go at once.
+    pub left: BTreeSet<PeerId>,
     /// What came while it was paused.
     pub waiting: VecDeque<Arrival>,
     /// When it is woken next.
@@ -127,6 +129,7 @@ impl Publisher {
             hands_over: false,
             stalled: [false; 2],
             peers: BTreeMap::new(),
+            left: BTreeSet::new(),
             waiting: VecDeque::new(),
             wakes_at: Nanos::MAX,
             spins: 0,

@@ -79,6 +79,10 @@ impl World {
             balance::repair(&feed.repair).map_err(|what| format!("publisher {index}: {what}"))?;
             due = due.min(feed.core.poll_timeout().unwrap_or(Nanos::MAX));
         }
+        let left = std::mem::take(&mut publisher.left);
+        if let Some(peer) = left.iter().find(|peer| publisher.peers.contains_key(peer)) {
+            return Err(format!("publisher {index}: {peer:?} has left, and is kept"));
+        }
         (publisher.meters.settled(&publisher.peers))
             .map_err(|what| format!("publisher {index}: {what}"))?;
         if due > self.now {
@@ -323,6 +327,10 @@ impl World {
                     let mut feeds = publisher.feeds.iter_mut();
                     if let Some(feed) = feeds.find(|feed| feed.channel == channel) {
                         feed.watch.asked(peer, &message);
+                    }
+                    if matches!(message, Message::Leave) {
+                        publisher.left.insert(peer);
+                        self.tally.looked_at("left", 1);
                     }
                     publisher.repair.handle_message(now, peer, channel, message);
                     let Some((epoch, class, ranges)) = asked else {
