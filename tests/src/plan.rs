@@ -11,7 +11,7 @@ use tickcast_reliability::units::Nanos;
 
 use crate::faults::Weather;
 use crate::incident::Incident;
-use crate::profiles::PROFILES;
+use crate::profiles::{PROFILES, settles_within};
 
 /// Whether the faults stop before the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,10 +115,6 @@ pub enum StartAt {
     EpochBefore(u64),
 }
 
-/// How long the end may take beside the time until a publisher counts as dead: attempts to connect
-/// back off by 75 ms, and are given up after 60.
-const SETTLES: Nanos = Nanos::from_ms(250);
-
 pub(crate) const fn ms(ms: u64) -> Nanos {
     Nanos::from_ms(ms)
 }
@@ -141,13 +137,7 @@ impl Plan {
         plan.ladders(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x6c61_6464));
         plan.variety(&mut ChaCha8Rng::seed_from_u64(seed ^ 0x7661_7269));
         plan.trouble(&mut rng);
-        // A publisher that is gone may be taken for dead by those who can connect to nobody, once
-        // they have given up the connection they had; and a subscriber that is gone without a word is
-        // waited for until it has been silent for long enough.
-        let dead_us = plan.subscribers.iter().map(|(config, _)| config.dead_us);
-        let dead = us(dead_us.max().unwrap_or(0).into());
-        let gone = dead.times(2).max(us(plan.repair.silent_timeout_us));
-        plan.settle = plan.settle.max(gone.after(SETTLES));
+        plan.settle = plan.settle.max(settles_within(profile));
         let until = plan.faults_until;
         plan.incidents.retain(|(at, _)| *at < until);
         plan.incidents.sort_by_key(|(at, _)| *at);
