@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io::{BufWriter, Write};
 
 use tickcast_reliability::delivery::{Event as Told, Item};
+use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::units::Nanos;
 
 /// How many of the last lines are kept to be shown beside a violation.
@@ -145,6 +146,16 @@ pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Ite
                 _ => ("told", 0, 0),
             };
             trace.note(now, what, number, a, b);
+            match event {
+                Told::Lost(loss) => {
+                    let cause = LossCause::ALL.iter().position(|of| *of == loss.cause);
+                    let cause = cause.map_or(u64::MAX, |at| at as u64);
+                    let records = loss.records.unwrap_or(u64::MAX);
+                    trace.note(now, "lost-for", number, cause, records);
+                }
+                Told::GapRecovered { took, .. } => trace.note(now, "took", number, took.0, 0),
+                _ => {}
+            }
         }
     }
 }
