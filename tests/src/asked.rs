@@ -130,6 +130,7 @@ impl Asked {
         let in_order = self.config.delivery != Delivery::Arrival;
         if given.decides || given.again {
             self.pace.comes(sequence, given.decides, given.at);
+            self.rungs.comes(sequence, given.at);
         }
         let old = next.minus(span);
         drop_below(&mut self.taken, old);
@@ -398,6 +399,8 @@ fn drop_below<T>(map: &mut BTreeMap<u64, T>, first: Sequence) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tickcast_reliability::control::RefusalReason;
+    use tickcast_reliability::units::{Epoch, RecordNumber};
 
     const NEXT: Sequence = Sequence(5);
 
@@ -470,7 +473,7 @@ mod tests {
         let range = SequenceRange::one(Sequence(6));
         let class = NackClass::Repair;
         let ask = |path, of: &mut Asked| {
-            let now = Nanos::from_us(2_000).times(of.asked.0);
+            let now = Nanos::from_us(1_000).times(of.asked.0);
             of.nack(path, (class, &[range]), NEXT, |_| None, now)
         };
         assert_eq!(ask(Path::Nack, &mut of), Ok(()));
@@ -478,7 +481,15 @@ mod tests {
         of.reconnected(Path::Nack);
         let again = ask(Path::Nack, &mut of);
         assert!(again.unwrap_err().contains("second time"));
-        of.refused(range, Nanos::ZERO);
+        let refused = Refused {
+            epoch: Epoch(1),
+            range,
+            reason: RefusalReason::Ahead,
+            retry_after_us: 100,
+            oldest: Sequence(1),
+            oldest_record: RecordNumber(1),
+        };
+        of.refused(&refused, true, Nanos::from_us(2_900));
         assert_eq!(ask(Path::Nack, &mut of), Ok(()));
         of.reconnected(Path::Repair);
         assert_eq!(ask(Path::Nack, &mut of), Ok(()));

@@ -289,3 +289,134 @@ fn safe(feed: &Feed) -> u64 {
     let slots = feed.reader.geometry().slots();
     slots - (slots / 64).max(16).min(slots / 4)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use crate::subscriber::CHANNEL;
+    use tickcast_reliability::publisher_core::Transmit;
+    use tickcast_reliability::units::{FanOutId, Now, RecordNumber};
+
+    const EPOCH: Epoch = Epoch(5);
+    const PEER: PeerId = PeerId(3);
+
+    /// A ring of which everything is sent, up to this sequence.
+    fn feed() -> (Feed, u64) {
+        let now = Now {
+            monotonic: Nanos::ZERO,
+            utc: Nanos::ZERO,
+        };
+        let plan = Plan::of(0, Some("calm"), None);
+        let mut feed = Feed::open(&plan, (CHANNEL, EPOCH, 0), (1, 1), now).unwrap();
+        (0..8).for_each(|_| feed.burst(now).unwrap());
+        for fan_out in (0..plan.fan_outs).map(FanOutId) {
+            while let Some(transmit) = feed.core.poll_transmit(fan_out) {
+                if let Transmit::Slots(range) = transmit {
+                    feed.core.handle_posted(fan_out, range.last);
+                }
+            }
+        }
+        let sent = feed.reader.sent_by_any().0;
+        assert!(sent > 4);
+        (feed, sent)
+    }
+
+    fn range(first: u64, last: u64) -> SequenceRange {
+        SequenceRange {
+            first: Sequence(first),
+            last: Sequence(last),
+        }
+    }
+
+    /// Whether this refusal of a question of this class and epoch passes.
+    fn passes(
+        (epoch, class, asked): (Epoch, NackClass, SequenceRange),
+        (reason, refused, retry_after_us): (RefusalReason, SequenceRange, u32),
+    ) -> bool {
+        let (feed, _) = feed();
+        let feeds = [feed];
+        let mut of = Refusals::new(RepairConfig::default(), &feeds, Nanos::ZERO);
+        let asker = Asker {
+            peer: PEER,
+            path: Path::Repair,
+            replays: true,
+            asks_elsewhere: false,
+            peers: 2,
+        };
+        of.asked(&asker, &feeds[0], (epoch, class), &[asked]);
+        let refused = Message::Refused(Refused {
+            epoch: EPOCH,
+            range: refused,
+            reason,
+            retry_after_us,
+            oldest: Sequence(1),
+            oldest_record: RecordNumber(1),
+        });
+        let mut frames = Vec::new();
+        refused.write(CHANNEL, &mut frames);
+        of.given(PEER, &feeds, &frames).is_ok()
+    }
+
+    #[test]
+    fn a_refusal_without_its_reason_is_seen_and_so_is_a_wrong_time_to_wait() {
+        let (_, sent) = feed();
+        let (repair, replay) = (NackClass::Repair, NackClass::Replay);
+        let (held, above) = (range(2, 4), range(sent + 1, sent + 3));
+        let all = (EPOCH, repair, range(2, sent + 3));
+        assert!(passes(all, (RefusalReason::Ahead, above, 100)));
+        assert!(!passes(all, (RefusalReason::Ahead, above, 101)));
+        assert!(!passes(
+            all,
+            (RefusalReason::Ahead, range(2, sent + 3), 100)
+        ));
+        for reason in [
+            RefusalReason::Window,
+            RefusalReason::Ahead,
+            RefusalReason::Budget,
+            RefusalReason::TooSlow,
+            RefusalReason::Epoch,
+            RefusalReason::Malformed,
+        ] {
+            for retry_us in [0, 100, 1_000_000] {
+                let refused = (reason, held, retry_us);
+                assert!(!passes((EPOCH, repair, held), refused), "{refused:?}");
+            }
+        }
+        let other = (Epoch(4), repair, held);
+        assert!(passes(other, (RefusalReason::Epoch, held, 0)));
+        let none = (EPOCH, repair, range(0, 4));
+        assert!(passes(none, (RefusalReason::Malformed, range(0, 4), 0)));
+        // Who has a connection for replay is to use it.
+        let elsewhere = (EPOCH, replay, held);
+        assert!(passes(elsewhere, (RefusalReason::Budget, held, 100)));
+        assert!(!passes(
+            elsewhere,
+            (RefusalReason::TooSlow, held, 1_000_000)
+        ));
+    }
+
+    #[test]
+    fn a_stream_too_fast_for_a_replay_is_a_reason() {
+        let (feed, sent) = feed();
+        let feeds = [feed];
+        let mut of = Refusals::new(RepairConfig::default(), &feeds, Nanos::ZERO);
+        let live = of.live.get_mut(&CHANNEL).unwrap();
+        live.bytes_per_s_most = 10_000_000_000;
+        let asker = Asker {
+            peer: PEER,
+            path: Path::Replay,
+            replays: true,
+            asks_elsewhere: false,
+            peers: 2,
+        };
+        let held = range(2, sent);
+        of.asked(&asker, &feeds[0], (EPOCH, NackClass::Repair), &[held]);
+        let may = &of.may[&(PEER, CHANNEL)];
+        assert_eq!(may.len(), 1);
+        assert_eq!(
+            (may[0].reason, may[0].range),
+            (RefusalReason::TooSlow, held)
+        );
+    }
+}

@@ -117,6 +117,15 @@ impl Rungs {
         }
     }
 
+    /// A copy of a sequence comes, over whichever connection or sent again: what it waited for counts it
+    /// as its answer.
+    pub fn comes(&mut self, sequence: Sequence, now: Nanos) {
+        if let Some((rung, at)) = self.open.get(&sequence.0) {
+            let of = &mut self.of[*rung as usize];
+            of.rtt_most = of.rtt_most.max(now.since(*at));
+        }
+    }
+
     /// A sequence waits for none of them any more: it was refused.
     pub fn refused(&mut self, range: std::ops::RangeInclusive<u64>) {
         self.open.retain(|s, _| !range.contains(s));
@@ -216,6 +225,15 @@ mod tests {
         let mut of = rungs();
         of.refused(5..=5);
         assert_eq!(of.on_time(us(9_000)), Ok(()));
+    }
+
+    #[test]
+    fn what_comes_another_way_counts_as_its_answer() {
+        let mut of = rungs();
+        of.comes(S, us(1_500));
+        of.asks(Some(Rung::Read), S.next(), us(2_000)).unwrap();
+        // Four round trips of 500 us, and a quarter.
+        assert_eq!(of.asks(None, S.next(), us(4_505)), Ok(()));
     }
 
     #[test]

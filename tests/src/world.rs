@@ -342,6 +342,7 @@ impl World {
             (self.tally).looked_at("refusals heeded", of.asked.pace.refusals_heeded);
             self.tally
                 .looked_at("rungs that gave way", of.asked.rungs.seen);
+            (self.tally).looked_at("said how far it is", of.asked.pace.said);
             self.tally.looked_at("joined", of.beginning.seen.0);
             self.tally.looked_at("live", of.beginning.seen.1);
         }
