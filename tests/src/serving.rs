@@ -263,20 +263,29 @@ impl World {
         Ok(())
     }
 
-    /// Who asks on a connection, as its publisher knows it.
-    fn asker(&self, connection: usize) -> Asker {
+    /// Who asks by what came on a connection, as its publisher knows it.
+    fn asker(&self, connection: usize) -> Option<Asker> {
         let this = &self.connections[connection];
+        let mut rest = &this.up.received[..];
+        let messages = std::iter::from_fn(|| {
+            let read = Message::read(rest, BODY_LEN_MAX_TO_PUBLISHER);
+            let (_, message, len) = read.ok().flatten()?;
+            rest = &rest[len..];
+            Some(message)
+        });
+        let mut nacks = messages.filter(|message| matches!(message, Message::Nack { .. }));
+        nacks.next()?;
         let peers = &self.publishers[this.publisher].peers;
         let session = peers.values().map(|other| &self.connections[*other]);
         let session = session.filter(|c| (c.subscriber, c.life) == (this.subscriber, this.life));
         let has = |path| session.clone().any(|other| other.path == path);
-        Asker {
+        Some(Asker {
             peer: this.peer,
             path: this.path,
             replays: has(Path::Replay),
             asks_elsewhere: this.path == Path::Nack || has(Path::Nack),
             peers: peers.len() as u64,
-        }
+        })
     }
 
     /// Something comes to a publisher's process, which may stand still.
@@ -338,9 +347,11 @@ impl World {
                     };
                     let wanted = ranges.iter().map(|r| r.len()).sum::<u64>();
                     publisher.meters.asked(peer, wanted, &publisher.feeds);
-                    if let Some(feed) = publisher.feeds.iter().find(|f| f.channel == channel) {
+                    if let Some(feed) = publisher.feeds.iter().find(|f| f.channel == channel)
+                        && let Some(asker) = &asker
+                    {
                         let of = (epoch, class);
-                        publisher.refusals.asked(&asker, feed, of, &ranges);
+                        publisher.refusals.asked(asker, feed, of, &ranges);
                     }
                 }
                 up.received.drain(..taken);
