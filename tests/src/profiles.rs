@@ -89,7 +89,10 @@ const NOT_IN_CHAOS: [&str; 10] = [
 /// times the most that any of a thousand seeds of the profile needed, but for what waits for a time
 /// that is set. Attempts to connect back off by 75 ms, and are given up after 60.
 pub(crate) fn settles_within(profile: &str) -> Nanos {
+    // With planted bugs copies are torn on purpose, and each is asked for again after a first retry.
+    let torn = cfg!(feature = "planted-bugs");
     ms(match profile {
+        _ if torn => 2_250,
         // A subscriber that is gone without a word is waited for until it has been silent for 2 s, a
         // publisher until it counts as dead, twice where the connection to it is given up first.
         "churn" | "gone" | "chaos" => 2_250,
