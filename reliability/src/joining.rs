@@ -194,6 +194,10 @@ impl Receiver {
                 oldest
             }
         };
+        let (next, next_record) = match planted(Bug::BeginsFurtherOn) {
+            true => (next.plus(3), None),
+            false => (next, next_record),
+        };
         let skipped = u64::from(planted(Bug::LateJoinSkipsOne));
         self.order
             .restart(offer.epoch, next.plus(skipped), next_record);
@@ -209,7 +213,10 @@ impl Receiver {
                     .plus(planted(Bug::LateJoinRepeatsOne).into()),
             },
         ));
-        self.live_after = Some(offer.newest);
+        self.live_after = match planted(Bug::LiveToldTooSoon) {
+            true => Some(Sequence::NONE),
+            false => Some(offer.newest),
+        };
         self.beginning = (start == Start::Oldest).then_some(next);
         self.note_heard(offer.newest, now, Origin::History);
         self.order.note_fact(offer.newest.next(), offer.next_record);

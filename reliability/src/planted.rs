@@ -63,6 +63,8 @@ pub enum Bug {
     LineSkewIgnored,
     /// A refusal changes nothing (§6.3).
     RefusalIgnored,
+    /// Now and then a budget is said to be used up that is not (§6.3).
+    RefusedWithoutReason,
     /// An answer by multicast satisfies all who ask, for ever (§6.3).
     MulticastAnswersForever,
     /// What is sent by multicast in answer is not counted (§10).
@@ -87,6 +89,10 @@ pub enum Bug {
     LateJoinRepeatsOne,
     /// Who joins misses the first datagram that it was told to get (§5.1).
     LateJoinSkipsOne,
+    /// Who joins begins three datagrams further on than it wanted, and is told so (§5.1).
+    BeginsFurtherOn,
+    /// Who joins is told to be live before its history came (§5.1).
+    LiveToldTooSoon,
     /// A loss is declared one record short (§8).
     LossOneRecordShort,
     /// Of two losses next to each other only the first is told (§8).

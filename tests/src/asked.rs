@@ -3,13 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tickcast_reliability::control::NackClass;
+use tickcast_reliability::control::{NackClass, Refused};
 use tickcast_reliability::delivery::Delivery;
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
 
 use crate::pace::Pace;
+use crate::rungs::{Rung, Rungs};
 
 /// A datagram that is about to be given to a core.
 #[derive(Clone, Copy, Debug)]
@@ -64,6 +65,8 @@ pub struct Asked {
     alarmed: BTreeSet<u64>,
     /// How soon and how often.
     pub pace: Pace,
+    /// What gives way when.
+    pub rungs: Rungs,
     /// NACK messages, and the sequences they asked for.
     pub asked: (u64, u64),
     /// Of those messages, the ones on the NACK connection.
@@ -73,7 +76,7 @@ pub struct Asked {
 impl Asked {
     /// Nothing was asked yet. The publisher's ring has so many slots.
     #[must_use]
-    pub const fn new(config: ReceiverConfig, slots: u64) -> Self {
+    pub fn new(config: ReceiverConfig, slots: u64) -> Self {
         Self {
             config,
             slots,
@@ -87,6 +90,7 @@ impl Asked {
             owed: BTreeSet::new(),
             alarmed: BTreeSet::new(),
             pace: Pace::new(config),
+            rungs: Rungs::new(config),
             asked: (0, 0),
             asked_on_nack: 0,
         }
@@ -128,6 +132,7 @@ impl Asked {
         let in_order = self.config.delivery != Delivery::Arrival;
         if (given.decides || given.again) && !given.unasked {
             self.pace.comes(sequence, given.decides, given.at);
+            self.rungs.comes(sequence, given.at);
         }
         let old = next.minus(span);
         drop_below(&mut self.taken, old);
@@ -225,10 +230,12 @@ impl Asked {
                     if !self.on_nack.insert(sequence.0) {
                         return Err(format!("{sequence} a second time on the NACK connection"));
                     }
-                    self.pace.asks_elsewhere(sequence, now);
+                    self.rungs.asks(Some(Rung::Nack), sequence, now)?;
+                    self.pace.asks_elsewhere(sequence, now)?;
                     continue;
                 }
                 if class == NackClass::Repair {
+                    self.rungs.asks(None, sequence, now)?;
                     self.pace.asks(sequence, now)?;
                 }
                 let tries = self.tries.entry(sequence.0).or_insert((class, 0, now));
@@ -250,9 +257,23 @@ impl Asked {
         Ok(())
     }
 
-    /// What was READ of this sequence has come: it may be asked for otherwise from now on.
-    pub fn read(&mut self, sequence: Sequence, now: Nanos) {
-        self.pace.asks_elsewhere(sequence, now);
+    /// These are READ.
+    ///
+    /// # Errors
+    /// That this was not due, or should have been done before.
+    pub fn reads(&mut self, range: SequenceRange, now: Nanos) -> Result<(), String> {
+        for sequence in range.iter() {
+            self.rungs.asks(Some(Rung::Read), sequence, now)?;
+            self.pace.asks_elsewhere(sequence, now)?;
+        }
+        Ok(())
+    }
+
+    /// What was READ of these has come: they may be asked for otherwise from now on.
+    pub fn read(&mut self, range: SequenceRange, now: Nanos) {
+        for sequence in range.iter() {
+            self.rungs.answers(Rung::Read, sequence, now);
+        }
     }
 
     /// The application was told that two publishers say different things of this sequence.
@@ -276,9 +297,14 @@ impl Asked {
         self.owed.first().copied()
     }
 
-    /// The publisher refused these: no try that failed.
-    pub fn refused(&mut self, range: SequenceRange, now: Nanos) {
-        self.pace.refused(range, now);
+    /// The publisher refused these: no try that failed, where it is of the epoch that is followed.
+    pub fn refused(&mut self, refused: &Refused, is_ours: bool, now: Nanos) {
+        let range = refused.range;
+        self.pace.refused(refused, is_ours, now);
+        if !is_ours {
+            return;
+        }
+        self.rungs.refused(range.first.0..=range.last.0);
         let refused: Vec<u64> = (self.tries.range(range.first.0..=range.last.0))
             .map(|(s, _)| *s)
             .collect();
@@ -312,7 +338,9 @@ impl Asked {
     pub fn reconnected(&mut self, path: Path) {
         match path {
             Path::Repair => {
+                self.pace.disconnected();
                 self.pace.restarted();
+                self.rungs.restarted();
                 self.tries.clear();
                 self.on_nack.clear();
             }
@@ -325,6 +353,7 @@ impl Asked {
     /// Another epoch: nothing of the one before counts any more.
     pub fn restarted(&mut self) {
         self.pace.restarted();
+        self.rungs.restarted();
         self.tries.clear();
         self.on_nack.clear();
         self.taken.clear();
@@ -340,6 +369,7 @@ impl Asked {
     pub fn continued(&mut self, last: Sequence) {
         let counts = |s: &u64| *s <= last.0;
         self.pace.restarted();
+        self.rungs.restarted();
         self.tries.retain(|s, _| counts(s));
         self.on_nack.retain(counts);
         self.taken.retain(|s, _| counts(s));
@@ -371,6 +401,8 @@ fn drop_below<T>(map: &mut BTreeMap<u64, T>, first: Sequence) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tickcast_reliability::control::RefusalReason;
+    use tickcast_reliability::units::{Epoch, RecordNumber};
 
     const NEXT: Sequence = Sequence(5);
 
@@ -444,7 +476,7 @@ mod tests {
         let range = SequenceRange::one(Sequence(6));
         let class = NackClass::Repair;
         let ask = |path, of: &mut Asked| {
-            let now = Nanos::from_us(2_000).times(of.asked.0);
+            let now = Nanos::from_us(1_000).times(of.asked.0);
             of.nack(path, (class, &[range]), NEXT, |_| None, now)
         };
         assert_eq!(ask(Path::Nack, &mut of), Ok(()));
@@ -452,7 +484,15 @@ mod tests {
         of.reconnected(Path::Nack);
         let again = ask(Path::Nack, &mut of);
         assert!(again.unwrap_err().contains("second time"));
-        of.refused(range, Nanos::ZERO);
+        let refused = Refused {
+            epoch: Epoch(1),
+            range,
+            reason: RefusalReason::Ahead,
+            retry_after_us: 100,
+            oldest: Sequence(1),
+            oldest_record: RecordNumber(1),
+        };
+        of.refused(&refused, true, Nanos::from_us(2_900));
         assert_eq!(ask(Path::Nack, &mut of), Ok(()));
         of.reconnected(Path::Repair);
         assert_eq!(ask(Path::Nack, &mut of), Ok(()));

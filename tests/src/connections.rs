@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use rand::RngExt;
-use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, ChannelOffer, Message};
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, ChannelOffer, Message, NackClass};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::subscriber_core::{Action, Path};
@@ -37,8 +37,24 @@ impl World {
                 "subscriber {number} speaks on {path:?}, which is down"
             ));
         };
-        let asks = Message::read(frames, 1 << 20).ok().flatten();
-        if asks.is_some_and(|(_, message, _)| matches!(message, Message::Nack { .. }))
+        let mut rest = frames;
+        let mut asks = false;
+        while let Ok(Some((_, message, len))) = Message::read(rest, 1 << 20) {
+            rest = &rest[len..];
+            if let Message::Nack { class, ranges, .. } = message {
+                asks = true;
+                let what = match (path, class) {
+                    (Path::Nack, _) => "asks-on-nack",
+                    (_, NackClass::Repair) => "asks",
+                    (_, NackClass::Replay) => "asks-replay",
+                };
+                for range in ranges {
+                    let (first, last) = (range.first.0, range.last.0);
+                    self.trace.note(self.now, what, number, first, last);
+                }
+            }
+        }
+        if asks
             && self.tampering.is_it(|tamper| match tamper {
                 Tamper::AskTwice(n) => Some(n),
                 _ => None,
@@ -285,12 +301,20 @@ impl World {
             if let Message::Refused(refused) = &message {
                 let (first, last) = (refused.range.first.0, refused.range.last.0);
                 self.trace.note(self.now, "refused", number, first, last);
-                self.subscribers[number].refused(channel, refused.range, self.now);
             }
+            self.subscribers[number].answers(channel, path, &message, self.now);
             for of in &mut self.subscribers[number].following {
                 of.justified.message(of.channel, channel, &message);
                 match message {
-                    Message::Welcome(_) if path == Path::Repair => of.asked.welcomed(self.now),
+                    Message::Welcome(ref welcome) if path == Path::Repair => {
+                        of.asked.welcomed(self.now);
+                        let mut offers = welcome.channels.iter();
+                        let offer = offers.find(|offer| offer.channel == of.channel);
+                        offer
+                            .into_iter()
+                            .for_each(|offer| of.beginning.welcomed(offer));
+                    }
+                    Message::Refused(_) if of.channel == channel => of.beginning.message(&message),
                     Message::Status(_) if of.channel == channel => of.beside.status(),
                     Message::Grant(grant) if of.channel == channel => {
                         of.soon.granted(&grant, self.now);

@@ -90,7 +90,10 @@ impl World {
     /// Tells a core to leave, and checks that nothing it heard of is left unsaid.
     pub(crate) fn leave(&mut self, number: usize) -> Result<(), String> {
         let following = &mut self.subscribers[number].following;
-        following.iter_mut().for_each(|of| of.justified.leaves());
+        for of in following.iter_mut() {
+            of.justified.leaves();
+            of.beginning.leaves();
+        }
         self.with_core(number, |core, _, mut on| {
             core.leave(LossCause::PublisherDead, &mut on);
         })?;

@@ -224,6 +224,7 @@ impl Cell {
                 ..RepairConfig::default()
             },
             heartbeat: Default::default(),
+            settle: Nanos::from_secs(3),
             channels: 1,
             starts_at: vec![None; self.receivers],
             lapped_mid_copy: 0.0,

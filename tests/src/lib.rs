@@ -2,14 +2,15 @@
 //! process, with a network and a clock that one seed decides. Same seed, same event log, to the
 //! byte.
 //!
-//! [`profiles`] says what goes wrong, [`world`] lets it happen; [`stream`], [`beside`], [`asked`],
-//! [`pace`], [`meters`], [`watch`], [`justified`] and [`balance`] check after every step that nobody
-//! was told anything untrue, and that nothing comes too soon, too often or too late; [`report`] adds
-//! up. [`small_worlds`] tries every order of few events instead, and [`grid`]
-//! measures what loss costs.
+//! [`profiles`] says what goes wrong, [`world`] lets it happen; [`stream`], [`beginning`], [`beside`],
+//! [`asked`], [`pace`], [`rungs`], [`meters`], [`watch`], [`refusals`], [`justified`] and [`balance`]
+//! check after every step that nobody was told anything untrue, and that nothing comes too soon, too
+//! often or too late; [`report`] adds up. [`small_worlds`] tries every order of few events instead, and
+//! [`grid`] measures what loss costs.
 
 pub mod asked;
 pub mod balance;
+pub mod beginning;
 pub mod beside;
 pub mod comparing;
 mod connections;
@@ -37,7 +38,9 @@ pub mod publisher;
 mod queue;
 pub mod quiet;
 mod reads;
+pub mod refusals;
 pub mod report;
+pub mod rungs;
 mod serving;
 pub mod small_worlds;
 pub mod soon;

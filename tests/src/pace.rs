@@ -7,8 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use tickcast_reliability::control::{RefusalReason, Refused};
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::units::{Nanos, Sequence};
 
 type Checked = Result<(), String>;
 
@@ -27,8 +28,10 @@ const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
 #[derive(Clone, Copy, Debug)]
 struct Question {
     first: Nanos,
-    /// When it was asked last; `None` since it was refused.
+    /// When it was asked last; `None` since it was refused, or asked elsewhere.
     at: Option<Nanos>,
+    /// Since it was refused: when it is due again, at the soonest and at the latest.
+    again: Option<(Nanos, Nanos)>,
     /// Questions that count as tries, and of those the ones since the last refusal.
     tries: u32,
     sure: u32,
@@ -70,7 +73,7 @@ impl Scouts {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Pace {
     config: ReceiverConfig,
     questions: BTreeMap<u64, Question>,
@@ -79,11 +82,17 @@ pub struct Pace {
     over: BTreeMap<u64, Question>,
     rtt_least: Nanos,
     rtt_most: Nanos,
-    /// When an answer came last over a connection; when the application last began to poll again;
-    /// and when it was welcomed last.
-    answered_at: Nanos,
+    /// When answers came, by sequence: only those after which none came for a lower sequence. A
+    /// question waits for its turn while they are below it.
+    answered: BTreeMap<u64, Nanos>,
+    /// When the application last began to poll again, and when it was welcomed last.
     awake_at: Nanos,
     welcomed_at: Nanos,
+    /// Whether what is missing may be READ, and so wait for that.
+    may_read: bool,
+    /// Whether the publisher welcomed it, and since when multicast is silent.
+    is_up: bool,
+    stale_at: Option<Nanos>,
     /// When it was told how far it is last, and whether the next such word may come at any time.
     progress_at: Option<Nanos>,
     progress_free: bool,
@@ -92,6 +101,10 @@ pub struct Pace {
     advised_at: Nanos,
     episodes: u64,
     counted: Nanos,
+    /// How often it said how far it is, each time before it was late.
+    pub said: u64,
+    /// Questions that waited as a refusal says.
+    pub refusals_heeded: u64,
     /// Of this subscriber.
     pub scouts: Scouts,
 }
@@ -106,7 +119,12 @@ impl Pace {
             over: BTreeMap::new(),
             rtt_least: RTT_UNKNOWN,
             rtt_most: RTT_UNKNOWN,
-            answered_at: Nanos::ZERO,
+            answered: BTreeMap::new(),
+            may_read: false,
+            is_up: false,
+            stale_at: None,
+            said: 0,
+            refusals_heeded: 0,
             awake_at: Nanos::ZERO,
             welcomed_at: Nanos::ZERO,
             progress_at: None,
@@ -140,10 +158,14 @@ impl Pace {
     /// That it comes too soon or too late.
     pub fn asks(&mut self, sequence: Sequence, now: Nanos) -> Checked {
         let (least, most) = (self.base(self.rtt_least), self.base(self.rtt_most));
-        let (answered_at, awake_at) = (self.answered_at, self.awake_at);
+        let awake_at = self.awake_at;
+        let below = self.answered.range(..sequence.0).next_back();
+        let answered_at = below.map_or(Nanos::ZERO, |(_, at)| *at);
+        self.waited_as_told(sequence, now)?;
         let question = (self.questions.entry(sequence.0)).or_insert(Question {
             first: now,
             at: None,
+            again: None,
             tries: 0,
             sure: 0,
         });
@@ -179,22 +201,57 @@ impl Pace {
         Ok(())
     }
 
-    /// A NACK for this sequence goes out on the NACK connection: it is asked for but once there, and
-    /// the next question goes to the next rung, whenever this one gives way.
-    pub fn asks_elsewhere(&mut self, sequence: Sequence, now: Nanos) {
+    /// This sequence is READ, or asked for on the NACK connection: but once there, and the next
+    /// question goes to the next rung, when this one gives way ([`crate::rungs`]).
+    ///
+    /// # Errors
+    /// That it was to wait, or should have come before.
+    pub fn asks_elsewhere(&mut self, sequence: Sequence, now: Nanos) -> Checked {
+        self.waited_as_told(sequence, now)?;
         let question = Question {
             first: now,
             at: None,
+            again: None,
             tries: 0,
             sure: 0,
         };
         self.questions.entry(sequence.0).or_insert(question).at = None;
+        Ok(())
+    }
+
+    /// This sequence is asked for: not before a refusal said, and not long after. What is READ then may
+    /// have had to wait for room or tokens, and what another line may bring for that line.
+    fn waited_as_told(&mut self, sequence: Sequence, now: Nanos) -> Checked {
+        let patience = Nanos(self.base(self.rtt_most) / 4 * 5);
+        let below = self.answered.range(..sequence.0).next_back();
+        let turn = below.map_or(Nanos::ZERO, |(_, at)| at.after(patience));
+        let Some(question) = self.questions.get_mut(&sequence.0) else {
+            return Ok(());
+        };
+        let Some((soonest, latest)) = question.again.take() else {
+            return Ok(());
+        };
+        if now < soonest {
+            return Err(format!(
+                "{sequence} was refused, and is asked for again at {now}; due at {soonest} at the soonest"
+            ));
+        }
+        let skew = Nanos::from_us(self.config.line_skew_us.into());
+        let latest = latest.max(turn).max(question.first.after(skew));
+        let latest = latest.max(self.awake_at).after(SLACK);
+        if now > latest && !self.may_read {
+            return Err(format!(
+                "{sequence} was refused, and is asked for again at {now}; due at {latest} at the latest"
+            ));
+        }
+        self.refusals_heeded += 1;
+        Ok(())
     }
 
     /// A copy of a sequence comes over a connection, or is one that was sent again.
     pub fn comes(&mut self, sequence: Sequence, by_connection: bool, now: Nanos) {
         if by_connection {
-            self.answered_at = now;
+            self.answer(sequence, now);
         }
         let questions = [&self.questions, &self.over];
         for question in questions.iter().filter_map(|of| of.get(&sequence.0)) {
@@ -210,10 +267,36 @@ impl Pace {
         self.rtt_most = self.rtt_most.max(waited.min(RTT_MAX));
     }
 
-    /// These were refused: no try that failed, and asked again when the refusal says.
-    pub fn refused(&mut self, range: SequenceRange, now: Nanos) {
-        self.answered_at = now;
+    fn answer(&mut self, sequence: Sequence, now: Nanos) {
+        self.answered.split_off(&sequence.0);
+        self.answered.insert(sequence.0, now);
+    }
+
+    /// Whether what is missing may be READ.
+    pub const fn may_read(&mut self, may_read: bool) {
+        self.may_read = may_read;
+    }
+
+    /// These were refused: no try that failed, and asked again when the refusal says, unless it is of
+    /// an epoch other than that which is followed.
+    pub fn refused(&mut self, refused: &Refused, is_ours: bool, now: Nanos) {
+        let range = refused.range;
+        self.answer(range.last, now);
+        if !is_ours {
+            return;
+        }
+        let least = Nanos::from_us(self.config.nack_retry_us.into());
+        let wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
+        let again = match refused.reason {
+            RefusalReason::Window => {
+                let (least, most) = (self.base(self.rtt_least), self.base(self.rtt_most));
+                let soonest = now.after(Nanos(least / 4 * 3)).0.saturating_sub(SLACK.0);
+                (Nanos(soonest), now.after(Nanos(most / 4 * 5)))
+            }
+            _ => (now.after(wait), now.after(wait)),
+        };
         for (_, question) in self.questions.range_mut(range.first.0..=range.last.0) {
+            question.again = Some(again);
             question.at = None;
             question.tries = question.tries.saturating_sub(1);
             question.sure = 0;
@@ -222,6 +305,10 @@ impl Pace {
 
     /// Everything below is settled.
     pub fn settled(&mut self, next: Sequence) {
+        let below = self.answered.range(..next.0).next_back();
+        if let Some(below) = below.map(|(s, _)| *s) {
+            self.answered = self.answered.split_off(&below);
+        }
         for questions in [&mut self.questions, &mut self.over] {
             while (questions.first_key_value()).is_some_and(|(s, _)| *s < next.0) {
                 questions.pop_first();
@@ -242,13 +329,43 @@ impl Pace {
     /// A WELCOME comes.
     pub fn welcomed(&mut self, now: Nanos) {
         self.over.clear();
-        self.welcomed_at = now;
+        (self.welcomed_at, self.is_up) = (now, true);
         self.progress_free = true;
     }
 
-    /// Silence or the end is told, each a reason to say at once how far it is.
-    pub const fn may_say(&mut self) {
+    /// Silence is told, and since when it lasts, or its end. It is a reason to say at once how far it is.
+    pub const fn stale(&mut self, since: Option<Nanos>) {
+        self.stale_at = since;
+        self.progress_free |= since.is_some();
+    }
+
+    /// The end is told, another reason.
+    pub const fn ends(&mut self) {
+        self.stale_at = None;
         self.progress_free = true;
+    }
+
+    /// The repair connection is another, or none: nobody is told anything until the next WELCOME.
+    pub const fn disconnected(&mut self) {
+        self.is_up = false;
+    }
+
+    /// The core is given something: what was due before that must have been said.
+    ///
+    /// # Errors
+    /// That it was long ago that it said how far it is.
+    pub fn on_time(&self, now: Nanos) -> Checked {
+        let every_us = match self.stale_at {
+            Some(_) => self.config.follow_us,
+            None => self.config.progress_us,
+        };
+        let since = self.progress_at.max(self.stale_at).unwrap_or(Nanos::ZERO);
+        let since = since.max(self.welcomed_at).max(self.awake_at);
+        let due = since.after(Nanos::from_us(every_us.into()));
+        if self.is_up && now > due.after(SLACK) {
+            return Err(format!("at {now} has not said how far it is, due at {due}"));
+        }
+        Ok(())
     }
 
     /// It says how far it is, and so asks for STATUS.
@@ -258,6 +375,7 @@ impl Pace {
     pub fn says(&mut self, now: Nanos) -> Checked {
         let free = std::mem::take(&mut self.progress_free);
         let before = self.progress_at.replace(now);
+        self.said += 1;
         let every = Nanos::from_us(self.config.follow_us.into());
         match before {
             Some(before) if !free && now < before.after(every) => {
@@ -311,6 +429,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tickcast_reliability::units::{Epoch, RecordNumber, SequenceRange};
 
     const S: Sequence = Sequence(5);
 
@@ -338,8 +457,49 @@ mod tests {
             of.asks(S, us(4_600)).unwrap_err().contains("soonest"),
             "it doubles"
         );
-        of.refused(SequenceRange::one(S), us(4_600));
-        assert_eq!(of.asks(S, us(4_700)), Ok(()));
+        of.refused(&refused(RefusalReason::Ahead, 30), true, us(4_600));
+        assert_eq!(of.asks(S, us(4_650)), Ok(()));
+    }
+
+    fn refused(reason: RefusalReason, retry_after_us: u32) -> Refused {
+        Refused {
+            epoch: Epoch(1),
+            range: SequenceRange::one(S),
+            reason,
+            retry_after_us,
+            oldest: Sequence(1),
+            oldest_record: RecordNumber(1),
+        }
+    }
+
+    #[test]
+    fn who_does_not_wait_as_a_refusal_says_is_seen() {
+        let again = |reason, retry_after_us, at| {
+            let mut of = pace();
+            of.refused(&refused(reason, retry_after_us), true, us(2_000));
+            of.asks(S, us(at))
+        };
+        assert_eq!(again(RefusalReason::Budget, 300, 2_300), Ok(()));
+        assert_eq!(again(RefusalReason::Budget, 300, 2_305), Ok(()));
+        let wrong = |at| again(RefusalReason::Budget, 300, at).unwrap_err();
+        assert!(wrong(2_299).contains("soonest"));
+        assert!(wrong(2_306).contains("latest"));
+        // At least the least of a retry, and where the window moved on a whole one.
+        assert!(again(RefusalReason::Ahead, 0, 2_049).is_err());
+        assert_eq!(again(RefusalReason::Ahead, 0, 2_050), Ok(()));
+        assert!(again(RefusalReason::Window, 0, 2_740).is_err());
+        assert_eq!(again(RefusalReason::Window, 0, 2_750), Ok(()));
+        assert_eq!(again(RefusalReason::Window, 0, 3_255), Ok(()));
+        assert!(again(RefusalReason::Window, 0, 3_260).is_err());
+    }
+
+    #[test]
+    fn an_answer_above_a_question_excuses_nothing() {
+        let mut of = pace();
+        of.comes(Sequence(4), true, us(1_500));
+        of.comes(Sequence(6), true, us(2_000));
+        assert_eq!(of.clone().asks(S, us(2_750)), Ok(()));
+        assert!(of.asks(S, us(2_800)).unwrap_err().contains("latest"));
     }
 
     #[test]
@@ -374,9 +534,26 @@ mod tests {
         let mut of = pace();
         assert_eq!(of.says(us(1)), Ok(()));
         assert!(of.says(us(900)).is_err());
-        of.may_say();
+        of.stale(Some(us(901)));
         assert_eq!(of.says(us(901)), Ok(()));
         assert_eq!(of.says(us(1_901)), Ok(()));
+    }
+
+    #[test]
+    fn who_does_not_say_how_far_it_is_is_seen_and_sooner_where_it_is_silent() {
+        let mut of = pace();
+        assert_eq!(of.on_time(us(900_000)), Ok(()), "nobody welcomed it");
+        of.welcomed(us(1_000));
+        of.says(us(1_000)).unwrap();
+        assert_eq!(of.on_time(us(101_005)), Ok(()));
+        assert!(of.on_time(us(101_006)).is_err());
+        of.stale(Some(us(50_000)));
+        assert_eq!(of.on_time(us(51_005)), Ok(()));
+        assert!(of.on_time(us(51_006)).is_err());
+        of.stale(None);
+        assert_eq!(of.on_time(us(51_006)), Ok(()));
+        of.disconnected();
+        assert_eq!(of.on_time(us(900_000)), Ok(()));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use tickcast_reliability::units::Nanos;
 
 use crate::faults::Weather;
 use crate::incident::Incident;
-use crate::profiles::PROFILES;
+use crate::profiles::{PROFILES, settles_within};
 
 /// Whether the faults stop before the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,8 @@ pub struct Plan {
     pub read_path: bool,
     /// Whether what is sealed is written to standbys.
     pub inboxes: bool,
+    /// Slots that one READ may bring at most.
+    pub read_slots: u32,
     /// Channels that every subscriber follows: 1 or 2.
     pub channels: usize,
     /// By how much line B is slower.
@@ -115,10 +117,6 @@ pub enum StartAt {
     EpochBefore(u64),
 }
 
-/// How long the end may take beside the time until a publisher counts as dead: attempts to connect
-/// back off by 75 ms, and are given up after 60.
-const SETTLES: Nanos = Nanos::from_ms(250);
-
 pub(crate) const fn ms(ms: u64) -> Nanos {
     Nanos::from_ms(ms)
 }
@@ -144,13 +142,7 @@ impl Plan {
         // By itself, so that a seed without standbys is as it would be without.
         let inboxes = ChaCha8Rng::seed_from_u64(seed ^ 0x696e_626f).random_bool(0.7);
         plan.inboxes = inboxes && plan.read_path && plan.standbys > 0;
-        // A publisher that is gone may be taken for dead by those who can connect to nobody, once
-        // they have given up the connection they had; and a subscriber that is gone without a word is
-        // waited for until it has been silent for long enough.
-        let dead_us = plan.subscribers.iter().map(|(config, _)| config.dead_us);
-        let dead = us(dead_us.max().unwrap_or(0).into());
-        let gone = dead.times(2).max(us(plan.repair.silent_timeout_us));
-        plan.settle = plan.settle.max(gone.after(SETTLES));
+        plan.settle = plan.settle.max(settles_within(profile));
         let until = plan.faults_until;
         plan.incidents.retain(|(at, _)| *at < until);
         plan.incidents.sort_by_key(|(at, _)| *at);
@@ -223,6 +215,10 @@ impl Plan {
             nack_path: ChaCha8Rng::seed_from_u64(seed ^ 0x6e61_636b).random_bool(0.4),
             read_path: ChaCha8Rng::seed_from_u64(seed ^ 0x7265_6164).random_bool(0.4),
             inboxes: false,
+            read_slots: pick(
+                &mut ChaCha8Rng::seed_from_u64(seed ^ 0x736c_6f74),
+                &[1, 4, 16],
+            ),
             channels: 1,
             line_skew: us(30),
             starts_at: vec![None; receivers],

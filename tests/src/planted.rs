@@ -30,7 +30,7 @@ const fn hunt(bug: Bug, profile: &'static str, seeds: u64) -> Hunt {
 }
 
 /// Every bug. Bounds are measured, with room for a change of what a seed means.
-const HUNTS: [Hunt; 65] = [
+const HUNTS: [Hunt; 68] = [
     hunt(Bug::TornReadDelivered, "lapped-mid-copy", 20),
     hunt(Bug::LappedReadDelivered, "lapped", 20),
     hunt(Bug::ReadTokensIgnored, "tight-budget", 40),
@@ -56,6 +56,7 @@ const HUNTS: [Hunt; 65] = [
     hunt(Bug::AnsweredElsewhere, "rc-breaks", 3),
     hunt(Bug::LineSkewIgnored, "one-line", 5),
     hunt(Bug::RefusalIgnored, "lapped", 5),
+    hunt(Bug::RefusedWithoutReason, "iid", 3),
     hunt(Bug::MulticastAnswersForever, "join-storm", 20),
     hunt(Bug::MulticastRepairUncounted, "join-storm", 5),
     hunt(Bug::AbandonedUncounted, "tight-budget", 20),
@@ -68,6 +69,8 @@ const HUNTS: [Hunt; 65] = [
     hunt(Bug::EndToldTwice, "calm", 3),
     hunt(Bug::LateJoinRepeatsOne, "calm", 3),
     hunt(Bug::LateJoinSkipsOne, "calm", 3),
+    hunt(Bug::BeginsFurtherOn, "calm", 3),
+    hunt(Bug::LiveToldTooSoon, "calm", 3),
     hunt(Bug::LossOneRecordShort, "stall", 5),
     hunt(Bug::SecondLossSwallowed, "lapped", 5),
     hunt(Bug::WrongCause, "join-storm", 20),

@@ -85,6 +85,29 @@ const NOT_IN_CHAOS: [&str; 10] = [
     "broken-one",
 ];
 
+/// How long after the feed's end everyone may need to reach it, where budgets are not tight: some three
+/// times the most that any of a thousand seeds of the profile needed, but for what waits for a time
+/// that is set. Attempts to connect back off by 75 ms, and are given up after 60.
+pub(crate) fn settles_within(profile: &str) -> Nanos {
+    // With planted bugs copies are torn on purpose, and each is asked for again after a first retry.
+    let torn = cfg!(feature = "planted-bugs");
+    ms(match profile {
+        _ if torn => 2_250,
+        // A subscriber that is gone without a word is waited for until it has been silent for 2 s, a
+        // publisher until it counts as dead, twice where the connection to it is given up first.
+        "churn" | "gone" | "chaos" => 2_250,
+        // Nobody has to connect anew.
+        "broken-one" | "one-line" | "busy-reader" => 30,
+        "one-receiver" => 75,
+        "lapped-mid-copy" | "forger" | "near-2-32" | "near-2-64" => 200,
+        "promotion" => 250,
+        "fencing" | "outage" | "swizzle" | "two-publishers" | "common" | "partition-two-way"
+        | "stall" | "resets" | "zombie" => 550,
+        "join-storm" | "truncate" | "membership" | "duplicate" | "long-runs" => 750,
+        _ => 360,
+    })
+}
+
 impl Plan {
     /// Adds what goes wrong.
     pub(crate) fn trouble(&mut self, rng: &mut ChaCha8Rng) {

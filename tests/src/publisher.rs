@@ -1,7 +1,7 @@
 //! A publisher in virtual time: the shipped cores of publishing and repair over small rings, one
 //! for each channel, and what its process is told while it runs, stands still or is gone.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
@@ -15,6 +15,7 @@ use crate::feed::Feed;
 use crate::meters::Meters;
 use crate::plan::Plan;
 use crate::reads::Granted;
+use crate::refusals::Refusals;
 use crate::subscriber::channels;
 use crate::truth::Truth;
 
@@ -49,6 +50,8 @@ pub struct Publisher {
     pub stalled: [bool; 2],
     /// Connections by peer.
     pub peers: BTreeMap<PeerId, usize>,
+    /// Who said that it leaves: it is to be let go at once.
+    pub left: BTreeSet<PeerId>,
     /// What came while it was paused.
     pub waiting: VecDeque<Arrival>,
     /// When it is woken next.
@@ -57,6 +60,8 @@ pub struct Publisher {
     pub spins: u32,
     /// Budgets, and what was asked and given, as seen from outside.
     pub meters: Meters,
+    /// What it may refuse.
+    pub refusals: Refusals,
     /// What may be READ.
     pub granted: Granted,
     /// What subscribers write of themselves.
@@ -117,6 +122,7 @@ impl Publisher {
         }
         Self {
             repair,
+            refusals: Refusals::new(plan.repair, &feeds, now.monotonic),
             feeds,
             epoch,
             alive: true,
@@ -125,6 +131,7 @@ impl Publisher {
             hands_over: false,
             stalled: [false; 2],
             peers: BTreeMap::new(),
+            left: BTreeSet::new(),
             waiting: VecDeque::new(),
             wakes_at: Nanos::MAX,
             spins: 0,

@@ -90,7 +90,7 @@ impl World {
     pub(crate) const fn read_limits(&self) -> ReadLimits {
         ReadLimits {
             reads: READS,
-            len_max: self.plan.slot_len,
+            len_max: self.plan.slot_len * self.plan.read_slots,
             writes: WRITES,
         }
     }
@@ -119,13 +119,15 @@ impl World {
     }
 
     /// The subscriber's driver begins all READs that its core wants.
-    pub(crate) fn begin_reads(&mut self, number: usize) -> bool {
+    pub(crate) fn begin_reads(&mut self, number: usize) -> Result<bool, String> {
         let mut busy = false;
         while let Some(request) = self.subscribers[number].core.poll_remote() {
             busy = true;
             for of in &mut self.subscribers[number].following {
                 match request.what {
                     What::Slots(range) if of.channel == request.channel => {
+                        (of.asked.reads(range, self.now))
+                            .map_err(|what| format!("subscriber {number}: {what}"))?;
                         of.soon.asks(range);
                         of.soon.begins_read(request.len.into(), self.now);
                     }
@@ -145,7 +147,7 @@ impl World {
                 self.schedule(at, Event::Reads(connection));
             }
         }
-        busy
+        Ok(busy)
     }
 
     /// READs come to the publisher's device, in order.
@@ -183,6 +185,12 @@ impl World {
         let end = from.and_then(|at| at.checked_add(request.len.into()));
         if end.is_none_or(|end| end > grant.ring.len) || grant.ring.key != request.key {
             return Err(format!("{request:?} is not within {grant:?}"));
+        }
+        if let What::Slots(range) = request.what {
+            let slots = range.len().min(u64::from(self.plan.read_slots));
+            if u64::from(request.len) != slots * u64::from(self.plan.slot_len) {
+                return Err(format!("{request:?} is not of {} slots", range.len()));
+            }
         }
         let channel = request.channel;
         let used = granted.used.entry((connection, channel)).or_default();
@@ -318,8 +326,7 @@ impl World {
                 following.iter_mut().for_each(|of| of.soon.ends_read(now));
             }
             let found = self.judge_read(number, &request, &bytes);
-            let given: &[u8] = if found { &bytes } else { &[] };
-            self.with_datagram(number, (given, Came::Answered), |core, now, mut on| {
+            self.with_datagrams(number, &found, Came::Answered, |core, now, mut on| {
                 core.handle_read(now, request.tag, &bytes, &mut on);
             })?;
             while let Some(action) = self.subscribers[number].core.poll_action() {
@@ -329,39 +336,64 @@ impl World {
         self.pump(number)
     }
 
-    /// Whether this is the datagram that was wanted; what a later one says of the ring is noted.
-    fn judge_read(&mut self, number: usize, request: &RemoteRequest, bytes: &[u8]) -> bool {
+    /// Which of these are the datagrams that were wanted; what later ones say of the ring is noted.
+    fn judge_read<'a>(
+        &mut self,
+        number: usize,
+        request: &RemoteRequest,
+        bytes: &'a [u8],
+    ) -> Vec<&'a [u8]> {
         let wanted = match request.what {
             What::Slots(wanted) => wanted,
-            What::Page => return self.judge_page(number, request, bytes),
-            What::Claim(_) | What::Report(_) => return false,
+            What::Page => {
+                self.judge_page(number, request, bytes);
+                return Vec::new();
+            }
+            What::Claim(_) | What::Report(_) => return Vec::new(),
         };
         let slots = self.plan.ring_slots;
         let truth = &self.truth;
         let Some(of) = self.subscribers[number].following_mut(request.channel) else {
-            return false;
+            return Vec::new();
         };
-        of.asked.read(wanted.first, self.now);
-        let datagram = Datagram::parse(bytes).ok();
-        let Some(datagram) = datagram.filter(|it| it.verdict() == CrcVerdict::Good) else {
-            self.count("read_torn");
-            return false;
-        };
-        let (mut epoch, found) = (datagram.header().epoch, datagram.header().sequence);
+        of.asked.read(wanted, self.now);
         let followed = of.stream.followed();
-        if truth.descent(request.channel, epoch, followed).is_some() {
-            epoch = followed;
+        let (mut good, mut torn, mut lapped) = (Vec::new(), 0, 0);
+        let each = bytes.chunks_exact(self.plan.slot_len as usize);
+        for (wanted, bytes) in wanted.iter().zip(each) {
+            let datagram = Datagram::parse(bytes).ok();
+            let Some(datagram) = datagram.filter(|it| it.verdict() == CrcVerdict::Good) else {
+                torn += 1;
+                continue;
+            };
+            let (mut epoch, found) = (datagram.header().epoch, datagram.header().sequence);
+            if truth.descent(request.channel, epoch, followed).is_some() {
+                epoch = followed;
+            }
+            if found > wanted {
+                let oldest = Sequence(found.0.saturating_sub(slots) + 1);
+                of.justified.lapped(epoch, oldest);
+                lapped += 1;
+            }
+            good.extend((found == wanted).then_some(bytes));
         }
-        if found > wanted.first {
-            let oldest = Sequence(found.0.saturating_sub(slots) + 1);
-            of.justified.lapped(epoch, oldest);
-            self.count("read_lapped");
+        for (fault, count, among) in [
+            ("read_torn", torn, "torn among several"),
+            ("read_lapped", lapped, "lapped among several"),
+        ] {
+            (0..count).for_each(|_| self.count(fault));
+            if wanted.len() > 1 {
+                self.tally.looked_at(among, count);
+            }
         }
-        found == wanted.first
+        if wanted.len() > 1 {
+            self.tally.looked_at("slots READ together", wanted.len());
+        }
+        good
     }
 
     /// What a look at the control page says of the publisher is noted.
-    fn judge_page(&mut self, number: usize, request: &RemoteRequest, bytes: &[u8]) -> bool {
+    fn judge_page(&mut self, number: usize, request: &RemoteRequest, bytes: &[u8]) {
         self.count("page_reads");
         let core = &self.subscribers[number].core;
         let heard = core.receiver(request.channel).map(|it| it.progress().1);
@@ -374,6 +406,5 @@ impl World {
                 of.justified.page();
             }
         }
-        false
     }
 }

@@ -91,6 +91,8 @@ pub struct Tally {
     pub asked_in_time: u64,
     /// Gaps that had to be given up by a certain time, and were.
     pub given_up_in_time: u64,
+    /// What other checks looked at, how often.
+    pub looked_at: BTreeMap<&'static str, u64>,
 }
 
 /// What was repaired, and how long it took.
@@ -152,6 +154,11 @@ impl Tally {
                 *self.unrecoverable.entry(cause.to_string()).or_default() += lost;
             }
         }
+    }
+
+    /// A check looked at something so often.
+    pub(crate) fn looked_at(&mut self, what: &'static str, times: u64) {
+        *self.looked_at.entry(what).or_default() += times;
     }
 
     /// Adds what a publisher counted.
@@ -234,6 +241,9 @@ impl Tally {
         self.losses_of_unknown_size += other.losses_of_unknown_size;
         self.asked_in_time += other.asked_in_time;
         self.given_up_in_time += other.given_up_in_time;
+        for (what, times) in &other.looked_at {
+            *self.looked_at.entry(what).or_default() += times;
+        }
         for (cause, lost) in &other.unrecoverable {
             *self.unrecoverable.entry(cause.clone()).or_default() += lost;
         }
@@ -370,6 +380,7 @@ impl std::fmt::Display for Summary {
             "unrecoverable  {:?}, {} losses of unknown size",
             t.unrecoverable, t.losses_of_unknown_size
         )?;
+        writeln!(f, "looked at      {:?}", t.looked_at)?;
         writeln!(f, "faults         {:?}", self.faults)?;
         writeln!(f, "violations     {}", self.violations)?;
         write!(f, "wall           {:.1} s", self.wall_seconds)

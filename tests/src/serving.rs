@@ -5,6 +5,7 @@ use rand::RngExt;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message};
 use tickcast_reliability::publisher_core::{PublisherEvent, Transmit};
 use tickcast_reliability::repair_core::{Destination, RepairEvent};
+use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{FanOutId, Nanos};
 
 use crate::balance;
@@ -13,6 +14,7 @@ use crate::justified::nothing_held_is_refused;
 use crate::multicast::packet;
 use crate::pipe::Connection;
 use crate::publisher::Arrival;
+use crate::refusals::Asker;
 use crate::tamper::Tamper;
 use crate::world::{SPINS_MAX, World, now_of};
 
@@ -34,6 +36,7 @@ impl World {
             feed.core.handle_timeout(now);
         }
         publisher.repair.handle_timeout(now);
+        publisher.refusals.ticks(&publisher.feeds, now.monotonic);
         for at in 0..self.plan.channels {
             while let Some(event) = self.publishers[index].feeds[at].core.poll() {
                 if let PublisherEvent::FanOutReset { fan_out, skipped } = event {
@@ -76,6 +79,10 @@ impl World {
             feed.core.set_group(subscribers, hold_off_us);
             balance::repair(&feed.repair).map_err(|what| format!("publisher {index}: {what}"))?;
             due = due.min(feed.core.poll_timeout().unwrap_or(Nanos::MAX));
+        }
+        let left = std::mem::take(&mut publisher.left);
+        if let Some(peer) = left.iter().find(|peer| publisher.peers.contains_key(peer)) {
+            return Err(format!("publisher {index}: {peer:?} has left, and is kept"));
         }
         (publisher.meters.settled(&publisher.peers))
             .map_err(|what| format!("publisher {index}: {what}"))?;
@@ -161,8 +168,9 @@ impl World {
                     .map_err(|what| format!("publisher {index}: {what}"))?;
             }
             publisher.gave_out(destination, &out)?;
-            if matches!(destination, Destination::Peer(_)) {
+            if let Destination::Peer(peer) = destination {
                 nothing_held_is_refused(&publisher.feeds, self.plan.ring_slots, &out)
+                    .and_then(|()| publisher.refusals.given(peer, &publisher.feeds, &out))
                     .map_err(|what| format!("publisher {index}: {what}"))?;
             }
             match (destination, connection) {
@@ -183,6 +191,7 @@ impl World {
                 }
             }
         }
+        self.publishers[index].refusals.settled();
         for packet in multicasts {
             self.tally.multicast_repairs += 1;
             for fan_out in 0..self.plan.fan_outs {
@@ -255,6 +264,31 @@ impl World {
         Ok(())
     }
 
+    /// Who asks by what came on a connection, as its publisher knows it.
+    fn asker(&self, connection: usize) -> Option<Asker> {
+        let this = &self.connections[connection];
+        let mut rest = &this.up.received[..];
+        let messages = std::iter::from_fn(|| {
+            let read = Message::read(rest, BODY_LEN_MAX_TO_PUBLISHER);
+            let (_, message, len) = read.ok().flatten()?;
+            rest = &rest[len..];
+            Some(message)
+        });
+        let mut nacks = messages.filter(|message| matches!(message, Message::Nack { .. }));
+        nacks.next()?;
+        let peers = &self.publishers[this.publisher].peers;
+        let session = peers.values().map(|other| &self.connections[*other]);
+        let session = session.filter(|c| (c.subscriber, c.life) == (this.subscriber, this.life));
+        let has = |path| session.clone().any(|other| other.path == path);
+        Some(Asker {
+            peer: this.peer,
+            path: this.path,
+            replays: has(Path::Replay),
+            asks_elsewhere: this.path == Path::Nack || has(Path::Nack),
+            peers: peers.len() as u64,
+        })
+    }
+
     /// Something comes to a publisher's process, which may stand still.
     pub(crate) fn arrives(&mut self, index: usize, arrival: Arrival) -> Result<(), String> {
         let publisher = &mut self.publishers[index];
@@ -279,6 +313,8 @@ impl World {
                 }
             }
             Arrival::Bytes(connection) => {
+                let asker = self.asker(connection);
+                let publisher = &mut self.publishers[index];
                 let Connection { peer, up, .. } = &mut self.connections[connection];
                 let peer = *peer;
                 if !publisher.peers.contains_key(&peer) {
@@ -290,19 +326,33 @@ impl World {
                         .map_err(|e| e.to_string())?
                 {
                     taken += len;
-                    let wanted = match &message {
-                        Message::Nack { ranges, .. } => {
-                            Some(ranges.iter().map(|r| r.len()).sum::<u64>())
-                        }
+                    let asked = match &message {
+                        Message::Nack {
+                            epoch,
+                            class,
+                            ranges,
+                        } => Some((*epoch, *class, ranges.clone())),
                         _ => None,
                     };
                     let mut feeds = publisher.feeds.iter_mut();
                     if let Some(feed) = feeds.find(|feed| feed.channel == channel) {
                         feed.watch.asked(peer, &message);
                     }
+                    if matches!(message, Message::Leave) {
+                        publisher.left.insert(peer);
+                        self.tally.looked_at("left", 1);
+                    }
                     publisher.repair.handle_message(now, peer, channel, message);
-                    if let Some(wanted) = wanted {
-                        publisher.meters.asked(peer, wanted, &publisher.feeds);
+                    let Some((epoch, class, ranges)) = asked else {
+                        continue;
+                    };
+                    let wanted = ranges.iter().map(|r| r.len()).sum::<u64>();
+                    publisher.meters.asked(peer, wanted, &publisher.feeds);
+                    if let Some(feed) = publisher.feeds.iter().find(|f| f.channel == channel)
+                        && let Some(asker) = &asker
+                    {
+                        let of = (epoch, class);
+                        publisher.refusals.asked(asker, feed, of, &ranges);
                     }
                 }
                 up.received.drain(..taken);

@@ -35,19 +35,37 @@ struct Reads {
     /// Bytes that may be READ by the grants that came, if any came, and those READ already.
     granted: Option<Grant>,
     used: u64,
-    /// When any of this changed.
-    changed_at: Nanos,
-    /// The longest that one took.
-    took_most: Nanos,
+    /// When no more tokens were left, if none are; and when there was room again, for a READ or for its
+    /// bytes.
+    dry_from: Option<Nanos>,
+    free_at: Nanos,
+    /// The longest that a round trip of one may be taken to be.
+    rtt_most: Nanos,
 }
 
 impl Reads {
-    /// Whether a READ must wait for another, or for tokens.
-    fn must_wait(&self) -> bool {
+    /// Whether as many are under way as can be.
+    fn is_full(&self) -> bool {
+        self.granted.is_some() && self.begun.len() >= self.most as usize
+    }
+
+    /// Whether there are no tokens any more. Who never had any waits for none.
+    fn is_dry(&self) -> bool {
         self.granted.is_some_and(|grant| {
             let left = grant.tokens.saturating_sub(self.used);
-            self.begun.len() >= self.most as usize || left < self.slot_len
+            left < self.slot_len && grant.tokens >= self.slot_len
         })
+    }
+
+    /// Something of this changes.
+    fn change(&mut self, now: Nanos, f: impl FnOnce(&mut Self)) {
+        let before = (self.is_full(), self.is_dry());
+        f(self);
+        let after = (self.is_full(), self.is_dry());
+        if (before.0 && !after.0) || (before.1 && !after.1) {
+            self.free_at = now;
+        }
+        self.dry_from = after.1.then(|| self.dry_from.unwrap_or(now));
     }
 }
 
@@ -115,8 +133,9 @@ impl Soon {
                 begun: VecDeque::new(),
                 granted: None,
                 used: 0,
-                changed_at: Nanos::ZERO,
-                took_most: Nanos::ZERO,
+                dry_from: None,
+                free_at: Nanos::ZERO,
+                rtt_most: Nanos::ZERO,
             }),
             rtt_most: Nanos::ZERO,
             live: false,
@@ -153,29 +172,30 @@ impl Soon {
         self.asked.extend(range.first.0..=range.last.0);
     }
 
-    /// No answer to a NACK took longer than this.
-    pub const fn answered_within(&mut self, rtt_most: Nanos) {
+    /// No answer to a NACK took longer than the first of these, nor a READ than the second.
+    pub const fn answered_within(&mut self, rtt_most: Nanos, read_most: Nanos) {
         self.rtt_most = rtt_most;
+        if let Some(reads) = &mut self.reads {
+            reads.rtt_most = read_most;
+        }
     }
 
     /// Something is begun that takes the place of a READ; of this channel it READs so many bytes.
     pub fn begins_read(&mut self, bytes: u64, now: Nanos) {
         if let Some(reads) = &mut self.reads {
-            reads.begun.push_back(now);
-            reads.used += bytes;
-            reads.changed_at = now;
+            reads.change(now, |reads| {
+                reads.begun.push_back(now);
+                reads.used += bytes;
+            });
         }
     }
 
     /// What was begun first, in the place of a READ, is done.
     pub fn ends_read(&mut self, now: Nanos) {
         if let Some(reads) = &mut self.reads {
-            let took = reads
-                .begun
-                .pop_front()
-                .map_or(Nanos::ZERO, |at| now.since(at));
-            reads.took_most = reads.took_most.max(took);
-            reads.changed_at = now;
+            reads.change(now, |reads| {
+                reads.begun.pop_front();
+            });
         }
     }
 
@@ -186,19 +206,30 @@ impl Soon {
             if before > Some(grant.attempt) {
                 return;
             }
-            if before != Some(grant.attempt) {
-                reads.used = 0;
-            }
-            reads.granted = Some(*grant);
-            reads.changed_at = now;
+            reads.change(now, |reads| {
+                if before != Some(grant.attempt) {
+                    reads.used = 0;
+                }
+                reads.granted = Some(*grant);
+            });
         }
+    }
+
+    /// Whether what is missing may be READ.
+    #[must_use]
+    pub fn may_read(&self) -> bool {
+        self.reads
+            .as_ref()
+            .is_some_and(|reads| reads.granted.is_some())
     }
 
     /// The connection for READs is another, or none.
     pub fn reads_anew(&mut self, now: Nanos) {
         if let Some(reads) = &mut self.reads {
-            reads.begun.clear();
-            (reads.granted, reads.changed_at) = (None, now);
+            reads.change(now, |reads| {
+                reads.begun.clear();
+                reads.granted = None;
+            });
         }
     }
 
@@ -305,11 +336,14 @@ impl Soon {
         let hold_off = self.hold_offs.iter().map(|(_, hold_off)| *hold_off).max();
         let by = from.after(self.wait).after(hold_off.unwrap_or(Nanos::ZERO));
         let Some(reads) = &self.reads else { return by };
-        let by = by.max(reads.changed_at);
-        match reads.must_wait() {
-            true => by.after(self.first_retry(reads.took_most.max(self.rtt_most))),
-            false => by,
-        }
+        let by = by.max(reads.free_at);
+        let oldest = reads.begun.front().filter(|_| reads.is_full());
+        let room = oldest.map(|at| at.after(self.first_retry(reads.rtt_most)));
+        let tokens = reads.dry_from.map(|from| {
+            let from = from.max(by);
+            from.after(self.first_retry(self.rtt_most))
+        });
+        by.max(room.unwrap_or(by)).max(tokens.unwrap_or(by))
     }
 
     /// The longest that a first retry waits, where answers took no longer than this.
@@ -415,30 +449,37 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_tokens_or_for_room_waits_for_one_first_retry_after_the_last_change() {
+    fn who_waits_for_tokens_or_for_room_waits_for_one_first_retry() {
         let config = ReceiverConfig::default();
         // Nothing was granted, or there is enough: no excuse.
         assert!(soon(config).on_time(us(16)).is_err());
         let mut of = soon(config);
-        of.answered_within(us(250));
+        of.answered_within(us(250), us(250));
         of.granted(&grant(1_024), us(11));
         settle(&mut of, 11);
         assert!(of.on_time(us(17)).is_err());
-        of.granted(&grant(1_023), us(12));
+        of.begins_read(1, us(12));
         settle(&mut of, 12);
-        // Four times that, and a quarter more.
+        // Four times that, and a quarter more; another READ does not make it longer.
         let retry = 1_250;
+        of.begins_read(0, us(600));
+        settle(&mut of, 600);
         assert_eq!(of.on_time(us(12 + retry)), Ok(()));
         assert!(of.on_time(us(12 + retry + 6)).is_err());
+        // Who never had any waits for none.
+        let mut of = soon(config);
+        of.granted(&grant(1_023), us(11));
+        settle(&mut of, 11);
+        assert!(of.on_time(us(17)).is_err());
 
         let mut of = soon(config);
-        of.answered_within(us(250));
+        of.answered_within(us(900), us(250));
         of.granted(&grant(1 << 20), us(11));
         (0..7).for_each(|_| of.begins_read(1_024, us(11)));
         settle(&mut of, 11);
         assert!(of.on_time(us(17)).is_err(), "one more can be begun");
-        of.begins_read(0, us(11));
-        settle(&mut of, 11);
+        of.begins_read(0, us(400));
+        settle(&mut of, 400);
         assert_eq!(of.on_time(us(11 + retry)), Ok(()));
         assert!(of.on_time(us(11 + retry + 6)).is_err());
         of.ends_read(us(500));

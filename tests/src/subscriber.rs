@@ -12,13 +12,16 @@ use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::subscriber_core::{
     ChannelWanted, Path, SubscriberCore, SubscriberSettings,
 };
-use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
+use tickcast_reliability::wire::Datagram;
 
 use crate::asked::{Alarm, Asked};
+use crate::beginning::Beginning;
 use crate::beside::Beside;
 use crate::justified::Justified;
 use crate::plan::Plan;
 use crate::reads::READS;
+use crate::rungs::Rung;
 use crate::soon::Soon;
 use crate::stream::Stream;
 
@@ -62,6 +65,8 @@ pub struct Following {
     pub asked: Asked,
     /// What the application was told beside the stream.
     pub beside: Beside,
+    /// Whether it began where it should, and was told to be live when it was.
+    pub beginning: Beginning,
     /// Whether what it was told had a reason.
     pub justified: Justified,
     /// Whether what it misses is asked for, and given up, in time.
@@ -137,6 +142,7 @@ impl Subscriber {
                     stream: Stream::new(channel, config.delivery, start),
                     asked: Asked::new(config, plan.ring_slots),
                     beside: Beside::new(config),
+                    beginning: Beginning::new(start),
                     justified: Justified::new(config, plan.ring_slots),
                     soon: Soon::new(config, plan.lines, reads_of(plan)),
                     alarms: Vec::new(),
@@ -233,6 +239,7 @@ impl Subscriber {
     pub fn awakes(&mut self, now: Nanos) {
         for of in &mut self.following {
             of.asked.pace.awakes(now);
+            of.asked.rungs.awakes(now);
             of.soon.awakes(now);
         }
     }
@@ -285,10 +292,26 @@ impl Subscriber {
         Ok(())
     }
 
-    /// The publisher refused these sequences: no try that failed.
-    pub fn refused(&mut self, channel: ChannelId, range: SequenceRange, now: Nanos) {
-        if let Some(of) = self.following_mut(channel) {
-            of.asked.refused(range, now);
+    /// Something comes on a path that questions give way on.
+    pub fn answers(&mut self, channel: ChannelId, path: Path, message: &Message<'_>, now: Nanos) {
+        let epoch = self.core.receiver(channel).map(|receiver| receiver.epoch());
+        let Some(of) = self.following_mut(channel) else {
+            return;
+        };
+        let sequence = match message {
+            Message::Refused(refused) => {
+                let is_ours = epoch == Some(refused.epoch);
+                of.asked.refused(refused, is_ours, now);
+                refused.range.last
+            }
+            Message::Datagram(bytes) => match Datagram::parse(bytes) {
+                Ok(datagram) => datagram.header().sequence,
+                Err(_) => return,
+            },
+            _ => return,
+        };
+        if path == Path::Nack {
+            of.asked.rungs.answers(Rung::Nack, sequence, now);
         }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io::{BufWriter, Write};
 
 use tickcast_reliability::delivery::{Event as Told, Item};
+use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::units::Nanos;
 
 /// How many of the last lines are kept to be shown beside a violation.
@@ -108,7 +109,7 @@ impl Trace {
     }
 }
 
-/// One line of the event log for what an application was told.
+/// What an application was told, in the event log.
 pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Item<'_>) {
     match item {
         Item::Record(position, _) => {
@@ -145,6 +146,80 @@ pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Ite
                 _ => ("told", 0, 0),
             };
             trace.note(now, what, number, a, b);
+            match event {
+                Told::Lost(loss) => {
+                    let cause = LossCause::ALL.iter().position(|of| *of == loss.cause);
+                    let cause = cause.map_or(u64::MAX, |at| at as u64);
+                    let records = loss.records.unwrap_or(u64::MAX);
+                    trace.note(now, "lost-for", number, cause, records);
+                }
+                Told::GapRecovered { took, .. } => trace.note(now, "took", number, took.0, 0),
+                _ => {}
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tickcast_reliability::delivery::{Position, Quality, Via};
+    use tickcast_reliability::loss::Loss;
+    use tickcast_reliability::units::{
+        ChannelId, Epoch, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+    };
+
+    fn hash_of(event: &Told) -> u64 {
+        let position = Position {
+            channel: ChannelId(7),
+            epoch: Epoch(1),
+            sequence: Sequence(5),
+            record: RecordNumber(9),
+            via: Via::Repair,
+            quality: Quality::default(),
+            source: SourceId(0),
+            source_position: SourcePosition(0),
+            sent_at: Nanos::ZERO,
+            received_at: Nanos::ZERO,
+            missing_for: Nanos::ZERO,
+        };
+        let mut trace = Trace::default();
+        note_item(&mut trace, Nanos::ZERO, 0, &Item::Event(&position, event));
+        trace.hash()
+    }
+
+    #[test]
+    fn runs_that_differ_in_why_and_what_was_lost_or_how_long_it_took_have_different_logs() {
+        let lost = |cause, records| {
+            hash_of(&Told::Lost(Loss {
+                sequences: SequenceRange::one(Sequence(5)),
+                records,
+                cause,
+            }))
+        };
+        let took = |took| {
+            hash_of(&Told::GapRecovered {
+                first: Sequence(5),
+                sequences: 1,
+                took: Nanos(took),
+            })
+        };
+        assert_eq!(
+            lost(LossCause::Window, Some(3)),
+            lost(LossCause::Window, Some(3))
+        );
+        assert_ne!(
+            lost(LossCause::Window, Some(3)),
+            lost(LossCause::Burst, Some(3))
+        );
+        assert_ne!(
+            lost(LossCause::Window, Some(3)),
+            lost(LossCause::Window, Some(4))
+        );
+        assert_ne!(
+            lost(LossCause::Window, Some(3)),
+            lost(LossCause::Window, None)
+        );
+        assert_ne!(took(5), took(6));
     }
 }

@@ -314,6 +314,9 @@ impl World {
         for number in 0..self.subscribers.len() {
             self.tally_subscriber(number);
         }
+        for publisher in &self.publishers {
+            self.tally.looked_at("refusals", publisher.refusals.seen);
+        }
         for feed in self.publishers.iter().flat_map(|p| &p.feeds) {
             self.tally.publisher(&feed.repair, &feed.sender);
             // The last sequence there is, is an END.
@@ -351,6 +354,12 @@ impl World {
                     *self.faults.entry(what).or_default() += count.get();
                 }
             }
+            (self.tally).looked_at("refusals heeded", of.asked.pace.refusals_heeded);
+            self.tally
+                .looked_at("rungs that gave way", of.asked.rungs.seen);
+            (self.tally).looked_at("said how far it is", of.asked.pace.said);
+            self.tally.looked_at("joined", of.beginning.seen.0);
+            self.tally.looked_at("live", of.beginning.seen.1);
         }
     }
 }

@@ -51,6 +51,10 @@ fn under_every_kind_of_trouble_records_come_once_in_order_or_are_declared() {
     assert!(t.gaps > 10_000 && t.recovered > 5_000 && t.history > 1_000);
     assert!(t.answered_by_multicast > 100 && t.refused > 100 && t.epochs > summary.seeds);
     assert!(t.asked_in_time > 50_000 && t.given_up_in_time > 1_000);
+    for (what, least) in LOOKED_AT {
+        let times = t.looked_at.get(what).copied().unwrap_or(0);
+        assert!(times >= least, "{what}: {times} times");
+    }
     for (profile, faults) in &summary.faults_of {
         let asked = faults.get("asked_in_time");
         assert!(
@@ -69,6 +73,20 @@ fn under_every_kind_of_trouble_records_come_once_in_order_or_are_declared() {
         }
     }
 }
+
+/// What checks must have looked at in all of these runs, and how often at least.
+const LOOKED_AT: [(&str, u64); 10] = [
+    ("refusals", 10_000),
+    ("refusals heeded", 5_000),
+    ("rungs that gave way", 200),
+    ("joined", 1_000),
+    ("live", 1_000),
+    ("said how far it is", 10_000),
+    ("left", 3),
+    ("slots READ together", 2_000),
+    ("torn among several", 5),
+    ("lapped among several", 200),
+];
 
 /// What must really have happened in the runs of each profile.
 const MENU: [(&str, &[&str]); 48] = [
@@ -214,6 +232,8 @@ fn seeds_that_found_errors_stay_whole() {
         let young = seed >= 2_000_000 || seed == 11_031;
         plan.nack_path &= young || seed > 1_000_000;
         plan.read_path &= young;
+        // All are older than READs of several slots.
+        plan.read_slots = 1;
         let outcome = run(plan, Trace::default(), None);
         assert_eq!(outcome.violation, None, "{profile} {seed}");
     }
@@ -283,5 +303,12 @@ fn a_thousand_receivers_that_all_miss_the_same_are_served_by_few_repairs() {
     (plan.repair.large_group, plan.repair.multicast_repair) = (64, true);
     let outcome = run(plan, Trace::default(), None);
     assert_eq!(outcome.violation, None);
-    assert!(outcome.tally.gaps > 1_000, "{:?}", outcome.tally);
+    let t = &outcome.tally;
+    assert!(t.gaps > 1_000, "{t:?}");
+    // Most of what was missed came by multicasts, each for a hundred who missed it and more, ...
+    let (gaps, multicasts) = (t.gaps, t.multicast_repairs);
+    assert!(multicasts * 100 < gaps, "{multicasts} for {gaps}");
+    // ... and one in five at most was sent to one alone, but for what joiners replay.
+    let alone = t.answered.saturating_sub(t.history);
+    assert!(alone * 5 < gaps, "{alone} to one alone for {gaps}");
 }

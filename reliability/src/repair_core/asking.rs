@@ -156,6 +156,10 @@ impl RepairCore {
         range: SequenceRange,
         wants: &mut Wants,
     ) {
+        if planted(Bug::RefusedWithoutReason) && range.first.0.is_multiple_of(8) {
+            let reason = RefusalReason::Budget;
+            return self.refuse_new(id, index, range, reason, AHEAD_RETRY_US);
+        }
         let joiners = match class {
             NackClass::Repair => 1,
             NackClass::Replay => self.active_joiners(id),
