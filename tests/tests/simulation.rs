@@ -110,7 +110,7 @@ const MENU: [(&str, &[&str]); 48] = [
     ),
     (
         "partition-two-way",
-        &["up_held", "down_held", "partition_drop"],
+        &["up_held", "down_stops", "partition_drop"],
     ),
     ("stall", &["stall", "socket_overflow"]),
     ("pause", &["pause", "go_on"]),
