@@ -80,7 +80,7 @@ const RATES: [(u32, Nanos); 6] = [
     (10, Nanos::from_ms(40)),
     (50, Nanos::from_ms(15)),
     (200, Nanos::from_ms(20)),
-    (LONG_PER_MILLE, Nanos::from_ms(39)),
+    (LONG_PER_MILLE, Nanos::from_us(37_500)),
 ];
 /// Everyone has joined by then.
 const BEGINS: Nanos = Nanos::from_ms(10);

@@ -13,10 +13,9 @@ const NACKS_MAX_OF_ALL: u64 = 64;
 const NACKS_FOR_RUN_MAX: u64 = 16;
 /// NACK messages of each receiver for one run, where nobody holds off.
 const NACKS_EACH_MAX: u64 = 2;
-/// The same in a large group for a long run: its multicasts take longer than the hold-off, so that
-/// all ask, and some again.
+/// The same in a large group for a long run, of which not all is sent within the hold-off.
 const NACKS_EACH_OF_LONG_MAX: u64 = 6;
-/// Repairs of one sequence of it, for that reason.
+/// Repairs of one sequence of it.
 const LOST_TOGETHER_OF_LONG_MAX: u64 = 32;
 /// Repairs, by unicast and by multicast, of one sequence of a long run that all of a large group
 /// missed: those who asked before there were enough for a multicast, and the multicast.
