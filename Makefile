@@ -58,6 +58,7 @@ simulate: setup ## the protocol in virtual time; make simulate SEEDS=0..200000
 
 planted: setup ## every bug that is planted on purpose must be found
 	$(CARGO) run --release $(LOCKED) -p tickcast-tests --features planted-bugs --bin simulate -- --planted all
+	$(CARGO) run --release $(LOCKED) -p tickcast-tests --features planted-bugs --bin small_worlds -- --planted
 
 small-worlds: setup ## every interleaving of small worlds; SMALL_WORLDS_ARGS=--large for more
 	$(BUILD_BINS)

@@ -82,7 +82,7 @@ impl NackTimer {
 
     /// How long to hold off before a first question: scouts, as many of the group as the binary
     /// logarithm of its size, and one more, not at all; others from half of what is advised. When
-    /// all miss the same, a handful asks; who misses something alone waits little more than a
+    /// all miss the same, scouts alone ask; who misses something alone waits little more than a
     /// round trip.
     pub fn first(&mut self) -> Nanos {
         let scouts = u64::from(self.group.max(1).ilog2() + 1);

@@ -42,6 +42,9 @@ pub enum Loss {
     Burst,
     /// All receivers miss all of a fifth of the time, in one run.
     Run,
+    /// The same of half the time of a faster feed: nearly `burst_max` sequences, before anybody
+    /// takes the publisher for silent.
+    Long,
 }
 
 /// What a row is about.
@@ -71,12 +74,13 @@ pub struct Row {
 /// Sizes of groups.
 const RECEIVERS: [usize; 4] = [1, 10, 100, 1_000];
 /// Rates of loss, with how long the feed lasts: long enough that something is lost.
-const RATES: [(u32, Nanos); 5] = [
+const RATES: [(u32, Nanos); 6] = [
     (0, Nanos::from_ms(10)),
     (1, Nanos::from_ms(100)),
     (10, Nanos::from_ms(40)),
     (50, Nanos::from_ms(15)),
     (200, Nanos::from_ms(20)),
+    (LONG_PER_MILLE, Nanos::from_us(37_500)),
 ];
 /// Everyone has joined by then.
 const BEGINS: Nanos = Nanos::from_ms(10);
@@ -86,6 +90,8 @@ const ONE_WAY: Nanos = Nanos::from_us(5);
 const BURST_LEN: f64 = 10.0;
 /// The share of the feed that one run takes.
 const RUN_PER_MILLE: u32 = 200;
+/// The same of a long one.
+const LONG_PER_MILLE: u32 = 500;
 
 /// Every cell with at most this many receivers, in the order of the table.
 #[must_use]
@@ -98,6 +104,7 @@ pub fn cells(receivers_max: usize) -> Vec<Cell> {
         Loss::Each,
         Loss::Burst,
         Loss::Run,
+        Loss::Long,
     ];
     for loss in all {
         let rates = RATES.iter().map(|(per_mille, _)| *per_mille);
@@ -145,11 +152,14 @@ pub fn measure(cells: &[Cell], done: &(dyn Fn(usize) + Sync)) -> Vec<Row> {
 }
 
 impl Loss {
-    const fn has(self, per_mille: u32) -> bool {
+    fn has(self, per_mille: u32) -> bool {
         match self {
             Self::None => per_mille == 0,
             Self::Run => per_mille == RUN_PER_MILLE,
-            Self::Common | Self::One | Self::Each | Self::Burst => per_mille > 0,
+            Self::Long => per_mille == LONG_PER_MILLE,
+            Self::Common | Self::One | Self::Each | Self::Burst => {
+                (1..LONG_PER_MILLE).contains(&per_mille)
+            }
         }
     }
 }
@@ -157,7 +167,10 @@ impl Loss {
 impl Cell {
     const fn is_hopeless(self) -> bool {
         let many_lose = !matches!(self.loss, Loss::None | Loss::One);
-        many_lose && !self.multicast && self.receivers >= 1_000 && self.per_mille >= 50
+        match self.loss {
+            Loss::Long => self.receivers > 100 || (self.receivers > 10 && !self.multicast),
+            _ => many_lose && !self.multicast && self.receivers >= 1_000 && self.per_mille >= 50,
+        }
     }
 
     /// Runs it.
@@ -181,9 +194,20 @@ impl Cell {
             burst: burst.then_some((share, BURST_LEN)),
             ..Weather::fair(whom)
         };
+        let one_run = |after: u64| {
+            let begins = BEGINS.after(Nanos(after));
+            let ends = begins.after(Nanos(lasts.0 / 1_000 * u64::from(self.per_mille)));
+            vec![
+                (begins, Incident::DatagramsStop(None)),
+                (ends, Incident::DatagramsPass(None)),
+            ]
+        };
         let config = ReceiverConfig {
             // Memory for a thousand of them.
-            window_slots: 512,
+            window_slots: match self.loss {
+                Loss::Long => 4_096,
+                _ => 512,
+            },
             ..ReceiverConfig::default()
         };
         Plan {
@@ -192,7 +216,10 @@ impl Cell {
             fan_outs: 1,
             ring_slots: 8_192,
             slot_len: 1_024,
-            spacing: Nanos::from_us(100),
+            spacing: match self.loss {
+                Loss::Long => Nanos::from_us(20),
+                _ => Nanos::from_us(100),
+            },
             burst: 10,
             feed_from: BEGINS,
             faults_until: until,
@@ -200,21 +227,15 @@ impl Cell {
             delay: (ONE_WAY, ONE_WAY),
             connection_bytes_per_s: 1_000_000_000,
             weather: match self.loss {
-                Loss::None | Loss::Run => Vec::new(),
+                Loss::None | Loss::Run | Loss::Long => Vec::new(),
                 Loss::Common => vec![weather(Whom::Common, false)],
                 Loss::One => vec![weather(Whom::One(0), false)],
                 Loss::Each => vec![weather(Whom::Each, false)],
                 Loss::Burst => vec![weather(Whom::Each, true)],
             },
             incidents: match self.loss {
-                Loss::Run => {
-                    let begins = BEGINS.after(Nanos(lasts.0 / 2));
-                    let ends = begins.after(Nanos(lasts.0 / 1_000 * u64::from(self.per_mille)));
-                    vec![
-                        (begins, Incident::DatagramsStop(None)),
-                        (ends, Incident::DatagramsPass(None)),
-                    ]
-                }
+                Loss::Run => one_run(lasts.0 / 2),
+                Loss::Long => one_run(lasts.0 / 4),
                 _ => Vec::new(),
             },
             subscribers: vec![(config, Start::Live); self.receivers],

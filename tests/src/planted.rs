@@ -101,6 +101,11 @@ const HUNTS: [Hunt; 68] = [
     hunt(Bug::HistoryOfOldEpochForgotten, "promotion", 20),
 ];
 
+/// All bugs.
+pub fn bugs() -> impl Iterator<Item = Bug> {
+    HUNTS.iter().map(|hunt| hunt.bug)
+}
+
 /// During one in so many of the copies that repair makes the ring comes round.
 const TORN_EVERY: u32 = 50;
 

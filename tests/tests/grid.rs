@@ -16,7 +16,7 @@ fn the_committed_grid_is_what_the_code_does_for_up_to_a_hundred_receivers() {
 }
 
 #[test]
-fn a_thousand_that_miss_the_same_ask_a_handful_of_times_and_a_lone_loss_does_not_pay_for_it() {
+fn a_thousand_that_miss_the_same_ask_sixteen_times_at_most_and_a_lone_loss_does_not_pay_for_it() {
     let of = |loss, receivers| Cell {
         loss,
         per_mille: 50,

@@ -65,6 +65,16 @@ fn every_interleaving_with_a_late_joiner_is_right() {
 }
 
 #[test]
+fn every_interleaving_in_which_an_old_publishers_datagrams_come_late_is_right() {
+    searched("old epoch", 14_000);
+}
+
+#[test]
+fn every_interleaving_with_a_deadline_is_right() {
+    searched("deadline", 8_500);
+}
+
+#[test]
 fn every_interleaving_with_a_broken_connection_is_right() {
     searched("connection cut", 5_000);
 }
@@ -74,8 +84,8 @@ fn every_interleaving_with_a_heartbeat_that_comes_after_a_newer_one_is_right() {
     searched("old heartbeats", 1_000_000);
 }
 
-/// The search lets a core run once for each of its states and inputs, and remembers what it did:
-/// on any path that is what it does when it runs.
+/// The search lets a core run once for each of its states and inputs, and remembers what it did
+/// and what it was then: on any path that is what a core does and is that runs for every input.
 #[test]
 fn what_is_remembered_of_a_core_is_what_it_does_when_it_runs() {
     let mut random = 1_u64;
@@ -83,7 +93,7 @@ fn what_is_remembered_of_a_core_is_what_it_does_when_it_runs() {
         plan.faults.ticks += 2;
         let mut remembering = Cores::new(&plan);
         for _ in 0..30 {
-            let mut running = Cores::new(&plan);
+            let mut running = Cores::forgetful(&plan);
             let mut told = World::new(&mut remembering).unwrap();
             let mut due = World::new(&mut running).unwrap();
             told.keep_diary();
@@ -101,6 +111,13 @@ fn what_is_remembered_of_a_core_is_what_it_does_when_it_runs() {
                 assert!(told.apply(&mut remembering, step).unwrap());
                 assert!(due.apply(&mut running, step).unwrap());
                 assert_eq!(told.read_diary(), due.read_diary(), "{}", plan.name);
+                let of_all = due.core_fingerprints(&running);
+                assert_eq!(
+                    told.core_fingerprints(&remembering),
+                    of_all,
+                    "{}",
+                    plan.name
+                );
                 assert_eq!(told.unfinished(&remembering), due.unfinished(&running));
             }
             let ticks = Ends::default().settle(&mut running, due).unwrap();

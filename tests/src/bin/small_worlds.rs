@@ -35,65 +35,30 @@ struct Options {
     /// Timers that fire while faults go on.
     #[arg(long)]
     ticks: Option<u8>,
-    /// Plants each of the deliberate bugs that a small world can show, and says how it is found.
+    /// Plants each deliberate bug that a small world can show, and says how it is found.
     #[cfg(feature = "planted-bugs")]
     #[arg(long)]
     planted: bool,
-}
-
-/// Those whose part of the protocol a small world has: one line, no budgets, no ring that laps.
-#[cfg(feature = "planted-bugs")]
-const PLANTED: [tickcast_reliability::planted::Bug; 13] = {
-    use tickcast_reliability::planted::Bug;
-    [
-        Bug::WindowOffByOne,
-        Bug::BackwardJumpBelieved,
-        Bug::RelayByteCovered,
-        Bug::StrayEpochBelieved,
-        Bug::EpochTailForgotten,
-        Bug::NackNeverRetried,
-        Bug::EndToldTwice,
-        Bug::LateJoinRepeatsOne,
-        Bug::LateJoinSkipsOne,
-        Bug::RecoveryCountedTwice,
-        Bug::DuplicateDelivered,
-        Bug::ReconnectForgotten,
-        Bug::LossOneRecordShort,
-    ]
-};
-
-#[cfg(feature = "planted-bugs")]
-fn planted(options: &Options) -> ExitCode {
-    let mut missed = 0;
-    for bug in PLANTED {
-        tickcast_reliability::planted::plant(Some(bug));
-        let mut states = 0;
-        let plans = worlds(options.large).into_iter();
-        let mut plans = plans.filter(|plan| plan.name.contains(&options.only));
-        let found = plans.find_map(|plan| {
-            let found = search(&plan, options.states_max);
-            states += found.states;
-            found.counter_example.map(|example| (plan.name, example))
-        });
-        match found {
-            Some((world, example)) => println!(
-                "{bug:?}: found in {world:?} after {states} states\n{}{}\n",
-                example.story, example.what
-            ),
-            None => {
-                missed += 1;
-                println!("{bug:?}: not found in {states} states\n");
-            }
-        }
-    }
-    ExitCode::from(u8::from(missed > 0))
+    /// Plants this bug for the search.
+    #[cfg(feature = "planted-bugs")]
+    #[arg(long)]
+    bug: Option<String>,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
     #[cfg(feature = "planted-bugs")]
     if options.planted {
-        return planted(&options);
+        return tickcast_tests::small_worlds::planted::show();
+    }
+    #[cfg(feature = "planted-bugs")]
+    if let Some(name) = &options.bug {
+        let bug = tickcast_tests::planted::bugs().find(|bug| format!("{bug:?}") == *name);
+        if bug.is_none() {
+            eprintln!("there is no bug {name}");
+            return ExitCode::from(2);
+        }
+        tickcast_reliability::planted::plant(bug);
     }
     let mut wrong = false;
     println!(

@@ -1,5 +1,6 @@
-//! What must hold in the grid, whatever its figures are: common loss costs a large group a handful
-//! of questions and about one repair by multicast; and nobody pays for what another one lost.
+//! What must hold in the grid, whatever its figures are: how many questions and repairs a loss costs
+//! that is common to all, of a sequence here and there or of a run; and that nobody pays for what
+//! another one lost.
 
 use super::{Loss, Row};
 
@@ -8,9 +9,19 @@ use super::{Loss, Row};
 const NACKS_MAX: u64 = 16;
 /// The same with the repairs lost to all: then the hold-off widens.
 const NACKS_MAX_OF_ALL: u64 = 64;
+/// NACK messages of a large group for one run that all missed.
+const NACKS_FOR_RUN_MAX: u64 = 16;
+/// NACK messages of each receiver for one run, where nobody holds off.
+const NACKS_EACH_MAX: u64 = 2;
+/// The same in a large group for a long run, of which not all is sent within the hold-off.
+const NACKS_EACH_OF_LONG_MAX: u64 = 6;
+/// Repairs of one sequence of it.
+const LOST_TOGETHER_OF_LONG_MAX: u64 = 32;
 /// Repairs, by unicast and by multicast, of one sequence of a long run that all of a large group
 /// missed: those who asked before there were enough for a multicast, and the multicast.
 const LOST_TOGETHER_MAX: u64 = 4;
+/// Sequences of a long run.
+const LONG_MIN: u64 = 2_000;
 /// What a lone loss takes in a large group, in times of what it takes a lone receiver: a hold-off
 /// of up to two and a half round trips, and the repair.
 const SLOWER_MAX: u64 = 4;
@@ -52,7 +63,7 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
             let most = most.min(NACKS_MAX_OF_ALL * distinct);
             must(
                 t.nack_messages <= most,
-                "a handful of NACKs for a common loss",
+                "a common loss costs at most 16 NACKs, where its repair is not lost",
             );
             // A repair is lost to all as often as a fresh datagram, and then repeated.
             let most = distinct + distinct * 2 * u64::from(cell.per_mille) / 1_000 + 1;
@@ -61,11 +72,27 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
                 "one multicast for a common loss",
             );
         }
-        if large && cell.loss == Loss::Run {
+        if matches!(cell.loss, Loss::Run | Loss::Long) {
+            let receivers = cell.receivers as u64;
+            let (nacks, repairs) = match (large, cell.loss) {
+                (true, Loss::Long) => (
+                    NACKS_EACH_OF_LONG_MAX * receivers,
+                    LOST_TOGETHER_OF_LONG_MAX,
+                ),
+                (true, _) => (NACKS_FOR_RUN_MAX, LOST_TOGETHER_MAX),
+                (false, _) => (NACKS_EACH_MAX * receivers, receivers),
+            };
             must(
-                t.answered + t.multicast_repairs <= LOST_TOGETHER_MAX * distinct,
-                "a handful of repairs for each sequence of a long run",
+                t.nack_messages <= nacks,
+                "a run costs a large group 16 NACKs, a small one two each, a long one six each",
             );
+            must(
+                t.answered + t.multicast_repairs <= repairs * distinct,
+                "four repairs for each sequence of a run, 32 of a long one, one each without",
+            );
+        }
+        if cell.loss == Loss::Long {
+            must(distinct >= LONG_MIN, "a long run is 2,000 sequences");
         }
         if cell.loss == Loss::One {
             must(

@@ -101,6 +101,8 @@ pub struct States<C: Core> {
     ids: HashMap<u128, StateId>,
     begun: HashMap<u64, StateId>,
     known: HashMap<(StateId, Move<C::Input>), Known<C>>,
+    /// Whether it remembers: if not, the core runs for every input, and no two states are one.
+    remembers: bool,
     /// Those that ran last, each with its clock.
     at_hand: VecDeque<(StateId, C, Nanos)>,
     printer: Printer,
@@ -109,20 +111,19 @@ pub struct States<C: Core> {
 /// One for each receiver, and some to go back to.
 const AT_HAND_MAX: usize = 8;
 
-impl<C: Core> Default for States<C> {
-    fn default() -> Self {
+impl<C: Core> States<C> {
+    fn new(remembers: bool) -> Self {
         Self {
             states: Vec::new(),
             ids: HashMap::new(),
             begun: HashMap::new(),
             known: HashMap::new(),
+            remembers,
             at_hand: VecDeque::new(),
             printer: Printer::default(),
         }
     }
-}
 
-impl<C: Core> States<C> {
     /// How many there are.
     #[must_use]
     pub const fn count(&self) -> usize {
@@ -139,6 +140,12 @@ impl<C: Core> States<C> {
     #[must_use]
     pub fn facts(&self, of: StateId) -> C::Facts {
         self.states[of.0 as usize].facts
+    }
+
+    /// Of a state.
+    #[must_use]
+    pub fn fingerprint(&self, of: StateId) -> u128 {
+        self.states[of.0 as usize].fingerprint
     }
 
     fn begin(&mut self, plan: &Plan, number: u64) -> Result<StateId, String> {
@@ -169,7 +176,9 @@ impl<C: Core> States<C> {
         apply(&mut core, said, &mut now, what, &mut does)?;
         let to = self.reached(core, now, Origin::From(from, what));
         let does = Rc::new(does);
-        self.known.insert((from, what), (to, Rc::clone(&does)));
+        if self.remembers {
+            self.known.insert((from, what), (to, Rc::clone(&does)));
+        }
         Ok((to, does))
     }
 
@@ -199,14 +208,18 @@ impl<C: Core> States<C> {
     fn reached(&mut self, core: C, now: Nanos, origin: Origin<C::Input>) -> StateId {
         let fingerprint = core.fingerprint(&mut self.printer, now);
         let facts = core.facts(now);
-        let id = *self.ids.entry(fingerprint).or_insert_with(|| {
+        let new = StateId(self.states.len() as u32);
+        let id = match self.remembers {
+            true => *self.ids.entry(fingerprint).or_insert(new),
+            false => new,
+        };
+        if id == new {
             self.states.push(State {
                 origin,
                 fingerprint,
                 facts,
             });
-            StateId((self.states.len() - 1) as u32)
-        });
+        }
         self.at_hand.push_back((id, core, now));
         if self.at_hand.len() > AT_HAND_MAX {
             self.at_hand.pop_front();
@@ -247,11 +260,21 @@ impl<'p> Cores<'p> {
     /// Nothing is known yet.
     #[must_use]
     pub fn new(plan: &'p Plan) -> Self {
+        Self::with(plan, true)
+    }
+
+    /// Nothing is ever known: each core runs for every input, one after the other.
+    #[must_use]
+    pub fn forgetful(plan: &'p Plan) -> Self {
+        Self::with(plan, false)
+    }
+
+    fn with(plan: &'p Plan, remembers: bool) -> Self {
         Self {
             plan,
             said: Said::default(),
-            receivers: States::default(),
-            publishers: States::default(),
+            receivers: States::new(remembers),
+            publishers: States::new(remembers),
         }
     }
 
@@ -315,5 +338,31 @@ impl<'p> Cores<'p> {
         let with = (self.plan, &mut self.said);
         let (to, _) = self.publishers.step(with, at, Move::Wait(span))?;
         Ok(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::world::World;
+    use super::super::worlds;
+    use super::*;
+
+    #[test]
+    fn all_that_is_left_out_is_there() {
+        let plans = worlds(false);
+        let plan = plans.iter().find(|plan| plan.name == "duplicate").unwrap();
+        let mut cores = Cores::new(plan);
+        for begin in 0..50 {
+            let mut world = World::new(&mut cores).unwrap();
+            for nth in begin.. {
+                let steps = world.steps(&cores);
+                let Some(step) = steps.get(nth % steps.len().max(1)) else {
+                    break;
+                };
+                assert!(world.apply(&mut cores, *step).unwrap());
+            }
+        }
+        let (receivers, publishers) = (&cores.receivers.printer, &cores.publishers.printer);
+        assert_eq!(receivers.never_met(publishers), []);
     }
 }

@@ -1,5 +1,19 @@
 //! Whether two states of a core are the same: its `Debug` text, in which times are counted from
 //! now and what decides nothing is left out, as 128 bits.
+//!
+//! Left out, of the struct that is named and of no other:
+//! - `Receiver.counters`: no core reads a counter but to report it. Those that a check reads are put
+//!   in beside the core (`receiver.rs`).
+//! - `Session.bucket`, `RepairCore.repair`, `RepairCore.joiners`: credit of repair budgets, whose bursts
+//!   are larger than all that is repaired in a small world, so that nobody ever waits for it.
+//! - `Peer.heard_at`: a publisher gives a connection up after 2 s without a JOIN or 60 s without a word;
+//!   few timers of milliseconds fire here.
+//! - `Line.heard_at`, `Line.since`, `Lines.checked_at`, `Lines.silence`: silent lines are told apart
+//!   only where there are two, and here is one.
+//! - `Held.received_at`, `Held.missing_for`: of a datagram that was held or delivered; they go to the
+//!   application, which measures with them. A standby's mirror would ask whether it was missing at
+//!   all; none is here.
+//! - `Progress.sent_at`: the subscriber's own clock, which comes back to it in STATUS and is not read.
 
 use std::fmt::{Debug, Write};
 
@@ -8,27 +22,30 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::BEGIN;
 
-/// Fields that decide nothing here; the module `small_worlds` says why.
-const LEFT_OUT: [&str; 9] = [
-    "counters",
-    "bucket",
-    "heard_at",
-    "since",
-    "checked_at",
-    "silence",
-    "received_at",
-    "sent_at",
-    "missing_for",
+/// Struct and field of what decides nothing; the module says why.
+const LEFT_OUT: [(&str, &str); 12] = [
+    ("Receiver", "counters"),
+    ("Session", "bucket"),
+    ("RepairCore", "repair"),
+    ("RepairCore", "joiners"),
+    ("Peer", "heard_at"),
+    ("Line", "heard_at"),
+    ("Line", "since"),
+    ("Lines", "checked_at"),
+    ("Lines", "silence"),
+    ("Held", "received_at"),
+    ("Held", "missing_for"),
+    ("Progress", "sent_at"),
 ];
-/// Fields of [`tickcast_reliability::budget::TokenBucket`], of which a core may hold several.
-const BUDGET: &str = "TokenBucket";
-const TIME: &str = "Nanos(";
+const TIME: &str = "Nanos";
 
 /// Reused memory.
 #[derive(Debug, Default)]
 pub struct Printer {
     text: String,
     normal: Vec<u8>,
+    /// Which of [`LEFT_OUT`] there was.
+    met: [bool; LEFT_OUT.len()],
 }
 
 impl Printer {
@@ -39,30 +56,71 @@ impl Printer {
             return 0;
         }
         self.normal.clear();
-        normalise(&self.text, now, &mut self.normal);
+        normalise(&self.text, now, &mut self.normal, &mut self.met);
         xxh3_128(&self.normal)
+    }
+
+    /// What the last one was made of.
+    #[cfg(test)]
+    pub(super) fn normal(&self) -> &[u8] {
+        &self.normal
+    }
+
+    /// What is to be left out and was in nothing that this has seen, nor that `other` has.
+    #[cfg(test)]
+    pub(super) fn never_met(&self, other: &Self) -> Vec<(&'static str, &'static str)> {
+        let met = self.met.iter().zip(other.met).map(|(a, b)| *a || b);
+        let all = LEFT_OUT.into_iter().zip(met);
+        all.filter_map(|(what, met)| (!met).then_some(what))
+            .collect()
     }
 }
 
 /// Appends `text` with times counted from `now` and without the fields of [`LEFT_OUT`].
-fn normalise(text: &str, now: Nanos, out: &mut Vec<u8>) {
+fn normalise(text: &str, now: Nanos, out: &mut Vec<u8>, met: &mut [bool; LEFT_OUT.len()]) {
     let bytes = text.as_bytes();
-    let mut at = 0;
+    // The structs around what comes next; maps, sets and lists have no name.
+    let mut structs: Vec<&str> = Vec::new();
+    let (mut at, mut word) = (0, "");
     while at < bytes.len() {
         let rest = &text[at..];
-        let boundary = at > 0 && matches!(bytes[at - 1], b' ');
-        if boundary && rest.starts_with(|c: char| c.is_ascii_lowercase()) {
-            let end = rest.find(|c: char| !c.is_ascii_lowercase() && c != '_');
-            let name = &rest[..end.unwrap_or(rest.len())];
-            at += name.len();
-            if LEFT_OUT.contains(&name) && text[at..].starts_with(": ") {
-                at += value_len(&bytes[at..]);
-            } else {
-                out.extend_from_slice(name.as_bytes());
+        let len = word_len(rest.as_bytes());
+        if len == 0 {
+            match bytes[at] {
+                b'{' | b'[' | b'(' => structs.push(word),
+                b'}' | b']' | b')' => {
+                    structs.pop();
+                }
+                b'"' => {
+                    let len = string_len(rest.as_bytes());
+                    out.extend_from_slice(&bytes[at..at + len]);
+                    at += len;
+                    continue;
+                }
+                _ => {}
             }
-        } else if let Some(digits) = rest.strip_prefix(TIME) {
+            if bytes[at] != b' ' {
+                word = "";
+            }
+            out.push(bytes[at]);
+            at += 1;
+            continue;
+        }
+        word = &rest[..len];
+        at += len;
+        let left_out = match structs.last() {
+            Some(of) if text[at..].starts_with(": ") => {
+                LEFT_OUT.iter().position(|what| *what == (*of, word))
+            }
+            _ => None,
+        };
+        if let Some(left_out) = left_out {
+            met[left_out] = true;
+            at += value_len(&bytes[at..]);
+        } else if word == TIME && text[at..].starts_with('(') {
+            let digits = &text[at + 1..];
             let len = digits.find(')').unwrap_or(0);
-            at += TIME.len() + len;
+            at += 1 + len;
             match digits[..len].parse::<u64>() {
                 Ok(u64::MAX) | Err(_) => out.extend_from_slice(b"never"),
                 // Not a time, but that there is none, or a span: the clock begins later.
@@ -75,13 +133,28 @@ fn normalise(text: &str, now: Nanos, out: &mut Vec<u8>) {
                     out.extend_from_slice(&span.to_le_bytes());
                 }
             }
-        } else if rest.starts_with(BUDGET) {
-            at += BUDGET.len() + value_len(&bytes[at + BUDGET.len()..]);
-        } else {
-            out.push(bytes[at]);
             at += 1;
+        } else {
+            out.extend_from_slice(word.as_bytes());
         }
     }
+}
+
+/// Length of a name or number at the beginning.
+fn word_len(bytes: &[u8]) -> usize {
+    let is_word = |b: &u8| b.is_ascii_alphanumeric() || *b == b'_';
+    bytes.iter().take_while(|b| is_word(b)).count()
+}
+
+/// Length of a string at the beginning, with both its quotation marks.
+fn string_len(bytes: &[u8]) -> usize {
+    let mut escaped = false;
+    let end = bytes.iter().skip(1).position(|byte| {
+        let ends = *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        ends
+    });
+    end.map_or(bytes.len(), |end| end + 2)
 }
 
 /// Length of a value, up to the comma or bracket that ends it.
@@ -103,20 +176,33 @@ fn value_len(bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    #[derive(Debug)]
+    #[derive(Clone, Debug, Default)]
     #[expect(dead_code, reason = "only its text is read")]
-    struct Core {
+    struct Receiver {
+        name: &'static str,
         at: Nanos,
         counters: (Nanos, [u8; 2]),
         until: Option<Nanos>,
+        others: Vec<Other>,
         next: u64,
     }
 
-    fn core(at: u64, counter: u8, next: u64) -> Core {
-        Core {
+    /// Nothing of it is left out, whatever its fields are called.
+    #[derive(Clone, Debug, Default)]
+    #[expect(dead_code, reason = "only its text is read")]
+    struct Other {
+        receivers: Vec<Receiver>,
+        counters: u8,
+        since: u8,
+    }
+
+    fn core(at: u64, counter: u8, next: u64) -> Receiver {
+        Receiver {
+            name: "\\\"} counters: 5",
             at: Nanos(at),
             counters: (Nanos(at), [counter; 2]),
             until: Some(Nanos::MAX),
+            others: Vec::new(),
             next,
         }
     }
@@ -138,5 +224,36 @@ mod tests {
         let one = printer.of(&core(5, 1, 3), BEGIN);
         assert_eq!(one, printer.of(&core(5, 1, 3), Nanos(BEGIN.0 + 1)));
         assert_ne!(one, printer.of(&core(6, 1, 3), BEGIN));
+    }
+
+    /// In lists within each other, before and behind them.
+    #[test]
+    fn a_field_of_the_same_name_counts_in_any_other_struct() {
+        let mut printer = Printer::default();
+        let with = |counters: u8, since: u8, inner: u8| Receiver {
+            others: vec![Other {
+                receivers: vec![core(1, inner, 2)],
+                counters,
+                since,
+            }],
+            ..core(1, inner, 2)
+        };
+        let one = printer.of(&with(1, 1, 1), BEGIN);
+        assert_eq!(one, printer.of(&with(1, 1, 2), BEGIN), "it is left out");
+        assert_ne!(one, printer.of(&with(2, 1, 1), BEGIN), "another's counters");
+        assert_ne!(one, printer.of(&with(1, 2, 1), BEGIN), "not of a line");
+        assert_ne!(one, printer.of(&(with(1, 1, 1), 1), BEGIN));
+    }
+
+    #[test]
+    fn a_text_is_no_field() {
+        let mut printer = Printer::default();
+        let one = printer.of(&core(1, 1, 2), BEGIN);
+        let name = "\\\"} counters: 6";
+        let other = Receiver {
+            name,
+            ..core(1, 1, 2)
+        };
+        assert_ne!(one, printer.of(&other, BEGIN));
     }
 }

@@ -21,12 +21,13 @@
 //! arrives, in order, the rest is published, and within [`Plan::settle_ticks`] timers all receivers
 //! reach the end with nothing open.
 //!
+//! **Part of a state** is also what the checks know: all that each application was told so far, and the
+//! counters of gaps that are held against it.
+//!
 //! **Abstracted.** A clock of which only the distance to now counts: cores know no other time. The
-//! clock of dates stands still: it only measures. Counters: nothing is decided by them, and each
-//! balance is kept by every step, hence on every path. Credit of repair budgets: bursts are larger
-//! than all that is repaired here. When a connection was heard from: its limits lie beyond the
-//! search. Stamps that only measure. A younger heartbeat takes the place of an older one on its way,
-//! where [`Plan::heartbeats_max`] are: heartbeats get lost for free.
+//! clock of dates stands still: it only measures. What decides nothing, which [`fingerprint`] lists
+//! with the reasons. In PROGRESS and STATUS what only measures. A younger heartbeat takes the place
+//! of an older one on its way, where [`Plan::heartbeats_max`] are: heartbeats get lost for free.
 //! Random waits are those of one seed, and their number is part of the state. Connecting takes no
 //! time, both sides learn at once that a connection is over, and a control message arrives whole.
 
@@ -35,6 +36,8 @@ pub mod counter_example;
 mod driver;
 pub mod fingerprint;
 mod plans;
+#[cfg(feature = "planted-bugs")]
+pub mod planted;
 pub mod publisher;
 pub mod receiver;
 pub mod said;

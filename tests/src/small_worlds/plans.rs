@@ -2,6 +2,7 @@
 
 use tickcast_reliability::delivery::{Delivery, Start};
 use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::units::Nanos;
 
 use super::{Faults, Plan, Publish, Who};
 
@@ -47,6 +48,11 @@ pub fn worlds(large: bool) -> Vec<Plan> {
     let oldest = Who {
         start: Start::Oldest,
         ..late
+    };
+    // Before the first heartbeat after it.
+    let within = Who {
+        delivery: Delivery::OrderedWithin(Nanos::from_us(500)),
+        ..ORDERED
     };
     let all = Faults {
         drops: 1,
@@ -125,6 +131,19 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             ..plan.clone()
         },
         Plan {
+            // So long that what the old publisher sent comes after the WELCOME of the new one.
+            name: "old epoch",
+            receivers: vec![ORDERED],
+            epochs: vec![vec![Data(1), End], vec![Opened, End]],
+            faults: Faults {
+                restarts: 1,
+                ticks: 2 + one,
+                ..NONE
+            },
+            causes: vec![LossCause::Epoch],
+            ..plan.clone()
+        },
+        Plan {
             name: "restart, overtaking",
             epochs: twice.clone(),
             faults: Faults {
@@ -158,6 +177,20 @@ pub fn worlds(large: bool) -> Vec<Plan> {
             name: "late join, live",
             receivers: vec![ORDERED, late],
             faults: Faults { drops: one, ..NONE },
+            ..plan.clone()
+        },
+        Plan {
+            // What does not come in time is lost, to the record.
+            name: "deadline",
+            receivers: vec![within; 2],
+            epochs: vec![vec![Data(1), Data(2), End]],
+            faults: Faults {
+                drops: 1,
+                overtakes: one,
+                ticks: 1,
+                ..NONE
+            },
+            causes: vec![LossCause::Deadline],
             ..plan.clone()
         },
         Plan {

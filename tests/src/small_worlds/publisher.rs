@@ -261,17 +261,9 @@ impl Core for Publisher {
     }
 
     fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128 {
-        let pending = self.counters.pending.get();
-        printer.of(
-            &(
-                &self.core,
-                &self.repair,
-                self.epoch,
-                self.published,
-                pending,
-            ),
-            now,
-        )
+        let cores = (&self.core, &self.repair);
+        let published = (self.epoch, self.published, self.position, &self.truth);
+        printer.of(&(cores, published, &self.counters), now)
     }
 
     fn facts(&self, now: Nanos) -> PublisherFacts {

@@ -2,6 +2,7 @@
 //! and the check of what its application is told.
 
 use tickcast_reliability::control::ChannelName;
+use tickcast_reliability::counters::Counter;
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::LossCause;
@@ -237,8 +238,26 @@ impl Core for Receiver {
     }
 
     fn fingerprint(&self, printer: &mut Printer, now: Nanos) -> u128 {
-        let stream = (self.stream.epoch(), self.stream.next(), self.stream.ended());
-        printer.of(&(self.number, &self.core, stream, open(&self.core)), now)
+        // Who it is, and what it may lose, follows from its number. All that it was told is in, and
+        // the counters that are held against that and each other; the rest of those equal a total
+        // of the stream's.
+        let counted = self.core.counters().map(|c| {
+            let all = [
+                &c.gaps_detected,
+                &c.gaps_recovered,
+                &c.gaps_lost,
+                &c.gaps_forgotten,
+                &c.gaps_open,
+                &c.history_wanted,
+                &c.history_received,
+                &c.history_lost,
+                &c.history_forgotten,
+                &c.history_open,
+            ];
+            all.map(Counter::get)
+        });
+        let counted: Vec<_> = counted.collect();
+        printer.of(&(self.number, &self.core, &self.stream, counted), now)
     }
 
     fn facts(&self, now: Nanos) -> ReceiverFacts {
@@ -291,5 +310,24 @@ fn words(item: &Item<'_>) -> String {
     match item {
         Item::Record(p, _) => format!("record {} of {}.{}", p.record, p.epoch, p.sequence),
         Item::Event(_, event) => format!("{event:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::worlds;
+    use super::*;
+
+    /// Its `Debug` has every field.
+    #[test]
+    fn all_that_an_application_was_told_is_in_the_fingerprint() {
+        let mut receiver = Receiver::new(&worlds(false)[0], 0);
+        let mut printer = Printer::default();
+        let before = receiver.fingerprint(&mut printer, BEGIN);
+        receiver.stream.repairs.push((3, 1, 7));
+        assert_ne!(receiver.fingerprint(&mut printer, BEGIN), before);
+        let told = format!("{:?}", receiver.stream);
+        let mut parts = printer.normal().windows(told.len());
+        assert!(parts.any(|part| part == told.as_bytes()), "{told}");
     }
 }

@@ -163,6 +163,15 @@ impl World {
         xxh3_128(scratch)
     }
 
+    /// The fingerprints of its cores: of the publisher, and of each receiver.
+    #[must_use]
+    pub fn core_fingerprints(&self, cores: &Cores<'_>) -> Vec<u128> {
+        let mut all = vec![cores.publishers.fingerprint(self.publisher)];
+        let receivers = self.receivers.iter();
+        all.extend(receivers.map(|place| cores.receivers.fingerprint(place.core)));
+        all
+    }
+
     /// All steps that this state allows, always in the same order.
     #[must_use]
     pub fn steps(&self, cores: &Cores<'_>) -> Vec<Step> {
