@@ -584,8 +584,8 @@ fn a_fan_out_has_only_the_fields_of_its_transport_and_the_schema_knows_them_with
         ),
         (with_verbs(|v| v["q_key"] = json!(-1)), "q_key"),
         (
-            with_verbs(|v| v["transport"] = json!("shm")),
-            "\"udp\" or \"verbs\"",
+            with_verbs(|v| v["transport"] = json!("pigeon")),
+            "\"udp\", \"verbs\" or \"shm\"",
         ),
         (
             with_verbs(|v| drop(v.as_object_mut().unwrap().remove("transport"))),

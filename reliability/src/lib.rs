@@ -1,5 +1,6 @@
 //! The protocol of tickcast, without I/O, clock or threads.
 pub mod asking;
+mod atomics;
 pub mod budget;
 mod continuing;
 pub mod control;
@@ -18,6 +19,7 @@ pub mod loss;
 pub mod mirror;
 pub mod nack;
 pub mod order;
+mod overrun;
 pub mod peers;
 pub mod pending;
 #[cfg(not(feature = "planted-bugs"))]
