@@ -146,7 +146,7 @@ impl Receiver {
                 counters.rc_timeouts.add(gap.range.len());
                 asks.nack_overdue = asks.nack_overdue.max(Some(gap.asked_at));
             }
-            let reads = gap.tries == 0 && gap.class == NackClass::Repair || torn == Some(false);
+            let reads = may_read_first(gap) || torn == Some(false);
             let reach = match (&mut readable, &mut asks.room) {
                 (Some(readable), Some(room)) if reads => {
                     let retries = (read.retry(1), nack.retry(1));
@@ -182,6 +182,8 @@ impl Receiver {
                 }
             }
             gap.asked_at = now;
+            gap.asked_once = gap.tries == 1 || gap.refused;
+            gap.refused = false;
             let doubled = if planted(Bug::BackOffForgotten) {
                 1
             } else {
@@ -252,8 +254,10 @@ impl Receiver {
                 } else {
                     Nanos::ZERO
                 };
-                let reads = gap.tries == 0 && gap.class == NackClass::Repair;
-                let wait = if reads { self.read_wait } else { Nanos::ZERO };
+                let wait = match may_read_first(gap) {
+                    true => self.read_wait,
+                    false => Nanos::ZERO,
+                };
                 gap.ask_at.max(at).max(wait)
             });
         gaps.min().unwrap_or(Nanos::MAX).min(self.doubts.due_at())
@@ -406,6 +410,12 @@ pub(crate) const fn answered_by(gap: &Gap) -> usize {
         (NackClass::Repair, Rung::Read { .. } | Rung::Torn { .. }) => 3,
         (class, _) => class as usize - 1,
     }
+}
+
+/// Whether a first question is a READ, where that can be. A scout's is none: the publisher is to hear what
+/// many miss.
+fn may_read_first(gap: &Gap) -> bool {
+    gap.tries == 0 && gap.class == NackClass::Repair && !gap.is_scout
 }
 
 /// Whether another live line may still bring what one line did not.

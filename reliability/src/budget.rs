@@ -61,8 +61,18 @@ impl TokenBucket {
 
     /// Lets as many bytes pass as may, up to `most`. How many.
     pub fn take_up_to(&mut self, now: Nanos, most: u64) -> u64 {
+        self.take_down_to(now, most, 0)
+    }
+
+    /// The same, but half of the burst stays.
+    pub fn take_upper_half(&mut self, now: Nanos, most: u64) -> u64 {
+        self.take_down_to(now, most, self.burst / 2)
+    }
+
+    fn take_down_to(&mut self, now: Nanos, most: u64, stays: u128) -> u64 {
         self.refill(now);
-        let bytes = u64::try_from(self.credit / SCALE).map_or(most, |there| there.min(most));
+        let there = self.credit.saturating_sub(stays) / SCALE;
+        let bytes = u64::try_from(there).map_or(most, |there| there.min(most));
         self.credit -= u128::from(bytes) * SCALE;
         bytes
     }
@@ -163,5 +173,16 @@ mod tests {
         let mut dry = TokenBucket::new(0, 100, Nanos(5));
         assert!(dry.take(Nanos(5), 100));
         assert_eq!(dry.available_at(1), Nanos::MAX);
+    }
+
+    #[test]
+    fn half_of_the_burst_stays_where_only_the_upper_half_may_be_taken() {
+        let mut bucket = TokenBucket::new(1_000, 100, Nanos::ZERO);
+        assert_eq!(bucket.take_upper_half(Nanos::ZERO, 30), 30);
+        assert_eq!(bucket.take_upper_half(Nanos::ZERO, 30), 20);
+        assert_eq!(bucket.take_upper_half(Nanos::ZERO, 30), 0);
+        assert_eq!(bucket.take_up_to(Nanos::ZERO, 200), 50);
+        assert_eq!(bucket.take_upper_half(Nanos::from_ms(40), 30), 0);
+        assert_eq!(bucket.take_upper_half(Nanos::from_ms(60), 30), 10);
     }
 }

@@ -30,8 +30,22 @@ pub struct Gap {
     pub rung: Rung,
     /// Whether the publisher refused them for a while, so that they count as not asked for.
     pub refused: bool,
+    /// Whether they were asked for once since they were found, or refused last: what comes then tells
+    /// of the round trip.
+    pub asked_once: bool,
+    /// Whether this one does not hold off where others do: the publisher is to hear of it.
+    pub is_scout: bool,
     /// Which discovery they belong to: one jump of the sequence is one episode.
     episode: u64,
+}
+
+/// The first question for what was found missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstAsk {
+    /// When it is due.
+    pub at: Nanos,
+    /// Whether it is a scout's.
+    pub is_scout: bool,
 }
 
 /// Why sequences are missing.
@@ -124,7 +138,7 @@ impl Gaps {
         &mut self,
         range: SequenceRange,
         now: Nanos,
-        ask_at: Nanos,
+        first: FirstAsk,
         class: NackClass,
         origin: Origin,
         joins: bool,
@@ -160,13 +174,15 @@ impl Gaps {
         self.runs.push_back(Gap {
             range,
             found_at: now,
-            ask_at,
+            ask_at: first.at,
             asked_at: now,
             tries: 0,
             class,
             origin,
             rung: Rung::Repair,
             refused: false,
+            asked_once: false,
+            is_scout: first.is_scout,
             episode,
         });
     }
@@ -372,11 +388,18 @@ mod tests {
         SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
     }
 
-    fn found(gaps: &mut Gaps, first: u64, last: u64, at: u64) {
+    const fn first(at: u64) -> FirstAsk {
+        FirstAsk {
+            at: Nanos(at),
+            is_scout: false,
+        }
+    }
+
+    fn found(gaps: &mut Gaps, from: u64, last: u64, at: u64) {
         gaps.found(
-            range(first, last),
+            range(from, last),
             Nanos(at),
-            Nanos(at),
+            first(at),
             NackClass::Repair,
             Origin::Live,
             true,
@@ -447,6 +470,9 @@ mod tests {
     #[test]
     fn what_joins_a_run_is_of_its_episode_also_when_later_ones_were_forgotten() {
         let mut gaps = Gaps::default();
+        // One that is over already.
+        found(&mut gaps, 2, 2, 1);
+        assert!(gaps.fill(Sequence(2)).unwrap().1.is_some());
         found(&mut gaps, 5, 6, 1);
         found(&mut gaps, 8, 9, 2);
         gaps.lose(range(7, 9), |_, _, _| ());
@@ -592,7 +618,7 @@ mod tests {
     fn a_run_is_joined_only_by_what_is_of_the_same_discovery() {
         let note = |gaps: &mut Gaps, sequence, at, class, origin, joins| {
             let range = SequenceRange::one(Sequence(sequence));
-            gaps.found(range, Nanos(at), Nanos(at), class, origin, joins);
+            gaps.found(range, Nanos(at), first(at), class, origin, joins);
             gaps.iter().count()
         };
         let (repair, replay) = (NackClass::Repair, NackClass::Replay);

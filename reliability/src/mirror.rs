@@ -363,7 +363,7 @@ mod tests {
     use crate::record::{AlignedCopy, MboMsg, RecordBatch};
     use crate::ring::{HeapMemory, RingReader};
     use crate::units::{Nanos, Now};
-    use crate::wire::{CrcVerdict, RELAY_OFFSET, relay_flags};
+    use crate::wire::{CrcVerdict, Header, RELAY_OFFSET, relay_flags};
 
     const HOST: MirrorHost = MirrorHost {
         fan_outs: 2,
@@ -456,6 +456,11 @@ mod tests {
         let mut bytes = core.slot(Sequence(sequence)).unwrap().to_vec();
         bytes[RELAY_OFFSET] = relay;
         bytes
+    }
+
+    fn header(bytes: &[u8]) -> Header {
+        let mut aligned = AlignedCopy::default();
+        *Datagram::parse(aligned.of(bytes)).unwrap().header()
     }
 
     fn put(mirror: &mut Mirror, bytes: &[u8]) -> Put {
@@ -624,6 +629,32 @@ mod tests {
     }
 
     #[test]
+    fn an_end_ends_it_until_something_else_is_its_last() {
+        let at = |last| Continued {
+            epoch: Epoch(5),
+            last: Sequence(last),
+            next_record: RecordNumber(2),
+        };
+        // Continued behind the END, or instead of it.
+        for (last, ended) in [(2, true), (1, false)] {
+            let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
+            let mut before = publisher(5, 1, 1);
+            publish(&mut before, 1, 1, 1);
+            before.end(Now::default()).unwrap();
+            put(&mut mirror, &copy(&before, 1, 0));
+            assert!(!mirror.mirrored().ended);
+            put(&mut mirror, &copy(&before, 2, 0));
+            assert!(mirror.mirrored().ended);
+            mirror.go_on(Epoch(8), Lineage::from(vec![at(last)]), at(last));
+            assert_eq!(mirror.mirrored().ended, ended, "continued behind {last}");
+            let mut after = publisher(8, last + 1, 2);
+            publish(&mut after, 1, 2, 1);
+            put(&mut mirror, &copy(&after, last + 1, 0));
+            assert!(!mirror.mirrored().ended);
+        }
+    }
+
+    #[test]
     fn what_is_cut_at_the_end_of_the_ring_or_below_leaves_it_empty() {
         for last in [6, 14] {
             let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
@@ -675,8 +706,27 @@ mod tests {
         let mut of_epoch_4 = publisher(4, 1, 1);
         publish(&mut of_epoch_4, 1, 1, 1);
         assert_eq!(put(&mut mirror, &copy(&of_epoch_4, 1, 0)), Put::Refused);
+        let mut of_epoch_5 = publisher(5, 1, 1);
+        publish(&mut of_epoch_5, 1, 1, 1);
+        let bytes = copy(&of_epoch_5, 1, 0);
+        let mut of_channel_4 = header(&bytes);
+        of_channel_4.channel = ChannelId(4);
+        let mut heartbeat = header(&bytes);
+        heartbeat.kind = Kind::Heartbeat;
+        let mut too_long = header(&bytes);
+        too_long.payload_len = 1024 - 64 + 1;
+        for wrong in [of_channel_4, heartbeat, too_long] {
+            let mut bytes = wrong.to_bytes(0).to_vec();
+            bytes.resize(wrong.datagram_len(), 0);
+            assert_eq!(put(&mut mirror, &bytes), Put::Refused, "{wrong:?}");
+        }
+        assert_eq!(mirror.mirrored().held, None);
+        assert_eq!(put(&mut mirror, &bytes), Put::Taken);
         let mut offer = offer(5, 1, 1);
         assert!(mirror.fits(&offer));
+        offer.channel = ChannelId(4);
+        assert!(!mirror.fits(&offer));
+        offer.channel = ChannelId(3);
         offer.slot_len = 1472;
         assert!(!mirror.fits(&offer));
         offer.slots = 3;

@@ -74,6 +74,12 @@ impl NackTimer {
         self.rtt
     }
 
+    /// Whether all but scouts hold off before a first question.
+    #[must_use]
+    pub fn holds_off(&self) -> bool {
+        self.hold_off > Nanos::ZERO
+    }
+
     /// How long to hold off before a first question: scouts, as many of the group as the binary
     /// logarithm of its size, and one more, not at all; others from half of what is advised. When
     /// all miss the same, a handful asks; who misses something alone waits little more than a
@@ -83,7 +89,7 @@ impl NackTimer {
         if planted(Bug::HoldOffIgnored) {
             return Nanos::ZERO;
         }
-        if self.hold_off == Nanos::ZERO || self.up_to(Nanos(self.group.into())).0 < scouts {
+        if !self.holds_off() || self.up_to(Nanos(self.group.into())).0 < scouts {
             return Nanos::ZERO;
         }
         let half = Nanos(self.hold_off.0 / 2);

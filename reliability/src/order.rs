@@ -719,6 +719,22 @@ mod tests {
             self.tell(|order, counters, mut on| order.advance(counters, &mut on));
         }
 
+        /// Epoch `from` is continued by the one whose lineage this is, newest first: each epoch with
+        /// its last sequence and the number of the record after it. How many waited in vain.
+        fn go_on(&mut self, from: u64, to: u64, lineage: &[(u64, u64, u64)]) -> u64 {
+            let continued = |&(epoch, last, next_record): &(u64, u64, u64)| Continued {
+                epoch: Epoch(epoch),
+                last: Sequence(last),
+                next_record: RecordNumber(next_record),
+            };
+            let lineage: Lineage = lineage.iter().map(continued).collect::<Vec<_>>().into();
+            let (at, mut dropped) = (lineage.of(Epoch(from)).unwrap(), 0);
+            self.tell(|order, counters, mut on| {
+                dropped = order.go_on(Epoch(to), &lineage, at, counters, &mut on);
+            });
+            dropped
+        }
+
         fn fact(&mut self, sequence: u64, record: u64) {
             self.order
                 .note_fact(Sequence(sequence), RecordNumber(record));
@@ -934,5 +950,187 @@ mod tests {
         bench.order.fit_slots(1025);
         let window = bench.order.window();
         assert_eq!((window.slot_len(), window.span()), (1032, 16));
+    }
+
+    #[test]
+    fn what_waits_or_is_lost_beyond_the_place_where_another_epoch_goes_on_counts_no_more() {
+        let mut bench = Bench::new(false);
+        bench.data(10, 100, 1);
+        for sequence in [12, 14, 17, 19] {
+            bench.data(sequence, 90 + sequence, 1);
+        }
+        bench.lose(13, 13, LossCause::Window);
+        bench.lose(15, 16, LossCause::Deadline);
+        bench.lose(18, 18, LossCause::Window);
+        assert_eq!(bench.go_on(5, 6, &[(5, 15, 107)]), 2, "17 and 19 waited");
+        assert_eq!(bench.order.window().waiting(), 2);
+        assert_eq!(bench.told, ["10:100"]);
+        bench.data(11, 101, 1);
+        for sequence in 16..=19 {
+            bench.data(sequence, 91 + sequence, 1);
+        }
+        assert_eq!(
+            bench.told[1..],
+            [
+                "11:101",
+                "12:102 repaired",
+                "13:104 sequences 13 lost (window), 1 records",
+                "14:104 after loss",
+                "15:107 sequences 15 lost (deadline), 2 records",
+                "15:107 epoch 5 continued by 6 behind 15",
+                "16:107 after loss",
+                "17:108 after loss",
+                "18:109 after loss",
+                "19:110 after loss",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_number_of_the_record_where_another_epoch_goes_on_stands_and_what_lies_beyond_does_not() {
+        // It tells what is lost before it.
+        let mut bench = Bench::new(false);
+        bench.fact(13, 106);
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.lose(10, 12, LossCause::Window);
+        assert_eq!(
+            bench.told,
+            [
+                "12:106 sequences 10-12 lost (window), 6 records",
+                "12:106 epoch 5 continued by 6 behind 12",
+            ]
+        );
+        // The number that the old epoch gave a sequence beyond it is not that of the new one's.
+        let mut bench = Bench::new(false);
+        bench.fact(14, 150);
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.lose(10, 13, LossCause::Window);
+        assert_eq!(
+            bench.told, [""; 0],
+            "nor is the change told before the loss"
+        );
+        bench.data(14, 108, 1);
+        assert_eq!(
+            bench.told,
+            [
+                "13:108 sequences 10-13 lost (window), 8 records",
+                "13:108 epoch 5 continued by 6 behind 12",
+                "14:108 after loss",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_loss_that_waits_to_be_told_is_cut_where_another_epoch_goes_on() {
+        let continued = "12:106 epoch 5 continued by 6 behind 12";
+        for (first, before, told) in [
+            (
+                11,
+                1,
+                Some("12:106 sequences 11-12 lost (window), 5 records"),
+            ),
+            (12, 2, Some("12:106 sequences 12 lost (window), 4 records")),
+            (13, 6, None),
+        ] {
+            let mut bench = Bench::new(false);
+            for sequence in 10..first {
+                let count = if sequence == 12 { 4 } else { 1 };
+                bench.data(sequence, 90 + sequence, count);
+            }
+            bench.lose(first, 14, LossCause::Window);
+            bench.told.clear();
+            bench.go_on(5, 6, &[(5, 12, 106)]);
+            let expected: Vec<_> = told.into_iter().chain([continued]).collect();
+            assert_eq!(bench.told, expected, "{first} to 14 were lost");
+            assert_eq!(bench.order.next(), Sequence(13));
+            bench.data(13, 106, 1);
+            let delivered = bench.counters.delivered_records.get();
+            assert_eq!(delivered, before + 1);
+        }
+    }
+
+    #[test]
+    fn each_record_that_is_repeated_is_told_with_one_change_only() {
+        let mut bench = Bench::new(false);
+        for n in 0..5 {
+            bench.data(10 + n, 100 + 2 * n, 2);
+        }
+        bench.told.clear();
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.data(13, 106, 3);
+        // 109 is still to come again, and that was told.
+        bench.go_on(6, 7, &[(6, 13, 109), (5, 12, 106)]);
+        bench.data(14, 109, 2);
+        assert_eq!(
+            bench.told,
+            [
+                "12:106 epoch 5 continued by 6 behind 12, 4 records of it had come already",
+                "13:109 epoch 6 continued by 7 behind 13",
+                "14:110",
+            ]
+        );
+        assert_eq!(bench.counters.records_repeated.get(), 4);
+    }
+
+    #[test]
+    fn what_the_old_epoch_delivered_is_not_lost_with_the_new_ones_copy() {
+        let mut bench = Bench::new(false);
+        for n in 0..5 {
+            bench.data(10 + n, 100 + 2 * n, 2);
+        }
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.told.clear();
+        bench.lose(13, 13, LossCause::Window);
+        bench.data(14, 112, 1);
+        assert_eq!(
+            bench.told,
+            [
+                "13:112 sequences 13 lost (window), 2 records",
+                "14:112 after loss",
+            ]
+        );
+        assert_eq!(bench.counters.lost_records.get(), 2);
+    }
+
+    #[test]
+    fn what_is_still_to_be_repeated_is_forgotten_with_its_line() {
+        let mut bench = Bench::new(false);
+        for n in 0..5 {
+            bench.data(10 + n, 100 + 2 * n, 2);
+        }
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench
+            .order
+            .restart(Epoch(9), Sequence(1), Some(RecordNumber(106)));
+        bench.told.clear();
+        bench.data(1, 106, 2);
+        assert_eq!(bench.told, ["1:106", "1:107"]);
+        assert_eq!(bench.counters.records_repeated.get(), 0);
+    }
+
+    #[test]
+    fn what_two_changes_repeat_is_told_with_the_first_where_neither_was_reached() {
+        let mut bench = Bench::new(true);
+        bench.data(10, 100, 1);
+        bench.data(13, 105, 2);
+        bench.data(15, 109, 1);
+        bench.go_on(5, 6, &[(5, 11, 102)]);
+        bench.data(14, 120, 2);
+        bench.told.clear();
+        bench.go_on(6, 7, &[(6, 13, 118), (5, 11, 102)]);
+        assert_eq!(bench.told, [""; 0], "11 is still missing");
+        bench.data(11, 101, 1);
+        bench.data(12, 102, 6);
+        bench.data(13, 108, 10);
+        assert_eq!(
+            bench.told[..2],
+            [
+                "11:101",
+                "11:102 epoch 5 continued by 6 behind 11, 5 records of it had come already",
+            ]
+        );
+        let last = bench.told.last().unwrap();
+        assert_eq!(last, "13:118 epoch 6 continued by 7 behind 13");
+        assert_eq!(bench.counters.records_repeated.get(), 3);
     }
 }

@@ -80,6 +80,10 @@ impl Readable {
         }
         let left = self.left();
         if left < slot_len && !planted(Bug::ReadTokensIgnored) {
+            // Who never had any waits for none.
+            if self.grant.tokens < slot_len {
+                return Reach::Nothing;
+            }
             let since = *self.dry_since.get_or_insert(now);
             return wait_until(since.after(tcp_retry));
         }
@@ -330,3 +334,56 @@ impl Receiver {
 /// Bytes of the control page that say how far a publisher is.
 pub(crate) const PAGE_READ_LEN: u64 = (offset::SENT + crate::ring_layout::FAN_OUTS_MAX * 8) as u64;
 const _: () = assert!(PAGE_READ_LEN as usize <= CONTROL_PAGE_LEN);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::units::Epoch;
+
+    #[test]
+    fn who_has_waited_for_room_or_tokens_as_long_as_a_retry_takes_waits_no_more() {
+        let geometry = Geometry::new(1024, 16).unwrap();
+        let len = geometry.bytes() as u64;
+        let mut readable = Readable {
+            grant: Grant {
+                epoch: Epoch(1),
+                attempt: 1,
+                ring: RemoteAccess {
+                    address: 0,
+                    len,
+                    key: 1,
+                },
+                tokens: 1024,
+                cursor: None,
+            },
+            geometry,
+            used: 1024,
+            span: 0,
+            dry_since: None,
+            heartbeat_at: 0,
+            cursor: None,
+        };
+        let range = SequenceRange::one(Sequence(3));
+        let mut wait = |now: u64, reads: u32| {
+            let mut room = ReadRoom {
+                reads,
+                len_max: 4096,
+                oldest_at: Some(Nanos(10)),
+            };
+            let retries = (Nanos(5), Nanos(7));
+            match readable.reach(Nanos(now), retries, range, &mut room) {
+                Reach::Wait(until) => Some(until.0),
+                Reach::Nothing => None,
+                Reach::Slots(count) => panic!("{count} slots without tokens"),
+            }
+        };
+        assert_eq!(
+            [10, 14, 15].map(|now| wait(now, 0)),
+            [Some(15), Some(15), None]
+        );
+        assert_eq!(
+            [20, 26, 27].map(|now| wait(now, 1)),
+            [Some(27), Some(27), None]
+        );
+    }
+}

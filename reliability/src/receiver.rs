@@ -14,7 +14,7 @@ use crate::control::NackClass;
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Delivery, Event, Item, LineId, Position, Via};
 use crate::doubts::Doubts;
-use crate::gaps::{Gaps, Origin, Rung};
+use crate::gaps::{FirstAsk, Gaps, Origin, Rung};
 use crate::lineage::Lineage;
 use crate::lines::{LineChange, Lines};
 use crate::liveness::{Liveness, LivenessChange, LivenessLimits, Silence};
@@ -583,7 +583,8 @@ impl Receiver {
                 self.counters.history_received.increment();
             }
             // Later than when it would be asked for again: one of us was stopped meanwhile.
-            if gap.tries == 1
+            if gap.asked_once
+                && !gap.refused
                 && now <= gap.ask_at
                 && gap.class == NackClass::Repair
                 && (repaired_copy || via == Via::Repair)
@@ -725,13 +726,17 @@ impl Receiver {
             self.counters.history_wanted.add(range.len());
         }
         let grace = Nanos::from_us(self.config.reorder_grace_us.into());
-        let mut ask_at = now.after(grace).after(self.nack.first());
+        let hold_off = self.nack.first();
+        let is_scout = self.nack.holds_off() && hold_off == Nanos::ZERO;
+        let mut ask_at = now.after(grace).after(hold_off);
         if planted(Bug::FirstQuestionLate) {
             ask_at = ask_at.after(Nanos::from_us(50));
         }
         // What lies beyond the window can't be asked for yet and may be one run.
         let joins = range.first >= self.order.beyond();
-        self.gaps.found(range, now, ask_at, class, origin, joins);
+        let at = ask_at;
+        let first = FirstAsk { at, is_scout };
+        self.gaps.found(range, now, first, class, origin, joins);
         if self.gaps.last_len() > burst_max {
             self.gaps.replay_last();
         }

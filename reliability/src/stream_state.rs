@@ -167,6 +167,12 @@ mod tests {
             from: Epoch(1),
             to: Epoch(2),
         };
+        let continued = Event::EpochContinued {
+            from: Epoch(1),
+            to: Epoch(2),
+            last: Sequence(9),
+            repeated: 0,
+        };
         let (link, down) = (Event::RepairLinkUp, LinkDownReason::Closed);
         let mut all = vec![joined.clone(), Event::Live];
         assert_eq!(after(&all), "live");
@@ -182,6 +188,8 @@ mod tests {
         assert_eq!(after(&all), "live");
         all.extend([Event::LineDown(LineId(1)), Event::EndOfSession]);
         assert_eq!(after(&all), "live, ended, line B down");
+        all.extend([continued, Event::EndOfSession]);
+        assert_eq!(after(&all[..all.len() - 1]), "live, line B down");
         all.push(changed);
         assert_eq!(after(&all), "joined, line B down");
         all.extend([Event::LineUp(LineId(1)), Event::Live, Event::EndOfSession]);

@@ -114,6 +114,8 @@ pub struct SubscriberCore {
     name: String,
     seed: u64,
     entries: Vec<Entry>,
+    /// Which of them asks first.
+    turn: usize,
     repair: Link,
     replay: Link,
     replay_failures: u32,
@@ -164,6 +166,7 @@ impl SubscriberCore {
             name: settings.name,
             seed: settings.seed,
             entries: entries.collect(),
+            turn: 0,
             repair: Link::new(settings.link, settings.seed),
             replay: Link::new(settings.link, settings.seed ^ u64::MAX),
             replay_failures: 0,

@@ -1,6 +1,7 @@
 //! Control messages as bytes, and what is refused of them.
 
 use super::*;
+use crate::lineage::Continued;
 use proptest::prelude::*;
 
 fn range(first: u64, last: u64) -> SequenceRange {
@@ -366,4 +367,54 @@ fn every_refusal_and_the_word_of_the_end_come_back() {
 fn the_largest_bodies_are_those_that_the_protocol_names() {
     assert_eq!(BODY_LEN_MAX_TO_PUBLISHER, 65_536);
     assert_eq!(BODY_LEN_MAX_TO_SUBSCRIBER, 16_777_216);
+}
+
+#[test]
+fn an_offer_goes_back_to_what_can_be_had_of_epochs_before() {
+    let Message::Welcome(mut welcome) = samples().swap_remove(1) else {
+        panic!("the second sample is a WELCOME");
+    };
+    let mut offer = welcome.channels.remove(0);
+    let own = (Sequence(2), RecordNumber(20));
+    assert_eq!(offer.oldest_of_all(), own, "there is no history");
+    for (oldest, oldest_record, expected) in [
+        (1, 18, (Sequence(1), RecordNumber(18))),
+        (2, 19, own),
+        (3, 21, own),
+    ] {
+        offer.history = Some(History {
+            oldest: Sequence(oldest),
+            oldest_record: RecordNumber(oldest_record),
+        });
+        assert_eq!(offer.oldest_of_all(), expected, "history from {oldest} on");
+    }
+}
+
+#[test]
+fn an_offer_speaks_of_epochs_before_only_where_there_are_any() {
+    let Message::Welcome(mut welcome) = samples().swap_remove(1) else {
+        panic!("the second sample is a WELCOME");
+    };
+    let mut offer = welcome.channels.remove(0);
+    let json = serde_json::to_value(&offer).unwrap();
+    assert_eq!((json.get("continues"), json.get("history")), (None, None));
+    offer.continues = Lineage::from(vec![Continued {
+        epoch: Epoch(3),
+        last: Sequence(1),
+        next_record: RecordNumber(19),
+    }]);
+    offer.history = Some(History {
+        oldest: Sequence(1),
+        oldest_record: RecordNumber(18),
+    });
+    let json = serde_json::to_value(&offer).unwrap();
+    assert_eq!(
+        json["continues"],
+        serde_json::json!([{"epoch": 3, "last": 1, "next_record": 19}])
+    );
+    assert_eq!(
+        json["history"],
+        serde_json::json!({"oldest": 1, "oldest_record": 18})
+    );
+    assert_eq!(serde_json::from_value::<ChannelOffer>(json).unwrap(), offer);
 }

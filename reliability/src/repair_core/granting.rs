@@ -144,7 +144,8 @@ impl RepairCore {
             return;
         };
         let theirs = session.bucket.take_up_to(now.monotonic, span - left);
-        let given = self.repair.take_up_to(now.monotonic, theirs);
+        // Half of what all may have at once is for those who ask.
+        let given = self.repair.take_upper_half(now.monotonic, theirs);
         session.bucket.give_back(theirs - given);
         grant.tokens += given;
         if given == 0 && !is_first {

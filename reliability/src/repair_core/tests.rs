@@ -707,15 +707,18 @@ fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgott
 
 #[test]
 fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
-    let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
-    bench.publish(7_000);
     let (first, last) = (1_000, 1_000 + LOGGED_MAX + 999);
-    for peer in 0..3 {
-        bench.repair(peer, first, last);
+    let middle = first + LOGGED_MAX - 500;
+    for runs in [&[(first, last)][..], &[(first, middle), (middle + 1, last)]] {
+        let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
+        bench.publish(7_000);
+        for peer in 0..3 {
+            bench.nack(peer, NackClass::Repair, runs);
+        }
+        let sent = bench.drain();
+        let to_all = sent.iter().filter(|(to, _)| to.is_none()).count() as u64;
+        assert_eq!(to_all, LOGGED_MAX, "{runs:?}");
     }
-    let sent = bench.drain();
-    let to_all = sent.iter().filter(|(to, _)| to.is_none()).count() as u64;
-    assert_eq!(to_all, LOGGED_MAX);
 }
 
 #[test]
@@ -1046,6 +1049,23 @@ fn everyone_is_told_when_the_publisher_goes() {
     assert_eq!(got.len(), 3);
     for (_, got) in got {
         assert!(matches!(got, Got::Rejected(r) if r.code == RejectCode::ShuttingDown));
+    }
+    assert_eq!(bench.core.counters.connected.get(), 0);
+}
+
+#[test]
+fn everyone_is_told_to_come_again_at_once_when_another_publisher_goes_on() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
+    bench.core.hand_over();
+    let got = bench.drain();
+    assert_eq!(got.len(), 3);
+    for (_, got) in got {
+        let Got::Rejected(told) = got else {
+            panic!("{got:?}");
+        };
+        let code = (told.code, told.retry_after_ms);
+        assert_eq!(code, (RejectCode::ShuttingDown, 1));
+        assert!(told.text.contains("goes on"), "{}", told.text);
     }
     assert_eq!(bench.core.counters.connected.get(), 0);
 }

@@ -162,3 +162,191 @@ impl RingWriter {
         slot::seal(slot, sequence.0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::AlignedCopy;
+    use crate::ring::{HeapMemory, RingReader};
+    use crate::ring_layout::{Checkpoint, Geometry, RingIdentity};
+    use crate::units::{ChannelId, ConfigHash, Nanos, SequenceRange, SourceId, SourcePosition};
+    use crate::wire::{Header, Kind, crc_of};
+    use std::sync::Arc;
+
+    const SLOT_LEN: usize = 1024;
+
+    /// A ring of 16 slots that took these sequences of epoch 5, each of them one record.
+    fn ring(taken: u64) -> RingWriter {
+        let geometry = Geometry::new(SLOT_LEN as u32, 16).unwrap();
+        let identity = RingIdentity {
+            channel: ChannelId(3),
+            epoch: Epoch(5),
+            config_hash: ConfigHash(7),
+            boot_id: [1; 16],
+            fan_outs: 2,
+            first_sequence: Sequence(1),
+            first_record: RecordNumber(1),
+        };
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let mut ring = RingWriter::create(memory, geometry, identity).unwrap();
+        for sequence in 1..=taken {
+            let bytes = datagram(5, sequence, 1, &[1; 8]);
+            with(&bytes, |datagram| ring.take(datagram)).unwrap();
+        }
+        ring
+    }
+
+    fn datagram(epoch: u64, sequence: u64, count: u16, payload: &[u8]) -> Vec<u8> {
+        let header = Header {
+            kind: Kind::Data,
+            channel: ChannelId(3),
+            count,
+            epoch: Epoch(epoch),
+            sequence: Sequence(sequence),
+            first_record: RecordNumber(sequence),
+            source_position: SourcePosition(0),
+            sent_at: Nanos(1),
+            retained: 1,
+            source: SourceId(1),
+            payload_len: payload.len() as u16,
+            flags: 0,
+            header_len: 64,
+            relay: 0,
+        };
+        let crc = crc_of(&header.to_bytes(0), payload);
+        [&header.to_bytes(crc)[..], payload].concat()
+    }
+
+    fn with<T>(bytes: &[u8], f: impl FnOnce(&Datagram<'_>) -> T) -> T {
+        let mut aligned = AlignedCopy::default();
+        f(&Datagram::parse(aligned.of(bytes)).unwrap())
+    }
+
+    fn range(first: u64, last: u64) -> Option<SequenceRange> {
+        SequenceRange::new(Sequence(first), Sequence(last))
+    }
+
+    #[test]
+    fn only_what_is_held_is_replaced_and_only_the_last_says_what_follows() {
+        let mut ring = ring(20);
+        // Slots of 4 and 21 hold 20 and 5 now.
+        for out in [4, 21] {
+            let bytes = datagram(5, out, 9, &[2; 8]);
+            assert_eq!(with(&bytes, |datagram| ring.replace(datagram)), Ok(()));
+            assert_eq!(
+                ring.reader().verify(),
+                Ok(range(5, 20)),
+                "{out} is not held"
+            );
+            assert_eq!(ring.next_record(), RecordNumber(21));
+        }
+        for (held, next_record) in [(5, 21), (12, 21), (20, 29)] {
+            let bytes = datagram(5, held, 9, &[2; 16]);
+            assert_eq!(with(&bytes, |datagram| ring.replace(datagram)), Ok(()));
+            assert_eq!(ring.slot(Sequence(held)), Some(&bytes[..]));
+            let told = ring.words.0.load(offset::NEXT_RECORD);
+            assert_eq!(
+                (ring.next_record(), told),
+                (RecordNumber(next_record), next_record)
+            );
+        }
+        assert_eq!(ring.reader().verify(), Ok(range(5, 20)));
+    }
+
+    #[test]
+    fn what_is_longer_than_a_slot_is_neither_taken_nor_put_in_place() {
+        let mut ring = ring(1);
+        let fits = [3; SLOT_LEN - 64];
+        let full = Err(RingError::SlotFull {
+            len: SLOT_LEN + 1,
+            room: SLOT_LEN,
+        });
+        let too_long = datagram(5, 2, 1, &[&fits[..], &[3]].concat());
+        assert_eq!(with(&too_long, |datagram| ring.take(datagram)), full);
+        assert_eq!(ring.sealed(), Sequence(1));
+        let longest = datagram(5, 2, 1, &fits);
+        assert_eq!(with(&longest, |datagram| ring.take(datagram)), Ok(()));
+        assert_eq!(with(&too_long, |datagram| ring.replace(datagram)), full);
+        assert_eq!(ring.slot(Sequence(2)), Some(&longest[..]));
+        assert_eq!(ring.reader().verify(), Ok(range(1, 2)));
+    }
+
+    #[test]
+    fn a_datagram_of_no_whole_word_is_taken_to_its_last_byte() {
+        let mut ring = ring(0);
+        let bytes = datagram(5, 1, 1, &[9; 13]);
+        assert_eq!(with(&bytes, |datagram| ring.take(datagram)), Ok(()));
+        assert_eq!(ring.slot(Sequence(1)), Some(&bytes[..]));
+    }
+
+    #[test]
+    fn a_ring_that_begins_anew_has_no_checkpoints_any_more() {
+        let mut ring = ring(3);
+        let checkpoint = |source| Checkpoint {
+            source: SourceId(source),
+            position: SourcePosition(8),
+            session: [4; 16],
+        };
+        let all = 0..CHECKPOINTS_MAX as u16;
+        assert!(
+            all.clone()
+                .all(|source| ring.set_checkpoint(checkpoint(source)))
+        );
+        ring.begin_anew(Sequence(9), RecordNumber(90));
+        let reader = ring.reader();
+        assert!(
+            all.clone()
+                .all(|source| reader.checkpoint(SourceId(source)).is_none())
+        );
+        assert_eq!(
+            (reader.oldest(), reader.sealed()),
+            (Sequence(9), Sequence(8))
+        );
+        let others = CHECKPOINTS_MAX as u16..2 * CHECKPOINTS_MAX as u16;
+        for source in others {
+            assert!(ring.set_checkpoint(checkpoint(source)), "there is room");
+            let kept = ring.reader().checkpoint(SourceId(source));
+            assert_eq!(kept, Some(checkpoint(source)));
+        }
+    }
+
+    #[test]
+    fn the_lineage_stands_in_the_control_page_as_the_protocol_says() {
+        let mut ring = ring(0);
+        let continued = |epoch| Continued {
+            epoch: Epoch(epoch),
+            last: Sequence(epoch * 10),
+            next_record: RecordNumber(epoch * 100),
+        };
+        for epochs in [&[7, 6, 4][..], &[8], &[]] {
+            let all: Vec<_> = epochs.iter().copied().map(continued).collect();
+            let lineage = Lineage::from(all);
+            ring.set_epoch(Epoch(9), lineage.clone(), None, PublisherState::Standby);
+            let reader = RingReader::attach(ring.memory()).unwrap();
+            assert_eq!(reader.lineage(), &lineage);
+            for at in 0..Lineage::MAX {
+                let epoch = epochs.get(at).copied().unwrap_or(0);
+                let words = [0, 8, 16, 24].map(|word| ring.words.0.load(2048 + 32 * at + word));
+                assert_eq!(words, [epoch, epoch * 10, epoch * 100, 0], "entry {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_epoch_of_the_lineage_sealed_is_out_of_the_ring() {
+        let forgotten = |last| {
+            Some(Continued {
+                epoch: Epoch(4),
+                last: Sequence(last),
+                next_record: RecordNumber(last + 1),
+            })
+        };
+        let mut ring = ring(20);
+        for (last, oldest) in [(3, 5), (4, 5), (5, 6), (9, 10), (6, 10)] {
+            let lineage = Lineage::default();
+            ring.set_epoch(Epoch(5), lineage, forgotten(last), PublisherState::Live);
+            assert_eq!(ring.oldest(), Sequence(oldest), "forgotten up to {last}");
+            assert_eq!(ring.reader().verify(), Ok(range(oldest, 20)));
+        }
+    }
+}

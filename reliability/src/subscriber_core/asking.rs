@@ -19,7 +19,11 @@ impl SubscriberCore {
         let nack_open = self.nack.link.is_up();
         let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
         let replay_open = !replay_apart || self.replay.is_up();
-        for entry in &mut self.entries {
+        // Each time another begins, so that no channel takes all room for READs from the others.
+        let begins = self.turn.checked_rem(self.entries.len()).unwrap_or(0);
+        self.turn = begins + 1;
+        let (later, first) = self.entries.split_at_mut(begins);
+        for entry in first.iter_mut().chain(later) {
             let Some(receiver) = entry.receiver.as_mut() else {
                 continue;
             };

@@ -313,6 +313,40 @@ fn a_refusal_to_answer_now_is_no_failed_try_and_is_waited_out() {
     }
 }
 
+/// How long until what is found missing now is asked for again after its first question.
+fn first_retry(publisher: &mut Publisher, alone: &mut Alone) -> Nanos {
+    publisher.publish(1);
+    let last = publisher.publish(1);
+    alone.hear(A, &last);
+    assert_eq!(alone.asks().len(), 1);
+    alone.due()
+}
+
+#[test]
+fn of_the_round_trip_tells_what_was_asked_for_once_since_it_was_found_or_refused() {
+    for again in [false, true] {
+        let (mut publisher, mut alone) = missing_one(quiet(), 1);
+        let copy = publisher.sent[&2].clone();
+        assert_eq!(alone.asks().len(), 1);
+        alone.at(alone.receiver.poll_timeout());
+        assert_eq!(alone.asks().len(), 1, "unanswered");
+        alone.later(1);
+        alone.refuse(&publisher, (2, 2), RefusalReason::Budget, 100);
+        if again {
+            alone.later(100);
+            assert_eq!(alone.asks().len(), 1);
+        }
+        alone.later(10);
+        alone.answer(&copy);
+        assert_eq!(alone.records, [1, 2, 3]);
+        let wait = first_retry(&mut publisher, &mut alone);
+        // Four times 10 us, but at least 50, a quarter more or less; or it is unknown.
+        let measured = 37_000..=63_000;
+        assert_eq!(measured.contains(&wait.0), again, "{wait}");
+        assert_eq!(FIRST_WAIT.contains(&wait.0), !again, "{wait}");
+    }
+}
+
 #[test]
 fn a_refusal_for_good_is_a_loss_of_just_what_was_refused() {
     for (reason, cause) in [

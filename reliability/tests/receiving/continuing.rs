@@ -271,15 +271,16 @@ fn what_a_zombie_sends_beyond_is_nobodys_and_what_counts_is_taken_from_anyone() 
     alone.hear(A, &sent[0]);
     let mut new = old.promoted(9, 3);
     alone.welcome(&new.welcome(1), Start::Live);
-    // The old publisher goes on: not beyond the place, nor with its heartbeats.
+    // The old publisher goes on: not beyond the place, nor with its heartbeats, wherever it is.
+    alone.hear(A, &old.heartbeat());
     alone.hear(A, &old.publish(1));
     alone.hear(A, &old.heartbeat());
-    assert_eq!(alone.counters().old_epoch_dropped.get(), 2);
+    assert_eq!(alone.counters().old_epoch_dropped.get(), 3);
     // A copy under the new epoch of what the old one sealed is nobody's either.
     let mut forger = Publisher::new(9, 1);
     forger.publish(1);
     alone.hear(A, &forger.publish(7));
-    assert_eq!(alone.counters().old_epoch_dropped.get(), 3);
+    assert_eq!(alone.counters().old_epoch_dropped.get(), 4);
     // What it repairs by multicast is what was sealed.
     alone.hear(A, &again(&sent[1]));
     alone.hear(A, &again(&sent[2]));
@@ -547,4 +548,59 @@ fn a_mirror_does_not_go_beyond_a_hole_because_its_publisher_died_and_goes_on_whe
         (Sequence(3), 0)
     );
     world.assert_balanced(&publisher, "");
+}
+
+/// A receiver that follows this publisher and mirrors it.
+fn mirroring(publisher: &Publisher) -> Alone {
+    let mut alone = Alone::welcomed(quiet(), publisher, Start::Oldest, 1);
+    let offer = publisher.welcome(1).channels.remove(0);
+    let memory = Arc::new(HeapMemory::new(Mirror::geometry_of(&offer).unwrap()));
+    let host = MirrorHost {
+        fan_outs: 1,
+        boot_id: [1; 16],
+        config_hash: ConfigHash(3),
+    };
+    let mirror = Mirror::create(memory, &offer, host).unwrap();
+    assert!(alone.receiver.set_mirror(Some(mirror)).is_none());
+    alone
+}
+
+#[test]
+fn a_mirror_begins_anew_with_an_epoch_of_another_line() {
+    let mut old = Publisher::new(5, 1);
+    let mut alone = mirroring(&old);
+    for bytes in published(&mut old, &[2; 4]) {
+        alone.hear(A, &bytes);
+    }
+    let mut stranger = Publisher::new(6, 1);
+    assert_eq!(
+        alone.welcome(&stranger.welcome(1), Start::Live),
+        Welcomed::EpochChanged
+    );
+    for bytes in published(&mut stranger, &[3; 2]) {
+        alone.hear(A, &bytes);
+    }
+    let mirrored = alone.receiver.mirror().unwrap().mirrored();
+    assert_eq!((mirrored.epoch, mirrored.holes), (Epoch(6), 0));
+    assert_eq!(mirrored.held, Some(run(1, 2)));
+    assert_eq!(mirrored.next_record, RecordNumber(7));
+}
+
+#[test]
+fn a_ring_of_another_shape_is_not_mirrored_in_the_one_there_is() {
+    let mut old = Publisher::new(5, 1);
+    let sent = published(&mut old, &[2; 4]);
+    let (on, anew) = (old.promoted(6, 4), Publisher::new(6, 1));
+    for (next, welcomed) in [(&on, Welcomed::Continued), (&anew, Welcomed::EpochChanged)] {
+        for (slots, kept) in [(SLOTS, true), (2 * SLOTS, false)] {
+            let mut alone = mirroring(&old);
+            for bytes in &sent {
+                alone.hear(A, bytes);
+            }
+            let mut welcome = next.welcome(1);
+            welcome.channels[0].slots = slots;
+            assert_eq!(alone.welcome(&welcome, Start::Live), welcomed);
+            assert_eq!(alone.receiver.mirror().is_some(), kept, "{slots} slots");
+        }
+    }
 }

@@ -368,6 +368,42 @@ fn without_tokens_the_publisher_is_asked_for_more_and_then_the_next_rung() {
 }
 
 #[test]
+fn who_was_granted_no_slot_yet_waits_for_none() {
+    let mut publisher = Publisher::new(5, 1);
+    let slot = SLOT_LEN as u64;
+    let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = slot - 1);
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
+    world.grant(&publisher, 1, 3 * slot);
+    lose(&mut world, &mut publisher, 1);
+    assert_eq!(asked(&mut world), []);
+    assert_eq!(world.counters().read_sequences.get(), 1);
+}
+
+#[test]
+fn a_scout_of_a_large_group_asks_so_that_the_publisher_hears_of_it_and_the_others_read() {
+    // One of one is a scout always, one of so many hardly ever.
+    for (subscribers, scouts) in [(1, true), (u32::MAX, false)] {
+        for (ladder, path) in [
+            (Ladder::Read, Path::Repair),
+            (Ladder::ReadThenNack, Path::Nack),
+        ] {
+            let mut publisher = Publisher::new(5, 1);
+            let mut world = joined(ladder, &publisher);
+            let beat = publisher.heartbeat_with(25, subscribers);
+            world.hear(A, &beat);
+            lose(&mut world, &mut publisher, 2);
+            assert_eq!(asked(&mut world), [(path, 1)][..usize::from(scouts)]);
+            world.pass(Nanos::from_us(25), &publisher);
+            let read = if scouts { 0 } else { 2 };
+            assert_eq!(world.counters().read_sequences.get(), read);
+            assert_eq!(asked(&mut world), []);
+            assert_eq!(world.records, numbers(1..=3));
+        }
+    }
+}
+
+#[test]
 fn a_grant_of_a_ring_of_another_shape_or_epoch_is_not_used() {
     for change in 0..2 {
         let mut publisher = Publisher::new(5, 1);

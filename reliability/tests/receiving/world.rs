@@ -164,10 +164,15 @@ impl Publisher {
     }
 
     pub(crate) fn heartbeat(&self) -> Vec<u8> {
+        self.heartbeat_with(0, 1)
+    }
+
+    /// One that advises a hold-off for a group of this many.
+    pub(crate) fn heartbeat_with(&self, hold_off_us: u32, subscribers: u32) -> Vec<u8> {
         let body = Heartbeat {
             next_interval_us: 1_000,
-            hold_off_us: 0,
-            subscribers: 1,
+            hold_off_us,
+            subscribers,
             state: if self.ended {
                 PublisherState::Ended
             } else {

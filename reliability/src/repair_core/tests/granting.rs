@@ -139,10 +139,11 @@ fn what_is_granted_is_paid_from_the_budget_of_repair_and_the_other_way_round() {
 fn what_all_may_have_is_granted_once() {
     let config = RepairConfig {
         repair_bytes_per_s: 1_000,
-        repair_burst_bytes: 2 * SPAN,
+        repair_burst_bytes: 4 * SPAN,
         ..poor()
     };
     let (mut bench, _) = Bench::reading(config);
+    bench.publish(40);
     bench.grant(1);
     let session = bench.join(10).session;
     bench.connect(11, reader(session, 1));
@@ -156,6 +157,10 @@ fn what_all_may_have_is_granted_once() {
         theirs.take(bench.now.monotonic, BURST as usize),
         "nothing was charged"
     );
+    // Half of what all may have at once is for those who ask.
+    bench.take(20);
+    bench.repair(20, 1, 4);
+    assert_eq!(bench.take(20).len(), 4);
 }
 
 #[test]
