@@ -362,33 +362,9 @@ impl Receiver {
         bytes: &[u8],
         on: &mut impl FnMut(Item<'_>),
     ) {
-        self.handle_parsed(now, via, bytes, |datagram| datagram.verdict(), on);
-    }
-
-    /// As [`Receiver::handle_bytes`], for bytes that are known to be what was sealed.
-    #[inline]
-    pub fn handle_whole(
-        &mut self,
-        now: Nanos,
-        via: Via,
-        bytes: &[u8],
-        on: &mut impl FnMut(Item<'_>),
-    ) {
-        self.handle_parsed(now, via, bytes, |_| CrcVerdict::Good, on);
-    }
-
-    #[inline]
-    fn handle_parsed(
-        &mut self,
-        now: Nanos,
-        via: Via,
-        bytes: &[u8],
-        judge: impl FnOnce(&Datagram<'_>) -> CrcVerdict,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
         match Datagram::parse(bytes) {
             Ok(datagram) => {
-                let verdict = judge(&datagram);
+                let verdict = datagram.verdict();
                 self.handle_datagram(now, via, &datagram, verdict, on);
             }
             Err(_) => {

@@ -29,7 +29,7 @@ pub use crate::read_path::{ReadLimits, RemoteRequest, What};
 use crate::receiver::Receiver;
 use crate::receiver_config::{Ladder, ReceiverConfig};
 use crate::record::AlignedCopy;
-use crate::units::{ChannelId, Epoch, Nanos, SequenceRange};
+use crate::units::{ChannelId, Epoch, Nanos};
 use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
 
 /// The connections to a publisher.
@@ -217,37 +217,6 @@ impl SubscriberCore {
             return;
         };
         receiver.handle_bytes(now, Via::Line(line), bytes, on);
-    }
-
-    /// As [`SubscriberCore::handle_received`], for bytes that are known to be what was sealed: a copy
-    /// from the publisher's ring in this host's memory, whose CRC need not be computed again.
-    #[inline]
-    pub fn handle_whole(
-        &mut self,
-        now: Nanos,
-        channel: ChannelId,
-        line: LineId,
-        bytes: &[u8],
-        on: &mut impl FnMut(Item<'_>),
-    ) {
-        if let Some(receiver) = self.receiver_mut(channel) {
-            receiver.handle_whole(now, Via::Line(line), bytes, on);
-        }
-    }
-
-    /// The reader of a channel's ring was overrun: the ring no longer holds these sequences, which it
-    /// had not handed over. They are lost, but for those that came by another way; nothing happens
-    /// where another epoch is followed than the ring's.
-    pub fn handle_overrun(
-        &mut self,
-        now: Nanos,
-        channel: ChannelId,
-        (epoch, range): (Epoch, SequenceRange),
-        on: &mut impl FnMut(Item<'_>),
-    ) {
-        if let Some(receiver) = self.receiver_mut(channel) {
-            receiver.handle_overrun(now, epoch, range, on);
-        }
     }
 
     /// As [`SubscriberCore::handle_received`], with the verdict as an input: how a recorded run is
@@ -756,7 +725,7 @@ impl SubscriberCore {
     }
 
     #[inline]
-    fn receiver_mut(&mut self, channel: ChannelId) -> Option<&mut Receiver> {
+    pub(crate) fn receiver_mut(&mut self, channel: ChannelId) -> Option<&mut Receiver> {
         let mut receivers = self
             .entries
             .iter_mut()

@@ -1,7 +1,8 @@
 //! A file of another process, to be looked at and never written.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -28,15 +29,26 @@ impl ReadOnlyMapping {
             path: PathBuf::from(path),
             source,
         };
-        let file = File::open(path).map_err(failed)?;
-        let needed = geometry.bytes() + tail_len(geometry);
-        let len = file.metadata().map_err(failed)?.len();
-        if len < needed as u64 {
-            let text = format!("it has {len} bytes, a ring of its geometry has {needed}");
-            return Err(failed(io::Error::new(io::ErrorKind::UnexpectedEof, text)));
+        let refused = |text: String| Err(failed(io::Error::other(text)));
+        let mut options = OpenOptions::new();
+        // To open a pipe would wait for somebody to write it.
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return refused("it is no file".into());
         }
+        let needed = geometry.bytes() + tail_len(geometry);
+        let len = metadata.len();
+        if len < needed as u64 {
+            return refused(format!(
+                "it has {len} bytes, a ring of its geometry has {needed}"
+            ));
+        }
+        // Huge pages are mapped whole.
+        let page = usize::try_from(metadata.blksize()).unwrap_or(1).max(1);
         let map = MmapOptions::new()
-            .len(usize::try_from(len).unwrap_or(needed))
+            .len(needed.next_multiple_of(page))
             .populate()
             .map_raw_read_only(&file)
             .map_err(failed)?;

@@ -135,8 +135,9 @@ impl Receive for ShmReceiver {
         // First of all: what a heartbeat says was sent before it is seen to be sent then.
         let last = [self.copies[0].last(), self.copies[1].last()];
         let sent = self.ring.sent(self.fan_out);
-        let (mut count, mut bytes) = (0, 0);
-        while self.next <= sent && count < BATCH {
+        let (mut looked, mut count, mut bytes) = (0, 0, 0);
+        while self.next <= sent && looked < BATCH {
+            looked += 1;
             match self.ring.copy(self.next, &mut self.buffer) {
                 Ok(len) => {
                     hand(&words_as_bytes(&self.buffer)[..len], true);
@@ -149,10 +150,12 @@ impl Receive for ShmReceiver {
                     break;
                 }
                 // The memory is damaged: the publisher is asked for it, like for any gap.
-                Err(_) => {
+                Err(CopyError::Damaged { .. }) => {
                     self.stats[0].oversize += 1;
                     self.next = self.next.next();
                 }
+                // So it is where something counts as sent that was never sealed.
+                Err(_) => break,
             }
         }
         if self.next > sent && self.overrun.is_none() {
