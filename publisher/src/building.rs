@@ -57,8 +57,8 @@ impl Channels {
         let mut shares = Vec::new();
         for (channel, ring) in rings {
             share(&mut server, &mut offers, &mut shares, &channel, &ring);
-            multicast.push(open_fan_outs(&channel, Use::Copies)?);
-            let fan_outs = open_fan_outs(&channel, Use::Ring(&ring.memory()))?;
+            multicast.push(open_fan_outs(&channel, Use::Copies(Some(&ring)))?);
+            let fan_outs = open_fan_outs(&channel, Use::Ring(&ring))?;
             let publisher = PublisherConfig {
                 heartbeat: config.heartbeat,
                 fan_out_margin_slots: channel.fan_out_margin_slots,

@@ -14,7 +14,7 @@ use tickcast_transport::udp::Interface;
 
 use crate::error::ConfigError;
 pub use crate::fan_out_config::{
-    FanOutConfig, LineConfig, UdpConfig, VerbsConfig, VerbsLineConfig,
+    FanOutConfig, LineConfig, ShmConfig, UdpConfig, VerbsConfig, VerbsLineConfig,
 };
 pub use crate::input_config::{
     CaptureConfig, InputConfig, InputFormat, OwnInputConfig, Pace, RecordsInputConfig,

@@ -14,6 +14,7 @@ use tickcast_reliability::ring_layout::RingError;
 use tickcast_reliability::sequencer::PublishError;
 use tickcast_transport::mapping::MappingError;
 use tickcast_transport::pin::PinError;
+use tickcast_transport::shm::ShmError;
 use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 use tickcast_transport::{FanOutError, ReceiveError};
@@ -237,6 +238,14 @@ pub enum PublisherError {
         /// What is wrong.
         source: VerbsError,
     },
+    /// A fan-out by shared memory can't be opened.
+    #[error("channel {channel}: {source}")]
+    ShmFanOut {
+        /// Name of the channel.
+        channel: String,
+        /// What is wrong.
+        source: ShmError,
+    },
     /// A fan-out can't go on.
     #[error("channel {channel}: {source}")]
     Send {
@@ -395,6 +404,7 @@ impl PublisherError {
             | Self::StateLocked { .. }
             | Self::FanOut { .. }
             | Self::VerbsFanOut { .. }
+            | Self::ShmFanOut { .. }
             | Self::Memory { .. }
             | Self::Ring { .. }
             | Self::Capture { .. }

@@ -2,6 +2,7 @@
 //! fields.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
@@ -32,6 +33,31 @@ pub enum FanOutConfig {
     Udp(UdpConfig),
     /// RDMA multicast.
     Verbs(VerbsConfig),
+    /// Shared memory, for subscribers in this host.
+    Shm(ShmConfig),
+}
+
+/// Shared memory: the ring itself lies where subscribers in this host can map it. A channel has one
+/// such way out at most.
+///
+/// ```
+/// # use tickcast_publisher::config::FanOutConfig;
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "shm", "path": "/dev/shm/tickcast-all" }] }] }"#,
+/// # )?;
+/// if let FanOutConfig::Shm(shm) = &config.channels[0].fan_out[0] {
+///     assert!(shm.path.starts_with("/dev/shm"));
+/// }
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShmConfig {
+    /// The file, on tmpfs or hugetlbfs. It is made anew at each start, and goes with the publisher.
+    pub path: PathBuf,
 }
 
 /// UDP multicast: a socket a line.
@@ -162,11 +188,12 @@ impl<'de> Deserialize<'de> for FanOutConfig {
         match transport.as_ref().map(Value::as_str) {
             Some(Some("udp")) => part(fields).map(Self::Udp),
             Some(Some("verbs")) => part(fields).map(Self::Verbs),
+            Some(Some("shm")) => part(fields).map(Self::Shm),
             None => Err(D::Error::custom(
-                "missing field `transport`: write \"udp\" or \"verbs\"",
+                "missing field `transport`: write \"udp\", \"verbs\" or \"shm\"",
             )),
             _ => Err(D::Error::custom(format_args!(
-                "there is no transport {}: write \"udp\" or \"verbs\"",
+                "there is no transport {}: write \"udp\", \"verbs\" or \"shm\"",
                 transport.unwrap_or_default()
             ))),
         }

@@ -64,10 +64,3 @@ fn can_be_created(directory: &Path) -> io::Result<()> {
     }
     Err(ErrorKind::NotFound.into())
 }
-
-/// The host's boot id; zeros where it has none.
-pub(crate) fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
-}

@@ -61,6 +61,17 @@ pub struct ChannelPlan {
     pub fan_out_margin_slots: u64,
 }
 
+impl ChannelPlan {
+    /// The file that its ring lies in, where subscribers in this host may map it.
+    #[must_use]
+    pub fn shared_at(&self) -> Option<&Path> {
+        self.fan_outs.iter().find_map(|fan_out| match fan_out {
+            FanOutPlan::Shm { path, .. } => Some(path.as_path()),
+            _ => None,
+        })
+    }
+}
+
 impl Plan {
     /// Checks a config for the service and resolves what it names. Opens nothing but RDMA devices, for
     /// as long as it asks them what they carry.
@@ -183,7 +194,14 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
                 remedy,
             ));
         }
-        plans.push(channel_plan(config, channel, &at, &mut groups, warnings)?);
+        let plan = channel_plan(config, channel, &at, &mut groups, warnings)?;
+        if let Some(path) = plan.shared_at()
+            && plans.iter().any(|other| other.shared_at() == Some(path))
+        {
+            let remedy = "another channel has its ring there; give each its own file";
+            return Err(ConfigError::value(at, path.display(), remedy));
+        }
+        plans.push(plan);
     }
     Ok(plans)
 }
@@ -241,6 +259,7 @@ fn channel_plan(
         fan_outs.push(match fan_out {
             FanOutConfig::Udp(udp) => fan_out::udp(config, channel, udp, &at, groups, warnings)?,
             FanOutConfig::Verbs(verbs) => fan_out::verbs(config, channel, verbs, &at, groups)?,
+            FanOutConfig::Shm(shm) => fan_out::shm(config, shm, index, &at, &fan_outs)?,
         });
     }
     let agreed = serde_json::json!({

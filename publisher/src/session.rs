@@ -11,6 +11,7 @@ use tickcast_reliability::ring_layout::RingIdentity;
 use tickcast_reliability::units::{Nanos, RecordNumber, Sequence, SourceId};
 use tickcast_transport::control::ControlServer;
 use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::shm::{boot_id, tail_len};
 
 use crate::admin::Admin;
 use crate::building::Channels;
@@ -19,7 +20,6 @@ use crate::config::{Config, InputConfig, ThreadMode};
 use crate::epoch::EpochState;
 use crate::error::PublisherError;
 use crate::hand_over::HandOver;
-use crate::host::boot_id;
 use crate::input::{Input, instrument_base};
 use crate::pipeline::{self, Arrival, Thread, now, spawn};
 use crate::plan::{ChannelPlan, Plan};
@@ -269,10 +269,11 @@ pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, Publis
 }
 
 fn create_ring(channel: &ChannelPlan, epoch: &EpochState) -> Result<RingWriter, PublisherError> {
-    let memory = SharedMapping::memfd(
-        &format!("tickcast-{}", channel.name),
-        channel.geometry.bytes(),
-    );
+    let len = channel.geometry.bytes();
+    let memory = match channel.shared_at() {
+        Some(path) => SharedMapping::fresh(path, len, tail_len(channel.geometry)),
+        None => SharedMapping::memfd(&format!("tickcast-{}", channel.name), len),
+    };
     let memory = memory.map_err(|source| PublisherError::Memory {
         channel: channel.name.clone(),
         source,

@@ -571,6 +571,68 @@ fn a_fan_out_by_verbs_without_rdma_or_a_device_is_refused_with_what_to_do() {
 }
 
 #[test]
+fn a_ring_in_a_file_is_told_where_it_can_lie_and_that_nobody_else_has_it() {
+    let shm = |path: &str| json!({ "transport": "shm", "path": path });
+    let with = |fan_outs: Vec<Value>| {
+        let mut config = good();
+        let all = config["channels"][0]["fan_out"].as_array_mut().unwrap();
+        all.extend(fan_outs);
+        config
+    };
+    let planned = |config: &Value| {
+        let read = Config::parse(&config.to_string());
+        let plan = read.and_then(Plan::new);
+        plan.map_err(|error| error.to_string())
+    };
+    let good_one = with(vec![shm("/dev/shm/tickcast-config-test")]);
+    let plan = planned(&good_one).unwrap();
+    let channel = &plan.channels[0];
+    let path = Path::new("/dev/shm/tickcast-config-test");
+    assert_eq!(channel.shared_at(), Some(path));
+    assert!(!path.exists(), "nothing is made before it runs");
+    let offer = serde_json::to_value(channel.fan_outs[1].offer()).unwrap();
+    assert_eq!(
+        (&offer["transport"], &offer["fan_out"]),
+        (&json!("shm"), &json!(1))
+    );
+    assert_eq!(offer["boot_id"].as_str().map(str::len), Some(32));
+    for (config, expected) in [
+        (with(vec![shm("tickcast")]), "a whole path"),
+        (with(vec![shm("/proc/tickcast")]), "/dev/shm"),
+        (with(vec![shm("/nowhere/at/all")]), "fan_out[1].path"),
+        (
+            with(vec![shm("/dev/shm/a"), shm("/dev/shm/b")]),
+            "lies in one file",
+        ),
+    ] {
+        let said = planned(&config).unwrap_err();
+        assert!(said.contains(expected), "{expected:?} is not in {said:?}");
+    }
+    let mut standby = good_one.clone();
+    standby["standby"] = json!({ "of": "127.0.0.1:1" });
+    standby["admin"] = json!("127.0.0.1:0");
+    assert!(
+        planned(&standby)
+            .unwrap_err()
+            .contains("leave this fan-out out")
+    );
+    let mut two = good_one.clone();
+    let mut second = two["channels"][0].clone();
+    (second["id"], second["name"]) = (json!(2), json!("other"));
+    second["fan_out"] = json!([shm("/dev/shm/tickcast-config-test")]);
+    two["channels"].as_array_mut().unwrap().push(second);
+    assert!(planned(&two).unwrap_err().contains("its own file"));
+    let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    assert!(validator.is_valid(&good_one));
+    let effective = plan.config.to_json();
+    assert!(validator.is_valid(&effective), "{effective:#}");
+    assert_eq!(Config::parse(&effective.to_string()).unwrap(), plan.config);
+    assert!(!validator.is_valid(&with(vec![json!({ "transport": "shm" })])));
+}
+
+#[test]
 fn a_fan_out_has_only_the_fields_of_its_transport_and_the_schema_knows_them_with_their_defaults() {
     let parsed = |config: &Value| Config::parse(&config.to_string()).map_err(|e| e.to_string());
     for (config, expected) in [
@@ -584,8 +646,8 @@ fn a_fan_out_has_only_the_fields_of_its_transport_and_the_schema_knows_them_with
         ),
         (with_verbs(|v| v["q_key"] = json!(-1)), "q_key"),
         (
-            with_verbs(|v| v["transport"] = json!("shm")),
-            "\"udp\" or \"verbs\"",
+            with_verbs(|v| v["transport"] = json!("pigeon")),
+            "\"udp\", \"verbs\" or \"shm\"",
         ),
         (
             with_verbs(|v| drop(v.as_object_mut().unwrap().remove("transport"))),

@@ -129,6 +129,15 @@ pub enum FanOutOffer {
         /// The key that its datagrams carry.
         q_key: u32,
     },
+    /// The ring itself, for subscribers in the publisher's host.
+    Shm {
+        /// The file that it lies in.
+        path: String,
+        /// Which fan-out of the ring this is: whose `sent` its readers follow.
+        fan_out: u8,
+        /// The host's boot id, 32 hexadecimal digits.
+        boot_id: String,
+    },
     /// One that this build does not know.
     #[serde(other)]
     Unknown,

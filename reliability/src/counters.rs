@@ -203,7 +203,7 @@ counters! {
         /// Source messages that the publisher declared lost.
         source_messages_lost,
         /// Datagrams that the kernel or the device dropped for want of a buffer (all channels of a
-        /// socket or port; where it counts them).
+        /// socket or port; where it counts them), or that a ring in this host no longer held.
         kernel_dropped,
         /// Datagrams that were longer than a slot: nobody who knows the channel sends such.
         oversize_dropped,

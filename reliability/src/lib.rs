@@ -1,6 +1,7 @@
 //! The protocol of tickcast, without I/O, clock or threads.
 mod arriving;
 pub mod asking;
+mod atomics;
 pub mod budget;
 mod continuing;
 pub mod control;
@@ -21,6 +22,7 @@ pub mod mirror;
 pub mod mirror_writes;
 pub mod nack;
 pub mod order;
+mod overrun;
 pub mod peers;
 pub mod pending;
 #[cfg(not(feature = "planted-bugs"))]

@@ -92,16 +92,9 @@ impl Channel {
         }
     }
 
-    /// Slots at the old end that are not served: they might be overwritten while they are copied.
-    fn guard(&self) -> u64 {
-        let slots = self.ring.geometry().slots();
-        (slots / 64).max(16).min(slots / 4)
-    }
-
     /// The oldest sequence that is served.
     pub(crate) fn floor(&self) -> Sequence {
-        let safe = self.ring.geometry().slots() - self.guard();
-        (self.ring.oldest()).max(self.ring.sealed().next().minus(safe))
+        self.ring.floor()
     }
 
     pub(crate) fn view(&self) -> View {
@@ -228,7 +221,7 @@ impl Channel {
     /// remains is `J < 1.5 × L`.
     pub(crate) fn is_too_slow(&self, bytes_per_s: u64, wanted: u64, last: Sequence) -> bool {
         let live = u128::from(self.live_bytes_per_s.unwrap_or(0));
-        let safe = self.ring.geometry().slots() - self.guard();
+        let safe = self.ring.geometry().slots() - self.ring.geometry().guard();
         let room = last.plus(safe).since(self.ring.sealed());
         live * 3 * u128::from(wanted) > 2 * u128::from(bytes_per_s) * u128::from(room)
     }

@@ -11,18 +11,19 @@
 
 mod mirroring;
 mod reader;
+pub mod slot;
 mod writer;
 mod written;
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicU64, fence};
 
 pub use reader::RingReader;
 pub use writer::{RingWriter, Seal};
 pub use written::WrittenSlots;
 
+use crate::atomics::AtomicU64;
+use crate::atomics::Ordering::{Acquire, Relaxed, Release};
 use crate::ring_layout::{
     CHECKPOINT_LEN, FAN_OUTS_MAX, Geometry, RING_ALIGN, RingError, RingIdentity, SEQUENCE_LAST,
     offset,
@@ -33,6 +34,7 @@ use crate::wire::{HEADER_LEN, SEQUENCE_OFFSET};
 /// Bytes in a word; all shared fields are words.
 const WORD: usize = 8;
 const SEQUENCE_WORD: usize = SEQUENCE_OFFSET / WORD;
+const _: () = assert!(SEQUENCE_WORD == slot::VERSION);
 const HEADER_WORDS: usize = HEADER_LEN / WORD;
 
 /// Memory for a ring: mapped, or on the heap.
@@ -41,13 +43,18 @@ const HEADER_WORDS: usize = HEADER_LEN / WORD;
 /// `as_ptr` returns the same address at every call, aligned to [`RING_ALIGN`], of `len` bytes that
 /// are initialised and stay valid and mapped for as long as the value lives. Nothing writes them
 /// but the one [`RingWriter`], in whichever process; nothing makes a reference to them but this
-/// module.
+/// module. The same holds of the [`tail`](RingMemory::tail) bytes behind them, which this module
+/// never touches: they are the fan-outs'.
 #[expect(clippy::len_without_is_empty, reason = "empty memory is no ring")]
 pub unsafe trait RingMemory: Send + Sync {
     /// Address of the first byte.
     fn as_ptr(&self) -> *mut u8;
     /// Length in bytes.
     fn len(&self) -> usize;
+    /// Bytes behind those, for what a fan-out by shared memory keeps beside the ring.
+    fn tail(&self) -> usize {
+        0
+    }
     /// A reader has copied one half of a slot. Memory of a simulation lets the writer go on here.
     fn half_copied(&self) {}
 }
@@ -191,7 +198,7 @@ const fn checkpoint_offset(index: usize) -> usize {
 /// First record, count and length of a sealed slot, read like [`RingReader::copy`] does.
 fn numbers_of(words: &Words, sequence: Sequence) -> Option<(RecordNumber, u16, usize)> {
     let slot = words.slot(sequence);
-    if sequence == Sequence::NONE || slot[SEQUENCE_WORD].load(Acquire) != sequence.0.to_le() {
+    if sequence == Sequence::NONE || slot::version_before(slot) != sequence.0 {
         return None;
     }
     let count = u64::from_le(slot[0].load(Relaxed)) >> 48;
@@ -200,12 +207,7 @@ fn numbers_of(words: &Words, sequence: Sequence) -> Option<(RecordNumber, u16, u
         u64::from_le(slot[6].load(Relaxed)),
         u64::from_le(slot[7].load(Relaxed)),
     );
-    fence(Acquire);
-    (slot[SEQUENCE_WORD].load(Relaxed) == sequence.0.to_le()).then_some((
-        RecordNumber(first),
-        count as u16,
-        len,
-    ))
+    (slot::version_after(slot) == sequence.0).then_some((RecordNumber(first), count as u16, len))
 }
 
 fn next_record_after(
@@ -223,6 +225,16 @@ fn next_record_after(
 /// Length of a datagram by the words of its header that hold `payload_len` and `header_len`.
 const fn datagram_len(word_6: u64, word_7: u64) -> usize {
     (word_6 >> 48) as usize + ((word_7 >> 16) & 0xff) as usize * WORD
+}
+
+/// Bytes as words of a slot, the last one filled up with zeros.
+#[inline]
+fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
+    bytes.chunks(WORD).map(|chunk| {
+        let mut value = [0; WORD];
+        value[..chunk.len()].copy_from_slice(chunk);
+        u64::from_ne_bytes(value)
+    })
 }
 
 fn split(bytes: [u8; 16]) -> (u64, u64) {

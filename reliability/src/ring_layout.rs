@@ -158,6 +158,15 @@ impl Geometry {
         CONTROL_PAGE_LEN + self.slots as usize * self.slot_len as usize
     }
 
+    /// How many slots at the old end of a full ring are about to be overwritten: nobody begins there
+    /// to copy what he may not be able to finish.
+    #[must_use]
+    pub const fn guard(self) -> u64 {
+        let (part, most) = (self.slots / 64, self.slots / 4);
+        let least = if part > 16 { part } else { 16 };
+        if least < most { least } else { most }
+    }
+
     /// Offset in bytes of the slot that holds `sequence`.
     #[must_use]
     pub const fn slot_offset(self, sequence: Sequence) -> usize {

@@ -740,7 +740,7 @@ impl SubscriberCore {
     }
 
     #[inline]
-    fn receiver_mut(&mut self, channel: ChannelId) -> Option<&mut Receiver> {
+    pub(crate) fn receiver_mut(&mut self, channel: ChannelId) -> Option<&mut Receiver> {
         let mut receivers = self
             .entries
             .iter_mut()
@@ -781,6 +781,7 @@ fn offered_lines(offer: &ChannelOffer) -> usize {
     let lines = offer.fan_outs.iter().map(|fan_out| match fan_out {
         FanOutOffer::Udp { lines } => lines.len(),
         FanOutOffer::Verbs { lines, .. } => lines.len(),
+        FanOutOffer::Shm { .. } => 1,
         FanOutOffer::Unknown => 0,
     });
     lines.max().unwrap_or(1)

@@ -3,7 +3,10 @@
 use std::net::Ipv4Addr;
 
 use tickcast_reliability::control::{ChannelOffer, FanOutOffer};
+use tickcast_reliability::ring_layout::Geometry;
+use tickcast_reliability::units::{FanOutId, Sequence};
 use tickcast_transport::Receive;
+use tickcast_transport::shm::{ShmReceiver, ShmReceiverConfig};
 use tickcast_transport::udp::{Interface, UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
 use tickcast_transport::verbs::{
     Device, VerbsError, VerbsReceiveLine, VerbsReceiver, VerbsReceiverConfig, VerbsSender,
@@ -18,6 +21,7 @@ use crate::listening::Transport;
 pub(crate) struct Choices {
     udp: Option<UdpReceiverConfig>,
     verbs: Option<VerbsReceiverConfig>,
+    shm: Option<ShmReceiverConfig>,
     /// Whether lines of the offer are overridden, which only says where UDP is to be had.
     overridden: bool,
 }
@@ -27,7 +31,7 @@ pub(crate) struct Opened {
     pub(crate) receiver: Box<dyn Receive>,
     /// The addresses that each line may be sent from.
     pub(crate) senders: Vec<Ipv4Addr>,
-    pub(crate) transport: &'static str,
+    pub(crate) transport: Transport,
     pub(crate) why: String,
 }
 
@@ -87,46 +91,123 @@ impl Choices {
             batch: 64,
             waitable: true,
         });
+        let shm = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
+            FanOutOffer::Shm {
+                path,
+                fan_out,
+                boot_id,
+            } => Some(ShmReceiverConfig {
+                path: path.into(),
+                fan_out: FanOutId(*fan_out),
+                boot_id: u128::from_str_radix(boot_id, 16).ok()?.to_be_bytes(),
+                channel: offer.channel,
+                epoch: offer.epoch,
+                geometry: Geometry::new(offer.slot_len, offer.slots).ok()?,
+            }),
+            _ => None,
+        });
         Self {
             udp,
             verbs,
+            shm,
             overridden,
         }
     }
 
-    /// Opens the one that is asked for, or the best that works.
+    /// Whether what was `taken` of an offer serves as well for this one: only who reads a ring needs
+    /// another one for another epoch.
+    pub(crate) fn fits(&self, before: &Self, taken: Transport) -> bool {
+        let mut of_that_epoch = self.clone();
+        if let (Some(ours), Some(theirs)) = (&mut of_that_epoch.shm, &before.shm)
+            && taken != Transport::Shm
+        {
+            ours.epoch = theirs.epoch;
+        }
+        of_that_epoch == *before
+    }
+
+    /// Opens the one that is asked for, or the best that works: the ring itself, RDMA multicast, UDP.
+    /// What was sent `after` is wanted.
     ///
     /// # Errors
     /// [`SubscribeError::NoTransport`] when it is not on offer; else why it can't be opened.
-    pub(crate) fn open(&self, asked: Transport, channel: &str) -> Result<Opened, SubscribeError> {
+    pub(crate) fn open(
+        &self,
+        asked: Transport,
+        channel: &str,
+        after: Sequence,
+    ) -> Result<Opened, SubscribeError> {
         let asked_for = || "it was asked for".to_owned();
         match asked {
             Transport::Udp => self.open_udp(channel, asked_for()),
             Transport::Verbs => self.open_verbs(channel, asked_for()),
+            Transport::Shm => self.open_shm(channel, after, asked_for()),
             Transport::Auto => {
-                let not_verbs = match &self.verbs {
-                    None => "the publisher offers no other".to_owned(),
-                    Some(_) if self.overridden => "its lines are overridden".to_owned(),
-                    Some(config) => match usable(config) {
-                        Ok(device) => {
-                            let why = format!("it is offered, and {device} is there");
-                            match self.open_verbs(channel, why) {
-                                Err(error) if self.udp.is_some() => {
-                                    format!("verbs is offered, but {error}")
-                                }
-                                opened => return opened,
+                let not_shm = match &self.shm {
+                    None => None,
+                    Some(_) if self.overridden => Some("its lines are overridden".to_owned()),
+                    Some(_) => {
+                        let why = "its ring lies in this host".to_owned();
+                        match self.open_shm(channel, after, why) {
+                            Err(error) if self.udp.is_some() || self.verbs.is_some() => {
+                                Some(format!("shm is offered, but {error}"))
                             }
+                            // There is nothing else: why it does not work is what matters.
+                            opened => return opened,
                         }
-                        Err(error) => format!("verbs is offered, but {error}"),
-                    },
+                    }
                 };
-                if self.udp.is_none() && self.verbs.is_some() {
-                    // There is nothing else: why it does not work is what matters.
-                    return self.open_verbs(channel, asked_for());
+                let mut opened = self.open_multicast(channel)?;
+                if let Some(not_shm) = not_shm {
+                    opened.why = format!("{not_shm}; {}", opened.why);
                 }
-                self.open_udp(channel, not_verbs)
+                Ok(opened)
             }
         }
+    }
+
+    /// Opens the best by which datagrams come over a network.
+    fn open_multicast(&self, channel: &str) -> Result<Opened, SubscribeError> {
+        let not_verbs = match &self.verbs {
+            None => "the publisher offers no other network".to_owned(),
+            Some(_) if self.overridden => "its lines are overridden".to_owned(),
+            Some(config) => match usable(config) {
+                Ok(device) => {
+                    let why = format!("it is offered, and {device} is there");
+                    match self.open_verbs(channel, why) {
+                        Err(error) if self.udp.is_some() => {
+                            format!("verbs is offered, but {error}")
+                        }
+                        opened => return opened,
+                    }
+                }
+                Err(error) => format!("verbs is offered, but {error}"),
+            },
+        };
+        if self.udp.is_none() && self.verbs.is_some() {
+            // There is nothing else: why it does not work is what matters.
+            return self.open_verbs(channel, not_verbs);
+        }
+        self.open_udp(channel, not_verbs)
+    }
+
+    fn open_shm(
+        &self,
+        channel: &str,
+        after: Sequence,
+        why: String,
+    ) -> Result<Opened, SubscribeError> {
+        let config = self.shm.as_ref().ok_or_else(|| no_transport(channel))?;
+        let receiver = ShmReceiver::open(config, after).map_err(|source| SubscribeError::Shm {
+            channel: channel.to_owned(),
+            source,
+        })?;
+        Ok(Opened {
+            receiver: Box::new(receiver),
+            senders: vec![ShmReceiver::SENDER],
+            transport: Transport::Shm,
+            why,
+        })
     }
 
     fn open_udp(&self, channel: &str, why: String) -> Result<Opened, SubscribeError> {
@@ -147,7 +228,7 @@ impl Choices {
         Ok(Opened {
             receiver: Box::new(receiver),
             senders: senders.collect(),
-            transport: "udp",
+            transport: Transport::Udp,
             why,
         })
     }
@@ -162,7 +243,7 @@ impl Choices {
         Ok(Opened {
             receiver: Box::new(receiver),
             senders: senders.collect(),
-            transport: "verbs",
+            transport: Transport::Verbs,
             why,
         })
     }

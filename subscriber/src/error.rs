@@ -10,6 +10,7 @@ use tickcast_reliability::units::ChannelId;
 use tickcast_transport::ReceiveError;
 use tickcast_transport::faults::FaultConfigError;
 use tickcast_transport::pin::PinError;
+use tickcast_transport::shm::ShmError;
 use tickcast_transport::udp::{InterfaceError, UdpError};
 use tickcast_transport::verbs::VerbsError;
 
@@ -85,6 +86,14 @@ pub enum SubscribeError {
         channel: String,
         /// Why not, and what to do.
         source: VerbsError,
+    },
+    /// The publisher's ring can't be read.
+    #[error("channel {channel}: {source}")]
+    Shm {
+        /// Which channel.
+        channel: String,
+        /// Why not, and what to do.
+        source: ShmError,
     },
     /// A receiver failed.
     #[error("channel {channel}: {source}")]

@@ -17,6 +17,9 @@ use crate::error::SubscribeError;
 use crate::sift::Sink;
 use crate::wake::Waker;
 
+/// Who waits, instead of polling, for what no descriptor tells of waits no longer than this.
+const LOOK_EVERY: Nanos = Nanos::from_us(50);
+
 /// How datagrams come from the publisher.
 ///
 /// ```
@@ -33,6 +36,20 @@ pub enum Transport {
     Udp,
     /// RDMA multicast (docs/RDMA.md).
     Verbs,
+    /// The publisher's ring, where it lies in this host's memory.
+    Shm,
+}
+
+impl Transport {
+    /// As logs tell it.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Auto => "the best there is",
+            Self::Udp => "udp multicast",
+            Self::Verbs => "verbs multicast",
+            Self::Shm => "shared memory",
+        }
+    }
 }
 
 /// One channel's groups.
@@ -42,7 +59,9 @@ pub(crate) struct Listening {
     choices: Choices,
     /// The addresses that each line may be sent from.
     senders: Vec<Ipv4Addr>,
+    taken: Transport,
     receiver: Receiver,
+    polled_at: Nanos,
     /// Strangers' datagrams that the transport dropped and the core was told of.
     strangers: u64,
 }
@@ -60,10 +79,10 @@ impl Listening {
         offer: &ChannelOffer,
     ) -> Result<Self, SubscribeError> {
         let choices = Choices::of(builder, channel, offer);
-        let opened = choices.open(builder.transport, &display(&channel.channel))?;
+        let opened = choices.open(builder.transport, &display(&channel.channel), offer.newest)?;
         let (transport, why) = (opened.transport, opened.why);
         let lines = opened.senders.len();
-        tracing::info!(channel = %offer.name, lines, "receives by {transport} multicast: {why}");
+        tracing::info!(channel = %offer.name, lines, "receives by {}: {why}", transport.text());
         let receiver = match &builder.faults {
             None => Receiver::Plain(opened.receiver),
             Some(faults) => {
@@ -77,7 +96,9 @@ impl Listening {
             channel: offer.channel,
             choices,
             senders: opened.senders,
+            taken: transport,
             receiver,
+            polled_at: Nanos::ZERO,
             strangers: 0,
         })
     }
@@ -94,7 +115,7 @@ impl Listening {
         channel: &ChannelBuilder,
         offer: &ChannelOffer,
     ) -> bool {
-        Choices::of(builder, channel, offer) == self.choices
+        Choices::of(builder, channel, offer).fits(&self.choices, self.taken)
     }
 
     /// Feeds what has arrived to the core. How many datagrams there were.
@@ -109,7 +130,11 @@ impl Listening {
         let mut hand = |received: tickcast_transport::Received<'_>| {
             if senders.get(usize::from(received.line.0)) == Some(&received.from) {
                 let on = &mut |item: Item<'_>| sink.item(item);
-                core.handle_received(now, channel, received.line, received.bytes, on);
+                if received.whole {
+                    core.handle_whole(now, channel, received.line, received.bytes, on);
+                } else {
+                    core.handle_received(now, channel, received.line, received.bytes, on);
+                }
             } else {
                 core.handle_stranger(channel);
             }
@@ -118,6 +143,10 @@ impl Listening {
             Receiver::Plain(receiver) => receiver.poll(now, &mut hand),
             Receiver::Faulty(receiver) => receiver.poll(now, &mut hand),
         };
+        if let Some(overrun) = self.receive_mut().take_overrun() {
+            core.handle_overrun(now, channel, overrun, &mut |item| sink.item(item));
+        }
+        self.polled_at = now;
         let strangers = self.sum(|stats| stats.strangers);
         for _ in self.strangers..strangers {
             core.handle_stranger(channel);
@@ -137,8 +166,12 @@ impl Listening {
         self.receive_mut().set_waited(waited);
     }
 
-    /// When an injected fault lets go of what it holds back.
+    /// When it is to be polled though no descriptor tells: because it has none, or because an
+    /// injected fault lets go of what it holds back.
     pub(crate) fn next_due(&self) -> Option<Nanos> {
+        if self.receive().raw_fds().is_empty() {
+            return Some(self.polled_at.after(LOOK_EVERY));
+        }
         let faulty = self.faulty()?;
         let lines = (0..self.lines()).map(|line| LineId(line as u8));
         lines.filter_map(|line| faulty.plan(line)?.next_due()).min()

@@ -42,6 +42,9 @@ mod wake {
 mod bell;
 #[path = "../../subscriber/src/latest/cell.rs"]
 mod cell;
+#[allow(unreachable_pub, reason = "transports use it, too")]
+#[path = "../../reliability/src/ring/slot.rs"]
+mod slot;
 #[path = "../../subscriber/src/local_ring/words.rs"]
 mod words;
 
@@ -174,6 +177,183 @@ fn nobody_sleeps_through_the_bell() {
         assert_eq!(wake, Wake::Ready);
         ringer.join().unwrap();
     });
+}
+
+/// A ring of two slots of four words, and those words of its control page that its readers follow,
+/// as docs/PROTOCOL.md §9 has them written and read.
+struct Ring {
+    slots: [Vec<AtomicU64>; 2],
+    oldest: AtomicU64,
+    sent: AtomicU64,
+}
+
+/// What became of a copy.
+#[derive(Debug, PartialEq)]
+enum Copied {
+    Whole,
+    Lapped,
+    NotYet,
+}
+
+impl Ring {
+    fn new() -> Self {
+        Self {
+            slots: std::array::from_fn(|_| (0..4).map(|_| AtomicU64::new(0)).collect()),
+            oldest: AtomicU64::new(1),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    fn slot(&self, sequence: u64) -> &[AtomicU64] {
+        &self.slots[sequence as usize % 2]
+    }
+
+    fn open(&self, sequence: u64) {
+        if sequence > 2 {
+            self.oldest.store(sequence - 1, Ordering::Release);
+        }
+        slot::open(self.slot(sequence));
+        slot::put(self.slot(sequence), 3, [sequence * 10].into_iter());
+    }
+
+    fn seal(&self, sequence: u64) {
+        slot::put_around(self.slot(sequence), [sequence, sequence + 1].into_iter());
+        slot::seal(self.slot(sequence), sequence);
+    }
+
+    fn send(&self, sequence: u64) {
+        self.open(sequence);
+        self.seal(sequence);
+        self.sent.store(sequence, Ordering::Release);
+    }
+
+    fn copy(&self, sequence: u64) -> Copied {
+        if self.sent.load(Ordering::Acquire) < sequence {
+            return Copied::NotYet;
+        }
+        let slot = self.slot(sequence);
+        if slot::version_before(slot) != sequence {
+            // It was sent, so it was overwritten, and whoever sees that knows from where on to look.
+            assert!(self.oldest.load(Ordering::Acquire) > sequence);
+            return Copied::Lapped;
+        }
+        let mut words = [0; 4];
+        slot::copy(slot, 0, &mut words);
+        if slot::version_after(slot) != sequence {
+            return Copied::Lapped;
+        }
+        let whole = [sequence, sequence + 1, sequence, sequence * 10];
+        assert_eq!(words, whole, "a torn slot");
+        Copied::Whole
+    }
+}
+
+#[test]
+fn what_is_read_of_the_ring_is_whole_or_overrun_though_the_writer_never_waits() {
+    in_every_order(3, || {
+        let ring = Arc::new(Ring::new());
+        let writing = Arc::clone(&ring);
+        let writer = thread::spawn(move || (1..=3).for_each(|n| writing.send(n)));
+        let (mut next, mut lapped) = (1, 0);
+        for _ in 0..3 {
+            match ring.copy(next) {
+                Copied::NotYet => continue,
+                Copied::Whole => {}
+                Copied::Lapped => lapped += 1,
+            }
+            next += 1;
+        }
+        assert!(lapped <= 1, "one slot is overwritten");
+        writer.join().unwrap();
+        // When all is quiet, what the ring holds is there, and what it does not hold is not.
+        let copied = [1, 2, 3, 4].map(|sequence| ring.copy(sequence));
+        let (whole, not_yet) = (Copied::Whole, Copied::NotYet);
+        assert_eq!(copied, [Copied::Lapped, Copied::Whole, whole, not_yet]);
+    });
+}
+
+#[test]
+fn of_a_slot_whose_writer_died_in_the_middle_nobody_gets_anything() {
+    in_every_order(3, || {
+        let ring = Arc::new(Ring::new());
+        let writing = Arc::clone(&ring);
+        let writer = thread::spawn(move || {
+            writing.send(1);
+            writing.send(2);
+            // Where it is killed.
+            writing.open(3);
+        });
+        let copied = ring.copy(1);
+        writer.join().unwrap();
+        assert_eq!(ring.copy(1), Copied::Lapped, "though it was {copied:?}");
+        assert_eq!(
+            (ring.copy(2), ring.copy(3)),
+            (Copied::Whole, Copied::NotYet)
+        );
+    });
+}
+
+#[test]
+fn a_slot_is_whole_for_who_looks_at_nothing_but_the_slot() {
+    in_every_order(3, || {
+        let ring = Arc::new(Ring::new());
+        let writing = Arc::clone(&ring);
+        let writer = thread::spawn(move || [1, 3].into_iter().for_each(|n| writing.send(n)));
+        let slot = ring.slot(1);
+        let version = slot::version_before(slot);
+        let mut words = [0; 4];
+        slot::copy(slot, 0, &mut words);
+        if version != 0 && slot::version_after(slot) == version {
+            assert_eq!(words, [version, version + 1, version, version * 10]);
+        }
+        writer.join().unwrap();
+    });
+}
+
+/// What a copy finds while a slot is written over by another's way of doing it.
+fn while_written_over(write: fn(&[AtomicU64]), version_after: fn(&[AtomicU64]) -> u64) -> bool {
+    let found = catch_unwind(move || {
+        in_every_order(3, move || {
+            let ring = Arc::new(Ring::new());
+            ring.send(1);
+            let writing = Arc::clone(&ring);
+            let writer = thread::spawn(move || write(writing.slot(3)));
+            let slot = ring.slot(1);
+            let mut words = [0; 4];
+            if slot::version_before(slot) == 1 {
+                slot::copy(slot, 0, &mut words);
+                if version_after(slot) == 1 {
+                    assert_eq!(words, [1, 2, 1, 10], "a torn slot");
+                }
+            }
+            writer.join().unwrap();
+        });
+    });
+    found.is_err()
+}
+
+fn write_the_third(slot: &[AtomicU64]) {
+    slot::put(slot, 3, [30].into_iter());
+    slot::put_around(slot, [3, 4].into_iter());
+    slot::seal(slot, 3);
+}
+
+#[test]
+fn without_one_of_its_guards_the_checker_finds_a_slot_that_is_torn() {
+    let shipped = |slot: &[AtomicU64]| {
+        slot::open(slot);
+        write_the_third(slot);
+    };
+    assert!(!while_written_over(shipped, slot::version_after));
+    let never_opened = |slot: &[AtomicU64]| write_the_third(slot);
+    assert!(while_written_over(never_opened, slot::version_after));
+    let without_a_fence = |slot: &[AtomicU64]| {
+        slot[slot::VERSION].store(0, Ordering::Release);
+        write_the_third(slot);
+    };
+    assert!(while_written_over(without_a_fence, slot::version_after));
+    let reads_without = |slot: &[AtomicU64]| slot[slot::VERSION].load(Ordering::Relaxed);
+    assert!(while_written_over(shipped, reads_without));
 }
 
 /// The checker finds what these files guard against: each of these leaves one guard out.

@@ -9,6 +9,7 @@
 //! | module | is |
 //! |---|---|
 //! | [`udp`] | multicast on one line or two, batched; and the live input of a feed |
+//! | [`shm`] | the ring itself, mapped read-only by subscribers in the publisher's host |
 //! | [`memory`] | the transport for tests: completes late, runs out of buffers, stalls on demand |
 //! | [`control`] | join, repair and replay over TCP, NACK connections over verbs; never blocking |
 //! | [`faults`] | seeded loss, disorder and damage around any [`Receive`] |
@@ -25,6 +26,7 @@ pub mod idle;
 pub mod mapping;
 pub mod memory;
 pub mod pin;
+pub mod shm;
 pub mod udp;
 pub mod verbs;
 pub mod whole_file;
@@ -34,7 +36,7 @@ use std::os::fd::{BorrowedFd, RawFd};
 
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
 
 pub use error::{FanOutError, ReceiveError};
 
@@ -133,6 +135,9 @@ pub struct Received<'a> {
     pub bytes: &'a [u8],
     /// The `now` of the poll that brought it.
     pub received_at: Nanos,
+    /// Whether the transport knows these to be the bytes that were sealed, so that nobody need
+    /// compute their CRC: no network can say so.
+    pub whole: bool,
 }
 
 /// Receives a channel's datagrams, from one line or two.
@@ -181,6 +186,13 @@ pub trait Receive: Send {
     /// calls and interrupts. Whoever begins to wait finds them readable if something came meanwhile.
     fn set_waited(&mut self, _waited: bool) {}
 
+    /// What the sender's memory held no longer when it was wanted, where a receiver reads that memory:
+    /// of which epoch, and which sequences. It says so once; ask after every poll, and tell the core
+    /// before the next one. Who does not ask finds the gap.
+    fn take_overrun(&mut self) -> Option<(Epoch, SequenceRange)> {
+        None
+    }
+
     /// Counters since it was opened, one entry a line.
     fn stats(&self) -> &[ReceiveStats];
 }
@@ -216,6 +228,10 @@ impl<R: Receive + ?Sized> Receive for Box<R> {
 
     fn set_waited(&mut self, waited: bool) {
         (**self).set_waited(waited);
+    }
+
+    fn take_overrun(&mut self) -> Option<(Epoch, SequenceRange)> {
+        (**self).take_overrun()
     }
 
     fn stats(&self) -> &[ReceiveStats] {

@@ -4,7 +4,7 @@
 //! A file outlives its process: who opens it again finds the bytes as they were. Only one process
 //! at a time owns a file; the lock goes with the mapping.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
@@ -93,6 +93,10 @@ pub enum Found {
 #[derive(Debug)]
 pub struct SharedMapping {
     map: MmapRaw,
+    /// Bytes of the ring; what is mapped beyond is its tail.
+    len: usize,
+    /// Where the file is, if it goes with the mapping.
+    removed: Option<PathBuf>,
     /// Keeps the lock, and the memory of a memfd reachable through its descriptor.
     file: File,
 }
@@ -122,7 +126,7 @@ impl SharedMapping {
             (fd >= 0).then(|| File::from_raw_fd(fd))
         };
         let file = file.ok_or_else(|| io_error("create", &path, io::Error::last_os_error()))?;
-        Self::map(file, &path, len)
+        Self::map(file, &path, len, len)
     }
 
     /// A file on tmpfs or hugetlbfs, made where there is none and owned by this process alone. On
@@ -135,25 +139,50 @@ impl SharedMapping {
     /// [`MappingError`].
     pub fn file(path: &Path, len: usize) -> Result<(Self, Found), MappingError> {
         check_len(len)?;
-        let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
-        let directory = directory.unwrap_or(Path::new("."));
-        let opened = File::open(directory).map_err(|e| io_error("open", directory, e))?;
-        let page = memory_backed(&opened, path)?;
-        let len = len.next_multiple_of(page);
+        let len = len.next_multiple_of(page_of(path)?);
         let file = open_locked(path)?;
         let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
         let (file, found) = match metadata.len() {
             0 => (file, Found::Fresh),
             there if there == len as u64 => (file, Found::Kept),
-            _ => {
-                std::fs::remove_file(path).map_err(|e| io_error("replace", path, e))?;
-                (open_locked(path)?, Found::Fresh)
-            }
+            _ => (replace(path)?, Found::Fresh),
         };
-        Ok((Self::map(file, path, len)?, found))
+        Ok((Self::map(file, path, len, len)?, found))
     }
 
-    fn map(file: File, path: &Path, len: usize) -> Result<Self, MappingError> {
+    /// A new file on tmpfs or hugetlbfs, owned by this process alone, for a ring of `len` bytes and a
+    /// tail of at least `tail`: all zero. What had the name goes, if nobody owns it; whoever has that
+    /// mapped keeps it, as it was left. The file goes with the mapping, but stays behind where the
+    /// process is killed.
+    ///
+    /// # Errors
+    /// [`MappingError`].
+    pub fn fresh(path: &Path, len: usize, tail: usize) -> Result<Self, MappingError> {
+        let whole = len.saturating_add(tail);
+        check_len(len.min(whole))?;
+        check_len(whole)?;
+        let whole = whole.next_multiple_of(page_of(path)?);
+        let mut file = open_locked(path)?;
+        let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+        if metadata.len() > 0 {
+            // The old one's lock is held until the new one is there.
+            file = replace(path)?;
+        }
+        let mut mapping = Self::map(file, path, whole, len)?;
+        mapping.removed = Some(path.to_owned());
+        Ok(mapping)
+    }
+
+    /// Whether a file of this path could lie in memory.
+    ///
+    /// # Errors
+    /// [`MappingError`] says why not.
+    pub fn check(path: &Path) -> Result<(), MappingError> {
+        page_of(path).map(drop)
+    }
+
+    /// Maps `len` bytes, the first `ring` of which are a ring's.
+    fn map(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
         check_memory(&file, path, len)?;
         // Reserved at once: a store into a page that can't be had would kill the process.
         // SAFETY: only numbers are passed. Exercised by
@@ -168,7 +197,24 @@ impl SharedMapping {
         }
         let map = MmapOptions::new().len(len).map_raw(&file);
         let map = map.map_err(|e| io_error("map", path, e))?;
-        Ok(Self { map, file })
+        Ok(Self {
+            map,
+            len: ring,
+            removed: None,
+            file,
+        })
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        if let Some(path) = &self.removed {
+            // Unless somebody else removed it, and it is another's by now. Who can't remove it leaves it
+            // to who comes next.
+            if self.file.metadata().is_ok_and(|ours| is_named(&ours, path)) {
+                let _ = std::fs::remove_file(path);
+            }
+        }
     }
 }
 
@@ -178,7 +224,7 @@ impl AsRawFd for SharedMapping {
     }
 }
 
-// SAFETY: the mapping stays at one address, page-aligned, of `len` bytes that `fallocate` backed
+// SAFETY: the mapping stays at one address, page-aligned, of `len` and `tail` bytes that `fallocate` backed
 // with memory (zeroed by the kernel), until it is dropped; the lock on a file keeps other writers
 // out, and a memfd has none. No reference into it is ever made here. Exercised by
 // `tests::a_file_keeps_its_bytes_for_the_next_owner`.
@@ -188,7 +234,11 @@ unsafe impl RingMemory for SharedMapping {
     }
 
     fn len(&self) -> usize {
-        self.map.len()
+        self.len
+    }
+
+    fn tail(&self) -> usize {
+        self.map.len() - self.len
     }
 }
 
@@ -225,6 +275,20 @@ fn io_error(what: &'static str, path: &Path, source: io::Error) -> MappingError 
     }
 }
 
+/// The page size of the file system that `path` would lie on.
+fn page_of(path: &Path) -> Result<usize, MappingError> {
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let opened = File::open(directory).map_err(|e| io_error("open", directory, e))?;
+    memory_backed(&opened, path)
+}
+
+/// Another file of that name, whose present one is locked by the caller.
+fn replace(path: &Path) -> Result<File, MappingError> {
+    std::fs::remove_file(path).map_err(|e| io_error("replace", path, e))?;
+    open_locked(path)
+}
+
 /// Opens or creates, and takes the lock of the file that has the name then: between the two steps
 /// its owner may have replaced it.
 fn open_locked(path: &Path) -> Result<File, MappingError> {
@@ -238,8 +302,7 @@ fn open_locked(path: &Path) -> Result<File, MappingError> {
             Err(TryLockError::Error(source)) => return Err(io_error("lock", path, source)),
         }
         let opened = file.metadata().map_err(|e| io_error("inspect", path, e))?;
-        let named = std::fs::metadata(path).ok();
-        if named.is_some_and(|named| (named.dev(), named.ino()) == (opened.dev(), opened.ino())) {
+        if is_named(&opened, path) {
             return Ok(file);
         }
     }
@@ -247,6 +310,12 @@ fn open_locked(path: &Path) -> Result<File, MappingError> {
     Err(MappingError::Locked {
         path: path.to_owned(),
     })
+}
+
+/// Whether this file is the one of that name.
+fn is_named(file: &Metadata, path: &Path) -> bool {
+    let named = std::fs::metadata(path).ok();
+    named.is_some_and(|named| (named.dev(), named.ino()) == (file.dev(), file.ino()))
 }
 
 /// The page size of the file system that `directory` lies on, if it is one of memory.

@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
-use std::sync::Arc;
+use std::path::PathBuf;
 
 use tickcast_reliability::control::{FanOutOffer, UdpLine, VerbsLine};
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::ring::RingWriter;
+use tickcast_reliability::units::FanOutId;
 use tickcast_transport::FanOut;
+use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::shm::{self, ShmError, ShmFanOut, Side};
 use tickcast_transport::udp::{
     ResolvedInterface, UdpError, UdpFanOut, UdpFanOutConfig, UdpSendLine,
 };
@@ -15,7 +18,7 @@ use tickcast_transport::verbs::{
     Device, IS_BUILT, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsSendLine,
 };
 
-use crate::config::{ChannelConfig, Config, UdpConfig, VerbsConfig};
+use crate::config::{ChannelConfig, Config, ShmConfig, UdpConfig, VerbsConfig};
 use crate::error::{ConfigError, PublisherError};
 use crate::plan::resolve;
 
@@ -35,6 +38,13 @@ pub enum FanOutPlan {
         config: VerbsFanOutConfig,
         /// Where each line leaves this host.
         ports: Vec<PortPlan>,
+    },
+    /// By shared memory.
+    Shm {
+        /// The file that the ring lies in.
+        path: PathBuf,
+        /// Which fan-out of the ring it is.
+        fan_out: FanOutId,
     },
 }
 
@@ -70,9 +80,9 @@ impl PortPlan {
 #[derive(Clone, Copy)]
 pub(crate) enum Use<'a> {
     /// The channel's own datagrams, sent from this ring.
-    Ring(&'a Arc<dyn RingMemory>),
-    /// Repairs for many: bytes that are copied.
-    Copies,
+    Ring(&'a RingWriter),
+    /// Repairs for many: bytes that are copied. Without the ring only to see what can be had without.
+    Copies(Option<&'a RingWriter>),
 }
 
 impl FanOutPlan {
@@ -82,6 +92,7 @@ impl FanOutPlan {
         match self {
             Self::Udp { config, .. } => config.lines.len(),
             Self::Verbs { config, .. } => config.lines.len(),
+            Self::Shm { .. } => 1,
         }
     }
 
@@ -107,13 +118,18 @@ impl FanOutPlan {
                     .collect(),
                 q_key: config.q_key,
             },
+            Self::Shm { path, fan_out } => FanOutOffer::Shm {
+                path: path.to_string_lossy().into_owned(),
+                fan_out: fan_out.0,
+                boot_id: shm::boot_id_text(shm::boot_id()),
+            },
         }
     }
 
     /// Opens it for a channel of this name.
     ///
     /// # Errors
-    /// [`PublisherError::FanOut`], [`PublisherError::VerbsFanOut`].
+    /// [`PublisherError::FanOut`], [`PublisherError::VerbsFanOut`], [`PublisherError::ShmFanOut`].
     pub(crate) fn open(
         &self,
         channel: &str,
@@ -134,10 +150,24 @@ impl FanOutPlan {
             }
             Self::Verbs { config, .. } => {
                 let opened = match to {
-                    Use::Ring(ring) => VerbsFanOut::open(config, ring),
-                    Use::Copies => VerbsFanOut::for_copies(config),
+                    Use::Ring(ring) => VerbsFanOut::open(config, &ring.memory()),
+                    Use::Copies(_) => VerbsFanOut::for_copies(config),
                 };
                 let wrong = |source: VerbsError| PublisherError::VerbsFanOut {
+                    channel: channel(),
+                    source,
+                };
+                Ok(Box::new(opened.map_err(wrong)?))
+            }
+            Self::Shm { .. } => {
+                let (ring, side) = match to {
+                    Use::Ring(ring) => (Some(ring), Side::FanOut),
+                    Use::Copies(ring) => (ring, Side::Repairs),
+                };
+                let opened = ring.ok_or(ShmError::NoTail { tail: 0, needed: 1 });
+                let opened =
+                    opened.and_then(|ring| ShmFanOut::open(&ring.memory(), ring.geometry(), side));
+                let wrong = |source: ShmError| PublisherError::ShmFanOut {
                     channel: channel(),
                     source,
                 };
@@ -179,6 +209,7 @@ impl fmt::Display for FanOutPlan {
                     )?;
                 }
             }
+            Self::Shm { path, .. } => writeln!(f, "  shm: {}", path.display())?,
         }
         Ok(())
     }
@@ -318,4 +349,42 @@ pub(crate) fn verbs(
     };
     (config.check()).map_err(|e| ConfigError::value(&at.fan_out, "the verbs fan-out", e))?;
     Ok(FanOutPlan::Verbs { config, ports })
+}
+
+/// Plans a fan-out by shared memory, beside those that the channel has already.
+///
+/// # Errors
+/// As for [`udp`].
+pub(crate) fn shm(
+    config: &Config,
+    shm: &ShmConfig,
+    index: usize,
+    at: &At<'_>,
+    others: &[FanOutPlan],
+) -> Result<FanOutPlan, ConfigError> {
+    let wrong = |at: String, remedy: &dyn fmt::Display| {
+        Err(ConfigError::value(at, shm.path.display(), remedy))
+    };
+    if others.iter().any(|it| matches!(it, FanOutPlan::Shm { .. })) {
+        let remedy = "a ring lies in one file; all subscribers in this host share it";
+        return wrong(at.fan_out.clone(), &remedy);
+    }
+    if config.standby.is_some() {
+        let remedy = "a standby mirrors into memory of its own, which nobody can map: leave this \
+                      fan-out out of its config; when it is promoted, subscribers take another";
+        return wrong(at.fan_out.clone(), &remedy);
+    }
+    let path = format!("{}.path", at.fan_out);
+    if !shm.path.is_absolute() || shm.path.to_str().is_none() {
+        let remedy =
+            "subscribers are told it: give a whole path in UTF-8, as /dev/shm/tickcast-NAME";
+        return wrong(path, &remedy);
+    }
+    if let Err(error) = SharedMapping::check(&shm.path) {
+        return wrong(path, &error);
+    }
+    Ok(FanOutPlan::Shm {
+        path: shm.path.clone(),
+        fan_out: FanOutId(index as u8),
+    })
 }

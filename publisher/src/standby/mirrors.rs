@@ -15,6 +15,7 @@ use tickcast_subscriber::mirroring::{Keeper, Mirroring};
 use tickcast_subscriber::{ChannelBuilder, Subscriber};
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::shm::boot_id;
 use tickcast_transport::udp::Interface;
 
 use super::StandbyState;
@@ -22,7 +23,6 @@ use super::agreement::{Head, Mark};
 use super::view::{ChannelView, Written};
 use crate::config::{Config, FanOutConfig};
 use crate::error::PublisherError;
-use crate::host::boot_id;
 use crate::plan::ChannelPlan;
 
 /// How long it waits when there is nothing to do.
@@ -142,7 +142,7 @@ fn interfaces(config: &Config) -> Vec<Interface> {
         Some(FanOutConfig::Verbs(verbs)) => {
             verbs.lines.iter().map(|line| &line.interface).collect()
         }
-        None => Vec::new(),
+        Some(FanOutConfig::Shm(_)) | None => Vec::new(),
     };
     let own = |line: &Option<Interface>| line.clone().unwrap_or_else(|| config.interface.clone());
     lines.into_iter().map(own).collect()

@@ -68,7 +68,7 @@ impl Standby {
         (inputs.iter_mut()).for_each(|(_, input)| input.wait_for_nobody());
         for plan in &plan.channels {
             // Only to see that they can be had: they are opened again on what is mirrored.
-            open_fan_outs(plan, Use::Copies)?;
+            open_fan_outs(plan, Use::Copies(None))?;
         }
         let state = Arc::new(StandbyState::new(config.name.clone(), of, &plan.channels));
         let mirrors = Mirrors::new(&config, plan.channels.clone(), state.clone())?;

@@ -1,10 +1,9 @@
 //! A ring whose datagrams another publisher sealed: they are taken as they are, in the same places,
 //! until it is sealed on under an epoch of its own (docs/PROTOCOL.md §9).
 
-use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::atomic::fence;
-
-use super::{RingWriter, SEQUENCE_WORD, WORD, checkpoint_offset, fan_out_offset};
+use super::{RingWriter, SEQUENCE_WORD, WORD, checkpoint_offset, fan_out_offset, slot, words_of};
+use crate::atomics::Ordering::{Relaxed, Release};
+use crate::atomics::fence;
 use crate::lineage::{Continued, Lineage};
 use crate::planted::{Bug, planted};
 use crate::ring_layout::{CHECKPOINTS_MAX, FAN_OUTS_MAX, RING_MAGIC, RingError, offset};
@@ -42,8 +41,7 @@ impl RingWriter {
             return Ok(());
         }
         self.check_fits(datagram)?;
-        self.words.slot_mut(header.sequence)[SEQUENCE_WORD].store(0, Release);
-        fence(Release);
+        slot::open(self.words.slot_mut(header.sequence));
         self.store_datagram(datagram);
         if header.sequence == self.sealed {
             self.next_record = header.first_record.plus(header.count.into());
@@ -151,19 +149,17 @@ impl RingWriter {
     fn store_datagram(&mut self, datagram: &Datagram<'_>) {
         let sequence = datagram.header().sequence;
         let slot = self.words.slot_mut(sequence);
-        let chunks = datagram.bytes().chunks(WORD).enumerate();
-        for ((index, chunk), word) in chunks.zip(slot) {
-            if index == SEQUENCE_WORD {
-                continue;
+        let words = words_of(datagram.bytes()).enumerate();
+        let words = words.map(|(index, word)| {
+            if index != RELAY_OFFSET / WORD || planted(Bug::RelayByteMirrored) {
+                return word;
             }
-            let mut value = [0; WORD];
-            value[..chunk.len()].copy_from_slice(chunk);
-            if index == RELAY_OFFSET / WORD && !planted(Bug::RelayByteMirrored) {
-                value[RELAY_OFFSET % WORD] = 0;
-            }
-            word.store(u64::from_ne_bytes(value), Relaxed);
-        }
-        slot[SEQUENCE_WORD].store(sequence.0.to_le(), Release);
+            let mut bytes = word.to_ne_bytes();
+            bytes[RELAY_OFFSET % WORD] = 0;
+            u64::from_ne_bytes(bytes)
+        });
+        slot::put_around(slot, words);
+        slot::seal(slot, sequence.0);
     }
 }
 

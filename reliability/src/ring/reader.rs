@@ -2,13 +2,13 @@
 //! (docs/PROTOCOL.md §9).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::atomic::fence;
 
 use super::{
-    HEADER_WORDS, RingMemory, SEQUENCE_WORD, WORD, Words, check_identity, checkpoint_offset,
-    datagram_len, fan_out_offset, next_record_after, numbers_of,
+    HEADER_WORDS, RingMemory, WORD, Words, check_identity, checkpoint_offset, datagram_len,
+    fan_out_offset, next_record_after, numbers_of, slot,
 };
+use crate::atomics::Ordering::{Acquire, Relaxed};
+use crate::atomics::fence;
 use crate::lineage::{Continued, Lineage};
 use crate::planted::{Bug, planted, torn};
 use crate::record::words_as_bytes;
@@ -143,14 +143,12 @@ impl RingReader {
             });
         }
         let slot = self.words.slot(sequence);
-        let found = u64::from_le(slot[SEQUENCE_WORD].load(Acquire));
+        let found = slot::version_before(slot);
         let any = planted(Bug::WrongSlotAnswered) && found > sequence.0;
         if (found != sequence.0 && !any) || sequence == Sequence::NONE {
             return Err(self.missing(sequence, found));
         }
-        for (to, from) in buffer[..HEADER_WORDS].iter_mut().zip(slot) {
-            *to = from.load(Relaxed);
-        }
+        slot::copy(slot, 0, &mut buffer[..HEADER_WORDS]);
         self.words.memory.half_copied();
         let len = datagram_len(u64::from_le(buffer[6]), u64::from_le(buffer[7]));
         let possible = (HEADER_LEN..=slot_len).contains(&len);
@@ -159,15 +157,11 @@ impl RingReader {
         } else {
             HEADER_WORDS
         };
-        for (to, from) in buffer[..words].iter_mut().zip(slot).skip(HEADER_WORDS) {
-            *to = from.load(Relaxed);
-        }
+        slot::copy(slot, HEADER_WORDS, &mut buffer[HEADER_WORDS..words]);
         if planted(Bug::RelayByteInSlot) {
             slot[7].fetch_or((1_u64 << 31).to_le(), Relaxed);
         }
-        // Whatever was loaded of a later datagram makes this load see a later sequence word.
-        fence(Acquire);
-        let found = u64::from_le(slot[SEQUENCE_WORD].load(Relaxed));
+        let found = slot::version_after(slot);
         let lapped = found != sequence.0 || torn(buffer, words);
         if lapped && !planted(Bug::TornSlotAnswered) && !any {
             return Err(CopyError::Lapped {
@@ -250,6 +244,14 @@ impl RingReader {
     #[must_use]
     pub fn oldest(&self) -> Sequence {
         Sequence(self.words.load(offset::OLDEST))
+    }
+
+    /// The oldest sequence that can be copied before it is overwritten, by all that can be expected:
+    /// [`Geometry::guard`] above the old end of a full ring.
+    #[must_use]
+    pub fn floor(&self) -> Sequence {
+        let safe = self.geometry().slots() - self.geometry().guard();
+        self.oldest().max(self.sealed().next().minus(safe))
     }
 
     /// The last sequence that this fan-out has sent.

@@ -2,13 +2,13 @@
 //! comes round to it (docs/PROTOCOL.md §9).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Relaxed, Release};
-use std::sync::atomic::fence;
 
 use super::{
     OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words, check_identity,
-    checkpoint_offset, datagram_len, fan_out_offset, next_record_after, split,
+    checkpoint_offset, datagram_len, fan_out_offset, next_record_after, slot, split, words_of,
 };
+use crate::atomics::Ordering::{Relaxed, Release};
+use crate::atomics::fence;
 use crate::lineage::Lineage;
 use crate::ring_layout::{
     CHECKPOINTS_MAX, CONTROL_PAGE_LEN, Checkpoint, FAN_OUTS_MAX, Geometry, LAYOUT_VERSION,
@@ -136,10 +136,7 @@ impl RingWriter {
             self.oldest = oldest;
             self.words.store(offset::OLDEST, oldest.0);
         }
-        // Release: who sees the slot invalid also sees that `oldest` has moved past it.
-        self.words.slot_mut(sequence)[SEQUENCE_WORD].store(0, Release);
-        // Whoever reads any of the words written from here on finds the sequence word changed.
-        fence(Release);
+        slot::open(self.words.slot_mut(sequence));
         self.open = Some(0);
         Ok(sequence)
     }
@@ -175,12 +172,7 @@ impl RingWriter {
             return Err(RingError::SlotFull { len, room });
         }
         let slot = self.words.slot_mut(self.sealed.next());
-        let first = (HEADER_LEN + at) / WORD;
-        for (word, chunk) in slot[first..].iter().zip(bytes.chunks(WORD)) {
-            let mut value = [0; WORD];
-            value[..chunk.len()].copy_from_slice(chunk);
-            word.store(u64::from_ne_bytes(value), Relaxed);
-        }
+        slot::put(slot, (HEADER_LEN + at) / WORD, words_of(bytes));
         self.open = Some(at + len);
         Ok(())
     }
@@ -215,14 +207,8 @@ impl RingWriter {
         );
         let bytes = header.to_bytes(crc);
         let slot = self.words.slot_mut(sequence);
-        for (index, (word, chunk)) in slot.iter().zip(bytes.chunks_exact(WORD)).enumerate() {
-            if index != SEQUENCE_WORD {
-                let mut value = [0; WORD];
-                value.copy_from_slice(chunk);
-                word.store(u64::from_ne_bytes(value), Relaxed);
-            }
-        }
-        slot[SEQUENCE_WORD].store(sequence.0.to_le(), Release);
+        slot::put_around(slot, words_of(&bytes));
+        slot::seal(slot, sequence.0);
         self.open = None;
         self.sealed = sequence;
         self.next_record = self.next_record.plus(seal.count.into());

@@ -6,6 +6,7 @@ mod continuing;
 mod cursor;
 mod joining;
 mod nacking;
+mod overrun;
 mod reading;
 mod taking;
 mod world;

@@ -132,12 +132,14 @@ impl From<Rungs> for Ladder {
 /// How datagrams come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum TransportArg {
-    /// Verbs where both sides have it, else UDP.
+    /// Shared memory in the publisher's host, else verbs where both sides have it, else UDP.
     Auto,
     /// UDP multicast.
     Udp,
     /// RDMA multicast.
     Verbs,
+    /// The publisher's ring in this host's memory.
+    Shm,
 }
 
 impl From<TransportArg> for Transport {
@@ -146,6 +148,7 @@ impl From<TransportArg> for Transport {
             TransportArg::Auto => Self::Auto,
             TransportArg::Udp => Self::Udp,
             TransportArg::Verbs => Self::Verbs,
+            TransportArg::Shm => Self::Shm,
         }
     }
 }

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, RawFd};
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::units::{Epoch, Nanos, SequenceRange};
 
 use super::config::{FaultConfig, FaultConfigError};
 use super::plan::FaultPlan;
@@ -58,6 +58,7 @@ impl<R: Receive> Receive for Faulty<R> {
                 from,
                 bytes,
                 received_at: now,
+                whole: false,
             });
         };
         let plans = &mut self.plans;
@@ -89,6 +90,10 @@ impl<R: Receive> Receive for Faulty<R> {
 
     fn set_waited(&mut self, waited: bool) {
         self.inner.set_waited(waited);
+    }
+
+    fn take_overrun(&mut self) -> Option<(Epoch, SequenceRange)> {
+        self.inner.take_overrun()
     }
 
     fn raw_fds(&self) -> &[RawFd] {

@@ -465,6 +465,7 @@ impl Receive for MemoryReceiver {
                 from: arrival.from,
                 bytes: &words_as_bytes(&arrival.words)[..arrival.len],
                 received_at: now,
+                whole: false,
             });
             count += 1;
             let mut state = self.fabric.state();

@@ -181,6 +181,7 @@ impl Receive for UdpReceiver {
                     from: arrived.from,
                     bytes: arrived.bytes,
                     received_at: now,
+                    whole: false,
                 });
             })?;
         }

@@ -375,6 +375,7 @@ impl Line {
                         from,
                         bytes,
                         received_at: now,
+                        whole: false,
                     });
                 } else {
                     stats.strangers += 1;

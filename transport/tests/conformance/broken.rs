@@ -4,7 +4,7 @@
 use std::os::fd::{BorrowedFd, RawFd};
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
 };
@@ -221,6 +221,10 @@ impl Receive for BrokenReceiver {
 
     fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
         self.inner.leave(line)
+    }
+
+    fn take_overrun(&mut self) -> Option<(Epoch, SequenceRange)> {
+        self.inner.take_overrun()
     }
 
     fn raw_fds(&self) -> &[RawFd] {

@@ -280,7 +280,11 @@ pub fn a_slow_reader_is_repaired_and_holds_nobody_up(bench: Bench) -> Verdict {
     let slow = &lab.subscribers[slow];
     in_order(slow, 0)?;
     let c = slow.counters();
-    check(c.gaps_recovered.get() > 0, || "its buffers are few".into())?;
+    // Who reads the ring itself finds there what he slept through.
+    let few = slow.network.has_buffers();
+    check((c.gaps_recovered.get() > 0) == few, || {
+        format!("buffers are few: {few}; {c:?}")
+    })?;
     equal("losses", slow.heard.losses.as_slice(), &[])?;
     let (_, counted) = slow.network.counts_what_does_not_fit();
     let drops = slow.receiver.as_ref().map(|r| r.stats()[0].buffer_drops);
@@ -380,7 +384,8 @@ pub fn nothing_is_sent_that_was_overwritten_while_it_was_posted(bench: Bench) ->
     equal("corrupt", c.corrupt_dropped.get(), 0)?;
     equal("malformed", c.malformed_dropped.get(), 0)?;
     lost_only_by(subscriber, LossCause::Window)?;
-    check(subscriber.heard.lost_records > 0, || {
+    let lost = subscriber.heard.lost_records > 0;
+    check(lost || !subscriber.network.has_buffers(), || {
         "400 are more than the ring".into()
     })?;
     let s = &lab.publisher().sender;
@@ -543,7 +548,7 @@ pub fn fan_outs_of_different_kinds_do_not_hold_each_other_up(bench: Bench) -> Ve
         lost_only_by(subscriber, LossCause::Window)?;
         in_order(subscriber, 0)?;
         let lost = subscriber.heard.lost_records;
-        check(lost > 0, || {
+        check(lost > 0 || !subscriber.network.has_buffers(), || {
             "a ring was overwritten while it stalled".into()
         })?;
         let c = subscriber.counters();
@@ -558,6 +563,10 @@ pub fn fan_outs_of_different_kinds_do_not_hold_each_other_up(bench: Bench) -> Ve
 
 pub fn of_two_lines_one_is_enough(bench: Bench) -> Verdict {
     let mut lab = Lab::with_publisher(bench, 2, SLOTS);
+    if lab.network.lines() < 2 {
+        // There is one memory.
+        return Ok(());
+    }
     lab.join(Wanted::default())?;
     lab.join(Wanted::default())?;
     lab.publish(200);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::Datagram;
 use tickcast_transport::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
@@ -211,6 +211,10 @@ impl Receive for Tapped {
 
     fn rejoin(&mut self, line: LineId) -> Result<(), ReceiveError> {
         self.inner.rejoin(line)
+    }
+
+    fn take_overrun(&mut self) -> Option<(Epoch, SequenceRange)> {
+        self.inner.take_overrun()
     }
 
     fn raw_fds(&self) -> &[RawFd] {

@@ -19,7 +19,7 @@ const TIMES: u64 = 10;
 /// A datagram as another publisher would seal it, whole.
 fn foreign(lab: &Lab, channel: ChannelId, epoch: u64, first: u64) -> Vec<u8> {
     let ring = (channel, Epoch(epoch), first);
-    let (mut core, _) = publisher::core(16, ring, 0, lab.now());
+    let (mut core, _) = publisher::core(16, ring, 0, |_| None, lab.now());
     let mut batch = tickcast_reliability::record::RecordBatch::default();
     batch.put(&publisher::record(Epoch(epoch), 1));
     let at = tickcast_reliability::units::SourcePosition::new(0, 1);

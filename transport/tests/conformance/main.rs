@@ -16,6 +16,7 @@ mod contract;
 mod hostile;
 mod lab;
 mod network;
+mod over_shm;
 #[cfg(feature = "rdma")]
 mod over_verbs;
 mod publisher;
@@ -60,6 +61,12 @@ macro_rules! over_every_transport {
         mod udp {
             $(#[test] fn $case() {
                 crate::run(crate::Kind::Udp, crate::$file::$case);
+            })+
+        }
+
+        mod shm {
+            $(#[test] fn $case() {
+                crate::run(crate::Kind::Shm, crate::$file::$case);
             })+
         }
 
@@ -124,6 +131,19 @@ fn the_suite_notices_a_transport_that_breaks_its_promise() {
         ] {
             noticed(kind, broken, case, words);
         }
+    }
+}
+
+#[test]
+fn the_suite_notices_a_reader_of_the_ring_that_breaks_its_promise() {
+    let case = cases::everything_arrives_once_and_in_order;
+    for (broken, words) in [
+        (Broken::HandsOverTwice, "out of order"),
+        (Broken::Truncates, "datagrams of a line, and sealed"),
+        (Broken::Swaps, "out of order"),
+        (Broken::Mistakes, "gaps"),
+    ] {
+        noticed(Kind::Shm, broken, case, words);
     }
 }
 

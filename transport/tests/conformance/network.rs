@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
+use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::receiver_config::Ladder;
 use tickcast_reliability::ring::{HeapMemory, RingMemory};
 use tickcast_reliability::ring_layout::Geometry;
+use tickcast_transport::mapping::SharedMapping;
 use tickcast_transport::memory::{Completion, Fabric, FabricConfig};
 use tickcast_transport::udp::{
     Interface, UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
@@ -27,6 +29,7 @@ pub const BUFFERS: usize = 128;
 pub enum Kind {
     Memory,
     Udp,
+    Shm,
     /// And repairs by it, on these rungs.
     #[cfg(feature = "rdma")]
     Verbs(Ladder),
@@ -48,7 +51,20 @@ pub trait Network {
     fn fan_out(&self, memory: &Arc<dyn RingMemory>) -> Box<dyn FanOut>;
     /// A member of the groups with `buffers` buffers or about as many; it takes datagrams up to
     /// `len_max`.
-    fn receiver_of(&self, buffers: usize, len_max: usize) -> Box<dyn Receive>;
+    fn receiver_of(&self, buffers: usize, len_max: usize, offer: &ChannelOffer)
+    -> Box<dyn Receive>;
+    /// Memory for the ring, where it matters which.
+    fn memory(&self, _: Geometry) -> Option<SharedMapping> {
+        None
+    }
+    /// Whether a receiver is of no use for another epoch.
+    fn is_of_one_epoch(&self) -> bool {
+        false
+    }
+    /// Whether what nobody takes is lost when receive buffers are full, and not when the ring is.
+    fn has_buffers(&self) -> bool {
+        true
+    }
     /// One who sends to the groups from an address that nobody announced, where this machine has
     /// a second one.
     fn stranger(&self) -> Option<Box<dyn FanOut>>;
@@ -80,6 +96,7 @@ pub fn open(kind: Kind, lines: usize) -> Rc<dyn Network> {
     match kind {
         Kind::Memory => Rc::new(InMemory::new(lines)),
         Kind::Udp => Rc::new(Udp((0..lines).map(|_| udp_group()).collect())),
+        Kind::Shm => Rc::new(crate::over_shm::OverShm::new()),
         #[cfg(feature = "rdma")]
         Kind::Verbs(ladder) => Rc::new(crate::over_verbs::OverVerbs::new(lines, ladder)),
     }
@@ -124,7 +141,7 @@ impl Network for InMemory {
         Box::new(self.fabric.fan_out(Arc::clone(memory), PUBLISHER))
     }
 
-    fn receiver_of(&self, _: usize, _: usize) -> Box<dyn Receive> {
+    fn receiver_of(&self, _: usize, _: usize, _: &ChannelOffer) -> Box<dyn Receive> {
         Box::new(self.fabric.receiver())
     }
 
@@ -189,7 +206,7 @@ impl Network for Udp {
         self.sending_from(Ipv4Addr::LOCALHOST)
     }
 
-    fn receiver_of(&self, buffers: usize, len_max: usize) -> Box<dyn Receive> {
+    fn receiver_of(&self, buffers: usize, len_max: usize, _: &ChannelOffer) -> Box<dyn Receive> {
         let line = |group: &SocketAddrV4| UdpReceiveLine {
             group: *group,
             interface: Interface::default(),

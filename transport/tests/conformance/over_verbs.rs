@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::receiver_config::Ladder;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::Nanos;
@@ -70,7 +71,7 @@ impl Network for OverVerbs {
         Box::new(VerbsFanOut::open(&config, memory).unwrap())
     }
 
-    fn receiver_of(&self, buffers: usize, len_max: usize) -> Box<dyn Receive> {
+    fn receiver_of(&self, buffers: usize, len_max: usize, _: &ChannelOffer) -> Box<dyn Receive> {
         let gid = address().to_ipv6_mapped();
         let address = address();
         let line = |group: &Ipv4Addr| VerbsReceiveLine {

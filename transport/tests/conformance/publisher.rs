@@ -55,6 +55,7 @@ pub fn core(
     slots: u64,
     (channel, epoch, first): (ChannelId, Epoch, u64),
     fan_outs: u8,
+    memory: impl FnOnce(Geometry) -> Option<SharedMapping>,
     now: Now,
 ) -> (PublisherCore, Arc<SenderCounters>) {
     let geometry = Geometry::new(SLOT_LEN as u32, slots).unwrap();
@@ -67,7 +68,8 @@ pub fn core(
         first_sequence: Sequence(first),
         first_record: RecordNumber(1),
     };
-    let memory = SharedMapping::memfd("conformance", geometry.bytes()).unwrap();
+    let anywhere = || SharedMapping::memfd("conformance", geometry.bytes()).unwrap();
+    let memory = memory(geometry).unwrap_or_else(anywhere);
     let ring = RingWriter::create(Arc::new(memory), geometry, identity).unwrap();
     let counters = Arc::default();
     let config = PublisherConfig::default();
@@ -125,7 +127,8 @@ impl Publisher {
     ) -> Self {
         let epoch = Epoch(epoch);
         let fan_outs = networks.len() as u8;
-        let (core, sender) = core(slots, (CHANNEL, epoch, 1), fan_outs, now);
+        let memory = |of| networks.iter().find_map(|network| network.memory(of));
+        let (core, sender) = core(slots, (CHANNEL, epoch, 1), fan_outs, memory, now);
         let ways = networks.iter().map(|network| {
             let fan_out = network.fan_out(&core.ring().memory());
             let shut = Arc::new(AtomicBool::new(false));

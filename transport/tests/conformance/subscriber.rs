@@ -120,6 +120,8 @@ pub struct Subscriber {
     pub heard: Heard,
     pub network: Rc<dyn Network>,
     pub receiver: Option<Faulty<Tapped>>,
+    /// The epoch of the last offer.
+    listens_to: Epoch,
     wanted: Wanted,
     broken: Option<Broken>,
     clients: [ControlClient; 4],
@@ -168,6 +170,7 @@ impl Subscriber {
             heard: Heard::default(),
             network: Rc::clone(network),
             receiver: None,
+            listens_to: Epoch::NONE,
             wanted,
             broken,
             clients: [client(), client(), nack, read],
@@ -221,11 +224,18 @@ impl Subscriber {
             if received.from == sender {
                 *taken += 1;
                 let on = &mut |item: Item<'_>| heard.item(item);
-                core.handle_received(now, CHANNEL, received.line, received.bytes, on);
+                if received.whole {
+                    core.handle_whole(now, CHANNEL, received.line, received.bytes, on);
+                } else {
+                    core.handle_received(now, CHANNEL, received.line, received.bytes, on);
+                }
             } else {
                 core.handle_stranger(CHANNEL);
             }
         });
+        if let Some(overrun) = receiver.take_overrun() {
+            core.handle_overrun(now, CHANNEL, overrun, &mut |item| heard.item(item));
+        }
         let strangers = receiver.stats().iter().map(|s| s.strangers).sum();
         for _ in self.strangers..strangers {
             core.handle_stranger(CHANNEL);
@@ -267,10 +277,13 @@ impl Subscriber {
             match action {
                 Action::Connect(path) => self.connect(now, path),
                 Action::Disconnect(path) => self.clients[path as usize].disconnect(),
-                Action::Listen(_) => {
-                    if self.receiver.is_none() {
+                Action::Listen(offer) => {
+                    let other = self.listens_to != offer.epoch && self.network.is_of_one_epoch();
+                    self.listens_to = offer.epoch;
+                    if self.receiver.is_none() || other {
                         let buffers = if self.wanted.slow { BUFFERS } else { 1024 };
-                        let receiver = self.network.receiver_of(buffers, self.wanted.len_max);
+                        let len_max = self.wanted.len_max;
+                        let receiver = self.network.receiver_of(buffers, len_max, &offer);
                         let receiver = Tapped::new(broken::receive(self.broken, receiver));
                         self.receiver = Some(Faulty::new(receiver, &self.wanted.faults).unwrap());
                     }

@@ -1,0 +1,69 @@
+//! A slot is a sequence lock: whoever finds the version it wants before and after copying has copied
+//! what was stored under that version, and the writer never waits (docs/PROTOCOL.md §9).
+//!
+//! The version is 0 while the slot is written, and takes each other value once. The two fences order
+//! what the plain words can't: who loads a word of a later content sees a later version after it.
+//! (`interleavings.rs` of the workspace's tests runs this very file through all orders of memory
+//! that the language allows.)
+
+use crate::atomics::Ordering::{Acquire, Relaxed, Release};
+use crate::atomics::{AtomicU64, fence};
+
+/// Which word holds the version: where a datagram's header has its sequence.
+pub const VERSION: usize = 2;
+
+/// The slot holds nothing from here on. What was stored before this, `oldest` above all, is seen by
+/// whoever sees that.
+#[inline]
+pub fn open(slot: &[AtomicU64]) {
+    slot[VERSION].store(0, Release);
+    // Whoever reads any of the words written from here on finds the version changed.
+    fence(Release);
+}
+
+/// Writes into an open slot from word `at` on, which lies behind the version.
+#[inline]
+pub fn put(slot: &[AtomicU64], at: usize, values: impl Iterator<Item = u64>) {
+    debug_assert!(at > VERSION, "the version is sealed");
+    for (word, value) in slot[at..].iter().zip(values) {
+        word.store(value, Relaxed);
+    }
+}
+
+/// Writes into an open slot from its first word on; the value for the version is left out.
+#[inline]
+pub fn put_around(slot: &[AtomicU64], values: impl Iterator<Item = u64>) {
+    for (index, (word, value)) in slot.iter().zip(values).enumerate() {
+        if index != VERSION {
+            word.store(value, Relaxed);
+        }
+    }
+}
+
+/// The slot holds this version, whole.
+#[inline]
+pub fn seal(slot: &[AtomicU64], version: u64) {
+    slot[VERSION].store(version.to_le(), Release);
+}
+
+/// What the slot holds now, before any of it is copied.
+#[inline]
+pub fn version_before(slot: &[AtomicU64]) -> u64 {
+    u64::from_le(slot[VERSION].load(Acquire))
+}
+
+/// Copies words that may be written at the same time, from word `at` on.
+#[inline]
+pub fn copy(slot: &[AtomicU64], at: usize, into: &mut [u64]) {
+    for (to, from) in into.iter_mut().zip(&slot[at..]) {
+        *to = from.load(Relaxed);
+    }
+}
+
+/// What the slot holds, after all of it was copied: if that is what it held before, the copy is whole.
+#[inline]
+pub fn version_after(slot: &[AtomicU64]) -> u64 {
+    // Whatever was loaded of a later content makes this load see a later version.
+    fence(Acquire);
+    u64::from_le(slot[VERSION].load(Relaxed))
+}

@@ -1,0 +1,113 @@
+//! A reader of the publisher's ring in its own host: what the ring no longer holds is lost at once,
+//! exactly and without a question; and what it copied is whole whatever its CRC.
+
+use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::record::AlignedCopy;
+use tickcast_reliability::units::{Epoch, Sequence};
+
+use crate::world::*;
+
+fn overrun(world: &mut World, epoch: Epoch, first: u64, last: u64) {
+    let overrun = (epoch, run(first, last));
+    world.input(|core, now, mut on| core.handle_overrun(now, CHANNEL, overrun, &mut on));
+}
+
+/// Of each loss: its ends, its records, its cause.
+fn losses(world: &World) -> Vec<(u64, u64, Option<u64>, LossCause)> {
+    let losses = world.losses().into_iter();
+    let losses = losses.map(|it| {
+        (
+            it.sequences.first.0,
+            it.sequences.last.0,
+            it.records,
+            it.cause,
+        )
+    });
+    losses.collect()
+}
+
+#[test]
+fn what_a_reader_was_overrun_for_is_lost_to_the_record_and_nobody_is_asked() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let first = publisher.publish(2);
+    world.hear(A, &first);
+    (0..5).for_each(|_| drop(publisher.publish(3)));
+    overrun(&mut world, publisher.epoch, 2, 6);
+    let next = publisher.publish(1);
+    world.hear(A, &next);
+    world.settle(&publisher);
+    assert_eq!(losses(&world), [(2, 6, Some(15), LossCause::Window)]);
+    assert_eq!(world.records, [1, 2, 18]);
+    assert!(world.nacks.is_empty(), "{:?}", world.nacks);
+    let c = world.counters();
+    assert_eq!((c.gaps_detected.get(), c.gaps_lost.get()), (5, 5));
+    world.assert_balanced(&publisher, "overrun");
+}
+
+#[test]
+fn who_was_overrun_by_more_than_a_ring_goes_on_without_having_it_confirmed() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(immediate(), &publisher);
+    let first = publisher.publish(1);
+    world.hear(A, &first);
+    (0..5 * SLOTS).for_each(|_| drop(publisher.publish(1)));
+    let last = publisher.newest().0;
+    overrun(&mut world, publisher.epoch, 2, last);
+    let next = publisher.publish(1);
+    world.hear(A, &next);
+    world.settle(&publisher);
+    assert_eq!(
+        losses(&world),
+        [(2, last, Some(last - 1), LossCause::Window)]
+    );
+    assert_eq!(world.counters().leap_dropped.get(), 0);
+    assert!(world.nacks.is_empty());
+    world.assert_balanced(&publisher, "far behind");
+}
+
+#[test]
+fn what_came_by_another_way_is_not_lost_and_another_epochs_ring_says_nothing() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(quiet(), &publisher);
+    let all: Vec<_> = (0..6).map(|_| publisher.publish(1)).collect();
+    world.hear(A, &all[0]);
+    world.hear(A, &all[3]);
+    overrun(&mut world, Epoch(4), 2, 5);
+    assert!(losses(&world).is_empty());
+    overrun(&mut world, publisher.epoch, 2, 5);
+    world.hear(A, &all[5]);
+    let (one, two) = ((2, 3, Some(2)), (5, 5, Some(1)));
+    let told = losses(&world).into_iter().map(|it| (it.0, it.1, it.2));
+    assert_eq!(told.collect::<Vec<_>>(), [one, two]);
+    assert_eq!(world.records, [1, 4, 6]);
+    world.assert_balanced(&publisher, "one came");
+}
+
+#[test]
+fn of_what_was_copied_whole_the_crc_is_not_looked_at_but_all_else_is() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut world = World::joined(quiet(), &publisher);
+    let mut copied = publisher.publish(1);
+    copied[60] ^= 1;
+    let whole = |world: &mut World, bytes: &[u8]| {
+        let mut aligned = AlignedCopy::default();
+        let bytes = aligned.of(bytes);
+        world.input(|core, now, mut on| core.handle_whole(now, CHANNEL, A, bytes, &mut on));
+    };
+    world.hear(A, &copied);
+    assert_eq!(world.counters().corrupt_dropped.get(), 1);
+    whole(&mut world, &copied);
+    assert_eq!(world.records, [1]);
+    let mut foreign = publisher.publish(1);
+    foreign[8] = 4;
+    whole(&mut world, &foreign);
+    whole(&mut world, &foreign[..70]);
+    let c = world.counters();
+    assert_eq!(c.old_epoch_dropped.get(), 1);
+    assert_eq!(c.malformed_dropped.get(), 1);
+    assert_eq!(
+        world.core.receivers().next().unwrap().progress().0,
+        Sequence(1)
+    );
+}

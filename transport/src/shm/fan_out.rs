@@ -1,0 +1,91 @@
+//! The publisher's side: what is sealed is there already, so to send it is to say so.
+
+use std::sync::Arc;
+
+use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::ring_layout::Geometry;
+use tickcast_reliability::units::{Sequence, SequenceRange};
+
+use super::ShmError;
+use super::copies::{CopyWriter, Side};
+use crate::{FanOut, FanOutError, Posted, SendStats, Slots};
+
+/// Shares a channel's ring with the subscribers in this host.
+///
+/// Readers follow the ring's `sent` of this fan-out, which moves when what was posted counts as sent.
+/// Nothing is ever pinned: who reads a slot while it is overwritten finds out by itself.
+pub struct ShmFanOut {
+    copies: CopyWriter,
+    completed: Option<Sequence>,
+    datagram_len_max: usize,
+    stats: [SendStats; 1],
+}
+
+impl ShmFanOut {
+    /// For the ring of this geometry that lies in `memory`, which has room for copies behind it. Each
+    /// side is opened once at a time.
+    ///
+    /// # Errors
+    /// [`ShmError::NoTail`].
+    pub fn open(
+        memory: &Arc<dyn RingMemory>,
+        geometry: Geometry,
+        side: Side,
+    ) -> Result<Self, ShmError> {
+        Ok(Self {
+            copies: CopyWriter::open(memory, geometry, side)?,
+            completed: None,
+            datagram_len_max: geometry.slot_len(),
+            stats: [SendStats::default()],
+        })
+    }
+
+    const fn check_len(&self, len: usize) -> Result<(), FanOutError> {
+        let max = self.datagram_len_max;
+        if len > max {
+            return Err(FanOutError::TooLong { len, max });
+        }
+        Ok(())
+    }
+}
+
+impl FanOut for ShmFanOut {
+    fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError> {
+        for sequence in range.iter() {
+            let slot = slots.slot(sequence);
+            let len = slot.ok_or(FanOutError::NotSealed { sequence })?.len();
+            self.check_len(len)?;
+            self.stats[0].datagrams += 1;
+            self.stats[0].bytes += len as u64;
+        }
+        self.completed = Some(range.last);
+        Ok(Posted {
+            last: Some(range.last),
+            stalled: false,
+        })
+    }
+
+    fn completed(&mut self) -> Option<Sequence> {
+        self.completed
+    }
+
+    fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError> {
+        self.check_len(bytes.len())?;
+        self.copies.write(bytes);
+        self.stats[0].datagrams += 1;
+        self.stats[0].bytes += bytes.len() as u64;
+        Ok(true)
+    }
+
+    fn reset(&mut self) {
+        self.completed = None;
+    }
+
+    fn datagram_len_max(&self) -> usize {
+        self.datagram_len_max
+    }
+
+    fn stats(&self) -> &[SendStats] {
+        &self.stats
+    }
+}

@@ -1,0 +1,78 @@
+//! A file of another process, to be looked at and never written.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use memmap2::{MmapOptions, MmapRaw};
+use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::ring_layout::Geometry;
+
+use super::{ShmError, tail_len};
+
+/// A ring's file, mapped read-only: a store to it would end this process, and nobody else would
+/// notice.
+#[derive(Debug)]
+pub struct ReadOnlyMapping {
+    map: MmapRaw,
+    ring: usize,
+}
+
+impl ReadOnlyMapping {
+    /// Maps the file of a ring of this geometry, all of its pages at once.
+    ///
+    /// # Errors
+    /// [`ShmError::Map`], also where the file is too short.
+    pub fn open(path: &Path, geometry: Geometry) -> Result<Self, ShmError> {
+        let failed = |source| ShmError::Map {
+            path: PathBuf::from(path),
+            source,
+        };
+        let refused = |text: String| Err(failed(io::Error::other(text)));
+        let mut options = OpenOptions::new();
+        // To open a pipe would wait for somebody to write it.
+        options.read(true).custom_flags(libc::O_NONBLOCK);
+        let file = options.open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.is_file() {
+            return refused("it is no file".into());
+        }
+        let needed = geometry.bytes() + tail_len(geometry);
+        let len = metadata.len();
+        if len < needed as u64 {
+            return refused(format!(
+                "it has {len} bytes, a ring of its geometry has {needed}"
+            ));
+        }
+        // Huge pages are mapped whole.
+        let page = usize::try_from(metadata.blksize()).unwrap_or(1).max(1);
+        let map = MmapOptions::new()
+            .len(needed.next_multiple_of(page))
+            .populate()
+            .map_raw_read_only(&file)
+            .map_err(failed)?;
+        Ok(Self {
+            map,
+            ring: geometry.bytes(),
+        })
+    }
+}
+
+// SAFETY: the mapping stays at one address, page-aligned, until it is dropped; its bytes are
+// initialised, because its owner reserves all of them before anybody is told of the file, and never
+// makes it shorter. Nothing here writes them, nor could. Exercised by
+// `tests/shm.rs::a_reader_can_not_write_what_it_maps` and the conformance suite.
+unsafe impl RingMemory for ReadOnlyMapping {
+    fn as_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.ring
+    }
+
+    fn tail(&self) -> usize {
+        self.map.len() - self.ring
+    }
+}

@@ -1,0 +1,105 @@
+//! Shared memory: subscribers in the publisher's host map its ring and read it themselves.
+//!
+//! Nothing is sent. A slot that is sealed and counted as sent is there to be copied, by any number of
+//! readers, none of which the publisher knows of: they map the file read-only, so nothing they do,
+//! or leave half done, can hold it up or harm it. On neither side is there a system call or a lock
+//! for a datagram. A copy is proven whole by its slot's sequence (docs/PROTOCOL.md §9), so nobody
+//! computes its CRC. Who comes too late is told by the ring which sequences it no longer holds.
+//!
+//! What is not in the ring but goes to everybody, heartbeats and repairs for many, lies behind it as
+//! *copies* (docs/PROTOCOL.md §9.1).
+//!
+//! A new epoch is a new file of the same name. The old one stays as it was for those who have it
+//! mapped; they learn of the new one as ever, by WELCOME.
+
+mod copies;
+mod fan_out;
+mod map;
+mod receiver;
+
+use std::io;
+use std::path::PathBuf;
+
+use thiserror::Error;
+use tickcast_reliability::ring_layout::{Geometry, RingError};
+use tickcast_reliability::units::Epoch;
+
+pub use copies::Side;
+pub use fan_out::ShmFanOut;
+pub use map::ReadOnlyMapping;
+pub use receiver::{ShmReceiver, ShmReceiverConfig};
+
+/// Bytes that a file has behind a ring of this geometry.
+#[must_use]
+pub const fn tail_len(geometry: Geometry) -> usize {
+    2 * copies::area_len(geometry)
+}
+
+/// The host's boot id; zeros where it has none.
+#[must_use]
+pub fn boot_id() -> [u8; 16] {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
+    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
+}
+
+/// A boot id as a WELCOME has it.
+#[must_use]
+pub fn boot_id_text(boot_id: [u8; 16]) -> String {
+    format!("{:032x}", u128::from_be_bytes(boot_id))
+}
+
+/// Why a ring in this host can't be shared, or read. The host or the configuration is at fault, or
+/// the publisher has gone on meanwhile.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum ShmError {
+    /// The publisher runs elsewhere.
+    #[error("the publisher runs in another host, or this one was restarted since")]
+    OtherHost,
+    /// The file can't be mapped.
+    #[error(
+        "{path} can't be mapped ({source}); is the publisher's /dev/shm visible here, and may this user read it?"
+    )]
+    Map {
+        /// Which.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// What is mapped is no ring.
+    #[error("{path} holds no ring: {source}")]
+    Ring {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: RingError,
+    },
+    /// It is a ring, but not the one that was offered.
+    #[error(
+        "{path} holds the ring of epoch {found}, and epoch {expected} was offered; another publisher has taken the file's place"
+    )]
+    Another {
+        /// Which.
+        path: PathBuf,
+        /// Its epoch.
+        found: Epoch,
+        /// The one offered.
+        expected: Epoch,
+    },
+    /// The memory has no room behind the ring.
+    #[error(
+        "the ring's memory has {tail} bytes behind the ring, and {needed} are needed; make it with `SharedMapping::fresh` and `shm::tail_len`"
+    )]
+    NoTail {
+        /// What it has.
+        tail: usize,
+        /// What is needed.
+        needed: usize,
+    },
+    /// The copies behind the ring are laid out otherwise.
+    #[error(
+        "the copies behind the ring have another layout than this build reads; upgrade the older side"
+    )]
+    Layout,
+}

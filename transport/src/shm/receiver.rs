@@ -1,0 +1,215 @@
+//! A subscriber's side: copies out of the ring what the publisher counts as sent, in order.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::record::words_as_bytes;
+use tickcast_reliability::ring::{RingMemory, RingReader};
+use tickcast_reliability::ring_layout::{CopyError, Geometry};
+use tickcast_reliability::units::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
+
+use super::copies::{CopyReader, Side};
+use super::map::ReadOnlyMapping;
+use super::{ShmError, boot_id};
+use crate::{Receive, ReceiveError, ReceiveStats, Received};
+
+/// Datagrams that one poll hands over at most.
+const BATCH: usize = 64;
+
+/// Which ring to read, as it was offered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShmReceiverConfig {
+    /// The file that it lies in.
+    pub path: PathBuf,
+    /// Whose `sent` is followed.
+    pub fan_out: FanOutId,
+    /// The boot id of the publisher's host.
+    pub boot_id: [u8; 16],
+    /// Its channel.
+    pub channel: ChannelId,
+    /// Its epoch.
+    pub epoch: Epoch,
+    /// Its shape.
+    pub geometry: Geometry,
+}
+
+/// Reads a channel from the publisher's ring. It has one line, and no descriptor: it is polled.
+pub struct ShmReceiver {
+    ring: RingReader,
+    fan_out: FanOutId,
+    /// The sequence to be handed over next.
+    next: Sequence,
+    joined: bool,
+    overrun: Option<SequenceRange>,
+    copies: [CopyReader; 2],
+    buffer: Vec<u64>,
+    stats: [ReceiveStats; 1],
+}
+
+impl ShmReceiver {
+    /// The address that datagrams of this host's memory are said to come from.
+    pub const SENDER: Ipv4Addr = Ipv4Addr::LOCALHOST;
+
+    /// Maps the ring that was offered. `after` is the last sequence that is not wanted.
+    ///
+    /// # Errors
+    /// [`ShmError`] says why it can't be had.
+    pub fn open(config: &ShmReceiverConfig, after: Sequence) -> Result<Self, ShmError> {
+        if config.boot_id != boot_id() {
+            return Err(ShmError::OtherHost);
+        }
+        let path = || config.path.clone();
+        let memory = ReadOnlyMapping::open(&config.path, config.geometry)?;
+        let memory: Arc<dyn RingMemory> = Arc::new(memory);
+        let ring = RingReader::attach(Arc::clone(&memory));
+        let ring = ring.map_err(|source| ShmError::Ring {
+            path: path(),
+            source,
+        })?;
+        let found = ring.identity();
+        if (found.epoch, found.channel) != (config.epoch, config.channel)
+            || ring.geometry() != config.geometry
+        {
+            return Err(ShmError::Another {
+                path: path(),
+                found: found.epoch,
+                expected: config.epoch,
+            });
+        }
+        let copies = |side| CopyReader::open(&memory, config.geometry, side);
+        Ok(Self {
+            fan_out: config.fan_out,
+            next: after.next(),
+            joined: true,
+            overrun: None,
+            copies: [copies(Side::FanOut)?, copies(Side::Repairs)?],
+            buffer: vec![0; config.geometry.slot_len() / size_of::<u64>()],
+            stats: [ReceiveStats {
+                joins: 1,
+                ..ReceiveStats::default()
+            }],
+            ring,
+        })
+    }
+
+    /// The ring no longer holds what is next: goes on where there is time to copy what it holds.
+    #[cold]
+    fn fall_behind(&mut self) {
+        let sent = self.ring.sent(self.fan_out);
+        let resumed = self.ring.floor().min(sent.next()).max(self.next.next());
+        let lost = SequenceRange::new(self.next, resumed.previous());
+        self.stats[0].buffer_drops += lost.map_or(0, SequenceRange::len);
+        self.next = resumed;
+        self.overrun = lost;
+    }
+
+    fn check(line: LineId) -> Result<(), ReceiveError> {
+        if line == LineId(0) {
+            return Ok(());
+        }
+        Err(ReceiveError::NoSuchLine { line, lines: 1 })
+    }
+}
+
+impl Receive for ShmReceiver {
+    fn poll(
+        &mut self,
+        now: Nanos,
+        on: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, ReceiveError> {
+        if !self.joined {
+            return Ok(0);
+        }
+        let mut hand = |bytes: &[u8], whole| {
+            on(Received {
+                line: LineId(0),
+                from: Self::SENDER,
+                bytes,
+                received_at: now,
+                whole,
+            });
+        };
+        // First of all: what a heartbeat says was sent before it is seen to be sent then.
+        let last = [self.copies[0].last(), self.copies[1].last()];
+        let sent = self.ring.sent(self.fan_out);
+        let (mut looked, mut count, mut bytes) = (0, 0, 0);
+        while self.next <= sent && looked < BATCH {
+            looked += 1;
+            match self.ring.copy(self.next, &mut self.buffer) {
+                Ok(len) => {
+                    hand(&words_as_bytes(&self.buffer)[..len], true);
+                    self.next = self.next.next();
+                    count += 1;
+                    bytes += len;
+                }
+                Err(CopyError::Lapped { .. }) => {
+                    self.fall_behind();
+                    break;
+                }
+                // The memory is damaged: the publisher is asked for it, like for any gap.
+                Err(CopyError::Damaged { .. }) => {
+                    self.stats[0].oversize += 1;
+                    self.next = self.next.next();
+                }
+                // So it is where something counts as sent that was never sealed.
+                Err(_) => break,
+            }
+        }
+        if self.next > sent && self.overrun.is_none() {
+            for (copies, last) in self.copies.iter_mut().zip(last) {
+                count += copies.read(last, &mut self.buffer, |copy| {
+                    bytes += copy.len();
+                    hand(copy, false);
+                });
+            }
+        }
+        let stats = &mut self.stats[0];
+        stats.datagrams += count as u64;
+        stats.bytes += bytes as u64;
+        stats.batches += u64::from(count > 0);
+        Ok(count)
+    }
+
+    fn join(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        Self::check(line)?;
+        if !self.joined {
+            // As of a network: what went by meanwhile went by.
+            self.next = self.next.max(self.ring.sent(self.fan_out).next());
+            self.copies.iter_mut().for_each(CopyReader::skip);
+            self.joined = true;
+        }
+        self.stats[0].joins += 1;
+        Ok(())
+    }
+
+    fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        Self::check(line)?;
+        self.joined = false;
+        Ok(())
+    }
+
+    fn rejoin(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        // There is no membership that anybody could have forgotten, and nothing is to be missed.
+        self.join(line)
+    }
+
+    fn raw_fds(&self) -> &[RawFd] {
+        &[]
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
+    }
+
+    fn take_overrun(&mut self) -> Option<(Epoch, SequenceRange)> {
+        let range = self.overrun.take()?;
+        Some((self.ring.identity().epoch, range))
+    }
+
+    fn stats(&self) -> &[ReceiveStats] {
+        &self.stats
+    }
+}
