@@ -168,7 +168,7 @@ impl Cell {
     const fn is_hopeless(self) -> bool {
         let many_lose = !matches!(self.loss, Loss::None | Loss::One);
         match self.loss {
-            Loss::Long => self.receivers > 100 || (self.receivers > 10 && !self.multicast),
+            Loss::Long => self.receivers > 10,
             _ => many_lose && !self.multicast && self.receivers >= 1_000 && self.per_mille >= 50,
         }
     }
