@@ -25,9 +25,9 @@
 //! counters of gaps that are held against it.
 //!
 //! **Abstracted.** A clock of which only the distance to now counts: cores know no other time. The
-//! clock of dates stands still: it only measures. What decides nothing, which [`fingerprint`] lists
-//! with the reasons. In PROGRESS and STATUS what only measures. A younger heartbeat takes the place
-//! of an older one on its way, where [`Plan::heartbeats_max`] are: heartbeats get lost for free.
+//! clock of dates stands still: it only measures, as do the clocks that PROGRESS and STATUS carry.
+//! What decides nothing, which [`fingerprint`] lists with the reasons. A younger heartbeat takes the
+//! place of an older one on its way, where [`Plan::heartbeats_max`] are: heartbeats get lost for free.
 //! Random waits are those of one seed, and their number is part of the state. Connecting takes no
 //! time, both sides learn at once that a connection is over, and a control message arrives whole.
 

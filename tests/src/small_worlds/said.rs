@@ -231,12 +231,19 @@ fn read(bytes: &[u8]) -> Result<(ChannelId, Message<'_>, usize), String> {
     read.ok_or_else(|| "a message that is not whole".into())
 }
 
-/// What a message says, without what only measures.
+/// What a message says, without the clocks that PROGRESS and STATUS carry, which only measure.
 fn text(message: &Message<'_>) -> String {
     match message {
         Message::Datagram(bytes) => format!("{:?}", Identity::of(bytes)),
-        Message::Progress(p) => format!("PROGRESS {} {} {}", p.epoch, p.sequence, p.heard),
-        Message::Status(s) => format!("STATUS {} {} {} {}", s.epoch, s.newest, s.oldest, s.ended),
+        Message::Progress(p) => {
+            let (epoch, sequence, heard) = (p.epoch, p.sequence, p.heard);
+            let counted = (p.lost_records, p.read_bytes);
+            format!("PROGRESS {epoch} {sequence} {heard} {counted:?}")
+        }
+        Message::Status(s) => {
+            let (epoch, newest, oldest, ended) = (s.epoch, s.newest, s.oldest, s.ended);
+            format!("STATUS {epoch} {newest} {oldest} {} {ended}", s.next_record)
+        }
         message => format!("{message:?}"),
     }
 }
