@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use crate::units::{Sequence, SequenceRange};
 
-/// Disjoint runs in ascending order, boundedly many.
+/// Disjoint runs in ascending order. Those that are asked for are boundedly many; what is taken out
+/// from within them can make more, but never more than there are sequences.
 #[derive(Clone, Debug, Default)]
 pub struct PendingRanges {
     ranges: VecDeque<SequenceRange>,
@@ -69,6 +70,34 @@ impl PendingRanges {
         self.take_below(first.next()).map(|range| range.first)
     }
 
+    /// Takes one sequence out, wherever it stands; whether it was pending. One from within a run
+    /// leaves two.
+    pub fn remove(&mut self, sequence: Sequence) -> bool {
+        let at = self.ranges.partition_point(|r| r.last < sequence);
+        let Some(held) = self.ranges.get_mut(at).filter(|r| r.first <= sequence) else {
+            return false;
+        };
+        let (first, last) = (held.first, held.last);
+        let below = (first < sequence).then(|| SequenceRange {
+            first,
+            last: sequence.previous(),
+        });
+        let above = (sequence < last).then(|| SequenceRange {
+            first: sequence.next(),
+            last,
+        });
+        match (below, above) {
+            (None, None) => drop(self.ranges.remove(at)),
+            (Some(below), Some(above)) => {
+                *held = above;
+                self.ranges.insert(at, below);
+            }
+            (Some(rest), None) | (None, Some(rest)) => *held = rest,
+        }
+        self.sequences -= 1;
+        true
+    }
+
     /// Takes out the first run, or the part of it that lies below `floor`; `None` when nothing
     /// does.
     pub fn take_below(&mut self, floor: Sequence) -> Option<SequenceRange> {
@@ -130,6 +159,7 @@ mod tests {
         #[test]
         fn it_holds_exactly_what_was_asked_for_once_each_in_order(
             asked in proptest::collection::vec((1u64..200, 0u64..20), 1..60),
+            answered in proptest::collection::vec(1u64..220, 0..40),
             floor in 1u64..220,
         ) {
             let mut pending = PendingRanges::default();
@@ -147,6 +177,13 @@ mod tests {
                 prop_assert_eq!(new, expected);
                 prop_assert_eq!(pending.sequences(), model.len() as u64);
             }
+            for sequence in answered {
+                let removed = pending.remove(Sequence(sequence));
+                prop_assert_eq!(removed, model.remove(&sequence));
+                prop_assert_eq!(pending.sequences(), model.len() as u64);
+            }
+            let gaps = model.iter().filter(|s| !model.contains(&(*s + 1)));
+            prop_assert_eq!(pending.runs(), gaps.count());
             while let Some(range) = pending.take_below(Sequence(floor)) {
                 for sequence in range.iter() {
                     prop_assert!(model.remove(&sequence.0) && sequence.0 < floor);

@@ -3,8 +3,9 @@
 //!
 //! The first asker of a sequence is answered at once, by unicast. When `max(2, ⌈G/8⌉)` of `G`
 //! subscribers have asked for it within `repair_coalesce_us`, it is multicast; in a large group,
-//! whose members hold off, three are enough. For `sender_ignore_us` a multicast answers all that
-//! ask; who asks later missed it, and counts anew. What was multicast three times goes by unicast.
+//! whose members hold off, three are enough. A multicast answers all that wait for it, and all that
+//! ask within `sender_ignore_us` after it; who asks later missed it, and counts anew. What was
+//! multicast three times goes by unicast.
 //!
 //! When very many ask for one sequence all the same, the hold-off is too short for this network:
 //! the group is told to wait twice as long, and half of that again when it was quiet for a second.
@@ -47,8 +48,6 @@ pub enum Answer {
     Unicast,
     /// Send it to the group.
     Multicast,
-    /// Nothing more to send: a multicast has just answered it.
-    Answered,
 }
 
 /// What was asked for: rounds of questions, each of which may end with a multicast.
@@ -146,11 +145,12 @@ impl RepairLog {
         }
     }
 
-    /// `peer` asks for `sequence`.
-    pub fn ask(&mut self, sequence: Sequence, peer: PeerId, now: Nanos) {
+    /// `peer` asks for `sequence`, which did not wait for it before. Whether it has its answer: a
+    /// multicast has just gone out, and is on its way to this one too.
+    pub fn ask(&mut self, sequence: Sequence, peer: PeerId, now: Nanos) -> bool {
         let (coalesce, ignore) = (self.coalesce, self.ignore);
         let Some(entry) = self.entry(sequence) else {
-            return self.begin(Entry {
+            self.begin(Entry {
                 sequence,
                 asked_at: now,
                 askers: ArrayVec::from_iter([peer]),
@@ -160,13 +160,16 @@ impl RepairLog {
                 asks: 1,
                 asked_by: peer,
             });
+            return false;
         };
         // One that asks again and again is no crowd.
         let another = std::mem::replace(&mut entry.asked_by, peer) != peer;
         entry.asks = entry.asks.saturating_add(u32::from(another));
         let crowded = another && entry.asks == CROWD;
-        if entry.multicast_within(ignore, now) {
-            // It is on its way to this one too.
+        let forever = entry.multicasts > 0 && planted(Bug::MulticastAnswersForever);
+        let answered = entry.multicast_within(ignore, now) || forever;
+        if answered {
+            // It counts for no further round.
         } else if entry.answered && now.since(entry.asked_at) > coalesce {
             entry.askers.clear();
             entry.askers.push(peer);
@@ -178,11 +181,12 @@ impl RepairLog {
         if crowded && now.since(self.wider_at) >= WIDENS_EVERY {
             (self.wider, self.wider_at) = ((self.wider + 1).min(WIDER_MAX), now);
         }
+        answered
     }
 
-    /// How to answer one that asked for `sequence`, in a group of this many subscribers.
-    pub fn answer(&mut self, sequence: Sequence, subscribers: u32, now: Nanos) -> Answer {
-        let (ignore, multicast) = (self.ignore, self.multicast);
+    /// How to answer one that waits for `sequence`, in a group of this many subscribers.
+    pub fn answer(&mut self, sequence: Sequence, subscribers: u32) -> Answer {
+        let multicast = self.multicast;
         let threshold = if subscribers >= self.large_group {
             ASKERS_OF_LARGE_GROUP
         } else {
@@ -191,10 +195,7 @@ impl RepairLog {
         let Some(entry) = self.entry(sequence).filter(|_| multicast) else {
             return Answer::Unicast;
         };
-        let forever = entry.multicasts > 0 && planted(Bug::MulticastAnswersForever);
-        if entry.multicast_within(ignore, now) || forever {
-            Answer::Answered
-        } else if entry.askers.len() >= threshold
+        if entry.askers.len() >= threshold
             && (entry.multicasts < MULTICASTS_MAX || planted(Bug::MulticastWithoutCap))
         {
             Answer::Multicast
@@ -239,7 +240,7 @@ mod tests {
     fn the_first_asker_of_a_small_group_is_answered_at_once() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
-        assert_eq!(log.answer(S, 8, us(0)), Answer::Unicast);
+        assert_eq!(log.answer(S, 8), Answer::Unicast);
     }
 
     #[test]
@@ -248,15 +249,14 @@ mod tests {
         log.ask(S, PeerId(1), us(0));
         log.sent_unicast(S);
         log.ask(S, PeerId(1), us(1));
-        assert_eq!(log.answer(S, 8, us(1)), Answer::Unicast, "the same asker");
+        assert_eq!(log.answer(S, 8), Answer::Unicast, "the same asker");
         log.ask(S, PeerId(2), us(2));
-        assert_eq!(log.answer(S, 63, us(2)), Answer::Unicast, "8 are needed");
-        assert_eq!(log.answer(S, 8, us(2)), Answer::Multicast);
+        assert_eq!(log.answer(S, 63), Answer::Unicast, "8 are needed");
+        assert_eq!(log.answer(S, 8), Answer::Multicast);
         log.sent_multicast(S, us(2));
-        log.ask(S, PeerId(3), us(10));
-        assert_eq!(log.answer(S, 8, us(10)), Answer::Answered);
-        log.ask(S, PeerId(3), us(18));
-        assert_eq!(log.answer(S, 8, us(18)), Answer::Unicast);
+        assert!(log.ask(S, PeerId(3), us(10)), "it is on its way");
+        assert!(!log.ask(S, PeerId(3), us(18)));
+        assert_eq!(log.answer(S, 8), Answer::Unicast);
     }
 
     #[test]
@@ -272,12 +272,12 @@ mod tests {
             } else {
                 Answer::Unicast
             };
-            assert_eq!(log.answer(S, 500, at), expected, "round {round}");
+            assert_eq!(log.answer(S, 500), expected, "round {round}");
             log.sent_multicast(S, at);
             // Alone, nobody gets more than a unicast.
             let later = at.after(us(50));
             log.ask(S, PeerId(9), later);
-            assert_eq!(log.answer(S, 500, later), Answer::Unicast);
+            assert_eq!(log.answer(S, 500), Answer::Unicast);
             log.sent_unicast(S);
         }
     }
@@ -316,20 +316,20 @@ mod tests {
         log.ask(S, PeerId(1), us(0));
         log.sent_unicast(S);
         log.ask(S, PeerId(2), us(6));
-        assert_eq!(log.answer(S, 8, us(6)), Answer::Unicast);
+        assert_eq!(log.answer(S, 8), Answer::Unicast);
     }
 
     #[test]
     fn in_a_large_group_the_first_is_answered_at_once_and_three_make_a_multicast() {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
-        assert_eq!(log.answer(S, 500, us(0)), Answer::Unicast);
+        assert_eq!(log.answer(S, 500), Answer::Unicast);
         log.sent_unicast(S);
         log.ask(S, PeerId(2), us(4));
-        assert_eq!(log.answer(S, 500, us(4)), Answer::Unicast);
+        assert_eq!(log.answer(S, 500), Answer::Unicast);
         log.sent_unicast(S);
         log.ask(S, PeerId(3), us(5));
-        assert_eq!(log.answer(S, 500, us(5)), Answer::Multicast);
+        assert_eq!(log.answer(S, 500), Answer::Multicast);
     }
 
     #[test]
@@ -337,14 +337,14 @@ mod tests {
         let mut log = log();
         log.ask(S, PeerId(1), us(0));
         log.ask(S.plus(ENTRIES as u64), PeerId(1), us(0));
-        assert_eq!(log.answer(S, 500, us(0)), Answer::Unicast);
+        assert_eq!(log.answer(S, 500), Answer::Unicast);
         let mut off = RepairLog::new(&RepairConfig {
             multicast_repair: false,
             ..RepairConfig::default()
         });
         off.ask(S, PeerId(1), us(0));
         off.ask(S, PeerId(2), us(0));
-        assert_eq!(off.answer(S, 8, us(0)), Answer::Unicast);
+        assert_eq!(off.answer(S, 8), Answer::Unicast);
     }
 
     #[test]
@@ -353,17 +353,18 @@ mod tests {
         log.ask(S, PeerId(1), us(0));
         log.sent_unicast(S);
         log.ask(S, PeerId(2), us(5));
-        assert_eq!(log.answer(S, 8, us(5)), Answer::Multicast, "of one loss");
+        assert_eq!(log.answer(S, 8), Answer::Multicast, "of one loss");
         log.sent_multicast(S, us(5));
-        assert_eq!(log.answer(S, 8, us(20)), Answer::Answered);
-        assert_eq!(log.answer(S, 8, us(21)), Answer::Unicast);
+        assert!(log.ask(S, PeerId(3), us(20)));
+        assert!(!log.ask(S, PeerId(3), us(21)));
+        assert_eq!(log.answer(S, 8), Answer::Unicast);
         // A group is large from 64 on.
         let mut log = RepairLog::new(&RepairConfig::default());
         for peer in 1..=3 {
             log.ask(S, PeerId(peer), us(0));
         }
-        assert_eq!(log.answer(S, 63, us(4)), Answer::Unicast);
-        assert_eq!(log.answer(S, 64, us(4)), Answer::Multicast);
+        assert_eq!(log.answer(S, 63), Answer::Unicast);
+        assert_eq!(log.answer(S, 64), Answer::Multicast);
     }
 
     #[test]
@@ -375,11 +376,12 @@ mod tests {
         }
         log.sent_multicast(other, us(0));
         log.sent_unicast(other);
-        assert_eq!(log.answer(S, 500, us(1)), Answer::Multicast);
+        assert_eq!(log.answer(S, 500), Answer::Multicast);
         log.sent_multicast(S, us(1));
         log.sent_unicast(S);
-        assert_eq!(log.answer(S, 500, us(2)), Answer::Answered);
-        assert_eq!(log.answer(other, 500, us(2)), Answer::Unicast);
+        assert!(log.ask(S, PeerId(4), us(2)));
+        assert!(!log.ask(other, PeerId(4), us(2)));
+        assert_eq!(log.answer(other, 500), Answer::Unicast);
     }
 
     #[test]
@@ -392,7 +394,7 @@ mod tests {
             for peer in 0..askers {
                 log.ask(S, PeerId(peer), us(1));
             }
-            log.answer(S, subscribers, us(1)) == Answer::Multicast
+            log.answer(S, subscribers) == Answer::Multicast
         };
         for (subscribers, threshold) in [(1, 2), (16, 2), (17, 3), (40, 5), (128, 16), (900, 16)] {
             assert!(

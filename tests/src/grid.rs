@@ -168,7 +168,7 @@ impl Cell {
     const fn is_hopeless(self) -> bool {
         let many_lose = !matches!(self.loss, Loss::None | Loss::One);
         match self.loss {
-            Loss::Long => self.receivers > 10,
+            Loss::Long => self.receivers > if self.multicast { 100 } else { 10 },
             _ => many_lose && !self.multicast && self.receivers >= 1_000 && self.per_mille >= 50,
         }
     }

@@ -85,99 +85,106 @@ impl RepairCore {
             NackClass::Replay => &mut of.replay,
         };
         let most = channel.ring.geometry().slot_len() + FRAME_HEAD_LEN;
-        loop {
-            let Some(sequence) = queue.first() else {
-                return Served::Nothing;
-            };
-            let mut floor = channel.floor();
-            if planted(Bug::WrongSlotAnswered) {
-                floor = Sequence::NONE;
-            }
-            if let Some(gone) = queue.take_below(floor) {
-                return refuse_pending(channel, gone, id, out);
-            }
-            let answer = match class {
-                NackClass::Repair => channel.log.answer(sequence, channel.subscribers, now),
-                NackClass::Replay => Answer::Unicast,
-            };
-            let multicast = answer == Answer::Multicast;
-            match answer {
-                Answer::Answered => {
-                    queue.pop();
-                    channel.drop_pending(1);
-                    channel.counters.answered_by_multicast.increment();
-                    continue;
-                }
-                Answer::Unicast | Answer::Multicast => {}
-            }
-            // Whole slots of credit are asked for, so that nothing is copied in vain.
-            let buckets: [Option<&mut TokenBucket>; 2] = match class {
-                NackClass::Replay => [Some(&mut self.joiners), None],
-                NackClass::Repair if multicast => [Some(&mut self.repair), None],
-                NackClass::Repair if planted(Bug::SubscriberBudgetForgotten) => {
-                    [Some(&mut self.repair), None]
-                }
-                NackClass::Repair => {
-                    let session = session.and_then(|session| self.sessions.get_mut(&session));
-                    let bucket = session.map(|session| &mut session.bucket);
-                    [Some(&mut self.repair), bucket]
-                }
-            };
-            let mut blocked = Nanos::ZERO;
-            let mut charged = buckets.into_iter().flatten().collect::<ArrayVec<_, 2>>();
-            for bucket in &mut charged {
-                if !bucket.has(now, most) {
-                    blocked = blocked.max(bucket.available_at(most));
-                }
-            }
-            if blocked > Nanos::ZERO && !planted(Bug::BudgetIgnored) {
-                return Served::Blocked(blocked);
-            }
-            let Ok(len) = channel.ring.copy(sequence, &mut self.scratch) else {
-                queue.pop();
-                channel.counters.lapped_copies.increment();
-                return refuse_pending(channel, SequenceRange::one(sequence), id, out);
-            };
-            let bytes = &words_as_bytes(&self.scratch)[..len];
-            let start = out.len();
-            let counters = &channel.counters;
-            let datagram = if multicast {
-                out.extend_from_slice(bytes);
-                channel.log.sent_multicast(sequence, now);
-                start
-            } else {
-                Message::Datagram(bytes).write(channel.id, out);
-                channel.log.sent_unicast(sequence);
-                start + FRAME_HEAD_LEN
-            };
-            out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
-            let sent = out.len() - start;
-            if class == NackClass::Replay && planted(Bug::JoinersUncharged) {
-                charged.clear();
-            }
-            for bucket in &mut charged {
-                bucket.take(now, sent);
-            }
-            match (class, multicast) {
-                (NackClass::Replay, _) => &counters.replay_bytes,
-                (_, true) => &counters.multicast_repair_bytes,
-                (_, false) => &counters.repair_bytes,
-            }
-            .add(sent as u64);
-            if multicast {
-                let counted = !planted(Bug::MulticastRepairUncounted);
-                counters.answered_by_multicast.add(counted.into());
-            } else {
-                counters.answered.increment();
-            }
-            queue.pop();
-            channel.drop_pending(1);
-            return Served::Sent(if multicast {
-                Destination::Multicast(channel.id)
-            } else {
-                Destination::Peer(id)
-            });
+        let Some(sequence) = queue.first() else {
+            return Served::Nothing;
+        };
+        let mut floor = channel.floor();
+        if planted(Bug::WrongSlotAnswered) {
+            floor = Sequence::NONE;
         }
+        if let Some(gone) = queue.take_below(floor) {
+            return refuse_pending(channel, gone, id, out);
+        }
+        let answer = match class {
+            NackClass::Repair => channel.log.answer(sequence, channel.subscribers),
+            NackClass::Replay => Answer::Unicast,
+        };
+        let multicast = answer == Answer::Multicast;
+        // Whole slots of credit are asked for, so that nothing is copied in vain.
+        let buckets: [Option<&mut TokenBucket>; 2] = match class {
+            NackClass::Replay => [Some(&mut self.joiners), None],
+            NackClass::Repair if multicast => [Some(&mut self.repair), None],
+            NackClass::Repair if planted(Bug::SubscriberBudgetForgotten) => {
+                [Some(&mut self.repair), None]
+            }
+            NackClass::Repair => {
+                let session = session.and_then(|session| self.sessions.get_mut(&session));
+                let bucket = session.map(|session| &mut session.bucket);
+                [Some(&mut self.repair), bucket]
+            }
+        };
+        let mut blocked = Nanos::ZERO;
+        let mut charged = buckets.into_iter().flatten().collect::<ArrayVec<_, 2>>();
+        for bucket in &mut charged {
+            if !bucket.has(now, most) {
+                blocked = blocked.max(bucket.available_at(most));
+            }
+        }
+        if blocked > Nanos::ZERO && !planted(Bug::BudgetIgnored) {
+            return Served::Blocked(blocked);
+        }
+        let Ok(len) = channel.ring.copy(sequence, &mut self.scratch) else {
+            queue.pop();
+            channel.counters.lapped_copies.increment();
+            return refuse_pending(channel, SequenceRange::one(sequence), id, out);
+        };
+        let bytes = &words_as_bytes(&self.scratch)[..len];
+        let start = out.len();
+        let counters = &channel.counters;
+        let datagram = if multicast {
+            out.extend_from_slice(bytes);
+            channel.log.sent_multicast(sequence, now);
+            start
+        } else {
+            Message::Datagram(bytes).write(channel.id, out);
+            channel.log.sent_unicast(sequence);
+            start + FRAME_HEAD_LEN
+        };
+        out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
+        let sent = out.len() - start;
+        if class == NackClass::Replay && planted(Bug::JoinersUncharged) {
+            charged.clear();
+        }
+        for bucket in charged {
+            bucket.take(now, sent);
+        }
+        match (class, multicast) {
+            (NackClass::Replay, _) => &counters.replay_bytes,
+            (_, true) => &counters.multicast_repair_bytes,
+            (_, false) => &counters.repair_bytes,
+        }
+        .add(sent as u64);
+        if multicast {
+            let counted = !planted(Bug::MulticastRepairUncounted);
+            counters.answered_by_multicast.add(counted.into());
+        } else {
+            counters.answered.increment();
+        }
+        queue.pop();
+        channel.drop_pending(1);
+        if multicast {
+            let (index, channel) = (of.channel, channel.id);
+            self.answer_all(index, sequence);
+            Served::Sent(Destination::Multicast(channel))
+        } else {
+            Served::Sent(Destination::Peer(id))
+        }
+    }
+
+    /// A multicast answers all that wait for it, whenever they asked; but who has so much unread
+    /// that it waits for nothing here gets its own.
+    fn answer_all(&mut self, index: usize, sequence: Sequence) {
+        let mut answered = 0;
+        for id in &self.round {
+            let Some(peer) = self.peers.get_mut(id) else {
+                continue;
+            };
+            let of = peer.channels.iter_mut().find(|of| of.channel == index);
+            answered += u64::from(of.is_some_and(|of| of.repair.remove(sequence)));
+        }
+        let channel = &mut self.channels[index];
+        channel.drop_pending(answered);
+        channel.counters.answered_by_multicast.add(answered);
     }
 }
 

@@ -15,12 +15,16 @@ struct Wants {
     at: Nanos,
     /// How many more sequences of this NACK are noted.
     left: u64,
+    /// Those of them that a multicast has just answered.
+    answered: Vec<Sequence>,
 }
 
 impl Wants {
     fn note(&mut self, range: SequenceRange, log: &mut RepairLog) {
         for sequence in range.iter().take(self.left as usize) {
-            log.ask(sequence, self.asker, self.at);
+            if log.ask(sequence, self.asker, self.at) {
+                self.answered.push(sequence);
+            }
         }
         self.left = self.left.saturating_sub(range.len());
     }
@@ -105,6 +109,7 @@ impl RepairCore {
             asker: self.asker(peer),
             at: now.monotonic,
             left: LOGGED_MAX,
+            answered: Vec::new(),
         };
         for &range in ranges {
             // A refusal may have been one too many for a peer that does not read.
@@ -197,6 +202,11 @@ impl RepairCore {
                 channel.counters.nacked.add(added);
                 channel.counters.nacked_again.add(range.len() - added);
                 channel.add_pending(added);
+                for sequence in wants.answered.drain(..) {
+                    queue.remove(sequence);
+                    channel.drop_pending(1);
+                    channel.counters.answered_by_multicast.increment();
+                }
             }
             None => {
                 let bytes =

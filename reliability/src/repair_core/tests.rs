@@ -692,6 +692,46 @@ fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
     assert_eq!(bench.counters.answered_by_multicast.get(), more);
 }
 
+/// However long the budget makes them wait: a unicast as well would be of no use to anyone.
+#[test]
+fn a_multicast_answers_all_who_waited_for_it_or_ask_just_after() {
+    let config = RepairConfig {
+        repair_bytes_per_s: 1_000_000,
+        repair_burst_bytes: 10_000,
+        subscriber_bytes_per_s: 1_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1_024, 10);
+    bench.publish(300);
+    for peer in 0..9 {
+        bench.repair(peer, 51, 250);
+    }
+    let mut sent = Vec::new();
+    let mut late = Vec::new();
+    for _ in 0..10_000 {
+        let got = bench.drain();
+        for (to, datagram) in got {
+            let Got::Datagram(datagram) = datagram else {
+                panic!("{datagram:?}")
+            };
+            // One that missed nothing until now, and is told nothing at once.
+            let datagram = datagram.sequence.0;
+            if to.is_none() && datagram == 60 {
+                bench.pass(10);
+                bench.repair(9, 60, 60);
+                late.push(datagram);
+            }
+            sent.push((to, datagram));
+        }
+        bench.pass(20);
+    }
+    let expected: Vec<_> = (51..=250).map(|sequence| (None, sequence)).collect();
+    sent.sort_unstable();
+    assert_eq!((sent, late), (expected, vec![60]));
+    assert_eq!(bench.counters.pending.get(), 0);
+    assert_eq!(bench.counters.answered_by_multicast.get(), 200 * 9 + 1);
+}
+
 #[test]
 fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgotten() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 4);

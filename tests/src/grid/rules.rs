@@ -14,11 +14,9 @@ const NACKS_FOR_RUN_MAX: u64 = 16;
 /// NACK messages of each receiver for one run, where nobody holds off.
 const NACKS_EACH_MAX: u64 = 2;
 /// The same in a large group for a long run, of which not all is sent within the hold-off.
-const NACKS_EACH_OF_LONG_MAX: u64 = 6;
-/// Repairs of one sequence of it.
-const LOST_TOGETHER_OF_LONG_MAX: u64 = 32;
-/// Repairs, by unicast and by multicast, of one sequence of a long run that all of a large group
-/// missed: those who asked before there were enough for a multicast, and the multicast.
+const NACKS_EACH_OF_LONG_MAX: u64 = 4;
+/// Repairs, by unicast and by multicast, of one sequence of a run that all of a group missed: those
+/// who asked before there were enough for a multicast, and the multicast.
 const LOST_TOGETHER_MAX: u64 = 4;
 /// Sequences of a long run.
 const LONG_MIN: u64 = 2_000;
@@ -74,21 +72,22 @@ pub fn broken(rows: &[Row]) -> Vec<String> {
         }
         if matches!(cell.loss, Loss::Run | Loss::Long) {
             let receivers = cell.receivers as u64;
-            let (nacks, repairs) = match (large, cell.loss) {
-                (true, Loss::Long) => (
-                    NACKS_EACH_OF_LONG_MAX * receivers,
-                    LOST_TOGETHER_OF_LONG_MAX,
-                ),
-                (true, _) => (NACKS_FOR_RUN_MAX, LOST_TOGETHER_MAX),
-                (false, _) => (NACKS_EACH_MAX * receivers, receivers),
+            let nacks = match (large, cell.loss) {
+                (true, Loss::Long) => NACKS_EACH_OF_LONG_MAX * receivers,
+                (true, _) => NACKS_FOR_RUN_MAX,
+                (false, _) => NACKS_EACH_MAX * receivers,
+            };
+            let repairs = match cell.multicast {
+                true => LOST_TOGETHER_MAX.min(receivers),
+                false => receivers,
             };
             must(
                 t.nack_messages <= nacks,
-                "a run costs a large group 16 NACKs, a small one two each, a long one six each",
+                "a run costs a large group 16 NACKs, a small one two each, a long one four each",
             );
             must(
                 t.answered + t.multicast_repairs <= repairs * distinct,
-                "four repairs for each sequence of a run, 32 of a long one, one each without",
+                "four repairs for each sequence of a run, one each without multicast",
             );
         }
         if cell.loss == Loss::Long {
