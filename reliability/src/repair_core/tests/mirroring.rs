@@ -1,5 +1,6 @@
 //! What is written to standbys.
 
+use super::granting::reader;
 use super::*;
 use crate::control::{MirrorRefusal, Mirroring, RemoteAccess};
 use crate::mirror_writes::{MIRROR_WRITES_MAX, MirrorWrite};
