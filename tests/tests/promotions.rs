@@ -24,25 +24,26 @@ enum How {
     Killed,
 }
 
-/// When each follower was given its last record, and for how long it was given none while the epoch
-/// changed.
+/// When each follower was given its last record, and for how long it was given none, at most, until it
+/// was given one of the next epoch. What the old epoch still owed may come from the new publisher.
 #[derive(Default)]
 struct Watch {
     last: [Option<(Position, Option<Instant>)>; FOLLOWERS],
-    gaps: [Option<Duration>; FOLLOWERS],
+    gaps: [(Duration, bool); FOLLOWERS],
 }
 
 impl Watch {
     fn look(&mut self, followers: &[Follower]) {
         let each = self.last.iter_mut().zip(&mut self.gaps);
-        for (follower, (last, gap)) in followers.iter().zip(each) {
+        for (follower, (last, (longest, is_over))) in followers.iter().zip(each) {
             let Some(at) = follower.last(1) else {
                 continue;
             };
             match *last {
                 Some((before, _)) if before == at => continue,
-                Some((before, Some(given_at))) if before.epoch != at.epoch => {
-                    *gap = Some(given_at.elapsed());
+                Some((before, Some(given_at))) if !*is_over => {
+                    *longest = given_at.elapsed().max(*longest);
+                    *is_over = before.epoch != at.epoch;
                 }
                 _ => {}
             }
@@ -54,8 +55,9 @@ impl Watch {
 
     /// The longest, once all of them are over.
     fn black_out(&self) -> Option<Duration> {
-        let all: Option<Vec<Duration>> = self.gaps.iter().copied().collect();
-        all?.into_iter().max()
+        let are_over = self.gaps.iter().all(|(_, is_over)| *is_over);
+        let longest = self.gaps.iter().map(|(longest, _)| *longest).max();
+        longest.filter(|_| are_over)
     }
 }
 
