@@ -1,6 +1,7 @@
-//! How long subscribers are given nothing while a standby takes over, orderly or after `kill -9`, with and
-//! without loss: printed, and never judged, since that is the machine's matter too. What is judged is that nothing
-//! is lost by it, and nothing comes twice. `make promotions ROUNDS=20` has more of it than a test run.
+//! How long subscribers are given nothing while a standby takes over, orderly or after `kill -9`, with
+//! and without loss: printed, and never judged, since that is the machine's matter too. What is judged is
+//! that nothing is lost by it, and nothing comes twice. `make promotions ROUNDS=20` has more of it than a
+//! test run.
 
 mod common;
 #[path = "common/standby.rs"]
