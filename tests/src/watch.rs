@@ -120,7 +120,9 @@ impl Watch {
     pub fn skipped(&mut self, fan_out: usize, skipped: Option<SequenceRange>, now: Nanos) {
         // It begins anew, and so does what it promised.
         let due = now.after(Nanos::from_us(self.heartbeats.first_us));
-        self.fan_outs[fan_out].due = self.fan_outs[fan_out].due.max(due);
+        let seen = &mut self.fan_outs[fan_out];
+        seen.due = seen.due.max(due);
+        (seen.slot_at, seen.heartbeats) = (now, 0);
         if let Some(range) = skipped {
             self.fan_outs[fan_out].sent = range.last;
         }
