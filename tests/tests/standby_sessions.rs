@@ -97,7 +97,8 @@ impl Setting {
         }
     }
 
-    /// Says messages, which the follower gets one by one, from this one on: what the last one was.
+    /// Says messages, which the follower gets one by one and the standby mirrors, from this one on: what
+    /// the last one was.
     fn say_until(
         &mut self,
         from: u64,
@@ -109,10 +110,15 @@ impl Setting {
             say(&mut self.of_a, &mut self.of_b, sequence);
             get_on(&mut self.followers, 1);
             if done(&told(&self.b)) {
-                return sequence;
+                break;
             }
             sequence += 1;
         }
+        drive(&mut self.followers, |all| {
+            let delivered = all[0].subscriber.channels()[0].delivered;
+            number(&told(&self.b)["channels"][0], "last") >= delivered.0
+        });
+        sequence
     }
 
     fn agreement(told: &Value) -> &Value {
