@@ -1,7 +1,7 @@
 # Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid promotions
 .PHONY: demo install-c deny clean
 
 SHELL := /bin/bash
@@ -71,6 +71,11 @@ grid: setup ## loss times receivers against the committed table; GRID_ARGS=--wri
 test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' names some
 	$(BUILD_SERVICE)
 	@LOCKED="$(LOCKED)" BIN="$(BIN)" tests/lab/test $(SUITES)
+
+ROUNDS ?= 20
+promotions: setup ## how long a standby's promotion takes, and that it loses nothing; make promotions ROUNDS=5
+	$(CARGO) build --release $(LOCKED) -p tickcast-publisher $$(.ci/features tickcast-publisher)
+	TICKCAST_ROUNDS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test promotions -- --nocapture --test-threads=1
 
 test-rdma-long: ## the same, more often where a suite repeats something; make test-rdma-long SUITES=promoted
 	TICKCAST_LAB_LONG=1 $(MAKE) --no-print-directory test-rdma

@@ -24,6 +24,10 @@ const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
 /// Between looks at whether somebody connects or the publisher shuts down.
 const WAIT: Duration = Duration::from_millis(20);
+/// The same for a while after somebody did: a standby that takes over asks again at once, and nothing is
+/// sealed until it was answered.
+const WAIT_AFTER: Duration = Duration::from_millis(1);
+const AFTER: Duration = Duration::from_millis(200);
 /// What a request may take, from its first byte to its last, and what its answer may take.
 const DEADLINE: Duration = Duration::from_secs(2);
 const CONNECTIONS_MAX: usize = 8;
@@ -91,6 +95,7 @@ impl Admin {
         let counters = &shared.admin;
         let mut open: Vec<JoinHandle<io::Result<()>>> = Vec::with_capacity(CONNECTIONS_MAX);
         let mut warned = false;
+        let mut came_at = None::<Instant>;
         while !shared.current().is_shutting_down() {
             for done in open.extract_if(.., |thread| thread.is_finished()) {
                 if !matches!(done.join(), Ok(Ok(()))) {
@@ -101,6 +106,7 @@ impl Admin {
                 Ok(_) if open.len() >= CONNECTIONS_MAX => counters.admin_refused.increment(),
                 Ok((stream, _)) => {
                     warned = false;
+                    came_at = Some(Instant::now());
                     counters.admin_connections.increment();
                     let shared = shared.clone();
                     let thread = Builder::new().name("admin-peer".into());
@@ -114,7 +120,8 @@ impl Admin {
                         warned = true;
                         tracing::warn!(%error, "the admin port could not take a connection");
                     }
-                    sleep(WAIT);
+                    let is_after = came_at.is_some_and(|at| at.elapsed() < AFTER);
+                    sleep(if is_after { WAIT_AFTER } else { WAIT });
                 }
             }
         }

@@ -11,7 +11,7 @@
 //! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
 //! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
 //! | `promoted` | this was a standby, and publishes from here on |
-//! | `denied`, `allowed` | somebody may not READ, or may again |
+//! | `denied`, `allowed` | somebody may not READ, nor be written to, or may again |
 //! | `read_denied` | a connection for READ is let reach nothing |
 //!
 //! Fields, where they apply: `subscriber`, `peer` (address and port), `channel`, `why`.

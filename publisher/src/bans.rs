@@ -1,6 +1,6 @@
 //! Who may not be here, or not READ: a file of names and addresses for each, which the repair service
 //! looks at while it runs. Who may not be here is cut off at once, and turned away from then on; who
-//! may not READ goes on with NACKs. Whoever is taken out of the file may do it again.
+//! may not READ goes on with NACKs, and is not written to. Whoever is taken out of the file may do it again.
 //!
 //! One a line: a subscriber's name or an IP address, then the reason, which it is told. What follows a
 //! `#` is for people. A name is what a subscriber says of itself; an address is harder to change.

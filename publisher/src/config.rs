@@ -134,7 +134,8 @@ pub struct RepairVerbsConfig {
     #[serde(default = "cursors_default")]
     pub cursors: u16,
     /// File that names who may not READ, as [`Config::banned`] names who may not subscribe: its
-    /// rights are taken back, and it goes on with NACKs. Without one everybody may.
+    /// rights are taken back, and it goes on with NACKs; a standby is not written to either. Without one
+    /// everybody may.
     #[serde(default)]
     pub denied: Option<PathBuf>,
 }

@@ -112,7 +112,7 @@ impl RepairService {
         self
     }
 
-    /// Lets nobody READ whom this file names, which is looked at all the while.
+    /// Lets nobody READ, and writes to nobody, whom this file names, which is looked at all the while.
     #[must_use]
     pub fn denying(mut self, file: Option<PathBuf>) -> Self {
         self.rights.deny(file);
@@ -341,7 +341,8 @@ impl RepairService {
                     self.joined(peer, &name, &channels);
                 }
                 RepairEvent::ReadJoined { peer, channels, .. } => {
-                    (self.rights).let_read(peer, &channels, &self.peers, &mut self.server);
+                    let (server, core) = (&mut self.server, &mut self.core);
+                    (self.rights).let_read(peer, &channels, &self.peers, server, core);
                 }
                 RepairEvent::Mirroring {
                     peer,

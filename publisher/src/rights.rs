@@ -47,7 +47,7 @@ impl Rights {
         self.banned = Bans::new(Bans::BANNED, file);
     }
 
-    /// Nobody may READ whom this file names.
+    /// Nobody may READ, or be written to, whom this file names.
     pub(crate) fn deny(&mut self, file: Option<PathBuf>) {
         self.denied = Bans::new(Bans::DENIED, file);
     }
@@ -76,18 +76,23 @@ impl Rights {
             }
         }
         if self.denied.look(now) {
-            self.withhold(peers, server);
+            self.withhold(peers, server, core);
         }
     }
 
-    /// Takes back what those reach who may not any more. Those who may again come again: a connection
-    /// that was let reach nothing is closed.
-    fn withhold(&mut self, peers: &Peers, server: &mut ControlServer) {
+    /// Takes back what those reach who may not any more, and writes nothing to them. Those who may again
+    /// come again: a connection that was let reach nothing is closed.
+    fn withhold(&mut self, peers: &Peers, server: &mut ControlServer, core: &mut RepairCore) {
         for (peer, known) in peers.iter() {
             let denied = self.denied.reason(&known.name, known.address).is_some();
-            if denied && server.holds_rights(known.connection) {
-                server.revoke(known.connection);
-                self.withheld.insert(peer);
+            if denied && !self.withheld.contains(&peer) {
+                let holds_rights = server.holds_rights(known.connection);
+                if holds_rights {
+                    server.revoke(known.connection);
+                }
+                if core.deny_writes(peer) || holds_rights {
+                    self.withheld.insert(peer);
+                }
             } else if !denied && self.withheld.contains(&peer) {
                 server.close(known.connection, None);
             }
@@ -101,6 +106,7 @@ impl Rights {
         channels: &[ChannelId],
         peers: &Peers,
         server: &mut ControlServer,
+        core: &mut RepairCore,
     ) {
         let Some(known) = peers.get(peer) else {
             return;
@@ -108,6 +114,7 @@ impl Rights {
         let (name, connection) = (&known.name, known.connection);
         if let Some(why) = self.denied.reason(name, known.address) {
             audited("read_denied", peers, peer, None, Some(why));
+            core.deny_writes(peer);
             self.withheld.insert(peer);
             return;
         }

@@ -20,7 +20,8 @@ mod view;
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -33,7 +34,7 @@ use crate::plan::ChannelPlan;
 use agreement::Agreement;
 use view::View;
 
-/// How long the publish thread may take to go on from the mirrors.
+/// How long whoever asks waits for the publish thread to go on from the mirrors.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 
 tickcast_reliability::counters! {
@@ -136,7 +137,11 @@ impl StandbyState {
     ///
     /// # Errors
     /// Why not, and what to do, in words; it goes on as a standby, unless it says otherwise.
-    pub fn promote(&self, force: bool) -> Result<Promoted, String> {
+    pub fn promote(self: &Arc<Self>, force: bool) -> Result<Promoted, String> {
+        self.promote_within(OPENING_MAX, force)
+    }
+
+    fn promote_within(self: &Arc<Self>, wait: Duration, force: bool) -> Result<Promoted, String> {
         {
             let mut phase = self.phase();
             match &*phase {
@@ -147,40 +152,59 @@ impl StandbyState {
             }
         }
         tracing::info!(force, "asked to be promoted");
-        match promoting::may_promote(self, force) {
-            Ok(reason) => {
-                let promoted = self.open(reason)?;
-                if reason == Reason::Forced {
-                    promoting::supersede(self, &promoted);
-                }
-                Ok(promoted)
-            }
-            Err(why) => {
-                tracing::warn!("not promoted: {why}");
-                self.counters.promotions_refused.increment();
-                *self.phase() = Phase::Mirroring;
-                Err(why)
-            }
-        }
+        let allowed = promoting::may_promote(self, force);
+        let allowed = allowed.and_then(|reason| Ok((reason, self.superseding(reason)?)));
+        let (reason, superseding) = allowed.inspect_err(|why| {
+            tracing::warn!("not promoted: {why}");
+            self.counters.promotions_refused.increment();
+            *self.phase() = Phase::Mirroring;
+        })?;
+        // The publish thread goes on from the mirrors.
+        *self.phase() = Phase::Ordered(reason);
+        let opened = self.outcome(Some(wait));
+        let opened = opened.ok_or("it takes long; GET /standby says what came of it")?;
+        // Whoever asked knows that the publisher was told.
+        let _ = superseding.map(JoinHandle::join);
+        opened
     }
 
-    /// Has the publish thread go on from the mirrors, and waits until it has.
-    fn open(&self, reason: Reason) -> Result<Promoted, String> {
-        *self.phase() = Phase::Ordered(reason);
-        let until = Instant::now() + OPENING_MAX;
+    /// After a promotion by force somebody must tell the publisher, however long the opening takes, and
+    /// whether or not anybody still waits for it.
+    fn superseding(self: &Arc<Self>, reason: Reason) -> Result<Option<JoinHandle<()>>, String> {
+        if reason != Reason::Forced {
+            return Ok(None);
+        }
+        let state = self.clone();
+        let thread = Builder::new().name("supersede".into()).spawn(move || {
+            if let Some(Ok(promoted)) = state.outcome(None) {
+                promoting::supersede(&state, &promoted);
+            }
+        });
+        let thread = thread.map_err(|error| format!("no thread can be started: {error}"));
+        thread.map(Some)
+    }
+
+    /// Waits until it publishes or never will, at most for so long where that is given.
+    fn outcome(&self, wait: Option<Duration>) -> Option<Result<Promoted, String>> {
+        let until = wait.map(|wait| Instant::now() + wait);
         let mut phase = self.phase();
         loop {
             match &*phase {
-                Phase::Promoted(promoted) => return Ok(promoted.clone()),
-                Phase::Failed(why) => return Err(why.clone()),
+                Phase::Promoted(promoted) => return Some(Ok(promoted.clone())),
+                Phase::Failed(why) => return Some(Err(why.clone())),
                 _ => {}
             }
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err("it takes long; GET /standby says what came of it".into());
-            }
-            let waited = self.changed.wait_timeout(phase, left);
-            phase = waited.unwrap_or_else(PoisonError::into_inner).0;
+            phase = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                Some(Duration::ZERO) => return None,
+                Some(left) => {
+                    let waited = self.changed.wait_timeout(phase, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => {
+                    let waited = self.changed.wait(phase);
+                    waited.unwrap_or_else(PoisonError::into_inner)
+                }
+            };
         }
     }
 
@@ -352,4 +376,118 @@ impl StandbyState {
 
 fn source_json((source, agreement): &(SourceId, Agreement)) -> Value {
     json!({ "source": source, "publisher": agreement })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::thread::sleep;
+
+    use tickcast_reliability::mirror::Mirrored;
+    use tickcast_reliability::units::{ChannelId, RecordNumber, Sequence, SequenceRange};
+
+    use super::*;
+    use crate::standby::view::ChannelView;
+
+    /// One that mirrors a channel, of a publisher whose admin port is there.
+    fn mirroring(admin: &TcpListener) -> Arc<StandbyState> {
+        let admin = admin.local_addr().unwrap();
+        let config = json!({ "of": "127.0.0.1:9", "admin": admin });
+        let config = serde_json::from_value(config).unwrap();
+        let state = StandbyState::new("b".into(), config, &[]);
+        let mirrored = Mirrored {
+            epoch: Epoch(5),
+            held: SequenceRange::new(Sequence(1), Sequence(7)),
+            last: Sequence(7),
+            next_record: RecordNumber(9),
+            ended: false,
+            holes: 0,
+        };
+        let channel = ChannelView {
+            mirrored: Some(mirrored),
+            ..ChannelView::new(ChannelId(1), "all")
+        };
+        state.view().channels.push(channel);
+        Arc::new(state)
+    }
+
+    fn promoted() -> Promoted {
+        Promoted {
+            epoch: Epoch(8),
+            continues: Epoch(5),
+            reason: Reason::Forced,
+            channels: Vec::new(),
+        }
+    }
+
+    /// The next connection, however long that takes.
+    fn asked(listener: &TcpListener) -> TcpStream {
+        listener.set_nonblocking(true).unwrap();
+        let began = Instant::now();
+        loop {
+            match listener.accept() {
+                Ok((stream, _)) => {
+                    stream.set_nonblocking(false).unwrap();
+                    return stream;
+                }
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+            assert!(began.elapsed() < Duration::from_secs(120), "nobody came");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// What was posted.
+    fn posted(stream: &TcpStream) -> (String, Value) {
+        let mut stream = BufReader::new(stream);
+        let (mut head, mut line, mut len) = (String::new(), String::new(), 0);
+        while stream.read_line(&mut line).unwrap() > 2 {
+            if let Some((_, value)) = line.to_lowercase().split_once("content-length:") {
+                len = value.trim().parse().unwrap();
+            }
+            head.push_str(&line);
+            line.clear();
+        }
+        let mut body = vec![0; len];
+        stream.read_exact(&mut body).unwrap();
+        (head, serde_json::from_slice(&body).unwrap())
+    }
+
+    #[test]
+    fn a_publisher_hears_that_it_is_superseded_however_long_the_opening_took() {
+        let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
+        let state = mirroring(&publisher);
+        let why = state.promote_within(Duration::ZERO, true).unwrap_err();
+        assert!(why.contains("it takes long"), "{why}");
+        assert_eq!(state.ordered(), Some(Reason::Forced));
+        let again = state.promote_within(Duration::ZERO, true).unwrap_err();
+        assert!(again.contains("under way"), "{again}");
+        state.opened(Ok(promoted()));
+        let mut stream = asked(&publisher);
+        let (head, body) = posted(&stream);
+        assert!(head.starts_with("POST /hand-over"), "{head}");
+        assert_eq!(
+            (&body["epoch"], &body["superseded_by"]),
+            (&json!(5), &json!(8))
+        );
+        write!(stream, "HTTP/1.1 200 OK\r\n\r\n{{}}").unwrap();
+        assert_eq!(state.promote(true), Ok(promoted()));
+    }
+
+    #[test]
+    fn nobody_is_superseded_by_a_standby_that_could_not_open() {
+        let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
+        let state = mirroring(&publisher);
+        let superseding = state.superseding(Reason::Forced).unwrap().unwrap();
+        state.opened(Err("no".into()));
+        superseding.join().unwrap();
+        publisher.set_nonblocking(true).unwrap();
+        assert_eq!(
+            publisher.accept().unwrap_err().kind(),
+            ErrorKind::WouldBlock
+        );
+        assert_eq!(state.promote(true), Err("no".into()));
+        assert!(state.superseding(Reason::HandedOver).unwrap().is_none());
+    }
 }

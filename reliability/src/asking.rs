@@ -415,7 +415,8 @@ pub(crate) const fn answered_by(gap: &Gap) -> usize {
 /// Whether a first question is a READ, where that can be. A scout's is none: the publisher is to hear what
 /// many miss.
 fn may_read_first(gap: &Gap) -> bool {
-    gap.tries == 0 && gap.class == NackClass::Repair && !gap.is_scout
+    let scouts = planted(Bug::ScoutsRead);
+    gap.tries == 0 && gap.class == NackClass::Repair && (!gap.is_scout || scouts)
 }
 
 /// Whether another live line may still bring what one line did not.

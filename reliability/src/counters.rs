@@ -325,8 +325,8 @@ counters! {
         cursor_grants,
         /// Rings that are written to a standby from then on.
         mirrors_begun,
-        /// Of those wished for, rings that are not, because whoever asked may not take over, or can't be
-        /// written to.
+        /// Rings that are not, or no longer, because whoever asked may not take over, is denied it, or can't
+        /// be written to.
         mirrors_refused,
         /// JOINs rejected, and connections beyond the limit.
         joins_rejected,

@@ -111,7 +111,10 @@ impl HeartbeatSchedule {
         }
         if now >= self.decaying_at {
             self.decaying_at = now.after(Nanos::from_us(self.interval_us));
-            self.interval_us = (self.interval_us.saturating_mul(2)).min(self.config.idle_us);
+            let next_us = (self.interval_us.saturating_mul(2)).min(self.config.idle_us);
+            if !planted(Bug::HeartbeatsNeverRarer) {
+                self.interval_us = next_us;
+            }
         }
         if now >= self.ambient_at {
             self.ambient_at = now.after(Nanos::from_us(self.config.ambient_us));

@@ -56,7 +56,7 @@ pub struct Mirrored {
     pub last: Sequence,
     /// Number of the record after it; 0: unknown.
     pub next_record: RecordNumber,
-    /// Whether the last one is the publisher's END.
+    /// Whether the last one is END of the epoch that is mirrored.
     pub ended: bool,
     /// How often it began anew behind a hole.
     pub holes: u64,
@@ -197,6 +197,8 @@ impl Mirror {
         {
             return Put::Refused;
         }
+        // What an earlier epoch ended with was gone on behind.
+        let ends = header.kind == Kind::End && epoch == identity.epoch;
         let next = self.ring.sealed().next();
         if sequence < next {
             return Put::Duplicate;
@@ -210,7 +212,7 @@ impl Mirror {
         if self.ring.take(datagram).is_err() {
             return Put::Refused;
         }
-        self.ended = header.kind == Kind::End;
+        self.ended = ends;
         if header.kind == Kind::Data {
             self.note_source(Source {
                 source: header.source,
@@ -269,9 +271,10 @@ impl Mirror {
     pub(crate) fn go_on(&mut self, epoch: Epoch, lineage: Lineage, at: Continued) {
         if at.last < self.ring.sealed() {
             self.ring.cut(at.last, at.next_record);
-            self.ended = false;
             self.cut_sources(at.last);
         }
+        // An END that it goes on behind ended the epoch before, not this one.
+        self.ended = false;
         self.follow(epoch, lineage);
     }
 
@@ -629,29 +632,45 @@ mod tests {
     }
 
     #[test]
-    fn an_end_ends_it_until_something_else_is_its_last() {
+    fn an_end_ends_the_epoch_that_is_mirrored_and_none_that_goes_on_behind_it_or_instead() {
         let at = |last| Continued {
             epoch: Epoch(5),
             last: Sequence(last),
             next_record: RecordNumber(2),
         };
-        // Continued behind the END, or instead of it.
-        for (last, ended) in [(2, true), (1, false)] {
-            let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
-            let mut before = publisher(5, 1, 1);
-            publish(&mut before, 1, 1, 1);
-            before.end(Now::default()).unwrap();
-            put(&mut mirror, &copy(&before, 1, 0));
+        let mut before = publisher(5, 1, 1);
+        publish(&mut before, 1, 1, 1);
+        before.end(Now::default()).unwrap();
+        let put_both = |mirror: &mut Mirror| {
+            put(mirror, &copy(&before, 1, 0));
             assert!(!mirror.mirrored().ended);
-            put(&mut mirror, &copy(&before, 2, 0));
+            put(mirror, &copy(&before, 2, 0));
+        };
+        // Continued behind the END, or instead of it: before anything of the new epoch is there.
+        for last in [2, 1] {
+            let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
+            put_both(&mut mirror);
             assert!(mirror.mirrored().ended);
             mirror.go_on(Epoch(8), Lineage::from(vec![at(last)]), at(last));
-            assert_eq!(mirror.mirrored().ended, ended, "continued behind {last}");
+            assert!(!mirror.mirrored().ended, "continued behind {last}");
             let mut after = publisher(8, last + 1, 2);
-            publish(&mut after, 1, 2, 1);
+            after.end(Now::default()).unwrap();
             put(&mut mirror, &copy(&after, last + 1, 0));
-            assert!(!mirror.mirrored().ended);
+            assert!(mirror.mirrored().ended, "by its own END");
         }
+        // In the history of one that was continued before it was mirrored.
+        let mut offer = offer(8, 1, 1);
+        offer.continues = Lineage::from(vec![at(2)]);
+        let (mut mirror, _) = mirror_of(&offer);
+        put_both(&mut mirror);
+        assert!(!mirror.mirrored().ended);
+        let Promotion { opened, .. } = mirror.promote(Epoch(9)).ok().unwrap();
+        let expected = StreamEvent::EpochOpened {
+            reason: EpochReason::Promotion,
+            previous: Epoch(8),
+            previous_last: Sequence(2),
+        };
+        assert_eq!(opened, expected);
     }
 
     #[test]

@@ -95,6 +95,8 @@ pub(crate) struct Peer {
     pub(crate) turn: usize,
     /// Of a connection for READ, what is written over it.
     pub(crate) writes: MirrorWriter,
+    /// Of a connection for READ, whether nothing may be.
+    pub(crate) writes_denied: bool,
 }
 
 impl Peer {
@@ -110,6 +112,7 @@ impl Peer {
             blocked_until: Nanos::ZERO,
             turn: 0,
             writes: MirrorWriter::default(),
+            writes_denied: false,
         }
     }
 

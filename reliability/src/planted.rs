@@ -67,6 +67,18 @@ pub enum Bug {
     RefusedWithoutReason,
     /// An answer by multicast satisfies all who ask, for ever (§6.3).
     MulticastAnswersForever,
+    /// What one was sent satisfies the others who ask for it (§6.3).
+    UnicastAnswersOthers,
+    /// One who asks is answered by multicast (§6.3).
+    MulticastForOne,
+    /// A multicast satisfies who waits for the sequence after it, too (§6.3).
+    NextAnsweredAsWell,
+    /// STATUS says that less can be had than can (§6.2).
+    StatusOfAShorterRing,
+    /// Heartbeats come at the first interval for ever (§4.1).
+    HeartbeatsNeverRarer,
+    /// Who is to ask at once in a large group READs instead (§5.4).
+    ScoutsRead,
     /// What is sent by multicast in answer is not counted (§10).
     MulticastRepairUncounted,
     /// Questions that a connection leaves behind are not counted (§10).

@@ -20,8 +20,9 @@ use crate::repair_config::RepairConfig;
 use crate::units::{Nanos, Sequence};
 
 /// How many sequences are remembered: as many as a window holds (`window_slots`, docs/PROTOCOL.md §5.2),
-/// so that nothing one subscriber misses displaces anything else of it. What is forgotten counts anew: it
-/// costs a needless unicast, or is multicast once more often.
+/// so that nothing one subscriber misses displaces anything else of it. The newer of two displaces the
+/// older, never the other way round: who asks for something old makes nobody's question forgotten
+/// again and again. What is not remembered goes by unicast.
 const ENTRIES: usize = 4096;
 /// How many sequences of one NACK are remembered: more would forget each other.
 pub const LOGGED_MAX: u64 = ENTRIES as u64;
@@ -132,10 +133,11 @@ impl RepairLog {
         entry.filter(|entry| entry.sequence == sequence)
     }
 
-    /// Notes a sequence that is not known, instead of the one that has its place.
+    /// Notes a sequence that is not known, instead of an older one that has its place.
     fn begin(&mut self, entry: Entry) {
         let place = &mut self.places[entry.sequence.0 as usize % ENTRIES];
         match usize::from(*place).checked_sub(1) {
+            Some(at) if self.entries[at].sequence > entry.sequence => {}
             Some(at) => self.entries[at] = entry,
             None => {
                 self.entries.push(entry);
@@ -166,11 +168,13 @@ impl RepairLog {
         let another = std::mem::replace(&mut entry.asked_by, peer) != peer;
         entry.asks = entry.asks.saturating_add(u32::from(another));
         let crowded = another && entry.asks == CROWD;
-        let forever = entry.multicasts > 0 && planted(Bug::MulticastAnswersForever);
+        let forever = entry.multicasts > 0 && planted(Bug::MulticastAnswersForever)
+            || entry.answered && planted(Bug::UnicastAnswersOthers);
         let answered = entry.multicast_within(ignore, now) || forever;
         if answered {
             // It counts for no further round.
-        } else if entry.answered && now.since(entry.asked_at) > coalesce {
+        } else if entry.askers.is_empty() || entry.answered && now.since(entry.asked_at) > coalesce
+        {
             entry.askers.clear();
             entry.askers.push(peer);
             (entry.asked_at, entry.answered) = (now, false);
@@ -187,7 +191,9 @@ impl RepairLog {
     /// How to answer one that waits for `sequence`, in a group of this many subscribers.
     pub fn answer(&mut self, sequence: Sequence, subscribers: u32) -> Answer {
         let multicast = self.multicast;
-        let threshold = if subscribers >= self.large_group {
+        let threshold = if planted(Bug::MulticastForOne) {
+            1
+        } else if subscribers >= self.large_group {
             ASKERS_OF_LARGE_GROUP
         } else {
             (subscribers.div_ceil(8) as usize).clamp(2, ASKERS_MAX)
@@ -345,6 +351,26 @@ mod tests {
         off.ask(S, PeerId(1), us(0));
         off.ask(S, PeerId(2), us(0));
         assert_eq!(off.answer(S, 8), Answer::Unicast);
+    }
+
+    #[test]
+    fn a_question_for_something_old_makes_nothing_newer_forgotten() {
+        let mut log = log();
+        let newer = S.plus(ENTRIES as u64);
+        for round in 0..3u64 {
+            for peer in 0..3 {
+                log.ask(newer, PeerId(peer), us(100 * round));
+                log.ask(S, PeerId(peer), us(100 * round));
+            }
+            assert_eq!(log.answer(S, 500), Answer::Unicast, "it has no place");
+            assert_eq!(log.answer(newer, 500), Answer::Multicast);
+            log.sent_multicast(newer, us(100 * round));
+        }
+        for peer in 0..3 {
+            log.ask(S, PeerId(peer), us(400));
+            log.ask(newer, PeerId(peer), us(400));
+        }
+        assert_eq!(log.answer(newer, 500), Answer::Unicast, "often enough");
     }
 
     #[test]

@@ -39,7 +39,7 @@ pub struct RepairConfig {
     /// A typical round trip of a NACK, from which the hold-off of large groups follows.
     pub rtt_us: u32,
     /// Runs of sequences that may wait for one subscriber and channel; beyond it NACKs are
-    /// refused, budget.
+    /// refused, budget. A multicast in the middle of a run leaves two, which count alike.
     pub pending_ranges_max: usize,
     /// Unsent bytes of a connection at which it gets no further datagrams.
     pub backlog_pause_bytes: usize,

@@ -222,7 +222,7 @@ impl Asked {
                 return Err(format!("a NACK for {range}, of which {had} came"));
             }
             if class == NackClass::Repair && !self.pace.has_asked(range.first) {
-                self.pace.asks_run(found(range.first), now);
+                self.pace.asks_run(found(range.first), false, now);
             }
             for sequence in range.iter() {
                 if path == Path::Nack {
@@ -261,7 +261,15 @@ impl Asked {
     ///
     /// # Errors
     /// That this was not due, or should have been done before.
-    pub fn reads(&mut self, range: SequenceRange, now: Nanos) -> Result<(), String> {
+    pub fn reads(
+        &mut self,
+        range: SequenceRange,
+        found: Option<Nanos>,
+        now: Nanos,
+    ) -> Result<(), String> {
+        if !self.pace.has_asked(range.first) {
+            self.pace.asks_run(found, true, now);
+        }
         for sequence in range.iter() {
             self.rungs.asks(Some(Rung::Read), sequence, now)?;
             self.pace.asks_elsewhere(sequence, now)?;

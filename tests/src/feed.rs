@@ -77,7 +77,7 @@ impl Feed {
         let memory = Arc::new(HeapMemory::interrupted(geometry, interruption::interrupt));
         let ring = RingWriter::create(memory, geometry, identity).map_err(|e| e.to_string())?;
         let key = ContentKey::of(channel, epoch, nth);
-        let watch = Watch::new(Sequence(first.0), plan.fan_outs, plan.heartbeat.first_us);
+        let watch = Watch::new(Sequence(first.0), plan.fan_outs, plan.heartbeat);
         Ok(Self::on(plan, (ring, nth), (key, watch), now))
     }
 

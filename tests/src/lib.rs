@@ -39,6 +39,7 @@ mod queue;
 pub mod quiet;
 mod reads;
 pub mod refusals;
+mod replies;
 pub mod report;
 pub mod rungs;
 mod serving;

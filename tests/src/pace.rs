@@ -46,6 +46,8 @@ pub struct Scouts {
     pub variance: f64,
     /// Questions at once.
     pub at_once: u64,
+    /// READs at once.
+    pub read_at_once: u64,
 }
 
 impl Scouts {
@@ -54,6 +56,7 @@ impl Scouts {
         self.expected += other.expected;
         self.variance += other.variance;
         self.at_once += other.at_once;
+        self.read_at_once += other.read_at_once;
     }
 
     /// Whether no more asked at once than chance explains (six standard deviations).
@@ -66,6 +69,14 @@ impl Scouts {
             return Err(format!(
                 "{} asked at once where a hold-off was advised, {:.0} are scouts",
                 self.at_once, self.expected
+            ));
+        }
+        // What belongs to a run that was found before is READ with it; that is some.
+        let most = self.expected / 4.0 + 6.0 * self.variance.sqrt() + 3.0;
+        if self.read_at_once as f64 > most {
+            return Err(format!(
+                "{} READ at once where a hold-off was advised, {:.0} scouts are to ask by NACK",
+                self.read_at_once, self.expected
             ));
         }
         Ok(())
@@ -137,6 +148,7 @@ impl Pace {
                 expected: 0.0,
                 variance: 0.0,
                 at_once: 0,
+                read_at_once: 0,
             },
         }
     }
@@ -405,8 +417,8 @@ impl Pace {
         }
     }
 
-    /// A run that was found missing at `found` is asked for.
-    pub fn asks_run(&mut self, found: Option<Nanos>, now: Nanos) {
+    /// A run that was found missing at `found` is asked for, or READ.
+    pub fn asks_run(&mut self, found: Option<Nanos>, by_read: bool, now: Nanos) {
         let (hold_off, _) = self.advice;
         let Some(found) = found.filter(|_| hold_off > Nanos::ZERO) else {
             return;
@@ -415,7 +427,10 @@ impl Pace {
         let grace = Nanos::from_us(self.config.reorder_grace_us.into());
         let first = found != std::mem::replace(&mut self.counted, found);
         if known && first && now < found.after(grace).after(Nanos(hold_off.0 / 2)) {
-            self.scouts.at_once += 1;
+            match by_read {
+                true => self.scouts.read_at_once += 1,
+                false => self.scouts.at_once += 1,
+            }
         }
     }
 
@@ -562,18 +577,18 @@ mod tests {
         of.advised(us(100), 16, us(1));
         for n in 1..=40 {
             of.found(n, true);
-            of.asks_run(Some(us(n * 1_000)), us(n * 1_000 + 60));
+            of.asks_run(Some(us(n * 1_000)), false, us(n * 1_000 + 60));
         }
         assert_eq!((of.scouts.at_once, of.scouts.check()), (0, Ok(())));
         for n in 41..=80 {
             of.found(n, true);
-            of.asks_run(Some(us(n * 1_000)), us(n * 1_000));
+            of.asks_run(Some(us(n * 1_000)), false, us(n * 1_000));
         }
         assert_eq!(of.scouts.at_once, 40);
         assert_eq!(of.scouts.check(), Ok(()), "25 are scouts");
         for n in 81..=200 {
             of.found(n, true);
-            of.asks_run(Some(us(n * 1_000)), us(n * 1_000));
+            of.asks_run(Some(us(n * 1_000)), false, us(n * 1_000));
         }
         assert!(of.scouts.check().is_err());
     }

@@ -30,7 +30,7 @@ const fn hunt(bug: Bug, profile: &'static str, seeds: u64) -> Hunt {
 }
 
 /// Every bug. Bounds are measured, with room for a change of what a seed means.
-const HUNTS: [Hunt; 68] = [
+const HUNTS: [Hunt; 74] = [
     hunt(Bug::TornReadDelivered, "lapped-mid-copy", 20),
     hunt(Bug::LappedReadDelivered, "lapped", 20),
     hunt(Bug::ReadTokensIgnored, "tight-budget", 40),
@@ -58,6 +58,12 @@ const HUNTS: [Hunt; 68] = [
     hunt(Bug::RefusalIgnored, "lapped", 5),
     hunt(Bug::RefusedWithoutReason, "iid", 3),
     hunt(Bug::MulticastAnswersForever, "join-storm", 20),
+    hunt(Bug::UnicastAnswersOthers, "common", 5),
+    hunt(Bug::MulticastForOne, "iid", 5),
+    hunt(Bug::NextAnsweredAsWell, "tight-budget", 40),
+    hunt(Bug::StatusOfAShorterRing, "calm", 3),
+    hunt(Bug::HeartbeatsNeverRarer, "calm", 3),
+    hunt(Bug::ScoutsRead, "join-storm", 20),
     hunt(Bug::MulticastRepairUncounted, "join-storm", 5),
     hunt(Bug::AbandonedUncounted, "tight-budget", 20),
     hunt(Bug::BudgetIgnored, "tight-budget", 20),

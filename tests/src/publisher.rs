@@ -16,6 +16,7 @@ use crate::meters::Meters;
 use crate::plan::Plan;
 use crate::reads::Granted;
 use crate::refusals::Refusals;
+use crate::replies::Replies;
 use crate::subscriber::channels;
 use crate::truth::Truth;
 
@@ -62,6 +63,8 @@ pub struct Publisher {
     pub meters: Meters,
     /// What it may refuse.
     pub refusals: Refusals,
+    /// What it answers by multicast, and by STATUS.
+    pub replies: Replies,
     /// What may be READ.
     pub granted: Granted,
     /// What subscribers write of themselves.
@@ -123,6 +126,7 @@ impl Publisher {
         Self {
             repair,
             refusals: Refusals::new(plan.repair, &feeds, now.monotonic),
+            replies: Replies::new(plan.repair),
             feeds,
             epoch,
             alive: true,

@@ -126,7 +126,8 @@ impl World {
             for of in &mut self.subscribers[number].following {
                 match request.what {
                     What::Slots(range) if of.channel == request.channel => {
-                        (of.asked.reads(range, self.now))
+                        let found = of.justified.found(range.first);
+                        (of.asked.reads(range, found, self.now))
                             .map_err(|what| format!("subscriber {number}: {what}"))?;
                         of.soon.asks(range);
                         of.soon.begins_read(request.len.into(), self.now);

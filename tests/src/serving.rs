@@ -2,7 +2,7 @@
 //! want done, and then the checks.
 
 use rand::RngExt;
-use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message};
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, NackClass};
 use tickcast_reliability::publisher_core::{PublisherEvent, Transmit};
 use tickcast_reliability::repair_core::{Destination, RepairEvent};
 use tickcast_reliability::subscriber_core::Path;
@@ -13,7 +13,7 @@ use crate::interruption::{self, Interruption};
 use crate::justified::nothing_held_is_refused;
 use crate::multicast::packet;
 use crate::pipe::Connection;
-use crate::publisher::Arrival;
+use crate::publisher::{Arrival, Publisher};
 use crate::refusals::Asker;
 use crate::tamper::Tamper;
 use crate::world::{SPINS_MAX, World, now_of};
@@ -167,6 +167,21 @@ impl World {
                 (publisher.meters.granted(self.now, peer, more))
                     .map_err(|what| format!("publisher {index}: {what}"))?;
             }
+            let Publisher {
+                replies,
+                feeds,
+                repair,
+                peers: of,
+                ..
+            } = publisher;
+            let pause = self.plan.repair.backlog_pause_bytes;
+            let paused = |peer| {
+                let connection = of.get(&peer).map(|at| &self.connections[*at]);
+                connection.is_some_and(|it| it.down.unsent.len() >= pause)
+            };
+            let group = |channel| repair.group(channel).0;
+            (replies.given(destination, &out, (feeds, &group), &paused, self.now))
+                .map_err(|what| format!("publisher {index}: {what}"))?;
             publisher.gave_out(destination, &out)?;
             if let Destination::Peer(peer) = destination {
                 nothing_held_is_refused(&publisher.feeds, self.plan.ring_slots, &out)
@@ -315,8 +330,14 @@ impl World {
             Arrival::Bytes(connection) => {
                 let asker = self.asker(connection);
                 let publisher = &mut self.publishers[index];
-                let Connection { peer, up, .. } = &mut self.connections[connection];
-                let peer = *peer;
+                let Connection {
+                    peer,
+                    payer,
+                    path,
+                    up,
+                    ..
+                } = &mut self.connections[connection];
+                let (peer, payer, path) = (*peer, *payer, *path);
                 if !publisher.peers.contains_key(&peer) {
                     return Ok(());
                 }
@@ -334,6 +355,10 @@ impl World {
                         } => Some((*epoch, *class, ranges.clone())),
                         _ => None,
                     };
+                    let progress = match &message {
+                        Message::Progress(progress) => Some(*progress),
+                        _ => None,
+                    };
                     let mut feeds = publisher.feeds.iter_mut();
                     if let Some(feed) = feeds.find(|feed| feed.channel == channel) {
                         feed.watch.asked(peer, &message);
@@ -343,6 +368,10 @@ impl World {
                         self.tally.looked_at("left", 1);
                     }
                     publisher.repair.handle_message(now, peer, channel, message);
+                    let feed = publisher.feeds.iter().find(|f| f.channel == channel);
+                    if let (Some(feed), Some(progress)) = (feed, progress) {
+                        publisher.replies.told(peer, feed, progress, now);
+                    }
                     let Some((epoch, class, ranges)) = asked else {
                         continue;
                     };
@@ -353,6 +382,14 @@ impl World {
                     {
                         let of = (epoch, class);
                         publisher.refusals.asked(asker, feed, of, &ranges);
+                        let class = match path {
+                            Path::Nack => NackClass::Repair,
+                            Path::Replay => NackClass::Replay,
+                            _ => class,
+                        };
+                        (publisher.replies)
+                            .asked((peer, payer), feed, class, &ranges, now.monotonic)
+                            .map_err(|what| format!("publisher {index}: {what}"))?;
                     }
                 }
                 up.received.drain(..taken);

@@ -156,7 +156,7 @@ impl World {
             let first = held.map_or(ring.sealed().next(), |held| held.first);
             let slots = held.into_iter().flat_map(SequenceRange::iter);
             let slots = slots.filter_map(|sequence| ring.slot(sequence));
-            let watch = Watch::new(first, self.plan.fan_outs, self.plan.heartbeat.first_us);
+            let watch = Watch::new(first, self.plan.fan_outs, self.plan.heartbeat);
             let watch = watch.going_on(slots);
             if made > mirrored.next_record.0 {
                 *self.faults.entry("tail_not_mirrored").or_default() += 1;

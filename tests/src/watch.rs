@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
+use tickcast_reliability::heartbeat::HeartbeatConfig;
 use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{Datagram, Heartbeat, Kind, RELAY_OFFSET, relay_flags};
@@ -28,12 +29,15 @@ struct Seen {
     floor: u64,
     /// When something must come at the latest.
     due: Nanos,
+    /// When a slot was sent last, and heartbeats since then.
+    slot_at: Nanos,
+    heartbeats: u64,
 }
 
 /// See the module.
 #[derive(Debug)]
 pub struct Watch {
-    first_us: u64,
+    heartbeats: HeartbeatConfig,
     fan_outs: Vec<Seen>,
     /// Hashes of what was sealed, the last of them for `sealed`.
     hashes: VecDeque<u64>,
@@ -51,17 +55,19 @@ fn hash_of(bytes: &[u8]) -> u64 {
 }
 
 impl Watch {
-    /// A publisher whose first sequence is `first`, with this many fan-outs and this long from a
-    /// datagram to the heartbeat after it.
+    /// A publisher whose first sequence is `first`, with this many fan-outs and heartbeats at these
+    /// intervals.
     #[must_use]
-    pub fn new(first: Sequence, fan_outs: u8, first_us: u64) -> Self {
+    pub fn new(first: Sequence, fan_outs: u8, heartbeats: HeartbeatConfig) -> Self {
         let seen = Seen {
             sent: first.previous(),
             floor: first.0,
             due: Nanos::MAX,
+            slot_at: Nanos::ZERO,
+            heartbeats: 0,
         };
         Self {
-            first_us,
+            heartbeats,
             fan_outs: vec![seen; fan_outs.into()],
             hashes: VecDeque::new(),
             sealed: first.previous(),
@@ -113,7 +119,7 @@ impl Watch {
     /// A fan-out was torn down; what it skipped counts as sent.
     pub fn skipped(&mut self, fan_out: usize, skipped: Option<SequenceRange>, now: Nanos) {
         // It begins anew, and so does what it promised.
-        let due = now.after(Nanos::from_us(self.first_us));
+        let due = now.after(Nanos::from_us(self.heartbeats.first_us));
         self.fan_outs[fan_out].due = self.fan_outs[fan_out].due.max(due);
         if let Some(range) = skipped {
             self.fan_outs[fan_out].sent = range.last;
@@ -126,7 +132,7 @@ impl Watch {
     /// What is wrong with it.
     pub fn slot(&mut self, fan_out: usize, bytes: &[u8], now: Nanos) -> Checked {
         let sequence = self.as_sealed(bytes, 0)?;
-        let due = now.after(Nanos::from_us(self.first_us));
+        let due = now.after(Nanos::from_us(self.heartbeats.first_us));
         self.sent(fan_out, bytes, due)?;
         let seen = &mut self.fan_outs[fan_out];
         if sequence != seen.sent.next() {
@@ -134,6 +140,7 @@ impl Watch {
             return Err(format!("sequence {sequence} is sent after {sent}"));
         }
         seen.sent = sequence;
+        (seen.slot_at, seen.heartbeats) = (now, 0);
         Ok(())
     }
 
@@ -150,7 +157,33 @@ impl Watch {
         if said != sent {
             return Err(format!("a heartbeat says {said}, {sent} was sent"));
         }
+        let seen = &mut self.fan_outs[fan_out];
+        seen.heartbeats += 1;
+        let (silent, count) = (now.since(seen.slot_at), seen.heartbeats);
+        let most = self.heartbeats_within(silent);
+        if count > most {
+            return Err(format!(
+                "{count} heartbeats within {silent} after the last datagram, {most} are due"
+            ));
+        }
         Ok(())
+    }
+
+    /// How many heartbeats are sent at most so long after a datagram: at intervals that double, and
+    /// those that come regardless; one more that was due before the datagram was sent.
+    fn heartbeats_within(&self, silent: Nanos) -> u64 {
+        let of = self.heartbeats;
+        let (mut count, mut interval_us) = (2 + silent.0 / 1_000 / of.ambient_us, of.first_us);
+        let mut left_us = silent.0.div_ceil(1_000);
+        if left_us >= interval_us {
+            (count, left_us) = (count + 1, left_us - interval_us);
+        }
+        while left_us >= interval_us {
+            left_us -= interval_us;
+            count += 1;
+            interval_us = interval_us.saturating_mul(2).min(of.idle_us);
+        }
+        count
     }
 
     /// A sequence is sent to all once more.

@@ -316,6 +316,9 @@ impl World {
         }
         for publisher in &self.publishers {
             self.tally.looked_at("refusals", publisher.refusals.seen);
+            let replies = &publisher.replies;
+            (self.tally).looked_at("answers by multicast", replies.answered_seen);
+            (self.tally).looked_at("STATUS", replies.statuses_seen);
         }
         for feed in self.publishers.iter().flat_map(|p| &p.feeds) {
             self.tally.publisher(&feed.repair, &feed.sender);

@@ -69,6 +69,26 @@ pub(crate) enum Agreement {
     Differs,
 }
 
+impl Agreement {
+    /// By how much the publisher's ordinals are higher, where that is known.
+    pub(crate) const fn ordinals(self) -> Option<i32> {
+        match self {
+            Self::Agrees { ordinals } => Some(ordinals),
+            Self::Unknown | Self::Differs => None,
+        }
+    }
+
+    /// Whether a mirrored position says how far the source is that is heard here, in the session with this
+    /// ordinal: what could not be compared is taken to count alike, but other sessions then say nothing.
+    pub(crate) const fn relates(self, mirrored: SourcePosition, session: u16) -> bool {
+        match self {
+            Self::Agrees { .. } => true,
+            Self::Unknown => mirrored.ordinal() == session,
+            Self::Differs => false,
+        }
+    }
+}
+
 /// One source that is compared.
 #[derive(Debug, Default)]
 pub(crate) struct Comparing {
@@ -121,17 +141,15 @@ pub(crate) fn shifted(at: SourcePosition, ordinals: i32) -> SourcePosition {
     }
 }
 
-/// The positions of a channel as they are counted here; those that nobody can compare are left out.
+/// The positions of a channel as they are counted here: by how much the publisher's ordinals are higher,
+/// `ordinals` says. Those of which that is not known are left out.
 pub(crate) fn as_heard(
     mirrored: &Positions,
-    agreement: impl Fn(SourceId) -> Agreement,
+    ordinals: impl Fn(SourceId) -> Option<i32>,
 ) -> Positions {
     let known = mirrored
         .iter()
-        .filter_map(|(source, at)| match agreement(*source) {
-            Agreement::Agrees { ordinals } => Some((*source, shifted(*at, -ordinals))),
-            _ => None,
-        });
+        .filter_map(|(source, at)| Some((*source, shifted(*at, -ordinals(*source)?))));
     known.collect()
 }
 
@@ -175,8 +193,8 @@ mod tests {
             (SourceId(9), SourcePosition::new(0, 1)),
         ];
         let of = |source| match source {
-            SourceId(1) => it.agreement(),
-            _ => Agreement::Unknown,
+            SourceId(1) => it.agreement().ordinals(),
+            _ => None,
         };
         let expected = [(SourceId(1), SourcePosition::new(0, 5))];
         assert_eq!(as_heard(&mirrored, of), expected);
@@ -186,6 +204,20 @@ mod tests {
             SourcePosition::new(0, 0),
             "before all that was heard"
         );
+    }
+
+    #[test]
+    fn what_could_not_be_compared_says_nothing_of_another_session_and_what_differs_nothing_at_all()
+    {
+        let at = |ordinal| SourcePosition::new(ordinal, 5);
+        for (agreement, same, other) in [
+            (Agreement::Agrees { ordinals: 1 }, true, true),
+            (Agreement::Unknown, true, false),
+            (Agreement::Differs, false, false),
+        ] {
+            let relates = [at(3), at(2)].map(|at| agreement.relates(at, 3));
+            assert_eq!(relates, [same, other], "{agreement:?}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::units::{Epoch, Nanos, SourceId, SourcePosition};
+use tickcast_reliability::units::{Epoch, Nanos};
 use tickcast_reliability::wire::StreamEvent;
 use tickcast_transport::control::Reserved;
 
@@ -47,9 +47,30 @@ pub(super) struct Heard {
     pub(super) kept: Kept,
     /// The instruments that were announced, by channel.
     pub(super) announced: Vec<BTreeMap<u32, Instrument>>,
-    /// Sources whose mirrored positions say nothing here: all of them, or all but those of the
-    /// session with this ordinal.
-    pub(super) unrelated: Vec<(SourceId, Option<u16>)>,
+    /// What comparing the sources with what is mirrored of them came to, in their order.
+    pub(super) agreements: Vec<Agreement>,
+}
+
+impl Heard {
+    /// Leaves what the sources' agreements let count of the mirrored positions, and of what was kept.
+    fn relate(&mut self, mirrored: &mut [Positions]) {
+        let sources = self.sources.iter_mut().zip(&self.agreements);
+        for (index, (source, agreement)) in sources.enumerate() {
+            let (id, session) = (source.shared.source, self.kept.ordinal(index));
+            source.ordinals = agreement.ordinals().unwrap_or(0);
+            for of in &mut *mirrored {
+                of.retain(|(other, at)| *other != id || agreement.relates(*at, session));
+            }
+            match agreement {
+                Agreement::Agrees { .. } => {}
+                Agreement::Differs => self.kept.forget(index),
+                Agreement::Unknown => tracing::warn!(
+                    source = id.0,
+                    "nothing that was heard of this source could be compared with what is mirrored of it"
+                ),
+            }
+        }
+    }
 }
 
 /// What was promoted, and runs.
@@ -83,12 +104,13 @@ impl NotYet {
     pub(super) fn go_on(
         self,
         base: &Shared,
-        heard: Heard,
+        mut heard: Heard,
         mut left: Left,
         reason: Reason,
     ) -> Result<(Publishing, Opened), PublisherError> {
         let (began, config, state) = (now(), self.config, self.state);
-        let continued = Continued::from_mirrors(self.plans, &mut left, self.epochs, began.utc)?;
+        let mut continued = Continued::from_mirrors(self.plans, &mut left, self.epochs, began.utc)?;
+        heard.relate(&mut continued.positions);
         let server = self.control.listen(server_config(&config.repair));
         let server = server.map_err(|error| PublisherError::Listen {
             what: "control",
@@ -117,14 +139,7 @@ impl NotYet {
         let hand_over = HandOver::to(config.hand_over_to.clone());
         let shared = Arc::new(shared.with(hand_over, Some(state.clone())));
         let (drivers, serving) = channels.split();
-        let mut positions = continued.positions;
-        for of in &mut positions {
-            let says_nothing = |id: SourceId, at: SourcePosition| {
-                let mut all = heard.unrelated.iter();
-                all.any(|(other, session)| *other == id && *session != Some(at.ordinal()))
-            };
-            of.retain(|(id, at)| !says_nothing(*id, *at));
-        }
+        let positions = continued.positions;
         let entries = heard
             .kept
             .into_entries(&as_counted_here(&positions, &heard.sources));
@@ -232,12 +247,11 @@ impl Continued {
     }
 }
 
-/// Positions as these sources count them; one that could not be compared is taken to count alike.
+/// Positions as these sources count them.
 fn as_counted_here(positions: &[Positions], sources: &[Source]) -> Vec<Positions> {
     let of = |source| {
         let found = sources.iter().find(|it| it.shared.source == source);
-        let ordinals = found.map_or(0, |source| source.ordinals);
-        Agreement::Agrees { ordinals }
+        Some(found.map_or(0, |source| source.ordinals))
     };
     positions.iter().map(|at| as_heard(at, of)).collect()
 }

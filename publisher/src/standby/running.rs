@@ -10,7 +10,7 @@ use tickcast_reliability::units::{Epoch, Nanos};
 use tickcast_transport::control::Reserved;
 
 use super::StandbyState;
-use super::agreement::{Agreement, Comparing, as_heard};
+use super::agreement::{Comparing, as_heard};
 use super::keeping::{Kept, Positions, channels_of};
 use super::mirrors::{Left, Mirrors};
 use super::opening::{Heard, NotYet, Opened};
@@ -211,29 +211,11 @@ impl NotYet {
         self.state.want_mirrors();
         let left = join(mirrors, "mirror")?;
         state.view().close();
-        let mut unrelated = Vec::new();
-        for (index, (source, comparing)) in sources.iter_mut().zip(&comparing).enumerate() {
-            let id = source.shared.source;
-            match comparing.agreement() {
-                Agreement::Agrees { ordinals } => source.ordinals = ordinals,
-                Agreement::Differs => {
-                    kept.forget(index);
-                    unrelated.push((id, None));
-                }
-                Agreement::Unknown => {
-                    tracing::warn!(
-                        source = id.0,
-                        "nothing that was heard of this source could be compared with what is mirrored of it"
-                    );
-                    unrelated.push((id, Some(kept.ordinal(index))));
-                }
-            }
-        }
         let heard = Heard {
             sources,
             kept,
             announced,
-            unrelated,
+            agreements: comparing.iter().map(Comparing::agreement).collect(),
         };
         match self.go_on(base, heard, left, reason) {
             Err(error) => {
@@ -273,7 +255,7 @@ impl NotYet {
         let view = &*view;
         let of = |source| {
             let found = view.agreements.iter().find(|(id, _)| *id == source);
-            found.map_or(Agreement::Unknown, |(_, agreement)| *agreement)
+            found.and_then(|(_, agreement)| agreement.ordinals())
         };
         for (to, channel) in mirrored.iter_mut().zip(&view.channels) {
             *to = as_heard(&channel.positions, of);

@@ -102,18 +102,7 @@ impl Written {
 
 impl View {
     pub(crate) fn new(plans: &[ChannelPlan]) -> Self {
-        let channel = |plan: &ChannelPlan| ChannelView {
-            id: plan.id,
-            name: plan.name.clone(),
-            wrong: None,
-            mirrored: None,
-            lag: 0,
-            behind: Nanos::ZERO,
-            whole_at: Nanos::ZERO,
-            is_heard: false,
-            written: Written::default(),
-            positions: Positions::new(),
-        };
+        let channel = |plan: &ChannelPlan| ChannelView::new(plan.id, &plan.name);
         Self {
             channels: plans.iter().map(channel).collect(),
             ..Self::default()
@@ -196,6 +185,22 @@ impl View {
 }
 
 impl ChannelView {
+    /// One of which nothing is known yet.
+    pub(crate) fn new(id: ChannelId, name: &str) -> Self {
+        Self {
+            id,
+            name: name.to_owned(),
+            wrong: None,
+            mirrored: None,
+            lag: 0,
+            behind: Nanos::ZERO,
+            whole_at: Nanos::ZERO,
+            is_heard: false,
+            written: Written::default(),
+            positions: Positions::new(),
+        }
+    }
+
     pub(crate) fn json(&self) -> Value {
         let mirrored = self.mirrored;
         let held = mirrored.and_then(|it| it.held);

@@ -31,6 +31,8 @@ pub enum MirrorRefusal {
     Shape = 4,
     /// What was written did not get there, or can't be written from here.
     Impossible = 5,
+    /// The publisher denies READ to whoever is behind the connection, and WRITEs with it.
+    Denied = 6,
 }
 
 impl MirrorRefusal {
@@ -47,6 +49,10 @@ impl MirrorRefusal {
                 "the memory offered has no shape that the ring's slots can be written to"
             }
             Self::Impossible => "the publisher can't write over its connection",
+            Self::Denied => {
+                "the publisher denies it READ, and WRITEs with it; take it out of the file that \
+                 repair_verbs.denied names"
+            }
         }
     }
 
@@ -57,6 +63,7 @@ impl MirrorRefusal {
             3 => Some(Self::Attempt),
             4 => Some(Self::Shape),
             5 => Some(Self::Impossible),
+            6 => Some(Self::Denied),
             _ => None,
         }
     }

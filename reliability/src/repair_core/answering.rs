@@ -180,7 +180,11 @@ impl RepairCore {
                 continue;
             };
             let of = peer.channels.iter_mut().find(|of| of.channel == index);
-            answered += u64::from(of.is_some_and(|of| of.repair.remove(sequence)));
+            let Some(of) = of else { continue };
+            answered += u64::from(of.repair.remove(sequence));
+            if planted(Bug::NextAnsweredAsWell) {
+                answered += u64::from(of.repair.remove(sequence.next()));
+            }
         }
         let channel = &mut self.channels[index];
         channel.drop_pending(answered);

@@ -26,15 +26,17 @@ impl RepairCore {
         let Some((index, _)) = self.joined(peer, channel) else {
             return;
         };
-        let begun = self.begin_mirroring(peer, index, wish);
-        match begun {
-            Ok(()) => self.counters.mirrors_begun.increment(),
-            Err(_) => self.counters.mirrors_refused.increment(),
+        match self.begin_mirroring(peer, index, wish) {
+            Ok(()) => {
+                self.counters.mirrors_begun.increment();
+                self.mirroring(peer, channel, None);
+            }
+            Err(reason) => self.refuse_mirror(peer, index, wish.attempt, reason),
         }
-        let refused = begun.err();
-        if let Some(reason) = refused {
-            self.refuse_mirror(peer, index, wish.attempt, reason);
-        }
+    }
+
+    /// Tells the driver.
+    fn mirroring(&mut self, peer: PeerId, channel: ChannelId, refused: Option<MirrorRefusal>) {
         let name = self.peers.get(&peer).map(|peer| peer.name.clone());
         self.event(RepairEvent::Mirroring {
             peer,
@@ -66,6 +68,9 @@ impl RepairCore {
         if reads.reads().is_none_or(|(_, it)| it != wish.attempt) {
             return Err(MirrorRefusal::Attempt);
         }
+        if reads.writes_denied {
+            return Err(MirrorRefusal::Denied);
+        }
         let (geometry, newest) = (channel.ring.geometry(), channel.ring.sent_by_any());
         (reads.writes).begin(index, wish.inbox, geometry, newest)?;
         if !self.mirrored.contains(&id) {
@@ -82,7 +87,9 @@ impl RepairCore {
             reason,
         });
         let id = channel.id;
+        self.counters.mirrors_refused.increment();
         self.say(peer, id, &refused);
+        self.mirroring(peer, id, Some(reason));
     }
 
     /// The next to be written, and over which connection for READ; never more at a time than
@@ -123,6 +130,24 @@ impl RepairCore {
 
     /// Nothing can be written over a connection: its standby is told.
     pub fn handle_unwritable(&mut self, peer: PeerId) {
+        self.end_writes(peer, MirrorRefusal::Impossible);
+    }
+
+    /// Nothing may be written over a connection for READ, from now on: its standby is told, and whenever it
+    /// wishes for it. Whether it is such a connection.
+    pub fn deny_writes(&mut self, peer: PeerId) -> bool {
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return false;
+        };
+        let is_read = state.reads().is_some();
+        state.writes_denied = is_read;
+        if is_read {
+            self.end_writes(peer, MirrorRefusal::Denied);
+        }
+        is_read
+    }
+
+    fn end_writes(&mut self, peer: PeerId, reason: MirrorRefusal) {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
@@ -134,8 +159,7 @@ impl RepairCore {
             return;
         };
         for index in channels {
-            self.counters.mirrors_refused.increment();
-            self.refuse_mirror(owner, index, attempt, MirrorRefusal::Impossible);
+            self.refuse_mirror(owner, index, attempt, reason);
         }
     }
 

@@ -49,10 +49,11 @@ struct Args {
 }
 
 fn seeds_of(text: &str) -> Option<std::ops::Range<u64>> {
-    match text.split_once("..") {
-        Some((from, to)) => Some(from.parse().ok()?..to.parse().ok()?),
-        None => text.parse().ok().map(|seed: u64| seed..seed + 1),
-    }
+    let seeds = match text.split_once("..") {
+        Some((from, to)) => from.parse().ok()?..to.parse().ok()?,
+        None => text.parse().ok().map(|seed: u64| seed..seed + 1)?,
+    };
+    (!seeds.is_empty()).then_some(seeds)
 }
 
 fn run_seed(seed: u64, args: &Args, profile: Option<&'static str>, trace: Trace) -> Outcome {
@@ -105,7 +106,10 @@ fn main() -> ExitCode {
         return tickcast_tests::planted::show(which);
     }
     let Some(seeds) = seeds_of(&args.seeds) else {
-        eprintln!("--seeds {} is no range; write A..B", args.seeds);
+        eprintln!(
+            "--seeds {} is no range; write A..B, with A below B",
+            args.seeds
+        );
         return ExitCode::from(2);
     };
     let profile = match &args.profile {

@@ -301,6 +301,11 @@ impl Follower {
         self.events.iter().any(wanted)
     }
 
+    /// Where the last record of a channel was.
+    pub fn last(&self, channel: u16) -> Option<Position> {
+        self.last.get(&ChannelId(channel)).copied()
+    }
+
     pub fn digest(&self, channel: u16) -> String {
         let digest = self
             .digests

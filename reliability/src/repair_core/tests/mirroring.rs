@@ -1,5 +1,6 @@
 //! What is written to standbys.
 
+use super::granting::reader;
 use super::*;
 use crate::control::{MirrorRefusal, Mirroring, RemoteAccess};
 use crate::mirror_writes::{MIRROR_WRITES_MAX, MirrorWrite};
@@ -45,6 +46,23 @@ impl Bench {
         };
         assert_eq!(self.events(), [said]);
         reason
+    }
+
+    /// What the standby and the driver are told without having asked.
+    fn refused(&mut self, reason: MirrorRefusal) {
+        let refused = MirrorRefused {
+            epoch: EPOCH,
+            attempt: 5,
+            reason,
+        };
+        assert_eq!(self.take(0), [Got::MirrorRefused(refused)]);
+        let said = RepairEvent::Mirroring {
+            peer: PeerId(0),
+            name: "risk".into(),
+            channel: CHANNEL,
+            refused: Some(reason),
+        };
+        assert_eq!(self.events(), [said]);
     }
 
     fn writes(&mut self) -> Vec<MirrorWrite> {
@@ -135,12 +153,48 @@ fn it_ends_with_the_connection_or_where_nothing_can_be_written() {
     bench.publish(1);
     assert_eq!(bench.wishes(wish()), None);
     bench.core.handle_unwritable(PeerId(1));
-    let got = bench.take(0);
-    let impossible = MirrorRefused {
-        epoch: EPOCH,
-        attempt: 5,
-        reason: MirrorRefusal::Impossible,
-    };
-    assert_eq!(got, [Got::MirrorRefused(impossible)]);
+    bench.refused(MirrorRefusal::Impossible);
     assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+}
+
+#[test]
+fn who_is_denied_read_is_written_to_no_more_and_is_told() {
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    assert_eq!(bench.wishes(wish()), None);
+    assert_eq!(bench.writes().len(), 1);
+    assert!(!bench.core.deny_writes(PeerId(0)), "none for READ");
+    assert!(!bench.core.deny_writes(PeerId(9)), "nobody");
+    bench.publish(1);
+    assert!(bench.core.deny_writes(PeerId(1)));
+    bench.refused(MirrorRefusal::Denied);
+    assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+    // One that was under way is done; it is told once.
+    bench.core.handle_written(PeerId(1), 1);
+    assert!(bench.core.deny_writes(PeerId(1)));
+    assert!(bench.take(0).is_empty() && bench.events().is_empty());
+    assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Denied));
+    assert!(bench.writes().is_empty());
+    assert_eq!(bench.core.counters.mirrors_refused.get(), 2);
+}
+
+#[test]
+fn who_was_denied_before_anything_was_written_is_written_to_over_the_next_connection() {
+    let (mut bench, session) = Bench::reading(RepairConfig::default());
+    bench.core.set_standbys(vec!["risk".into()]);
+    bench.publish(1);
+    assert!(bench.core.deny_writes(PeerId(1)));
+    bench.events();
+    assert!(bench.take(0).is_empty(), "nothing was wished for");
+    assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Denied));
+    bench.core.handle_disconnected(PeerId(1));
+    bench.connect(2, reader(session, 6));
+    bench.events();
+    let again = Mirroring {
+        attempt: 6,
+        ..wish()
+    };
+    assert_eq!(bench.wishes(again), None);
+    let written = bench.core.poll_write();
+    assert_eq!(written.map(|(peer, _)| peer), Some(PeerId(2)));
 }

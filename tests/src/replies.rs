@@ -1,0 +1,262 @@
+//! What a publisher answers by multicast, and says by STATUS, held against what it was asked
+//! (docs/PROTOCOL.md §6.2, §6.3). A question counts as answered by multicast only where one goes out
+//! that it waited for, or went out just before it came; a multicast needs enough who ask; and STATUS
+//! says how the ring stood when PROGRESS came.
+//!
+//! Who waits is known here from NACKs and answers alone. What the core refuses for want of room is
+//! not subtracted, so that more may seem to wait, and to ask, than do. The core's log of who asked
+//! holds a window: in larger rings it may have forgotten what is known here.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use tickcast_reliability::control::{
+    BODY_LEN_MAX_TO_SUBSCRIBER, Message, NackClass, Progress, Status,
+};
+use tickcast_reliability::peers::PeerId;
+use tickcast_reliability::repair_config::RepairConfig;
+use tickcast_reliability::repair_core::Destination;
+use tickcast_reliability::units::{ChannelId, Nanos, Now, Sequence, SequenceRange};
+use tickcast_reliability::wire::{Datagram, PublisherState};
+
+use crate::feed::Feed;
+
+type Checked = Result<(), String>;
+
+/// What the log of who asked holds.
+const LOG: u64 = 4_096;
+
+/// One sequence that was asked for.
+#[derive(Debug, Default)]
+struct Wanted {
+    /// Connections that asked, and have no answer yet.
+    waits: BTreeSet<PeerId>,
+    /// Subscribers that asked in this round, when it began, and whether anyone was answered in it.
+    askers: BTreeSet<PeerId>,
+    began: Nanos,
+    answered: bool,
+    multicast_at: Option<Nanos>,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Replies {
+    config: RepairConfig,
+    wanted: BTreeMap<(ChannelId, u64), Wanted>,
+    /// Answered by multicast, and bytes of repair, as counted so far.
+    counted: BTreeMap<ChannelId, (u64, u64)>,
+    /// What STATUS must say next.
+    statuses: BTreeMap<(PeerId, ChannelId), VecDeque<Status>>,
+    /// STATUS messages that were looked at.
+    pub statuses_seen: u64,
+    /// Questions that a multicast answered.
+    pub answered_seen: u64,
+}
+
+impl Replies {
+    /// Nothing was asked yet.
+    #[must_use]
+    pub const fn new(config: RepairConfig) -> Self {
+        Self {
+            config,
+            wanted: BTreeMap::new(),
+            counted: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            statuses_seen: 0,
+            answered_seen: 0,
+        }
+    }
+
+    /// A NACK was given to the core, on a connection of the subscriber `asker`.
+    ///
+    /// # Errors
+    /// That questions count as answered by multicasts that were not.
+    pub fn asked(
+        &mut self,
+        (peer, asker): (PeerId, PeerId),
+        feed: &Feed,
+        class: NackClass,
+        ranges: &[SequenceRange],
+        now: Nanos,
+    ) -> Checked {
+        let answered = self.newly(feed).0;
+        if class == NackClass::Replay {
+            return nothing(answered);
+        }
+        let ignore = Nanos::from_us(self.config.sender_ignore_us);
+        let coalesce = Nanos::from_us(self.config.repair_coalesce_us);
+        let sent = feed.reader.sent_by_any();
+        let forgets = feed.reader.geometry().slots() > LOG;
+        let mut may = 0;
+        for range in ranges {
+            let first = range.first.max(feed.reader.oldest()).max(Sequence::FIRST);
+            let held = SequenceRange::new(first, range.last.min(sent));
+            for sequence in held.into_iter().flat_map(SequenceRange::iter) {
+                let of = self.wanted.entry((feed.channel, sequence.0)).or_default();
+                let just = of.multicast_at.is_some_and(|at| now.since(at) <= ignore);
+                may += u64::from(just);
+                if just && !forgets {
+                    continue;
+                }
+                let is_new = of.waits.insert(peer);
+                if of.askers.is_empty() {
+                    (of.began, of.answered) = (now, false);
+                } else if of.answered && now.since(of.began) > coalesce {
+                    (of.began, of.answered) = (now, false);
+                    // Who seems to wait may do so no longer, and begin a round.
+                    if is_new {
+                        of.askers.clear();
+                    }
+                }
+                of.askers.insert(asker);
+            }
+        }
+        self.answered_seen += answered;
+        if answered > may {
+            return Err(format!(
+                "{answered} questions of {peer:?} were answered by a multicast as they came, of {may} one had just gone out"
+            ));
+        }
+        self.forget(feed);
+        Ok(())
+    }
+
+    /// What of a channel was counted since the last time.
+    fn newly(&mut self, feed: &Feed) -> (u64, u64) {
+        let c = &feed.repair;
+        let counted = (c.answered_by_multicast.get(), c.repair_bytes.get());
+        let before = self.counted.insert(feed.channel, counted);
+        let before = before.unwrap_or_default();
+        (counted.0 - before.0, counted.1 - before.1)
+    }
+
+    /// Nobody can wait for what the ring has lost.
+    fn forget(&mut self, feed: &Feed) {
+        let most = 4 * feed.reader.geometry().slots();
+        if self.wanted.len() as u64 > most {
+            let oldest = feed.reader.oldest().0;
+            (self.wanted).retain(|(channel, s), _| *channel != feed.channel || *s >= oldest);
+        }
+    }
+
+    /// PROGRESS was given to the core.
+    pub fn told(&mut self, peer: PeerId, feed: &Feed, progress: Progress, now: Now) {
+        let reader = &feed.reader;
+        let slots = reader.geometry().slots();
+        let safe = slots - (slots / 64).max(16).min(slots / 4);
+        let sealed = reader.sealed();
+        let floor = reader.oldest().max(sealed.next().minus(safe));
+        let newest = reader.sent_by_all().max(floor.previous());
+        let next_record = reader.next_record_after(newest);
+        let status = Status {
+            epoch: reader.identity().epoch,
+            newest,
+            oldest: floor.min(newest.next()),
+            next_record: next_record.unwrap_or_default(),
+            echo: progress.sent_at,
+            answered_at: now.utc,
+            ended: reader.state() == Some(PublisherState::Ended) && newest == sealed,
+        };
+        let of = self.statuses.entry((peer, feed.channel)).or_default();
+        of.push_back(status);
+    }
+
+    /// Bytes go out; `paused` of these peers read nothing now, and keep what waits.
+    ///
+    /// # Errors
+    /// An answer or a STATUS that is not what was asked for.
+    pub fn given(
+        &mut self,
+        destination: Destination,
+        out: &[u8],
+        (feeds, subscribers): (&[Feed], &dyn Fn(ChannelId) -> u32),
+        paused: &dyn Fn(PeerId) -> bool,
+        now: Nanos,
+    ) -> Checked {
+        let newly: Vec<_> = feeds.iter().map(|feed| self.newly(feed)).collect();
+        let peer = match destination {
+            Destination::Multicast(channel) => {
+                let at = feeds.iter().position(|feed| feed.channel == channel);
+                let at = at.ok_or("a multicast of no channel")?;
+                let datagram = Datagram::parse(out).map_err(|e| e.to_string())?;
+                let key = (channel, datagram.header().sequence.0);
+                return self.multicast(key, newly[at].0, subscribers(channel), paused, now);
+            }
+            Destination::Peer(peer) => peer,
+        };
+        nothing(newly.iter().map(|(answered, _)| answered).sum())?;
+        let mut frames = out;
+        while let Some((channel, message, taken)) =
+            Message::read(frames, BODY_LEN_MAX_TO_SUBSCRIBER).map_err(|e| e.to_string())?
+        {
+            frames = &frames[taken..];
+            let Some(at) = feeds.iter().position(|feed| feed.channel == channel) else {
+                continue;
+            };
+            match message {
+                Message::Datagram(bytes) if newly[at].1 > 0 => {
+                    let datagram = Datagram::parse(bytes).map_err(|e| e.to_string())?;
+                    let sequence = datagram.header().sequence;
+                    let of = self.wanted.entry((channel, sequence.0)).or_default();
+                    of.answered = true;
+                    let forgets = feeds[at].reader.geometry().slots() > LOG;
+                    if !of.waits.remove(&peer) && !forgets {
+                        return Err(format!("{peer:?} gets {sequence}, and has its answer"));
+                    }
+                }
+                Message::Status(status) => {
+                    let due = self.statuses.get_mut(&(peer, channel));
+                    let due = due.and_then(VecDeque::pop_front);
+                    if due != Some(status) {
+                        return Err(format!("{status:?} for {peer:?}, due is {due:?}"));
+                    }
+                    self.statuses_seen += 1;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn multicast(
+        &mut self,
+        key: (ChannelId, u64),
+        answered: u64,
+        subscribers: u32,
+        paused: &dyn Fn(PeerId) -> bool,
+        now: Nanos,
+    ) -> Checked {
+        let of = self.wanted.entry(key).or_default();
+        let (waited, askers) = (of.waits.len() as u64, of.askers.len());
+        let enough = match subscribers >= self.config.large_group {
+            true => 3,
+            false => (subscribers.div_ceil(8) as usize).clamp(2, 16),
+        };
+        of.waits.retain(|peer| paused(*peer));
+        of.askers.clear();
+        (of.answered, of.multicast_at) = (true, Some(now));
+        self.answered_seen += answered;
+        // The check of what is counted at all is that of `meters.rs`.
+        if answered > waited {
+            return Err(format!(
+                "a multicast of {} answered {answered} questions, {waited} waited",
+                key.1
+            ));
+        }
+        if askers < enough {
+            return Err(format!(
+                "{} is multicast because {askers} of {subscribers} asked, {enough} are needed",
+                key.1
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn nothing(answered: u64) -> Checked {
+    match answered {
+        0 => Ok(()),
+        _ => Err(format!(
+            "{answered} questions were answered by no multicast"
+        )),
+    }
+}
