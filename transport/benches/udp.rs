@@ -3,10 +3,11 @@
 //!
 //! `cargo bench -p tickcast-transport --bench udp -- [--veth] [--bare] [--rounds N] [--datagrams N]`
 //!
-//! One thread seals datagrams of 25 records of 56 bytes and posts them in steps of 64, as a publisher does;
-//! another polls, checks each CRC and reads each record. At most 1024 datagrams are on their way. With `--bare`
-//! what is sent was sealed before, and what is received is counted only: the transport alone. `--veth` goes from one
-//! network namespace to another by a veth pair of MTU 1500 (needs root); loopback otherwise.
+//! One thread seals datagrams of 25 records of 56 bytes and posts them in steps of 64, as a publisher
+//! does; another polls, checks each CRC and reads each record. At most 1024 datagrams are on their
+//! way. With `--bare` what is sent was sealed before, and what is received is counted only: the
+//! transport alone. `--veth` goes from one network namespace to another by a veth pair of MTU 1500
+//! (needs root); loopback otherwise.
 //!
 //! A datagram's cost is the CPU time of the thread in calls that moved something: `seal` and `post` on one
 //! side (with the way through the network stack, which is the sender's), `poll` with all that is done to

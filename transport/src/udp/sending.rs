@@ -107,7 +107,8 @@ impl SendBatch {
     pub(super) fn new() -> Self {
         let control = Control {
             header: libc::cmsghdr {
-                // SAFETY: it only computes.
+                // SAFETY: it only computes. Exercised by tests/udp.rs
+                // `runs_arrive_as_the_datagrams_that_were_posted`.
                 cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
                 cmsg_level: libc::SOL_UDP,
                 cmsg_type: libc::UDP_SEGMENT,
