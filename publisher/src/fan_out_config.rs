@@ -71,7 +71,7 @@ pub struct ShmConfig {
 /// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
 /// # )?;
 /// if let FanOutConfig::Udp(udp) = &config.channels[0].fan_out[0] {
-///     assert_eq!((udp.lines.len(), udp.send_buffer_bytes), (1, None));
+///     assert_eq!((udp.lines.len(), udp.send_buffer_bytes, udp.gso), (1, None, true));
 /// }
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
@@ -83,6 +83,14 @@ pub struct UdpConfig {
     /// Send buffer to ask the kernel for, per line; null: the system's default.
     #[serde(default)]
     pub send_buffer_bytes: Option<usize>,
+    /// Whether datagrams that are due together are handed to the kernel as one buffer, which it or
+    /// the device cuts (GSO). Where it can't, that is told, and they are sent one by one.
+    #[serde(default = "yes")]
+    pub gso: bool,
+}
+
+const fn yes() -> bool {
+    true
 }
 
 /// One network that carries a channel.

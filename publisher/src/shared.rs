@@ -88,6 +88,16 @@ tickcast_reliability::counters! {
         line_bytes,
         /// System calls that sent something.
         line_batches,
+        /// Whether datagrams that are due together go to the kernel as one buffer, GSO (a gauge).
+        line_gso,
+        /// Runs of datagrams that went so.
+        line_gso_runs,
+        /// Datagrams of those.
+        line_gso_datagrams,
+        /// Zeros between those, which make them equally long.
+        line_gso_padding_bytes,
+        /// Runs that the kernel would not cut: after the first it is given none.
+        line_gso_refused,
         /// Times that the send buffer was full.
         line_stalls,
         /// Datagrams that the network refused.
@@ -109,6 +119,11 @@ impl LineCounters {
         self.line_datagrams.set(stats.datagrams);
         self.line_bytes.set(stats.bytes);
         self.line_batches.set(stats.batches);
+        self.line_gso.set(stats.gso.into());
+        self.line_gso_runs.set(stats.runs);
+        self.line_gso_datagrams.set(stats.run_datagrams);
+        self.line_gso_padding_bytes.set(stats.padding_bytes);
+        self.line_gso_refused.set(stats.runs_refused);
         self.line_stalls.set(stats.stalls);
         self.line_refused.set(stats.refused);
         self.line_copies_dropped.set(stats.copies_dropped);

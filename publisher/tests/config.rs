@@ -669,13 +669,15 @@ fn a_fan_out_has_only_the_fields_of_its_transport_and_the_schema_knows_them_with
         assert_eq!(parsed(&effective).unwrap(), read);
         // Every default that is filled in is the one that the schema tells.
         let kinds = &schema["properties"]["channels"]["items"]["properties"]["fan_out"]["items"];
-        let told = kinds["oneOf"][1]["properties"].as_object().unwrap();
-        for (name, said) in told
-            .iter()
-            .filter(|(_, said)| said.get("default").is_some())
-        {
-            let filled = &effective["channels"][0]["fan_out"][1][name];
-            assert_eq!(*filled, said["default"], "{name}");
+        for transport in 0..2 {
+            let told = kinds["oneOf"][transport]["properties"].as_object().unwrap();
+            for (name, said) in told
+                .iter()
+                .filter(|(_, said)| said.get("default").is_some())
+            {
+                let filled = &effective["channels"][0]["fan_out"][transport][name];
+                assert_eq!(*filled, said["default"], "{name}");
+            }
         }
     }
     assert!(!validator.is_valid(&with_verbs(|v| v["send_buffer_bytes"] = json!(1))));

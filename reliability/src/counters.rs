@@ -205,6 +205,12 @@ counters! {
         /// Datagrams that the kernel or the device dropped for want of a buffer (all channels of a
         /// socket or port; where it counts them), or that a ring in this host no longer held.
         kernel_dropped,
+        /// Lines whose kernel hands over runs of datagrams as one buffer, GRO (a gauge).
+        gro_lines,
+        /// Runs of datagrams that came so.
+        gro_runs,
+        /// Datagrams of those.
+        gro_datagrams,
         /// Datagrams that were longer than a slot: nobody who knows the channel sends such.
         oversize_dropped,
         /// Datagrams that the RDMA device refused for their Q_Key (all channels of a device).

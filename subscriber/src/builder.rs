@@ -219,6 +219,7 @@ pub struct SubscriberBuilder {
     pub(crate) receive_buffer_bytes: Option<usize>,
     pub(crate) receive_depth: u32,
     pub(crate) source_specific: bool,
+    pub(crate) gro: bool,
     pub(crate) faults: Option<FaultConfig>,
     pub(crate) latency: bool,
     pub(crate) transport: Transport,
@@ -238,6 +239,7 @@ impl SubscriberBuilder {
             receive_buffer_bytes: Some(4 << 20),
             receive_depth: 2_048,
             source_specific: true,
+            gro: true,
             faults: None,
             latency: true,
             transport: Transport::Auto,
@@ -333,6 +335,20 @@ impl SubscriberBuilder {
     #[must_use]
     pub const fn source_specific(mut self, source_specific: bool) -> Self {
         self.source_specific = source_specific;
+        self
+    }
+
+    /// Whether the kernel is to hand over datagrams that came together as one buffer (GRO, the
+    /// default; where it can't, that is told), or one by one. The receive buffers of a line then
+    /// take 2 MiB.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").gro(false);
+    /// ```
+    #[must_use]
+    pub const fn gro(mut self, gro: bool) -> Self {
+        self.gro = gro;
         self
     }
 

@@ -69,6 +69,7 @@ impl Choices {
             source_specific: builder.source_specific,
             batch: 64,
             busy_poll_us: None,
+            gro: builder.gro,
         });
         let verbs = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
             FanOutOffer::Verbs { lines, q_key } => Some((lines, *q_key)),

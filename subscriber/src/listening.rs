@@ -228,6 +228,9 @@ fn show(lines: &[ReceiveStats], counters: &ReceiverCounters) {
         counter.set(lines.iter().map(of).sum());
     };
     set(&counters.kernel_dropped, |stats| stats.buffer_drops);
+    set(&counters.gro_lines, |stats| stats.gro.into());
+    set(&counters.gro_runs, |stats| stats.runs);
+    set(&counters.gro_datagrams, |stats| stats.run_datagrams);
     set(&counters.oversize_dropped, |stats| stats.oversize);
     set(&counters.q_key_dropped, |stats| stats.wrong_q_keys);
     set(&counters.receive_restarts, |stats| stats.restarts);
@@ -244,6 +247,9 @@ mod tests {
             oversize: 10 * n,
             wrong_q_keys: 100 * n,
             restarts: 1_000 * n,
+            gro: n == 1,
+            runs: 10_000 * n,
+            run_datagrams: 100_000 * n,
             ..ReceiveStats::default()
         };
         let counters = ReceiverCounters::default();
@@ -253,7 +259,10 @@ mod tests {
             counters.oversize_dropped.get(),
             counters.q_key_dropped.get(),
             counters.receive_restarts.get(),
+            counters.gro_lines.get(),
+            counters.gro_runs.get(),
+            counters.gro_datagrams.get(),
         ];
-        assert_eq!(shown, [3, 30, 300, 3_000]);
+        assert_eq!(shown, [3, 30, 300, 3_000, 1, 30_000, 300_000]);
     }
 }

@@ -44,6 +44,7 @@ impl Sender {
             ttl,
             send_buffer_bytes: None,
             datagram_len_max: UDP_LEN_MAX,
+            gso: false,
         })?;
         Ok(Self::over(Way::Group(Box::new(group))))
     }

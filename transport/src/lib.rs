@@ -109,6 +109,16 @@ pub struct SendStats {
     pub bytes: u64,
     /// Calls into the operating system or to the device.
     pub batches: u64,
+    /// Whether runs of datagrams are handed over as one buffer (GSO): asked for, and not refused.
+    pub gso: bool,
+    /// Runs of two datagrams at least that went as one buffer.
+    pub runs: u64,
+    /// Datagrams of those.
+    pub run_datagrams: u64,
+    /// Zeros between those datagrams, so that they are equally long.
+    pub padding_bytes: u64,
+    /// Runs that the operating system would not cut; it is given none after the first.
+    pub runs_refused: u64,
     /// Times the send queue was full.
     pub stalls: u64,
     /// Datagrams that the network refused and that were therefore not sent on this line.
@@ -248,8 +258,15 @@ pub struct ReceiveStats {
     pub bytes: u64,
     /// Calls that brought at least one datagram.
     pub batches: u64,
+    /// Whether runs of datagrams are taken over as one buffer (GRO).
+    pub gro: bool,
+    /// Runs of two datagrams at least that came as one buffer.
+    pub runs: u64,
+    /// Datagrams of those.
+    pub run_datagrams: u64,
     /// Datagrams lost because no buffer was free: the kernel's count as of the last datagram that
-    /// arrived, or the device's since the line was opened, where it has one.
+    /// arrived, or the device's since the line was opened, where it has one. Of a run that it would
+    /// have handed over as one, the kernel counts one.
     pub buffer_drops: u64,
     /// Datagrams that the device refused for their Q_Key since the line was opened, where it counts
     /// them: of all its groups.

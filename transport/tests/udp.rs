@@ -1,5 +1,8 @@
 //! UDP on loopback: what is posted arrives, whole and in order, and what does not is counted.
 
+#[path = "udp/runs.rs"]
+mod runs;
+
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -32,8 +35,15 @@ struct TestSlots(HashMap<u64, Vec<u8>>);
 impl TestSlots {
     /// Each of `len` bytes, beginning with its sequence.
     fn new(count: u64, len: usize) -> Self {
+        Self::of(count, |_| len)
+    }
+
+    /// Each as long as is said, beginning with its sequence and its length.
+    fn of(count: u64, len: impl Fn(u64) -> usize) -> Self {
         let slot = |n: u64| {
+            let len = len(n);
             let mut bytes = n.to_le_bytes().to_vec();
+            bytes.extend((len as u64).to_le_bytes());
             bytes.resize(len, n as u8);
             (n, bytes)
         };
@@ -61,6 +71,7 @@ fn send_config(groups: &[SocketAddrV4], len: usize) -> UdpFanOutConfig {
         ttl: 0,
         send_buffer_bytes: None,
         datagram_len_max: len,
+        gso: true,
     }
 }
 
@@ -77,6 +88,7 @@ fn receive_config(groups: &[SocketAddrV4], senders: &[Ipv4Addr]) -> UdpReceiverC
         source_specific: true,
         batch: 64,
         busy_poll_us: None,
+        gro: true,
     }
 }
 
@@ -86,8 +98,11 @@ fn poll(receiver: &mut UdpReceiver, seen: &mut Seen) -> usize {
     let polled = receiver.poll(Nanos(7), &mut |received| {
         assert_eq!(received.received_at, Nanos(7));
         assert_eq!(received.bytes.as_ptr().addr() % 64, 0);
-        let number = u64::from_le_bytes(*received.bytes.first_chunk().unwrap());
-        assert!(received.bytes[8..].iter().all(|b| *b == number as u8));
+        let word = |at: usize| u64::from_le_bytes(*received.bytes[at..].first_chunk().unwrap());
+        let number = word(0);
+        let (own, padding) = received.bytes.split_at(word(8) as usize);
+        assert!(own[16..].iter().all(|b| *b == number as u8));
+        assert!(padding.iter().all(|b| *b == 0));
         seen.push((received.line, received.from, number));
     });
     polled.unwrap()
@@ -145,10 +160,11 @@ fn datagrams_arrive_in_the_order_they_were_posted() {
         (stats.datagrams, stats.bytes, stats.batches),
         (200, 40_000, 4)
     );
+    let padding = stats.padding_bytes;
     let stats = receiver.stats()[0];
     assert_eq!(
         (stats.datagrams, stats.bytes, stats.buffer_drops),
-        (200, 40_000, 0)
+        (200, 40_000 + padding, 0)
     );
 }
 
@@ -282,6 +298,7 @@ fn the_kernels_drops_are_counted_when_the_buffer_is_tiny() {
     let group = group();
     let config = UdpReceiverConfig {
         receive_buffer_bytes: Some(4096),
+        gro: false,
         ..receive_config(&[group], &[])
     };
     let mut receiver = UdpReceiver::open(&config).unwrap();

@@ -292,6 +292,7 @@ pub(crate) fn udp(
         ttl: config.ttl,
         send_buffer_bytes: udp.send_buffer_bytes,
         datagram_len_max: channel.slot_len as usize,
+        gso: udp.gso,
     };
     Ok(FanOutPlan::Udp { config, interfaces })
 }

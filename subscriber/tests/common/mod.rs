@@ -257,6 +257,7 @@ impl Service {
             ttl: 0,
             send_buffer_bytes: None,
             datagram_len_max: 1472,
+            gso: true,
         };
         let fan_out = UdpFanOut::open(&config).unwrap();
         let offers = vec![FanOutOffer::Udp {

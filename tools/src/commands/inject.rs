@@ -162,6 +162,8 @@ impl Relay {
             source_specific: false,
             batch: tickcast_transport::udp::BATCH_MAX,
             busy_poll_us: None,
+            // What comes is relayed one by one, as it was sent.
+            gro: false,
         })?;
         for warning in receiver.warnings() {
             tracing::warn!("{warning}");

@@ -89,6 +89,9 @@ pub(crate) struct Args {
     /// Receive whatever comes to the group, so that strangers are counted instead of unseen.
     #[arg(long)]
     any_sender: bool,
+    /// Take datagrams over from the kernel one by one, also where it has several as one buffer (GRO).
+    #[arg(long)]
+    no_gro: bool,
     /// Run on this core.
     #[arg(long, value_name = "N")]
     core: Option<usize>,
@@ -291,6 +294,7 @@ fn describe(
 ) -> Result<tickcast_subscriber::SubscriberBuilder, CommandError> {
     let mut builder = Subscriber::builder(&args.connect)
         .source_specific(!args.any_sender)
+        .gro(!args.no_gro)
         .transport(args.transport.into())
         .receive_depth(args.receive_depth)
         .seed(faults.seed);

@@ -1,7 +1,9 @@
 //! The UDP fan-out: every slot on every line, straight from the ring, in batches.
 //!
-//! The kernel copies at once, so nothing stays pinned after a post. Each line keeps its own place:
-//! one whose send buffer is full waits alone.
+//! One datagram that is due is sent as it is; of several, runs go to the kernel as one buffer
+//! (`sending.rs`), one way through its stack for all of them. The kernel copies at once, so nothing
+//! stays pinned after a post. Each line keeps its own place: one whose send buffer is full waits
+//! alone, and one that can't be given runs is sent datagram by datagram.
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -12,13 +14,14 @@ use socket2::Socket;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::units::{Sequence, SequenceRange};
 
-use super::UDP_LEN_MAX;
-use super::batch::{BATCH_MAX, Gathered, SendBatch};
 use super::interface::Interface;
+use super::offload::{cutting_was_refused, segment_max};
+use super::sending::{Gathered, SendBatch};
 use super::socket::{
     BufferGrant, Direction, UdpError, UdpWarning, check_group, check_mtu, check_range, describe,
     open_sender, set_buffer,
 };
+use super::{BATCH_MAX, UDP_LEN_MAX, yes};
 use crate::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 /// One line to send on.
@@ -46,6 +49,9 @@ pub struct UdpFanOutConfig {
     pub send_buffer_bytes: Option<usize>,
     /// The longest datagram, that is the slot size.
     pub datagram_len_max: usize,
+    /// Whether runs of datagrams are handed to the kernel as one buffer, where it can cut them.
+    #[serde(default = "yes")]
+    pub gso: bool,
 }
 
 /// Sends a channel by UDP multicast.
@@ -64,6 +70,18 @@ struct Line {
     socket: Socket,
     /// The last sequence that this line is done with.
     taken: Sequence,
+    /// The longest segments of a run; 0 where none are sent.
+    segment_max: usize,
+}
+
+/// How far a line came with a batch.
+struct Taken {
+    /// Datagrams it is done with, sent or refused.
+    datagrams: usize,
+    /// Its send buffer is full.
+    full: bool,
+    /// A run was refused that may pass datagram by datagram.
+    uncut: bool,
 }
 
 /// What became of one system call.
@@ -87,6 +105,7 @@ impl UdpFanOut {
         }
         check_range("datagram_len_max", config.datagram_len_max, 1, UDP_LEN_MAX)?;
         let (mut lines, mut grants, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+        let mut stats = Vec::new();
         for line in &config.lines {
             check_group(line.group)?;
             let interface = line.interface.resolve()?;
@@ -101,13 +120,25 @@ impl UdpFanOut {
             warnings.extend(warning);
             warnings.extend(check_mtu(&target, config.datagram_len_max, &interface));
             grants.push(grant);
+            let mut longest = 0;
+            if config.gso {
+                let max = config.datagram_len_max;
+                let (found, warning) = segment_max(&socket, max, &interface, &target);
+                warnings.extend(warning);
+                longest = found;
+            }
+            stats.push(SendStats {
+                gso: longest > 0,
+                ..SendStats::default()
+            });
             lines.push(Line {
                 socket,
                 taken: Sequence::NONE,
+                segment_max: longest,
             });
         }
         Ok(Self {
-            stats: vec![SendStats::default(); lines.len()],
+            stats,
             lines,
             grants,
             warnings,
@@ -148,36 +179,31 @@ impl FanOut for UdpFanOut {
         }
         let mut stalled = [false; LineId::MAX];
         loop {
-            let going = self
-                .lines
-                .iter()
-                .zip(stalled)
-                .filter(|(_, stalled)| !stalled);
-            let behind = going.map(|(line, _)| line.taken).min();
-            let Some(behind) = behind.filter(|taken| *taken < range.last) else {
-                break;
-            };
-            let first = behind.next();
-            let last = first.plus(BATCH_MAX as u64 - 1).min(range.last);
-            let chunk = SequenceRange { first, last };
-            for sequence in chunk.iter() {
-                let slot = slots.slot(sequence);
-                check_len(
-                    slot.ok_or(FanOutError::NotSealed { sequence })?,
-                    self.datagram_len_max,
-                )?;
-            }
-            let mut batch = self.batch.gather(chunk.iter().map_while(|s| slots.slot(s)));
+            let mut worked = false;
             for (i, line) in self.lines.iter_mut().enumerate() {
-                let skip = line.taken.since(behind) as usize;
-                if stalled[i] || skip >= batch.len() {
+                if stalled[i] || line.taken >= range.last {
                     continue;
                 }
-                let (taken, full) =
-                    send_all(i, &line.socket, &mut batch, skip, &mut self.stats[i])?;
-                line.taken = line.taken.plus(taken as u64);
-                stalled[i] = full;
-                self.stats[i].stalls += u64::from(full);
+                worked = true;
+                let first = line.taken.next();
+                let last = first.plus(BATCH_MAX as u64 - 1).min(range.last);
+                let datagrams = SequenceRange { first, last }.iter().map(|sequence| {
+                    let slot = slots.slot(sequence);
+                    let slot = slot.ok_or(FanOutError::NotSealed { sequence })?;
+                    check_len(slot, self.datagram_len_max).map(|()| slot)
+                });
+                let mut batch = self.batch.gather(line.segment_max, datagrams)?;
+                let stats = &mut self.stats[i];
+                let taken = send_all(i, &line.socket, &mut batch, stats)?;
+                line.taken = line.taken.plus(taken.datagrams as u64);
+                stalled[i] = taken.full;
+                stats.stalls += u64::from(taken.full);
+                if taken.uncut {
+                    line.send_one_by_one(i, stats);
+                }
+            }
+            if !worked {
+                break;
             }
         }
         let last = Some(taken_by_all(&self.lines)).filter(|last| *last >= range.first);
@@ -194,10 +220,10 @@ impl FanOut for UdpFanOut {
 
     fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError> {
         check_len(bytes, self.datagram_len_max)?;
-        let mut batch = self.batch.gather(std::iter::once(bytes));
+        let mut batch = self.batch.gather(0, std::iter::once(Ok(bytes)))?;
         let mut everywhere = true;
         for (i, line) in self.lines.iter().enumerate() {
-            let (_, full) = send_all(i, &line.socket, &mut batch, 0, &mut self.stats[i])?;
+            let full = send_all(i, &line.socket, &mut batch, &mut self.stats[i])?.full;
             self.stats[i].copies_dropped += u64::from(full);
             everywhere &= !full;
         }
@@ -221,6 +247,21 @@ impl FanOut for UdpFanOut {
     }
 }
 
+impl Line {
+    /// Gives up sending runs: what would not be cut at one time will not be at the next.
+    #[cold]
+    fn send_one_by_one(&mut self, line: usize, stats: &mut SendStats) {
+        self.segment_max = 0;
+        stats.gso = false;
+        stats.runs_refused += 1;
+        let reason = io::Error::from_raw_os_error(stats.last_errno);
+        tracing::warn!(
+            line,
+            "the network would not cut a run of datagrams ({reason}); from now on they are sent one by one, at several times the cost under load"
+        );
+    }
+}
+
 fn taken_by_all(lines: &[Line]) -> Sequence {
     lines
         .iter()
@@ -237,38 +278,56 @@ fn check_len(bytes: &[u8], max: usize) -> Result<(), FanOutError> {
     Ok(())
 }
 
-/// Sends the batch from `skip` on. Returns how many datagrams are done with, sent or refused, and
-/// whether the send buffer is full.
+/// Sends the batch, up to what does not pass.
 fn send_all(
     line: usize,
     socket: &Socket,
     batch: &mut Gathered<'_>,
-    skip: usize,
     stats: &mut SendStats,
-) -> Result<(usize, bool), FanOutError> {
-    let mut at = skip;
-    let mut tried_again = false;
-    while at < batch.len() {
+) -> Result<Taken, FanOutError> {
+    let (mut at, mut tried_again) = (0, false);
+    let mut taken = Taken {
+        datagrams: 0,
+        full: false,
+        uncut: false,
+    };
+    while let Some(&next) = batch.messages().get(at) {
         match outcome(line, batch.send(socket.as_raw_fd(), at))? {
             Outcome::Sent(count) => {
                 stats.batches += 1;
-                stats.datagrams += count as u64;
-                stats.bytes += batch.bytes(at, count);
+                for message in &batch.messages()[at..at + count] {
+                    taken.datagrams += message.datagrams;
+                    stats.datagrams += message.datagrams as u64;
+                    stats.bytes += message.bytes as u64;
+                    if message.is_run() {
+                        stats.runs += 1;
+                        stats.run_datagrams += message.datagrams as u64;
+                        stats.padding_bytes += message.padding() as u64;
+                    }
+                }
                 at += count;
                 tried_again = false;
             }
-            Outcome::Full => return Ok((at - skip, true)),
+            Outcome::Full => {
+                taken.full = true;
+                break;
+            }
             // The error may be an earlier datagram's, reported late: this one gets a second try.
             Outcome::Refused(_) if !tried_again => tried_again = true,
             Outcome::Refused(errno) => {
-                stats.refused += 1;
                 stats.last_errno = errno;
+                if next.is_run() && cutting_was_refused(errno) {
+                    taken.uncut = true;
+                    break;
+                }
+                taken.datagrams += next.datagrams;
+                stats.refused += next.datagrams as u64;
                 at += 1;
                 tried_again = false;
             }
         }
     }
-    Ok((at - skip, false))
+    Ok(taken)
 }
 
 fn outcome(line: usize, result: io::Result<usize>) -> Result<Outcome, FanOutError> {
@@ -293,6 +352,7 @@ mod tests {
     use std::os::fd::OwnedFd;
     use std::os::unix::net::UnixDatagram;
 
+    use super::super::socket::set_option;
     use super::*;
 
     /// Loopback never fills a send buffer, so these lines are local sockets, whose queues do.
@@ -304,6 +364,7 @@ mod tests {
         let line = |socket| Line {
             socket: Socket::from(OwnedFd::from(socket)),
             taken: Sequence::NONE,
+            segment_max: 0,
         };
         let fan_out = UdpFanOut {
             lines: near.into_iter().map(line).collect(),
@@ -329,6 +390,15 @@ mod tests {
     impl Slots for Numbers {
         fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
             self.0.get(sequence.0 as usize).map(<[u8; 8]>::as_slice)
+        }
+    }
+
+    /// Slots that make runs; their bytes are the sequence.
+    struct Wide(Vec<[u8; 64]>);
+
+    impl Slots for Wide {
+        fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
+            self.0.get(sequence.0 as usize).map(<[u8; 64]>::as_slice)
         }
     }
 
@@ -391,6 +461,34 @@ mod tests {
         drain(&far[0], &mut on_a);
         drain(&far[1], &mut on_b);
         assert_eq!((on_a, on_b), (vec![1, 2, 3], vec![1, 2, 3]));
+    }
+
+    #[test]
+    fn a_kernel_that_will_not_cut_a_run_is_given_datagrams_one_by_one_and_none_is_lost() {
+        let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        receiver.set_nonblocking(true).unwrap();
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(receiver.local_addr().unwrap()).unwrap();
+        // Without checksums the kernel has nothing to cut by.
+        set_option(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1i32).unwrap();
+        let (mut fan_out, _) = fan_out(1);
+        fan_out.lines[0].socket = socket.into();
+        fan_out.lines[0].segment_max = 64;
+        fan_out.stats[0].gso = true;
+        let slots = Wide((0..=100).map(|n| [n; 64]).collect());
+        for (first, last) in [(1, 1), (2, 90), (91, 100)] {
+            let posted = fan_out.post(&slots, up_to(first, last)).unwrap();
+            assert_eq!((posted.last, posted.stalled), (Some(Sequence(last)), false));
+        }
+        let (mut bytes, mut seen) = ([0; 64], Vec::new());
+        while let Ok(64) = receiver.recv(&mut bytes) {
+            seen.push(bytes[63]);
+        }
+        assert_eq!(seen, (1..=100).collect::<Vec<_>>());
+        let stats = fan_out.stats()[0];
+        assert_eq!((stats.datagrams, stats.refused), (100, 0));
+        assert_eq!((stats.gso, stats.runs, stats.runs_refused), (false, 0, 1));
+        assert_eq!(stats.last_errno, libc::EINVAL);
     }
 
     #[test]

@@ -1,15 +1,18 @@
 //! UDP: a channel's multicast on one line or two, and the live input of an exchange feed.
 //!
 //! Both directions move whole batches per system call, straight from the slots and into buffers
-//! that exist from the start. Nothing here blocks.
+//! that exist from the start; where the kernel can, runs of datagrams go through it as one (GSO,
+//! GRO). Nothing here blocks.
 
-mod batch;
+mod array;
 mod fan_out;
 mod interface;
+mod offload;
 mod receiver;
+mod receiving;
+mod sending;
 mod socket;
 
-pub use batch::BATCH_MAX;
 pub use fan_out::{UdpFanOut, UdpFanOutConfig, UdpSendLine};
 pub use interface::{Interface, InterfaceError, ResolvedInterface};
 pub use receiver::{
@@ -17,5 +20,13 @@ pub use receiver::{
 };
 pub use socket::{BufferGrant, UdpError, UdpWarning};
 
+/// How many datagrams one system call carries at most.
+pub const BATCH_MAX: usize = 64;
+
 /// The longest UDP datagram that IPv4 carries, in bytes.
 pub const UDP_LEN_MAX: usize = 65_507;
+
+/// The default of what is on unless a config says otherwise.
+const fn yes() -> bool {
+    true
+}

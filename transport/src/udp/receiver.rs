@@ -8,13 +8,14 @@ use socket2::Socket;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::units::Nanos;
 
-use super::UDP_LEN_MAX;
-use super::batch::{Arrived, BATCH_MAX, ReceiveBatch};
 use super::interface::Interface;
+use super::offload::receive_runs;
+use super::receiving::{Aside, ReceiveBatch};
 use super::socket::{
     BufferGrant, Direction, Membership, UdpError, UdpWarning, check_group, check_range, describe,
     open_receiver, set_buffer, set_busy_poll,
 };
+use super::{BATCH_MAX, UDP_LEN_MAX, yes};
 use crate::{Receive, ReceiveError, ReceiveStats, Received};
 
 /// One line to receive on.
@@ -47,12 +48,16 @@ pub struct UdpReceiverConfig {
     /// dropped here, and counted.
     #[serde(default = "yes")]
     pub source_specific: bool,
-    /// Datagrams a poll takes at most, per line.
+    /// Datagrams a poll takes, per line: no more, or no more than the run that it ends with.
     #[serde(default = "batch_default")]
     pub batch: usize,
     /// How long the kernel polls the device in our name; needs privilege.
     #[serde(default)]
     pub busy_poll_us: Option<u32>,
+    /// Whether the kernel is to hand over runs of datagrams as they come, where it can, instead of
+    /// one by one. The receive buffers of a line then take 2 MiB.
+    #[serde(default = "yes")]
+    pub gro: bool,
 }
 
 /// The live input of a feed.
@@ -80,10 +85,6 @@ pub struct FeedReceiverConfig {
     /// How long the kernel polls the device in our name; needs privilege.
     #[serde(default)]
     pub busy_poll_us: Option<u32>,
-}
-
-const fn yes() -> bool {
-    true
 }
 
 const fn batch_default() -> usize {
@@ -133,16 +134,18 @@ impl UdpReceiver {
                     receive_buffer_bytes: config.receive_buffer_bytes,
                     batch: config.batch,
                     busy_poll_us: config.busy_poll_us,
+                    gro: config.gro,
                 },
                 &mut all.warnings,
             )?;
             all.fds.push(line.socket.as_raw_fd());
-            all.lines.push(line);
-            all.grants.push(grant);
             all.stats.push(ReceiveStats {
                 joins: 1,
+                gro: line.gro,
                 ..ReceiveStats::default()
             });
+            all.lines.push(line);
+            all.grants.push(grant);
         }
         Ok(all)
     }
@@ -175,11 +178,11 @@ impl Receive for UdpReceiver {
         let mut received = 0;
         for (i, (line, stats)) in self.lines.iter_mut().zip(&mut self.stats).enumerate() {
             let id = LineId(i as u8);
-            received += line.poll(id, stats, &mut |arrived| {
+            received += line.poll(id, stats, &mut |from, bytes| {
                 on(Received {
                     line: id,
-                    from: arrived.from,
-                    bytes: arrived.bytes,
+                    from,
+                    bytes,
                     received_at: now,
                     whole: false,
                 });
@@ -253,6 +256,7 @@ impl FeedReceiver {
                 receive_buffer_bytes: config.receive_buffer_bytes,
                 batch: config.batch,
                 busy_poll_us: config.busy_poll_us,
+                gro: false,
             },
             &mut warnings,
         )?;
@@ -272,12 +276,10 @@ impl FeedReceiver {
     /// # Errors
     /// [`ReceiveError`] when the socket is of no more use.
     pub fn poll(&mut self, on: &mut dyn FnMut(FeedDatagram<'_>)) -> Result<usize, ReceiveError> {
-        self.line.poll(LineId(0), &mut self.stats, &mut |arrived| {
-            on(FeedDatagram {
-                from: arrived.from,
-                bytes: arrived.bytes,
-            });
-        })
+        self.line
+            .poll(LineId(0), &mut self.stats, &mut |from, bytes| {
+                on(FeedDatagram { from, bytes });
+            })
     }
 
     /// The address it listens at, with the port that the system chose.
@@ -320,6 +322,7 @@ struct Opening<'a> {
     receive_buffer_bytes: Option<usize>,
     batch: usize,
     busy_poll_us: Option<u32>,
+    gro: bool,
 }
 
 /// One socket with its membership and buffers.
@@ -329,6 +332,11 @@ struct Line {
     membership: Option<Membership>,
     senders: Vec<Ipv4Addr>,
     batch: ReceiveBatch,
+    /// Whether the kernel hands over runs.
+    gro: bool,
+    datagram_len_max: usize,
+    /// For datagrams that a run leaves unaligned.
+    aside: Aside,
     /// The kernel's last drop count, modulo 2^32.
     drops: u32,
 }
@@ -358,6 +366,12 @@ impl Line {
         if let Some(us) = opening.busy_poll_us {
             warnings.extend(set_busy_poll(&socket, us, &target));
         }
+        let mut gro = false;
+        if opening.gro {
+            let (found, warning) = receive_runs(&socket, &target);
+            warnings.extend(warning);
+            gro = found;
+        }
         let membership = opening.address.ip().is_multicast().then(|| Membership {
             group: *opening.address.ip(),
             interface,
@@ -371,7 +385,10 @@ impl Line {
             socket,
             membership,
             senders: opening.senders.to_vec(),
-            batch: ReceiveBatch::new(opening.batch, opening.datagram_len_max),
+            batch: ReceiveBatch::new(opening.batch, opening.datagram_len_max, gro),
+            gro,
+            datagram_len_max: opening.datagram_len_max,
+            aside: Aside::new(if gro { opening.datagram_len_max } else { 0 }),
             drops: 0,
         };
         line.join().map_err(io("join the group"))?;
@@ -394,31 +411,46 @@ impl Line {
         &mut self,
         id: LineId,
         stats: &mut ReceiveStats,
-        on: &mut dyn FnMut(Arrived<'_>),
+        on: &mut dyn FnMut(Ipv4Addr, &[u8]),
     ) -> Result<usize, ReceiveError> {
         let count = match self.batch.receive(self.socket.as_raw_fd()) {
             Ok(count) => count,
             Err(source) => return quiet_or_error(id, stats, source),
         };
         stats.batches += 1;
-        let mut handed = 0;
+        let (mut brought, mut handed) = (0, 0);
         for i in 0..count {
-            let arrived = self.batch.arrived(i);
-            if let Some(drops) = arrived.drops {
+            let buffer = self.batch.buffer(i);
+            let len = buffer.len();
+            brought += len;
+            if let Some(drops) = buffer.drops {
                 stats.buffer_drops += u64::from(drops.wrapping_sub(self.drops));
                 self.drops = drops;
             }
-            if arrived.truncated {
+            if len > 1 {
+                stats.runs += 1;
+                stats.run_datagrams += len as u64;
+            }
+            if buffer.truncated {
                 stats.oversize += 1;
-            } else if !self.senders.is_empty() && !self.senders.contains(&arrived.from) {
-                stats.strangers += 1;
-            } else {
+                continue;
+            }
+            if !self.senders.is_empty() && !self.senders.contains(&buffer.from) {
+                stats.strangers += len as u64;
+                continue;
+            }
+            for bytes in buffer.datagrams() {
+                if bytes.len() > self.datagram_len_max {
+                    stats.oversize += 1;
+                    continue;
+                }
                 stats.datagrams += 1;
-                stats.bytes += arrived.bytes.len() as u64;
+                stats.bytes += bytes.len() as u64;
                 handed += 1;
-                on(arrived);
+                on(buffer.from, self.aside.aligned(bytes));
             }
         }
+        self.batch.brought(count, brought);
         Ok(handed)
     }
 }

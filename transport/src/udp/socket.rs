@@ -96,6 +96,20 @@ pub enum UdpWarning {
         /// What would fit.
         fits: usize,
     },
+    /// Datagrams will pass one by one: each costs its own way through the kernel.
+    #[error(
+        "{target}: this kernel has no {option} ({reason}): datagrams pass one by one, at several times the cost under load; \"{setting}\": false says that this is meant"
+    )]
+    Offload {
+        /// The socket option.
+        option: &'static str,
+        /// The setting that turns it off.
+        setting: &'static str,
+        /// Group or address, and interface.
+        target: String,
+        /// What the operating system said.
+        reason: String,
+    },
     /// Busy polling was asked for and is not to be had.
     #[error(
         "{target}: busy polling for {us} us was refused ({reason}); it needs CAP_NET_ADMIN, or leave busy_poll_us out"
@@ -111,7 +125,7 @@ pub enum UdpWarning {
 }
 
 /// Bytes of IP and UDP headers before a datagram.
-const HEADERS_LEN: usize = 28;
+pub(super) const HEADERS_LEN: usize = 28;
 
 /// Which way a buffer is for.
 #[derive(Clone, Copy)]
@@ -345,7 +359,12 @@ fn already(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn set_option<T: Copy>(fd: &impl AsRawFd, level: i32, name: i32, value: T) -> io::Result<()> {
+pub(super) fn set_option<T: Copy>(
+    fd: &impl AsRawFd,
+    level: i32,
+    name: i32,
+    value: T,
+) -> io::Result<()> {
     let fd: RawFd = fd.as_raw_fd();
     // SAFETY: `value` lives through the call and its size is passed along; the kernel copies it
     // and checks the size against the option. Exercised by every test in tests/udp.rs that opens

@@ -49,6 +49,20 @@ macro_rules! over_verbs_and_repaired_by {
     };
 }
 
+/// Every case over UDP, where runs pass as one when they are sent (GSO), when they are received (GRO).
+macro_rules! over_udp {
+    ($name:ident: $gso:literal, $gro:literal, $($file:ident::$case:ident,)+) => {
+        mod $name {
+            use crate::network::Offload;
+
+            $(#[test] fn $case() {
+                let offload = Offload { gso: $gso, gro: $gro };
+                crate::run(crate::Kind::Udp(offload), crate::$file::$case);
+            })+
+        }
+    };
+}
+
 /// Every case over every transport, and over verbs with every ladder.
 macro_rules! over_every_transport {
     ($($file:ident::$case:ident,)+) => {
@@ -58,10 +72,17 @@ macro_rules! over_every_transport {
             })+
         }
 
-        mod udp {
-            $(#[test] fn $case() {
-                crate::run(crate::Kind::Udp, crate::$file::$case);
-            })+
+        over_udp! {
+            udp: true, true, $($file::$case,)+
+        }
+        over_udp! {
+            udp_of_runs_sent: true, false, $($file::$case,)+
+        }
+        over_udp! {
+            udp_of_runs_received: false, true, $($file::$case,)+
+        }
+        over_udp! {
+            udp_one_by_one: false, false, $($file::$case,)+
         }
 
         mod shm {
@@ -118,7 +139,7 @@ fn noticed(kind: Kind, broken: Broken, case: fn(Bench) -> Verdict, words: &str) 
 #[test]
 fn the_suite_notices_a_transport_that_breaks_its_promise() {
     let case = cases::everything_arrives_once_and_in_order;
-    for kind in [Kind::Memory, Kind::Udp] {
+    for kind in [Kind::Memory, Kind::UDP] {
         for (broken, words) in [
             (Broken::Skips, "datagrams of a line, and sealed"),
             (Broken::SendsAnother, "out of order: Some([49, 49])"),

@@ -13,8 +13,8 @@ use tickcast_reliability::ring_layout::Geometry;
 use tickcast_transport::mapping::SharedMapping;
 use tickcast_transport::memory::{Completion, Fabric, FabricConfig};
 use tickcast_transport::udp::{
-    Interface, UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
-    UdpSendLine,
+    BATCH_MAX, Interface, UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver,
+    UdpReceiverConfig, UdpSendLine,
 };
 use tickcast_transport::{FanOut, Receive};
 
@@ -28,11 +28,18 @@ pub const BUFFERS: usize = 128;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Memory,
-    Udp,
+    Udp(Offload),
     Shm,
     /// And repairs by it, on these rungs.
     #[cfg(feature = "rdma")]
     Verbs(Ladder),
+}
+
+/// Whether runs of datagrams pass as one buffer, on which side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offload {
+    pub gso: bool,
+    pub gro: bool,
 }
 
 /// Where repairs can be had besides TCP, and on which rungs.
@@ -40,6 +47,14 @@ pub enum Kind {
 pub struct Repairs {
     pub at: Ipv4Addr,
     pub ladder: Ladder,
+}
+
+impl Kind {
+    /// UDP with what there is to make it fast, as it is unless a config says otherwise.
+    pub const UDP: Self = Self::Udp(Offload {
+        gso: true,
+        gro: true,
+    });
 }
 
 /// Groups that nobody else uses, by one transport, on one line or two.
@@ -74,8 +89,9 @@ pub trait Network {
     }
     /// Stops and starts sends below the fan-out, where the transport can do that.
     fn stall(&self, stalled: bool) -> bool;
-    /// Whether buffers may be too short for what is sent, and full ones are counted.
-    fn counts_what_does_not_fit(&self) -> (bool, bool);
+    /// Whether buffers may be too short for what is sent; and how many datagrams one of the count of
+    /// full ones stands for at most, where they are counted.
+    fn counts_what_does_not_fit(&self) -> (bool, Option<u64>);
     /// Where repairs can be had by it.
     fn repairs(&self) -> Option<Repairs> {
         None
@@ -95,7 +111,10 @@ pub trait Network {
 pub fn open(kind: Kind, lines: usize) -> Rc<dyn Network> {
     match kind {
         Kind::Memory => Rc::new(InMemory::new(lines)),
-        Kind::Udp => Rc::new(Udp((0..lines).map(|_| udp_group()).collect())),
+        Kind::Udp(offload) => Rc::new(Udp {
+            groups: (0..lines).map(|_| udp_group()).collect(),
+            offload,
+        }),
         Kind::Shm => Rc::new(crate::over_shm::OverShm::new()),
         #[cfg(feature = "rdma")]
         Kind::Verbs(ladder) => Rc::new(crate::over_verbs::OverVerbs::new(lines, ladder)),
@@ -159,13 +178,16 @@ impl Network for InMemory {
         true
     }
 
-    fn counts_what_does_not_fit(&self) -> (bool, bool) {
-        (false, true)
+    fn counts_what_does_not_fit(&self) -> (bool, Option<u64>) {
+        (false, Some(1))
     }
 }
 
 /// Multicast on loopback.
-struct Udp(Vec<SocketAddrV4>);
+struct Udp {
+    groups: Vec<SocketAddrV4>,
+    offload: Offload,
+}
 
 /// A group that no other test uses, on a port that was free a moment ago.
 fn udp_group() -> SocketAddrV4 {
@@ -184,10 +206,11 @@ impl Udp {
             interface: Interface::Address(address),
         };
         let config = UdpFanOutConfig {
-            lines: self.0.iter().map(line).collect(),
+            lines: self.groups.iter().map(line).collect(),
             ttl: 0,
             send_buffer_bytes: None,
             datagram_len_max: SLOT_LEN,
+            gso: self.offload.gso,
         };
         Box::new(UdpFanOut::open(&config).unwrap())
     }
@@ -195,7 +218,7 @@ impl Udp {
 
 impl Network for Udp {
     fn lines(&self) -> usize {
-        self.0.len()
+        self.groups.len()
     }
 
     fn sender(&self) -> Ipv4Addr {
@@ -213,13 +236,14 @@ impl Network for Udp {
             senders: vec![Ipv4Addr::LOCALHOST],
         };
         let config = UdpReceiverConfig {
-            lines: self.0.iter().map(line).collect(),
+            lines: self.groups.iter().map(line).collect(),
             datagram_len_max: len_max,
             receive_buffer_bytes: Some(buffers * SLOT_LEN),
             // Whoever else sends reaches the socket, and is told apart there.
             source_specific: false,
             batch: 64,
             busy_poll_us: None,
+            gro: self.offload.gro,
         };
         Box::new(UdpReceiver::open(&config).unwrap())
     }
@@ -233,7 +257,9 @@ impl Network for Udp {
         false
     }
 
-    fn counts_what_does_not_fit(&self) -> (bool, bool) {
-        (true, true)
+    fn counts_what_does_not_fit(&self) -> (bool, Option<u64>) {
+        // The kernel counts a run that it drops as one.
+        let runs = self.offload.gso && self.offload.gro;
+        (true, Some(if runs { BATCH_MAX as u64 } else { 1 }))
     }
 }

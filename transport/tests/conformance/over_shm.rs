@@ -87,8 +87,8 @@ impl Network for OverShm {
         false
     }
 
-    fn counts_what_does_not_fit(&self) -> (bool, bool) {
-        (false, true)
+    fn counts_what_does_not_fit(&self) -> (bool, Option<u64>) {
+        (false, Some(1))
     }
 
     fn has_buffers(&self) -> bool {

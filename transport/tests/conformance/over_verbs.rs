@@ -108,9 +108,9 @@ impl Network for OverVerbs {
         false
     }
 
-    fn counts_what_does_not_fit(&self) -> (bool, bool) {
+    fn counts_what_does_not_fit(&self) -> (bool, Option<u64>) {
         // Soft-RoCE does not count a datagram without a buffer.
-        (true, false)
+        (true, None)
     }
 
     fn repairs(&self) -> Option<Repairs> {
