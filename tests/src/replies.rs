@@ -5,7 +5,8 @@
 //!
 //! Who waits is known here from NACKs and answers alone. What the core refuses for want of room is
 //! not subtracted, so that more may seem to wait, and to ask, than do. The core's log of who asked
-//! holds a window: in larger rings it may have forgotten what is known here.
+//! holds a window: in larger rings it may have forgotten what is known here, and how many asked is
+//! not looked at.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -85,7 +86,7 @@ impl Replies {
         let ignore = Nanos::from_us(self.config.sender_ignore_us);
         let coalesce = Nanos::from_us(self.config.repair_coalesce_us);
         let sent = feed.reader.sent_by_any();
-        let forgets = feed.reader.geometry().slots() > LOG;
+        let forgets = is_forgetful(feed);
         let mut may = 0;
         for range in ranges {
             let first = range.first.max(feed.reader.oldest()).max(Sequence::FIRST);
@@ -179,7 +180,12 @@ impl Replies {
                 let at = at.ok_or("a multicast of no channel")?;
                 let datagram = Datagram::parse(out).map_err(|e| e.to_string())?;
                 let key = (channel, datagram.header().sequence.0);
-                return self.multicast(key, newly[at].0, subscribers(channel), paused, now);
+                let (answered, askers) = self.multicast(key, newly[at].0, paused, now)?;
+                self.answered_seen += answered;
+                return match is_forgetful(&feeds[at]) {
+                    true => Ok(()),
+                    false => self.enough(key.1, askers, subscribers(channel)),
+                };
             }
             Destination::Peer(peer) => peer,
         };
@@ -198,7 +204,7 @@ impl Replies {
                     let sequence = datagram.header().sequence;
                     let of = self.wanted.entry((channel, sequence.0)).or_default();
                     of.answered = true;
-                    let forgets = feeds[at].reader.geometry().slots() > LOG;
+                    let forgets = is_forgetful(&feeds[at]);
                     if !of.waits.remove(&peer) && !forgets {
                         return Err(format!("{peer:?} gets {sequence}, and has its answer"));
                     }
@@ -217,39 +223,46 @@ impl Replies {
         Ok(())
     }
 
+    /// How many questions a multicast answered, and how many asked for it.
     fn multicast(
         &mut self,
         key: (ChannelId, u64),
         answered: u64,
-        subscribers: u32,
         paused: &dyn Fn(PeerId) -> bool,
         now: Nanos,
-    ) -> Checked {
+    ) -> Result<(u64, usize), String> {
         let of = self.wanted.entry(key).or_default();
         let (waited, askers) = (of.waits.len() as u64, of.askers.len());
+        of.waits.retain(|peer| paused(*peer));
+        of.askers.clear();
+        (of.answered, of.multicast_at) = (true, Some(now));
+        // The check of what is counted at all is that of `meters.rs`.
+        match answered > waited {
+            true => Err(format!(
+                "a multicast of {} answered {answered} questions, {waited} waited",
+                key.1
+            )),
+            false => Ok((answered, askers)),
+        }
+    }
+
+    fn enough(&self, sequence: u64, askers: usize, subscribers: u32) -> Checked {
         let enough = match subscribers >= self.config.large_group {
             true => 3,
             false => (subscribers.div_ceil(8) as usize).clamp(2, 16),
         };
-        of.waits.retain(|peer| paused(*peer));
-        of.askers.clear();
-        (of.answered, of.multicast_at) = (true, Some(now));
-        self.answered_seen += answered;
-        // The check of what is counted at all is that of `meters.rs`.
-        if answered > waited {
-            return Err(format!(
-                "a multicast of {} answered {answered} questions, {waited} waited",
-                key.1
-            ));
+        match askers < enough {
+            true => Err(format!(
+                "{sequence} is multicast because {askers} of {subscribers} asked, {enough} are needed"
+            )),
+            false => Ok(()),
         }
-        if askers < enough {
-            return Err(format!(
-                "{} is multicast because {askers} of {subscribers} asked, {enough} are needed",
-                key.1
-            ));
-        }
-        Ok(())
     }
+}
+
+/// Whether the core may have forgotten what is known here.
+fn is_forgetful(feed: &Feed) -> bool {
+    feed.reader.geometry().slots() > LOG
 }
 
 fn nothing(answered: u64) -> Checked {
