@@ -172,10 +172,11 @@ impl Watch {
     }
 
     /// How many heartbeats are sent at most so long after a datagram: at intervals that double, and
-    /// those that come regardless; one more that was due before the datagram was sent.
+    /// those that come regardless; two more, of each kind one, that were due before a fan-out that stood
+    /// still sent the datagram.
     fn heartbeats_within(&self, silent: Nanos) -> u64 {
         let of = self.heartbeats;
-        let (mut count, mut interval_us) = (2 + silent.0 / 1_000 / of.ambient_us, of.first_us);
+        let (mut count, mut interval_us) = (3 + silent.0 / 1_000 / of.ambient_us, of.first_us);
         let mut left_us = silent.0.div_ceil(1_000);
         if left_us >= interval_us {
             (count, left_us) = (count + 1, left_us - interval_us);
