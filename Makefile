@@ -1,8 +1,8 @@
 # Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid promotions
-.PHONY: demo install-c deny clean
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid fuzz restarts promotions
+.PHONY: counts counts-write microbench demo bench bench-peers install-c deny clean
 
 SHELL := /bin/bash
 CARGO ?= cargo
@@ -11,6 +11,8 @@ SUB = @TICKCAST_SET_UP=1 $(MAKE) --no-print-directory
 # CI sets LOCKED=--locked, so that a Cargo.lock that was not committed with its change is an error.
 LOCKED ?=
 export CARGO_TERM_PROGRESS_WHEN ?= never
+# Fuzzing has a workspace of its own; what it is built of is shared.
+FUZZ_WORKSPACE = --manifest-path tests/fuzz/Cargo.toml --target-dir $(or $(CARGO_TARGET_DIR),target)
 # What a verb builds when it runs alone. The stages of a test have built everything before.
 BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher \
 	$$(.ci/features tickcast tickcast-publisher)
@@ -25,12 +27,15 @@ setup: ## install what this machine lacks (quick when nothing does)
 
 fmt: setup ## format the code
 	$(CARGO) fmt --all
+	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml
 
 fmt-check: setup ## fail if the code is not formatted
 	$(CARGO) fmt --all --check
+	$(CARGO) fmt --manifest-path tests/fuzz/Cargo.toml --check
 
 lint: setup ## clippy, warnings are errors
 	$(CARGO) clippy --workspace --all-targets $(LOCKED) $$(.ci/features) -- -D warnings
+	$(CARGO) clippy $(FUZZ_WORKSPACE) --all-targets $(LOCKED) -- -D warnings
 
 docs: setup ## build the API documents, warnings are errors
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps $(LOCKED)
@@ -68,11 +73,34 @@ grid: setup ## loss times receivers against the committed table; GRID_ARGS=--wri
 	$(BUILD_BINS)
 	$(BIN)/grid $(GRID_ARGS)
 
+SECONDS_EACH ?= 10
+export SECONDS_EACH TARGETS SEED FUZZ
+fuzz: setup ## any bytes into every way in; make fuzz SECONDS_EACH=600 TARGETS='itch config' SEED=7
+	@LOCKED="$(LOCKED)" CARGO="$(CARGO)" tests/fuzz/run
+
+# What is counted is always the same build: no features, no flags of this machine's.
+BUILD_COUNTS = CARGO_INCREMENTAL=0 RUSTFLAGS= $(CARGO) build --release $(LOCKED) -p tickcast-stages
+counts: setup ## instructions of each stage against the committed table; COUNTS_ARGS=--functions says whose
+	$(BUILD_COUNTS)
+	$(BIN)/counts $(COUNTS_ARGS)
+
+export REASON
+counts-write: setup ## renew that table; make counts-write REASON='why a stage may take more'
+	$(BUILD_COUNTS)
+	$(BIN)/counts --write --reason "$$REASON" $(COUNTS_ARGS)
+
+microbench: setup ## time each stage; make microbench STAGES=window
+	$(CARGO) bench $(LOCKED) -p tickcast-stages --bench stages -- $(STAGES)
+
 test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' names some
 	$(BUILD_SERVICE)
 	@LOCKED="$(LOCKED)" BIN="$(BIN)" tests/lab/test $(SUITES)
 
 ROUNDS ?= 20
+restarts: setup ## a publisher that is killed and started again goes on in its epoch; make restarts ROUNDS=100
+	$(CARGO) build --release $(LOCKED) --workspace --bins
+	TICKCAST_RESTARTS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test restarts -- --nocapture --test-threads=1
+
 promotions: setup ## how long a standby's promotion takes, and that it loses nothing; make promotions ROUNDS=5
 	$(CARGO) build --release $(LOCKED) -p tickcast-publisher $$(.ci/features tickcast-publisher)
 	TICKCAST_ROUNDS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test promotions -- --nocapture --test-threads=1
@@ -91,12 +119,23 @@ stages:
 	@.ci/stage simulate $(MAKE) --no-print-directory simulate BUILD_BINS=:
 	@.ci/stage small-worlds $(MAKE) --no-print-directory small-worlds BUILD_BINS=: SMALL_WORLDS_ARGS=--large
 	@.ci/stage grid $(MAKE) --no-print-directory grid BUILD_BINS=:
+	@.ci/stage counts $(MAKE) --no-print-directory counts
+	@.ci/stage fuzz $(MAKE) --no-print-directory fuzz FUZZ=mutate SECONDS_EACH=8
 	@.ci/stage planted $(MAKE) --no-print-directory planted
 	@.ci/stage test-rdma $(MAKE) --no-print-directory test-rdma BUILD_SERVICE=:
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
 	$(BUILD_SERVICE)
 	$(BIN)/tickcast demo $(DEMO_ARGS)
+
+ARGS ?=
+bench: setup ## tickcast beside a raw floor and its peers, in one run; make bench ARGS=--quick
+	$(CARGO) build --release $(LOCKED) -p tickcast $$(.ci/features tickcast)
+	$(BIN)/tickcast bench --summary $(BIN)/bench.json --html $(BIN)/bench.html $(ARGS)
+	@echo "written: $(BIN)/bench.json, $(BIN)/bench.html"
+
+bench-peers: setup ## build the peers that bench measures beside: Aeron C and iceoryx2
+	@LOCKED=$(LOCKED) tools/peers/build $(BIN)
 
 install-c: setup ## the C library, headers and pkg-config file; make install-c PREFIX=/usr DESTDIR=...
 	$(CARGO) build --release $(LOCKED) -p tickcast-c $$(.ci/features tickcast-c)

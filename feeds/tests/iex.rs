@@ -272,6 +272,15 @@ fn a_first_sequence_that_no_venue_can_reach_does_not_derail_the_stream() {
     assert!(recorded.incidents.iter().all(is_malformed));
 }
 
+#[test]
+fn no_two_messages_share_the_last_position_there_is() {
+    let last = (1 << 48) - 1;
+    let recorded = run_segments(&[Seg::deep(last - 2, 1), Seg::deep(last - 1, 2)]);
+    assert_eq!(recorded.positions(), [(0, last as u64 - 2)]);
+    assert!(recorded.incidents.iter().all(is_malformed));
+    assert_eq!(recorded.incidents.len(), 1);
+}
+
 // Bytes that do not fit.
 
 #[test]

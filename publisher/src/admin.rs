@@ -248,15 +248,15 @@ fn hand_over(stream: &TcpStream, shared: &Shared, body: &[u8]) -> io::Result<()>
     let answer = shared.hand_over.ask(&request, shared, Instant::now());
     let status = match &answer {
         hand_over::Answer::Refused { why } => {
-            // Whoever reaches this port may ask, as often as they like.
-            tracing::debug!("not handed over: {why}");
+            (shared.hand_over).refused(&request, why, Instant::now());
             CONFLICT
         }
         _ => OK,
     };
-    Answer::json(status, &answer).write(stream, false)?;
+    let written = Answer::json(status, &answer).write(stream, false);
     if let hand_over::Answer::Ends { .. } = answer {
+        // Written or not: the standby may have heard it, and has everything.
         shared.hand_over.end(&request, shared);
     }
-    Ok(())
+    written
 }

@@ -4,15 +4,20 @@
 //!
 //! | `what` | is said |
 //! |---|---|
-//! | `joined`, `left` | a subscriber follows channels, and no longer does |
+//! | `joined`, `left` | a subscriber follows channels, and no longer does, and why |
+//! | `replay_joined`, `nack_joined`, `read_joined` | a further connection of a subscriber, and instead of which |
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
+//! | `ring_refused`, `cursor_refused` | it can't, or nobody can: the device refused, or no right is left to give |
 //! | `mirror_granted`, `mirror_refused` | what is sealed of a channel is written to a standby's memory from here on, or not, and why |
 //! | `turned_away` | a connection is closed, and was told why |
 //! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
 //! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
+//! | `hand_over_refused` | somebody asked to take over in vain, and why; once a second at most |
 //! | `promoted` | this was a standby, and publishes from here on |
 //! | `denied`, `allowed` | somebody may not READ, nor be written to, or may again |
 //! | `read_denied` | a connection for READ is let reach nothing |
+//!
+//! Whoever comes by a further connection of a session is named as its subscriber, whatever it calls itself.
 //!
 //! Fields, where they apply: `subscriber`, `peer` (address and port), `channel`, `why`.
 

@@ -95,7 +95,7 @@ impl Bans {
         }
     }
 
-    fn take(&mut self, text: &str) -> bool {
+    pub(crate) fn take(&mut self, text: &str) -> bool {
         let before = std::mem::replace(&mut self.all, parse(text));
         for ban in self.all.iter().filter(|ban| !before.contains(ban)) {
             audit::say(

@@ -2,23 +2,26 @@
 //! and the counters that all threads share. Alike for a publisher that begins and for a standby that
 //! goes on.
 
-use std::net::SocketAddrV4;
+use std::io::Error;
+use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use tickcast_reliability::control::RepairOffer;
 use tickcast_reliability::publisher_core::PublisherConfig;
-use tickcast_reliability::ring::RingWriter;
+use tickcast_reliability::ring::{RingMemory, RingWriter};
 use tickcast_reliability::units::{ChannelId, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{ControlServer, ShareId};
+use tickcast_transport::mapping::SharedMapping;
 
+use crate::audit;
 use crate::config::Config;
 use crate::error::{ConfigError, PublisherError};
 use crate::pipeline::{StopOnFailure, Thread, spawn};
 use crate::plan::ChannelPlan;
 use crate::plan::fan_out::Use;
 use crate::publish::ChannelDriver;
-use crate::repair_service::RepairService;
+use crate::repair_service::{RepairService, server_config};
 use crate::shared::{ChannelShared, Shared};
 
 pub(crate) type FanOuts = Vec<Box<dyn FanOut>>;
@@ -53,10 +56,21 @@ impl Channels {
         now: Now,
     ) -> Result<Self, PublisherError> {
         let mut offers = listen_over_verbs(config, &mut server)?;
+        for offer in &offers {
+            if let RepairOffer::Verbs { address, read, .. } = offer {
+                tracing::info!(%address, read, "connections for repair are taken over verbs");
+            }
+        }
         let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
         let mut shares = Vec::new();
         for (channel, ring) in rings {
-            share(&mut server, &mut offers, &mut shares, &channel, &ring);
+            share(
+                &mut server,
+                &mut offers,
+                &mut shares,
+                &channel,
+                ring.memory(),
+            );
             multicast.push(open_fan_outs(&channel, Use::Copies(Some(&ring)))?);
             let fan_outs = open_fan_outs(&channel, Use::Ring(&ring))?;
             let publisher = PublisherConfig {
@@ -105,7 +119,7 @@ impl Serving {
         let denied = config.repair_verbs.as_ref();
         let denied = denied.and_then(|verbs| verbs.denied.clone());
         let service =
-            RepairService::new(config.repair, self.server, self.multicast, shared.clone())
+            RepairService::new(config.repair, self.server, self.multicast, shared.clone())?
                 .offering(self.offers, self.shares)
                 .banning(config.banned.clone())
                 .denying(denied)
@@ -116,6 +130,39 @@ impl Serving {
             guard.of(served)
         })
     }
+}
+
+/// Takes what channels will need of the network and the devices, and gives it back: who will publish on
+/// them only later knows from the start whether that can be had.
+///
+/// # Errors
+/// As [`Channels::open`].
+pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), PublisherError> {
+    for channel in channels {
+        open_fan_outs(channel, Use::Copies(None))?;
+    }
+    if config.repair_verbs.is_none() {
+        return Ok(());
+    }
+    let system = |what, source| PublisherError::System { what, source };
+    let server = ControlServer::bind(
+        (Ipv4Addr::LOCALHOST, 0).into(),
+        server_config(&config.repair),
+    );
+    let mut server = server.map_err(|error| system("listen on loopback", error))?;
+    let (mut offers, mut shares) = (listen_over_verbs(config, &mut server)?, Vec::new());
+    for channel in channels {
+        let memory = SharedMapping::memfd("rehearsed", channel.geometry.bytes());
+        let memory = memory.map_err(|error| system("allocate a ring", Error::other(error)))?;
+        share(
+            &mut server,
+            &mut offers,
+            &mut shares,
+            channel,
+            Arc::new(memory),
+        );
+    }
+    Ok(())
 }
 
 pub(crate) fn open_fan_outs(channel: &ChannelPlan, to: Use<'_>) -> Result<FanOuts, PublisherError> {
@@ -146,7 +193,6 @@ fn listen_over_verbs(
         address: address.into(),
         reason: error.to_string(),
     })?;
-    tracing::info!(%address, read = verbs.read, "connections for repair are taken over verbs");
     if verbs.read && verbs.cursors > 0 {
         share_cursors(server, verbs.cursors);
     }
@@ -163,12 +209,26 @@ fn listen_over_verbs(
 /// fails there are none, which the log says.
 fn share_cursors(server: &mut ControlServer, cursors: u16) {
     if let Err(error) = server.share_cursors(cursors.into()) {
+        refused("cursor_refused", None, &error);
         tracing::warn!(
             cursors,
             "subscribers have no cursors, since these can't be registered: {error}; let more memory be \
              locked, or set repair_verbs.cursors to fewer, or 0"
         );
     }
+}
+
+/// Nobody at all is let reach something, since the device refused it.
+fn refused(what: &'static str, channel: Option<ChannelId>, error: &Error) {
+    let why = error.to_string();
+    audit::say(
+        what,
+        audit::Of {
+            channel,
+            why: Some(&why),
+            ..audit::Of::default()
+        },
+    );
 }
 
 /// Has the ring of a channel registered, so that subscribers can be let READ it. Where that fails
@@ -178,7 +238,7 @@ fn share(
     offers: &mut [RepairOffer],
     shares: &mut Vec<(ChannelId, ShareId)>,
     channel: &ChannelPlan,
-    ring: &RingWriter,
+    memory: Arc<dyn RingMemory>,
 ) {
     for offer in offers {
         let RepairOffer::Verbs { read, mirror, .. } = offer else {
@@ -187,10 +247,11 @@ fn share(
         if !*read {
             continue;
         }
-        match server.share(ring.memory()) {
+        match server.share(memory.clone()) {
             Ok(share) => shares.push((channel.id, share)),
             Err(error) => {
                 (*read, *mirror) = (false, false);
+                refused("ring_refused", Some(channel.id), &error);
                 let name = &channel.name;
                 tracing::warn!(
                     channel = name,

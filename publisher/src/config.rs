@@ -61,6 +61,10 @@ pub struct Config {
     /// Directory that keeps the last epoch; without one it is taken from the clock alone.
     #[serde(default)]
     pub state_dir: Option<PathBuf>,
+    /// Directory on tmpfs or hugetlbfs where the rings outlive the publisher, so that one that was killed
+    /// goes on in its epoch; needs `state_dir`. Without one every start opens an epoch of its own.
+    #[serde(default)]
+    pub ring_dir: Option<PathBuf>,
     /// File that names who may not subscribe, looked at while the publisher runs: a name or an address a
     /// line, then the reason. Without one everybody may.
     #[serde(default)]

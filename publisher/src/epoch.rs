@@ -21,6 +21,9 @@ struct State {
     /// The last sequence of each channel, where the epoch was ended properly.
     #[serde(default)]
     ended_at: BTreeMap<u16, Sequence>,
+    /// Hash of the inputs that it was opened for.
+    #[serde(default)]
+    inputs: Option<u64>,
 }
 
 /// The epoch of this run, and what is known of the one before.
@@ -29,6 +32,7 @@ pub struct EpochState {
     epoch: Epoch,
     before: State,
     store: Option<Store>,
+    inputs: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -44,6 +48,7 @@ struct Store {
 pub struct EpochsBefore {
     before: State,
     store: Option<Store>,
+    inputs: Option<u64>,
 }
 
 impl EpochsBefore {
@@ -66,7 +71,38 @@ impl EpochsBefore {
             let reason = "its epoch is the last there is".into();
             return Err(PublisherError::StateDamaged { path, reason });
         }
-        Ok(Self { before, store })
+        Ok(Self {
+            before,
+            store,
+            inputs: None,
+        })
+    }
+
+    /// Who opens an epoch has inputs of this hash.
+    #[must_use]
+    pub(crate) const fn with_inputs(mut self, hash: u64) -> Self {
+        self.inputs = Some(hash);
+        self
+    }
+
+    /// The last epoch that was kept.
+    pub(crate) const fn last(&self) -> Epoch {
+        self.before.epoch
+    }
+
+    /// Whether the last epoch was opened for the same inputs.
+    pub(crate) fn has_same_inputs(&self) -> bool {
+        self.inputs.is_some() && self.before.inputs == self.inputs
+    }
+
+    /// Goes on in the last epoch that was kept.
+    pub(crate) fn go_on(self) -> EpochState {
+        EpochState {
+            epoch: self.before.epoch,
+            inputs: self.before.inputs,
+            before: self.before,
+            store: self.store,
+        }
     }
 
     /// Opens an epoch above all that were kept and above this one, and keeps it.
@@ -74,19 +110,25 @@ impl EpochsBefore {
     /// # Errors
     /// [`PublisherError`] when it can't be kept.
     pub fn open(self, above: Epoch, utc: Nanos) -> Result<EpochState, PublisherError> {
-        let Self { before, store } = self;
+        let Self {
+            before,
+            store,
+            inputs,
+        } = self;
         let last = before.epoch.max(above).0;
         let epoch = Epoch(last.saturating_add(1).max(utc.as_us()));
         if let Some(store) = &store {
             store.keep(&State {
                 epoch,
                 ended_at: BTreeMap::new(),
+                inputs,
             })?;
         }
         Ok(EpochState {
             epoch,
             before,
             store,
+            inputs,
         })
     }
 }
@@ -153,6 +195,7 @@ impl EpochState {
                 .iter()
                 .map(|(channel, last)| (channel.0, *last))
                 .collect(),
+            inputs: self.inputs,
         })
     }
 }

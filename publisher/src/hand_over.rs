@@ -3,9 +3,10 @@
 //!
 //! The standby asks again and again (`POST /hand-over`): each time is a promise to be there a little
 //! longer, and says how far its mirror is. Sealing rests for as long as these come, but no longer than
-//! is good for its subscribers. Once the answer
-//! that this publisher ends is written, it does, and not before: a standby that never heard of it
-//! finds nobody there any more, and has everything.
+//! is good for its subscribers. From the
+//! decision that this publisher ends nothing is sealed any more, and once the answer that says so is
+//! written, or can't be, it does end: a standby that never heard of it finds nobody there any more,
+//! and has everything.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
@@ -23,6 +24,9 @@ use crate::shared::Shared;
 const REST_MAX: Duration = Duration::from_secs(2);
 /// How long it rests in all, and then goes on for at least, whoever asks and however often.
 const REST_TOTAL: Duration = Duration::from_secs(10);
+
+/// Refusals are told no more often.
+const REFUSED_EVERY: Duration = Duration::from_secs(1);
 
 /// Where a channel stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -97,6 +101,10 @@ enum Phase {
         /// Where all stands, once it is final.
         channels: Vec<Standing>,
     },
+    /// The standby is being told that this publisher ends: whatever happens now, nothing is sealed.
+    Ending {
+        standby: String,
+    },
     Ended {
         standby: String,
     },
@@ -116,6 +124,14 @@ pub(crate) struct HandOver {
     /// Whether `phase` is another than publishing.
     is_asked: AtomicBool,
     phase: Mutex<Phase>,
+    refusals: Mutex<Refusals>,
+}
+
+/// How often it was asked for in vain.
+#[derive(Debug, Default)]
+struct Refusals {
+    count: u64,
+    told_at: Option<Instant>,
 }
 
 impl HandOver {
@@ -150,6 +166,7 @@ impl HandOver {
         let mut phase = self.phase();
         match &mut *phase {
             Phase::Publishing { .. } => Step::GoOn,
+            Phase::Ending { .. } => Step::Rest,
             Phase::Ended { .. } => Step::End,
             Phase::Resting {
                 standby,
@@ -178,7 +195,7 @@ impl HandOver {
     }
 
     /// Answers a standby. Where the answer is [`Answer::Ends`], [`HandOver::end`] must follow once it
-    /// is written.
+    /// is written, or can't be.
     pub(crate) fn ask(&self, request: &Request, shared: &Shared, now: Instant) -> Answer {
         let refused = |why: String| Answer::Refused { why };
         let name = &request.standby;
@@ -203,6 +220,16 @@ impl HandOver {
                 shared.epoch, request.epoch
             ));
         }
+        let mut phase = self.phase();
+        if let Phase::Ending { standby } | Phase::Ended { standby } = &*phase {
+            // Its first answer may not have reached it. There is one that takes over, and no second.
+            return match standby == name {
+                true => Answer::Ends {
+                    channels: Vec::new(),
+                },
+                false => refused(format!("{standby:?} has taken over")),
+            };
+        }
         if !is_joined(shared, name) {
             return refused(format!(
                 "nobody called {name:?} follows every channel; there is no standby to take over"
@@ -211,12 +238,7 @@ impl HandOver {
         if shared.is_stopping() || shared.is_ended() {
             return refused("this publisher is ending its session".into());
         }
-        let mut phase = self.phase();
         match &mut *phase {
-            Phase::Ended { .. } => {
-                let channels = Vec::new();
-                Answer::Ends { channels }
-            }
             Phase::Resting { standby, until, .. } if standby != name && now < *until => {
                 refused(format!("{standby:?} is taking over already"))
             }
@@ -236,11 +258,12 @@ impl HandOver {
             } if standby == name => {
                 *until = now + REST_MAX;
                 let channels = channels.clone();
-                if !channels.is_empty() && are_alike(&channels, &request.mirrored) {
-                    Answer::Ends { channels }
-                } else {
-                    Answer::Resting { channels }
+                if channels.is_empty() || !are_alike(&channels, &request.mirrored) {
+                    return Answer::Resting { channels };
                 }
+                let standby = standby.clone();
+                *phase = Phase::Ending { standby };
+                Answer::Ends { channels }
             }
             _ => {
                 tracing::info!(
@@ -258,6 +281,34 @@ impl HandOver {
                 Answer::Resting { channels }
             }
         }
+    }
+
+    /// Somebody was refused: counted, and told once a second at most, since whoever reaches the admin port
+    /// may ask as often as it likes. Whether it was told.
+    pub(crate) fn refused(&self, request: &Request, why: &str, now: Instant) -> bool {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.count += 1;
+        if refusals.told_at.is_some_and(|at| now < at + REFUSED_EVERY) {
+            return false;
+        }
+        refusals.told_at = Some(now);
+        tracing::warn!("not handed over: {why}");
+        let name = Some(&*request.standby).filter(|name| name.len() <= NAME_LEN_MAX);
+        audit::say(
+            "hand_over_refused",
+            audit::Of {
+                subscriber: name,
+                why: Some(why),
+                ..audit::Of::default()
+            },
+        );
+        true
+    }
+
+    /// How often it was asked for in vain.
+    pub(crate) fn refusals(&self) -> u64 {
+        let refusals = self.refusals.lock();
+        refusals.unwrap_or_else(PoisonError::into_inner).count
     }
 
     /// The standby was told that this publisher ends: so it does.
@@ -374,15 +425,38 @@ mod tests {
         let last = request("b", &[AT]);
         let ends = Answer::Ends { channels: vec![AT] };
         assert_eq!(it.ask(&last, &shared, now), ends);
-        assert_eq!(
-            it.step(now, false, || None),
-            Step::Rest,
-            "nobody was told yet"
-        );
+        // However long the answer takes, and whatever the operator wants: the mirror has all there is.
+        for (later, is_stopping) in [
+            (Duration::ZERO, false),
+            (REST_TOTAL, false),
+            (REST_MAX, true),
+        ] {
+            let step = it.step(now + later, is_stopping, || None);
+            assert_eq!(step, Step::Rest, "nobody was told yet");
+        }
+        assert!(it.is_asked() && it.taken_by().is_none());
         it.end(&last, &shared);
         assert_eq!(it.step(now, false, || None), Step::End);
         assert_eq!(it.taken_by().as_deref(), Some("b"));
         assert!(shared.is_stopping() && shared.is_abandoned());
+    }
+
+    #[test]
+    fn who_takes_over_is_told_again_that_it_does_and_nobody_else_is() {
+        let names = ["b", "c"].map(String::from).to_vec();
+        let (it, shared, now) = (HandOver::to(names), shared(), Instant::now());
+        it.ask(&request("b", &[]), &shared, now);
+        it.step(now, false, || Some(vec![AT]));
+        let last = request("b", &[AT]);
+        assert!(matches!(it.ask(&last, &shared, now), Answer::Ends { .. }));
+        for is_over in [false, true] {
+            if is_over {
+                it.end(&last, &shared);
+            }
+            assert!(matches!(it.ask(&last, &shared, now), Answer::Ends { .. }));
+            let second = why(it.ask(&request("c", &[AT]), &shared, now));
+            assert!(second.contains("\"b\" has taken over"), "{second}");
+        }
     }
 
     #[test]
@@ -415,6 +489,16 @@ mod tests {
         assert!(refused.contains("again in 6 s"), "{refused}");
         assert!(!it.is_asked());
         assert_eq!(ask(now + REST_TOTAL), resting(&[]));
+    }
+
+    #[test]
+    fn refusals_are_all_counted_and_told_once_a_second() {
+        let (it, began) = (HandOver::to(vec![]), Instant::now());
+        let told = (0..1_000).filter(|ms| {
+            let now = began + Duration::from_millis(3 * ms);
+            it.refused(&request("d", &[]), "so", now)
+        });
+        assert_eq!((told.count(), it.refusals()), (3, 1_000));
     }
 
     #[test]

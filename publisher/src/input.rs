@@ -55,6 +55,8 @@ pub struct Input {
     since_types: u32,
     held: Held,
     is_held: bool,
+    /// Up to here what it gives was sealed before; `None` once it is beyond.
+    behind: Option<SourcePosition>,
 }
 
 /// A packet that waits until it is due.
@@ -147,7 +149,15 @@ impl Input {
             since_types: 0,
             held: Held::default(),
             is_held: false,
+            behind: None,
         }))
+    }
+
+    /// What it gives up to this position was sealed before: it is given without pace, whether or not anybody
+    /// has joined.
+    pub(crate) const fn go_on_behind(&mut self, last: SourcePosition) {
+        self.wait_for_subscribers = 0;
+        self.behind = Some(last);
     }
 
     /// Begins at once, whether or not anybody has joined.
@@ -248,17 +258,24 @@ impl Input {
         }
         self.is_held = true;
         let counters = &self.shared.counters;
-        if !self
-            .pacer
-            .is_due(now.monotonic, self.held.at, counters.source_messages.get())
+        let is_behind = self.behind.is_some();
+        if !is_behind
+            && !self
+                .pacer
+                .is_due(now.monotonic, self.held.at, counters.source_messages.get())
         {
             return Ok(Polled::Idle);
         }
         self.is_held = false;
+        let mut passing = Passing {
+            behind: &mut self.behind,
+            out: sink,
+        };
+        let out: &mut dyn Intake = if is_behind { &mut passing } else { passing.out };
         let mut sink = Counting {
             counters,
             records_left: &mut self.records_left,
-            out: sink,
+            out,
         };
         counters.source_packets.increment();
         counters.source_bytes.add(self.held.bytes.len() as u64);
@@ -275,6 +292,10 @@ impl Input {
                 decoder.message(sequence, packet.received_at, message, &mut sink);
             }
             Packets::Udp(_) | Packets::Records(_) => {}
+        }
+        if is_behind && self.behind.is_none() {
+            self.pacer
+                .begin(now.monotonic, self.held.at, counters.source_messages.get());
         }
         Ok(Polled::Worked)
     }
@@ -505,6 +526,38 @@ impl Live {
     }
 }
 
+/// Looks out for the last message that was sealed before.
+struct Passing<'a> {
+    behind: &'a mut Option<SourcePosition>,
+    out: &'a mut dyn Intake,
+}
+
+impl Passing<'_> {
+    fn pass(&mut self, position: SourcePosition) {
+        if self.behind.is_some_and(|last| position >= last) {
+            *self.behind = None;
+        }
+    }
+}
+
+impl Intake for Passing<'_> {
+    fn lost(&mut self, loss: SourceLoss) {
+        self.pass(loss.last());
+        self.out.lost(loss);
+    }
+}
+
+impl Sink for Passing<'_> {
+    fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
+        self.pass(position);
+        self.out.message(position, records);
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        self.out.incident(incident);
+    }
+}
+
 /// Counts what passes, and lets no more records pass than are wanted.
 struct Counting<'a> {
     counters: &'a SourceCounters,
@@ -562,8 +615,8 @@ impl Sink for Counting<'_> {
 /// Says when a recorded packet is due.
 struct Pacer {
     pace: Pace,
-    /// Now and the packet's time, when the first packet was asked for.
-    began: Option<(Nanos, Nanos)>,
+    /// Now, the packet's time and the messages before it, when the first packet was asked for.
+    began: Option<(Nanos, Nanos, u64)>,
 }
 
 impl Pacer {
@@ -571,8 +624,13 @@ impl Pacer {
         Self { pace, began: None }
     }
 
+    /// Counts from here.
+    const fn begin(&mut self, now: Nanos, at: Nanos, messages: u64) {
+        self.began = Some((now, at, messages));
+    }
+
     fn is_due(&mut self, now: Nanos, at: Nanos, messages: u64) -> bool {
-        let (began, first) = *self.began.get_or_insert((now, at));
+        let (began, first, before) = *self.began.get_or_insert((now, at, 0));
         let wait = match self.pace {
             Pace::Max => return true,
             Pace::Times(times) if at > first && first > Nanos::ZERO => {
@@ -580,7 +638,8 @@ impl Pacer {
             }
             Pace::Times(_) => 0,
             Pace::MessagesPerS(rate) => {
-                let wait = u128::from(messages) * 1_000_000_000 / u128::from(rate.max(1));
+                let messages = u128::from(messages.saturating_sub(before));
+                let wait = messages * 1_000_000_000 / u128::from(rate.max(1));
                 u64::try_from(wait).unwrap_or(u64::MAX)
             }
         };

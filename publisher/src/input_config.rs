@@ -280,6 +280,11 @@ impl InputConfig {
             _ => None,
         }
     }
+
+    /// Whether it gives the same again, from its beginning, whenever it is opened.
+    pub(crate) const fn is_replayed(&self) -> bool {
+        matches!(self, Self::Capture(_) | Self::Simulator(_))
+    }
 }
 
 /// The part of a simulator input that is not the market.

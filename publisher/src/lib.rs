@@ -14,6 +14,8 @@
 #[doc(hidden)]
 pub mod admin;
 mod audit;
+#[doc(hidden)]
+pub mod audit_file;
 mod bans;
 mod building;
 #[doc(hidden)]
@@ -33,6 +35,8 @@ mod host;
 #[doc(hidden)]
 pub mod http;
 #[doc(hidden)]
+pub mod inline;
+#[doc(hidden)]
 pub mod input;
 pub mod input_config;
 mod loss;
@@ -51,6 +55,7 @@ mod publisher;
 pub mod records;
 #[doc(hidden)]
 pub mod repair_service;
+mod restart;
 mod rights;
 #[doc(hidden)]
 pub mod service;

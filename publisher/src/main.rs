@@ -1,7 +1,6 @@
 //! `tickcast-publisher`: the publisher as a service. Exit codes: 0 whole, 1 loss or a finding, 2
 //! usage or config, 3 unreachable, 4 internal.
 
-use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -10,7 +9,8 @@ use std::sync::{Arc, Mutex};
 
 use clap::{Parser, ValueEnum};
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use tickcast_publisher::audit_file::{self, AuditFile};
 use tickcast_publisher::config::Config;
 use tickcast_publisher::error::PublisherError;
 use tickcast_publisher::plan::Plan;
@@ -45,7 +45,7 @@ struct Cli {
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
     /// Append who was let in, let at which memory, turned away or banned, and why, to this file: a JSON
-    /// object a line, whatever RUST_LOG says.
+    /// object a line, whatever RUST_LOG says. SIGHUP opens it anew.
     #[arg(long, value_name = "FILE")]
     audit: Option<PathBuf>,
 }
@@ -58,7 +58,9 @@ enum LogFormat {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let audit = cli.audit.as_deref().map(append_to).transpose();
+    let audit = (cli.audit.as_deref())
+        .map(|path| append_to(path, cli.log_format))
+        .transpose();
     let (audit, opened) = audit.map_or_else(|error| (None, Err(error)), |file| (file, Ok(())));
     start_log(cli.log_format, audit);
     exit_on_panic();
@@ -121,6 +123,10 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     if let Some(path) = &cli.summary {
         write_whole(path, summary.json())?;
     }
+    let lost = audit_file::lines_lost();
+    if lost > 0 {
+        tracing::error!("{lost} audit lines could not be written, and are lost");
+    }
     tracing::info!(
         records = summary.published_records(),
         loss = summary.has_loss(),
@@ -134,7 +140,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
 }
 
 /// Logs to standard error, and what is audited to a file of its own as well.
-fn start_log(format: LogFormat, audit: Option<File>) {
+fn start_log(format: LogFormat, audit: Option<AuditFile>) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
     // Colours are for people at a terminal, not for files.
     let log = fmt::layer()
@@ -157,8 +163,25 @@ fn start_log(format: LogFormat, audit: Option<File>) {
         .init();
 }
 
-fn append_to(path: &Path) -> Result<File, PublisherError> {
-    let file = File::options().create(true).append(true).open(path);
+fn append_to(path: &Path, format: LogFormat) -> Result<AuditFile, PublisherError> {
+    let reopen = Arc::new(AtomicBool::new(false));
+    signal_hook::flag::register(SIGHUP, reopen.clone()).map_err(|source| {
+        PublisherError::System {
+            what: "take signals",
+            source,
+        }
+    })?;
+    // Whatever is wrong with the file is found out within a log line: this one goes past the log.
+    let tell: fn(&str) = match format {
+        LogFormat::Text => |text| eprintln!("ERROR {text}"),
+        LogFormat::Json => |text| {
+            eprintln!(
+                "{}",
+                json!({ "level": "ERROR", "fields": { "message": text } })
+            );
+        },
+    };
+    let file = AuditFile::append_to(path.to_owned(), reopen, tell);
     file.map_err(|source| not_written(path, source))
 }
 

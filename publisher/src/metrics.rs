@@ -3,6 +3,7 @@
 
 use std::fmt::Write;
 
+use crate::audit_file;
 use crate::shared::Shared;
 
 /// One metric: its series must stand together under one head.
@@ -80,6 +81,11 @@ pub fn metrics(shared: &Shared) -> String {
     all.add("", "epoch", epoch, shared.epoch.0);
     let ended = "Whether the session has ended (a gauge).";
     all.add("", "ended", ended, shared.is_ended().into());
+    let lost = "Lines of the audit trail that could not be written to its file.";
+    all.add("", "audit_lines_lost", lost, audit_file::lines_lost());
+    let refused = "Times that a hand-over was asked for in vain.";
+    let refusals = shared.hand_over.refusals();
+    all.add("", "hand_overs_refused", refused, refusals);
     shared
         .service
         .each(|name, help, value| all.add("", name, help, value));

@@ -371,7 +371,11 @@ impl Intake for Direct<'_> {
 /// Ends the session, then goes on with heartbeats and what is unsent until every subscriber has
 /// END, or the time to linger is over. A session that was abandoned gets no END: what was sealed
 /// goes out as far as the transports take it.
-fn finish(mut to: Publishing, shared: &Shared, mut idle: Idle) -> Result<(), PublisherError> {
+pub(crate) fn finish(
+    mut to: Publishing,
+    shared: &Shared,
+    mut idle: Idle,
+) -> Result<(), PublisherError> {
     let began = now();
     if shared.is_abandoned() {
         to.show_digests();

@@ -15,6 +15,7 @@ use tickcast_reliability::control::NAME_LEN_MAX;
 use tickcast_reliability::ring_layout::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
 use tickcast_reliability::units::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
+use tickcast_transport::mapping::SharedMapping;
 use tickcast_transport::udp::{Interface, ResolvedInterface};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -128,6 +129,7 @@ impl Plan {
         let rules = rules(&config, &mut warnings)?;
         inputs(&config, &mut warnings)?;
         timers(&config, &mut warnings)?;
+        ring_dir(&config, &channels)?;
         if !(2..=1 << 20).contains(&config.threads.hop_batches) {
             let remedy = "it must be from 2 to 1048576";
             return Err(ConfigError::value(
@@ -495,6 +497,37 @@ fn socket(path: &Path, at: &str) -> Result<(), ConfigError> {
         return wrong("something that is no socket has this name; choose another");
     }
     Ok(())
+}
+
+/// Rings that outlive the publisher are of use only to one that knows its last epoch.
+fn ring_dir(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
+    let Some(directory) = &config.ring_dir else {
+        return Ok(());
+    };
+    let wrong = |remedy: String| Err(ConfigError::value("ring_dir", directory.display(), remedy));
+    if config.state_dir.is_none() {
+        return wrong("it needs state_dir, which keeps the epoch that the rings are of".into());
+    }
+    if config.standby.is_some() {
+        return wrong("a standby takes its rings from its publisher; leave this out".into());
+    }
+    if let Some(shared) = channels
+        .iter()
+        .find(|channel| channel.shared_at().is_some())
+    {
+        let name = &shared.name;
+        return wrong(format!(
+            "channel {name} has a fan-out by shared memory, whose readers follow one publisher's file; leave \
+             that or this out"
+        ));
+    }
+    // The directory may have to be made: what it would be made in decides.
+    let there = directory.ancestors().find(|path| path.is_dir());
+    let there = there.unwrap_or(Path::new("."));
+    match SharedMapping::check(&there.join("ring")) {
+        Ok(()) => Ok(()),
+        Err(error) => wrong(error.to_string()),
+    }
 }
 
 fn no_records(at: &str) -> ConfigError {

@@ -96,6 +96,14 @@ impl ChannelDriver {
         }
     }
 
+    /// Counts a message in the digest that was sealed before.
+    #[cold]
+    fn pass_over(&mut self, message: &RecordBatch) {
+        if let Some(digest) = &mut self.digest {
+            digest.add(message);
+        }
+    }
+
     /// Seals what was published: nothing more is waiting.
     #[inline]
     pub fn flush(&mut self, now: Now) {
@@ -214,30 +222,35 @@ impl ChannelDriver {
     #[inline]
     fn reset_fan_outs(&mut self) {
         while let Some(event) = self.core.poll() {
-            let channel = &self.shared.plan.name;
-            match event {
-                PublisherEvent::FanOutReset { fan_out, skipped } => {
-                    if let Some(transport) = self.fan_outs.get_mut(usize::from(fan_out.0)) {
-                        transport.reset();
-                    }
-                    let skipped = skipped.map_or(0, |range| range.len());
-                    tracing::warn!(
-                        channel,
-                        fan_out = fan_out.0,
-                        skipped,
-                        "a fan-out held the ring and was torn down; its receivers will ask for repair"
-                    );
+            self.happened(&event);
+        }
+    }
+
+    #[cold]
+    fn happened(&mut self, event: &PublisherEvent) {
+        let channel = &self.shared.plan.name;
+        match event {
+            PublisherEvent::FanOutReset { fan_out, skipped } => {
+                if let Some(transport) = self.fan_outs.get_mut(usize::from(fan_out.0)) {
+                    transport.reset();
                 }
-                PublisherEvent::SourceLost { source, position } => {
-                    tracing::error!(
-                        channel,
-                        source = source.0,
-                        %position,
-                        "a message does not fit a datagram and was told in the stream as lost; use a larger slot_len"
-                    );
-                }
-                _ => {}
+                let skipped = skipped.map_or(0, |range| range.len());
+                tracing::warn!(
+                    channel,
+                    fan_out = fan_out.0,
+                    skipped,
+                    "a fan-out held the ring and was torn down; its receivers will ask for repair"
+                );
             }
+            PublisherEvent::SourceLost { source, position } => {
+                tracing::error!(
+                    channel,
+                    source = source.0,
+                    %position,
+                    "a message does not fit a datagram and was told in the stream as lost; use a larger slot_len"
+                );
+            }
+            _ => {}
         }
     }
 
@@ -279,6 +292,8 @@ pub struct Publishing {
     shared: Arc<Shared>,
     /// What the channels have already, where they go on from mirrors.
     resumed: Option<Resumed>,
+    /// Whether those are given again from the beginning, and count in the digests.
+    replayed: bool,
     /// The first thing that went wrong where no error could be returned.
     failure: Option<PublisherError>,
 }
@@ -296,6 +311,7 @@ impl Publishing {
             sources,
             shared,
             resumed: None,
+            replayed: false,
             failure: None,
         }
     }
@@ -306,6 +322,15 @@ impl Publishing {
     pub(crate) fn resuming(mut self, mirrored: Vec<Positions>) -> Self {
         self.resumed = Some(Resumed::new(mirrored));
         self
+    }
+
+    /// As [`resuming`](Self::resuming), where the sources give everything again from the beginning.
+    #[must_use]
+    pub(crate) fn replaying(self, sealed: Vec<Positions>) -> Self {
+        Self {
+            replayed: true,
+            ..self.resuming(sealed)
+        }
     }
 
     /// Publishes what was kept of a source, on the channels that it was for when it came.
@@ -371,6 +396,9 @@ impl Publishing {
         };
         for channel in channels.iter() {
             if self.resumed.is_some() && self.is_mirrored(channel, source, at) {
+                if self.replayed {
+                    self.drivers[channel].pass_over(records);
+                }
                 continue;
             }
             if let Err(error) = self.drivers[channel].publish(records, source, at, now) {

@@ -7,16 +7,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use rustix::rand::{GetRandomFlags, getrandom};
 use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer};
 use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
+use tickcast_reliability::repair_core::{
+    ChannelInfo, Destination, Further, RepairCore, RepairEvent,
+};
 use tickcast_reliability::units::{ChannelId, Nanos, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
 
-use crate::audit::{self, audited};
+use crate::audit::audited;
 use crate::error::PublisherError;
 use crate::peers::Peers;
 use crate::rights::Rights;
@@ -62,13 +65,15 @@ pub struct RepairService {
 impl RepairService {
     /// Serves the channels of `shared` to whoever connects to `server`. `multicast` holds the
     /// fan-outs for multicast repairs of each channel.
-    #[must_use]
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when the system has no randomness to give.
     pub fn new(
         config: RepairConfig,
         server: ControlServer,
         multicast: Vec<Vec<Box<dyn FanOut>>>,
         shared: Arc<Shared>,
-    ) -> Self {
+    ) -> Result<Self, PublisherError> {
         let clock = SystemClock;
         let now = now(clock);
         let channels = shared.channels.iter().map(|channel| {
@@ -79,11 +84,11 @@ impl RepairService {
             };
             (info, channel.ring.clone(), channel.repair.clone())
         });
-        let seed = now.utc.0 ^ u64::from(std::process::id());
+        let secret = secret()?;
         let service = shared.service.clone();
         let name = shared.name.clone();
-        Self {
-            core: RepairCore::new(config, name, channels.collect(), service, seed, now),
+        Ok(Self {
+            core: RepairCore::new(config, name, channels.collect(), service, secret, now),
             server,
             multicast,
             clock,
@@ -93,7 +98,7 @@ impl RepairService {
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
-        }
+        })
     }
 
     /// Tells new joiners where connections for NACKs and READ can be made: where the server takes
@@ -173,9 +178,9 @@ impl RepairService {
         let (clock, versions) = (self.clock, &mut self.directory_versions);
         let rights = &mut self.rights;
         let polled = self.server.poll(Some(wait), |event| match event {
-            ServerEvent::Connected(connection, address) => {
+            ServerEvent::Connected(connection, address, carrier) => {
                 tracing::debug!(%address, "a connection was accepted");
-                core.handle_connected(now(clock), peers.add(connection, address));
+                core.handle_connected(now(clock), peers.add(connection, address), carrier);
             }
             ServerEvent::Frame(connection, channel, message) => {
                 let Some(peer) = peers.of(connection) else {
@@ -193,7 +198,11 @@ impl RepairService {
                     Message::Progress(progress) => note(shared, peer, channel, progress),
                     _ => {}
                 }
+                let is_join = matches!(message, Message::Join(_));
                 core.handle_message(now(clock), peer, channel, message);
+                if let Some(owner) = is_join.then(|| core.session_of(peer)).flatten() {
+                    peers.belongs(peer, owner);
+                }
             }
             ServerEvent::Granted(connection, share, access) => {
                 if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
@@ -209,6 +218,12 @@ impl RepairService {
                     audited("cursor_granted", peers, peer, Some(channel), None);
                 }
             }
+            ServerEvent::CursorRefused(connection, share, error) => {
+                if let Some((peer, channel)) = rights.granted_to(peers, connection, share) {
+                    let why = error.to_string();
+                    audited("cursor_refused", peers, peer, Some(channel), Some(&why));
+                }
+            }
             ServerEvent::Closed(connection, reason) => {
                 let Some(peer) = peers.remove(connection) else {
                     return;
@@ -218,6 +233,10 @@ impl RepairService {
                     CloseReason::Protocol(error) => {
                         tracing::info!(peer = peer.0, %error, "a connection was closed");
                         core.handle_protocol_error(peer, error.to_string());
+                    }
+                    CloseReason::Violation(error) => {
+                        let subscriber = peers.get(peer).map(|known| &*known.name);
+                        tracing::warn!(peer = peer.0, subscriber, "{error}");
                     }
                     CloseReason::Io(error) => {
                         tracing::info!(peer = peer.0, %error, "a connection broke");
@@ -232,7 +251,12 @@ impl RepairService {
         });
         let stats = self.server.stats();
         let refused = stats.turned_away + stats.accept_errors;
-        self.shared.service.connections_refused.set(refused);
+        let service = &self.shared.service;
+        service.connections_refused.set(refused);
+        service.access_violations.set(stats.violations);
+        service.cursors_leased.set(stats.cursors_leased);
+        service.cursors_returned.set(stats.cursors_returned);
+        service.cursors_live.set(stats.cursors_live);
         polled.map_err(|source| PublisherError::System {
             what: "poll the control connections",
             source,
@@ -340,6 +364,20 @@ impl RepairService {
                     }
                     self.joined(peer, &name, &channels);
                 }
+                RepairEvent::FurtherJoined {
+                    peer,
+                    further,
+                    instead_of,
+                } => {
+                    let what = match further {
+                        Further::Replay => "replay_joined",
+                        Further::Nack => "nack_joined",
+                        Further::Read => "read_joined",
+                    };
+                    let before = instead_of.and_then(|it| self.peers.get(it));
+                    let why = before.map(|it| format!("instead of the one from {}", it.address));
+                    audited(what, &self.peers, peer, None, why.as_deref());
+                }
                 RepairEvent::ReadJoined { peer, channels, .. } => {
                     let (server, core) = (&mut self.server, &mut self.core);
                     (self.rights).let_read(peer, &channels, &self.peers, server, core);
@@ -370,14 +408,11 @@ impl RepairService {
                     on_purpose,
                 } => {
                     tracing::info!(subscriber = name, on_purpose, "left");
-                    let subscriber = Some(&*name);
-                    audit::say(
-                        "left",
-                        audit::Of {
-                            subscriber,
-                            ..audit::Of::default()
-                        },
-                    );
+                    let why = match on_purpose {
+                        true => "it said goodbye",
+                        false => "without a goodbye",
+                    };
+                    audited("left", &self.peers, peer, None, Some(why));
                     let mut all = self.shared.subscribers();
                     for status in all.iter_mut().filter(|s| s.peer == peer.0) {
                         status.joined = false;
@@ -417,6 +452,7 @@ impl RepairService {
                 _ => {}
             }
         }
+        self.peers.forget_gone();
     }
 
     fn joined(&self, peer: PeerId, name: &str, channels: &[ChannelId]) {
@@ -472,6 +508,21 @@ impl RepairService {
     }
 }
 
+/// What session numbers are made of: nobody has it but this run.
+fn secret() -> Result<[u8; 32], PublisherError> {
+    let mut secret = [0; 32];
+    let mut rest = &mut secret[..];
+    while !rest.is_empty() {
+        let got = getrandom(&mut *rest, GetRandomFlags::empty());
+        let got = got.map_err(|error| PublisherError::System {
+            what: "take random bytes from the system",
+            source: error.into(),
+        })?;
+        rest = &mut rest[got..];
+    }
+    Ok(secret)
+}
+
 fn now(clock: SystemClock) -> Now {
     Now {
         monotonic: clock.now(),
@@ -494,8 +545,12 @@ fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) 
     let Some(of) = shared.channels.iter().find(|c| c.plan.id == channel) else {
         return;
     };
-    let follows = progress.epoch == shared.epoch;
     let sealed = of.ring.sealed();
+    // Nobody has what was never sealed.
+    if progress.epoch == shared.epoch && progress.sequence > sealed {
+        return;
+    }
+    let follows = progress.epoch == shared.epoch;
     let mut all = shared.subscribers();
     let status = all
         .iter_mut()
@@ -505,7 +560,7 @@ fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) 
         status.lost_records = progress.lost_records;
         if follows {
             status.sequence = progress.sequence.0;
-            status.heard = progress.heard.0;
+            status.heard = progress.heard.min(sealed).0;
             status.lag = sealed.since(progress.sequence);
         }
     }

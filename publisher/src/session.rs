@@ -6,15 +6,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
-use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::ring_layout::RingIdentity;
-use tickcast_reliability::units::{Nanos, RecordNumber, Sequence, SourceId};
+use tickcast_reliability::units::{Nanos, SourceId};
 use tickcast_transport::control::ControlServer;
-use tickcast_transport::mapping::SharedMapping;
-use tickcast_transport::shm::{boot_id, tail_len};
 
 use crate::admin::Admin;
-use crate::building::Channels;
+use crate::building::{Channels, Serving};
 use crate::channels::{Router, SymbolRules};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::epoch::EpochState;
@@ -22,10 +18,12 @@ use crate::error::PublisherError;
 use crate::hand_over::HandOver;
 use crate::input::{Input, instrument_base};
 use crate::pipeline::{self, Arrival, Thread, now, spawn};
-use crate::plan::{ChannelPlan, Plan};
+use crate::plan::Plan;
 use crate::publish::{Publishing, Source};
 use crate::repair_service::server_config;
+use crate::restart::Rings;
 use crate::shared::{Shared, SourceShared};
+use crate::standby::keeping::{Positions, position_of};
 use crate::summary::Summary;
 
 /// Open inputs, with their places in the config.
@@ -38,6 +36,8 @@ pub(crate) struct Opened {
     epoch: EpochState,
     shared: Arc<Shared>,
     channels: Channels,
+    /// How far the inputs are sealed on each channel, where the epoch is that of before.
+    sealed: Option<Vec<Positions>>,
     inputs: Inputs,
     control: SocketAddr,
     admin: Option<Admin>,
@@ -57,14 +57,14 @@ impl Opened {
         let server = server.map_err(listen)?;
         let control = server.local_address().map_err(listen)?;
         let admin = config.admin.map(Admin::bind).transpose()?;
-        let (sources, inputs) = open_inputs(&config)?;
-        let epoch = EpochState::open(config.state_dir.as_deref(), &config.name, opened_at.utc)?;
-        let rings = plan.channels.into_iter().map(|channel| {
-            let ring = create_ring(&channel, &epoch)?;
-            Ok((channel, ring))
-        });
-        let rings = rings.collect::<Result<_, PublisherError>>()?;
+        let (sources, mut inputs) = open_inputs(&config)?;
+        let Rings {
+            rings,
+            epoch,
+            sealed,
+        } = Rings::open(&config, plan.channels, opened_at.utc)?;
         let channels = Channels::open(&config, rings, server, opened_at)?;
+        let sealed = sealed.map(|sealed| resume(sealed, &config, &channels, &mut inputs));
         let shared = Shared::new(
             config.name.clone(),
             epoch.epoch(),
@@ -79,6 +79,7 @@ impl Opened {
             epoch,
             shared: Arc::new(shared.with(hand_over, None)),
             channels,
+            sealed,
             inputs,
             control,
             admin,
@@ -106,6 +107,11 @@ impl Opened {
         &self.shared
     }
 
+    /// How many inputs are open.
+    pub(crate) const fn inputs_len(&self) -> usize {
+        self.inputs.len()
+    }
+
     /// Starts the threads. Where `arrivals` are given, handlers come by them, and the session does
     /// not end with the inputs. On an error all that was started ends by itself.
     pub(crate) fn start(
@@ -121,20 +127,14 @@ impl Opened {
     }
 
     fn start_threads(self, arrivals: Option<Receiver<Arrival>>) -> Result<Running, PublisherError> {
-        let sources = self.sources(arrivals.is_some());
-        let (config, shared) = (self.config, self.shared);
-        let threads = config.threads.clone();
-        let (drivers, serving) = self.channels.split();
-        let mut to = Publishing::new(drivers, sources, shared.clone());
-        // Before anyone is served, so that every joiner finds the epoch opened.
-        let began = now();
-        to.event(|at| self.epoch.opened(shared.channels[at].plan.id), began)?;
-        to.drive(began)?;
-        let repair = serving.start(&config, &shared)?;
-        let admin = self.admin.map(|admin| admin.start(&shared)).transpose()?;
+        let (mut parts, to, serving) = self.take_apart(arrivals.is_some())?;
+        let repair = serving.start(&parts.config, &parts.shared)?;
+        let admin = parts.start_admin()?;
+        let Parts { config, shared, .. } = parts;
+        let threads = config.threads;
         let with_inputs = config.end_when_inputs_end && arrivals.is_none();
         let (idle, also) = (threads.idle, shared.clone());
-        let inputs: Vec<Input> = self.inputs.into_iter().map(|(_, input)| input).collect();
+        let inputs: Vec<Input> = parts.inputs.into_iter().map(|(_, input)| input).collect();
         let (publish, feeds) = match threads.mode {
             ThreadMode::Inline => {
                 let run = move || pipeline::inline(inputs, to, &also, idle, with_inputs);
@@ -149,13 +149,62 @@ impl Opened {
             }
         };
         Ok(Running {
-            epoch: self.epoch,
-            shared,
             publish,
             feeds,
-            repair,
-            admin,
+            served: Served {
+                epoch: parts.epoch,
+                shared,
+                repair,
+                admin,
+            },
         })
+    }
+
+    /// Starts all but what publishes, which is the caller's: the inputs of the config are not read.
+    pub(crate) fn serve(self) -> Result<(Publishing, Served), PublisherError> {
+        let shared = self.shared.clone();
+        let start = || {
+            let (mut parts, to, serving) = self.take_apart(true)?;
+            let repair = serving.start(&parts.config, &parts.shared)?;
+            let admin = parts.start_admin()?;
+            let Parts { epoch, shared, .. } = parts;
+            let served = Served {
+                epoch,
+                shared,
+                repair,
+                admin,
+            };
+            Ok((to, served))
+        };
+        start().inspect_err(|_| shared.shut_down())
+    }
+
+    /// What publishes, what serves subscribers, and the rest. The epoch is opened, before anyone is
+    /// served, so that every joiner finds it so.
+    fn take_apart(
+        self,
+        with_handlers: bool,
+    ) -> Result<(Parts, Publishing, Serving), PublisherError> {
+        let sources = self.sources(with_handlers);
+        let (drivers, serving) = self.channels.split();
+        let mut to = Publishing::new(drivers, sources, self.shared.clone());
+        let began = now();
+        match self.sealed {
+            Some(sealed) => to = to.replaying(sealed),
+            None => to.event(
+                |at| self.epoch.opened(self.shared.channels[at].plan.id),
+                began,
+            )?,
+        }
+        to.drive(began)?;
+        let parts = Parts {
+            config: self.config,
+            epoch: self.epoch,
+            shared: self.shared,
+            inputs: self.inputs,
+            admin: self.admin,
+        };
+        Ok((parts, to, serving))
     }
 
     /// The inputs in their order, then one source for each channel that a handler may publish on.
@@ -174,6 +223,33 @@ impl Opened {
         }
         all
     }
+}
+
+/// Has what was `sealed` before left out of what the inputs give again, without their pace: those that are
+/// read from their beginning. What handlers publish is theirs to resume. What is left out of each channel.
+fn resume(
+    mut sealed: Vec<Positions>,
+    config: &Config,
+    channels: &Channels,
+    inputs: &mut Inputs,
+) -> Vec<Positions> {
+    for (channel, sealed) in channels.shared.iter().zip(&sealed) {
+        // Nobody else has set it.
+        let _ = channel.resumed.set(sealed.clone());
+    }
+    let is_replayed = |source: &SourceId| {
+        let input = config.inputs.iter().find(|it| it.source() == *source);
+        input.is_some_and(InputConfig::is_replayed)
+    };
+    (sealed.iter_mut()).for_each(|of| of.retain(|(source, _)| is_replayed(source)));
+    for (_, input) in inputs {
+        let source = input.shared().source;
+        let places = (0..sealed.len()).filter_map(|at| position_of(&sealed, at, source));
+        if let Some(last) = places.max() {
+            input.go_on_behind(last);
+        }
+    }
+    sealed
 }
 
 /// Opens the inputs of a config; those that only name a source have nothing to open.
@@ -234,64 +310,69 @@ pub(crate) fn own_source(config: &Config, channel: &str) -> Option<usize> {
     own(Some(channel)).or_else(|| own(None))
 }
 
-/// The threads of a publisher.
-pub(crate) struct Running {
+/// What of an opened publisher neither publishes nor repairs.
+struct Parts {
+    config: Config,
     epoch: EpochState,
     shared: Arc<Shared>,
+    inputs: Inputs,
+    admin: Option<Admin>,
+}
+
+impl Parts {
+    fn start_admin(&mut self) -> Result<Option<Thread<()>>, PublisherError> {
+        let admin = self.admin.take();
+        admin.map(|admin| admin.start(&self.shared)).transpose()
+    }
+}
+
+/// The threads of a publisher.
+pub(crate) struct Running {
     publish: Thread<()>,
     feeds: Vec<Thread<()>>,
-    repair: Thread<()>,
-    admin: Option<Thread<()>>,
+    served: Served,
 }
 
 impl Running {
     /// Waits until publishing has ended, then ends everything else.
     pub(crate) fn join(self) -> Result<Summary, PublisherError> {
-        let shared = self.shared;
         let mut result = join(self.publish, "publish");
-        shared.shut_down();
+        self.served.shared.shut_down();
         for feed in self.feeds {
             result = result.and(join(feed, "feed"));
         }
-        result = result.and(join(self.repair, "repair"));
+        self.served.end(result)
+    }
+}
+
+/// The threads that serve subscribers and whoever watches.
+pub(crate) struct Served {
+    epoch: EpochState,
+    shared: Arc<Shared>,
+    repair: Thread<()>,
+    admin: Option<Thread<()>>,
+}
+
+impl Served {
+    /// Ends them, once publishing has ended with this result.
+    pub(crate) fn end(
+        self,
+        published: Result<(), PublisherError>,
+    ) -> Result<Summary, PublisherError> {
+        self.shared.shut_down();
+        let mut result = published.and(join(self.repair, "repair"));
         if let Some(admin) = self.admin {
             result = result.and(join(admin, "admin"));
         }
         result?;
-        self.epoch.close_if_ended(&shared)?;
-        Ok(Summary::of(&shared))
+        self.epoch.close_if_ended(&self.shared)?;
+        Ok(Summary::of(&self.shared))
     }
 }
 
 pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, PublisherError> {
     let panicked = |_| Err(PublisherError::Panicked { thread: name });
     thread.join().unwrap_or_else(panicked)
-}
-
-fn create_ring(channel: &ChannelPlan, epoch: &EpochState) -> Result<RingWriter, PublisherError> {
-    let len = channel.geometry.bytes();
-    let memory = match channel.shared_at() {
-        Some(path) => SharedMapping::fresh(path, len, tail_len(channel.geometry)),
-        None => SharedMapping::memfd(&format!("tickcast-{}", channel.name), len),
-    };
-    let memory = memory.map_err(|source| PublisherError::Memory {
-        channel: channel.name.clone(),
-        source,
-    })?;
-    let identity = RingIdentity {
-        channel: channel.id,
-        epoch: epoch.epoch(),
-        config_hash: channel.config_hash,
-        boot_id: boot_id(),
-        fan_outs: channel.fan_outs.len() as u8,
-        first_sequence: Sequence::FIRST,
-        first_record: RecordNumber::FIRST,
-    };
-    let ring = RingWriter::create(Arc::new(memory), channel.geometry, identity);
-    ring.map_err(|source| PublisherError::Ring {
-        channel: channel.name.clone(),
-        source,
-    })
 }
 
 #[cfg(test)]

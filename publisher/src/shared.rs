@@ -11,7 +11,7 @@ use tickcast_feeds::source::MessageCounts;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::counters::{RepairCounters, RepairServiceCounters, SenderCounters};
 use tickcast_reliability::ring::RingReader;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SourceId};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SourceId, SourcePosition};
 use tickcast_transport::SendStats;
 
 use crate::admin::AdminCounters;
@@ -222,6 +222,8 @@ pub struct ChannelShared {
     pub repair_lines: Vec<Vec<LineCounters>>,
     /// The ring.
     pub ring: RingReader,
+    /// How far each source was sealed when the ring was gone on with after a restart.
+    pub resumed: OnceLock<Vec<(SourceId, SourcePosition)>>,
     /// Subscribers that have joined, told by the repair service.
     pub subscribers: AtomicU32,
     /// The hold-off advised, told by the repair service.
@@ -247,6 +249,7 @@ impl ChannelShared {
             sender: Arc::default(),
             repair: Arc::default(),
             ring,
+            resumed: OnceLock::new(),
             subscribers: AtomicU32::new(0),
             hold_off_us: AtomicU32::new(0),
             directory: Mutex::default(),

@@ -21,9 +21,10 @@ mod view;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::{Receiver, bounded};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tickcast_reliability::units::{Epoch, SourceId};
@@ -36,6 +37,8 @@ use view::View;
 
 /// How long whoever asks waits for the publish thread to go on from the mirrors.
 const OPENING_MAX: Duration = Duration::from_secs(60);
+/// Between two attempts to tell a publisher that it is superseded.
+const SUPERSEDE_EVERY: Duration = Duration::from_secs(1);
 
 tickcast_reliability::counters! {
     /// What came of being a standby.
@@ -157,31 +160,53 @@ impl StandbyState {
         let (reason, superseding) = allowed.inspect_err(|why| {
             tracing::warn!("not promoted: {why}");
             self.counters.promotions_refused.increment();
-            *self.phase() = Phase::Mirroring;
+            let mut phase = self.phase();
+            if matches!(*phase, Phase::Asking) {
+                *phase = Phase::Mirroring;
+            }
         })?;
-        // The publish thread goes on from the mirrors.
-        *self.phase() = Phase::Ordered(reason);
+        // The publish thread goes on from the mirrors, unless it has ended.
+        self.order(reason)?;
         let opened = self.outcome(Some(wait));
         let opened = opened.ok_or("it takes long; GET /standby says what came of it")?;
-        // Whoever asked knows that the publisher was told.
-        let _ = superseding.map(JoinHandle::join);
+        if reason == Reason::Forced {
+            // Whoever asked knows that the publisher was told, or not reached.
+            let _ = superseding.recv();
+        }
         opened
     }
 
-    /// After a promotion by force somebody must tell the publisher, however long the opening takes, and
-    /// whether or not anybody still waits for it.
-    fn superseding(self: &Arc<Self>, reason: Reason) -> Result<Option<JoinHandle<()>>, String> {
-        if reason != Reason::Forced {
-            return Ok(None);
+    /// A publisher that did not hand over must be told that it is superseded, however long the opening
+    /// takes, and whether or not anybody still waits for it: at once, and when it is back if it was
+    /// stopped, or cut off. The first attempt is told of; nothing comes where there is none.
+    fn superseding(self: &Arc<Self>, reason: Reason) -> Result<Receiver<()>, String> {
+        let (tried, first) = bounded(1);
+        if reason == Reason::HandedOver {
+            return Ok(first);
         }
         let state = self.clone();
         let thread = Builder::new().name("supersede".into()).spawn(move || {
-            if let Some(Ok(promoted)) = state.outcome(None) {
-                promoting::supersede(&state, &promoted);
+            let Some(Ok(promoted)) = state.outcome(None) else {
+                return;
+            };
+            let mut is_settled = promoting::supersede(&state, &promoted, true);
+            let _ = tried.send(());
+            // For as long as there is one that took over.
+            let state = {
+                let weak = Arc::downgrade(&state);
+                drop(state);
+                weak
+            };
+            while !is_settled {
+                sleep(SUPERSEDE_EVERY);
+                let Some(state) = state.upgrade() else {
+                    return;
+                };
+                is_settled = promoting::supersede(&state, &promoted, false);
             }
         });
         let thread = thread.map_err(|error| format!("no thread can be started: {error}"));
-        thread.map(Some)
+        thread.map(|_| first)
     }
 
     /// Waits until it publishes or never will, at most for so long where that is given.
@@ -208,6 +233,15 @@ impl StandbyState {
         }
     }
 
+    fn order(&self, reason: Reason) -> Result<(), String> {
+        let mut phase = self.phase();
+        if let Phase::Failed(why) = &*phase {
+            return Err(why.clone());
+        }
+        *phase = Phase::Ordered(reason);
+        Ok(())
+    }
+
     /// Why it is to publish from now on, once.
     fn ordered(&self) -> Option<Reason> {
         let mut phase = self.phase();
@@ -228,6 +262,15 @@ impl StandbyState {
             }
         };
         self.changed.notify_all();
+    }
+
+    /// It publishes nothing any more, and never will if it never did: nobody waits for that.
+    fn ended(&self) {
+        let mut phase = self.phase();
+        if !matches!(*phase, Phase::Promoted(_) | Phase::Failed(_)) {
+            *phase = Phase::Failed("this standby has ended".into());
+            self.changed.notify_all();
+        }
     }
 
     fn want_mirrors(&self) {
@@ -382,7 +425,6 @@ fn source_json((source, agreement): &(SourceId, Agreement)) -> Value {
 mod tests {
     use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
     use std::net::{TcpListener, TcpStream};
-    use std::thread::sleep;
 
     use tickcast_reliability::mirror::Mirrored;
     use tickcast_reliability::units::{ChannelId, RecordNumber, Sequence, SequenceRange};
@@ -476,18 +518,66 @@ mod tests {
     }
 
     #[test]
+    fn a_publisher_that_was_taken_for_dead_hears_of_it_when_it_is_back() {
+        let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
+        let state = mirroring(&publisher);
+        let first = state.superseding(Reason::PublisherDead).unwrap();
+        state.opened(Ok(promoted()));
+        // It takes the question, and says nothing.
+        drop(asked(&publisher));
+        assert_eq!(first.recv(), Ok(()));
+        let mut stream = asked(&publisher);
+        let (_, body) = posted(&stream);
+        assert_eq!(body["superseded_by"], 8);
+        let ends = json!({ "state": "ends", "channels": [] }).to_string();
+        let len = ends.len();
+        write!(
+            stream,
+            "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n{ends}"
+        )
+        .unwrap();
+        drop(stream);
+        // Told once is enough: the thread has let go of what it holds.
+        let began = Instant::now();
+        while Arc::weak_count(&state) > 0 {
+            assert!(began.elapsed() < Duration::from_secs(120), "it goes on");
+            sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_standby_that_has_ended() {
+        let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
+        let state = mirroring(&publisher);
+        let first = state.superseding(Reason::Forced).unwrap();
+        *state.phase() = Phase::Asking;
+        state.ended();
+        assert!(first.recv().is_err());
+        let why = state.order(Reason::Forced).unwrap_err();
+        assert!(why.contains("ended"), "{why}");
+        let why = state.promote(false).unwrap_err();
+        assert!(why.contains("ended"), "{why}");
+    }
+
+    #[test]
     fn nobody_is_superseded_by_a_standby_that_could_not_open() {
         let publisher = TcpListener::bind("127.0.0.1:0").unwrap();
         let state = mirroring(&publisher);
-        let superseding = state.superseding(Reason::Forced).unwrap().unwrap();
+        let superseding = state.superseding(Reason::Forced).unwrap();
         state.opened(Err("no".into()));
-        superseding.join().unwrap();
+        assert!(superseding.recv().is_err());
         publisher.set_nonblocking(true).unwrap();
         assert_eq!(
             publisher.accept().unwrap_err().kind(),
             ErrorKind::WouldBlock
         );
         assert_eq!(state.promote(true), Err("no".into()));
-        assert!(state.superseding(Reason::HandedOver).unwrap().is_none());
+        assert!(
+            state
+                .superseding(Reason::HandedOver)
+                .unwrap()
+                .recv()
+                .is_err()
+        );
     }
 }

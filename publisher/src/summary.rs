@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::audit_file;
 use crate::shared::Shared;
 
 /// What a publisher did, taken at one moment.
@@ -95,6 +96,7 @@ impl Summary {
             "sources": sources,
             "subscribers": subscribers,
             "service": service,
+            "audit_lines_lost": audit_file::lines_lost(),
         });
         Self { json, lost }
     }

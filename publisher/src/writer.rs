@@ -319,20 +319,23 @@ impl ChannelWriter {
         self.set_directory(&[Instrument { id, symbol }])
     }
 
-    /// Where the source should be taken up after a restart: the position of the last message that
-    /// subscribers have of this channel. Every start opens a new epoch today, which continues
-    /// nothing: so this is `None`, and the handler begins with its live stream.
+    /// Where the source should be taken up after a restart: the position of the last message of it that
+    /// is sealed on this channel, where the publisher goes on in the epoch of before (`ring_dir`). `None`
+    /// in an epoch of its own, which continues nothing: the handler begins with its live stream. What a
+    /// handler publishes again is published again; only it knows.
     ///
     /// ```
     /// # use tickcast_publisher::{ChannelWriter, SourcePosition, WriteError, quote, trade};
     /// # fn f(channel: &mut ChannelWriter) -> Result<(), WriteError> {
-    /// assert_eq!(channel.resume_from(), None);
+    /// let next = channel.resume_from().map_or(1, |last| last.sequence() + 1);
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub const fn resume_from(&self) -> Option<SourcePosition> {
-        None
+    pub fn resume_from(&self) -> Option<SourcePosition> {
+        let mut all = self.channel.resumed.get()?.iter();
+        all.find(|(source, _)| *source == self.source)
+            .map(|(_, at)| *at)
     }
 
     /// Counters and subscribers, for other threads to look at.

@@ -85,6 +85,11 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
             &["channels[0]", "1480", "multiple of 64"],
         ),
         (
+            "/ring_dir",
+            json!("/dev/shm/tickcast"),
+            &["ring_dir", "/dev/shm/tickcast", "needs state_dir"],
+        ),
+        (
             "/channels/0/slots",
             json!(1000),
             &["channels[0]", "1000", "power of two"],
@@ -311,6 +316,46 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
                 "{path} = {value}: {part:?} is not in {error:?}"
             );
         }
+    }
+}
+
+#[test]
+fn rings_can_not_outlive_the_publisher_on_a_disk_for_a_standby_or_beside_readers_in_the_host() {
+    let kept = || {
+        let mut config = good();
+        config["state_dir"] = json!("/dev/shm/tickcast-state");
+        config["ring_dir"] = json!("/dev/shm/tickcast-rings");
+        config
+    };
+    assert!(plan(&kept()).is_ok());
+    let standby = json!({ "of": "127.0.0.1:7400", "admin": "127.0.0.1:7401" });
+    let shared = json!({ "transport": "shm", "path": "/dev/shm/tickcast-shared" });
+    for (path, value, expected) in [
+        (
+            "/ring_dir",
+            json!("/proc/tickcast"),
+            "not on tmpfs or hugetlbfs",
+        ),
+        ("/state_dir", json!(null), "needs state_dir"),
+        ("/standby", standby, "a standby takes its rings"),
+        ("/channels/0/fan_out/1", shared, "fan-out by shared memory"),
+    ] {
+        let mut config = kept();
+        config["admin"] = json!("127.0.0.1:0");
+        match path.strip_suffix("/1") {
+            Some(list) => config
+                .pointer_mut(list)
+                .unwrap()
+                .as_array_mut()
+                .unwrap()
+                .push(value),
+            None => config[&path[1..]] = value,
+        }
+        let error = plan(&config).expect_err(path);
+        assert!(
+            error.contains("ring_dir") && error.contains(expected),
+            "{path}: {error}"
+        );
     }
 }
 

@@ -81,7 +81,7 @@ fn what_a_handler_publishes_arrives_in_order_with_its_positions_and_instruments(
     let mut publisher = open(&config(group));
     let mut channel = publisher.channel("all").unwrap();
     assert_eq!((channel.source(), channel.name()), (SourceId(1), "all"));
-    assert_eq!(channel.resume_from(), None, "no epoch is continued today");
+    assert_eq!(channel.resume_from(), None, "the epoch continues nothing");
     let symbol = |id, symbol: &str| Instrument {
         id,
         symbol: symbol.into(),
@@ -686,4 +686,39 @@ fn an_own_handler_publishes_its_packets_and_tells_what_it_could_not_read() {
     });
     assert_eq!(summary["source"]["malformed"], 1);
     assert_eq!(summary["source"]["records"], 4);
+}
+
+#[test]
+fn a_publisher_that_is_dropped_and_opened_again_goes_on_in_its_epoch_and_handlers_are_told_where() {
+    let rings = tempfile::tempdir_in("/dev/shm").unwrap();
+    let state = tempfile::tempdir().unwrap();
+    let group = group();
+    let mut config = config(group);
+    config["ring_dir"] = json!(rings.path());
+    config["state_dir"] = json!(state.path());
+    let mut listener = Listener::new(group);
+    let mut first = None;
+    for round in 0..3_u64 {
+        let mut publisher = open(&config);
+        let mut channel = publisher.channel("all").unwrap();
+        let resumed = channel.resume_from();
+        assert_eq!(resumed, (round > 0).then(|| at(2 * round)));
+        let (_control, epoch) = follow(&publisher);
+        assert_eq!(*first.get_or_insert(epoch), epoch);
+        for n in 1..=2 {
+            let sequence = 2 * round + n;
+            channel
+                .publish(&trade(7, sequence as u32), at(sequence))
+                .unwrap();
+        }
+        let expected: Vec<u32> = (1..=2 * round as u32 + 2).collect();
+        wait_for("what was published", || {
+            listener.poll();
+            (sizes(&listener) == expected).then_some(())
+        });
+    }
+    let publisher = open(&config);
+    publisher.end_session(Duration::from_millis(10)).unwrap();
+    let (_control, epoch) = follow(&open(&config));
+    assert!(Some(epoch) > first, "its session was ended");
 }

@@ -8,8 +8,8 @@ use std::net::UdpSocket;
 use common::{Control, Listener, Publisher, Said, config, group, wait_for};
 use serde_json::json;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
-use tickcast_reliability::control::{FanOutOffer, Message, UdpLine};
-use tickcast_reliability::units::{Epoch, RecordNumber, Sequence};
+use tickcast_reliability::control::{FanOutOffer, Message, Mirroring, RemoteAccess, UdpLine};
+use tickcast_reliability::units::{ChannelId, Epoch, RecordNumber, Sequence};
 use tickcast_reliability::wire::{Datagram, EpochReason, Kind, RELAY_OFFSET, StreamEvent};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -172,6 +172,93 @@ fn a_signal_ends_the_session_with_end() {
 }
 
 #[test]
+fn an_audit_file_that_can_not_be_written_is_told_and_counted() {
+    let mut input = simulator(1_000_000);
+    input["wait_for_subscribers"] = json!(0);
+    let mut publisher = Publisher::start_with(&config(group(), input), &["--audit", "/dev/full"]);
+    for name in ["a", "b"] {
+        let mut control = publisher.connect();
+        control.join(name);
+        control.send(0, &Message::Leave);
+    }
+    // Each joins and leaves.
+    let lost = wait_for("the loss in the metrics", || {
+        let metrics = publisher.get("/metrics");
+        let line = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix("tickcast_publisher_audit_lines_lost "));
+        let lost: u64 = line.expect("the series").parse().expect("a number");
+        (lost >= 4).then_some(lost)
+    });
+    let status = publisher.get("/status");
+    assert!(
+        status.contains(&format!("\"audit_lines_lost\":{lost}")),
+        "{status}"
+    );
+    assert!(publisher.is_running(), "it goes on");
+    let log = publisher.log();
+    assert_eq!(log.matches("audit lines are lost").count(), 1, "{log}");
+    publisher.terminate();
+    let path = publisher.path("log");
+    let end = wait_for("the end in the log", || {
+        let log = std::fs::read_to_string(&path).ok()?;
+        log.contains("audit lines could not be written")
+            .then_some(log)
+    });
+    assert!(end.contains("are lost"), "{end}");
+    let (_, summary) = publisher.finish();
+    assert!(summary["audit_lines_lost"].as_u64() >= Some(lost));
+}
+
+#[test]
+fn who_asks_to_be_written_to_for_ever_is_audited_a_few_times_and_closed() {
+    let mut input = simulator(1_000_000);
+    input["wait_for_subscribers"] = json!(0);
+    let folder = tempfile::tempdir().unwrap();
+    let audit = folder.path().join("audit");
+    let arguments = ["--audit", audit.to_str().unwrap()];
+    let publisher = Publisher::start_with(&config(group(), input), &arguments);
+    let mut control = publisher.connect();
+    let epoch = control.join("anybody").channels[0].epoch;
+    let inbox = RemoteAccess {
+        address: 0,
+        len: 0,
+        key: 0,
+    };
+    let wish = Message::Mirror(Mirroring {
+        epoch,
+        attempt: 1,
+        inbox,
+    });
+    let mut bytes = Vec::new();
+    for _ in 0..1_000 {
+        wish.write(ChannelId(1), &mut bytes);
+    }
+    control.send_raw(&bytes);
+    let audited = |what: &str| {
+        let text = std::fs::read_to_string(&audit).unwrap();
+        let is_it = |line: &&str| line.contains(&format!("\"what\":\"{what}\""));
+        text.lines()
+            .filter(is_it)
+            .map(String::from)
+            .collect::<Vec<_>>()
+    };
+    wait_for("its end", || {
+        (!audited("turned_away").is_empty()).then_some(())
+    });
+    let refused = audited("mirror_refused");
+    assert_eq!(refused.len(), 4, "{refused:?}");
+    assert!(
+        refused
+            .iter()
+            .all(|line| line.contains("\"subscriber\":\"anybody\""))
+    );
+    assert_eq!(audited("joined").len(), 1);
+    publisher.terminate();
+    publisher.finish();
+}
+
+#[test]
 fn a_subscriber_that_lost_something_is_a_finding() {
     let group = group();
     let publisher = Publisher::start(&config(group, simulator(200)));
@@ -206,7 +293,7 @@ fn garbage_on_the_control_port_closes_that_connection_only() {
     bad_join.extend([1, 0, 0, 0]);
     bad_join.extend(b"null");
     let mut nack_first = Vec::new();
-    Message::Leave.write(tickcast_reliability::units::ChannelId(0), &mut nack_first);
+    Message::Leave.write(ChannelId(0), &mut nack_first);
     for garbage in [
         &b"GET / HTTP/1.1\r\n\r\n"[..],
         &huge,

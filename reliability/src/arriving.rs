@@ -1,9 +1,11 @@
 //! On which way what a receiver takes comes, and how its patience with a way is found too short.
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::Nanos;
 
 /// On which way a datagram comes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Arrival {
     /// Any but those below.
     Other,
@@ -16,7 +18,7 @@ pub(crate) enum Arrival {
 }
 
 /// How the patience with a rung of the ladder is found too short.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lateness {
     pub(crate) gave_way_at: Nanos,
     late_at: Nanos,

@@ -2,7 +2,7 @@
 //! refusals, and the publisher's status (docs/PROTOCOL.md §5.4, §6).
 
 use crate::control::{NackClass, Progress, RefusalReason, Refused, Status};
-use crate::delivery::Item;
+use crate::delivery::Deliver;
 use crate::gaps::{Gap, Origin, Rung, Visit};
 use crate::lines::Lines;
 use crate::loss::LossCause;
@@ -272,7 +272,7 @@ impl Receiver {
     }
 
     /// The publisher refuses a range.
-    pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut impl FnMut(Item<'_>)) {
+    pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut impl Deliver) {
         self.counters.refusals_received.increment();
         if planted(Bug::RefusalIgnored) {
             return;
@@ -317,7 +317,7 @@ impl Receiver {
     }
 
     /// The publisher's word on how far it is. An epoch other than ours is the caller's to follow.
-    pub fn handle_status(&mut self, now: Nanos, status: &Status, on: &mut impl FnMut(Item<'_>)) {
+    pub fn handle_status(&mut self, now: Nanos, status: &Status, on: &mut impl Deliver) {
         if status.epoch != self.epoch {
             return;
         }

@@ -2,7 +2,7 @@
 //! (docs/PROTOCOL.md §5.7).
 
 use crate::control::ChannelOffer;
-use crate::delivery::Item;
+use crate::delivery::Deliver;
 use crate::gaps::Origin;
 use crate::lineage::Continued;
 use crate::mirror::Mirror;
@@ -30,7 +30,7 @@ impl Receiver {
         now: Nanos,
         offer: &ChannelOffer,
         at: Continued,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         if self.ended() {
             // Of what was silent or heard since the end nothing was told.

@@ -340,7 +340,7 @@ pub struct Refused {
 }
 
 /// Which budget a NACK draws on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[repr(u8)]
 pub enum NackClass {
     /// Gaps of the live stream.
@@ -368,7 +368,7 @@ pub struct Progress {
 }
 
 /// Where memory of the publisher can be had through one connection alone: its device refuses others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteAccess {
     /// Where it begins, as the device counts.
     pub address: u64,
@@ -380,7 +380,7 @@ pub struct RemoteAccess {
 
 /// GRANT: the publisher lets a channel's ring be READ, through one connection and up to a number of
 /// bytes. Another one for the same attempt renews the tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     /// The epoch of the ring.
     pub epoch: Epoch,

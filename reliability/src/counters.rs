@@ -55,6 +55,17 @@ macro_rules! counters {
             pub fn each(&self, mut f: impl FnMut(&'static str, &'static str, u64)) {
                 $(f(stringify!($field), concat!($($help),+).trim_start(), self.$field.get());)+
             }
+
+            /// How many counters there are.
+            #[allow(dead_code)]
+            pub(crate) const COUNT: usize = [$(stringify!($field)),+].len();
+
+            /// Takes over values, in the order declared.
+            #[allow(dead_code)]
+            pub(crate) fn set_all(&self, values: impl IntoIterator<Item = u64>) {
+                let mut values = values.into_iter();
+                $(self.$field.set(values.next().unwrap_or(0));)+
+            }
         }
     };
 }
@@ -323,6 +334,14 @@ counters! {
         read_grants,
         /// Cursors that a connection was let write.
         cursor_grants,
+        /// Cursors leased to a connection.
+        cursors_leased,
+        /// Of those leases, the ones that are over: nobody can write that cursor any more, and it is zero.
+        cursors_returned,
+        /// Cursors that a connection has now (a gauge): those leased and not returned.
+        cursors_live,
+        /// Connections that the RDMA device stopped because the peer wanted what it was not granted.
+        access_violations,
         /// Rings that are written to a standby from then on.
         mirrors_begun,
         /// Rings that are not, or no longer, because whoever asked may not take over, is denied it, or can't
@@ -330,6 +349,8 @@ counters! {
         mirrors_refused,
         /// JOINs rejected, and connections beyond the limit.
         joins_rejected,
+        /// Of those, further connections that named a session which nobody has.
+        unknown_sessions,
         /// Connections closed, or turned away, because whoever is behind them is banned.
         banned,
         /// Connections closed because the peer broke the protocol.
@@ -343,7 +364,7 @@ counters! {
         connections_refused,
         /// Connections closed because nothing was heard on them for too long.
         silent_disconnects,
-        /// Events dropped because nobody took them.
+        /// Events that merely inform, dropped because too many waited to be taken.
         events_dropped,
     }
 }

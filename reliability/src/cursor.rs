@@ -5,6 +5,8 @@
 //! report, written at once; a device may place its bytes in any order, so what is read counts only
 //! when its CRC fits.
 
+use serde::{Deserialize, Serialize};
+
 use crate::control::RemoteAccess;
 use crate::planted::{Bug, planted};
 use crate::units::{Epoch, Nanos, Sequence};
@@ -23,7 +25,7 @@ pub const REPORT_WORDS: usize = CURSOR_WORDS - 1;
 const WORD_LEN: usize = size_of::<u64>();
 
 /// What a subscriber says of itself by its cursor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Which report this is, from 1 on.
     pub number: u64,
@@ -102,7 +104,7 @@ fn crc(session: u64, report: &[u64; REPORT_WORDS]) -> u64 {
 }
 
 /// The subscriber's side of a cursor.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Cursor {
     pub(crate) at: RemoteAccess,
     state: State,
@@ -111,7 +113,7 @@ pub(crate) struct Cursor {
     told_at: Nanos,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Granted,
     /// A swap, or a report, is under way.
@@ -122,7 +124,7 @@ enum State {
 }
 
 /// What is to be done with a cursor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum CursorStep {
     Claim,
     Report(Report),

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::loss::Loss;
-use crate::record::RecordRef;
+use crate::record::{RecordRef, Records};
 use crate::stream_state::StreamState;
 use crate::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
@@ -68,7 +68,7 @@ impl fmt::Display for LineId {
 }
 
 /// How a datagram reached us.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Via {
     /// By multicast, on this line.
     Line(LineId),
@@ -133,6 +133,19 @@ impl Position {
             epoch: self.epoch,
             sequence: self.sequence,
             record: self.record,
+        }
+    }
+
+    /// Calls `on` with each of these records and its position; this is the first one's.
+    #[inline]
+    pub fn each<'r>(
+        mut self,
+        records: impl Iterator<Item = RecordRef<'r>>,
+        mut on: impl FnMut(&Self, RecordRef<'r>),
+    ) {
+        for record in records {
+            on(&self, record);
+            self.record = self.record.plus(1);
         }
     }
 }
@@ -213,6 +226,28 @@ pub enum Item<'a> {
     Record(&'a Position, RecordRef<'a>),
     /// Something that happened to the stream, in order with the records.
     Event(&'a Position, &'a Event),
+}
+
+/// Takes what a receiver delivers: records by the run, so that what is the same for all records of a
+/// datagram is looked at once. A closure takes the items one by one.
+pub trait Deliver {
+    /// Takes an item.
+    fn item(&mut self, item: Item<'_>);
+
+    /// Takes records that follow each other; `first` is the position of the first of them.
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>) {
+        first.each(records, |position, record| {
+            self.item(Item::Record(position, record));
+        });
+    }
+}
+
+impl<F: FnMut(Item<'_>)> Deliver for F {
+    #[inline]
+    fn item(&mut self, item: Item<'_>) {
+        self(item);
+    }
 }
 
 /// Why a connection to the publisher ended.

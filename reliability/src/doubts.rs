@@ -4,13 +4,15 @@
 //! The window remembers what is in doubt, so their number is bounded by its span however many
 //! somebody forges; this file knows which of them wait to be asked about, and from when on.
 
+use serde::{Deserialize, Serialize};
+
 use crate::asking::Asks;
 use crate::receiver::Receiver;
 use crate::units::{Nanos, Sequence, SequenceRange};
 use crate::window::Window;
 
 /// Sequences in doubt that wait to be asked about.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Doubts {
     to_ask: Vec<Sequence>,
     not_before: Nanos,

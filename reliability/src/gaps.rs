@@ -6,11 +6,13 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::control::NackClass;
 use crate::units::{Nanos, Sequence, SequenceRange};
 
 /// A run of missing sequences that are asked for together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gap {
     /// The sequences.
     pub range: SequenceRange,
@@ -49,7 +51,7 @@ pub struct FirstAsk {
 }
 
 /// Why sequences are missing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Origin {
     /// They were sent while we listened, and did not come.
     Live,
@@ -58,7 +60,7 @@ pub enum Origin {
 }
 
 /// Which rung of the ladder a gap is on (docs/PROTOCOL.md §5.4).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Rung {
     /// A READ of the publisher's ring.
     Read {
@@ -79,7 +81,7 @@ pub enum Rung {
 }
 
 /// What became of one jump of the sequence when its last sequence was settled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settled {
     /// First sequence of the jump.
     pub first: Sequence,
@@ -93,14 +95,14 @@ pub struct Settled {
     pub origin: Origin,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Episode {
     settled: Settled,
     open: u64,
 }
 
 /// All that is missing.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Gaps {
     runs: VecDeque<Gap>,
     episodes: VecDeque<Episode>,

@@ -9,6 +9,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::control::{MirrorRefusal, RemoteAccess};
 use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
@@ -21,7 +23,7 @@ use crate::wire::{CrcVerdict, Datagram};
 const SLOTS_MAX: u64 = 1024;
 
 /// An inbox that the driver is to make.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InboxWanted {
     /// The connection that it is to be granted to.
     pub attempt: u64,
@@ -215,4 +217,126 @@ pub(crate) fn slots_of(inbox: RemoteAccess, ring: Geometry) -> Option<u64> {
         && (Geometry::SLOTS_MIN..=ring.slots()).contains(&slots)
         && inbox.address.checked_add(inbox.len).is_some();
     fits.then_some(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::HeapMemory;
+    use crate::units::{ChannelId, Epoch, Nanos, RecordNumber, SourceId, SourcePosition};
+    use crate::wire::{HEADER_LEN, Header, Kind, crc_of};
+    use std::cell::Cell;
+
+    const SLOTS: u64 = 16;
+
+    /// An inbox of which this sequence is wanted first, and its slots as the publisher writes them.
+    fn inbox(next: u64) -> (Inbox, WrittenSlots) {
+        let geometry = Geometry::new(1024, SLOTS).unwrap();
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let inbox = Inbox::new(memory.clone(), geometry, Sequence(next)).unwrap();
+        (inbox, WrittenSlots::new(memory, geometry).unwrap())
+    }
+
+    fn datagram(sequence: u64) -> Vec<u8> {
+        let payload = [sequence as u8; 16];
+        let header = Header {
+            kind: Kind::Data,
+            channel: ChannelId(4),
+            count: 0,
+            epoch: Epoch(5),
+            sequence: Sequence(sequence),
+            first_record: RecordNumber(1),
+            source_position: SourcePosition(0),
+            sent_at: Nanos(1),
+            retained: 1,
+            source: SourceId(1),
+            payload_len: payload.len() as u16,
+            flags: 0,
+            header_len: HEADER_LEN as u16,
+            relay: 0,
+        };
+        let crc = crc_of(&header.to_bytes(0), &payload);
+        [&header.to_bytes(crc)[..], &payload].concat()
+    }
+
+    fn write(slots: &WrittenSlots, sequence: u64) {
+        slots.place(Sequence(sequence), &datagram(sequence), |_| true);
+    }
+
+    /// All but the payload.
+    fn tear(slots: &WrittenSlots, sequence: u64) {
+        slots.place(Sequence(sequence), &datagram(sequence), |word| word < 8);
+    }
+
+    fn looked(found: bool, skipped: u64, torn: u64) -> Looked {
+        Looked {
+            found,
+            skipped,
+            torn,
+        }
+    }
+
+    #[test]
+    fn who_skips_is_found_out_where_one_stands_a_power_of_two_further_on() {
+        for sequence in 1..=SLOTS {
+            let (mut inbox, slots) = inbox(1);
+            write(&slots, sequence);
+            let ahead = sequence - 1;
+            let expected = match ahead == 0 || ahead.is_power_of_two() {
+                true => looked(true, ahead, 0),
+                false => looked(false, 0, 0),
+            };
+            assert_eq!(inbox.look(|_| true), expected, "{sequence}");
+            if expected.found {
+                assert_eq!(inbox.found(), datagram(sequence));
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_a_lap_overwrote_is_skipped_though_the_next_ones_own_place_is_empty() {
+        let (mut inbox, slots) = inbox(1);
+        write(&slots, SLOTS + 2);
+        assert_eq!(inbox.look(|_| true), looked(true, SLOTS + 1, 0));
+        assert_eq!(inbox.newest, Sequence(SLOTS + 2));
+    }
+
+    #[test]
+    fn one_that_is_not_whole_is_counted_at_the_first_look_and_not_again() {
+        let (mut inbox, slots) = inbox(1);
+        tear(&slots, 1);
+        assert_eq!(inbox.look(|_| true), looked(false, 0, 1));
+        assert_eq!(inbox.look(|_| true), looked(false, 0, 0));
+        write(&slots, 1);
+        assert_eq!(inbox.look(|_| true), looked(true, 0, 0));
+        tear(&slots, 2);
+        assert_eq!(inbox.look(|_| true), looked(false, 0, 1));
+    }
+
+    #[test]
+    fn one_that_was_seen_further_on_and_is_being_overwritten_is_waited_for() {
+        let (mut inbox, slots) = inbox(1);
+        write(&slots, 3);
+        let overwritten = Cell::new(false);
+        let overwrite = |_: &Datagram<'_>| {
+            if !overwritten.replace(true) {
+                tear(&slots, 3 + SLOTS);
+            }
+            true
+        };
+        assert_eq!(inbox.look(overwrite), looked(false, 2, 1));
+        assert_eq!(inbox.next, Sequence(3));
+        write(&slots, 3 + SLOTS);
+        assert_eq!(inbox.look(|_| true), looked(true, SLOTS, 0));
+    }
+
+    #[test]
+    fn what_stands_in_anothers_place_or_is_beyond_all_sequences_is_nothing() {
+        let (mut inbox_1, slots) = inbox(1);
+        slots.place(Sequence(1), &datagram(2), |_| true);
+        assert_eq!(inbox_1.look(|_| true), looked(false, 0, 0));
+        let (mut inbox_15, slots) = inbox(SLOTS - 1);
+        write(&slots, u64::MAX);
+        assert_eq!(inbox_15.look(|_| true), looked(false, 0, 0));
+    }
 }

@@ -1,8 +1,10 @@
 //! Beginning, and beginning again: what WELCOME says decides where delivery starts, whether an
 //! interrupted stream goes on, and which epoch is followed (docs/PROTOCOL.md §5.1, §6.1).
 
+use serde::{Deserialize, Serialize};
+
 use crate::control::{ChannelOffer, NackClass};
-use crate::delivery::{Event, Item, LinkDownReason, Start};
+use crate::delivery::{Deliver, Event, Item, LinkDownReason, Start};
 use crate::gaps::{Gap, Origin, Rung, Visit};
 use crate::lines::Lines;
 use crate::liveness::{Liveness, Silence};
@@ -28,7 +30,7 @@ pub enum Welcomed {
 
 /// What one receiver of a channel leaves to the next: how the channel stands beside its stream, of
 /// which the application was told and will be told no other way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Standing {
     liveness: Liveness,
     silence_told: Silence,
@@ -67,7 +69,7 @@ impl Receiver {
         now: Nanos,
         offer: &ChannelOffer,
         start: Start,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) -> Welcomed {
         let ahead = match start {
             Start::At(epoch, _) if self.epoch == Epoch::NONE => epoch,
@@ -153,13 +155,7 @@ impl Receiver {
         };
     }
 
-    fn begin(
-        &mut self,
-        now: Nanos,
-        offer: &ChannelOffer,
-        start: Start,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    fn begin(&mut self, now: Nanos, offer: &ChannelOffer, start: Start, on: &mut impl Deliver) {
         self.epoch = offer.epoch;
         self.counters.epochs.increment();
         self.lineage = offer.continues.clone();
@@ -190,7 +186,7 @@ impl Receiver {
                     from: epoch,
                     to: offer.epoch,
                 };
-                on(Item::Event(&self.order.position(), &change));
+                on.item(Item::Event(&self.order.position(), &change));
                 oldest
             }
         };
@@ -205,7 +201,7 @@ impl Receiver {
         self.heard = next.plus(skipped).previous();
         self.lines.restart();
         let position = self.order.position();
-        on(Item::Event(
+        on.item(Item::Event(
             &position,
             &Event::Joined {
                 after: next
@@ -225,7 +221,7 @@ impl Receiver {
 
     /// Ends the epoch that was followed: what is open of it is lost, its end or its tail told, and
     /// which epoch comes next.
-    pub fn end_epoch(&mut self, now: Nanos, to: Epoch, on: &mut impl FnMut(Item<'_>)) {
+    pub fn end_epoch(&mut self, now: Nanos, to: Epoch, on: &mut impl Deliver) {
         let from = self.epoch;
         self.lose(ALL, LossCause::Epoch);
         self.order.advance(&self.counters, on);
@@ -240,11 +236,11 @@ impl Receiver {
             self.tell_epoch_tail(unconfirmed.unwrap_or_else(|| self.heard.next()), on);
         }
         let change = Event::EpochChanged { from, to };
-        on(Item::Event(&self.order.position(), &change));
+        on.item(Item::Event(&self.order.position(), &change));
     }
 
     /// Follows the publisher into another epoch: all of it, from its first datagram.
-    fn follow(&mut self, now: Nanos, offer: &ChannelOffer, on: &mut impl FnMut(Item<'_>)) {
+    fn follow(&mut self, now: Nanos, offer: &ChannelOffer, on: &mut impl Deliver) {
         self.end_epoch(now, offer.epoch, on);
         self.epoch = offer.epoch;
         self.lineage = offer.continues.clone();
@@ -275,7 +271,7 @@ impl Receiver {
     }
 
     /// What was never heard of an epoch that is over: lost, and nobody knows how much.
-    fn tell_epoch_tail(&mut self, first: Sequence, on: &mut impl FnMut(Item<'_>)) {
+    fn tell_epoch_tail(&mut self, first: Sequence, on: &mut impl Deliver) {
         self.counters.loss_events.increment();
         self.counters.losses_of_unknown_size.increment();
         let sequences = SequenceRange {
@@ -287,7 +283,7 @@ impl Receiver {
             records: None,
             cause: LossCause::Epoch,
         };
-        on(Item::Event(&self.order.position(), &Event::Lost(loss)));
+        on.item(Item::Event(&self.order.position(), &Event::Lost(loss)));
     }
 
     /// Everything that had been asked for is asked for again, as if for the first time.

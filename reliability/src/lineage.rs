@@ -81,11 +81,17 @@ impl Lineage {
     }
 
     /// The lineage of an epoch that continues the one with this lineage, and the oldest epoch where
-    /// there is no room for it any more.
+    /// there is no room for it any more. Where it goes on before that one began, the epochs before
+    /// ended there for it, too.
     #[must_use]
     pub fn continued(&self, before: Continued) -> (Self, Option<Continued>) {
         let dropped = (self.0.len() == Self::MAX).then(|| self.0.last().copied());
-        let all = std::iter::once(before).chain(self.0.iter().copied());
+        let ended = |it: &Continued| Continued {
+            epoch: it.epoch,
+            last: it.last.min(before.last),
+            next_record: it.next_record.min(before.next_record),
+        };
+        let all = std::iter::once(before).chain(self.0.iter().map(ended));
         (Self(all.take(Self::MAX).collect()), dropped.flatten())
     }
 
@@ -152,6 +158,17 @@ mod tests {
         ] {
             assert!(!wrong.is_possible(Epoch(6)), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn who_goes_on_before_its_epoch_began_ends_those_before_there_too() {
+        let of = lineage(&[(5, 20, 70), (3, 12, 33), (2, 10, 31)]);
+        let (grown, _) = of.continued(continued(6, 11, 32));
+        let expected = lineage(&[(6, 11, 32), (5, 11, 32), (3, 11, 32), (2, 10, 31)]);
+        assert_eq!(grown, expected);
+        assert!(grown.is_possible(Epoch(7)));
+        assert_eq!(grown.epoch_of(Epoch(7), Sequence(11)), Epoch(3));
+        assert_eq!(grown.epoch_of(Epoch(7), Sequence(12)), Epoch(7));
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //! asked for when every *live* line has passed it, or the skew bound is over. A silent line is
 //! down and holds nothing up (docs/PROTOCOL.md §5.3).
 
+use serde::{Deserialize, Serialize};
+
 use crate::delivery::LineId;
 use crate::units::{Nanos, Sequence};
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Line {
     heard_at: Nanos,
     /// Since when it has been heard without a long silence.
@@ -24,7 +26,7 @@ pub enum LineChange {
 }
 
 /// All lines of a channel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Lines {
     lines: [Line; LineId::MAX],
     count: usize,

@@ -2,12 +2,14 @@
 //! next attempt. Attempts back off with jitter, so that a restart is no stampede
 //! (docs/PROTOCOL.md §6.1).
 
+use serde::{Deserialize, Serialize};
+
 use crate::nack::NackTimer;
 use crate::planted::{Bug, planted};
 use crate::units::Nanos;
 
 /// Times of a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LinkTimers {
     /// Wait before the second attempt; doubles with each failure.
     pub retry_min: Nanos,
@@ -27,7 +29,7 @@ impl Default for LinkTimers {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     /// Nobody needs it.
     Unwanted,
@@ -41,7 +43,7 @@ enum State {
 }
 
 /// See the module.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Link {
     timers: LinkTimers,
     state: State,

@@ -2,11 +2,13 @@
 //! interval that the publisher announced itself; dead is told apart from stale, and both from
 //! multicast that is lost on its way (docs/PROTOCOL.md §5.5).
 
+use serde::{Deserialize, Serialize};
+
 use crate::planted::{Bug, planted};
 use crate::units::Nanos;
 
 /// Limits of silence.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct LivenessLimits {
     /// Never stale before this long a silence, however short the announced interval.
     pub stale_min: Nanos,
@@ -30,7 +32,7 @@ pub enum LivenessChange {
 }
 
 /// What an application was told of silence: not all that happens is told, after an end.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Silence {
     /// That nothing is heard by multicast.
     pub stale: bool,
@@ -39,7 +41,7 @@ pub struct Silence {
 }
 
 /// The state of one channel's publisher as seen from here.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Liveness {
     limits: LivenessLimits,
     multicast_at: Nanos,

@@ -19,7 +19,7 @@ use crate::ring_layout::{Geometry, RingError, RingIdentity};
 use crate::units::{
     ChannelId, ConfigHash, Epoch, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
-use crate::wire::{Datagram, EpochReason, Kind, PublisherState, StreamEvent};
+use crate::wire::{Datagram, EpochReason, Header, Kind, PublisherState, StreamEvent};
 
 /// What is the mirror's own, and no matter of the publisher that it mirrors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -213,12 +213,8 @@ impl Mirror {
             return Put::Refused;
         }
         self.ended = ends;
-        if header.kind == Kind::Data {
-            self.note_source(Source {
-                source: header.source,
-                position: header.source_position,
-                at: sequence,
-            });
+        if let Some(seen) = Source::of(header) {
+            self.note_source(seen);
         }
         match follows {
             true => Put::Taken,
@@ -347,15 +343,28 @@ impl Mirror {
             let held = self.held().into_iter().flat_map(SequenceRange::iter);
             let seen = held.filter_map(|at| {
                 let header = *Datagram::parse(self.ring.slot(at)?).ok()?.header();
-                (header.kind == Kind::Data && header.source == gone.source).then_some(Source {
-                    source: header.source,
-                    position: header.source_position,
-                    at,
-                })
+                Source::of(&header).filter(|seen| seen.source == gone.source)
             });
             let latest = seen.last();
             self.sources.extend(latest);
         }
+    }
+}
+
+impl Source {
+    /// How far a source is with this datagram: what it gave, or what was lost of it.
+    fn of(header: &Header) -> Option<Self> {
+        let of_source = match header.kind {
+            Kind::Data => true,
+            // An event that is no source's has no position.
+            Kind::Event => header.source_position != SourcePosition::default(),
+            _ => false,
+        };
+        of_source.then_some(Self {
+            source: header.source,
+            position: header.source_position,
+            at: header.sequence,
+        })
     }
 }
 
@@ -366,7 +375,7 @@ mod tests {
     use crate::record::{AlignedCopy, MboMsg, RecordBatch};
     use crate::ring::{HeapMemory, RingReader};
     use crate::units::{Nanos, Now};
-    use crate::wire::{CrcVerdict, Header, RELAY_OFFSET, relay_flags};
+    use crate::wire::{CrcVerdict, RELAY_OFFSET, SourceLossReason, relay_flags};
 
     const HOST: MirrorHost = MirrorHost {
         fan_outs: 2,
@@ -588,6 +597,35 @@ mod tests {
             error.to_string(),
             "nothing of channel 3 was mirrored yet; open a fresh epoch instead"
         );
+    }
+
+    #[test]
+    fn what_was_told_as_lost_of_a_source_is_not_to_be_told_again() {
+        let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
+        let mut of = publisher(5, 1, 1);
+        publish(&mut of, 1, 10, 2);
+        let now = Now::default();
+        for event in [
+            StreamEvent::SourceLost {
+                source: SourceId(1),
+                reason: SourceLossReason::Gap,
+                from: SourcePosition::new(0, 11),
+                messages: 3,
+                instruments: Vec::new(),
+            },
+            StreamEvent::EpochOpened {
+                reason: EpochReason::Restart,
+                previous: Epoch(4),
+                previous_last: Sequence(9),
+            },
+        ] {
+            of.event(&event, now).unwrap();
+        }
+        for n in 1..=3 {
+            assert_eq!(put(&mut mirror, &copy(&of, n, 0)), Put::Taken);
+        }
+        let positions: Vec<_> = mirror.positions().collect();
+        assert_eq!(positions, [(SourceId(1), SourcePosition::new(0, 11))]);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //!
 //! Randomness comes from a seed, so that a simulated run can be replayed.
 
+use serde::{Deserialize, Serialize};
+
 use crate::planted::{Bug, planted};
 use crate::units::Nanos;
 
@@ -17,7 +19,7 @@ const RTT_MAX: Nanos = Nanos::from_ms(25);
 const DOUBLINGS_MAX: u32 = 8;
 
 /// Times of asking for one path.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct NackTimer {
     retry_min: Nanos,
     rtt: Option<Nanos>,

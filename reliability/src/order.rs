@@ -8,12 +8,15 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::counters::ReceiverCounters;
-use crate::delivery::{Event, Item, Position, Quality};
+use crate::delivery::{Deliver, Event, Item, Position, Quality};
 use crate::lineage::{Continued, Lineage};
 use crate::loss::{Loss, LossCause};
 use crate::mirror::Mirror;
 use crate::planted::{Bug, planted};
+use crate::record::Records;
 use crate::repeated::Repeated;
 use crate::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
@@ -22,7 +25,7 @@ use crate::window::{Held, Window};
 use crate::wire::{Datagram, Kind, StreamEvent};
 
 /// The state of delivery of one channel in one epoch.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Order {
     stream: Stream,
     window: Window,
@@ -39,7 +42,7 @@ pub struct Order {
 type Fact = (Sequence, RecordNumber);
 
 /// A place where another epoch goes on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Crossing {
     /// The last sequence of the epoch before.
     last: Sequence,
@@ -49,7 +52,7 @@ struct Crossing {
 }
 
 /// How far the application has been taken.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 struct Stream {
     channel: ChannelId,
     epoch: Epoch,
@@ -69,6 +72,7 @@ struct Stream {
     after_loss: bool,
     ended: bool,
     /// Takes what is delivered, for a standby.
+    #[serde(skip)]
     mirror: Option<Box<Mirror>>,
 }
 
@@ -145,7 +149,7 @@ impl Order {
         lineage: &Lineage,
         at: Continued,
         counters: &ReceiverCounters,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) -> u64 {
         let (stream, beyond) = (&mut self.stream, at.last.next());
         let known_to = stream.next_record.unwrap_or(stream.known_to);
@@ -245,7 +249,7 @@ impl Order {
         datagram: &Datagram<'_>,
         held: Held,
         counters: &ReceiverCounters,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let in_turn = held.sequence == self.stream.next;
         if in_turn || self.in_arrival_order {
@@ -292,7 +296,7 @@ impl Order {
         held: &Held,
         datagram: &Datagram<'_>,
         counters: &ReceiverCounters,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         // Remembered from now on, so that a second copy of it says nothing new.
         self.window.delivered(*held);
@@ -319,9 +323,9 @@ impl Order {
     }
 
     /// The session is over, confirmed by the publisher; tells it once.
-    pub fn end(&mut self, on: &mut impl FnMut(Item<'_>)) {
+    pub fn end(&mut self, on: &mut impl Deliver) {
         if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndToldTwice) {
-            on(Item::Event(&self.stream.position(), &Event::EndOfSession));
+            on.item(Item::Event(&self.stream.position(), &Event::EndOfSession));
         }
     }
 
@@ -336,7 +340,7 @@ impl Order {
     }
 
     /// Passes everything that is settled: delivered early, held, or lost.
-    pub fn advance(&mut self, counters: &ReceiverCounters, on: &mut impl FnMut(Item<'_>)) {
+    pub fn advance(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
         loop {
             if let Some(&(range, cause)) = self.lost.front()
                 && range.first <= self.stream.next
@@ -368,7 +372,7 @@ impl Order {
 
     /// Tells what is pending although nobody knows how many records it cost: at the end of an
     /// epoch, or when the application leaves.
-    pub fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut impl FnMut(Item<'_>)) {
+    pub fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
         self.stream.tell_pending(None, counters, on);
         self.stream.cross(on);
     }
@@ -380,11 +384,7 @@ impl Order {
     }
 
     /// Delivers the datagram that waits under `next`, if there is one.
-    fn deliver_waiting(
-        &mut self,
-        counters: &ReceiverCounters,
-        on: &mut impl FnMut(Item<'_>),
-    ) -> bool {
+    fn deliver_waiting(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) -> bool {
         let next = self.stream.next;
         let Some((&held, bytes)) = self.window.waiting_at(next) else {
             return false;
@@ -443,7 +443,7 @@ impl Stream {
 
     /// Tells that another epoch goes on here, once all before it is told.
     #[inline]
-    fn cross(&mut self, on: &mut impl FnMut(Item<'_>)) {
+    fn cross(&mut self, on: &mut impl Deliver) {
         if self.crossings.is_empty() || self.pending.is_some() {
             return;
         }
@@ -455,7 +455,7 @@ impl Stream {
                 last,
                 repeated,
             };
-            on(Item::Event(&self.position(), &continued));
+            on.item(Item::Event(&self.position(), &continued));
         }
     }
 
@@ -466,14 +466,14 @@ impl Stream {
         held: &Held,
         out_of_order: bool,
         counters: &ReceiverCounters,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let header = datagram.header();
         if let Some(mirror) = &mut self.mirror {
             // What it refuses is missing in it, and it begins anew behind that.
             let _ = mirror.put(datagram);
         }
-        let mut position = Position {
+        let position = Position {
             channel: self.channel,
             epoch: header.epoch,
             sequence: held.sequence,
@@ -493,20 +493,11 @@ impl Stream {
         };
         match header.kind {
             Kind::Data => match datagram.records() {
-                Ok(records) => {
-                    let mut repeated = 0;
-                    for record in records {
-                        if !self.repeated.is_empty() && self.repeated.has(position.record) {
-                            repeated += 1;
-                        } else {
-                            on(Item::Record(&position, record));
-                        }
-                        position.record = position.record.plus(1);
-                    }
-                    let delivered = u64::from(held.count) - repeated;
-                    counters.delivered_records.add(delivered);
-                    counters.records_repeated.add(repeated);
+                Ok(records) if self.repeated.is_empty() => {
+                    on.records(&position, records);
+                    counters.delivered_records.add(held.count.into());
                 }
+                Ok(records) => self.deliver_new(position, records, counters, on),
                 Err(_) => return self.tell_unreadable(held, counters, on),
             },
             Kind::Event => {
@@ -515,7 +506,7 @@ impl Stream {
                     if let StreamEvent::SourceLost { messages, .. } = event {
                         counters.source_messages_lost.add(messages);
                     }
-                    on(Item::Event(&position, &Event::Stream(event)));
+                    on.item(Item::Event(&position, &Event::Stream(event)));
                 }
             }
             // A datagram ends nothing: the end is told when the repair path has confirmed it.
@@ -525,14 +516,28 @@ impl Stream {
         counters.delivered_datagrams.increment();
     }
 
+    /// Delivers the records that the epoch before did not deliver already.
+    #[cold]
+    fn deliver_new(
+        &self,
+        first: Position,
+        records: Records<'_>,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        first.each(records, |position, record| {
+            if self.repeated.has(position.record) {
+                counters.records_repeated.increment();
+            } else {
+                counters.delivered_records.increment();
+                on.item(Item::Record(position, record));
+            }
+        });
+    }
+
     /// A datagram whose CRC fits but whose records do not: it counts as lost, not as delivered.
     #[cold]
-    fn tell_unreadable(
-        &mut self,
-        held: &Held,
-        counters: &ReceiverCounters,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    fn tell_unreadable(&mut self, held: &Held, counters: &ReceiverCounters, on: &mut impl Deliver) {
         counters.malformed_dropped.increment();
         let loss = Loss {
             sequences: SequenceRange::one(held.sequence),
@@ -581,7 +586,7 @@ impl Stream {
         &mut self,
         next_record: Option<RecordNumber>,
         counters: &ReceiverCounters,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         if let Some((sequences, cause)) = self.pending.take() {
             let records = match (self.next_record, next_record) {
@@ -609,12 +614,7 @@ impl Stream {
     }
 
     #[cold]
-    fn tell_loss(
-        &mut self,
-        loss: Loss,
-        counters: &ReceiverCounters,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    fn tell_loss(&mut self, loss: Loss, counters: &ReceiverCounters, on: &mut impl Deliver) {
         counters.loss_events.increment();
         match loss.records {
             Some(records) => counters.lost_records.add(records),
@@ -622,7 +622,7 @@ impl Stream {
         }
         self.after_loss = true;
         let position = self.position();
-        on(Item::Event(&position, &Event::Lost(loss)));
+        on.item(Item::Event(&position, &Event::Lost(loss)));
     }
 }
 

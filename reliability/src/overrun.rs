@@ -1,7 +1,7 @@
 //! What a reader of the publisher's ring in its own host tells the core: datagrams that are known to be
 //! whole, and what it came too late for (docs/PROTOCOL.md §9.1).
 
-use crate::delivery::{Item, LineId, Via};
+use crate::delivery::{Deliver, LineId, Via};
 use crate::gaps::Origin;
 use crate::loss::LossCause;
 use crate::receiver::Receiver;
@@ -19,7 +19,7 @@ impl SubscriberCore {
         channel: ChannelId,
         line: LineId,
         bytes: &[u8],
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         if let Some(receiver) = self.receiver_mut(channel) {
             receiver.handle_whole(now, Via::Line(line), bytes, on);
@@ -34,7 +34,7 @@ impl SubscriberCore {
         now: Nanos,
         channel: ChannelId,
         (epoch, range): (Epoch, SequenceRange),
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         if let Some(receiver) = self.receiver_mut(channel) {
             receiver.handle_overrun(now, epoch, range, on);
@@ -45,13 +45,7 @@ impl SubscriberCore {
 impl Receiver {
     /// As [`Receiver::handle_bytes`], for bytes that are known to be what was sealed.
     #[inline]
-    pub fn handle_whole(
-        &mut self,
-        now: Nanos,
-        via: Via,
-        bytes: &[u8],
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    pub fn handle_whole(&mut self, now: Nanos, via: Via, bytes: &[u8], on: &mut impl Deliver) {
         match Datagram::parse(bytes) {
             Ok(datagram) => self.handle_datagram(now, via, &datagram, CrcVerdict::Good, on),
             // That is told there.
@@ -67,7 +61,7 @@ impl Receiver {
         now: Nanos,
         epoch: Epoch,
         range: SequenceRange,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         if epoch != self.epoch || self.ended() {
             return;

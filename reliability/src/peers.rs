@@ -17,6 +17,15 @@ pub const JOIN_CHANNELS_MAX: usize = 256;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerId(pub u64);
 
+/// What carries a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// TCP, or whatever else is a stream of bytes and no more.
+    Tcp,
+    /// A reliable connection of RDMA verbs: what is there can be READ over it.
+    Verbs,
+}
+
 /// What a connection is for, and what became of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
@@ -59,6 +68,8 @@ pub(crate) struct PeerChannel {
     pub(crate) told_end: bool,
     /// Whether it was reported as slow.
     pub(crate) slow: bool,
+    /// How many MIRRORs came since the last connection for READ of its session.
+    pub(crate) mirrors: u8,
     /// What it may READ of the ring.
     pub(crate) granted: Option<Grant>,
     /// The number of the last report that its cursor had.
@@ -80,6 +91,7 @@ impl PeerChannel {
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) role: Role,
+    pub(crate) carrier: Carrier,
     pub(crate) name: String,
     pub(crate) channels: Vec<PeerChannel>,
     /// Frames that cost no budget: WELCOME, REFUSED, STATUS, REJECTED.
@@ -91,6 +103,8 @@ pub(crate) struct Peer {
     pub(crate) in_round: bool,
     /// Nothing can be sent to it before this time.
     pub(crate) blocked_until: Nanos,
+    /// It is not reported as slow before this time.
+    pub(crate) slow_at: Nanos,
     /// Which of its queues comes next.
     pub(crate) turn: usize,
     /// Of a connection for READ, what is written over it.
@@ -100,9 +114,10 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) fn new(now: Nanos) -> Self {
+    pub(crate) fn new(now: Nanos, carrier: Carrier) -> Self {
         Self {
             role: Role::Connecting,
+            carrier,
             name: String::new(),
             channels: Vec::new(),
             outbox: Vec::new(),
@@ -110,6 +125,7 @@ impl Peer {
             heard_at: now,
             in_round: false,
             blocked_until: Nanos::ZERO,
+            slow_at: Nanos::ZERO,
             turn: 0,
             writes: MirrorWriter::default(),
             writes_denied: false,
@@ -252,7 +268,7 @@ mod tests {
     #[test]
     fn a_peer_has_work_while_anything_waits_for_it() {
         let run = |n| crate::units::SequenceRange::one(crate::units::Sequence(n));
-        let mut peer = Peer::new(Nanos::ZERO);
+        let mut peer = Peer::new(Nanos::ZERO, Carrier::Tcp);
         assert!(!peer.has_work() && !peer.is_closing());
         peer.outbox.push(1);
         assert!(peer.has_work());

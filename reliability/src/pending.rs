@@ -212,6 +212,18 @@ mod tests {
     }
 
     #[test]
+    fn what_is_told_as_new_has_no_empty_part() {
+        let mut pending = PendingRanges::default();
+        insert(&mut pending, run(10, 20), 9);
+        assert!(!pending.is_empty());
+        for (first, expected) in [(5, vec![run(5, 9)]), (7, vec![])] {
+            let mut new = Vec::new();
+            pending.insert(run(first, 20), 9, |part| new.push(part));
+            assert_eq!(new, expected);
+        }
+    }
+
+    #[test]
     fn taking_below_a_floor_splits_the_run_that_crosses_it() {
         let mut pending = PendingRanges::default();
         assert_eq!((pending.first(), pending.pop()), (None, None));

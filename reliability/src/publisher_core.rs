@@ -117,8 +117,8 @@ impl fmt::Debug for PublisherCore {
 }
 
 impl PublisherCore {
-    /// Goes on where `ring` stands; nothing sealed in it counts as unsent. The first heartbeat is
-    /// due soon after `now`.
+    /// Goes on where `ring` stands: what was sealed in it and not sent goes out, as it is. The first
+    /// heartbeat is due soon after `now`.
     #[must_use]
     pub fn new(
         config: PublisherConfig,
@@ -131,14 +131,16 @@ impl PublisherCore {
             0 => slots / 8,
             slots => slots,
         };
-        let sealed = ring.sealed();
-        let fan_out = FanOut {
-            posted: sealed,
-            completed: sealed,
-            heartbeat: None,
-        };
+        let fan_outs = (0..ring.identity().fan_outs).map(|index| {
+            let posted = ring.sent(FanOutId(index));
+            FanOut {
+                posted,
+                completed: posted,
+                heartbeat: None,
+            }
+        });
         let mut core = Self {
-            fan_outs: vec![fan_out; ring.identity().fan_outs.into()],
+            fan_outs: fan_outs.collect(),
             sequencer: Sequencer::new(ring, counters.clone()),
             margin: margin.clamp(2, slots - 2),
             heartbeats: HeartbeatSchedule::new(config.heartbeat, now),
@@ -157,7 +159,23 @@ impl PublisherCore {
     ///
     /// # Errors
     /// [`PublishError`]: too large (counted, told in the stream), exhausted, or ended.
+    #[inline]
     pub fn publish(
+        &mut self,
+        message: &RecordBatch,
+        source: SourceId,
+        position: SourcePosition,
+        now: Now,
+    ) -> Result<(), PublishError> {
+        // Then nothing is sealed, so nothing needs room, and nothing happened.
+        if self.sequencer.add(message, source, position) {
+            return Ok(());
+        }
+        self.begin(message, source, position, now)
+    }
+
+    /// Publishes a message that begins a datagram.
+    fn begin(
         &mut self,
         message: &RecordBatch,
         source: SourceId,
@@ -166,7 +184,7 @@ impl PublisherCore {
     ) -> Result<(), PublishError> {
         self.make_room();
         let sealed = self.sequencer.sealed();
-        let result = self.sequencer.publish(message, source, position, now.utc);
+        let result = self.sequencer.begin(message, source, position, now.utc);
         let too_large = matches!(result, Err(PublishError::TooLarge { .. }));
         if too_large && self.events.len() < EVENTS_MAX {
             self.events
@@ -289,6 +307,7 @@ impl PublisherCore {
 
     /// What happened, oldest first. Call it after every input that can seal: a fan-out that was
     /// reset must be flushed soon.
+    #[inline]
     pub fn poll(&mut self) -> Option<PublisherEvent> {
         self.events.pop_front()
     }

@@ -5,16 +5,25 @@
 //! connection. What it does not answer is asked for on the next rung, gap by gap; when so many
 //! questions in a row were not answered in time, it counts as down and is built anew, with back-off.
 
+use serde::{Deserialize, Serialize};
+
 use crate::control::RepairOffer;
 use crate::link::{Link, LinkTimers};
 use crate::units::Nanos;
 
+/// So many times as long as over TCP may pass between attempts: each costs both sides a queue and its
+/// memory, a crowd has to be served one by one, and the rungs below answer meanwhile.
+const RETRY_MAX_TIMES: u64 = 8;
+/// As [`RETRY_MAX_TIMES`], for an attempt itself.
+const JOIN_TIMEOUT_TIMES: u64 = 2;
+
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct RcPath {
     /// Whether the driver can make one.
     usable: bool,
     /// Where it leads.
+    #[serde(with = "crate::snapshot::as_json")]
     offer: Option<RepairOffer>,
     pub(crate) link: Link,
     /// Frames that wait for the driver.
@@ -31,7 +40,14 @@ impl RcPath {
         Self {
             usable: false,
             offer: None,
-            link: Link::new(timers, seed),
+            link: Link::new(
+                LinkTimers {
+                    retry_max: timers.retry_max.times(RETRY_MAX_TIMES),
+                    join_timeout: timers.join_timeout.times(JOIN_TIMEOUT_TIMES),
+                    ..timers
+                },
+                seed,
+            ),
             out: Vec::new(),
             unanswered: 0,
             late_at: Nanos::ZERO,

@@ -6,6 +6,8 @@
 
 use std::collections::VecDeque;
 
+use serde::{Deserialize, Serialize};
+
 use crate::cursor::{CursorStep, REPORT_WORDS};
 use crate::link::LinkTimers;
 use crate::rc_path::RcPath;
@@ -14,7 +16,7 @@ use crate::receiver::Receiver;
 use crate::units::{ChannelId, Epoch, Nanos, SequenceRange};
 
 /// What the READ connection can do, by default nothing; the driver knows once it is connected.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadLimits {
     /// READs at a time, as both sides agreed.
     pub reads: u32,
@@ -25,7 +27,7 @@ pub struct ReadLimits {
 }
 
 /// What is to be begun in the publisher's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteRequest {
     /// Whose ring, or cursor.
     pub channel: ChannelId,
@@ -42,7 +44,7 @@ pub struct RemoteRequest {
 }
 
 /// What is done in the publisher's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum What {
     /// READ of the slots of these sequences, which stand in a row.
     Slots(SequenceRange),
@@ -63,7 +65,7 @@ impl What {
 }
 
 /// What was begun.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Begun {
     pub(crate) channel: ChannelId,
     pub(crate) epoch: Epoch,
@@ -73,7 +75,7 @@ pub(crate) struct Begun {
 }
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct ReadPath {
     pub(crate) rc: RcPath,
     /// Which connection this is: grants name it.
@@ -120,6 +122,10 @@ impl ReadPath {
 
     pub(crate) const fn set_limits(&mut self, limits: ReadLimits) {
         self.limits = limits;
+    }
+
+    pub(crate) const fn limits(&self) -> ReadLimits {
+        self.limits
     }
 
     /// What can be begun now; `None` while there is no connection, or one that can do no READs.

@@ -5,10 +5,12 @@
 //! the wanted sequence of our epoch and its CRC fits. A slot that was just being written is READ once
 //! more; one that holds a later sequence says how far the ring has moved on.
 
+use serde::{Deserialize, Serialize};
+
 use crate::arriving::Arrival;
 use crate::control::{Grant, RemoteAccess};
 use crate::cursor::{CURSOR_LEN, Cursor, CursorStep, REPORT_OFFSET, Report};
-use crate::delivery::{Item, Via};
+use crate::delivery::{Deliver, Via};
 use crate::gaps::{Rung, Visit};
 use crate::loss::LossCause;
 use crate::planted::{Bug, planted};
@@ -31,7 +33,7 @@ pub struct ReadRoom {
 }
 
 /// A ring that may be READ.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Readable {
     pub(crate) grant: Grant,
     geometry: Geometry,
@@ -228,7 +230,7 @@ impl Receiver {
         range: SequenceRange,
         bytes: &[u8],
         aligned: &mut AlignedCopy,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let Some(geometry) = self.readable.as_ref().map(|readable| readable.geometry) else {
             return;
@@ -260,13 +262,7 @@ impl Receiver {
 
     /// A slot holds a later sequence: the ring no longer holds what is a whole round before it.
     #[cold]
-    fn read_lapped(
-        &mut self,
-        now: Nanos,
-        found: Sequence,
-        slots: u64,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    fn read_lapped(&mut self, now: Nanos, found: Sequence, slots: u64, on: &mut impl Deliver) {
         let gone = found.minus(slots);
         self.counters.reads_lapped.increment();
         self.order.note_floor(gone.next(), RecordNumber(0));
@@ -293,12 +289,7 @@ impl Receiver {
 
     /// A READ of the control page is done: how far the publisher is, without its help. It is alive
     /// where its heartbeat has moved since the last look.
-    pub(crate) fn handle_read_page(
-        &mut self,
-        now: Nanos,
-        page: &[u8],
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    pub(crate) fn handle_read_page(&mut self, now: Nanos, page: &[u8], on: &mut impl Deliver) {
         let word = |at: usize| {
             let word = page.get(at..).and_then(|rest| rest.first_chunk::<8>());
             word.map_or(0, |word| u64::from_le_bytes(*word))

@@ -9,11 +9,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::arriving::{Arrival, Lateness};
 use crate::asking::answered_by;
 use crate::control::NackClass;
 use crate::counters::ReceiverCounters;
-use crate::delivery::{Delivery, Event, Item, LineId, Position, Via};
+use crate::delivery::{Deliver, Delivery, Event, Item, LineId, Position, Via};
 use crate::doubts::Doubts;
 use crate::gaps::{FirstAsk, Gaps, Origin, Rung};
 use crate::inbox::Inbox;
@@ -33,7 +35,7 @@ use crate::window::{Held, Window};
 use crate::wire::{CrcVerdict, Datagram, Heartbeat, Kind, PublisherState, relay_flags};
 
 /// See the module.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Receiver {
     pub(crate) config: ReceiverConfig,
     pub(crate) channel: ChannelId,
@@ -74,6 +76,7 @@ pub struct Receiver {
     /// Whether it can be READ.
     pub(crate) readable: Option<Readable>,
     /// Where the publisher writes what it seals, where it does.
+    #[serde(skip)]
     pub(crate) inbox: Option<Inbox>,
     /// What is to be READ and can't be yet is looked at again at this time.
     pub(crate) read_wait: Nanos,
@@ -105,11 +108,12 @@ pub struct Receiver {
     pub(crate) rejoin_at: Nanos,
     /// What happened outside the order of delivery, to be told with the next call.
     pub(crate) events: VecDeque<Event>,
+    #[serde(skip)]
     pub(crate) counters: Arc<ReceiverCounters>,
 }
 
 /// Where history, and what is too much for repair, is asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ReplayPath {
     /// Nobody has asked for it.
     Unwanted,
@@ -273,7 +277,7 @@ impl Receiver {
         via: Via,
         datagram: &Datagram<'_>,
         verdict: CrcVerdict,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let header = datagram.header();
         let sequence = header.sequence;
@@ -331,13 +335,7 @@ impl Receiver {
 
     /// Takes bytes as they came, aligned as records are: checks them, and delivers what can be.
     #[inline]
-    pub fn handle_bytes(
-        &mut self,
-        now: Nanos,
-        via: Via,
-        bytes: &[u8],
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    pub fn handle_bytes(&mut self, now: Nanos, via: Via, bytes: &[u8], on: &mut impl Deliver) {
         match Datagram::parse(bytes) {
             Ok(datagram) => {
                 let verdict = datagram.verdict();
@@ -351,7 +349,7 @@ impl Receiver {
     }
 
     /// As [`Receiver::handle_bytes`], for an answer on the NACK connection.
-    pub fn handle_nack_answer(&mut self, now: Nanos, bytes: &[u8], on: &mut impl FnMut(Item<'_>)) {
+    pub fn handle_nack_answer(&mut self, now: Nanos, bytes: &[u8], on: &mut impl Deliver) {
         self.arriving = Arrival::Nack;
         self.handle_bytes(now, Via::Repair, bytes, on);
         self.arriving = Arrival::Other;
@@ -365,7 +363,7 @@ impl Receiver {
 
     /// Tells what happened outside the order of delivery, and declares lost what the clock says.
     /// Calling it early or twice does nothing.
-    pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+    pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl Deliver) {
         while let Some(change) = self.liveness.check(now) {
             if change == LivenessChange::Dead && self.link_up {
                 // A connection that says nothing either is half open: it is built anew first, and
@@ -419,9 +417,9 @@ impl Receiver {
     }
 
     /// Tells events that wait to be told.
-    pub fn drain_events(&mut self, on: &mut impl FnMut(Item<'_>)) {
+    pub fn drain_events(&mut self, on: &mut impl Deliver) {
         while let Some(event) = self.events.pop_front() {
-            on(Item::Event(&self.order.position(), &event));
+            on.item(Item::Event(&self.order.position(), &event));
         }
     }
 
@@ -437,7 +435,7 @@ impl Receiver {
 
     /// Declares everything that is still open lost: the application leaves, or the publisher is
     /// gone for good.
-    pub fn close(&mut self, cause: LossCause, on: &mut impl FnMut(Item<'_>)) {
+    pub fn close(&mut self, cause: LossCause, on: &mut impl Deliver) {
         self.lose(ALL, cause);
         self.order.advance(&self.counters, on);
         self.order.give_up_pending(&self.counters, on);
@@ -474,7 +472,7 @@ impl Receiver {
         now: Nanos,
         via: Via,
         datagram: &Datagram<'_>,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let header = datagram.header();
         let sequence = header.sequence;
@@ -606,7 +604,7 @@ impl Receiver {
 
     /// A datagram that is not missing: a duplicate, one that comes too late, or an impostor's.
     #[cold]
-    fn take_again(&mut self, held: &Held, datagram: &Datagram<'_>, on: &mut impl FnMut(Item<'_>)) {
+    fn take_again(&mut self, held: &Held, datagram: &Datagram<'_>, on: &mut impl Deliver) {
         let sequence = held.sequence;
         self.note_late(held.received_at);
         let seen = self.order.window().seen(sequence);

@@ -131,6 +131,7 @@ pub enum RecordError {
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
+    count: usize,
 }
 
 impl<'a> Records<'a> {
@@ -142,39 +143,22 @@ impl<'a> Records<'a> {
         if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN) {
             return Err(RecordError::Misaligned);
         }
-        let mut offset = 0;
-        let mut index = 0;
-        while offset < bytes.len() {
-            let left = bytes.len() - offset;
-            if left < size_of::<RecordHeader>() {
-                let needed = size_of::<RecordHeader>();
-                return Err(RecordError::Truncated {
-                    index,
-                    offset,
-                    needed,
-                    left,
-                });
+        let (mut rest, mut index) = (bytes, 0);
+        // Most records are of the kind of the one before.
+        let (mut known, mut len) = (None, 0);
+        while let [words, rtype, ..] = *rest {
+            if known != Some([words, rtype]) {
+                len = Self::len_of(words, rtype, index, rest, bytes)?;
+                known = Some([words, rtype]);
             }
-            let len = usize::from(bytes[offset]) * RecordHeader::LENGTH_MULTIPLIER;
-            let rtype = bytes[offset + 1];
-            if record_len(rtype) != Some(len) {
-                return Err(RecordError::Unknown {
-                    index,
-                    offset,
-                    rtype,
-                    len,
-                });
-            }
-            if left < len {
-                return Err(RecordError::Truncated {
-                    index,
-                    offset,
-                    needed: len,
-                    left,
-                });
-            }
-            offset += len;
+            let Some((_, after)) = rest.split_at_checked(len) else {
+                return Err(Self::cut_off(len, index, rest, bytes));
+            };
+            rest = after;
             index += 1;
+        }
+        if !rest.is_empty() {
+            return Err(Self::cut_off(0, index, rest, bytes));
         }
         if index != count {
             return Err(RecordError::Count {
@@ -182,7 +166,46 @@ impl<'a> Records<'a> {
                 announced: count,
             });
         }
-        Ok(Self { bytes })
+        Ok(Self { bytes, count })
+    }
+
+    /// The length of a record that begins so, where wire version 1 has it; `rest` of `bytes` is left.
+    fn len_of(
+        words: u8,
+        rtype: u8,
+        index: usize,
+        rest: &[u8],
+        bytes: &[u8],
+    ) -> Result<usize, RecordError> {
+        if rest.len() < size_of::<RecordHeader>() {
+            return Err(Self::cut_off(0, index, rest, bytes));
+        }
+        let len = usize::from(words) * RecordHeader::LENGTH_MULTIPLIER;
+        if record_len(rtype) == Some(len) {
+            return Ok(len);
+        }
+        Err(RecordError::Unknown {
+            index,
+            offset: bytes.len() - rest.len(),
+            rtype,
+            len,
+        })
+    }
+
+    #[cold]
+    fn cut_off(len: usize, index: usize, rest: &[u8], bytes: &[u8]) -> RecordError {
+        let left = rest.len();
+        RecordError::Truncated {
+            index,
+            offset: bytes.len() - left,
+            // Without a whole header nobody knows more.
+            needed: if left < size_of::<RecordHeader>() {
+                size_of::<RecordHeader>()
+            } else {
+                len
+            },
+            left,
+        }
     }
 
     /// The records' bytes, as on the wire.
@@ -200,13 +223,21 @@ impl<'a> Iterator for Records<'a> {
         let len = usize::from(*self.bytes.first()?) * RecordHeader::LENGTH_MULTIPLIER;
         let (record, rest) = self.bytes.split_at(len);
         self.bytes = rest;
+        self.count -= 1;
         // SAFETY: `check` established that `bytes` is whole records of known type and size, the
         // first one aligned and all sizes multiples of the alignment; every bit pattern is a
         // value of these types, and the borrow keeps the bytes unchanged.
         // Exercised by `tests::bytes_that_are_not_records_are_refused`.
         Some(unsafe { RecordRef::new(record) })
     }
+
+    #[inline]
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.count, Some(self.count))
+    }
 }
+
+impl ExactSizeIterator for Records<'_> {}
 
 /// An aligned, growing buffer of records: how a decoder hands over what one venue message became.
 /// Keeps its memory between messages, so that steady state allocates nothing.
@@ -244,7 +275,8 @@ impl RecordBatch {
                 own_len: R::LEN,
             });
         }
-        self.append(record_bytes(record), 1);
+        self.words.extend_from_slice(record_words(record));
+        self.count += 1;
         Ok(())
     }
 
@@ -252,25 +284,25 @@ impl RecordBatch {
     /// them: for decoders, which make the headers themselves.
     #[inline]
     pub fn put<R: WireRecord>(&mut self, record: &R) {
-        let at = self.words.len() * RECORD_ALIGN;
-        self.append(record_bytes(record), 1);
-        let words = (R::LEN / RecordHeader::LENGTH_MULTIPLIER) as u8;
-        words_as_bytes_mut(&mut self.words)[at..at + 2].copy_from_slice(&[words, R::RTYPE]);
+        let at = self.words.len();
+        self.words.extend_from_slice(record_words(record));
+        self.count += 1;
+        let mut head = self.words[at].to_ne_bytes();
+        head[0] = (R::LEN / RecordHeader::LENGTH_MULTIPLIER) as u8;
+        head[1] = R::RTYPE;
+        self.words[at] = u64::from_ne_bytes(head);
     }
 
     /// Appends all records of a checked run.
     pub fn extend(&mut self, records: Records<'_>) {
-        self.append(records.bytes(), records.count());
+        self.append(records.bytes(), records.len());
     }
 
     /// Appends bytes that are so many whole records.
-    #[inline]
     fn append(&mut self, bytes: &[u8], count: usize) {
-        self.words.extend(bytes.chunks_exact(RECORD_ALIGN).map(|w| {
-            let mut word = [0; RECORD_ALIGN];
-            word.copy_from_slice(w);
-            u64::from_ne_bytes(word)
-        }));
+        let at = self.words.len();
+        self.words.resize(at + bytes.len() / RECORD_ALIGN, 0);
+        words_as_bytes_mut(&mut self.words[at..]).copy_from_slice(bytes);
         self.count += count;
     }
 
@@ -313,8 +345,16 @@ impl RecordBatch {
         self.count == 0
     }
 
+    /// The records' words: their bytes in the order of memory, eight each.
+    #[must_use]
+    #[inline]
+    pub fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     /// The records' bytes, aligned.
     #[must_use]
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         words_as_bytes(&self.words)
     }
@@ -324,6 +364,7 @@ impl RecordBatch {
     pub fn records(&self) -> Records<'_> {
         Records {
             bytes: self.bytes(),
+            count: self.count,
         }
     }
 }
@@ -347,13 +388,14 @@ impl AlignedCopy {
     }
 }
 
-/// A record's bytes: as many as its type has, whatever its header says.
+/// A record's words: as many as its type has, whatever its header says.
 #[inline]
-fn record_bytes<R: WireRecord>(record: &R) -> &[u8] {
+const fn record_words<R: WireRecord>(record: &R) -> &[u64] {
     // SAFETY: the types of `wire_records!` are `repr(C)` of fields that leave no padding, of size
-    // `R::LEN` (asserted there); `u8` needs no alignment and the borrow passes on. Exercised by
+    // `R::LEN`, a multiple of 8, and aligned to 8 (asserted there); every bit pattern is a `u64`, and
+    // the borrow passes on. Exercised by
     // `tests::a_header_that_lies_is_refused_and_no_byte_beyond_the_record_is_read`.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), R::LEN) }
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), R::LEN / RECORD_ALIGN) }
 }
 
 /// The bytes of a slice of words, in memory order.

@@ -354,6 +354,17 @@ mod tests {
     }
 
     #[test]
+    fn a_newer_sequence_takes_the_place_of_an_older_one() {
+        let mut log = log();
+        let newer = S.plus(ENTRIES as u64);
+        log.ask(S, PeerId(1), us(0));
+        for peer in 1..=3 {
+            log.ask(newer, PeerId(peer), us(0));
+        }
+        assert_eq!(log.answer(newer, 500), Answer::Multicast);
+    }
+
+    #[test]
     fn a_question_for_something_old_makes_nothing_newer_forgotten() {
         let mut log = log();
         let newer = S.plus(ENTRIES as u64);

@@ -20,10 +20,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 
+use rand_chacha::ChaCha20Rng;
+use rand_chacha::rand_core::SeedableRng;
+
 use crate::budget::TokenBucket;
 use crate::control::{Instrument, Message, MirrorRefusal, RejectCode, Rejected, RepairOffer};
 use crate::counters::{RepairCounters, RepairServiceCounters};
-use crate::peers::{Peer, PeerId, Role, Session, rejected};
+use crate::peers::{Carrier, Peer, PeerId, Role, Session, rejected};
 use crate::repair_channel::Channel;
 pub use crate::repair_channel::ChannelInfo;
 use crate::repair_config::{BURST_BYTES_MIN, RepairConfig};
@@ -32,6 +35,8 @@ use crate::units::{ChannelId, Epoch, Nanos, Now};
 
 /// Between measurements of the live rate and looks at silent connections.
 const TICK: Nanos = Nanos::from_ms(100);
+/// A peer is reported as slow no more often.
+const SLOW_EVERY: Nanos = Nanos::from_secs(1);
 /// When asking again makes sense for what has not been sent yet.
 const AHEAD_RETRY_US: u64 = 100;
 /// When asking again makes sense for a replay that is too slow.
@@ -40,8 +45,8 @@ const TOO_SLOW_RETRY_US: u64 = 1_000_000;
 const BUDGET_RETRY_US_MAX: u64 = 1_000_000;
 /// When a rejected peer may come again, where that can help.
 const RETRY_AFTER_MS: u64 = 1_000;
-/// How many events wait to be taken; more are dropped and counted.
-const EVENTS_MAX: usize = 4096;
+/// How many events wait to be taken that merely inform; more are dropped and counted.
+const NEWS_MAX: usize = 4096;
 
 /// Where bytes go that were appended to the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +55,17 @@ pub enum Destination {
     Peer(PeerId),
     /// One datagram for the channel's multicast group, on all its fan-outs and lines.
     Multicast(ChannelId),
+}
+
+/// What a further connection of a session is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Further {
+    /// History.
+    Replay,
+    /// NACKs.
+    Nack,
+    /// READ.
+    Read,
 }
 
 /// What the driver should know or do.
@@ -64,6 +80,15 @@ pub enum RepairEvent {
         name: String,
         /// What it joined.
         channels: Vec<ChannelId>,
+    },
+    /// A subscriber has a further connection.
+    FurtherJoined {
+        /// Its connection.
+        peer: PeerId,
+        /// For what.
+        further: Further,
+        /// The one of its kind that was there before, and is closed for it.
+        instead_of: Option<PeerId>,
     },
     /// A subscriber wants to READ: bind windows of the rings of these channels to its connection,
     /// and say where they are with [`RepairCore::grant`].
@@ -129,6 +154,17 @@ pub enum RepairEvent {
     },
 }
 
+impl RepairEvent {
+    /// Whether nothing depends on it, not even an audit: such a one may be dropped. There are boundedly
+    /// many of all others for each connection.
+    const fn is_news(&self) -> bool {
+        matches!(
+            self,
+            Self::HigherEpochClaimed { .. } | Self::SlowSubscriber { .. }
+        )
+    }
+}
+
 /// How an attempt to serve a peer went.
 enum Served {
     Sent(Destination),
@@ -149,12 +185,15 @@ pub struct RepairCore {
     standbys: Vec<String>,
     /// Connections over which something is written.
     mirrored: Vec<PeerId>,
-    session_seed: u64,
+    /// Session numbers: what ChaCha20 makes of a secret. Who knows some of them knows no other.
+    session_numbers: ChaCha20Rng,
     /// Those with something to be sent, each once, next first.
     round: VecDeque<PeerId>,
     repair: TokenBucket,
     joiners: TokenBucket,
     events: VecDeque<RepairEvent>,
+    /// How many of those are news.
+    news: usize,
     tick_at: Nanos,
     scratch: Vec<u64>,
     counters: Arc<RepairServiceCounters>,
@@ -167,7 +206,7 @@ impl fmt::Debug for RepairCore {
             .field("channels", &self.channels)
             .field("peers", &self.peers)
             .field("sessions", &self.sessions)
-            .field("session_seed", &self.session_seed)
+            .field("sessions_given", &self.session_numbers.get_word_pos())
             .field("round", &self.round)
             .field("repair", &self.repair)
             .field("joiners", &self.joiners)
@@ -178,15 +217,16 @@ impl fmt::Debug for RepairCore {
 
 impl RepairCore {
     /// A service for these channels, without connections. The config was checked by
-    /// [`RepairConfig::check`]; bursts too small for a datagram are raised. `session_seed` is any number that
-    /// differs from start to start: session numbers follow from it.
+    /// [`RepairConfig::check`]; bursts too small for a datagram are raised.
+    /// Session numbers follow from `secret`, which is to come from the system's randomness, anew at each
+    /// start: whoever knows it can take over any session.
     #[must_use]
     pub fn new(
         mut config: RepairConfig,
         publisher: String,
         channels: Vec<(ChannelInfo, RingReader, Arc<RepairCounters>)>,
         counters: Arc<RepairServiceCounters>,
-        session_seed: u64,
+        secret: [u8; 32],
         now: Now,
     ) -> Self {
         let now = now.monotonic;
@@ -213,20 +253,21 @@ impl RepairCore {
             offers: Vec::new(),
             standbys: Vec::new(),
             mirrored: Vec::new(),
-            session_seed,
+            session_numbers: ChaCha20Rng::from_seed(secret),
             round: VecDeque::new(),
             events: VecDeque::new(),
+            news: 0,
             tick_at: now.after(TICK),
             counters,
         }
     }
 
-    /// A connection was accepted.
-    pub fn handle_connected(&mut self, now: Now, peer: PeerId) {
+    /// A connection was accepted, of this kind.
+    pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier) {
         // A number that is used again belongs to a new connection.
         self.remove(peer, false, false, None);
         let full = self.peers.len() >= self.config.peers_max;
-        self.peers.insert(peer, Peer::new(now.monotonic));
+        self.peers.insert(peer, Peer::new(now.monotonic, carrier));
         self.counters.connections.increment();
         self.counters.connected.set(self.peers.len() as u64);
         if full {
@@ -275,7 +316,7 @@ impl RepairCore {
                 let Some((index, at)) = self.joined(peer, channel) else {
                     return;
                 };
-                self.progress(peer, index, at, progress);
+                self.progress(now, peer, index, at, progress);
                 self.renew_tokens(now, peer, index, at, progress.read_bytes);
                 let status = self.channels[index].status(progress.sent_at, now);
                 if let Some(peer) = self.peers.get_mut(&peer) {
@@ -380,7 +421,9 @@ impl RepairCore {
 
     /// What happened, oldest first.
     pub fn poll(&mut self) -> Option<RepairEvent> {
-        self.events.pop_front()
+        let event = self.events.pop_front()?;
+        self.news -= usize::from(event.is_news());
+        Some(event)
     }
 
     /// How many subscribers follow this channel, and how long they should wait before a first
@@ -450,10 +493,12 @@ impl RepairCore {
     }
 
     fn event(&mut self, event: RepairEvent) {
-        // A `Close` is never dropped; there is one for each connection at most.
-        if self.events.len() >= EVENTS_MAX && !matches!(event, RepairEvent::Close { .. }) {
-            self.counters.events_dropped.increment();
-            return;
+        if event.is_news() {
+            if self.news >= NEWS_MAX {
+                self.counters.events_dropped.increment();
+                return;
+            }
+            self.news += 1;
         }
         self.events.push_back(event);
     }

@@ -3,10 +3,12 @@
 
 use std::ops::Range;
 
+use serde::{Deserialize, Serialize};
+
 use crate::units::RecordNumber;
 
 /// Runs of record numbers, ascending and apart from each other. Nearly always there are none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Repeated {
     runs: Vec<Range<u64>>,
 }

@@ -11,6 +11,7 @@
 
 mod mirroring;
 mod reader;
+mod reopening;
 pub mod slot;
 mod writer;
 mod written;

@@ -89,6 +89,33 @@ impl Sequencer {
         }
     }
 
+    /// Adds a message behind the others of its source where the open slot has room for it, which is what
+    /// becomes of most of them; `false`, and nothing happened: it needs [`begin`](Self::begin).
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        message: &RecordBatch,
+        source: SourceId,
+        position: SourcePosition,
+    ) -> bool {
+        let Some(open) = &mut self.open else {
+            return false;
+        };
+        let Ok(records) = u16::try_from(message.len()) else {
+            return false;
+        };
+        let Some(count) = open.count.checked_add(records) else {
+            return false;
+        };
+        if open.source != source || !self.ring.append_words(message.words()) {
+            return false;
+        }
+        (open.position, open.count) = (position, count);
+        self.counters.published_records.add(records.into());
+        self.counters.published_messages.increment();
+        true
+    }
+
     /// Adds one message of a source, which is never split. It is sealed by a later message that
     /// does not fit beside it, or by [`Self::flush`]. A message of no records only moves the
     /// position of its source.
@@ -102,6 +129,21 @@ impl Sequencer {
         position: SourcePosition,
         utc: Nanos,
     ) -> Result<(), PublishError> {
+        if self.add(message, source, position) {
+            return Ok(());
+        }
+        self.begin(message, source, position, utc)
+    }
+
+    /// As [`publish`](Self::publish), for a message that [`add`](Self::add) did not take: what is open is
+    /// sealed, and another datagram begins with it.
+    pub(crate) fn begin(
+        &mut self,
+        message: &RecordBatch,
+        source: SourceId,
+        position: SourcePosition,
+        utc: Nanos,
+    ) -> Result<(), PublishError> {
         if self.ended {
             return Err(PublishError::Ended);
         }
@@ -109,28 +151,13 @@ impl Sequencer {
         if bytes.len() > self.ring.payload_max() {
             return self.refuse(message, source, position, utc);
         }
-        if let Some(open) = self.open {
-            let fits = open.source == source
-                && bytes.len() <= self.ring.room()
-                && usize::from(open.count) + records <= usize::from(u16::MAX);
-            if !fits {
-                self.flush(utc, false);
-            }
-        }
+        self.flush(utc, false);
         if records > 0 {
-            let open = match self.open {
-                Some(open) => open,
-                None => self.open_slot(source, position)?,
-            };
+            let open = self.open_slot(source, position)?;
             self.ring.append(bytes)?;
-            self.open = Some(Open {
-                position,
-                count: open.count + records as u16,
-                ..open
-            });
+            let count = records as u16;
+            self.open = Some(Open { count, ..open });
             self.counters.published_records.add(records as u64);
-        } else if let Some(open) = &mut self.open {
-            open.position = position;
         }
         self.counters.published_messages.increment();
         Ok(())

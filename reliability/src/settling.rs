@@ -1,7 +1,7 @@
 //! What becomes of what is missing: it came, or it is given up because its time is over, the ring
 //! moved on, or the session ended (docs/PROTOCOL.md §5.4, §5.6, §8).
 
-use crate::delivery::{Delivery, Event, Item};
+use crate::delivery::{Deliver, Delivery, Event, Item};
 use crate::gaps::{Gap, Origin, Settled};
 use crate::loss::LossCause;
 use crate::planted::{Bug, planted};
@@ -14,7 +14,7 @@ impl Receiver {
         &mut self,
         oldest: Sequence,
         record: RecordNumber,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let Some(gone) = SequenceRange::new(self.order.next(), oldest.previous()) else {
             return;
@@ -30,7 +30,7 @@ impl Receiver {
         // Where the ring was empty it was told already that the stream is followed live.
         self.live_after.get_or_insert(self.heard);
         let after = oldest.previous();
-        on(Item::Event(
+        on.item(Item::Event(
             &self.order.position(),
             &Event::Joined { after },
         ));
@@ -102,7 +102,7 @@ impl Receiver {
 
     /// Ends the session once everything up to a confirmed END is settled. Nothing follows it: what
     /// another publisher made us miss beyond it is not missing.
-    pub(crate) fn end_if_settled(&mut self, on: &mut impl FnMut(Item<'_>)) {
+    pub(crate) fn end_if_settled(&mut self, on: &mut impl Deliver) {
         if self.end_at.is_none_or(|end| self.order.next() <= end) {
             return;
         }
@@ -128,13 +128,13 @@ impl Receiver {
 
     /// After every input: what follows from the new state.
     #[inline]
-    pub(crate) fn settle(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+    pub(crate) fn settle(&mut self, now: Nanos, on: &mut impl Deliver) {
         self.note_open();
         if let Some(after) = self.live_after
             && self.order.next() > after
         {
             self.live_after = None;
-            on(Item::Event(&self.order.position(), &Event::Live));
+            on.item(Item::Event(&self.order.position(), &Event::Live));
         }
         if !self.events.is_empty() {
             self.drain_events(on);

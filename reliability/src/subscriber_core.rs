@@ -14,13 +14,15 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::asking::Asks;
 use crate::control::{
     ChannelName, ChannelOffer, FanOutOffer, Join, JoinChannel, Message, Purpose, Rejected,
     RepairOffer, Welcome,
 };
 use crate::counters::ReceiverCounters;
-use crate::delivery::{Item, LineId, LinkDownReason, Start, Via};
+use crate::delivery::{Deliver, LineId, LinkDownReason, Start, Via};
 use crate::inbox::InboxWanted;
 use crate::joining::{Standing, Welcomed};
 use crate::link::{Link, LinkTimers};
@@ -35,7 +37,7 @@ use crate::units::{ChannelId, Epoch, Nanos};
 use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
 
 /// The connections to a publisher.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Path {
     /// JOIN, NACKs, progress.
     Repair,
@@ -49,13 +51,21 @@ pub enum Path {
     Read,
 }
 
+impl Path {
+    /// The path of this number, as `as` gives it.
+    pub(crate) fn from_index(index: u8) -> Option<Self> {
+        PATHS.into_iter().find(|path| *path as u8 == index)
+    }
+}
+
 /// In the order in which they are looked after.
 const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
 
 /// A channel to follow.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChannelWanted {
     /// Which.
+    #[serde(with = "crate::snapshot::as_json")]
     pub channel: ChannelName,
     /// From where.
     pub start: Start,
@@ -66,7 +76,7 @@ pub struct ChannelWanted {
 }
 
 /// What a core follows, and as whom.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SubscriberSettings {
     /// For the publisher's logs and metrics.
     pub name: String,
@@ -79,7 +89,7 @@ pub struct SubscriberSettings {
 }
 
 /// What the driver must do.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Action {
     /// Begin to connect; answer with `handle_connected` or `handle_disconnected`.
     Connect(Path),
@@ -87,13 +97,13 @@ pub enum Action {
     Disconnect(Path),
     /// Listen to this channel from now on, by one of its fan-outs. Comes again with each WELCOME,
     /// and may then differ.
-    Listen(ChannelOffer),
+    Listen(#[serde(with = "crate::snapshot::as_json")] ChannelOffer),
     /// Leave the channel's groups and join them anew.
     Rejoin(ChannelId),
     /// Make an inbox for the channel; answer with [`SubscriberCore::handle_inbox`], if it can be made.
     Inbox(ChannelId, InboxWanted),
     /// The publisher rejected our JOIN; it is tried again unless `retry_after_ms` is 0.
-    Rejected(Rejected),
+    Rejected(#[serde(with = "crate::snapshot::as_json")] Rejected),
 }
 
 /// Longest slot that a WELCOME may announce, in bytes.
@@ -103,10 +113,12 @@ const REPLAY_IDLE: Nanos = Nanos::from_secs(2);
 /// After this many failed attempts history is asked for on the repair connection.
 const REPLAY_ATTEMPTS_MAX: u32 = 3;
 
-struct Entry {
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Entry {
     wanted: ChannelWanted,
-    counters: Arc<ReceiverCounters>,
-    receiver: Option<Receiver>,
+    #[serde(with = "crate::snapshot::counters")]
+    pub(crate) counters: Arc<ReceiverCounters>,
+    pub(crate) receiver: Option<Receiver>,
     /// Of the receiver before, while there is none.
     standing: Option<Standing>,
     /// On how many lines the driver listens, once it said so.
@@ -114,10 +126,11 @@ struct Entry {
 }
 
 /// See the module.
+#[derive(Serialize, Deserialize)]
 pub struct SubscriberCore {
     name: String,
     seed: u64,
-    entries: Vec<Entry>,
+    pub(crate) entries: Vec<Entry>,
     /// Which of them asks first.
     turn: usize,
     repair: Link,
@@ -133,7 +146,9 @@ pub struct SubscriberCore {
     /// Frames that wait for their connection to be taken by the driver.
     out_repair: Vec<u8>,
     out_replay: Vec<u8>,
+    #[serde(skip)]
     asks: Asks,
+    #[serde(skip)]
     aligned: AlignedCopy,
 }
 
@@ -218,7 +233,7 @@ impl SubscriberCore {
         channel: ChannelId,
         line: LineId,
         bytes: &[u8],
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let Some(receiver) = self.receiver_mut(channel) else {
             return;
@@ -228,6 +243,7 @@ impl SubscriberCore {
 
     /// As [`SubscriberCore::handle_received`], with the verdict as an input: how a recorded run is
     /// fed to the core again.
+    #[inline]
     pub fn handle_datagram(
         &mut self,
         now: Nanos,
@@ -235,7 +251,7 @@ impl SubscriberCore {
         via: Via,
         datagram: &Datagram<'_>,
         verdict: CrcVerdict,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         if let Some(receiver) = self.receiver_mut(channel) {
             receiver.handle_datagram(now, via, datagram, verdict, on);
@@ -295,7 +311,7 @@ impl SubscriberCore {
         now: Nanos,
         path: Path,
         reason: LinkDownReason,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let (link, out) = self.link_mut(path);
         let was_up = link.is_up();
@@ -335,7 +351,7 @@ impl SubscriberCore {
         path: Path,
         channel: ChannelId,
         message: &Message<'_>,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) {
         let (link, _) = self.link_mut(path);
         if !link.is_connected() {
@@ -435,7 +451,7 @@ impl SubscriberCore {
     }
 
     /// The clock reached [`SubscriberCore::poll_timeout`]. Calling it early or twice is harmless.
-    pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+    pub fn handle_timeout(&mut self, now: Nanos, on: &mut impl Deliver) {
         for path in PATHS {
             let (link, _) = self.link_mut(path);
             if link.is_late(now) {
@@ -505,7 +521,7 @@ impl SubscriberCore {
         &mut self,
         now: Nanos,
         out: &mut Vec<u8>,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) -> Option<Path> {
         self.ask(now, on);
         for path in PATHS {
@@ -519,7 +535,7 @@ impl SubscriberCore {
     }
 
     /// Says good-bye: LEAVE is queued, and what is still open is declared lost with `cause`.
-    pub fn leave(&mut self, cause: LossCause, on: &mut impl FnMut(Item<'_>)) {
+    pub fn leave(&mut self, cause: LossCause, on: &mut impl Deliver) {
         for receiver in self
             .entries
             .iter_mut()
@@ -538,7 +554,7 @@ impl SubscriberCore {
         now: Nanos,
         channel: ChannelId,
         start: Start,
-        on: &mut impl FnMut(Item<'_>),
+        on: &mut impl Deliver,
     ) -> bool {
         let Some(at) = self.index_of(channel) else {
             return false;
@@ -621,7 +637,7 @@ impl SubscriberCore {
         self.nack.link.is_up()
     }
 
-    fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut impl FnMut(Item<'_>)) {
+    fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut impl Deliver) {
         // Epochs only rise along a line, and what continues another goes on where that ended.
         let is_possible = |offer: &ChannelOffer| {
             offer.continues.is_possible(offer.epoch)
@@ -728,13 +744,7 @@ impl SubscriberCore {
     }
 
     /// Gives a connection up from our side.
-    fn break_off(
-        &mut self,
-        now: Nanos,
-        path: Path,
-        reason: LinkDownReason,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    fn break_off(&mut self, now: Nanos, path: Path, reason: LinkDownReason, on: &mut impl Deliver) {
         self.actions.push_back(Action::Disconnect(path));
         self.handle_disconnected(now, path, reason, on);
     }

@@ -6,12 +6,17 @@
 
 use std::fmt;
 
+use serde::de::{SeqAccess, Visitor};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
 use crate::delivery::Via;
 use crate::record::{words_as_bytes, words_as_bytes_mut};
+use crate::recorder::stripped;
 use crate::units::{Nanos, RecordNumber, Sequence};
 
 /// What is remembered of a datagram beside its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Held {
     /// Its number.
     pub sequence: Sequence,
@@ -37,7 +42,7 @@ struct Entry {
     doubt: Doubt,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum State {
     Empty,
     /// Bytes are here, waiting for their turn.
@@ -47,7 +52,7 @@ enum State {
 }
 
 /// Whether another content came under the same number, and which of them is the publisher's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Doubt {
     None,
     Open,
@@ -83,6 +88,79 @@ impl fmt::Debug for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let known = self.entries.iter().filter(|e| e.state != State::Empty);
         f.debug_list().entries(known).finish()
+    }
+}
+
+impl Serialize for Window {
+    /// What is held and remembered, in the order of the slots.
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let known = |entry: &Entry| entry.state != State::Empty;
+        let entries = self.entries.iter().enumerate();
+        let known = entries.filter(|(_, entry)| known(entry));
+        let mut all = to.serialize_seq(Some(2 + known.clone().count()))?;
+        all.serialize_element(&self.entries.len())?;
+        all.serialize_element(&self.slot_words)?;
+        for (at, entry) in known {
+            let words = &self.words[at * self.slot_words..(at + 1) * self.slot_words];
+            let held = match entry.state {
+                State::Waiting => stripped::kept(&words_as_bytes(words)[..entry.len as usize]),
+                State::Empty | State::Delivered => &[],
+            };
+            all.serialize_element(&(entry.held, entry.state, entry.doubt, entry.len, Bytes(held)))?;
+        }
+        all.end()
+    }
+}
+
+/// Bytes, as they are.
+struct Bytes<'a>(&'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Window {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(Rebuilding)
+    }
+}
+
+/// Makes a window of what [`Window`] is serialised to.
+struct Rebuilding;
+
+/// More is no window of anybody's.
+const WORDS_MAX: usize = 1 << 28;
+
+impl<'de> Visitor<'de> for Rebuilding {
+    type Value = Window;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a window")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Window, A::Error> {
+        let short = || serde::de::Error::custom("a window that is cut off");
+        let slots: usize = from.next_element()?.ok_or_else(short)?;
+        let slot_words: usize = from.next_element()?.ok_or_else(short)?;
+        let words = slots.checked_mul(slot_words);
+        if !slots.is_power_of_two() || words.is_none_or(|words| words > WORDS_MAX) {
+            return Err(serde::de::Error::custom("a window of an impossible size"));
+        }
+        let mut window = Window::new(slots, slot_words * 8);
+        while let Some((held, state, doubt, len, kept)) = from.next_element()? {
+            let (held, kept): (Held, Vec<u8>) = (held, kept);
+            if state == State::Waiting {
+                window.hold(held, &stripped::whole(&kept));
+            } else {
+                window.delivered(held);
+            }
+            let at = window.index(held.sequence);
+            let entry = &mut window.entries[at];
+            (entry.state, entry.doubt, entry.len) = (state, doubt, len);
+        }
+        Ok(window)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::arriving::Arrival;
 use crate::control::{MirrorRefusal, RemoteAccess};
-use crate::delivery::{Item, Via};
+use crate::delivery::{Deliver, Via};
 use crate::inbox::{Inbox, InboxState, InboxWanted};
 use crate::receiver::Receiver;
 use crate::ring::RingMemory;
@@ -92,7 +92,7 @@ impl Receiver {
     }
 
     /// Takes it.
-    pub(crate) fn take_written(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+    pub(crate) fn take_written(&mut self, now: Nanos, on: &mut impl Deliver) {
         let Some(inbox) = self.inbox.take() else {
             return;
         };

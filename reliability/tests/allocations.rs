@@ -10,11 +10,10 @@ use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch};
+use tickcast_reliability::recorder::{RecordOrigin, RecordedCore, Recorder};
 use tickcast_reliability::ring::{HeapMemory, RingWriter};
 use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
-};
+use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
 use tickcast_reliability::units::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
     SourcePosition,
@@ -39,7 +38,7 @@ fn publisher() -> PublisherCore {
 }
 
 /// A subscriber that the publisher has welcomed before its first datagram.
-fn subscriber() -> SubscriberCore {
+fn subscriber() -> RecordedCore {
     let wanted = ChannelWanted {
         channel: ChannelName::Id(CHANNEL),
         start: Start::Live,
@@ -52,7 +51,7 @@ fn subscriber() -> SubscriberCore {
         link: LinkTimers::default(),
         seed: 1,
     };
-    let mut core = SubscriberCore::new(settings, Nanos(0));
+    let mut core = RecordedCore::new(settings, Nanos(0));
     let on = &mut |_: Item<'_>| {};
     core.handle_timeout(Nanos(0), on);
     assert_eq!(core.poll_action(), Some(Action::Connect(Path::Repair)));
@@ -95,7 +94,7 @@ fn subscriber() -> SubscriberCore {
 /// Publishes one datagram of `messages` orders and carries it over. How many records arrived.
 fn round(
     publisher: &mut PublisherCore,
-    subscriber: &mut SubscriberCore,
+    subscriber: &mut RecordedCore,
     batch: &RecordBatch,
     n: u64,
     messages: u64,
@@ -115,9 +114,15 @@ fn round(
     while let Some(Transmit::Slots(range)) = publisher.poll_transmit(FAN_OUT) {
         for sequence in range.iter() {
             let bytes = publisher.slot(sequence).expect("it is sealed");
-            subscriber.handle_received(now.monotonic, CHANNEL, LineId(0), bytes, &mut |item| {
-                delivered += u64::from(matches!(item, Item::Record(..)));
-            });
+            subscriber.handle_received(
+                now.monotonic,
+                CHANNEL,
+                LineId(0),
+                bytes,
+                &mut |item: Item<'_>| {
+                    delivered += u64::from(matches!(item, Item::Record(..)));
+                },
+            );
         }
         publisher.handle_posted(FAN_OUT, range.last);
         publisher.handle_completed(FAN_OUT, range.last);
@@ -142,6 +147,38 @@ fn a_tick_is_published_and_delivered_without_an_allocation() {
     });
     assert_eq!(delivered, 50_000);
     assert_eq!(counted.count_total, 0, "{counted:?}");
+}
+
+#[test]
+fn a_record_is_kept_without_an_allocation_but_for_few_where_a_segment_begins() {
+    let (mut publisher, mut subscriber) = (publisher(), subscriber());
+    let area = Box::new(vec![0; 32 << 20]);
+    subscriber.record(Recorder::new(area, &RecordOrigin::default()).unwrap());
+    let mut batch = RecordBatch::default();
+    batch.put(&MboMsg::default());
+    let mut n = 0;
+    let mut rounds = |subscriber: &mut RecordedCore, count: u64| {
+        let mut delivered = 0;
+        for _ in 0..count {
+            n += 1;
+            delivered += round(&mut publisher, subscriber, &batch, n, 25);
+        }
+        delivered
+    };
+    rounds(&mut subscriber, 2_000);
+    let counted = allocation_counter::measure(|| {
+        assert_eq!(rounds(&mut subscriber, 2_000), 50_000);
+    });
+    assert_eq!(counted.count_total, 0, "{counted:?}");
+    // All segments are used, and used again.
+    let before = subscriber.recorder().unwrap().inputs();
+    let counted = allocation_counter::measure(|| {
+        rounds(&mut subscriber, 600_000);
+    });
+    let inputs = subscriber.recorder().unwrap().inputs() - before;
+    let segments = inputs * 72 / (4 << 20);
+    assert!(segments >= 10, "{segments}");
+    assert!(counted.count_total < 20 * segments, "{counted:?}");
 }
 
 #[test]

@@ -1,16 +1,20 @@
 //! How a subscriber is described before it is built.
 
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tickcast_reliability::control::{ChannelName, NAME_LEN_MAX};
 use tickcast_reliability::delivery::{Delivery, Start};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::recorder::{RecordOrigin, Recorder};
 use tickcast_reliability::subscriber_core::{ChannelWanted, SubscriberSettings};
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::faults::FaultConfig;
+use tickcast_transport::recording::RecordFile;
+use tickcast_transport::shm::{boot_id, boot_id_text};
 use tickcast_transport::udp::Interface;
 
 use crate::endpoints::Endpoints;
@@ -195,6 +199,7 @@ pub(crate) struct Parts {
     pub(crate) settings: SubscriberSettings,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) waker: Waker,
+    pub(crate) recorder: Option<Recorder>,
 }
 
 /// Describes a subscriber; see [`Subscriber::builder`].
@@ -225,6 +230,7 @@ pub struct SubscriberBuilder {
     pub(crate) transport: Transport,
     pub(crate) join_limit: Option<Duration>,
     pub(crate) repair: Repair,
+    recording: Option<(PathBuf, usize)>,
     link: LinkTimers,
     seed: Option<u64>,
 }
@@ -245,6 +251,7 @@ impl SubscriberBuilder {
             transport: Transport::Auto,
             join_limit: None,
             repair: Repair::Auto,
+            recording: None,
             link: LinkTimers::default(),
             seed: None,
         }
@@ -259,6 +266,20 @@ impl SubscriberBuilder {
     #[must_use]
     pub const fn repair(mut self, repair: Repair) -> Self {
         self.repair = repair;
+        self
+    }
+
+    /// Keeps a record of what comes, in a file on tmpfs that outlives the process: of so many bytes, a
+    /// ring, so that it is the last seconds or minutes of them. `tickcast explain` reads it. Costs some
+    /// 200 instructions a datagram (docs/PERFORMANCE.md), and nothing is allocated while ticks come.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").record("/dev/shm/risk-1.flight", 64 << 20);
+    /// ```
+    #[must_use]
+    pub fn record(mut self, path: impl Into<PathBuf>, bytes: usize) -> Self {
+        self.recording = Some((path.into(), bytes));
         self
     }
 
@@ -481,10 +502,35 @@ impl SubscriberBuilder {
             link: self.link,
             seed: self.seed.unwrap_or_else(|| SystemClock.utc().0),
         };
+        let recorder = self
+            .recording
+            .as_ref()
+            .map(|(path, bytes)| self.recorder(path, *bytes));
         Ok(Parts {
             settings,
             addresses,
             waker,
+            recorder: recorder.transpose()?,
+        })
+    }
+}
+
+impl SubscriberBuilder {
+    /// What records to this file.
+    fn recorder(&self, path: &Path, bytes: usize) -> Result<Recorder, SubscribeError> {
+        let origin = RecordOrigin {
+            name: self.name.clone(),
+            process: std::process::id(),
+            boot_id: boot_id_text(boot_id()),
+            began: SystemClock.now(),
+            began_utc: SystemClock.utc(),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+        };
+        let file = RecordFile::create(path, bytes)?;
+        let recorder = Recorder::new(Box::new(file), &origin);
+        recorder.map_err(|source| SubscribeError::Recorder {
+            path: path.to_owned(),
+            source,
         })
     }
 }

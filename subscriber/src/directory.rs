@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 
 use tickcast_reliability::control::Instrument;
-use tickcast_reliability::record::{InstrumentDefMsg, RecordRef, SymbolMappingMsg, WireRecord};
+use tickcast_reliability::record::{
+    InstrumentDefMsg, RecordHeader, RecordRef, SymbolMappingMsg, WireRecord,
+};
 use tickcast_reliability::units::ChannelId;
 
 /// The instruments of one channel in the epoch that is followed.
@@ -230,11 +232,16 @@ impl Directory {
     }
 }
 
+/// Whether a record is of a type that announces an instrument.
+#[inline]
+pub(crate) const fn announces(header: &RecordHeader) -> bool {
+    header.rtype == SymbolMappingMsg::RTYPE || header.rtype == InstrumentDefMsg::RTYPE
+}
+
 /// The instrument and symbol that a record announces, if it announces one.
 #[inline]
 pub(crate) fn announced<'a>(record: &'a RecordRef<'_>) -> Option<(u32, &'a str)> {
-    let rtype = record.header().rtype;
-    if rtype != SymbolMappingMsg::RTYPE && rtype != InstrumentDefMsg::RTYPE {
+    if !announces(record.header()) {
         return None;
     }
     // What is no text names nothing.

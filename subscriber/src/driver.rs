@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
-use tickcast_reliability::delivery::Item;
-use tickcast_reliability::subscriber_core::{Action, SubscriberCore};
+use tickcast_reliability::recorder::{Note, RecordedCore};
+use tickcast_reliability::subscriber_core::Action;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
 
@@ -21,10 +21,12 @@ use crate::wake::Waker;
 const SESSION_EVERY: Nanos = Nanos::from_us(100);
 /// A group that could not be joined is tried again after this.
 const LISTEN_RETRY: Nanos = Nanos::from_secs(1);
+/// Nobody polled for so long: that is worth a note in the record.
+const STALL: Nanos = Nanos::from_ms(1);
 
 pub(crate) struct Driver {
     pub(crate) builder: SubscriberBuilder,
-    pub(crate) core: SubscriberCore,
+    pub(crate) core: RecordedCore,
     pub(crate) listening: Vec<Listening>,
     /// What keeps it from working as configured.
     pub(crate) problems: Problems,
@@ -41,6 +43,8 @@ pub(crate) struct Driver {
     session_at: Nanos,
     /// The core's next deadline as of the last look.
     due_at: Nanos,
+    /// When it was polled last, where that is recorded.
+    polled_at: Nanos,
 }
 
 impl Driver {
@@ -50,12 +54,16 @@ impl Driver {
             settings,
             addresses,
             waker,
+            recorder,
         }: Parts,
         now: Nanos,
     ) -> Self {
         let limit = builder.join_limit;
         let limit = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-        let mut core = SubscriberCore::new(settings, now);
+        let mut core = RecordedCore::new(settings, now);
+        if let Some(recorder) = recorder {
+            core.record(recorder);
+        }
         let verbs = builder.repair == Repair::Auto && Session::HAS_VERBS;
         core.use_nack_path(verbs);
         core.use_read_path(verbs);
@@ -73,6 +81,7 @@ impl Driver {
             pending: Vec::new(),
             session_at: now,
             due_at: now,
+            polled_at: now,
         }
     }
 
@@ -86,8 +95,7 @@ impl Driver {
     fn take_written(&mut self, now: Nanos, sink: &mut impl Sink) -> usize {
         let mut count = 0;
         while let Some(channel) = self.core.look_for_written() {
-            let on = &mut |item: Item<'_>| sink.item(item);
-            self.core.handle_written(now, channel, on);
+            self.core.handle_written(now, channel, sink);
             count += 1;
         }
         count
@@ -96,6 +104,9 @@ impl Driver {
     #[inline]
     pub(crate) fn poll(&mut self, now: Nanos, sink: &mut impl Sink) -> Polled {
         let mut polled = Polled::default();
+        if self.core.recorder().is_some() {
+            self.note_stall(now);
+        }
         if self.waker.is_used() != self.waited {
             self.waited = self.waker.is_used();
             let waited = self.waited;
@@ -122,7 +133,7 @@ impl Driver {
         let woken = self.waker.is_used() && polled.datagrams == 0;
         if due || woken || self.core.receivers().any(|receiver| receiver.is_waiting()) {
             polled.messages = self.session.receive(now, &mut self.core, sink);
-            self.core.handle_timeout(now, &mut |item| sink.item(item));
+            self.core.handle_timeout(now, sink);
             // Groups are joined before the publisher is told that we follow.
             self.act(now, sink);
             self.session.transmit(now, &mut self.core, sink);
@@ -138,6 +149,15 @@ impl Driver {
             self.problems.descriptor = failed.map(|source| SubscribeError::Descriptor { source });
         }
         polled
+    }
+
+    /// Notes that nobody polled for long, but where somebody waits to be woken.
+    fn note_stall(&mut self, now: Nanos) {
+        let span = now.since(self.polled_at);
+        if span > STALL && !self.waker.is_used() {
+            self.core.note(now, Note::Stall(span));
+        }
+        self.polled_at = now;
     }
 
     /// Looks at connections and timers with the next poll.
@@ -219,9 +239,12 @@ impl Driver {
             let (offer, _) = self.pending.swap_remove(at);
             self.listen(now, offer);
         }
-        for listening in &self.listening {
+        for listening in &mut self.listening {
             if let Some(receiver) = self.core.receiver(listening.channel) {
                 listening.show(receiver.counters());
+            }
+            if self.core.recorder().is_some() {
+                listening.note(now, &mut self.core);
             }
         }
     }

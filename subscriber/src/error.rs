@@ -1,14 +1,17 @@
 //! What can go wrong: whoever configured or calls a subscriber is at fault, or the host.
 
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
 use tickcast_reliability::control::RejectCode;
 use tickcast_reliability::receiver_config::ReceiverConfigError;
+use tickcast_reliability::recorder::RecorderError;
 use tickcast_reliability::units::ChannelId;
 use tickcast_transport::ReceiveError;
 use tickcast_transport::faults::FaultConfigError;
+use tickcast_transport::mapping::MappingError;
 use tickcast_transport::pin::PinError;
 use tickcast_transport::shm::ShmError;
 use tickcast_transport::udp::{InterfaceError, UdpError};
@@ -55,6 +58,17 @@ pub enum SubscribeError {
     /// Fault settings that make no sense.
     #[error("faults: {0}")]
     Faults(#[from] FaultConfigError),
+    /// The file that a record was to be kept in can't be.
+    #[error("no record: {0}")]
+    Recording(#[from] MappingError),
+    /// It can't hold a record.
+    #[error("no record in {path}: {source}")]
+    Recorder {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: RecorderError,
+    },
     /// An interface that this host does not have.
     #[error("interface {interface}: {source}")]
     Interface {

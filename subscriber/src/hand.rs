@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tickcast_reliability::delivery::{Event, Item, Position};
-use tickcast_reliability::record::{RecordBatch, RecordRef};
+use tickcast_reliability::record::{RecordBatch, RecordRef, Records};
 
 use crate::latest::{Cell, LatestReader};
 use crate::local_ring::Totals;
@@ -15,6 +15,13 @@ use crate::monitor::Shared;
 /// Where items go after filter and meter.
 pub(crate) trait Hand {
     fn record(&mut self, channel: usize, position: &Position, record: RecordRef<'_>);
+    /// Records that follow each other, from this position on.
+    #[inline]
+    fn records(&mut self, channel: usize, first: &Position, records: Records<'_>) {
+        first.each(records, |position, record| {
+            self.record(channel, position, record);
+        });
+    }
     fn event(&mut self, channel: usize, position: &Position, event: &Event);
     /// A cell of a `latest` channel has changed.
     fn changed(&mut self, channel: usize, cell: Cell);
@@ -104,6 +111,26 @@ impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
         self.panic = catch_unwind(AssertUnwindSafe(|| (self.on)(item))).err();
     }
 
+    /// Calls it with each of these records.
+    #[inline]
+    pub(crate) fn call_all(&mut self, channel: usize, first: &Position, mut records: Records<'_>) {
+        let (all, mut next) = (records.len(), *first);
+        if self.panic.is_none() {
+            let (on, left) = (&mut self.on, &mut records);
+            // As in `call`: it was given the one at which it panicked, too.
+            self.panic = catch_unwind(AssertUnwindSafe(|| {
+                first.each(left, |position, record| on(Item::Record(position, record)));
+            }))
+            .err();
+            let given = (all - records.len()) as u64;
+            self.told[channel].records(first, given);
+            next.record = first.record.plus(given);
+        }
+        next.each(records, |position, record| {
+            (self.backlog).keep(channel, Item::Record(position, record));
+        });
+    }
+
     /// Hands over what was kept; whether all of it could be.
     #[inline]
     pub(crate) fn catch_up(&mut self) -> bool {
@@ -172,6 +199,16 @@ impl<F: FnMut(Item<'_>)> Hand for ToClosure<'_, F> {
             .handed_records
             .increment();
         self.caller.call(channel, Item::Record(position, record));
+    }
+
+    #[inline]
+    fn records(&mut self, channel: usize, first: &Position, records: Records<'_>) {
+        self.flush(channel);
+        self.shared.channels[channel]
+            .handed
+            .handed_records
+            .add(records.len() as u64);
+        self.caller.call_all(channel, first, records);
     }
 
     fn event(&mut self, channel: usize, position: &Position, event: &Event) {

@@ -9,8 +9,8 @@ use hdrhistogram::Histogram;
 use tickcast_reliability::counters::Counter;
 use tickcast_reliability::delivery::Position;
 use tickcast_reliability::record::{
-    ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, StatMsg, StatusMsg, TradeMsg,
-    UNDEF_TIMESTAMP,
+    ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, Records, StatMsg, StatusMsg,
+    TradeMsg, UNDEF_TIMESTAMP,
 };
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
 
@@ -114,8 +114,8 @@ impl Default for Buckets {
 
 impl Buckets {
     #[inline]
-    fn record(&self, span: u64) {
-        self.0[bucket_of(span.min(HIGHEST_NS))].increment();
+    fn record(&self, span: u64, count: u64) {
+        self.0[bucket_of(span.min(HIGHEST_NS))].add(count);
     }
 
     fn copy_to(&self, histogram: &mut Histogram<u64>) {
@@ -147,21 +147,37 @@ impl LatencyRecorder {
     }
 
     #[inline]
-    fn record(&self, stage: Stage, from: u64, to: u64) {
+    fn record(&self, stage: Stage, from: u64, to: u64, count: u64) {
         if to < from {
-            self.clock_skewed.increment();
+            self.clock_skewed.add(count);
         }
-        self.stages[stage as usize].record(to.saturating_sub(from));
+        self.stages[stage as usize].record(to.saturating_sub(from), count);
     }
 
+    /// So many records were delivered of a datagram.
     #[inline]
-    fn measure(&self, position: &Position, record: RecordRef<'_>, delivered_at: Nanos) {
-        self.record(Stage::SealedToDelivered, position.sent_at.0, delivered_at.0);
-        if let Some(received) = received_at(record) {
-            self.record(Stage::EventToReceived, record.header().ts_event, received);
-            self.record(Stage::ReceivedToSealed, received, position.sent_at.0);
-        }
+    fn delivered(&self, position: &Position, at: Nanos, count: u64) {
+        let sealed = position.sent_at.0;
+        self.record(Stage::SealedToDelivered, sealed, at.0, count);
     }
+
+    /// So many records bore these stamps.
+    #[inline]
+    fn stamped(&self, position: &Position, stamps: Stamps, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let Stamps { event, received } = stamps;
+        self.record(Stage::EventToReceived, event, received, count);
+        self.record(Stage::ReceivedToSealed, received, position.sent_at.0, count);
+    }
+}
+
+/// When the exchange says that something happened, and when the publisher received it.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Stamps {
+    event: u64,
+    received: u64,
 }
 
 /// Measures what passes, for all channels of a subscriber.
@@ -189,21 +205,60 @@ impl Meter {
         record: RecordRef<'_>,
         utc: impl FnOnce() -> Nanos,
     ) {
+        self.begin(latency, position, utc);
+        latency.delivered(position, self.delivered_at, 1);
+        if let Some(stamps) = stamps(record) {
+            latency.stamped(position, stamps, 1);
+        }
+    }
+
+    /// As [`pass`](Self::pass), for all records of a datagram. What bears the same stamps as the one
+    /// before is counted with it.
+    #[inline]
+    pub(crate) fn pass_all(
+        &mut self,
+        latency: &LatencyRecorder,
+        first: &Position,
+        records: Records<'_>,
+        utc: impl FnOnce() -> Nanos,
+    ) {
+        self.begin(latency, first, utc);
+        latency.delivered(first, self.delivered_at, records.len() as u64);
+        let (mut alike, mut last) = (0, Stamps::default());
+        for record in records {
+            let Some(stamps) = stamps(record) else {
+                continue;
+            };
+            if stamps != last {
+                latency.stamped(first, last, alike);
+                (last, alike) = (stamps, 0);
+            }
+            alike += 1;
+        }
+        latency.stamped(first, last, alike);
+    }
+
+    #[inline]
+    fn begin(
+        &mut self,
+        latency: &LatencyRecorder,
+        position: &Position,
+        utc: impl FnOnce() -> Nanos,
+    ) {
         if self.current != (position.channel, position.sequence) {
             self.current = (position.channel, position.sequence);
             self.delivered_at = utc();
             if position.missing_for != Nanos::ZERO {
-                latency.stages[Stage::Repair as usize].record(position.missing_for.0);
+                latency.stages[Stage::Repair as usize].record(position.missing_for.0, 1);
             }
         }
-        latency.measure(position, record, self.delivered_at);
     }
 }
 
-/// When the publisher received what the record says, where it says so.
+/// The stamps of a record, where it bears both.
 #[inline]
-fn received_at(record: RecordRef<'_>) -> Option<u64> {
-    let stamp = if let Some(mbo) = record.get::<MboMsg>() {
+fn stamps(record: RecordRef<'_>) -> Option<Stamps> {
+    let received = if let Some(mbo) = record.get::<MboMsg>() {
         mbo.ts_recv
     } else if let Some(trade) = record.get::<TradeMsg>() {
         trade.ts_recv
@@ -218,8 +273,9 @@ fn received_at(record: RecordRef<'_>) -> Option<u64> {
     } else {
         record.get::<InstrumentDefMsg>()?.ts_recv
     };
-    (stamp != UNDEF_TIMESTAMP && stamp != 0 && record.header().ts_event != UNDEF_TIMESTAMP)
-        .then_some(stamp)
+    let event = record.header().ts_event;
+    (received != UNDEF_TIMESTAMP && received != 0 && event != UNDEF_TIMESTAMP)
+        .then_some(Stamps { event, received })
 }
 
 #[cfg(test)]
@@ -302,7 +358,7 @@ mod tests {
         let mut value = 0;
         while value < 2 * HIGHEST_NS {
             for near in [value.saturating_sub(1), value, value + 1] {
-                buckets.record(near);
+                buckets.record(near, 1);
                 expected.saturating_record(near.min(HIGHEST_NS));
             }
             value += 1 + value / 700;

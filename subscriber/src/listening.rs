@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 
 use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::counters::{Counter, ReceiverCounters};
-use tickcast_reliability::delivery::{Item, LineId};
-use tickcast_reliability::subscriber_core::SubscriberCore;
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::recorder::{Dropped, Note, RecordedCore};
+use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
 use tickcast_transport::faults::Faulty;
 use tickcast_transport::{Receive, ReceiveError, ReceiveStats};
 
@@ -64,6 +64,10 @@ pub(crate) struct Listening {
     polled_at: Nanos,
     /// Strangers' datagrams that the transport dropped and the core was told of.
     strangers: u64,
+    /// What the record has been told of what its transport dropped, and of injected faults: of each
+    /// line, up to which sequence each entry of the log.
+    dropped: Dropped,
+    injected: [Vec<Sequence>; LineId::MAX],
 }
 
 enum Receiver {
@@ -100,6 +104,8 @@ impl Listening {
             receiver,
             polled_at: Nanos::ZERO,
             strangers: 0,
+            dropped: Dropped::default(),
+            injected: Default::default(),
         })
     }
 
@@ -123,17 +129,16 @@ impl Listening {
     pub(crate) fn poll(
         &mut self,
         now: Nanos,
-        core: &mut SubscriberCore,
+        core: &mut RecordedCore,
         sink: &mut impl Sink,
     ) -> Result<usize, ReceiveError> {
         let (channel, senders) = (self.channel, &self.senders);
         let mut hand = |received: tickcast_transport::Received<'_>| {
             if senders.get(usize::from(received.line.0)) == Some(&received.from) {
-                let on = &mut |item: Item<'_>| sink.item(item);
                 if received.whole {
-                    core.handle_whole(now, channel, received.line, received.bytes, on);
+                    core.handle_whole(now, channel, received.line, received.bytes, sink);
                 } else {
-                    core.handle_received(now, channel, received.line, received.bytes, on);
+                    core.handle_received(now, channel, received.line, received.bytes, sink);
                 }
             } else {
                 core.handle_stranger(channel);
@@ -144,7 +149,7 @@ impl Listening {
             Receiver::Faulty(receiver) => receiver.poll(now, &mut hand),
         };
         if let Some(overrun) = self.receive_mut().take_overrun() {
-            core.handle_overrun(now, channel, overrun, &mut |item| sink.item(item));
+            core.handle_overrun(now, channel, overrun, sink);
         }
         self.polled_at = now;
         let strangers = self.sum(|stats| stats.strangers);
@@ -193,6 +198,40 @@ impl Listening {
     /// Shows what the transport dropped before anybody saw it.
     pub(crate) fn show(&self, counters: &ReceiverCounters) {
         show(self.receive().stats(), counters);
+    }
+
+    /// Tells the record what was dropped since it was told last.
+    pub(crate) fn note(&mut self, now: Nanos, core: &mut RecordedCore) {
+        let dropped = Dropped {
+            buffer: self.sum(|stats| stats.buffer_drops),
+            oversize: self.sum(|stats| stats.oversize),
+            q_key: self.sum(|stats| stats.wrong_q_keys),
+            restarts: self.sum(|stats| stats.restarts),
+        };
+        if dropped != self.dropped {
+            self.dropped = dropped;
+            core.note(now, Note::Dropped(self.channel, dropped));
+        }
+        let Receiver::Faulty(faulty) = &self.receiver else {
+            return;
+        };
+        for (line, told) in self.injected.iter_mut().enumerate() {
+            let line = LineId(line as u8);
+            let Some(plan) = faulty.plan(line) else {
+                continue;
+            };
+            for (nth, entry) in plan.log().entries().iter().enumerate() {
+                let (first, last) = (entry.sequences.first, entry.sequences.last);
+                if told.len() <= nth {
+                    told.push(first.previous());
+                }
+                let new = SequenceRange::new(first.max(told[nth].next()), last);
+                if let Some(new) = new.filter(|_| entry.kind.is_drop() && told[nth] < last) {
+                    core.note(now, Note::Injected(entry.channel, line, entry.epoch, new));
+                }
+                told[nth] = last;
+            }
+        }
     }
 
     /// The injected faults, per line; empty without.

@@ -2,9 +2,10 @@
 //! and believes as any subscriber does; where both sides have RDMA, the publisher writes to it as well.
 
 use tickcast_reliability::control::{ChannelOffer, Welcome};
-use tickcast_reliability::delivery::{Event, Item, Position};
+use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::mirror::Mirror;
 use tickcast_reliability::record::RecordRef;
+use tickcast_reliability::recorder::RecordedCore;
 use tickcast_reliability::subscriber_core::SubscriberCore;
 use tickcast_reliability::units::ChannelId;
 use tickcast_transport::clock::{Clock, SystemClock};
@@ -51,7 +52,7 @@ impl Mirroring {
 
     /// The core, to be looked at.
     #[must_use]
-    pub const fn core(&self) -> &SubscriberCore {
+    pub fn core(&self) -> &SubscriberCore {
         &self.driver.core
     }
 
@@ -69,15 +70,17 @@ impl Mirroring {
 
 struct Through<'a, K>(&'a mut K);
 
-impl<K: Keeper> Sink for Through<'_, K> {
+impl<K: Keeper> Deliver for Through<'_, K> {
     fn item(&mut self, item: Item<'_>) {
         match item {
             Item::Record(position, record) => self.0.record(position, record),
             Item::Event(position, event) => self.0.event(position, event),
         }
     }
+}
 
-    fn offered(&mut self, core: &mut SubscriberCore, offer: &ChannelOffer) {
+impl<K: Keeper> Sink for Through<'_, K> {
+    fn offered(&mut self, core: &mut RecordedCore, offer: &ChannelOffer) {
         let mirror = core.mirror(offer.channel);
         let wants_mirror = !mirror.is_some_and(|mirror| mirror.fits(offer));
         if let Some(mirror) = self.0.offered(offer, wants_mirror) {

@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use tickcast_reliability::control::{Message, RepairOffer};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::inbox::InboxWanted;
-use tickcast_reliability::subscriber_core::{Path, SubscriberCore};
+use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
 use tickcast_transport::udp::Interface;
@@ -24,6 +25,8 @@ pub(crate) struct Session {
     read: ControlClient,
     /// All publishers; the one that we are connected to comes first.
     addresses: Vec<SocketAddr>,
+    /// Where the connection for repair leads, or the last one led.
+    connected_to: Option<SocketAddr>,
     frames: Vec<u8>,
     /// How many descriptors of each are watched, and whether for writing.
     watched: [Option<(usize, bool)>; 4],
@@ -53,6 +56,7 @@ impl Session {
             nack: from_there(ControlClient::over_verbs(Vec::new(), config)),
             read: from_there(ControlClient::for_reads(Vec::new(), config)),
             addresses,
+            connected_to: None,
             frames: Vec::new(),
             watched: [None; 4],
             inboxes: Inboxes::default(),
@@ -63,13 +67,13 @@ impl Session {
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
-        core: &mut SubscriberCore,
+        core: &mut RecordedCore,
         sink: &mut impl Sink,
     ) -> usize {
         let mut count = 0;
-        let mut connected_to = None;
+        let (mut connected_to, mut welcomed_by) = (self.connected_to, None);
         count += (self.read).take_remote(|tag, bytes| {
-            core.handle_read(now, tag, bytes, &mut |it| sink.item(it));
+            core.handle_read(now, tag, bytes, sink);
         });
         for path in PATHS {
             count += self.client(path).poll(now, |event| match event {
@@ -89,8 +93,9 @@ impl Session {
                     };
                     if let Some(welcome) = welcome {
                         sink.welcome(welcome);
+                        welcomed_by = connected_to;
                     }
-                    core.handle_message(now, path, channel, &message, &mut |it| sink.item(it));
+                    core.handle_message(now, path, channel, &message, sink);
                     if let Some(welcome) = welcome {
                         sink.welcomed(welcome);
                     }
@@ -106,20 +111,22 @@ impl Session {
                         CloseReason::Protocol(_) => LinkDownReason::Protocol,
                         _ => LinkDownReason::Closed,
                     };
-                    core.handle_disconnected(now, path, reason, &mut |it| sink.item(it));
+                    core.handle_disconnected(now, path, reason, sink);
                 }
             });
         }
         core.set_read_limits(self.read.read_limits());
         self.inboxes.look(&self.read, core);
-        if let Some(address) = connected_to {
+        self.connected_to = connected_to;
+        if let Some(address) = welcomed_by {
             self.prefer(address);
         }
         count
     }
 
     /// History comes from the publisher that welcomed us, and it is tried first when the
-    /// connection breaks.
+    /// connection breaks; one that only let us connect, as the system of a process that hangs does, is
+    /// no better than the others.
     #[cold]
     fn prefer(&mut self, address: SocketAddr) {
         if let Some(at) = self.addresses.iter().position(|it| *it == address) {
@@ -164,7 +171,7 @@ impl Session {
         &mut self,
         now: Nanos,
         path: Path,
-        core: &mut SubscriberCore,
+        core: &mut RecordedCore,
         sink: &mut impl Sink,
     ) {
         self.watched[path as usize] = None;
@@ -192,7 +199,7 @@ impl Session {
                 };
             }
             let reason = LinkDownReason::Unreachable;
-            core.handle_disconnected(now, path, reason, &mut |it| sink.item(it));
+            core.handle_disconnected(now, path, reason, sink);
         }
     }
 
@@ -206,17 +213,17 @@ impl Session {
     }
 
     /// Sends what the core has to say.
-    pub(crate) fn transmit(&mut self, now: Nanos, core: &mut SubscriberCore, sink: &mut impl Sink) {
+    pub(crate) fn transmit(&mut self, now: Nanos, core: &mut RecordedCore, sink: &mut impl Sink) {
         loop {
             let mut frames = std::mem::take(&mut self.frames);
-            let path = core.poll_transmit(now, &mut frames, &mut |it| sink.item(it));
+            let path = core.poll_transmit(now, &mut frames, sink);
             if let Some(path) = path {
                 let client = self.client(path);
                 if client.send_frames(&frames).is_err() && client.is_connected() {
                     // It takes nothing any more: as good as down.
                     client.disconnect();
                     let reason = LinkDownReason::Closed;
-                    core.handle_disconnected(now, path, reason, &mut |it| sink.item(it));
+                    core.handle_disconnected(now, path, reason, sink);
                 } else {
                     client.flush();
                 }
@@ -231,13 +238,13 @@ impl Session {
     }
 
     /// Begins what the core wants in the publisher's memory.
-    fn begin_remote(&mut self, now: Nanos, core: &mut SubscriberCore, sink: &mut impl Sink) {
+    fn begin_remote(&mut self, now: Nanos, core: &mut RecordedCore, sink: &mut impl Sink) {
         while let Some(request) = core.poll_remote() {
             if let Err(error) = self.read.begin_remote(&request) {
                 tracing::info!("READ can't go on, others are asked: {error}");
                 self.read.disconnect();
                 let reason = LinkDownReason::Closed;
-                core.handle_disconnected(now, Path::Read, reason, &mut |it| sink.item(it));
+                core.handle_disconnected(now, Path::Read, reason, sink);
             }
         }
     }

@@ -4,13 +4,13 @@
 use std::sync::Arc;
 
 use tickcast_reliability::control::{ChannelOffer, Welcome};
-use tickcast_reliability::delivery::{Event, Item, Position};
-use tickcast_reliability::record::RecordRef;
-use tickcast_reliability::subscriber_core::SubscriberCore;
+use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
+use tickcast_reliability::record::{RecordRef, Records};
+use tickcast_reliability::recorder::RecordedCore;
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
 use tickcast_transport::clock::{Clock, SystemClock};
 
-use crate::directory::{Directory, announced};
+use crate::directory::{Directory, announced, announces};
 use crate::error::SubscribeError;
 use crate::filter::{InstrumentFilter, Sieve};
 use crate::hand::Hand;
@@ -19,10 +19,9 @@ use crate::latest::CellWriter;
 use crate::monitor::Shared;
 
 /// Where the driver puts what comes from the core.
-pub(crate) trait Sink {
-    fn item(&mut self, item: Item<'_>);
+pub(crate) trait Sink: Deliver {
     /// A publisher offers this; comes before anything of it does.
-    fn offered(&mut self, _core: &mut SubscriberCore, _offer: &ChannelOffer) {}
+    fn offered(&mut self, _core: &mut RecordedCore, _offer: &ChannelOffer) {}
     /// A publisher welcomed us; comes before the items that follow from it.
     fn welcome(&mut self, welcome: &Welcome);
     /// All items that follow from it have come: those of what it ended. None are of what begins.
@@ -135,21 +134,45 @@ impl Sift {
     }
 
     #[inline]
-    fn item(&mut self, item: Item<'_>, hand: &mut impl Hand) {
-        let (Item::Record(position, _) | Item::Event(position, _)) = item;
-        let index = if self.is_welcomed {
+    fn index_by(&mut self, position: &Position) -> Option<usize> {
+        if self.is_welcomed {
             self.index_at(position)
         } else {
             self.index_of(position.channel)
+        }
+    }
+
+    fn item(&mut self, item: Item<'_>, hand: &mut impl Hand) {
+        let (Item::Record(position, _) | Item::Event(position, _)) = item;
+        let Some(index) = self.index_by(position) else {
+            return;
         };
-        let Some(index) = index else { return };
         match item {
             Item::Record(position, record) => self.record(index, position, record, hand),
             Item::Event(position, event) => hand.event(index, position, event),
         }
     }
 
+    /// The records of a datagram: all at once where nothing is left out, named or conflated.
     #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
+        let Some(index) = self.index_by(first) else {
+            return;
+        };
+        let mut each = records;
+        let names = each.any(|record| announces(record.header()));
+        let channel = &self.channels[index];
+        if names || channel.cells.is_some() || !channel.sieve.filter().is_all() {
+            return first.each(records, |position, record| {
+                self.record(index, position, record, hand);
+            });
+        }
+        if let Some(latency) = &self.shared.channels[index].latency {
+            (self.meter).pass_all(latency, first, records, || SystemClock.utc());
+        }
+        hand.records(index, first, records);
+    }
+
     fn record(
         &mut self,
         index: usize,
@@ -396,12 +419,18 @@ pub(crate) struct Through<'a, H> {
     pub(crate) hand: &'a mut H,
 }
 
-impl<H: Hand> Sink for Through<'_, H> {
-    #[inline]
+impl<H: Hand> Deliver for Through<'_, H> {
     fn item(&mut self, item: Item<'_>) {
         self.sift.item(item, self.hand);
     }
 
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>) {
+        self.sift.records(first, records, self.hand);
+    }
+}
+
+impl<H: Hand> Sink for Through<'_, H> {
     fn welcome(&mut self, welcome: &Welcome) {
         self.sift.welcome(welcome);
     }

@@ -28,7 +28,7 @@ use crate::listening::Listening;
 use crate::local_ring::Totals;
 use crate::monitor::{ChannelReport, ChannelShared, Monitor, Shared};
 use crate::polled::Polled;
-use crate::sift::{Sift, Sink, Through};
+use crate::sift::{Sift, Through};
 use crate::split::Reader;
 use crate::summary::Summary;
 use crate::wake::Wake;
@@ -435,9 +435,7 @@ impl Subscriber {
         let now = SystemClock.now();
         let Self { driver, sift, .. } = self;
         let mut sink = Through { sift, hand };
-        driver
-            .core
-            .rejoin(now, channel, start, &mut |item| sink.item(item));
+        driver.core.rejoin(now, channel, start, &mut sink);
         driver.look_soon(now);
         self.wake_at_once();
         Ok(())
@@ -591,7 +589,7 @@ impl Subscriber {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     #[must_use]
-    pub const fn is_joined(&self) -> bool {
+    pub fn is_joined(&self) -> bool {
         self.driver.core.is_joined()
     }
 
@@ -702,9 +700,7 @@ impl Subscriber {
         let now = SystemClock.now();
         let Self { driver, sift, .. } = self;
         let mut sink = Through { sift, hand };
-        driver
-            .core
-            .leave(LossCause::Left, &mut |item| sink.item(item));
+        driver.core.leave(LossCause::Left, &mut sink);
         driver.transmit(now, &mut sink);
         self.tell(hand);
         self.sift.shared.joined.store(false, Relaxed);

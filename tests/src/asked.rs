@@ -125,6 +125,12 @@ impl Asked {
         self.taken.get(&sequence.0) == Some(&crc)
     }
 
+    /// Whether another content of a sequence was taken.
+    #[must_use]
+    pub fn took_another(&self, sequence: Sequence, crc: u32) -> bool {
+        self.taken.get(&sequence.0).is_some_and(|it| *it != crc)
+    }
+
     /// A datagram of the epoch followed is given to a core that stands at `next` and knows of
     /// everything up to `heard`; tells the alarm that is due.
     pub fn give(&mut self, given: Given, next: Sequence, heard: Sequence) -> Option<Alarm> {

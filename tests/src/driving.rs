@@ -5,7 +5,7 @@ use rand::RngExt;
 use tickcast_reliability::control::{Message, NackClass};
 use tickcast_reliability::delivery::{Event as Told, Item, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::subscriber_core::SubscriberCore;
+use tickcast_reliability::recorder::RecordedCore;
 use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Heartbeat, Kind, relay_flags};
 
@@ -40,7 +40,7 @@ impl World {
     pub(crate) fn with_core(
         &mut self,
         number: usize,
-        f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut RecordedCore, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
         let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
         let tampering = &mut self.tampering;
@@ -191,7 +191,7 @@ impl World {
         &mut self,
         number: usize,
         (bytes, came): (&[u8], Came),
-        f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut RecordedCore, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
         self.with_datagrams(number, &[bytes], came, f)
     }
@@ -202,11 +202,10 @@ impl World {
         number: usize,
         each: &[&[u8]],
         came: Came,
-        f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut RecordedCore, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
-        let due = each
-            .iter()
-            .map(|bytes| self.notes_datagram(number, bytes, came));
+        let due = each.iter().enumerate();
+        let due = due.map(|(nth, bytes)| self.notes_datagram(number, bytes, came, nth > 0));
         let due: Vec<_> = due.collect();
         self.with_core(number, f)?;
         for (nth, due) in due.into_iter().enumerate() {
@@ -233,6 +232,7 @@ impl World {
         number: usize,
         bytes: &[u8],
         came: Came,
+        after_another: bool,
     ) -> Option<(usize, Alarm)> {
         let line = match came {
             Came::Line(line) => Some(line),
@@ -286,8 +286,11 @@ impl World {
             again: header.relay & relay_flags::RETRANSMITTED != 0,
             at: now,
         };
+        // One before it may deliver the other content: then it comes too late to decide.
+        let may_be_late = after_another && of.asked.took_another(sequence, crc);
         let due = of.asked.give(given, next, heard);
-        if decides && sequence >= next && of.asked.took(sequence, crc) {
+        let decides = decides && sequence >= next && !may_be_late;
+        if decides && of.asked.took(sequence, crc) {
             of.stream.decided(&self.truth, &datagram);
         }
         Some((at, due?))

@@ -3,7 +3,7 @@
 
 use tickcast_reliability::delivery::{Delivery, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::subscriber_core::SubscriberCore;
+use tickcast_reliability::subscriber_core::{Path, SubscriberCore};
 use tickcast_reliability::units::{Sequence, SequenceRange};
 use tickcast_reliability::wire::Kind;
 
@@ -97,6 +97,10 @@ impl World {
         self.with_core(number, |core, _, mut on| {
             core.leave(LossCause::PublisherDead, &mut on);
         })?;
+        for of in &mut self.subscribers[number].following {
+            // What still comes finds a core that says nothing more.
+            of.asked.reconnected(Path::Repair);
+        }
         let subscriber = &self.subscribers[number];
         for of in &subscriber.following {
             let Some(receiver) = subscriber.core.receiver(of.channel) else {

@@ -223,7 +223,11 @@ impl World {
         self.tally_subscriber(number);
         let life = self.subscribers[number].life + 1;
         let starts = self.starts(number);
-        self.subscribers[number] = Subscriber::new(&self.plan, number, life, &starts, self.now);
+        let next = Subscriber::new(&self.plan, number, life, &starts, self.now);
+        let before = std::mem::replace(&mut self.subscribers[number], next);
+        if self.plan.recorded.is_some() {
+            self.retired.push(before.core);
+        }
         self.pump(number)
     }
 

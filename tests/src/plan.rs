@@ -100,6 +100,8 @@ pub struct Plan {
     /// A subscriber that is broken for good: the others must not notice, whether it is there or
     /// not.
     pub broken: Option<usize>,
+    /// Whether each subscriber's core is recorded, and in so many bytes.
+    pub recorded: Option<usize>,
     /// So many of the subscribers, the last ones, are standbys: they keep a mirror.
     pub standbys: usize,
     /// A subscriber that is not there at all: what a run with a broken one is compared with.
@@ -224,6 +226,7 @@ impl Plan {
             starts_at: vec![None; receivers],
             lapped_mid_copy: 0.0,
             broken: None,
+            recorded: None,
             standbys: 0,
             absent: None,
         }

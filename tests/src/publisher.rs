@@ -113,7 +113,9 @@ impl Publisher {
         let service: Arc<RepairServiceCounters> = Arc::default();
         let twins = feeds.first().map_or(0, |f| f.nth as u64);
         let seed = plan.seed ^ epoch.0 ^ twins << 50;
-        let mut repair = RepairCore::new(plan.repair, "sim".into(), served, service, seed, now);
+        let mut secret = [0; 32];
+        secret[..8].copy_from_slice(&seed.to_le_bytes());
+        let mut repair = RepairCore::new(plan.repair, "sim".into(), served, service, secret, now);
         if plan.nack_path || plan.read_path {
             let address = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 4001);
             repair.set_repair_offers(vec![RepairOffer::Verbs {

@@ -31,9 +31,13 @@ const LOG: u64 = 4_096;
 struct Wanted {
     /// Connections that asked, and have no answer yet.
     waits: BTreeSet<PeerId>,
-    /// Subscribers that asked in this round, when it began, and whether anyone was answered in it.
+    /// Subscribers that may have asked in this round.
     askers: BTreeSet<PeerId>,
+    /// When it began at the earliest and, since what seemed to be asked before may have been refused, at
+    /// the latest.
     began: Nanos,
+    asked_at: Nanos,
+    /// Whether anyone was answered in it for certain.
     answered: bool,
     multicast_at: Option<Nanos>,
 }
@@ -87,6 +91,8 @@ impl Replies {
         let coalesce = Nanos::from_us(self.config.repair_coalesce_us);
         let sent = feed.reader.sent_by_any();
         let forgets = is_forgetful(feed);
+        // Some of it may have found no room, and be no question to the core.
+        let has_room = feed.repair.pending.get() < self.config.pending_ranges_max as u64;
         let mut may = 0;
         for range in ranges {
             let first = range.first.max(feed.reader.oldest()).max(Sequence::FIRST);
@@ -99,16 +105,19 @@ impl Replies {
                     continue;
                 }
                 let is_new = of.waits.insert(peer);
+                // Who seems to wait may do so no longer, and begin a round.
+                let surely_new = is_new && has_room;
+                if surely_new && of.answered && now.since(of.asked_at) > coalesce {
+                    of.askers.clear();
+                }
                 if of.askers.is_empty() {
                     (of.began, of.answered) = (now, false);
-                } else if of.answered && now.since(of.began) > coalesce {
-                    (of.began, of.answered) = (now, false);
-                    // Who seems to wait may do so no longer, and begin a round.
-                    if is_new {
-                        of.askers.clear();
-                    }
+                } else if now.since(of.began) > coalesce {
+                    // If it was answered, this may be another round.
+                    of.answered = false;
                 }
                 of.askers.insert(asker);
+                of.asked_at = now;
             }
         }
         self.answered_seen += answered;

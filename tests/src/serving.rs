@@ -3,6 +3,7 @@
 
 use rand::RngExt;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, NackClass};
+use tickcast_reliability::peers::Carrier;
 use tickcast_reliability::publisher_core::{PublisherEvent, Transmit};
 use tickcast_reliability::repair_core::{Destination, RepairEvent};
 use tickcast_reliability::subscriber_core::Path;
@@ -319,7 +320,7 @@ impl World {
             Arrival::Connected(connection) => {
                 let peer = self.connections[connection].peer;
                 publisher.peers.insert(peer, connection);
-                publisher.repair.handle_connected(now, peer);
+                (publisher.repair).handle_connected(now, peer, Carrier::Verbs);
             }
             Arrival::Closed(connection) => {
                 let peer = self.connections[connection].peer;
@@ -387,8 +388,11 @@ impl World {
                             Path::Replay => NackClass::Replay,
                             _ => class,
                         };
+                        // Of another epoch nothing is asked here.
+                        let is_ours = epoch == feed.reader.identity().epoch;
+                        let ranges = if is_ours { &ranges[..] } else { &[] };
                         (publisher.replies)
-                            .asked((peer, payer), feed, class, &ranges, now.monotonic)
+                            .asked((peer, payer), feed, class, ranges, now.monotonic)
                             .map_err(|what| format!("publisher {index}: {what}"))?;
                     }
                 }

@@ -10,7 +10,7 @@ use tickcast_reliability::ring::{HeapMemory, RingWriter};
 use tickcast_reliability::units::{
     ChannelId, ConfigHash, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
-use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind, StreamEvent};
 
 use crate::feed::Feed;
 use crate::interruption;
@@ -213,6 +213,12 @@ fn check_ring(
         }
         if header.kind == Kind::Data {
             found.insert(header.source, header.source_position);
+        } else if header.kind == Kind::Event
+            && let Some(StreamEvent::SourceLost { source, from, .. }) =
+                StreamEvent::parse(datagram.payload())
+        {
+            // What was told as lost is not to be told again.
+            found.insert(source, from);
         }
     }
     for (source, position) in &found {

@@ -9,9 +9,8 @@ use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::control::{ChannelName, Message};
 use tickcast_reliability::delivery::{Item, Start};
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::subscriber_core::{
-    ChannelWanted, Path, SubscriberCore, SubscriberSettings,
-};
+use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::subscriber_core::{ChannelWanted, Path, SubscriberSettings};
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::Datagram;
 
@@ -21,6 +20,7 @@ use crate::beside::Beside;
 use crate::justified::Justified;
 use crate::plan::Plan;
 use crate::reads::READS;
+use crate::replaying::record;
 use crate::rungs::Rung;
 use crate::soon::Soon;
 use crate::stream::Stream;
@@ -86,7 +86,7 @@ pub struct Following {
 /// See the module.
 pub struct Subscriber {
     /// The core.
-    pub core: SubscriberCore,
+    pub core: RecordedCore,
     /// Its channels, in the order of the core's settings.
     pub following: Vec<Following>,
     /// Decides how its connections and links behave.
@@ -165,7 +165,10 @@ impl Subscriber {
             link: plan.link,
             seed,
         };
-        let mut core = SubscriberCore::new(settings, now);
+        let mut core = RecordedCore::new(settings, now);
+        if let Some(len) = plan.recorded {
+            record(&mut core, len);
+        }
         core.use_nack_path(plan.nack_path);
         core.use_read_path(plan.read_path);
         core.use_inboxes(plan.inboxes && plan.is_standby(number));
@@ -188,13 +191,13 @@ impl Subscriber {
     /// Gives the core something, and passes on what it tells of which channel.
     pub fn input(
         &mut self,
-        f: impl FnOnce(&mut SubscriberCore, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut RecordedCore, &mut dyn FnMut(Item<'_>)),
         mut told: impl FnMut(&mut Following, &Item<'_>),
     ) {
         let Self {
             core, following, ..
         } = self;
-        f(core, &mut |item| {
+        f(core, &mut |item: Item<'_>| {
             let (Item::Record(position, _) | Item::Event(position, _)) = item;
             let of = following
                 .iter_mut()

@@ -5,6 +5,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use tickcast_reliability::recorder::RecordedCore;
 use tickcast_reliability::units::{Epoch, Nanos, Now};
 
 use crate::comparing;
@@ -32,6 +33,8 @@ pub struct World {
     pub(crate) truth: Truth,
     pub(crate) publishers: Vec<Publisher>,
     pub(crate) subscribers: Vec<Subscriber>,
+    /// Cores of subscribers that are gone, where they are recorded.
+    pub(crate) retired: Vec<RecordedCore>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) inboxes: Inboxes,
     pub(crate) storms: Vec<Storm>,
@@ -85,6 +88,19 @@ pub fn run(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Outcome {
     world.outcome()
 }
 
+/// Runs a plan as [`run`] does, and gives the cores of all its subscribers as they stood at last.
+#[must_use]
+pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<RecordedCore>) {
+    let mut world = World::new(plan, Trace::default(), None);
+    if let Err(what) = world.begin().and_then(|()| world.live()) {
+        world.violated(what);
+    }
+    let outcome = world.outcome();
+    let mut cores = world.retired;
+    cores.extend(world.subscribers.into_iter().map(|it| it.core));
+    (outcome, cores)
+}
+
 impl World {
     fn new(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Self {
         let paths = plan.receivers * 2;
@@ -98,6 +114,7 @@ impl World {
             truth: Truth::default(),
             publishers: Vec::new(),
             subscribers: Vec::with_capacity(plan.receivers),
+            retired: Vec::new(),
             connections: Vec::new(),
             inboxes: Inboxes::default(),
             storms: storms.collect(),
@@ -310,7 +327,7 @@ impl World {
         self.violation = Some(what);
     }
 
-    fn outcome(mut self) -> Outcome {
+    fn outcome(&mut self) -> Outcome {
         for number in 0..self.subscribers.len() {
             self.tally_subscriber(number);
         }
@@ -333,15 +350,15 @@ impl World {
         Outcome {
             seed: self.plan.seed,
             profile: self.plan.profile,
-            violation: self.violation,
+            violation: self.violation.take(),
             hash: self.trace.hash(),
             lines: self.trace.lines(),
             recent: self.trace.recent(),
             simulated: self.now,
             settled: (self.plan.mode == Mode::Liveness)
                 .then(|| self.now.since(self.plan.feed_until)),
-            faults: self.faults,
-            tally: self.tally,
+            faults: std::mem::take(&mut self.faults),
+            tally: std::mem::take(&mut self.tally),
         }
     }
 

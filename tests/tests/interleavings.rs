@@ -213,7 +213,7 @@ impl Ring {
             self.oldest.store(sequence - 1, Ordering::Release);
         }
         slot::open(self.slot(sequence));
-        slot::put(self.slot(sequence), 3, [sequence * 10].into_iter());
+        slot::put_words(self.slot(sequence), 3, &[sequence * 10]);
     }
 
     fn seal(&self, sequence: u64) {

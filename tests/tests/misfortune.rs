@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use common::{
     one_channel, signal,
 };
 use serde_json::{Value, json};
-use tickcast_subscriber::units::ChannelId;
-use tickcast_subscriber::{ChannelBuilder, Event, LineId, LineOverride};
+use tickcast_subscriber::units::{ChannelId, Nanos};
+use tickcast_subscriber::{ChannelBuilder, Event, LineId, LineOverride, Subscriber};
 
 #[test]
 fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {
@@ -135,6 +136,24 @@ impl Drop for Cut {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+#[test]
+fn a_publisher_that_lets_everyone_connect_and_says_nothing_keeps_nobody_from_the_next_one() {
+    let publisher = Publisher::start(&one_channel(&[free_group()], endless(5_000, 1)));
+    // What is left of a process that hangs: its system takes connections.
+    let mute = TcpListener::bind("127.0.0.1:0").expect("an address");
+    let at = mute.local_addr().expect("its address");
+    let subscriber = Subscriber::builder([at.to_string(), publisher.control.to_string()])
+        .join_timeout(Nanos::from_ms(50))
+        .channel("all");
+    let mut followers = [Follower::new(subscriber)];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    end(&publisher, &mut followers);
+    let (_, summary) = publisher.finish();
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
 }
 
 #[test]

@@ -120,6 +120,7 @@ fn every_command_of_the_readme_does_what_it_says() {
     drop(served);
     let _ = std::fs::remove_dir_all(root().join("tickcast-state"));
     let _ = std::fs::remove_file(root().join("report.json"));
+    let _ = std::fs::remove_file("/dev/shm/one.flight");
 }
 
 fn is_publisher(line: &str) -> bool {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use common::{
     Follower, Publisher, binary, channel, drive, drive_for, end, endless, free_group, number,
-    one_channel,
+    one_channel, signal,
 };
 use serde_json::{Value, json};
 use standing_by::{
@@ -30,6 +30,11 @@ fn hand_over(mirror: Option<FaultConfig>, faults: &[Option<FaultConfig>]) {
     let (status, promoted) = promote(&mut followers, &b, false);
     assert_eq!(status, 200, "{promoted}\n{}\n{}", a.log(), b.log());
     assert_eq!(promoted["reason"], "handed_over");
+    drive(&mut followers, |_| !a.audited("handed_over").is_empty());
+    let [handed] = &a.audited("handed_over")[..] else {
+        panic!("{:?}", a.audited("handed_over"));
+    };
+    assert_eq!(handed["subscriber"], "b");
     let (ended, summary) = a.finish();
     assert!(ended.success(), "{summary}");
     assert_eq!(
@@ -126,6 +131,36 @@ fn a_publisher_that_is_superseded_by_force_ends_and_its_subscribers_move_over() 
     let (ended, summary) = a.finish();
     assert!(ended.success());
     assert_eq!(summary["handed_over_to"], "b");
+    get_on(&mut followers, 2_000);
+    end(&b, &mut followers);
+    assert_whole(&followers);
+}
+
+#[test]
+fn a_publisher_that_was_stopped_and_taken_for_dead_ends_when_it_goes_on() {
+    let (a, b) = pair(1, |_, _| {});
+    // One that gives up a silent publisher by itself: its connection stays up.
+    let both = [a.control.to_string(), b.control.to_string()];
+    let follower = Subscriber::builder(both).channel(ChannelBuilder::new("all"));
+    let mut followers = vec![Follower::new(follower)];
+    get_on(&mut followers, 2_000);
+    until_it_mirrors(&mut followers, &b);
+    signal(a.id(), "STOP");
+    let (status, promoted) = promote(&mut followers, &b, false);
+    assert_eq!(status, 200, "{promoted}\n{}", b.log());
+    assert_eq!(promoted["reason"], "publisher_dead");
+    drive(&mut followers, |all| {
+        all[0].saw(|event| matches!(event, Event::EpochContinued { .. }))
+    });
+    get_on(&mut followers, 2_000);
+    signal(a.id(), "CONT");
+    drive(&mut followers, |_| !a.audited("superseded").is_empty());
+    let (ended, summary) = a.finish();
+    assert!(ended.success(), "{summary}");
+    assert_eq!(
+        (&summary["ended"], &summary["handed_over_to"]),
+        (&json!(false), &json!("b"))
+    );
     get_on(&mut followers, 2_000);
     end(&b, &mut followers);
     assert_whole(&followers);
@@ -290,6 +325,12 @@ fn a_publisher_hands_over_to_nobody_who_is_not_there_and_goes_on() {
     assert_eq!(status, 409, "{text}");
     assert!(text.contains("no standby"), "{text}");
     assert_eq!(a.ask("/standby", None).0, 404);
+    // Told once a second at most, counted each time.
+    let refused = a.audited("hand_over_refused");
+    assert!((1..=3).contains(&refused.len()), "{refused:?}");
+    assert_eq!(refused[0]["subscriber"], "b");
+    let why = refused[0]["why"].as_str().expect("a reason");
+    assert!(why.contains("no standby to take over"), "{why}");
     // It neither stopped nor stumbled.
     get_on(&mut followers, 1_000);
     end(&a, &mut followers);

@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tickcast_transport::idle::Idle;
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{demo, doctor, inject, listen, promote, replay};
+use crate::commands::{bench, demo, doctor, explain, inject, listen, promote, replay};
 
 /// Moves market data about, breaks it on purpose, and says exactly what became of it.
 #[derive(Debug, Parser)]
@@ -37,8 +37,15 @@ pub(crate) enum Command {
     Inject(inject::Args),
     /// Has a standby take over from its publisher.
     Promote(promote::Args),
+    /// Says from records where each missing datagram was lost, and replays them.
+    Explain(explain::Args),
     /// Looks at what this host has for tickcast: finding, why, what to do.
     Doctor(doctor::Args),
+    /// Measures tickcast beside a raw floor and beside peers, in one run.
+    Bench(bench::Args),
+    /// Takes part in a measurement: what the bench starts.
+    #[command(hide = true)]
+    BenchSide(bench::SideArgs),
 }
 
 /// Where log lines go to: stderr.

@@ -51,6 +51,14 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Comm
     write().map_err(|source| not_written(path, source))
 }
 
+/// Writes a text, as [`write_json`] does.
+///
+/// # Errors
+/// [`CommandError::Write`].
+pub(crate) fn write_text(path: &Path, text: &str) -> Result<(), CommandError> {
+    whole_file::write_whole(path, text.as_bytes()).map_err(|source| not_written(path, source))
+}
+
 fn not_written(path: &Path, source: io::Error) -> CommandError {
     CommandError::Write {
         path: path.into(),

@@ -3,6 +3,7 @@
 //! Every verb is a file of `commands/`; what it prints on stdout is its result, everything else
 //! goes to stderr. Exit codes: [`exit`].
 
+mod bench;
 mod cli;
 mod commands;
 mod digest;
@@ -40,7 +41,10 @@ fn main() -> ExitCode {
         Command::Replay(args) => commands::replay::run(&args),
         Command::Inject(args) => commands::inject::run(&args),
         Command::Promote(args) => commands::promote::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::BenchSide(args) => commands::bench::side(&args),
     };
     match done {
         Ok(exit) => exit.into(),

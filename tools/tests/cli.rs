@@ -9,14 +9,22 @@ fn help_names_every_verb_and_the_exit_codes() {
     let done = run(&["--help"]);
     let help = text(&done.stdout);
     assert_eq!(done.status.code(), Some(0));
-    for word in ["demo", "listen", "replay", "inject", "doctor", "Exit codes"] {
+    for word in [
+        "demo",
+        "listen",
+        "replay",
+        "inject",
+        "doctor",
+        "bench",
+        "Exit codes",
+    ] {
         assert!(help.contains(word), "{word}");
     }
 }
 
 #[test]
 fn every_option_of_every_verb_has_a_help_text() {
-    for verb in ["demo", "listen", "replay", "inject", "doctor"] {
+    for verb in ["demo", "listen", "replay", "inject", "doctor", "bench"] {
         let done = run(&[verb, "--help"]);
         assert_eq!(done.status.code(), Some(0));
         let help = text(&done.stdout);

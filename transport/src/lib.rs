@@ -22,10 +22,13 @@ pub mod clock;
 pub mod control;
 pub mod error;
 pub mod faults;
+#[doc(hidden)]
+pub mod gauges;
 pub mod idle;
 pub mod mapping;
 pub mod memory;
 pub mod pin;
+pub mod recording;
 pub mod shm;
 pub mod udp;
 pub mod verbs;

@@ -45,11 +45,13 @@ fn server(config: ServerConfig) -> (ControlServer, SocketAddr) {
 fn serve(server: &mut ControlServer, seen: &mut Vec<Seen>) {
     let polled = server.poll(Some(Duration::from_millis(1)), |event| {
         seen.push(match event {
-            ServerEvent::Connected(peer, _) => Seen::Connected(peer),
+            ServerEvent::Connected(peer, _, _) => Seen::Connected(peer),
             ServerEvent::Frame(peer, _, Message::Join(join)) => Seen::Frame(peer, join.name),
             ServerEvent::Frame(peer, _, message) => Seen::Frame(peer, format!("{message:?}")),
             ServerEvent::JoinOverdue(peer) => Seen::Overdue(peer),
-            ServerEvent::Granted(..) | ServerEvent::CursorGranted(..) => {
+            ServerEvent::Granted(..)
+            | ServerEvent::CursorGranted(..)
+            | ServerEvent::CursorRefused(..) => {
                 unreachable!("nothing is granted here")
             }
             ServerEvent::Closed(peer, reason) => Seen::Closed(peer, reason.to_string()),

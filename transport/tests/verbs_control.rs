@@ -9,6 +9,7 @@ mod deaf;
 
 use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::{Message, NackClass};
@@ -16,11 +17,13 @@ use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRan
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{
     ClientConfig, ClientEvent, CloseReason, ControlClient, ControlServer, PeerId, SendError,
-    ServerConfig, ServerEvent,
+    ServerConfig, ServerEvent, ShareId,
 };
+use tickcast_transport::mapping::SharedMapping;
 use tickcast_transport::verbs::{Device, Stream, StreamConfig};
 
 use self::deaf::Deaf;
+use self::device::sides::reading;
 use self::device::{address, resources, until};
 
 const CHANNEL: ChannelId = ChannelId(4);
@@ -59,12 +62,13 @@ struct Serving {
     closed: Vec<(PeerId, CloseReason)>,
     owed: Vec<(PeerId, u64)>,
     overdue: usize,
+    cursors: Vec<PeerId>,
 }
 
 impl Serving {
     fn round(&mut self, server: &mut ControlServer) {
         let polled = server.poll(Some(Duration::from_micros(200)), |event| match event {
-            ServerEvent::Connected(peer, from) => self.connected.push((peer, from)),
+            ServerEvent::Connected(peer, from, _) => self.connected.push((peer, from)),
             ServerEvent::Frame(peer, channel, Message::Nack { ranges, .. }) => {
                 assert_eq!(channel, CHANNEL);
                 let all = ranges.iter().flat_map(|range| range.iter());
@@ -72,9 +76,9 @@ impl Serving {
             }
             ServerEvent::Frame(_, _, message) => panic!("{message:?}"),
             ServerEvent::JoinOverdue(_) => self.overdue += 1,
-            ServerEvent::Granted(..) | ServerEvent::CursorGranted(..) => {
-                unreachable!("nothing is granted here")
-            }
+            ServerEvent::Granted(..) => {}
+            ServerEvent::CursorGranted(peer, ..) => self.cursors.push(peer),
+            ServerEvent::CursorRefused(_, _, error) => panic!("{error}"),
             ServerEvent::Closed(peer, reason) => self.closed.push((peer, reason)),
         });
         polled.unwrap();
@@ -163,7 +167,23 @@ fn stranger(
         stream.advance();
         stream.is_up() && serving.connected.len() > before
     });
+
     (stream, serving.connected[before].0)
+}
+
+/// Asks for a cursor for a peer that says nothing: until the device has told of its connection, which may
+/// be after the peer knows, it can be granted nothing.
+fn grant_cursor(server: &mut ControlServer, serving: &mut Serving, peer: PeerId, ring: ShareId) {
+    until("its connection is not up on this side", || {
+        serving.round(server);
+        match server.grant_cursor(peer, ring) {
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            done => {
+                done.unwrap();
+                true
+            }
+        }
+    });
 }
 
 #[test]
@@ -490,6 +510,41 @@ fn what_a_killed_process_held_is_gone_on_both_sides() {
         });
         honest.asks(&mut server, &mut serving, 1, 20);
     }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn who_leaves_while_it_waits_for_a_cursor_waits_no_more_and_the_next_one_gets_it() {
+    let (mut server, at) = server(ServerConfig::default());
+    let memory = SharedMapping::memfd("ring", 4_096).unwrap();
+    let ring = server.share(Arc::new(memory)).unwrap();
+    server.share_cursors(1).unwrap();
+    let mut serving = Serving::default();
+    let config = reading(4);
+    let (holder, first) = stranger(&mut server, &mut serving, at, &config);
+    grant_cursor(&mut server, &mut serving, first, ring);
+    for n in 1..=20 {
+        let (stream, peer) = stranger(&mut server, &mut serving, at, &config);
+        grant_cursor(&mut server, &mut serving, peer, ring);
+        assert_eq!(server.awaiting_cursors(), 1, "{n}");
+        drop(stream);
+        until("its connection stays", || {
+            serving.round(&mut server);
+            serving.closed.len() == n
+        });
+        assert_eq!(server.awaiting_cursors(), 0, "{n}");
+    }
+    let (_waiting, last) = stranger(&mut server, &mut serving, at, &config);
+    server.grant(last, ring).unwrap();
+    grant_cursor(&mut server, &mut serving, last, ring);
+    drop(holder);
+    until("it gets none", || {
+        serving.round(&mut server);
+        serving.cursors.len() == 2
+    });
+    assert_eq!(serving.cursors, [first, last]);
+    assert_eq!(server.awaiting_cursors(), 0);
+    assert_eq!(serving.closed.last().map(|(peer, _)| *peer), Some(first));
 }
 
 #[test]

@@ -293,6 +293,7 @@ fn who_was_let_at_what_is_told_and_keys_are_not() {
         "window_bound",
         "window_revoked",
         "access_refused",
+        "access_violation",
         "connection_closed",
         "queue_pair_destroyed",
         "connection_closed",

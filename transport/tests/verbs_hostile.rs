@@ -4,14 +4,24 @@
 #[allow(dead_code, reason = "each test program uses some of it")]
 mod device;
 
+use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
+use std::time::Instant;
 
+use tickcast_reliability::control::{
+    ChannelName, Join, JoinChannel, Message, Progress, Purpose, RemoteAccess, RepairOffer,
+};
+use tickcast_reliability::delivery::Start;
+use tickcast_reliability::subscriber_core::{RemoteRequest, What};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_transport::control::{ClientConfig, ClientEvent, ControlClient};
 use tickcast_transport::verbs::{
     CURSOR_LEN, CursorEntry, CursorTable, Device, Listener, ReadableMemory, RemoteMemory,
 };
 
 use self::device::audit::audited;
 use self::device::sides::{Done, Sides, memory};
+use self::device::until;
 
 const LEN: usize = 16 * 1024;
 /// What the others and the offender are granted of it.
@@ -87,7 +97,7 @@ impl House {
         let (round, cursor) = (self.round, self.cursor);
         assert_eq!(self.innocent.swaps(cursor, round - 1, round), round - 1);
         self.innocent.writes(cursor, [round; 8]);
-        device::until("not seen", || self.entry.load_all() == [round; 8]);
+        until("not seen", || self.entry.load_all() == [round; 8]);
     }
 }
 
@@ -227,10 +237,11 @@ fn whoever_wants_more_than_was_granted_loses_its_own_connection_alone() {
             assert!(statuses.contains(&status), "{what}: {status}");
             println!("{what}: refused with {status}");
         });
-        let refused = lines
-            .iter()
-            .filter(|line| line.contains("what=access_refused"));
-        assert_eq!(refused.count(), 1, "{what}: {lines:#?}");
+        for end in ["access_refused", "access_violation"] {
+            let end = format!("what={end} device={} peer=10.", house.device.name());
+            let told = lines.iter().filter(|line| line.starts_with(&end));
+            assert_eq!(told.count(), 1, "{what}: {end}: {lines:#?}");
+        }
         house.goes_on();
     }
     assert_eq!(house.table.free(), 2);
@@ -287,4 +298,140 @@ fn within_the_memory_soft_roce_alone_lets_a_peer_beyond_its_window() {
         other => panic!("{other:?}"),
     }
     house.goes_on();
+}
+
+/// What a publisher said to one of its subscribers.
+#[derive(Default)]
+struct Said {
+    /// Of a connection: it is up, it was welcomed, it is over.
+    up: bool,
+    session: Option<u64>,
+    over: bool,
+    offer: Option<SocketAddrV4>,
+    ring: Option<RemoteAccess>,
+    epoch: Epoch,
+    answered: bool,
+}
+
+impl Said {
+    /// Looks at what came over one of its connections.
+    fn poll(&mut self, client: &mut ControlClient, now: Nanos) {
+        client.poll(now, |event| match event {
+            ClientEvent::Connected(_) => self.up = true,
+            ClientEvent::Disconnected(_) => self.over = true,
+            ClientEvent::Frame(_, Message::Welcome(welcome)) => {
+                self.session = Some(welcome.session);
+                self.offer = welcome.repairs.iter().find_map(|offer| match offer {
+                    RepairOffer::Verbs { address, .. } => Some(*address),
+                    RepairOffer::Unknown => None,
+                });
+            }
+            ClientEvent::Frame(_, Message::Grant(grant)) => {
+                (self.ring, self.epoch) = (Some(grant.ring), grant.epoch);
+            }
+            ClientEvent::Frame(_, Message::Status(_)) => self.answered = true,
+            ClientEvent::Frame(..) => {}
+        });
+    }
+}
+
+/// Of a publisher in another process, which the suite looks at afterwards.
+#[test]
+#[ignore = "needs an RDMA device and a publisher: make test-rdma"]
+fn a_subscriber_that_reads_beyond_its_grant_is_cut_off_by_the_publisher() {
+    let Ok(control) = std::env::var("TICKCAST_CONTROL") else {
+        println!("SKIPPED: TICKCAST_CONTROL names no publisher");
+        return;
+    };
+    let since = Instant::now();
+    let now = || Nanos(since.elapsed().as_nanos() as u64);
+    let config = ClientConfig {
+        connect_timeout: Nanos::from_secs(20),
+        ..ClientConfig::default()
+    };
+    let join = |purpose, channels| {
+        Message::Join(Join {
+            name: "intruder".into(),
+            wire_versions: vec![1],
+            purpose,
+            channels,
+        })
+    };
+    let mut client = ControlClient::new(vec![control.parse().unwrap()], config);
+    client.connect(now()).unwrap();
+    let mut said = Said::default();
+    until("it is not there", || {
+        said.poll(&mut client, now());
+        said.up
+    });
+    let channel = JoinChannel {
+        channel: ChannelName::Name("equities".into()),
+        start: Start::Live,
+        confirmed_epoch: Epoch::NONE,
+    };
+    let wish = join(Purpose::Repair, vec![channel]);
+    client.send(ChannelId(0), &wish).unwrap();
+    until("it does not let it in", || {
+        said.poll(&mut client, now());
+        said.session.is_some()
+    });
+    let at = SocketAddr::V4(said.offer.unwrap());
+    let mut reads = ControlClient::for_reads(vec![at], config);
+    reads.connect(now()).unwrap();
+    let mut read = Said::default();
+    until("no READ connection", || {
+        read.poll(&mut reads, now());
+        read.up
+    });
+    let session = said.session.unwrap();
+    let wish = join(
+        Purpose::Read {
+            session,
+            attempt: 1,
+        },
+        vec![],
+    );
+    reads.send(ChannelId(0), &wish).unwrap();
+    until("it grants nothing", || {
+        said.poll(&mut client, now());
+        read.poll(&mut reads, now());
+        said.ring.is_some()
+    });
+    let ring = said.ring.unwrap();
+    let mut asked = |tag, offset: u64| {
+        let request = RemoteRequest {
+            channel: ChannelId(1),
+            what: What::Slots(SequenceRange::one(Sequence(1))),
+            address: ring.address + offset,
+            key: ring.key,
+            len: 64,
+            tag,
+        };
+        reads.begin_remote(&request).unwrap();
+        until("no READ is done", || {
+            let done = reads.take_remote(|done, _| assert_eq!(done, tag));
+            read.poll(&mut reads, now());
+            done > 0 || read.over
+        });
+        read.over
+    };
+    assert!(!asked(1, ring.len - 64), "that was granted");
+    assert!(asked(2, ring.len), "what is behind the ring was READ");
+    // Its other connection goes on.
+    let progress = Progress {
+        epoch: said.epoch,
+        sequence: Sequence(0),
+        lost_records: 0,
+        heard: Sequence(0),
+        sent_at: now(),
+        read_bytes: 64,
+    };
+    client
+        .send(ChannelId(1), &Message::Progress(progress))
+        .unwrap();
+    until("it is not answered", || {
+        said.poll(&mut client, now());
+        assert!(!said.over);
+        said.answered
+    });
 }

@@ -6,7 +6,7 @@ mod device;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::SocketAddrV4;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tickcast_transport::verbs::{Device, Listener, Stream, StreamConfig, VerbsError};
 
@@ -297,6 +297,49 @@ fn connections_that_are_not_up_yet_are_bounded() {
     });
     let (mut one, mut other) = pair(&mut listener, &config);
     exchange(&mut one, &mut other, 1_000);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn for_a_peer_that_gave_up_nothing_is_made() {
+    let config = StreamConfig::default();
+    let device = Device::open(address()).unwrap();
+    let mut listener = Listener::bind(address(), 0, &config).unwrap();
+    let (mut near, mut far) = pair(&mut listener, &config);
+    let before = resources();
+    let mut impatient: Vec<_> = (0..5)
+        .map(|_| Stream::connect(&device, listener.address(), &config).unwrap())
+        .collect();
+    // Their requests are with the listener, which nobody asks for them.
+    let came = Instant::now() + Duration::from_secs(3);
+    until("no time passes", || {
+        impatient.iter_mut().for_each(|stream| {
+            stream.advance();
+        });
+        Instant::now() >= came
+    });
+    drop(impatient);
+    let mut gave_up = 0;
+    let mut one = Stream::connect(&device, listener.address(), &config).unwrap();
+    let mut other = None;
+    until("who still waits has no turn", || {
+        one.advance();
+        match listener.accept() {
+            Some(Err(VerbsError::GaveUp)) => gave_up += 1,
+            Some(accepted) => other = Some(accepted.unwrap()),
+            None => {}
+        }
+        other
+            .as_mut()
+            .is_some_and(|other: &mut Stream| other.advance() && other.is_up())
+            && one.is_up()
+    });
+    assert_eq!(gave_up, 5);
+    let mut other = other.unwrap();
+    exchange(&mut one, &mut other, 1_000);
+    exchange(&mut near, &mut far, 1_000);
+    drop((one, other));
+    until("a leak", || resources() == before);
 }
 
 #[test]

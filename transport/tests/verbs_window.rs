@@ -64,7 +64,7 @@ fn all_of_a_peers_rights_are_taken_back_at_once_and_nobody_elses() {
     sides.reads(first, FROM);
     // One is bound, and one is on its way.
     let late = sides.owner.grant(&memory, 0, LEN).unwrap();
-    sides.owner.revoke_all().unwrap();
+    sides.owner.revoke_all("left the desk").unwrap();
     until("what was granted is taken back", || {
         sides.owner.advance();
         sides.owner.grants() == 0
@@ -74,7 +74,7 @@ fn all_of_a_peers_rights_are_taken_back_at_once_and_nobody_elses() {
     assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied);
     assert!(sides.owner.is_up(), "bytes still pass");
     sides.reader.read_remote(first, 0, 64, 0).unwrap();
-    let status = sides.ends_refused("a right that was taken back");
+    let status = sides.ends_revoked("a right that was taken back");
     assert_eq!(status, 10, "IBV_WC_REM_ACCESS_ERR");
     other.reads(others, 0);
 }

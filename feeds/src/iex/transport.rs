@@ -45,8 +45,8 @@ pub struct Segment<'a> {
     pub session: u32,
     /// How many messages the header announces; 0 in a heartbeat.
     pub count: u16,
-    /// Sequence of the first message; in a heartbeat, of the next one. At least 1, at most
-    /// [`SourcePosition::SEQUENCE_MAX`].
+    /// Sequence of the first message; in a heartbeat, of the next one. At least 1; with `count`
+    /// added, at most [`SourcePosition::SEQUENCE_MAX`].
     pub first: u64,
     /// When the venue sent it, ns since 1970, UTC.
     pub sent_at: u64,
@@ -73,11 +73,12 @@ impl<'a> Segment<'a> {
             return Err("the IEX-TP message protocol is neither TOPS 1.5, TOPS 1.6 nor DEEP 1.0");
         };
         let first = u64_at(header, 24);
-        if !(1..=SourcePosition::SEQUENCE_MAX).contains(&first) {
-            return Err("the IEX-TP first sequence is out of range");
-        }
         let payload_len = usize::from(u16_at(header, 12));
         let count = u16_at(header, 14);
+        // Beyond 48 bits several messages would have one position.
+        if !(1..=SourcePosition::SEQUENCE_MAX - u64::from(count)).contains(&first) {
+            return Err("the IEX-TP first sequence is out of range");
+        }
         if count == 0 && payload_len > 0 {
             return Err("the IEX-TP payload holds more than the announced 0 messages");
         }

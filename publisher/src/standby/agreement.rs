@@ -134,6 +134,7 @@ impl Comparing {
 }
 
 /// A position by another count of ordinals, so many higher; one before all of them is the first.
+#[cold]
 pub(crate) fn shifted(at: SourcePosition, ordinals: i32) -> SourcePosition {
     match u16::try_from(i32::from(at.ordinal()) + ordinals) {
         Ok(ordinal) => SourcePosition::new(ordinal, at.sequence()),

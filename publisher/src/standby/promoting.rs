@@ -104,11 +104,12 @@ fn is_gone(state: &StandbyState) -> bool {
     }
 }
 
-/// Tells a publisher that may be alive that a higher epoch was opened. Where it does not hear of it, it
-/// goes on, and its subscribers stay with it for as long as it lives.
-pub(super) fn supersede(state: &StandbyState, promoted: &Promoted) {
+/// Tells a publisher that may be alive, by force or because nothing was heard of it, that a higher epoch
+/// was opened. Whether that is settled: while it does not hear of it, it may go on, and its subscribers
+/// stay with it for as long as it lives.
+pub(super) fn supersede(state: &StandbyState, promoted: &Promoted, is_first: bool) -> bool {
     let Some(admin) = state.config.admin else {
-        return;
+        return true;
     };
     let request = Request {
         standby: state.name.clone(),
@@ -118,13 +119,22 @@ pub(super) fn supersede(state: &StandbyState, promoted: &Promoted) {
     };
     match say(admin, &request, ANSWER_MAX) {
         Ok(Answer::Ends { .. }) => {
-            tracing::info!("the publisher heard that it is superseded, and ends");
+            tracing::warn!("the publisher heard that it is superseded, and ends");
+            true
         }
-        Ok(Answer::Refused { why }) => tracing::error!(
-            "the superseded publisher goes on, and so do its subscribers: {why}; stop it"
-        ),
+        Ok(Answer::Refused { why }) => {
+            tracing::error!(
+                "whoever is at {admin} heard that it is superseded, and does not end: {why}; if it publishes, stop it"
+            );
+            true
+        }
         Ok(Answer::Resting { .. }) | Err(_) => {
-            tracing::warn!("the superseded publisher was not reached; make sure that it is gone");
+            if is_first && promoted.reason == Reason::Forced {
+                tracing::warn!(
+                    "the superseded publisher was not reached, and is told once it is; make sure that it is gone"
+                );
+            }
+            false
         }
     }
 }

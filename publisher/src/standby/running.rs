@@ -15,7 +15,7 @@ use super::keeping::{Kept, Positions, channels_of};
 use super::mirrors::{Left, Mirrors};
 use super::opening::{Heard, NotYet, Opened};
 use crate::admin::Admin;
-use crate::building::open_fan_outs;
+use crate::building;
 use crate::config::StandbyConfig;
 use crate::epoch::EpochsBefore;
 use crate::error::PublisherError;
@@ -23,7 +23,6 @@ use crate::hand_over::HandOver;
 use crate::hop::{HopReceiver, Taken};
 use crate::pipeline::{self, StopOnFailure, Thread, spawn};
 use crate::plan::Plan;
-use crate::plan::fan_out::Use;
 use crate::publish::Source;
 use crate::session::{Inputs, join, open_inputs, sources_of};
 use crate::shared::Shared;
@@ -66,10 +65,8 @@ impl Standby {
         let (sources, mut inputs) = open_inputs(&config)?;
         // The feed is heard whether or not anybody follows here.
         (inputs.iter_mut()).for_each(|(_, input)| input.wait_for_nobody());
-        for plan in &plan.channels {
-            // Only to see that they can be had: they are opened again on what is mirrored.
-            open_fan_outs(plan, Use::Copies(None))?;
-        }
+        // All that is opened again on what is mirrored: a promotion is no time to find that it can't be.
+        building::rehearse(&config, &plan.channels)?;
         let state = Arc::new(StandbyState::new(config.name.clone(), of, &plan.channels));
         let mirrors = Mirrors::new(&config, plan.channels.clone(), state.clone())?;
         let shared = Shared::new(
@@ -137,9 +134,11 @@ impl Standby {
         let (hops, feeds) = pipeline::start_feeds(inputs, &base, batches, idle, core)?;
         let publish = {
             let (publisher, sources, shared) = (self.publisher, self.sources, base.clone());
-            let guard = StopOnFailure::new(base.clone());
+            let (guard, state) = (StopOnFailure::new(base.clone()), publisher.state.clone());
             spawn("publish", threads.publish_core, move || {
-                guard.of(publisher.hear_and_publish(&shared, sources, hops, mirrors))
+                let published = publisher.hear_and_publish(&shared, sources, hops, mirrors);
+                state.ended();
+                guard.of(published)
             })?
         };
         let published = join(publish, "publish");

@@ -77,6 +77,11 @@ pub struct Publisher {
 
 impl Publisher {
     pub fn start(config: &Value) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// Starts it with further arguments.
+    pub fn start_with(config: &Value, arguments: &[&str]) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name);
         std::fs::write(path("config.json"), config.to_string()).unwrap();
@@ -88,6 +93,7 @@ impl Publisher {
             .arg(path("ready.json"))
             .arg("--summary")
             .arg(path("summary.json"))
+            .args(arguments)
             .stderr(Stdio::from(log))
             .spawn()
             .unwrap();

@@ -70,6 +70,28 @@ fn send(core: &mut PublisherCore, fan_out: FanOutId) -> (u64, Vec<(Header, Heart
 }
 
 #[test]
+fn what_was_sealed_and_not_sent_before_goes_out_as_it_is() {
+    let mut before = core(1, 2);
+    (1..=9).for_each(|us| publish(&mut before, us));
+    before.handle_posted(F0, Sequence(4));
+    let sealed = before.slot(Sequence(7)).map(<[u8]>::to_vec);
+    let memory = before.ring().memory();
+    drop(before);
+    let ring = RingWriter::reopen(memory).unwrap();
+    let config = PublisherConfig::default();
+    let mut core = PublisherCore::new(config, ring, Arc::default(), Nanos::ZERO);
+    for (fan_out, first) in [(F0, 5), (F1, 1)] {
+        let range = SequenceRange::new(Sequence(first), Sequence(9)).unwrap();
+        assert_eq!(core.poll_transmit(fan_out), Some(Transmit::Slots(range)));
+    }
+    assert_eq!(core.slot(Sequence(7)).map(<[u8]>::to_vec), sealed);
+    assert_eq!((send(&mut core, F0).0, send(&mut core, F1).0), (5, 9));
+    publish(&mut core, 20);
+    assert_eq!(core.sealed(), Sequence(10));
+    assert_eq!((send(&mut core, F0).0, send(&mut core, F1).0), (1, 1));
+}
+
+#[test]
 fn each_fan_out_sends_every_slot_once_and_in_order() {
     let mut core = core(1, 2);
     publish(&mut core, 1);

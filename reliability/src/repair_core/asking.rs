@@ -1,7 +1,9 @@
 //! What subscribers ask for: a NACK is taken apart into what is refused at once, each part with its
 //! reason, and what is queued (docs/PROTOCOL.md §6.2).
 
-use super::{AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, TOO_SLOW_RETRY_US};
+use super::{
+    AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, SLOW_EVERY, TOO_SLOW_RETRY_US,
+};
 use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
 use crate::peers::{Peer, PeerId, Role, rejected};
 use crate::planted::{Bug, planted};
@@ -44,7 +46,15 @@ impl RepairCore {
         found
     }
 
-    pub(super) fn progress(&mut self, peer: PeerId, index: usize, at: usize, progress: Progress) {
+    /// What a subscriber says of itself: also of what nobody sealed, where it believed an impostor.
+    pub(super) fn progress(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        index: usize,
+        at: usize,
+        progress: Progress,
+    ) {
         let channel = &self.channels[index];
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
@@ -56,9 +66,12 @@ impl RepairCore {
         of.progress = Some(progress);
         let behind = channel.view().newest.since(progress.sequence);
         let slots = channel.ring.geometry().slots();
-        let was_slow = of.slow;
-        of.slow = behind > if was_slow { slots / 4 } else { slots / 2 };
-        if of.slow && !was_slow {
+        if of.slow {
+            of.slow = behind > slots / 4;
+        } else if behind > slots / 2 && now.monotonic >= state.slow_at {
+            // Whoever is slow while it must not be told of yet is slow at its next word as well.
+            of.slow = true;
+            state.slow_at = now.monotonic.after(SLOW_EVERY);
             let event = RepairEvent::SlowSubscriber {
                 peer,
                 name: state.name.clone(),

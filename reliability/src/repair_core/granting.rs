@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::RepairCore;
 use crate::control::{Grant, Message, Progress, RemoteAccess};
 use crate::cursor::{CURSOR_WORDS, CursorState, NUMBER_WORD};
-use crate::peers::PeerId;
+use crate::peers::{PeerId, Role};
 use crate::repair_config::BURST_BYTES_MIN;
 use crate::units::{ChannelId, Nanos, Now};
 
@@ -108,7 +108,7 @@ impl RepairCore {
         let known = of.progress.filter(|known| known.epoch == report.epoch);
         let is_news = known.is_none_or(|known| known.sequence <= report.sequence);
         if is_news {
-            self.progress(owner, index, at, progress);
+            self.progress(now, owner, index, at, progress);
         }
         self.renew_tokens(now, owner, index, at, report.read_bytes);
         is_news.then_some((owner, progress))
@@ -156,6 +156,20 @@ impl RepairCore {
         of.counters.read_tokens_bytes.add(given);
         let id = of.id;
         self.say(peer, id, &Message::Grant(grant));
+    }
+
+    /// The connection for repair of the session that a connection joined: itself, or the one that its
+    /// further connections belong to. `None` before its JOIN was answered.
+    #[must_use]
+    pub fn session_of(&self, peer: PeerId) -> Option<PeerId> {
+        let session = match self.peers.get(&peer)?.role {
+            Role::Subscriber { session, .. }
+            | Role::Replay { session }
+            | Role::Nack { session }
+            | Role::Read { session, .. } => session,
+            Role::Connecting | Role::Closing(_) => return None,
+        };
+        Some(self.sessions.get(&session)?.owner)
     }
 
     /// The READ connection of a session is over: nothing is granted any more.

@@ -1,11 +1,12 @@
 //! Who may come, what they are told, and how they go: every JOIN is answered, by WELCOME or by
 //! REJECTED with its reason (docs/PROTOCOL.md §6.1).
 
-use super::{RepairCore, RepairEvent};
+use rand_chacha::rand_core::Rng;
+
+use super::{Further, RepairCore, RepairEvent};
 use crate::budget::TokenBucket;
 use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
-use crate::nack::split_mix;
-use crate::peers::{Peer, PeerChannel, PeerId, Role, Session, check_join, rejected};
+use crate::peers::{Carrier, Peer, PeerChannel, PeerId, Role, Session, check_join, rejected};
 use crate::planted::{Bug, planted};
 use crate::units::{ChannelId, Now};
 use crate::wire::WIRE_VERSION;
@@ -102,7 +103,13 @@ impl RepairCore {
         else {
             return Err(rejected(RejectCode::Protocol, "no further connection"));
         };
+        let carrier = self.peers.get(&peer).map(|peer| peer.carrier);
+        if matches!(role, Role::Read { .. }) && carrier != Some(Carrier::Verbs) {
+            let text = "nothing can be READ over this connection; make one over verbs, to an address in `repairs`";
+            return Err(rejected(RejectCode::Protocol, text));
+        }
         let Some(owner) = self.owner_mut(session) else {
+            self.counters.unknown_sessions.increment();
             return Err(rejected(
                 RejectCode::UnknownSession,
                 "no repair connection has this session; it may have been closed: JOIN for repair first",
@@ -110,6 +117,9 @@ impl RepairCore {
         };
         let indices: Vec<usize> = owner.channels.iter().map(|c| c.channel).collect();
         let name = owner.name.clone();
+        if matches!(role, Role::Read { .. }) {
+            (owner.channels.iter_mut()).for_each(|of| of.mirrors = 0);
+        }
         // The subscriber knows best: one of its kind before this one is gone, or half open.
         let before = owner.further(&role).and_then(Option::take);
         if let Some(before) = before {
@@ -118,12 +128,17 @@ impl RepairCore {
         if let Some(slot) = self.owner_mut(session).and_then(|o| o.further(&role)) {
             *slot = Some(peer);
         }
-        match role {
-            Role::Nack { .. } => &self.counters.rc_joins,
-            Role::Read { .. } => &self.counters.read_joins,
-            _ => &self.counters.replay_joins,
-        }
-        .increment();
+        let (further, count) = match role {
+            Role::Nack { .. } => (Further::Nack, &self.counters.rc_joins),
+            Role::Read { .. } => (Further::Read, &self.counters.read_joins),
+            _ => (Further::Replay, &self.counters.replay_joins),
+        };
+        count.increment();
+        self.event(RepairEvent::FurtherJoined {
+            peer,
+            further,
+            instead_of: before,
+        });
         if let Role::Read { session, attempt } = role {
             let channels = indices.iter().map(|i| self.channels[*i].id).collect();
             self.event(RepairEvent::ReadJoined {
@@ -170,10 +185,10 @@ impl RepairCore {
         )
     }
 
-    /// Session numbers: SplitMix64 from the seed, so that they do not repeat or follow a count.
+    /// A number that is nobody's, and that nobody can compute who does not know the secret.
     pub(super) fn next_session(&mut self) -> u64 {
         loop {
-            let z = split_mix(&mut self.session_seed);
+            let z = self.session_numbers.next_u64();
             if z != 0 && !self.sessions.contains_key(&z) {
                 return z;
             }

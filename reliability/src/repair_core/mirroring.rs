@@ -8,6 +8,10 @@ use crate::peers::{PeerId, Role};
 use crate::repair_channel::Channel;
 use crate::units::{ChannelId, SequenceRange};
 
+/// How often a subscriber may ask for a channel to be written before its next connection for READ: once
+/// is what it takes.
+pub(super) const MIRRORS_MAX: u8 = 4;
+
 impl RepairCore {
     /// Those whose mirrors are written when they ask for it: whoever may take over.
     pub fn set_standbys(&mut self, names: Vec<String>) {
@@ -23,9 +27,20 @@ impl RepairCore {
 
     /// A standby wants what is sealed written to its memory.
     pub(super) fn mirror(&mut self, peer: PeerId, channel: ChannelId, wish: &Mirroring) {
-        let Some((index, _)) = self.joined(peer, channel) else {
+        let Some((index, at)) = self.joined(peer, channel) else {
             return;
         };
+        // Each is answered, told and audited: nobody may have that at will.
+        if let Some(state) = self.peers.get_mut(&peer) {
+            let asked = &mut state.channels[at].mirrors;
+            *asked = asked.saturating_add(1);
+            if *asked > MIRRORS_MAX {
+                let text = format!(
+                    "more than {MIRRORS_MAX} MIRRORs for channel {channel} on one connection for READ, or without"
+                );
+                return self.break_off(peer, text);
+            }
+        }
         match self.begin_mirroring(peer, index, wish) {
             Ok(()) => {
                 self.counters.mirrors_begun.increment();

@@ -7,6 +7,7 @@ mod mirroring;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::Rng as _;
 
 use super::*;
 use crate::control::{
@@ -23,6 +24,8 @@ use crate::units::{
 };
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, Header, Kind, PublisherState};
 
+/// What session numbers are made of.
+const SECRET: [u8; 32] = [42; 32];
 const CHANNEL: ChannelId = ChannelId(4);
 const EPOCH: Epoch = Epoch(9);
 /// Bytes of a datagram of the test in its frame.
@@ -86,7 +89,7 @@ impl Bench {
             "pub".into(),
             vec![(info, ring.reader(), counters.clone())],
             Arc::default(),
-            42,
+            SECRET,
             now,
         );
         Self {
@@ -135,7 +138,8 @@ impl Bench {
     }
 
     fn connect(&mut self, peer: u64, join: Join) -> Vec<Got> {
-        self.core.handle_connected(self.now, PeerId(peer));
+        self.core
+            .handle_connected(self.now, PeerId(peer), Carrier::Verbs);
         self.tell(peer, Message::Join(join));
         self.take(peer)
     }
@@ -428,7 +432,9 @@ fn a_connection_beyond_the_limit_is_told_so() {
 fn a_peer_that_breaks_the_protocol_is_closed_and_its_queue_abandoned() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 5);
     bench.publish(20);
-    bench.core.handle_connected(bench.now, PeerId(9));
+    bench
+        .core
+        .handle_connected(bench.now, PeerId(9), Carrier::Verbs);
     bench.repair(9, 1, 2);
     bench.repair(0, 1, 20);
     bench.tell(0, Message::Join(join("equities")));
@@ -669,6 +675,29 @@ fn what_many_want_is_multicast_once() {
     bench.pass(20);
     bench.repair(3, 5, 5);
     assert_eq!(sequences(&bench.take(3)), [5]);
+}
+
+#[test]
+fn what_is_multicast_is_charged_to_no_subscriber() {
+    let config = RepairConfig {
+        subscriber_bytes_per_s: 1,
+        subscriber_burst_bytes: BURST_BYTES_MIN,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 12, 2);
+    bench.publish(3_000);
+    // Both have spent all they have; what the second one asked for last is what the first one waits for.
+    bench.repair(1, 2_001, 3_000);
+    bench.repair(0, 1, 1_000);
+    let sent = sequences(&bench.take(0));
+    assert!(sent.len() < 1_000, "{}", sent.len());
+    let next = sent.len() as u64 + 1;
+    bench.repair(1, next, next + 1);
+    let multicast: Vec<_> = (bench.drain().into_iter())
+        .map(|(to, got)| (to, sequences(&[got])))
+        .collect();
+    assert_eq!(multicast, [(None, vec![next]), (None, vec![next + 1])]);
+    assert_eq!(bench.drain(), [], "as before");
 }
 
 #[test]
@@ -1072,7 +1101,9 @@ fn repair_works_beyond_32_bits_and_at_the_end_of_sequences() {
 #[test]
 fn silent_connections_are_closed_in_time() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
-    bench.core.handle_connected(bench.now, PeerId(7));
+    bench
+        .core
+        .handle_connected(bench.now, PeerId(7), Carrier::Verbs);
     bench.pass(2_000_000);
     bench.core.handle_timeout(bench.now);
     let got = bench.take(7);
@@ -1185,14 +1216,18 @@ fn a_connection_that_does_not_begin_with_join_is_told_so() {
             },
         ),
     ] {
-        bench.core.handle_connected(bench.now, PeerId(peer));
+        bench
+            .core
+            .handle_connected(bench.now, PeerId(peer), Carrier::Verbs);
         bench.tell(peer, first);
         let got = bench.take(peer);
         let told = rejection(&mut bench, peer, &got);
         assert!(told.text.contains("begins with JOIN"), "{}", told.text);
         assert_eq!(told.retry_after_ms, 0, "it does not help to try again");
     }
-    bench.core.handle_connected(bench.now, PeerId(4));
+    bench
+        .core
+        .handle_connected(bench.now, PeerId(4), Carrier::Verbs);
     bench.tell(4, Message::Leave);
     assert_eq!(bench.drain(), [], "one that only came to go");
     assert_eq!(bench.core.counters.protocol_errors.get(), 3);
@@ -1217,6 +1252,7 @@ fn a_subscriber_is_slow_beyond_half_a_ring_until_it_is_within_a_quarter() {
     bench.publish(40);
     bench.events();
     let mut reported = |sequence| {
+        bench.pass(1_000_000);
         bench.tell(0, Message::Progress(progress(sequence)));
         bench.events().len()
     };
@@ -1356,6 +1392,24 @@ fn joiners_share_their_budget_and_none_is_promised_what_another_has() {
 }
 
 #[test]
+fn all_joiners_together_get_no_more_than_their_budget() {
+    let config = RepairConfig {
+        joiner_bytes_per_s: 1,
+        joiner_burst_bytes: 10_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 12, 2);
+    bench.publish(1_000);
+    bench.nack(0, NackClass::Replay, &[(1, 1_000)]);
+    bench.nack(1, NackClass::Replay, &[(1, 1_000)]);
+    let burst = (10_000 - (FRAME_HEAD as u64 + 1024)) / FRAME + 1;
+    assert_eq!(bench.drain().len() as u64, burst);
+    assert_eq!(bench.counters.replay_bytes.get(), burst * FRAME);
+    bench.repair(1, 500, 500);
+    assert_eq!(sequences(&bench.take(1)), [500], "repair is not theirs");
+}
+
+#[test]
 fn a_ring_keeps_a_guard_of_a_quarter_or_sixteen_slots_or_a_sixty_fourth() {
     for (slots, guard) in [(16, 4), (32, 8), (64, 16), (1024, 16), (2048, 32)] {
         let mut bench = Bench::new(RepairConfig::default(), slots, 1);
@@ -1367,22 +1421,55 @@ fn a_ring_keeps_a_guard_of_a_quarter_or_sixteen_slots_or_a_sixty_fourth() {
 }
 
 #[test]
-fn events_that_nobody_takes_are_bounded_but_every_connection_to_close_is_told() {
+fn news_that_nobody_takes_is_bounded_but_who_came_went_and_is_to_be_closed_is_told() {
     let mut bench = Bench::new(RepairConfig::default(), 64, 1);
-    for peer in 0..5_000 {
-        bench.join(peer);
-        bench.tell(peer, Message::Leave);
+    let mut claims = join("equities");
+    claims.channels[0].confirmed_epoch = Epoch(EPOCH.0 + 1);
+    for round in 1..3 {
+        for peer in 0..5_000 {
+            bench.connect(peer, claims.clone());
+            bench.tell(peer, Message::Leave);
+        }
+        let (mut told, mut news) = ([0; 3], 0);
+        for event in bench.events() {
+            match event {
+                RepairEvent::Joined { .. } => told[0] += 1,
+                RepairEvent::Left { .. } => told[1] += 1,
+                RepairEvent::Close { .. } => told[2] += 1,
+                RepairEvent::HigherEpochClaimed { .. } => news += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((told, news), ([5_000; 3], NEWS_MAX));
+        let dropped = bench.core.counters.events_dropped.get();
+        assert_eq!(dropped, round * (5_000 - NEWS_MAX as u64));
     }
-    let events = bench.events();
-    let is_close = |event: &&RepairEvent| matches!(event, RepairEvent::Close { .. });
-    let closes = events.iter().filter(is_close).count();
-    let others = events.len() - closes;
-    assert_eq!(closes, 5_000);
-    assert!((2_700..4_096).contains(&others), "{others}");
-    let dropped = bench.core.counters.events_dropped.get();
-    assert_eq!(others as u64 + dropped, 10_000);
-    assert_eq!(bench.counters.joins.get(), 5_000);
+    assert_eq!(bench.counters.joins.get(), 10_000);
     assert_eq!(bench.counters.subscribers.get(), 0);
+}
+
+#[test]
+fn who_is_slow_and_not_by_turns_is_reported_once_a_second_whatever_it_says() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(40);
+    bench.events();
+    for _ in 0..1_000 {
+        bench.tell(0, Message::Progress(progress(0)));
+        bench.tell(0, Message::Progress(progress(40)));
+        bench.pass(10_000);
+        bench.take(0);
+    }
+    assert_eq!(bench.events().len(), 10, "in ten seconds");
+    assert_eq!(bench.core.counters.events_dropped.get(), 0);
+    // One that could not be told at once is told at its next word after that.
+    bench.tell(0, Message::Progress(progress(0)));
+    bench.tell(0, Message::Progress(progress(40)));
+    bench.events();
+    bench.tell(0, Message::Progress(progress(0)));
+    assert_eq!(bench.events(), []);
+    bench.pass(1_000_000);
+    bench.tell(0, Message::Progress(progress(0)));
+    assert_eq!(bench.events().len(), 1);
 }
 
 #[test]
@@ -1413,7 +1500,9 @@ fn the_clock_is_wanted_every_tick_and_silence_is_looked_at_only_then() {
     rejection(&mut bench, 0, &got);
     // The replay connection has said nothing either, and may.
     assert_eq!(bench.core.counters.connected.get(), 2);
-    bench.core.handle_connected(bench.now, PeerId(20));
+    bench
+        .core
+        .handle_connected(bench.now, PeerId(20), Carrier::Verbs);
     bench.pass(1_900_000);
     bench.core.handle_timeout(bench.now);
     assert_eq!(bench.core.counters.silent_disconnects.get(), 1);
@@ -1459,22 +1548,129 @@ fn who_comes_too_early_or_when_the_publisher_goes_is_told_when_to_come_again() {
 
 #[test]
 fn sessions_are_numbered_unpredictably_and_never_twice() {
-    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
-    assert_eq!(
-        bench.join(0).session,
-        0xbdd7_3226_2feb_6e95,
-        "SplitMix64 of 42"
-    );
-    let sessions: std::collections::BTreeSet<u64> =
-        (1..100).map(|peer| bench.join(peer).session).collect();
-    assert_eq!(sessions.len(), 99);
+    let of = |secret: [u8; 32]| {
+        let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+        bench.core.session_numbers = ChaCha20Rng::from_seed(secret);
+        let sessions = (0..100).map(|peer| bench.join(peer).session);
+        (sessions.collect::<Vec<u64>>(), bench)
+    };
+    let (first, mut bench) = of(SECRET);
+    // The key stream of ChaCha20, 64 bits at a time: to know the next number is to have its key.
+    let mut stream = ChaCha20Rng::from_seed(SECRET);
+    assert!(first.iter().all(|it| *it == stream.next_u64()));
+    assert_eq!(of(SECRET).0, first, "a run can be repeated");
+    // Whatever bit of the secret is another, all are.
+    for bit in 0..256 {
+        let mut other = SECRET;
+        other[bit / 8] ^= 1 << (bit % 8);
+        let (other, _) = of(other);
+        assert!(other.iter().all(|it| !first.contains(it)), "bit {bit}");
+    }
+    let distinct: std::collections::BTreeSet<u64> = first.iter().copied().collect();
+    assert_eq!(distinct.len(), 100);
+    // A number does not follow from the one before as those of a SplitMix64 do.
+    let follows = |pair: &[u64]| {
+        let mut state = unmixed(pair[0]);
+        crate::nack::split_mix(&mut state) == pair[1]
+    };
+    let mut state = 42;
+    let mixed: Vec<u64> = (0..100)
+        .map(|_| crate::nack::split_mix(&mut state))
+        .collect();
+    assert!(mixed.windows(2).all(follows) && !first.windows(2).any(follows));
     // Where a number is taken, the next one is given.
-    let before = bench.core.session_seed;
+    let before = bench.core.session_numbers.clone();
     let next = bench.core.next_session();
-    bench.core.session_seed = before;
+    bench.core.session_numbers = before;
     let taken = bench.core.sessions.values().next().cloned().unwrap();
     bench.core.sessions.insert(next, taken);
     assert_ne!(bench.core.next_session(), next);
+}
+
+/// The state that a SplitMix64 had when it gave this number.
+fn unmixed(z: u64) -> u64 {
+    // The inverse of an odd factor, and of a shift that is added.
+    let inverse = |of: u64| {
+        (0..6).fold(of, |x, _| {
+            x.wrapping_mul(2_u64.wrapping_sub(of.wrapping_mul(x)))
+        })
+    };
+    let unshift = |z: u64, by: u32| (0..64 / by).fold(z, |x, _| z ^ (x >> by));
+    let z = unshift(z, 31).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+    let z = unshift(z, 27).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    unshift(z, 30)
+}
+
+#[test]
+fn nothing_is_read_but_over_verbs_and_every_further_connection_is_told() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, granting::reader(session, 5));
+    bench.connect(2, further(session));
+    bench.events();
+    // Somebody who knows the session takes nothing over where nothing can be READ.
+    (bench.core).handle_connected(bench.now, PeerId(3), Carrier::Tcp);
+    bench.tell(3, Message::Join(granting::reader(session, 7)));
+    let got = bench.take(3);
+    assert!(
+        matches!(&got[..], [Got::Rejected(told)] if told.code == RejectCode::Protocol),
+        "{got:?}"
+    );
+    assert_eq!(bench.core.peers[&PeerId(1)].reads(), Some((session, 5)));
+    let told = bench.events();
+    assert!(
+        matches!(
+            &told[..],
+            [RepairEvent::Close {
+                peer: PeerId(3),
+                reason: Some(_)
+            }]
+        ),
+        "{told:?}"
+    );
+    // A session that nobody has is counted, and whoever names it is closed with the reason.
+    bench.connect(4, further(session.wrapping_add(1)));
+    bench.connect(5, granting::reader(session.wrapping_add(1), 5));
+    let counters = &bench.core.counters;
+    assert_eq!(
+        (
+            counters.unknown_sessions.get(),
+            counters.joins_rejected.get()
+        ),
+        (2, 3)
+    );
+    for event in bench.events() {
+        assert!(
+            matches!(
+                event,
+                RepairEvent::Close {
+                    reason: Some(_),
+                    ..
+                }
+            ),
+            "{event:?}"
+        );
+    }
+    // Who takes another's place is told with that.
+    bench.connect(6, further(session));
+    bench.connect(7, replay(session));
+    bench.connect(8, granting::reader(session, 6));
+    let told: Vec<_> = (bench.events().iter())
+        .filter_map(|event| match event {
+            RepairEvent::FurtherJoined {
+                peer,
+                further,
+                instead_of,
+            } => Some((peer.0, *further, instead_of.map(|it| it.0))),
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        (6, Further::Nack, Some(2)),
+        (7, Further::Replay, None),
+        (8, Further::Read, Some(1)),
+    ];
+    assert_eq!(told, expected);
 }
 
 #[test]
@@ -1507,7 +1703,7 @@ fn channels_of_one_publisher_are_kept_apart() {
         .collect();
     let now = Now::default();
     let config = RepairConfig::default();
-    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), 1, now);
+    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), SECRET, now);
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
     for ring in &mut rings {
@@ -1870,7 +2066,7 @@ fn core_of(channels: u16) -> (RepairCore, Vec<RingWriter>) {
     });
     let (config, now) = (RepairConfig::default(), Now::default());
     let channels = channels.collect();
-    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), 1, now);
+    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), SECRET, now);
     (core, rings)
 }
 
@@ -1892,7 +2088,7 @@ fn of_many_channels_none_is_passed_over() {
     const CHANNELS: u16 = 5;
     let (mut core, _rings) = core_of(CHANNELS);
     let (now, mut out) = (Now::default(), Vec::new());
-    core.handle_connected(now, PeerId(0));
+    core.handle_connected(now, PeerId(0), Carrier::Verbs);
     let all = Message::Join(join_all(0..CHANNELS));
     core.handle_message(now, PeerId(0), ChannelId(0), all);
     assert!(core.poll_transmit(now, &mut out).is_some());

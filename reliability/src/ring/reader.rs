@@ -25,9 +25,9 @@ use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, PublisherState};
 /// Copies datagrams out of a ring that someone else writes. It never writes.
 #[derive(Clone)]
 pub struct RingReader {
-    words: Words,
-    identity: RingIdentity,
-    lineage: Lineage,
+    pub(super) words: Words,
+    pub(super) identity: RingIdentity,
+    pub(super) lineage: Lineage,
 }
 
 impl RingReader {
@@ -113,20 +113,40 @@ impl RingReader {
             });
         }
         let mut buffer = vec![0; self.words.geometry.slot_len() / WORD];
-        for sequence in held.iter() {
-            let good = self.copy(sequence, &mut buffer).is_ok_and(|len| {
-                Datagram::parse(&words_as_bytes(&buffer)[..len]).is_ok_and(|d| {
-                    let epoch = self.lineage.epoch_of(self.identity.epoch, sequence);
-                    d.verdict() == CrcVerdict::Good && d.header().epoch == epoch
-                })
-            });
-            if !good {
-                return Err(RingError::Slot {
-                    sequence: sequence.0,
-                });
-            }
+        let bad = held
+            .iter()
+            .find(|sequence| !self.is_good(*sequence, &mut buffer));
+        bad.map_or(Ok(Some(held)), |sequence| {
+            Err(RingError::Slot {
+                sequence: sequence.0,
+            })
+        })
+    }
+
+    /// Whether a slot holds this sequence, which nobody writes just now.
+    ///
+    /// # Errors
+    /// [`RingError::Slot`] when it says so and does not hold what was sealed.
+    pub(super) fn holds(&self, sequence: Sequence) -> Result<bool, RingError> {
+        if slot::version_before(self.words.slot(sequence)) != sequence.0 {
+            return Ok(false);
         }
-        Ok(Some(held))
+        match self.is_good(sequence, &mut vec![0; self.geometry().slot_len() / WORD]) {
+            true => Ok(true),
+            false => Err(RingError::Slot {
+                sequence: sequence.0,
+            }),
+        }
+    }
+
+    /// Whether the slot of `sequence` holds what was sealed there.
+    fn is_good(&self, sequence: Sequence, buffer: &mut [u64]) -> bool {
+        self.copy(sequence, buffer).is_ok_and(|len| {
+            Datagram::parse(&words_as_bytes(buffer)[..len]).is_ok_and(|d| {
+                let epoch = self.lineage.epoch_of(self.identity.epoch, sequence);
+                d.verdict() == CrcVerdict::Good && d.header().epoch == epoch
+            })
+        })
     }
 
     /// Copies the datagram of `sequence` to the start of `buffer`, which has room for a whole

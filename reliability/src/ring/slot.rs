@@ -30,6 +30,22 @@ pub fn put(slot: &[AtomicU64], at: usize, values: impl Iterator<Item = u64>) {
     }
 }
 
+/// As [`put`], from as many words as these, several at a time.
+#[inline]
+pub fn put_words(slot: &[AtomicU64], at: usize, values: &[u64]) {
+    debug_assert!(at > VERSION, "the version is sealed");
+    let (to, values_rest) = (&slot[at..at + values.len()], values.as_chunks::<4>().1);
+    let (chunks, rest) = to.as_chunks::<4>();
+    for (to, from) in chunks.iter().zip(values.as_chunks::<4>().0) {
+        for (word, value) in to.iter().zip(from) {
+            word.store(*value, Relaxed);
+        }
+    }
+    for (word, value) in rest.iter().zip(values_rest) {
+        word.store(*value, Relaxed);
+    }
+}
+
 /// Writes into an open slot from its first word on; the value for the version is left out.
 #[inline]
 pub fn put_around(slot: &[AtomicU64], values: impl Iterator<Item = u64>) {
@@ -55,7 +71,14 @@ pub fn version_before(slot: &[AtomicU64]) -> u64 {
 /// Copies words that may be written at the same time, from word `at` on.
 #[inline]
 pub fn copy(slot: &[AtomicU64], at: usize, into: &mut [u64]) {
-    for (to, from) in into.iter_mut().zip(&slot[at..]) {
+    let (chunks, rest) = into.as_chunks_mut::<4>();
+    let (from_chunks, from_rest) = slot[at..at + 4 * chunks.len() + rest.len()].as_chunks::<4>();
+    for (to, from) in chunks.iter_mut().zip(from_chunks) {
+        for (to, from) in to.iter_mut().zip(from) {
+            *to = from.load(Relaxed);
+        }
+    }
+    for (to, from) in rest.iter_mut().zip(from_rest) {
         *to = from.load(Relaxed);
     }
 }

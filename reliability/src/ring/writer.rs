@@ -149,6 +149,7 @@ impl RingWriter {
 
     /// The longest payload of a datagram.
     #[must_use]
+    #[inline]
     pub fn payload_max(&self) -> usize {
         self.words.0.geometry.slot_len() - HEADER_LEN
     }
@@ -164,7 +165,6 @@ impl RingWriter {
     ///
     /// # Errors
     /// [`RingError::SlotFull`] and [`RingError::NotOpen`], without effect.
-    #[inline]
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), RingError> {
         let at = self.open.ok_or(RingError::NotOpen)?;
         let (len, room) = (bytes.len().next_multiple_of(WORD), self.room());
@@ -175,6 +175,21 @@ impl RingWriter {
         slot::put(slot, (HEADER_LEN + at) / WORD, words_of(bytes));
         self.open = Some(at + len);
         Ok(())
+    }
+
+    /// As [`append`](Self::append), for whole words. Whether they were appended: a slot is open, and has
+    /// room for them.
+    #[inline]
+    pub fn append_words(&mut self, words: &[u64]) -> bool {
+        let Some(at) = self.open else { return false };
+        let len = size_of_val(words);
+        if len > self.payload_max() - at {
+            return false;
+        }
+        let slot = self.words.slot_mut(self.sealed.next());
+        slot::put_words(slot, (HEADER_LEN + at) / WORD, words);
+        self.open = Some(at + len);
+        true
     }
 
     /// Seals the open slot: header, CRC over the slot's own bytes, sequence last. From here on it
@@ -288,6 +303,13 @@ impl RingWriter {
     #[must_use]
     pub const fn geometry(&self) -> Geometry {
         self.words.0.geometry
+    }
+
+    /// The last sequence held or before that a fan-out has sent.
+    #[must_use]
+    pub fn sent(&self, fan_out: FanOutId) -> Sequence {
+        let sent = Sequence(self.words.0.load(fan_out_offset(fan_out)));
+        sent.clamp(self.oldest.previous().min(self.sealed), self.sealed)
     }
 
     /// Tells everyone how far a fan-out has sent.

@@ -4,13 +4,13 @@
 use super::{Action, Path, REPLAY_ATTEMPTS_MAX, SubscriberCore};
 use crate::asking::PathHealth;
 use crate::control::{Message, NACK_RANGES_MAX, NackClass, write_nack};
-use crate::delivery::{Item, LinkDownReason};
+use crate::delivery::{Deliver, LinkDownReason};
 use crate::read_path::What;
 use crate::units::{Nanos, SequenceRange};
 
 impl SubscriberCore {
     /// Turns what the receivers want to know into frames.
-    pub(super) fn ask(&mut self, now: Nanos, on: &mut impl FnMut(Item<'_>)) {
+    pub(super) fn ask(&mut self, now: Nanos, on: &mut impl Deliver) {
         if !self.repair.is_up() {
             return;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{Action, SubscriberCore};
 use crate::control::{Message, MirrorRefused, Mirroring, RemoteAccess, RepairOffer};
-use crate::delivery::Item;
+use crate::delivery::Deliver;
 use crate::inbox::InboxWanted;
 use crate::ring::RingMemory;
 use crate::units::{ChannelId, Nanos};
@@ -59,12 +59,7 @@ impl SubscriberCore {
     }
 
     /// Takes the datagram that was found, and delivers what can be.
-    pub fn handle_written(
-        &mut self,
-        now: Nanos,
-        channel: ChannelId,
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    pub fn handle_written(&mut self, now: Nanos, channel: ChannelId, on: &mut impl Deliver) {
         if let Some(receiver) = self.receiver_mut(channel) {
             receiver.take_written(now, on);
         }

@@ -3,7 +3,7 @@
 
 use super::{Action, Path, SubscriberCore};
 use crate::control::RepairOffer;
-use crate::delivery::Item;
+use crate::delivery::Deliver;
 use crate::read_path::{ReadLimits, RemoteRequest, What};
 use crate::units::Nanos;
 
@@ -31,6 +31,11 @@ impl SubscriberCore {
         self.read.set_limits(limits);
     }
 
+    /// What it can do, as was told last.
+    pub(crate) const fn read_limits(&self) -> ReadLimits {
+        self.read.limits()
+    }
+
     /// The next thing to begin in the publisher's memory, in this order; never more at a time than
     /// [`ReadLimits`] says.
     pub fn poll_remote(&mut self) -> Option<RemoteRequest> {
@@ -40,13 +45,7 @@ impl SubscriberCore {
     /// What was begun under this tag is done and brought these bytes: of a claim the old word. All is
     /// done in the order in which it was begun; when something fails, the connection is over
     /// ([`SubscriberCore::handle_disconnected`]).
-    pub fn handle_read(
-        &mut self,
-        now: Nanos,
-        tag: u64,
-        bytes: &[u8],
-        on: &mut impl FnMut(Item<'_>),
-    ) {
+    pub fn handle_read(&mut self, now: Nanos, tag: u64, bytes: &[u8], on: &mut impl Deliver) {
         let Some(begun) = self.read.done(tag) else {
             return;
         };

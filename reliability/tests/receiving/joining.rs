@@ -82,7 +82,7 @@ impl Hand {
     fn input(&mut self, f: impl FnOnce(&mut SubscriberCore, Nanos, &mut dyn FnMut(Item<'_>))) {
         let (events, records) = (&mut self.events, &mut self.records);
         let state = &mut self.state;
-        f(&mut self.core, self.now, &mut |item| match item {
+        f(&mut self.core, self.now, &mut |item: Item<'_>| match item {
             Item::Record(position, _) => records.push(position.record.0),
             Item::Event(position, event) => {
                 events.push(event.clone());
@@ -878,7 +878,7 @@ fn a_start_at_a_sequence_knows_how_much_it_lost_wherever_anybody_can() {
     let begun = |publisher: &Publisher, epoch, sequence| {
         let start = Start::At(Epoch(epoch), Sequence(sequence));
         let mut alone = Alone::welcomed(quiet(), publisher, start, 1);
-        alone.receiver.close(LossCause::Left, &mut |_| {});
+        alone.receiver.close(LossCause::Left, &mut |_: Item<'_>| {});
         let counters = alone.counters();
         let lost = (
             counters.lost_records.get(),

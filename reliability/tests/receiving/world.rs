@@ -417,7 +417,7 @@ impl World {
             events,
             ..
         } = self;
-        f(core, *now, &mut |item| match item {
+        f(core, *now, &mut |item: Item<'_>| match item {
             Item::Record(position, record) => {
                 let order_id = record.get::<MboMsg>().unwrap().order_id;
                 assert_eq!(
@@ -738,10 +738,14 @@ impl Alone {
 
     pub(crate) fn input(&mut self, f: impl FnOnce(&mut Receiver, Nanos, &mut dyn FnMut(Item<'_>))) {
         let (records, events) = (&mut self.records, &mut self.events);
-        f(&mut self.receiver, self.now, &mut |item| match item {
-            Item::Record(position, _) => records.push(position.record.0),
-            Item::Event(_, event) => events.push(event.clone()),
-        });
+        f(
+            &mut self.receiver,
+            self.now,
+            &mut |item: Item<'_>| match item {
+                Item::Record(position, _) => records.push(position.record.0),
+                Item::Event(_, event) => events.push(event.clone()),
+            },
+        );
     }
 
     pub(crate) fn take(&mut self, via: Via, bytes: &[u8]) {

@@ -10,6 +10,7 @@ use tickcast_reliability::ring::{HeapMemory, RingMemory, WrittenSlots};
 use tickcast_reliability::ring_layout::Geometry;
 use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
 use crate::world::*;
 
@@ -69,7 +70,8 @@ impl Written {
     fn look(&mut self) -> usize {
         let mut count = 0;
         while let Some(channel) = self.world.core.look_for_written() {
-            assert!(!self.world.core.written(channel).is_empty());
+            let datagram = Datagram::parse(self.world.core.written(channel)).unwrap();
+            assert_eq!(datagram.verdict(), CrcVerdict::Good);
             self.world
                 .input(|core, now, mut on| core.handle_written(now, channel, &mut on));
             count += 1;

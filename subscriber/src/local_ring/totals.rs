@@ -28,10 +28,16 @@ pub(crate) struct Totals {
 impl Totals {
     #[inline]
     pub(crate) const fn record(&mut self, position: &Position) {
-        self.channel = position.channel;
-        self.records += 1;
-        self.place = position.place();
-        self.place.record = position.record.plus(1);
+        self.records(position, 1);
+    }
+
+    /// So many records that follow each other, from this position on.
+    #[inline]
+    pub(crate) const fn records(&mut self, first: &Position, count: u64) {
+        self.channel = first.channel;
+        self.records += count;
+        self.place = first.place();
+        self.place.record = first.record.plus(count);
     }
 
     pub(crate) fn event(&mut self, position: &Position, event: &Event) {

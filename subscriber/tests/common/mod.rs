@@ -237,7 +237,7 @@ fn cores(
         "test".into(),
         channels,
         Arc::default(),
-        epoch,
+        [epoch as u8; 32],
         now(),
     );
     let started_at = SystemClock.now();
@@ -354,10 +354,10 @@ impl Service {
             ..
         } = self;
         let polled = self.server.poll(Some(wait), |event| match event {
-            ServerEvent::Connected(connection, _) => {
+            ServerEvent::Connected(connection, _, carrier) => {
                 *last_peer += 1;
                 peers.insert(connection, PeerId(*last_peer));
-                repair.handle_connected(now(), PeerId(*last_peer));
+                repair.handle_connected(now(), PeerId(*last_peer), carrier);
             }
             ServerEvent::Frame(connection, channel, message) => {
                 if let Some(peer) = peers.get(&connection) {

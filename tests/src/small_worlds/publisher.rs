@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tickcast_reliability::control::{FanOutOffer, UdpLine};
 use tickcast_reliability::counters::RepairCounters;
 use tickcast_reliability::heartbeat::HeartbeatConfig;
-use tickcast_reliability::peers::PeerId;
+use tickcast_reliability::peers::{Carrier, PeerId};
 use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::repair_config::RepairConfig;
@@ -126,8 +126,9 @@ impl Publisher {
         };
         let service = Arc::default();
         let repair = RepairConfig::default();
+        let secret = [epoch.0 as u8; 32];
         Ok(Self {
-            repair: RepairCore::new(repair, "small".into(), channels, service, epoch.0, now),
+            repair: RepairCore::new(repair, "small".into(), channels, service, secret, now),
             core: PublisherCore::new(config, ring, Arc::default(), now.monotonic),
             counters,
             epoch,
@@ -250,7 +251,9 @@ impl Core for Publisher {
         match input {
             PublisherInput::Look => {}
             PublisherInput::Publish(what) => self.publish(what, now)?,
-            PublisherInput::Connected(peer) => self.repair.handle_connected(now, peer),
+            PublisherInput::Connected(peer) => {
+                (self.repair).handle_connected(now, peer, Carrier::Verbs);
+            }
             PublisherInput::Disconnected(peer) => self.repair.handle_disconnected(peer),
             PublisherInput::Message(peer, id) => {
                 let (channel, message) = said.message(id)?;

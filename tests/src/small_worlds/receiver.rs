@@ -129,7 +129,7 @@ impl Receiver {
     ) -> Result<T, String> {
         let mut wrong = None;
         let (stream, who, causes) = (&mut self.stream, self.who, &self.causes);
-        let result = f(&mut self.core, &mut |item| {
+        let result = f(&mut self.core, &mut |item: Item<'_>| {
             told.push(words(&item));
             let right = stream.take(truth, &item);
             let right = right.and_then(|()| allowed(&item, who, joined_at, causes));

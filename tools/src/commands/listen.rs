@@ -104,6 +104,9 @@ pub(crate) struct Args {
     /// Write a summary to this file, as JSON.
     #[arg(long, value_name = "FILE")]
     summary: Option<PathBuf>,
+    /// Keep a record of what comes in this file, on tmpfs, of so many MiB: `tickcast explain` reads it.
+    #[arg(long, value_name = "FILE[:MIB]", value_parser = recording)]
+    record: Option<(PathBuf, usize)>,
     /// Do not tell recovered gaps one by one.
     #[arg(long)]
     quiet: bool,
@@ -174,6 +177,22 @@ pub(crate) enum Format {
 struct Override {
     channel: Option<String>,
     line: LineOverride,
+}
+
+/// How much is recorded where nobody says.
+const RECORD_MIB: usize = 64;
+
+/// Reads `FILE` or `FILE:MIB`.
+fn recording(text: &str) -> Result<(PathBuf, usize), String> {
+    let sized = text.rsplit_once(':').filter(|(file, _)| !file.is_empty());
+    let (file, mib) = match sized.map(|(file, mib)| (file, mib.parse::<usize>())) {
+        Some((file, Ok(mib))) => (file, mib),
+        _ => (text, RECORD_MIB),
+    };
+    match mib {
+        2..=65_536 => Ok((file.into(), mib << 20)),
+        _ => Err(format!("{mib} MiB can't be recorded; give from 2 to 65536")),
+    }
 }
 
 /// How long to go on after the end, so that the publisher hears that we have reached it.
@@ -300,6 +319,9 @@ fn describe(
         .seed(faults.seed);
     if let Some(name) = &args.name {
         builder = builder.name(name);
+    }
+    if let Some((path, bytes)) = &args.record {
+        builder = builder.record(path, *bytes);
     }
     for interface in &args.interfaces {
         builder = builder.interface(interface.clone());

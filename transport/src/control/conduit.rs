@@ -16,6 +16,7 @@ use tickcast_reliability::cursor::CURSOR_WORDS;
 #[cfg(feature = "rdma")]
 use tickcast_reliability::mirror_writes::MIRROR_WRITES_MAX;
 use tickcast_reliability::mirror_writes::MirrorWrite;
+use tickcast_reliability::peers::Carrier;
 use tickcast_reliability::ring::RingMemory;
 #[cfg(feature = "rdma")]
 use tickcast_reliability::subscriber_core::What;
@@ -24,7 +25,7 @@ use tickcast_reliability::subscriber_core::{ReadLimits, RemoteRequest};
 #[cfg(feature = "rdma")]
 use crate::verbs::{
     Completed, CursorEntry, CursorTable, Device, GrantId, InboxMemory, ReadableMemory,
-    RemoteMemory, Stream, StreamConfig, VerbsError, WRITES_MAX,
+    RemoteMemory, Stream, StreamConfig, StreamEnd, VerbsError, WRITES_MAX,
 };
 
 /// A connection, or an attempt at one.
@@ -101,6 +102,14 @@ impl Cursors {
     pub(super) const fn lease(&self) -> Option<Leased> {
         match *self {}
     }
+
+    pub(super) const fn live(&self) -> usize {
+        match *self {}
+    }
+
+    pub(super) const fn leases(&self) -> (u64, u64) {
+        match *self {}
+    }
 }
 
 #[cfg(not(feature = "rdma"))]
@@ -142,6 +151,14 @@ fn address_towards(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
 }
 
 impl Conduit {
+    pub(super) const fn carrier(&self) -> Carrier {
+        match self {
+            Self::Tcp(_) => Carrier::Tcp,
+            #[cfg(feature = "rdma")]
+            Self::Verbs(_) => Carrier::Verbs,
+        }
+    }
+
     /// Begins to connect over TCP.
     pub(super) fn dial_tcp(to: SocketAddr) -> io::Result<Self> {
         TcpStream::connect(to).map(Self::Tcp)
@@ -249,6 +266,15 @@ impl Conduit {
         }
     }
 
+    /// Whether it is over because the other side wanted what it was not granted.
+    pub(super) fn is_violated(&self) -> bool {
+        match self {
+            Self::Tcp(_) => false,
+            #[cfg(feature = "rdma")]
+            Self::Verbs(stream) => stream.end() == Some(StreamEnd::Violated),
+        }
+    }
+
     /// Whether the other side was let reach anything.
     pub(super) fn has_granted(&self) -> bool {
         match self {
@@ -259,11 +285,15 @@ impl Conduit {
     }
 
     /// Takes back all that the other side was let reach; `false` where that can't even begin.
-    pub(super) fn revoke_all(&mut self) -> bool {
+    #[cfg_attr(
+        not(feature = "rdma"),
+        expect(unused_variables, reason = "over TCP there is nothing to take back")
+    )]
+    pub(super) fn revoke_all(&mut self, why: &str) -> bool {
         match self {
             Self::Tcp(_) => true,
             #[cfg(feature = "rdma")]
-            Self::Verbs(stream) => stream.revoke_all().is_ok(),
+            Self::Verbs(stream) => stream.revoke_all(why).is_ok(),
         }
     }
 

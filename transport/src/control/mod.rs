@@ -41,6 +41,9 @@ pub enum CloseReason {
     /// The peer broke the protocol.
     #[error("the peer broke the protocol: {0}")]
     Protocol(#[from] ControlError),
+    /// The peer wanted of this side's memory what it was not granted: the device stopped the connection.
+    #[error("the peer wanted what it was not granted: {0}")]
+    Violation(io::Error),
     /// The network or the operating system gave up on it.
     #[error("the connection broke: {0}")]
     Io(io::Error),

@@ -15,6 +15,7 @@ use mio::{Events, Interest, Poll, Token};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_PUBLISHER, Message, RejectCode, Rejected, RemoteAccess,
 };
+use tickcast_reliability::peers::Carrier;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::ChannelId;
 
@@ -62,8 +63,8 @@ pub struct PeerId(usize);
 /// What a poll of the server brought.
 #[derive(Debug)]
 pub enum ServerEvent<'a> {
-    /// Somebody connected.
-    Connected(PeerId, SocketAddr),
+    /// Somebody connected, from there and so.
+    Connected(PeerId, SocketAddr, Carrier),
     /// A message, valid within the call.
     Frame(PeerId, ChannelId, Message<'a>),
     /// No whole message has come within `join_timeout`; said once. Close it.
@@ -72,6 +73,8 @@ pub enum ServerEvent<'a> {
     Granted(PeerId, ShareId, RemoteAccess),
     /// A peer may write the cursor that [`ControlServer::grant_cursor`] leased, here.
     CursorGranted(PeerId, ShareId, RemoteAccess),
+    /// A peer that waited for a cursor gets none: its device refused.
+    CursorRefused(PeerId, ShareId, io::Error),
     /// The connection is gone; the last event of this peer.
     Closed(PeerId, CloseReason),
 }
@@ -102,6 +105,14 @@ pub struct ServerStats {
     pub accepted_over_verbs: u64,
     /// Connections that broke: the network, the device or the peer's system gave up on them.
     pub broken: u64,
+    /// Connections over verbs that the device stopped because of what the peer wanted of its memory.
+    pub violations: u64,
+    /// Cursors leased to peers since the beginning.
+    pub cursors_leased: u64,
+    /// Of those leases, the ones that are over: the cursor is zero, and may be leased again.
+    pub cursors_returned: u64,
+    /// Cursors that somebody has now.
+    pub cursors_live: u64,
     /// Failures to accept, for example because the process is out of descriptors, or because who
     /// came over verbs is no tickcast.
     pub accept_errors: u64,
@@ -183,7 +194,7 @@ pub struct ControlServer {
     next_peer: usize,
     accept_pending: bool,
     config: ServerConfig,
-    stats: ServerStats,
+    pub(super) stats: ServerStats,
     /// Peers to look at in this round; kept for its memory.
     round: Vec<PeerId>,
 }
@@ -340,7 +351,8 @@ impl ControlServer {
         for i in 0..self.round.len() {
             self.serve(self.round[i], now, &mut on);
         }
-        self.lease_returned();
+        self.lease_returned(&mut on);
+        self.count_cursors();
         Ok(())
     }
 
@@ -444,6 +456,7 @@ impl ControlServer {
             }
         }
         let id = PeerId(self.next_peer);
+        let carrier = conduit.carrier();
         conduit.register(self.poll.registry(), Token(id.0))?;
         self.next_peer += 1;
         self.peers.insert(
@@ -477,7 +490,7 @@ impl ControlServer {
             self.close(id, Some((ChannelId(0), &rejected)));
         } else {
             self.stats.accepted += 1;
-            on(ServerEvent::Connected(id, address));
+            on(ServerEvent::Connected(id, address, carrier));
         }
         Ok(())
     }
@@ -495,7 +508,12 @@ impl ControlServer {
             peer.tell_granted(id, on);
             result = peer.write(now);
         }
+        let result = result.map_err(|reason| match reason {
+            CloseReason::Io(error) if peer.conduit.is_violated() => CloseReason::Violation(error),
+            reason => reason,
+        });
         if let Err(reason) = result {
+            self.stats.violations += u64::from(matches!(reason, CloseReason::Violation(_)));
             self.stats.protocol_errors += u64::from(matches!(reason, CloseReason::Protocol(_)));
             self.stats.broken += u64::from(matches!(reason, CloseReason::Io(_)));
             self.remove(id, reason, on);
@@ -511,6 +529,7 @@ impl ControlServer {
 
     fn remove(&mut self, id: PeerId, reason: CloseReason, on: &mut impl FnMut(ServerEvent<'_>)) {
         if let Some(mut peer) = self.peers.remove(&id) {
+            self.awaiting_cursors.retain(|(it, _)| *it != id);
             peer.conduit.deregister(self.poll.registry());
             if !peer.turned_away {
                 on(ServerEvent::Closed(id, reason));

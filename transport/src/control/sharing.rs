@@ -65,7 +65,8 @@ impl ControlServer {
 
     /// Begins to let a peer write a cursor of its own, beside some memory that it was let READ before;
     /// where none is free, once one comes back, in the order of asking.
-    /// [`ServerEvent::CursorGranted`] tells where; it is over with the connection.
+    /// [`ServerEvent::CursorGranted`] tells where, or, where it came later,
+    /// [`ServerEvent::CursorRefused`] why not; it is over with the connection.
     ///
     /// # Errors
     /// As for [`ControlServer::grant`]; [`io::ErrorKind::NotFound`] where there are no cursors.
@@ -80,8 +81,14 @@ impl ControlServer {
         Ok(())
     }
 
+    /// Peers that wait for a cursor.
+    #[must_use]
+    pub fn awaiting_cursors(&self) -> usize {
+        self.awaiting_cursors.len()
+    }
+
     /// Leases cursors that came back to whoever waits for one.
-    pub(super) fn lease_returned(&mut self) {
+    pub(super) fn lease_returned(&mut self, on: &mut impl FnMut(ServerEvent<'_>)) {
         let Some(cursors) = &self.cursors else {
             return;
         };
@@ -91,21 +98,31 @@ impl ControlServer {
                     return;
                 };
                 // Where its device refuses, the entry is the next one's.
-                let _ = peer.let_write(*share, entry);
+                if let Err(error) = peer.let_write(*share, entry) {
+                    on(ServerEvent::CursorRefused(*first, *share, error));
+                }
             }
             self.awaiting_cursors.pop_front();
         }
     }
 
+    pub(super) fn count_cursors(&mut self) {
+        if let Some(cursors) = &self.cursors {
+            let stats = &mut self.stats;
+            stats.cursors_live = cursors.live() as u64;
+            (stats.cursors_leased, stats.cursors_returned) = cursors.leases();
+        }
+    }
+
     /// Takes back all that a peer was let reach, as soon as its device does it, and grants it nothing
-    /// more. Its connection stays; others' rights do.
-    pub fn revoke(&mut self, peer: PeerId) {
+    /// more; the audit trail says why. Its connection stays; others' rights do.
+    pub fn revoke(&mut self, peer: PeerId, why: &str) {
         let Some(held) = self.peers.get_mut(&peer) else {
             return;
         };
         held.granting.clear();
         self.awaiting_cursors.retain(|(it, _)| *it != peer);
-        if !held.conduit.revoke_all() {
+        if !held.conduit.revoke_all(why) {
             self.close(peer, None);
         }
     }

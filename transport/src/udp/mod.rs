@@ -5,6 +5,8 @@
 //! GRO). Nothing here blocks.
 
 mod array;
+#[doc(hidden)]
+pub mod bare;
 mod fan_out;
 mod interface;
 mod offload;

@@ -17,9 +17,11 @@
 //! | `queue_pair_destroyed` | nothing of its peer reaches this host over it any more |
 //! | `peer_refused` | somebody who wanted to connect was turned away |
 //! | `access_refused` | a peer's device refused what this side wanted of its memory |
+//! | `access_violation` | this side's device stopped a connection over which its peer wanted more than it was granted |
 //!
-//! Fields, where they apply: `device`, `peer` (address and port), `bytes`, `access` (the rights, by
-//! name), `key` (the upper 24 bits: enough to find what belongs together, and no right), `why`.
+//! Fields, where they apply: `device`, `peer` (address and port), `memory` (what is in it), `bytes`,
+//! `access` (the rights, by name), `key` (the upper 24 bits: enough to find what belongs together, and
+//! no right), `why`.
 
 use std::fmt;
 use std::net::SocketAddrV4;
@@ -40,6 +42,7 @@ pub(super) enum What {
     QueuePairDestroyed,
     PeerRefused,
     AccessRefused,
+    AccessViolation,
 }
 
 impl What {
@@ -58,6 +61,7 @@ impl What {
             Self::QueuePairDestroyed => "queue_pair_destroyed",
             Self::PeerRefused => "peer_refused",
             Self::AccessRefused => "access_refused",
+            Self::AccessViolation => "access_violation",
         }
     }
 }
@@ -67,6 +71,8 @@ impl What {
 pub(super) struct Of<'a> {
     pub(super) device: &'a str,
     pub(super) peer: Option<SocketAddrV4>,
+    /// What kind of memory it is about.
+    pub(super) memory: Option<&'static str>,
     pub(super) bytes: Option<usize>,
     /// `ibv_access_flags`.
     pub(super) access: Option<u32>,
@@ -82,6 +88,7 @@ pub(super) fn say(what: What, of: Of<'_>) {
         what = what.name(),
         device = of.device,
         peer = of.peer.map(display),
+        memory = of.memory,
         bytes = of.bytes,
         access = of.access.map(|flags| display(Access(flags))),
         key = of.key.map(|key| display(Key(key))),

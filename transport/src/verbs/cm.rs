@@ -195,6 +195,18 @@ impl CmId {
         Some(Ok(Self { id, channel }))
     }
 
+    /// Whether who asked for this connection still waits for an answer. The manager tells of nothing that
+    /// happens to an id before it is accepted.
+    pub(super) fn is_awaited(&self) -> bool {
+        // SAFETY: zero is a value of every field.
+        // Exercised by `verbs_stream::for_a_peer_that_gave_up_nothing_is_made`.
+        let mut attributes: sys::ibv_qp_attr = unsafe { mem::zeroed() };
+        attributes.qp_state = sys::ibv_qp_state::IBV_QPS_INIT;
+        let mut mask = 0;
+        // SAFETY: the id lives, and both are written to by the call alone. Exercised as above.
+        unsafe { sys::rdma_init_qp_attr(self.as_ptr(), &raw mut attributes, &raw mut mask) == 0 }
+    }
+
     /// Lets others connect to where it is bound.
     pub(super) fn listen(&self, backlog: i32) -> Result<(), VerbsError> {
         // SAFETY: the id lives. Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.

@@ -102,16 +102,26 @@ impl ConnectedQueue {
 
     /// What its peer may do through it, as the device has it.
     pub(super) fn access(&self) -> Result<u32, VerbsError> {
+        let asked = self.query(Mask::IBV_QP_ACCESS_FLAGS);
+        asked.map(|attributes| attributes.qp_access_flags)
+    }
+
+    /// Whether the device carries nothing over it any more: it failed, or was disconnected.
+    pub(super) fn is_stopped(&self) -> bool {
+        let asked = self.query(Mask::IBV_QP_STATE);
+        asked.is_ok_and(|attributes| attributes.qp_state == sys::ibv_qp_state::IBV_QPS_ERR)
+    }
+
+    fn query(&self, what: Mask) -> Result<sys::ibv_qp_attr, VerbsError> {
         let mut attributes = no_attributes();
         // SAFETY: zero is a value of every field of what is written; pair and attributes live.
         // Exercised by `verbs_cursor::a_queue_pair_allows_no_more_than_was_granted`.
         let result = unsafe {
             let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
-            let mask = Mask::IBV_QP_ACCESS_FLAGS.0 as i32;
             let (attributes, initial) = (&raw mut attributes, &raw mut initial);
-            sys::ibv_query_qp(self.qp.as_ptr(), attributes, mask, initial)
+            sys::ibv_query_qp(self.qp.as_ptr(), attributes, what.0 as i32, initial)
         };
-        done("ibv_query_qp", result).map(|()| attributes.qp_access_flags)
+        done("ibv_query_qp", result).map(|()| attributes)
     }
 
     /// The device that it is made on.

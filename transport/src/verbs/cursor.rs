@@ -20,7 +20,7 @@ use super::audit::{self, What};
 use super::device::Device;
 use super::error::{VerbsError, check_range};
 use super::memory::Region;
-use super::window::Bindable;
+use super::window::{Bindable, CURSOR};
 use crate::mapping::SharedMapping;
 
 /// Entries that one table has at most.
@@ -34,6 +34,8 @@ struct Table {
     entries: Vec<Arc<Bindable>>,
     /// Numbers of entries that nobody has; the last is leased next.
     free: Mutex<Vec<usize>>,
+    leased: AtomicU64,
+    returned: AtomicU64,
     memory: Arc<SharedMapping>,
 }
 
@@ -54,11 +56,13 @@ impl CursorTable {
         let region = |entry| {
             let part = entry * CURSOR_LEN..(entry + 1) * CURSOR_LEN;
             let memory = Arc::clone(&memory) as Arc<dyn RingMemory>;
-            Region::bindable_to_write(device, memory, part).map(Bindable::new)
+            Region::bindable_to_write(device, memory, part, CURSOR).map(Bindable::new)
         };
         Ok(Self(Arc::new(Table {
             entries: (0..entries).map(region).collect::<Result<_, _>>()?,
             free: Mutex::new((0..entries).rev().collect()),
+            leased: AtomicU64::new(0),
+            returned: AtomicU64::new(0),
             memory,
         })))
     }
@@ -67,6 +71,7 @@ impl CursorTable {
     #[must_use]
     pub fn lease(&self) -> Option<CursorEntry> {
         let number = self.0.free().pop()?;
+        self.0.leased.fetch_add(1, Ordering::Relaxed);
         let lease = Lease {
             number,
             is_granted: AtomicBool::new(false),
@@ -80,6 +85,19 @@ impl CursorTable {
     #[must_use]
     pub fn free(&self) -> usize {
         self.0.free().len()
+    }
+
+    /// Entries that somebody has.
+    #[must_use]
+    pub fn live(&self) -> usize {
+        self.0.entries.len() - self.free()
+    }
+
+    /// Leases there ever were, and those of them that are over.
+    #[must_use]
+    pub fn leases(&self) -> (u64, u64) {
+        let counts = [&self.0.leased, &self.0.returned];
+        counts.map(|count| count.load(Ordering::Relaxed)).into()
     }
 }
 
@@ -186,6 +204,7 @@ impl Drop for Lease {
                 .store(0, Ordering::Relaxed);
         }
         self.say(What::CursorReturned);
+        self.table.returned.fetch_add(1, Ordering::Relaxed);
         // Whoever leases it next sees the zeroes: they come before the lock is released.
         self.table.free().push(self.number);
     }

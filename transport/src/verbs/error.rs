@@ -136,6 +136,9 @@ pub enum VerbsError {
         "too many connections that are not up yet: one more was turned away, it may come again"
     )]
     Crowded,
+    /// Who wanted to connect waits no more.
+    #[error("it gave up before it had its turn; it may come again")]
+    GaveUp,
     /// The device has no atomic operations.
     #[error(
         "{device} does not compare and swap, which a subscriber's cursor needs; let progress be told by messages there"

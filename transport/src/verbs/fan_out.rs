@@ -156,9 +156,9 @@ impl Line {
             health: Health::Well,
             broke_at: None,
             ring: ring
-                .map(|ring| Region::readable(&device, Arc::clone(ring)))
+                .map(|ring| Region::readable(&device, Arc::clone(ring), "ring sent from"))
                 .transpose()?,
-            copies: Region::readable(&device, Arc::new(copies))?,
+            copies: Region::readable(&device, Arc::new(copies), "datagrams sent")?,
             queue,
             address,
             sent,

@@ -70,7 +70,7 @@ impl Listener {
 
     /// The next peer that wants to connect, if any. It is up once its stream says so. One too many
     /// of those that are not up yet is turned away, with [`VerbsError::Crowded`]; so is a stranger,
-    /// with [`VerbsError::Stranger`].
+    /// with [`VerbsError::Stranger`], and who has given up meanwhile, with [`VerbsError::GaveUp`].
     pub fn accept(&mut self) -> Option<Result<Stream, VerbsError>> {
         while let Some(event) = self.id.event() {
             if let Some(id) = CmId::adopt(&event) {
@@ -87,6 +87,10 @@ impl Listener {
         let peer = id.peer_address();
         let accepted = if Arc::strong_count(&self.half_open) > HALF_OPEN_MAX {
             Err(VerbsError::Crowded)
+        } else if !id.is_awaited() {
+            // Before anything is made for it: of a crowd that comes at once, and again and again, those
+            // who still wait have their turn.
+            Err(VerbsError::GaveUp)
         } else {
             let half_open = Arc::clone(&self.half_open);
             Stream::accept(&self.device, id, request, &self.config, half_open)

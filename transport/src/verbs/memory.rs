@@ -19,6 +19,8 @@ pub(super) struct Region {
     memory: Arc<dyn RingMemory>,
     part: Range<usize>,
     access: u32,
+    /// What it is, for the audit trail.
+    what: &'static str,
     device: Arc<Device>,
 }
 
@@ -27,32 +29,33 @@ pub(super) struct Region {
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Lets the device read `memory`: a ring to send from.
+    /// Lets the device read `memory`: a ring, or buffers, to send from.
     pub(super) fn readable(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
+        what: &'static str,
     ) -> Result<Self, VerbsError> {
-        Self::whole(device, memory, sys::ibv_access_flags(0))
+        Self::whole(device, memory, sys::ibv_access_flags(0), what)
     }
 
     /// Lets the device write `memory`: buffers to receive into.
     pub(super) fn writable(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
+        what: &'static str,
     ) -> Result<Self, VerbsError> {
-        Self::whole(
-            device,
-            memory,
-            sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE,
-        )
+        let access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        Self::whole(device, memory, access, what)
     }
 
     /// Lets windows be bound to `memory`, to be read through; it has no remote right of its own.
     pub(super) fn bindable(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
+        what: &'static str,
     ) -> Result<Self, VerbsError> {
-        Self::whole(device, memory, sys::ibv_access_flags::IBV_ACCESS_MW_BIND)
+        let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
+        Self::whole(device, memory, access, what)
     }
 
     /// Lets windows be bound to a part of `memory`, to be written through as well; it has no remote
@@ -61,19 +64,21 @@ impl Region {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
         part: Range<usize>,
+        what: &'static str,
     ) -> Result<Self, VerbsError> {
         let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND
             | sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
-        Self::register(device, memory, part, access)
+        Self::register(device, memory, part, access, what)
     }
 
     fn whole(
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
         access: sys::ibv_access_flags,
+        what: &'static str,
     ) -> Result<Self, VerbsError> {
         let part = 0..memory.len();
-        Self::register(device, memory, part, access)
+        Self::register(device, memory, part, access, what)
     }
 
     fn register(
@@ -81,6 +86,7 @@ impl Region {
         memory: Arc<dyn RingMemory>,
         part: Range<usize>,
         access: sys::ibv_access_flags,
+        what: &'static str,
     ) -> Result<Self, VerbsError> {
         assert!(part.end <= memory.len(), "a part is of its memory");
         let len = part.len();
@@ -97,6 +103,7 @@ impl Region {
             memory,
             part,
             access: access.0,
+            what,
             device: Arc::clone(device),
         };
         audit::say(What::MemoryRegistered, region.audited());
@@ -106,6 +113,7 @@ impl Region {
     fn audited(&self) -> audit::Of<'_> {
         audit::Of {
             device: self.device.name(),
+            memory: Some(self.what),
             bytes: Some(self.len()),
             access: Some(self.access),
             key: Some(self.lkey()),

@@ -176,7 +176,7 @@ impl Line {
             source: std::io::Error::other(error),
         })?;
         let mut line = Self {
-            buffers: Region::writable(&device, Arc::new(memory))?,
+            buffers: Region::writable(&device, Arc::new(memory), "datagrams received")?,
             queue,
             arrived,
             _sent: sent,

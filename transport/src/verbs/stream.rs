@@ -277,8 +277,12 @@ impl Stream {
             // Data came sooner.
             (State::Up, kind::RDMA_CM_EVENT_ESTABLISHED) => Ok(()),
             (_, kind::RDMA_CM_EVENT_DISCONNECTED) => {
+                // What the device has to say of it comes before this side's own end of it, which stops the
+                // queue as well.
+                self.collect();
+                let why = self.stopped_by_device().unwrap_or(StreamEnd::Closed);
                 self.id.disconnect();
-                self.ends(StreamEnd::Closed);
+                self.ends(why);
                 Ok(())
             }
             (_, kind::RDMA_CM_EVENT_TIMEWAIT_EXIT | kind::RDMA_CM_EVENT_ADDR_CHANGE) => Ok(()),
@@ -326,8 +330,8 @@ impl Stream {
             })
         };
         // In this order, so that each goes before what it uses when a later step fails.
-        let sending = Region::writable(&self.device, pool("send")?)?;
-        let receiving = Region::writable(&self.device, pool("receive")?)?;
+        let sending = Region::readable(&self.device, pool("send")?, "frames sent")?;
+        let receiving = Region::writable(&self.device, pool("receive")?, "frames received")?;
         let landing = Landing::new(&self.device, config)?;
         let one_sided = GRANTS_MAX + u32::from(config.reads_max) + WRITES_MAX + config.writes_max;
         let depth = config.buffers + CREDIT_RECEIVES + one_sided;
@@ -410,10 +414,21 @@ impl Stream {
         if self.state == State::Connecting && !link.arrived.is_empty() {
             self.comes_up();
         }
-        if let Some(why) = broken {
+        if let Some(mut why) = broken {
+            if why.is_consequence() {
+                why = self.stopped_by_device().unwrap_or(why);
+            }
             self.ends(why);
         }
         self.tell_owed();
+    }
+
+    /// Whose doing it is where the device stopped a connection that is up: no READ or SEND of this side
+    /// failed, so something of the other's did. Where rights were taken back, it could not know.
+    fn stopped_by_device(&self) -> Option<StreamEnd> {
+        let link = self.link.as_ref().filter(|_| self.is_up())?;
+        let excused = link.granting.is_over() || self.device.watch().has_failed();
+        (!excused && link.queue.is_stopped()).then_some(StreamEnd::Violated)
     }
 
     /// A buffer was read: it is posted again, and the other side is told, with the next data or,
@@ -453,8 +468,10 @@ impl Stream {
             return;
         }
         self.state = State::Over(why);
-        if matches!(why, StreamEnd::Refused { .. }) {
-            self.say(What::AccessRefused, Some(&why));
+        match why {
+            StreamEnd::Refused { .. } => self.say(What::AccessRefused, Some(&why)),
+            StreamEnd::Violated => self.say(What::AccessViolation, Some(&why)),
+            _ => {}
         }
     }
 
@@ -508,8 +525,10 @@ impl Link {
             WINDOW => self.window_done(buffer),
             MIRRORED => self.writing.one_done(),
             _ => {
-                // SAFETY: both fields are numbers; what a peer that sends no word leaves
-                // there means nothing, and is bounded.
+                if !arrived_as_sent(completion, buffer_len) {
+                    return Err(StreamEnd::Broken { status: 0 });
+                }
+                // SAFETY: both fields are numbers, and a word came with it (just checked).
                 // Exercised by `verbs_stream::a_stream_carries_bytes_both_ways`.
                 let word = unsafe { completion.imm_data_invalidated_rkey_union.imm_data };
                 let credit = self.credit.saturating_add(u32::from_be(word));
@@ -666,5 +685,40 @@ fn reads_of(device: &Device, config: &StreamConfig) -> Reads {
     Reads {
         own: own.min(device.own_reads_max()),
         answered: config.reads_max.min(device.reads_max()),
+    }
+}
+
+/// Whether a receive was used up as honest peers do: by a SEND with a word, into its buffer. A WRITE with a
+/// word uses one up as well, leaves the buffer as it was, and counts the bytes that it wrote elsewhere.
+fn arrived_as_sent(completion: &sys::ibv_wc, buffer_len: usize) -> bool {
+    completion.opcode == sys::ibv_wc_opcode::IBV_WC_RECV
+        && completion.wc_flags & sys::ibv_wc_flags::IBV_WC_WITH_IMM.0 != 0
+        && completion.byte_len as usize <= buffer_len
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sys::{ibv_wc_flags, ibv_wc_opcode};
+    use super::*;
+
+    #[test]
+    fn only_a_send_with_a_word_is_taken_from_a_receive_buffer() {
+        let sent = || {
+            let mut sent = no_completion();
+            sent.opcode = ibv_wc_opcode::IBV_WC_RECV;
+            sent.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            sent.byte_len = 64;
+            sent
+        };
+        assert!(arrived_as_sent(&sent(), 64));
+        assert!(!arrived_as_sent(&sent(), 63), "more than the buffer holds");
+
+        let mut written = sent();
+        written.opcode = ibv_wc_opcode::IBV_WC_RECV_RDMA_WITH_IMM;
+        assert!(!arrived_as_sent(&written, 64), "a WRITE somewhere else");
+
+        let mut invalidating = sent();
+        invalidating.wc_flags = ibv_wc_flags::IBV_WC_WITH_INV.0;
+        assert!(!arrived_as_sent(&invalidating, 64), "a key, not a word");
     }
 }

@@ -18,6 +18,11 @@ use super::error::{VerbsError, failed};
 use super::memory::Region;
 use super::sys;
 
+/// What is shared, as the audit trail names it.
+const RING: &str = "ring";
+pub(super) const CURSOR: &str = "cursor";
+const INBOX: &str = "inbox";
+
 /// A registration that windows can be bound to.
 pub(super) struct Bindable(Region);
 
@@ -58,7 +63,7 @@ impl ReadableMemory {
         device: &Arc<Device>,
         memory: Arc<dyn RingMemory>,
     ) -> Result<Arc<Self>, VerbsError> {
-        let region = Region::bindable(device, memory)?;
+        let region = Region::bindable(device, memory, RING)?;
         Ok(Arc::new(Self(Bindable::new(region))))
     }
 
@@ -92,7 +97,7 @@ impl InboxMemory {
         memory: Arc<dyn RingMemory>,
         part: Range<usize>,
     ) -> Result<Arc<Self>, VerbsError> {
-        let region = Region::bindable_to_write(device, memory, part)?;
+        let region = Region::bindable_to_write(device, memory, part, INBOX)?;
         Ok(Arc::new(Self(Bindable::new(region))))
     }
 
@@ -117,6 +122,15 @@ pub(super) enum Right {
 }
 
 impl Right {
+    /// What kind of memory it is a right to, for the audit trail.
+    pub(super) const fn memory(self) -> &'static str {
+        match self {
+            Self::Read => RING,
+            Self::Cursor => CURSOR,
+            Self::Inbox => INBOX,
+        }
+    }
+
     /// `ibv_access_flags`, of the window and of its queue pair.
     pub(super) const fn flags(self) -> u32 {
         let read = sys::ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;

@@ -158,7 +158,8 @@ impl Publisher {
         let channels = vec![(info, core.ring().reader(), Arc::clone(&repaired))];
         let config = RepairConfig::default();
         let name = "conformance".into();
-        let repair = RepairCore::new(config, name, channels, Arc::clone(&service), epoch.0, now);
+        let (secret, counted) = ([epoch.0 as u8; 32], Arc::clone(&service));
+        let repair = RepairCore::new(config, name, channels, counted, secret, now);
         Self {
             core,
             repair,
@@ -313,10 +314,10 @@ impl Publisher {
         let polled = self.server.poll(Some(Duration::ZERO), |event| {
             worked = true;
             match event {
-                ServerEvent::Connected(connection, _) => {
+                ServerEvent::Connected(connection, _, carrier) => {
                     *last += 1;
                     peers.insert(connection, PeerId(*last));
-                    core.handle_connected(now, PeerId(*last));
+                    core.handle_connected(now, PeerId(*last), carrier);
                 }
                 ServerEvent::Frame(connection, channel, message) => {
                     core.handle_message(now, peers[&connection], channel, message);
@@ -336,7 +337,7 @@ impl Publisher {
                 ServerEvent::CursorGranted(connection, _, access) => {
                     core.grant_cursor(peers[&connection], CHANNEL, access);
                 }
-                ServerEvent::JoinOverdue(_) => {}
+                ServerEvent::CursorRefused(..) | ServerEvent::JoinOverdue(_) => {}
             }
         });
         polled.unwrap();

@@ -208,7 +208,8 @@ impl Subscriber {
         let mut worked = self.listen(now);
         worked |= self.converse(now);
         let heard = &mut self.heard;
-        self.core.handle_timeout(now, &mut |item| heard.item(item));
+        self.core
+            .handle_timeout(now, &mut |item: Item<'_>| heard.item(item));
         worked |= self.act(now);
         worked |= self.say(now);
         worked | self.act(now)
@@ -234,7 +235,9 @@ impl Subscriber {
             }
         });
         if let Some(overrun) = receiver.take_overrun() {
-            core.handle_overrun(now, CHANNEL, overrun, &mut |item| heard.item(item));
+            core.handle_overrun(now, CHANNEL, overrun, &mut |item: Item<'_>| {
+                heard.item(item);
+            });
         }
         let strangers = receiver.stats().iter().map(|s| s.strangers).sum();
         for _ in self.strangers..strangers {
@@ -256,7 +259,9 @@ impl Subscriber {
                 }
                 ClientEvent::Disconnected(_) => {
                     let reason = LinkDownReason::Closed;
-                    core.handle_disconnected(now, path, reason, &mut |item| heard.item(item));
+                    core.handle_disconnected(now, path, reason, &mut |item: Item<'_>| {
+                        heard.item(item);
+                    });
                 }
             });
             worked |= count > 0;
@@ -264,7 +269,7 @@ impl Subscriber {
         let (core, heard) = (&mut self.core, &mut self.heard);
         let read = &mut self.clients[Path::Read as usize];
         let done = read.take_remote(|tag, bytes| {
-            core.handle_read(now, tag, bytes, &mut |item| heard.item(item));
+            core.handle_read(now, tag, bytes, &mut |item: Item<'_>| heard.item(item));
         });
         core.set_read_limits(read.read_limits());
         worked | (done > 0)
@@ -315,7 +320,7 @@ impl Subscriber {
         if self.clients[path as usize].connect(now).is_err() {
             let (reason, heard) = (LinkDownReason::Unreachable, &mut self.heard);
             self.core
-                .handle_disconnected(now, path, reason, &mut |item| heard.item(item));
+                .handle_disconnected(now, path, reason, &mut |item: Item<'_>| heard.item(item));
         }
     }
 
@@ -324,7 +329,8 @@ impl Subscriber {
         loop {
             let heard = &mut self.heard;
             self.frames.clear();
-            let path = (self.core).poll_transmit(now, &mut self.frames, &mut |i| heard.item(i));
+            let path =
+                (self.core).poll_transmit(now, &mut self.frames, &mut |i: Item<'_>| heard.item(i));
             let Some(path) = path else {
                 return worked | self.begin_remote(now);
             };
@@ -333,7 +339,8 @@ impl Subscriber {
             if client.send_frames(&self.frames).is_err() && client.is_connected() {
                 client.disconnect();
                 let reason = LinkDownReason::Closed;
-                (self.core).handle_disconnected(now, path, reason, &mut |i| heard.item(i));
+                (self.core)
+                    .handle_disconnected(now, path, reason, &mut |i: Item<'_>| heard.item(i));
             } else {
                 client.flush();
             }
@@ -348,8 +355,9 @@ impl Subscriber {
             if read.begin_remote(&request).is_err() {
                 read.disconnect();
                 let reason = LinkDownReason::Closed;
-                (self.core)
-                    .handle_disconnected(now, Path::Read, reason, &mut |item| heard.item(item));
+                (self.core).handle_disconnected(now, Path::Read, reason, &mut |item: Item<'_>| {
+                    heard.item(item);
+                });
             }
         }
         worked

@@ -16,7 +16,7 @@ pub(crate) fn address() -> Ipv4Addr {
 pub(crate) fn until(what: &str, mut done: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !done() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
+        assert!(begun.elapsed() < Duration::from_secs(120), "{what}");
         std::thread::sleep(Duration::from_micros(200));
     }
 }

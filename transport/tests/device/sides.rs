@@ -89,8 +89,13 @@ impl Sides {
 
     /// A listener that lets four READs of each connection be under way, and a device to connect from.
     pub(crate) fn listener() -> (Arc<Device>, Listener) {
+        Self::listener_of(4)
+    }
+
+    /// The same with so many READs.
+    pub(crate) fn listener_of(reads_max: u8) -> (Arc<Device>, Listener) {
         let device = Device::open(address()).unwrap();
-        let listener = Listener::bind(address(), 0, &answering(4)).unwrap();
+        let listener = Listener::bind(address(), 0, &answering(reads_max)).unwrap();
         (device, listener)
     }
 
@@ -191,9 +196,22 @@ impl Sides {
         }
     }
 
-    /// What was begun is refused: it has failed, its connection is over for that reason, and on the
-    /// other side as well. The status with which it was refused.
-    pub(crate) fn ends_refused(mut self, what: &str) -> u32 {
+    /// What was begun is refused: it has failed, its connection is over for that reason, and the other
+    /// side knows what its device stopped it for. The status with which it was refused.
+    pub(crate) fn ends_refused(self, what: &str) -> u32 {
+        let (status, end) = self.ends(what);
+        assert_eq!(end, StreamEnd::Violated, "{what}");
+        status
+    }
+
+    /// The same, but that the other side had taken back all rights, which nobody is told.
+    pub(crate) fn ends_revoked(self, what: &str) -> u32 {
+        let (status, end) = self.ends(what);
+        assert!(matches!(end, StreamEnd::Broken { .. }), "{what}: {end:?}");
+        status
+    }
+
+    fn ends(mut self, what: &str) -> (u32, StreamEnd) {
         let status = match self.done() {
             Done::Failed(_, StreamEnd::Refused { status }) => status,
             other => panic!("{what}: {other:?}"),
@@ -204,9 +222,8 @@ impl Sides {
             "{what}"
         );
         assert!(!self.reader.advance(), "{what}");
-        // Only the other side's end tells it, where its device says nothing of what it refuses.
-        drop(self.reader);
         until("its other end goes on", || !self.owner.advance());
-        status
+        drop(self.reader);
+        (status, self.owner.end().unwrap())
     }
 }

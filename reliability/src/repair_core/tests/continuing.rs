@@ -27,7 +27,7 @@ fn promoted(slots: u64) -> Bench {
         "pub".into(),
         channels,
         Arc::default(),
-        42,
+        SECRET,
         bench.now,
     );
     bench.publish(5);

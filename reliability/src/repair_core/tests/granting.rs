@@ -73,7 +73,12 @@ fn who_joins_for_read_is_granted_each_ring_on_its_repair_connection() {
         attempt: 5,
         channels: vec![CHANNEL],
     };
-    assert_eq!(events, [expected]);
+    let joined = RepairEvent::FurtherJoined {
+        peer: PeerId(1),
+        further: Further::Read,
+        instead_of: None,
+    };
+    assert_eq!(events, [joined, expected]);
     let c = &bench.core.counters;
     let joins = (c.read_joins.get(), c.replay_joins.get(), c.rc_joins.get());
     assert_eq!(joins, (1, 0, 0));
@@ -225,11 +230,11 @@ fn of_several_rings_each_has_a_grant_and_a_count_of_its_own() {
         (grants, session)
     };
     // Not in the publisher's order.
-    core.handle_connected(now, PeerId(0));
+    core.handle_connected(now, PeerId(0), Carrier::Verbs);
     let join = Message::Join(join_all([1, 0].into_iter()));
     core.handle_message(now, PeerId(0), ChannelId(0), join);
     let (_, session) = granted(&mut core);
-    core.handle_connected(now, PeerId(1));
+    core.handle_connected(now, PeerId(1), Carrier::Verbs);
     let join = Message::Join(reader(session, 1));
     core.handle_message(now, PeerId(1), ChannelId(0), join);
     granted(&mut core);

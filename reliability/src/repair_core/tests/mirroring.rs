@@ -4,6 +4,7 @@ use super::granting::reader;
 use super::*;
 use crate::control::{MirrorRefusal, Mirroring, RemoteAccess};
 use crate::mirror_writes::{MIRROR_WRITES_MAX, MirrorWrite};
+use crate::repair_core::mirroring::MIRRORS_MAX;
 
 const SLOTS: u64 = 64;
 
@@ -124,20 +125,80 @@ fn nobody_is_written_to_who_may_not_take_over_or_offers_what_can_not_be() {
         change(&mut changed);
         changed
     };
-    for (wrong, reason) in [
+    for (attempt, (wrong, reason)) in [
         (with(|it| it.epoch.0 += 1), MirrorRefusal::Epoch),
         (with(|it| it.attempt += 1), MirrorRefusal::Attempt),
         (with(|it| it.inbox.len += 1024), MirrorRefusal::Shape),
         (with(|it| it.inbox.len = 128 * 1024), MirrorRefusal::Shape),
         (with(|it| it.inbox.address = u64::MAX), MirrorRefusal::Shape),
-    ] {
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        if attempt == 3 {
+            // Asked too often for one connection for READ.
+            bench = Bench::mirroring();
+            bench.publish(1);
+        }
         assert_eq!(bench.wishes(wrong), Some(reason));
     }
     bench.core.set_standbys(vec!["other".into()]);
     assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::NotAllowed));
     assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
-    assert_eq!(bench.core.counters.mirrors_refused.get(), 6);
+    assert_eq!(bench.core.counters.mirrors_refused.get(), 3);
     assert_eq!(bench.core.counters.mirrors_begun.get(), 0);
+}
+
+#[test]
+fn who_asks_to_be_written_to_again_and_again_is_closed_and_hides_nobody() {
+    // Whether it is listed and has a connection for READ, or is anybody.
+    for (standby, refusal) in [("risk", None), ("other", Some(MirrorRefusal::NotAllowed))] {
+        let mut bench = Bench::mirroring();
+        bench.core.set_standbys(vec![standby.into()]);
+        bench.publish(1);
+        for _ in 0..MIRRORS_MAX {
+            assert_eq!(bench.wishes(wish()), refusal);
+        }
+        for _ in 0..100_000 {
+            bench.tell(0, Message::Mirror(wish()));
+        }
+        let got = bench.take(0);
+        assert!(
+            matches!(&got[..], [Got::Rejected(told)] if told.code == RejectCode::Protocol),
+            "{got:?}"
+        );
+        bench.join(7);
+        let events = bench.events();
+        let told = |of: fn(&RepairEvent) -> bool| events.iter().filter(|it| of(it)).count();
+        assert_eq!(told(|it| matches!(it, RepairEvent::Mirroring { .. })), 0);
+        assert_eq!(told(|it| matches!(it, RepairEvent::Close { .. })), 2);
+        let joined = |it: &RepairEvent| {
+            matches!(
+                it,
+                RepairEvent::Joined {
+                    peer: PeerId(7),
+                    ..
+                }
+            )
+        };
+        assert_eq!(told(joined), 1);
+        assert_eq!(bench.core.counters.protocol_errors.get(), 1);
+    }
+}
+
+#[test]
+fn each_connection_for_read_lets_a_standby_ask_anew() {
+    let (mut bench, session) = Bench::reading(RepairConfig::default());
+    bench.core.set_standbys(vec!["other".into()]);
+    bench.events();
+    for attempt in 6..20 {
+        for _ in 0..MIRRORS_MAX {
+            assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::NotAllowed));
+        }
+        bench.connect(attempt, reader(session, attempt));
+        bench.events();
+    }
+    assert_eq!(bench.core.counters.protocol_errors.get(), 0);
 }
 
 #[test]

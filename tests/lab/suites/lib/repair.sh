@@ -24,7 +24,7 @@ publish() {
   "channels": [{ "id": 1, "name": "equities", "slots": ${slots:-65536},
     "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.7.1:7500" }] }] }],
   "inputs": [{ "source": 1, "kind": "simulator", "seed": 1, "symbols": 20, "messages": 40000000,
-    "wait_for_subscribers": 2, "pace": { "messages_per_s": ${pace:-3000} } }] }
+    "wait_for_subscribers": ${waits:-2}, ${of:-} "pace": { "messages_per_s": ${pace:-3000} } }] }
 JSON
     : >$audit
     /lab/bin/tickcast-publisher --config "/tmp/$1.json" --summary "/tmp/$1-publisher" --audit $audit 2>"/tmp/$1.log" &
@@ -35,7 +35,7 @@ JSON
 metric() {
     exec 3<>/dev/tcp/$control/7480 || return
     printf 'GET /metrics HTTP/1.0\r\n\r\n' >&3
-    sed -n "s/^tickcast_publisher_$1{[^}]*} \([0-9]*\).*/\1/p" <&3 | head -n 1
+    sed -n "s/^tickcast_publisher_$1\({[^}]*}\)\{0,1\} \([0-9]*\).*/\2/p" <&3 | head -n 1
     exec 3>&-
 }
 
@@ -43,10 +43,10 @@ metric() {
 counted() { [ "$(metric "$1" 2>/dev/null)" -ge "$2" ] 2>/dev/null; }
 flowing() { until_so 60 counted published_messages $(($(metric published_messages) + $1)); }
 
-# subscribe NAME N DROP ARGUMENT…: listens to it, and loses some.
+# subscribe NAME N DROP ARGUMENT…: listens to it, and loses some; what it prints, as $format says, is /tmp/NAME-N.out.
 subscribe() {
-    /lab/bin/tickcast listen --connect $control:7400 --interface "${at[$2 - 1]:-$interface}" --channel equities --format count \
-        --every 60 --quiet --join-timeout 60 --digest --drop "$3" --seed "$2" --summary "/tmp/$1-$2" "${@:4}" >"/tmp/$1.$2" 2>&1 &
+    /lab/bin/tickcast listen --connect $control:7400 --interface "${at[$2 - 1]:-$interface}" --channel equities --format ${format:-count} \
+        --every 60 --quiet --join-timeout ${patience:-60} --digest --drop "$3" --seed "$2" --summary "/tmp/$1-$2" "${@:4}" >"/tmp/$1-$2.out" 2>"/tmp/$1.$2" &
     pids+=($!)
 }
 

@@ -23,6 +23,12 @@ pub enum StreamEnd {
         /// `ibv_wc_status`.
         status: u32,
     },
+    /// This side's device stopped the connection, and nothing that this side did is the reason: the other
+    /// side wanted what it was not granted. What that was, devices tell nobody.
+    #[error(
+        "this side's device stopped it: the other side wanted what it was not granted; find out who it is"
+    )]
+    Violated,
     /// The other side answers no more: it is gone, cut off, or takes nothing in.
     #[error("the other side answers no more (completion {status}); connect again")]
     Lost {
@@ -45,6 +51,11 @@ pub enum StreamEnd {
     },
 }
 
+/// What was under way when a connection ended for another reason.
+const FLUSHED: StreamEnd = StreamEnd::Broken {
+    status: status::IBV_WC_WR_FLUSH_ERR,
+};
+
 impl StreamEnd {
     /// What a completion that failed means; `is_one_sided` where it is of a READ, a WRITE or a swap.
     pub(super) const fn of_completion(status: u32, is_one_sided: bool) -> Self {
@@ -62,14 +73,18 @@ impl StreamEnd {
     /// Whether it says more than what was known before: the reason may be seen behind what follows
     /// from it.
     pub(super) fn explains(self, before: Self) -> bool {
-        const FLUSHED: StreamEnd = StreamEnd::Broken {
-            status: status::IBV_WC_WR_FLUSH_ERR,
-        };
         match before {
             FLUSHED => self != FLUSHED,
             Self::Closed => matches!(self, Self::Refused { .. }),
+            // This side's own doing after all.
+            Self::Violated => matches!(self, Self::Refused { .. } | Self::Lost { .. }),
             _ => false,
         }
+    }
+
+    /// Whether it is nothing but what follows from another end.
+    pub(super) fn is_consequence(self) -> bool {
+        self == FLUSHED
     }
 
     /// As an error of a connection over `device`.
@@ -103,6 +118,13 @@ mod tests {
         }
         assert!(refused.explains(StreamEnd::Closed) && !lost.explains(StreamEnd::Closed));
         assert!(!lost.explains(refused) && !refused.explains(lost));
+        // Who was refused itself, or sent in vain, was harmed by nobody.
+        let violated = StreamEnd::Violated;
+        assert!(violated.explains(flushed) && flushed.is_consequence());
+        assert!(refused.explains(violated) && lost.explains(violated));
+        assert!(!flushed.explains(violated) && !StreamEnd::Closed.explains(violated));
+        assert!(!violated.explains(violated) && !violated.explains(StreamEnd::Closed));
+        assert!(!violated.is_consequence() && !refused.is_consequence());
         let error = refused.on("rxe0");
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(

@@ -3,6 +3,7 @@
 //! A queue pair allows nothing until something is granted through it, and then no more than that. A
 //! cursor's lease stays with the connection until its queue pair is gone, revoked or not.
 
+use std::fmt;
 use std::io;
 use std::sync::Arc;
 
@@ -23,8 +24,8 @@ pub struct GrantId(u32);
 pub(super) struct Granting {
     grants: Vec<Grant>,
     next: u32,
-    /// Whether nothing is granted any more, and what is being bound is taken back at once.
-    is_over: bool,
+    /// Why nothing is granted any more, and what is being bound is taken back at once.
+    over: Option<Box<str>>,
 }
 
 struct Grant {
@@ -42,15 +43,26 @@ enum Phase {
     Revoking,
 }
 
+impl Granting {
+    /// Whether all was taken back.
+    pub(super) const fn is_over(&self) -> bool {
+        self.over.is_some()
+    }
+}
+
 impl Grant {
     fn say(&self, what: What, link: &Link) {
+        let why = link.granting.over.as_ref();
         let of = audit::Of {
             device: link.queue.device().name(),
             peer: Some(link.queue.peer()),
+            memory: Some(self.right.memory()),
             bytes: Some(self.remote.len),
             access: Some(self.right.flags()),
             key: Some(self.remote.key),
-            why: None,
+            why: why
+                .filter(|_| matches!(what, What::WindowRevoked))
+                .map(|why| why as &dyn fmt::Display),
         };
         audit::say(what, of);
     }
@@ -113,13 +125,13 @@ impl Stream {
     #[must_use]
     pub fn has_granted(&self) -> bool {
         let granting = self.link.as_ref().map(|link| &link.granting);
-        granting.is_some_and(|it| !it.is_over && !it.grants.is_empty())
+        granting.is_some_and(|it| it.over.is_none() && !it.grants.is_empty())
     }
 
     /// Whether anything of this memory may be granted at present.
     fn check_grant(&mut self, memory: &Arc<Bindable>, right: Right) -> io::Result<()> {
         let link = self.link_up()?;
-        if link.granting.is_over {
+        if link.granting.over.is_some() {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         if link.granting.grants.len() >= GRANTS_MAX as usize {
@@ -190,15 +202,15 @@ impl Stream {
         link.take_back(at)
     }
 
-    /// Begins to take back all that was granted, and grants nothing more.
+    /// Begins to take back all that was granted, and grants nothing more; the audit trail says why.
     ///
     /// # Errors
     /// What the device said; the connection should be dropped then, and with it go all rights.
-    pub fn revoke_all(&mut self) -> io::Result<()> {
+    pub fn revoke_all(&mut self, why: &str) -> io::Result<()> {
         let Some(link) = &mut self.link else {
             return Ok(());
         };
-        link.granting.is_over = true;
+        link.granting.over = Some(why.into());
         for at in 0..link.granting.grants.len() {
             if link.granting.grants[at].phase == Phase::Bound {
                 link.take_back(at)?;
@@ -233,7 +245,7 @@ impl Link {
         } else {
             self.granting.grants[at].phase = Phase::Bound;
             self.granting.grants[at].say(What::WindowBound, self);
-            if self.granting.is_over {
+            if self.granting.over.is_some() {
                 // A queue that takes nothing any more has ended, and its windows go with it.
                 let _ = self.take_back(at);
             }
@@ -250,10 +262,12 @@ impl Link {
         Ok(())
     }
 
-    /// Windows go, before their queue pair does.
+    /// Windows go, before their queue pair does. Of one that nobody saw bound, nobody was told.
     pub(super) fn free_windows(&mut self) {
         for grant in std::mem::take(&mut self.granting.grants) {
-            grant.say(What::WindowFreed, self);
+            if grant.phase != Phase::Binding {
+                grant.say(What::WindowFreed, self);
+            }
         }
     }
 }

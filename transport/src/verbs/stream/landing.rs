@@ -96,7 +96,7 @@ impl Landing {
                     what: "allocate memory for READs",
                     source: io::Error::other(error),
                 })?;
-            Region::writable(device, Arc::new(memory))
+            Region::writable(device, Arc::new(memory), "what was read")
         };
         let places = usize::from(config.reads_max) + WRITES_MAX as usize;
         Ok(Self {

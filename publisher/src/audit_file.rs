@@ -1,0 +1,153 @@
+//! The audit trail's own file. A line that can't be written is counted, and told on standard error,
+//! once until it works again: what is audited is lost there, but never silently.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+
+/// Of this process: there is one audit trail, as there is one log.
+static LOST: AtomicU64 = AtomicU64::new(0);
+
+/// Lines of the audit trail that could not be written to its file.
+#[must_use]
+pub fn lines_lost() -> u64 {
+    LOST.load(Relaxed)
+}
+
+/// A file that audit lines are appended to, each with one call of [`Write::write`].
+pub struct AuditFile {
+    path: PathBuf,
+    file: File,
+    /// Set by whoever wants it opened anew: it was moved away.
+    reopen: Arc<AtomicBool>,
+    /// Lines lost since it worked last.
+    lost: u64,
+    /// The last line ends in its middle.
+    is_torn: bool,
+    tell: fn(&str),
+}
+
+impl AuditFile {
+    /// Appends to this file. It is opened anew before the next line once `reopen` is set; `tell` is told
+    /// when it does not work, and when it does again.
+    ///
+    /// # Errors
+    /// What the operating system says when it can't be opened.
+    pub fn append_to(path: PathBuf, reopen: Arc<AtomicBool>, tell: fn(&str)) -> io::Result<Self> {
+        Ok(Self {
+            file: open(&path)?,
+            path,
+            reopen,
+            lost: 0,
+            is_torn: false,
+            tell,
+        })
+    }
+
+    fn append(&mut self, line: &[u8]) -> io::Result<()> {
+        if self.reopen.load(Relaxed) {
+            self.file = open(&self.path)?;
+            self.reopen.store(false, Relaxed);
+            self.is_torn = false;
+        }
+        if self.is_torn {
+            self.file.write_all(b"\n")?;
+            self.is_torn = false;
+        }
+        let written = self.file.write(line)?;
+        self.is_torn = written < line.len();
+        self.file.write_all(&line[written..])?;
+        self.is_torn = false;
+        Ok(())
+    }
+}
+
+impl Write for AuditFile {
+    /// Never fails: what was not written is counted.
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let appended = self.append(line);
+        let path = self.path.display();
+        match appended {
+            Ok(()) if self.lost > 0 => {
+                let lost = std::mem::take(&mut self.lost);
+                (self.tell)(&format!(
+                    "{path} is written again; {lost} audit lines are not in it"
+                ));
+            }
+            Ok(()) => {}
+            Err(error) => {
+                if self.lost == 0 {
+                    (self.tell)(&format!(
+                        "audit lines are lost: {path} can't be written: {error}; make room, or mend it and send \
+                         SIGHUP"
+                    ));
+                }
+                self.lost += 1;
+                LOST.fetch_add(1, Relaxed);
+            }
+        }
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open(path: &PathBuf) -> io::Result<File> {
+    File::options().create(true).append(true).open(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+    use std::sync::Mutex;
+
+    use super::*;
+
+    static TOLD: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+    fn tell(text: &str) {
+        TOLD.lock().unwrap().push(text.into());
+    }
+
+    #[test]
+    fn a_line_that_can_not_be_written_is_counted_and_told_once_until_it_works_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, whole] = ["audit", "whole"].map(|name| folder.path().join(name));
+        symlink("/dev/full", &path).unwrap();
+        let reopen = Arc::new(AtomicBool::new(false));
+        let mut file = AuditFile::append_to(path.clone(), reopen.clone(), tell).unwrap();
+        for _ in 0..3 {
+            assert_eq!(file.write(b"lost\n").unwrap(), 5, "whoever audits goes on");
+        }
+        assert_eq!((file.lost, lines_lost()), (3, 3));
+        assert_eq!(TOLD.lock().unwrap().len(), 1);
+        // It is mended, and opened anew when that is asked for and not before.
+        std::fs::remove_file(&path).unwrap();
+        symlink(&whole, &path).unwrap();
+        file.write_all(b"lost\n").unwrap();
+        reopen.store(true, Relaxed);
+        file.write_all(b"one\n").unwrap();
+        assert_eq!(lines_lost(), 4);
+        {
+            let told = TOLD.lock().unwrap();
+            let [first, again] = &told[..] else {
+                panic!("{told:?}");
+            };
+            assert!(first.contains("audit lines are lost"), "{first}");
+            assert!(again.contains("4 audit lines are not in it"), "{again}");
+        }
+        // It is moved away: what follows is in a new one.
+        std::fs::remove_file(&path).unwrap();
+        file.write_all(b"two\n").unwrap();
+        reopen.store(true, Relaxed);
+        file.write_all(b"three\n").unwrap();
+        assert_eq!(std::fs::read_to_string(&whole).unwrap(), "one\ntwo\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
+        assert_eq!(lines_lost(), 4);
+    }
+}

@@ -1,0 +1,158 @@
+//! A publisher on the thread of its handler: what is published is sealed and sent by the thread that
+//! tells it, without a hop between. For hosts with few cores, and handlers that have nothing better
+//! to do than to publish. Joining and repair have a thread of their own all the same.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tickcast_reliability::record::{RecordBatch, WireRecord};
+use tickcast_reliability::units::{Nanos, Now, SourcePosition};
+use tickcast_transport::idle::Idle;
+
+use crate::config::Config;
+use crate::error::PublisherError;
+use crate::hop::Item;
+use crate::monitor::Monitor;
+use crate::pipeline::{finish, now};
+use crate::plan::Plan;
+use crate::publish::Publishing;
+use crate::session::{Opened, Served};
+use crate::shared::Shared;
+use crate::summary::Summary;
+
+/// A publisher whose channels are written by the thread that has it. Call [`drive`](Self::drive) all
+/// the while, also when there is nothing to publish: it makes the heartbeats.
+///
+/// Dropping it without [`end_session`](Self::end_session) sends no END: subscribers wait for another
+/// epoch.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickcast_publisher::inline::InlinePublisher;
+/// use tickcast_publisher::{Config, SourcePosition, trade};
+///
+/// let config = Config::parse(
+///     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+///         "id": 1, "name": "all", "slots": 1024,
+///         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.2:7591" }] }] }] }"#,
+/// )?;
+/// let mut publisher = InlinePublisher::open(config)?;
+/// publisher.publish(0, &trade(7, 101_500_000_000, 200), SourcePosition::new(0, 1));
+/// publisher.drive()?;
+/// assert_eq!(publisher.end_session(Duration::ZERO)?.published_records(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct InlinePublisher {
+    /// `None` once it is being ended.
+    running: Option<(Publishing, Served)>,
+    shared: Arc<Shared>,
+    control: SocketAddr,
+    /// The source of the first channel.
+    first: usize,
+    message: RecordBatch,
+    /// When it was driven last.
+    now: Now,
+}
+
+impl InlinePublisher {
+    /// Opens everything that the config names: subscribers can join. Its inputs may only name
+    /// sources.
+    ///
+    /// # Errors
+    /// As for [`Publisher::open`](crate::Publisher::open).
+    pub fn open(config: Config) -> Result<Self, PublisherError> {
+        let plan = Plan::for_handlers(config)?;
+        for warning in &plan.warnings {
+            tracing::warn!("{warning}");
+        }
+        let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
+        let (shared, control) = (opened.shared().clone(), opened.control_address());
+        let first = opened.inputs_len();
+        Ok(Self {
+            running: Some(opened.serve()?),
+            shared,
+            control,
+            first,
+            message: RecordBatch::default(),
+            now: now(),
+        })
+    }
+
+    /// Publishes one record on a channel, by its place in the config: one message of the source. It
+    /// is sealed by the next [`drive`](Self::drive), or when its datagram is full. What goes wrong is
+    /// told there.
+    #[inline]
+    pub fn publish<R: WireRecord>(&mut self, channel: usize, record: &R, from: SourcePosition) {
+        self.message.clear();
+        self.message.put(record);
+        if let Some((to, _)) = &mut self.running {
+            let item = Item::Message(from, &self.message);
+            to.take(self.first + channel, &item, self.now);
+        }
+    }
+
+    /// As [`publish`](Self::publish), for the records that one message of the source became.
+    #[inline]
+    pub fn publish_batch(&mut self, channel: usize, message: &RecordBatch, from: SourcePosition) {
+        if let Some((to, _)) = &mut self.running {
+            let item = Item::Message(from, message);
+            to.take(self.first + channel, &item, self.now);
+        }
+    }
+
+    /// Seals what was published and sends what is due, as far as the transports take it, and never
+    /// waits. Whether anything was sent.
+    ///
+    /// # Errors
+    /// [`PublisherError`]: the first thing that went wrong since the last time.
+    #[inline]
+    pub fn drive(&mut self) -> Result<bool, PublisherError> {
+        self.now = now();
+        let Some((to, _)) = &mut self.running else {
+            return Ok(false);
+        };
+        to.flush(self.now);
+        to.drive(self.now)
+    }
+
+    /// Counters and subscribers, for other threads to look at.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.shared.clone())
+    }
+
+    /// Where subscribers connect, with the port that the system chose.
+    #[must_use]
+    pub const fn control_address(&self) -> SocketAddr {
+        self.control
+    }
+
+    /// Ends the session with END on every channel, and waits until all subscribers have reached it,
+    /// or `drain` is over.
+    ///
+    /// # Errors
+    /// [`PublisherError`]: what failed, now or before.
+    pub fn end_session(mut self, drain: Duration) -> Result<Summary, PublisherError> {
+        let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.stop_within(Nanos(drain));
+        match self.running.take() {
+            Some((to, served)) => served.end(finish(to, &self.shared, Idle::Yield)),
+            // Never: only this and `drop` take it, and both are the last that happens.
+            None => Ok(Summary::of(&self.shared)),
+        }
+    }
+}
+
+impl Drop for InlinePublisher {
+    fn drop(&mut self) {
+        if let Some((to, served)) = self.running.take() {
+            self.shared.abandon();
+            let published = finish(to, &self.shared, Idle::Yield);
+            if let Err(error) = served.end(published) {
+                tracing::error!("{error}");
+            }
+        }
+    }
+}

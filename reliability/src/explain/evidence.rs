@@ -1,0 +1,468 @@
+//! One walk through a record: what was missing, when that was found and how it ended; and what else
+//! happened that may be the reason.
+
+use std::collections::BTreeMap;
+
+use super::{Fate, Happening, How, Ranges};
+use crate::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, Welcome};
+use crate::delivery::{Event, LineId};
+use crate::loss::{Loss, LossCause};
+use crate::recorder::{Dropped, Entry, Input, Note, Recording, What};
+use crate::subscriber_core::Path;
+use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use crate::wire::{CrcVerdict, Datagram, Header, Kind, StreamEvent, relay_flags};
+
+/// What a record shows.
+#[derive(Debug, Default)]
+pub(super) struct Evidence {
+    pub(super) channels: BTreeMap<ChannelId, Channel>,
+    /// When nobody had polled, and for how long.
+    pub(super) stalls: Vec<(Nanos, Nanos)>,
+    pub(super) timeline: Vec<(Nanos, Happening)>,
+    pub(super) from: Nanos,
+    pub(super) to: Nanos,
+    pub(super) damaged: Option<String>,
+    pub(super) on_lines: [u64; LineId::MAX],
+    pub(super) loss_events: u64,
+}
+
+/// One channel.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    /// The epoch followed, and the highest sequence heard of in it.
+    epoch: Epoch,
+    heard: Sequence,
+    /// What the publisher said last that it had sent.
+    told: Option<Sequence>,
+    /// Whether the record saw it begin.
+    begun: bool,
+    stale: bool,
+    /// How many lines it is listened to on.
+    pub(super) lines: usize,
+    slot_len: usize,
+    /// When a datagram came last.
+    heard_at: Nanos,
+    /// What came on each line, of each epoch.
+    pub(super) received: BTreeMap<(Epoch, LineId), Ranges>,
+    /// What was dropped on purpose, in the same way.
+    pub(super) injected: BTreeMap<(Epoch, LineId), Ranges>,
+    /// What was sent before we joined.
+    pub(super) history: BTreeMap<Epoch, Ranges>,
+    /// What the ring in this host no longer held.
+    pub(super) overrun: BTreeMap<Epoch, Ranges>,
+    /// What came and found no room, and what came with two contents.
+    pub(super) turned_away: BTreeMap<Epoch, Ranges>,
+    doubted: Ranges,
+    pub(super) gaps: Vec<Gap>,
+    /// Losses told, also those of no gap.
+    pub(super) lost: Vec<(Nanos, Epoch, Loss)>,
+    /// What the publisher said it lost itself.
+    pub(super) sources: Vec<(Nanos, Epoch, Sequence, StreamEvent)>,
+    /// When the application lost items of the local ring, and how many.
+    pub(super) overwritten: Vec<(Nanos, Sequence, u64)>,
+    /// Datagrams with altered bytes: when, on which line, and the number that they claim.
+    pub(super) damaged: Vec<(Nanos, LineId, Sequence)>,
+    pub(super) malformed: Vec<(Nanos, LineId)>,
+    /// When the transport's counts went up, and by how much.
+    pub(super) drops: Vec<(Nanos, Dropped)>,
+    dropped: Dropped,
+    /// From when to when multicast did not reach us.
+    pub(super) silences: Vec<(Nanos, Nanos)>,
+}
+
+/// A run of sequences found missing.
+#[derive(Debug)]
+pub(super) struct Gap {
+    pub(super) epoch: Epoch,
+    pub(super) range: SequenceRange,
+    pub(super) found_at: Nanos,
+    pub(super) heard_before: Nanos,
+    /// What became of each.
+    pub(super) fates: BTreeMap<Sequence, (Fate, Nanos)>,
+    /// When which of it was asked for.
+    pub(super) asked: Vec<SequenceRange>,
+}
+
+impl Gap {
+    fn new(epoch: Epoch, range: SequenceRange, found_at: Nanos, heard_before: Nanos) -> Self {
+        Self {
+            epoch,
+            range,
+            found_at,
+            heard_before,
+            fates: BTreeMap::new(),
+            asked: Vec::new(),
+        }
+    }
+}
+
+/// More sequences are not looked at one by one.
+pub(super) const GAP_LEN_MAX: u64 = 1 << 20;
+
+impl Evidence {
+    /// Walks through all of a record.
+    pub(super) fn of(recording: &Recording) -> Self {
+        let mut evidence = Self::default();
+        let mut began = false;
+        for entry in recording.entries() {
+            match entry {
+                Ok(entry) => {
+                    if !std::mem::replace(&mut began, true) {
+                        evidence.from = entry.at;
+                    }
+                    evidence.to = entry.at;
+                    evidence.entry(&entry);
+                }
+                Err(error) => evidence.damaged = Some(error.to_string()),
+            }
+        }
+        evidence
+    }
+
+    /// Whether the record holds the beginning of a channel.
+    pub(super) fn channels_begun(&self, id: ChannelId) -> bool {
+        self.channels.get(&id).is_some_and(|it| it.begun)
+    }
+
+    fn entry(&mut self, entry: &Entry<'_>) {
+        let at = entry.at;
+        match &entry.what {
+            What::Datagram {
+                channel,
+                line,
+                verdict,
+                kept,
+            } => {
+                let Some(header) = header_of(kept) else {
+                    return;
+                };
+                let of = self.channels.entry(*channel).or_default();
+                if *verdict == CrcVerdict::Bad {
+                    return of.damaged.push((at, *line, header.sequence));
+                }
+                self.on_lines[usize::from(line.0)] += 1;
+                if header.channel == *channel {
+                    of.datagram(at, *line, &header);
+                }
+            }
+            What::Message(path, channel, message) => self.message(at, *path, *channel, message),
+            What::Remote(_, bytes) => self.brought(at, bytes),
+            What::Input(input) => self.input(at, input),
+            What::Sent(_, _, frames) => self.sent(at, frames),
+            What::Told(told) => {
+                let of = self.channels.entry(told.channel).or_default();
+                of.told(at, told.epoch, told.sequence, &told.event);
+                self.loss_events += u64::from(matches!(told.event, Event::Lost(_)));
+                let words = Happening::Told(told.channel, told.event.to_string());
+                self.timeline.push((at, words));
+            }
+            What::Note(note) => self.note(at, note),
+            What::Look(_) | What::Ask(_) | What::Action(_) | What::Request(_) => {}
+        }
+    }
+
+    fn message(&mut self, at: Nanos, path: Path, channel: ChannelId, message: &Message<'_>) {
+        let how = match path {
+            Path::Repair => How::Repair,
+            Path::Replay => How::Replay,
+            Path::Nack => How::Nack,
+            Path::Read => How::Read,
+        };
+        match message {
+            Message::Welcome(welcome) if path == Path::Repair => self.welcome(at, welcome),
+            Message::Datagram(bytes) => {
+                let of = self.channels.entry(channel).or_default();
+                if let Some(header) = header_of(bytes) {
+                    of.came(at, header.epoch, header.sequence, how);
+                }
+            }
+            Message::Status(status) => {
+                let of = self.channels.entry(channel).or_default();
+                if status.epoch == of.epoch {
+                    let before = of.told.replace(status.newest);
+                    let believed = if of.stale { of.told } else { before };
+                    if let Some(newest) = believed {
+                        of.heard_of(at, newest);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn welcome(&mut self, at: Nanos, welcome: &Welcome) {
+        let count = welcome.channels.len();
+        self.timeline.push((at, Happening::Welcomed(count)));
+        for offer in &welcome.channels {
+            let of = self.channels.entry(offer.channel).or_default();
+            of.slot_len = offer.slot_len as usize;
+            if of.epoch != offer.epoch {
+                // What is told of it comes with the events that follow.
+                (of.epoch, of.heard, of.told) = (offer.epoch, Sequence::NONE, None);
+                of.begun = true;
+            }
+            if let Some(range) = SequenceRange::new(of.heard.next(), offer.newest)
+                && offer.newest > of.heard
+            {
+                of.history.entry(offer.epoch).or_default().insert(range);
+                of.heard = offer.newest;
+            }
+        }
+    }
+
+    /// What was READ: slots, if that is what it looks like.
+    fn brought(&mut self, at: Nanos, bytes: &[u8]) {
+        for of in self.channels.values_mut().filter(|of| of.slot_len > 0) {
+            for slot in bytes.chunks(of.slot_len) {
+                match header_of(slot) {
+                    Some(header) => of.came(at, header.epoch, header.sequence, How::Read),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    fn input(&mut self, at: Nanos, input: &Input) {
+        match *input {
+            Input::Malformed(channel, line, _) => {
+                let of = self.channels.entry(channel).or_default();
+                of.malformed.push((at, line));
+            }
+            Input::Overrun(channel, epoch, range) => {
+                let of = self.channels.entry(channel).or_default();
+                of.overrun.entry(epoch).or_default().insert(range);
+                if epoch == of.epoch {
+                    of.heard_of(at, range.last);
+                }
+            }
+            Input::Listening(channel, lines) => {
+                self.channels.entry(channel).or_default().lines = lines.into();
+            }
+            _ => {}
+        }
+    }
+
+    /// What was asked for: that is what the core knew to be missing.
+    fn sent(&mut self, at: Nanos, mut frames: &[u8]) {
+        while let Ok(Some((channel, message, len))) =
+            Message::read(frames, BODY_LEN_MAX_TO_PUBLISHER)
+        {
+            if let Message::Nack { epoch, ranges, .. } = &message {
+                let of = self.channels.entry(channel).or_default();
+                ranges.iter().for_each(|range| of.asked(at, *epoch, *range));
+            }
+            frames = &frames[len..];
+        }
+    }
+
+    fn note(&mut self, at: Nanos, note: &Note) {
+        match *note {
+            Note::Stall(span) => {
+                self.stalls.push((at, span));
+                self.timeline.push((at, Happening::Stall(span)));
+            }
+            Note::Dropped(channel, dropped) => {
+                let of = self.channels.entry(channel).or_default();
+                let before = std::mem::replace(&mut of.dropped, dropped);
+                let more = Dropped {
+                    buffer: dropped.buffer.saturating_sub(before.buffer),
+                    oversize: dropped.oversize.saturating_sub(before.oversize),
+                    q_key: dropped.q_key.saturating_sub(before.q_key),
+                    restarts: dropped.restarts.saturating_sub(before.restarts),
+                };
+                of.drops.push((at, more));
+                if more.buffer > 0 {
+                    let drops = Happening::BufferDrops(channel, more.buffer);
+                    self.timeline.push((at, drops));
+                }
+            }
+            Note::Injected(channel, line, epoch, range) => {
+                let of = self.channels.entry(channel).or_default();
+                of.injected.entry((epoch, line)).or_default().insert(range);
+            }
+            Note::Overrun(channel, items) => {
+                let of = self.channels.entry(channel).or_default();
+                of.overwritten.push((at, of.heard, items));
+            }
+        }
+    }
+}
+
+impl Channel {
+    fn datagram(&mut self, at: Nanos, line: LineId, header: &Header) {
+        if self.epoch == Epoch::NONE && !self.begun {
+            // The record begins in the middle: so does what is known.
+            (self.epoch, self.heard) = (header.epoch, header.sequence);
+        }
+        if header.epoch != self.epoch {
+            return;
+        }
+        let sequenced = header.kind.is_sequenced();
+        if sequenced {
+            let resent = header.relay & relay_flags::RETRANSMITTED != 0;
+            let how = match (resent, self.passed(line, header)) {
+                (true, _) => How::Multicast,
+                (false, true) => How::Late(line),
+                (false, false) => How::OtherLine(line),
+            };
+            self.came(at, header.epoch, header.sequence, how);
+            if !resent {
+                let received = self.received.entry((header.epoch, line)).or_default();
+                received.insert(SequenceRange::one(header.sequence));
+            }
+        }
+        let known = if sequenced {
+            header.sequence.previous()
+        } else {
+            header.sequence
+        };
+        self.heard_of(at, known);
+        self.heard = self.heard.max(header.sequence);
+        self.heard_at = at;
+    }
+
+    /// Whether this line has brought something later already.
+    fn passed(&self, line: LineId, header: &Header) -> bool {
+        let received = self.received.get(&(header.epoch, line));
+        let highest = received.and_then(Ranges::highest);
+        highest.is_some_and(|highest| highest > header.sequence)
+    }
+
+    /// All up to here was sent: what was not heard of is missing.
+    fn heard_of(&mut self, at: Nanos, last: Sequence) {
+        let Some(range) = SequenceRange::new(self.heard.next(), last).filter(|_| last > self.heard)
+        else {
+            return;
+        };
+        self.heard = last;
+        if range.len() <= GAP_LEN_MAX {
+            self.gaps
+                .push(Gap::new(self.epoch, range, at, self.heard_at));
+        }
+    }
+
+    /// The gaps of an epoch that have something of this range, newest first.
+    fn gaps_of(
+        &mut self,
+        epoch: Epoch,
+        range: SequenceRange,
+    ) -> impl Iterator<Item = (&mut Gap, SequenceRange)> {
+        let gaps = self.gaps.iter_mut().rev();
+        let of = gaps.filter(move |gap| gap.epoch == epoch);
+        of.filter_map(move |gap| {
+            let part = gap.range.intersection(range)?;
+            Some((gap, part))
+        })
+    }
+
+    fn came(&mut self, at: Nanos, epoch: Epoch, sequence: Sequence, how: How) {
+        if let Some((gap, _)) = self.gaps_of(epoch, SequenceRange::one(sequence)).next() {
+            gap.fates.entry(sequence).or_insert((Fate::Came(how), at));
+        }
+    }
+
+    fn asked(&mut self, at: Nanos, epoch: Epoch, range: SequenceRange) {
+        if range.len() <= GAP_LEN_MAX {
+            self.find_turned_away(at, epoch, range);
+        }
+        for (gap, part) in self.gaps_of(epoch, range) {
+            gap.asked.push(part);
+        }
+    }
+
+    /// What is asked for although a line had brought it found no room then, but for what is asked about
+    /// because it came with two contents.
+    fn find_turned_away(&mut self, at: Nanos, epoch: Epoch, range: SequenceRange) {
+        let mut lines = self.received.iter().filter(|((of, _), _)| *of == epoch);
+        let began = |it: &Ranges| it.has(range.first) || it.has(range.last);
+        if !lines.any(|(_, received)| began(received)) {
+            return;
+        }
+        for sequence in range.iter() {
+            let mut lines = self.received.iter().filter(|((of, _), _)| *of == epoch);
+            let came = lines.any(|(_, received)| received.has(sequence));
+            let one = SequenceRange::one(sequence);
+            if !came || self.doubted.has(sequence) || self.gaps_of(epoch, one).next().is_some() {
+                continue;
+            }
+            self.turned_away.entry(epoch).or_default().insert(one);
+            match self.gaps.last_mut() {
+                Some(gap)
+                    if (gap.epoch, gap.found_at) == (epoch, at)
+                        && gap.range.last.next() == sequence =>
+                {
+                    gap.range.last = sequence;
+                }
+                _ => self.gaps.push(Gap::new(epoch, one, at, self.heard_at)),
+            }
+        }
+    }
+
+    fn told(&mut self, at: Nanos, epoch: Epoch, sequence: Sequence, event: &Event) {
+        match event {
+            Event::Joined { after } if epoch != self.epoch || !self.begun => {
+                (self.epoch, self.begun) = (epoch, true);
+                self.heard = self.heard.max(*after);
+            }
+            Event::EpochChanged { to, .. } if *to != self.epoch => {
+                (self.epoch, self.heard, self.told) = (*to, sequence, None);
+            }
+            Event::EpochContinued { to, last, .. } if *to != self.epoch => {
+                (self.epoch, self.heard, self.told) = (*to, *last, None);
+            }
+            Event::FencingViolation { sequence, .. } => {
+                self.doubted.insert(SequenceRange::one(*sequence));
+            }
+            Event::Lost(loss) => self.lose(at, epoch, *loss),
+            Event::Stale => self.stale = true,
+            Event::Fresh => self.stale = false,
+            Event::MulticastLost => self.silences.push((self.heard_at, Nanos::MAX)),
+            Event::MulticastRestored => {
+                if let Some((_, until)) = self.silences.last_mut() {
+                    *until = at;
+                }
+            }
+            Event::Stream(event @ StreamEvent::SourceLost { .. }) => {
+                self.sources.push((at, epoch, sequence, event.clone()));
+            }
+            Event::Overrun(overrun) => {
+                let items = overrun.records + overrun.events;
+                self.overwritten.push((at, sequence, items));
+            }
+            _ => {}
+        }
+    }
+
+    fn lose(&mut self, at: Nanos, epoch: Epoch, loss: Loss) {
+        self.lost.push((at, epoch, loss));
+        let fate = Fate::Lost(loss.cause);
+        for (gap, part) in self.gaps_of(epoch, loss.sequences) {
+            for sequence in part.iter() {
+                match loss.cause {
+                    // It was delivered, and was the wrong one.
+                    LossCause::Fenced => {}
+                    LossCause::Unreadable => {
+                        gap.fates.insert(sequence, (fate, at));
+                    }
+                    _ => {
+                        gap.fates.entry(sequence).or_insert((fate, at));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The header of a datagram of which at least that is there.
+fn header_of(bytes: &[u8]) -> Option<Header> {
+    let whole;
+    let bytes = match Datagram::parse(bytes) {
+        Ok(datagram) => return Some(*datagram.header()),
+        Err(_) => {
+            whole = crate::recorder::stripped::whole(bytes);
+            &whole[..]
+        }
+    };
+    let datagram = Datagram::parse(bytes).ok()?;
+    (datagram.header().kind == Kind::Data).then(|| *datagram.header())
+}

@@ -1,0 +1,399 @@
+//! Puts what was missing beside what else happened, and says where it was lost.
+
+use std::collections::BTreeMap;
+
+use super::evidence::{Channel, Evidence, Gap};
+use super::{Explanation, Fate, Finding, How, Origin, Ranges, Totals};
+use crate::delivery::LineId;
+use crate::loss::{Loss, LossCause};
+use crate::recorder::{Dropped, Recording};
+use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use crate::wire::{SourceLossReason, StreamEvent};
+
+/// What was counted is told with the next look at the sockets' counts, which may be so much later.
+const TOLD_WITHIN: Nanos = Nanos::from_ms(20);
+
+/// Explains records, each for itself, and what they missed together as what it was.
+#[must_use]
+pub fn explain(recordings: &[Recording]) -> Vec<Explanation> {
+    let all: Vec<Evidence> = recordings.iter().map(Evidence::of).collect();
+    let each = all.iter().enumerate();
+    each.map(|(record, evidence)| explain_one(record, evidence, &all))
+        .collect()
+}
+
+fn explain_one(record: usize, evidence: &Evidence, all: &[Evidence]) -> Explanation {
+    let mut findings = Vec::new();
+    let mut totals = Totals {
+        received: evidence.on_lines.iter().sum(),
+        on_lines: evidence.on_lines,
+        loss_events: evidence.loss_events,
+        ..Totals::default()
+    };
+    for (&id, channel) in &evidence.channels {
+        let judge = Judge {
+            record,
+            id,
+            channel,
+            evidence,
+            all,
+        };
+        let gaps = judge.gaps();
+        add_up(&gaps, &mut totals);
+        findings.extend(gaps);
+        judge.others(&mut findings, &mut totals);
+        missed_by_lines(channel, &mut totals);
+    }
+    findings.sort_by_key(|it| (it.found_at, it.channel, it.sequences.first));
+    let mut gaps = BTreeMap::new();
+    for finding in &mut findings {
+        let next = gaps.len() + 1;
+        let key = (finding.channel, finding.epoch, finding.gap);
+        finding.gap = *gaps.entry(key).or_insert(next);
+    }
+    Explanation {
+        findings,
+        totals,
+        from: evidence.from,
+        to: evidence.to,
+        damaged: evidence.damaged.clone(),
+        timeline: evidence.timeline.clone(),
+    }
+}
+
+/// As the core counts them.
+fn add_up(gaps: &[Finding], totals: &mut Totals) {
+    for finding in gaps {
+        let count = finding.sequences.len();
+        totals.missing += count;
+        match finding.fate {
+            // What can't be read came all the same.
+            Fate::Came(_) | Fate::Lost(LossCause::Unreadable) => totals.came += count,
+            Fate::Lost(_) => totals.lost += count,
+            Fate::Open | Fate::Told => totals.open += count,
+        }
+    }
+}
+
+/// What the other line brought and this one did not, between its own first and last.
+fn missed_by_lines(channel: &Channel, totals: &mut Totals) {
+    for ((epoch, line), received) in &channel.received {
+        let other = LineId(1 - line.0);
+        let Some(others) = channel.received.get(&(*epoch, other)) else {
+            continue;
+        };
+        let (Some(first), Some(last)) = (received.lowest(), received.highest()) else {
+            continue;
+        };
+        let span = |(from, to): (&u64, &u64)| {
+            let range =
+                SequenceRange::new(Sequence((*from).max(first.0)), Sequence((*to).min(last.0)));
+            range.map_or(0, |range| {
+                range.iter().filter(|it| !received.has(*it)).count() as u64
+            })
+        };
+        totals.missed_by_lines[usize::from(line.0)] += others.0.iter().map(span).sum::<u64>();
+    }
+}
+
+struct Judge<'a> {
+    record: usize,
+    id: ChannelId,
+    channel: &'a Channel,
+    evidence: &'a Evidence,
+    all: &'a [Evidence],
+}
+
+impl Judge<'_> {
+    /// Every gap, in parts of one origin and one fate.
+    fn gaps(&self) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for (number, gap) in self.channel.gaps.iter().enumerate() {
+            let (around, stalled_for) = self.around(gap);
+            let mut last: Option<Finding> = None;
+            for sequence in gap.range.iter() {
+                let open = (Fate::Open, self.evidence.to);
+                let (fate, at) = gap.fates.get(&sequence).copied().unwrap_or(open);
+                let origin = self.origin(gap, sequence, fate, (around, stalled_for));
+                if let Some(it) = &mut last
+                    && (it.origin, it.fate) == (origin, fate)
+                {
+                    it.sequences.last = sequence;
+                    it.settled_at = it.settled_at.max(at);
+                    continue;
+                }
+                findings.extend(last.take());
+                let asked = gap.asked.iter().filter(|it| it.contains(sequence));
+                let buffered = matches!(origin, Origin::SocketBuffer | Origin::PollStall);
+                last = Some(Finding {
+                    asked: u32::try_from(asked.count()).unwrap_or(u32::MAX),
+                    settled_at: at,
+                    stalled_for: stalled_for.filter(|_| buffered || origin == Origin::RingOverrun),
+                    buffer_drops: if buffered { around.buffer } else { 0 },
+                    ..self.finding(number, gap, SequenceRange::one(sequence), origin, fate)
+                });
+            }
+            findings.extend(last);
+        }
+        findings
+    }
+
+    fn finding(
+        &self,
+        gap: usize,
+        of: &Gap,
+        sequences: SequenceRange,
+        origin: Origin,
+        fate: Fate,
+    ) -> Finding {
+        let lost = self.channel.lost.iter().find(|(_, epoch, loss)| {
+            *epoch == of.epoch && loss.sequences.contains(sequences.first)
+        });
+        Finding {
+            record: self.record,
+            gap,
+            channel: self.id,
+            epoch: of.epoch,
+            sequences,
+            found_at: of.found_at,
+            heard_before: of.heard_before,
+            origin,
+            fate,
+            settled_at: of.found_at,
+            asked: 0,
+            stalled_for: None,
+            buffer_drops: 0,
+            source: None,
+            records: lost.and_then(|(_, _, loss)| loss.records),
+        }
+    }
+
+    /// What the transport counted between what came before the gap and when it was found, and for how
+    /// long nobody had polled just before.
+    fn around(&self, gap: &Gap) -> (Dropped, Option<Nanos>) {
+        let until = gap.found_at.after(TOLD_WITHIN);
+        let mut sum = Dropped::default();
+        let near = |at: Nanos| at >= gap.heard_before && at <= until;
+        for (_, dropped) in self.channel.drops.iter().filter(|(at, _)| near(*at)) {
+            sum.buffer += dropped.buffer;
+            sum.oversize += dropped.oversize;
+            sum.q_key += dropped.q_key;
+            sum.restarts += dropped.restarts;
+        }
+        // What came meanwhile, and waits in the socket, is read in less time than it came in.
+        let stalls = self.evidence.stalls.iter();
+        let was_read =
+            |(at, span): &&(Nanos, Nanos)| *at <= gap.found_at && gap.found_at <= at.after(*span);
+        let stalled = stalls.filter(was_read).map(|(_, span)| *span);
+        (sum, stalled.max())
+    }
+
+    fn origin(
+        &self,
+        gap: &Gap,
+        sequence: Sequence,
+        fate: Fate,
+        (around, stalled_for): (Dropped, Option<Nanos>),
+    ) -> Origin {
+        let (channel, epoch) = (self.channel, gap.epoch);
+        let has = |of: &BTreeMap<Epoch, Ranges>| of.get(&epoch).is_some_and(|it| it.has(sequence));
+        if matches!(fate, Fate::Lost(LossCause::Unreadable)) {
+            return Origin::Unreadable;
+        }
+        if has(&channel.overrun) {
+            return Origin::RingOverrun;
+        }
+        if has(&channel.turned_away) {
+            return Origin::WindowFull;
+        }
+        let dropped = |line: LineId| {
+            let injected = channel.injected.get(&(epoch, line));
+            injected.is_some_and(|it| it.has(sequence))
+        };
+        if let Some(line) = lines().find(|line| dropped(*line)) {
+            return Origin::Injected(line);
+        }
+        let while_open = |at: Nanos| at >= gap.heard_before && at <= gap.found_at;
+        let mut damaged = channel.damaged.iter();
+        if let Some((_, line, _)) = damaged.find(|(at, _, of)| *of == sequence && while_open(*at)) {
+            return Origin::Damaged(*line);
+        }
+        if around.buffer > 0 {
+            return match stalled_for {
+                Some(_) => Origin::PollStall,
+                None => Origin::SocketBuffer,
+            };
+        }
+        if around.restarts > 0 || around.q_key > 0 {
+            return Origin::Device;
+        }
+        if around.oversize > 0 {
+            return Origin::TooLong;
+        }
+        if let Some((_, line)) = channel.malformed.iter().find(|(at, _)| while_open(*at)) {
+            return Origin::CutOff(*line);
+        }
+        // Its number was damaged as well.
+        if let Some((_, line, _)) = channel.damaged.iter().find(|(at, _, _)| while_open(*at)) {
+            return Origin::Damaged(*line);
+        }
+        let silent =
+            |(from, until): &(Nanos, Nanos)| *from <= gap.found_at && gap.found_at <= *until;
+        if channel.silences.iter().any(silent) {
+            return Origin::Silence;
+        }
+        if gap.heard_before == Nanos::ZERO && self.evidence.channels_begun(self.id) {
+            return Origin::Joining;
+        }
+        match fate {
+            // Nothing came after it: whether it ever left is not known.
+            Fate::Lost(LossCause::PublisherDead) if self.covering(epoch, sequence) == 0 => {
+                return Origin::PublisherGone;
+            }
+            Fate::Came(How::OtherLine(line)) if channel.lines > 1 => {
+                return Origin::Wire(LineId(1 - line.0));
+            }
+            Fate::Came(How::Late(line)) => return Origin::Wire(line),
+            _ => {}
+        }
+        self.way(epoch, sequence)
+    }
+
+    /// It came on no line, and nothing in this host speaks against it: what others saw decides.
+    fn way(&self, epoch: Epoch, sequence: Sequence) -> Origin {
+        let others = self.all.iter().enumerate();
+        let others = others.filter(|(record, _)| *record != self.record);
+        let (mut had, mut missed) = (false, false);
+        for (_, other) in others {
+            let Some(channel) = other.channels.get(&self.id) else {
+                continue;
+            };
+            for line in lines() {
+                let Some(received) = channel.received.get(&(epoch, line)) else {
+                    continue;
+                };
+                let covers =
+                    received.lowest() < Some(sequence) && received.highest() > Some(sequence);
+                had |= received.has(sequence);
+                missed |= covers && !received.has(sequence);
+            }
+        }
+        if had {
+            Origin::Wire(LineId(0))
+        } else if missed || self.covering(epoch, sequence) > 1 {
+            Origin::SendQueue
+        } else {
+            Origin::WireOrSendQueue
+        }
+    }
+
+    /// How many lines brought something before this and something after it.
+    fn covering(&self, epoch: Epoch, sequence: Sequence) -> usize {
+        let covers = |line: &LineId| {
+            let received = self.channel.received.get(&(epoch, *line));
+            received.is_some_and(|it| it.lowest() < Some(sequence) && it.highest() > Some(sequence))
+        };
+        lines().filter(covers).count()
+    }
+
+    /// What was no gap of ours: what the publisher said it lost, what was lost before we joined or with
+    /// the publisher, what the application was too slow for.
+    fn others(&self, findings: &mut Vec<Finding>, totals: &mut Totals) {
+        let mut number = self.channel.gaps.len();
+        let mut base = |at: Nanos, epoch, sequences| Finding {
+            record: self.record,
+            gap: {
+                number += 1;
+                number
+            },
+            channel: self.id,
+            epoch,
+            sequences,
+            found_at: at,
+            heard_before: at,
+            origin: Origin::BeforeJoining,
+            fate: Fate::Told,
+            settled_at: at,
+            asked: 0,
+            stalled_for: None,
+            buffer_drops: 0,
+            source: None,
+            records: None,
+        };
+        for (at, epoch, sequence, event) in &self.channel.sources {
+            let StreamEvent::SourceLost {
+                reason, messages, ..
+            } = event
+            else {
+                continue;
+            };
+            findings.push(Finding {
+                origin: match reason {
+                    SourceLossReason::Gap => Origin::SourceLine,
+                    SourceLossReason::Overflow => Origin::FeedHop,
+                    SourceLossReason::Malformed => Origin::SourceUnreadable,
+                },
+                source: Some((*reason, *messages)),
+                ..base(*at, *epoch, SequenceRange::one(*sequence))
+            });
+        }
+        for (at, sequence, items) in &self.channel.overwritten {
+            findings.push(Finding {
+                origin: Origin::LocalRing,
+                records: Some(*items),
+                ..base(*at, Epoch::NONE, SequenceRange::one(*sequence))
+            });
+        }
+        for (at, epoch, loss) in &self.channel.lost {
+            let Some((origin, rest)) = self.loss_of_no_gap(*epoch, loss) else {
+                continue;
+            };
+            if loss.sequences.last != Sequence(u64::MAX) && origin != Origin::Unreadable {
+                totals.lost_otherwise += rest;
+            }
+            findings.push(Finding {
+                origin,
+                fate: Fate::Lost(loss.cause),
+                records: loss.records,
+                ..base(*at, *epoch, loss.sequences)
+            });
+        }
+    }
+
+    /// Where a loss came from that is of no gap that was found while we listened, and of how many
+    /// sequences; `None` when it is of one.
+    fn loss_of_no_gap(&self, epoch: Epoch, loss: &Loss) -> Option<(Origin, u64)> {
+        match loss.cause {
+            LossCause::Fenced => return Some((Origin::Impostor, 0)),
+            LossCause::Unreadable => {
+                let known = self.channel.gaps.iter();
+                let mut of = known.filter(|gap| gap.epoch == epoch);
+                let in_gap = of.any(|gap| gap.range.contains(loss.sequences.first));
+                return (!in_gap).then_some((Origin::Unreadable, 0));
+            }
+            _ => {}
+        }
+        let gaps = self.channel.gaps.iter().filter(|gap| gap.epoch == epoch);
+        let parts = gaps.filter_map(|gap| gap.range.intersection(loss.sequences));
+        let known: u64 = parts.map(|part| part.len()).sum();
+        let rest = loss.sequences.len().saturating_sub(known);
+        if rest == 0 {
+            return None;
+        }
+        let history = self.channel.history.get(&epoch);
+        let before = history.is_some_and(|it| it.has(loss.sequences.first));
+        let origin = match loss.cause {
+            _ if before => Origin::BeforeJoining,
+            LossCause::PublisherDead => Origin::PublisherGone,
+            LossCause::Epoch => Origin::EpochChange,
+            LossCause::Window if known == 0 => Origin::BeforeJoining,
+            _ if known > 0 => return None,
+            _ => Origin::BeforeRecord,
+        };
+        Some((origin, rest))
+    }
+}
+
+fn lines() -> impl Iterator<Item = LineId> {
+    (0..LineId::MAX).map(|line| LineId(line as u8))
+}

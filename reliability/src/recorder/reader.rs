@@ -1,0 +1,390 @@
+//! A record as it is read: whole up to where the recording process was when it died, whatever was
+//! overwritten meanwhile.
+
+use thiserror::Error;
+
+use super::layout::{
+    EntryKind, FILE_HEAD_LEN, Input, Note, RECORD_MAGIC, RECORD_VERSION, RecordOrigin,
+    SEGMENT_HEAD_LEN, Told, of_line, segment,
+};
+use crate::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
+use crate::delivery::LineId;
+use crate::subscriber_core::Path;
+use crate::units::{ChannelId, Nanos};
+use crate::wire::{CrcVerdict, Datagram, HEADER_LEN};
+
+/// Why bytes are not a record, or not a whole one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// Something else.
+    #[error(
+        "this is no record: it does not begin as one; name the file that `tickcast listen --record` wrote"
+    )]
+    Magic,
+    /// Of another layout.
+    #[error(
+        "the record has layout {version}, this build reads layout 1; use the build that recorded"
+    )]
+    Version {
+        /// As the record says.
+        version: u32,
+    },
+    /// It was cut off, or its head overwritten.
+    #[error(
+        "the record is damaged: its head says {segments} segments of {segment_len} bytes but the file has {len} bytes; copy it again, whole"
+    )]
+    Length {
+        /// As the head says.
+        segments: u32,
+        /// As the head says.
+        segment_len: u64,
+        /// What there is.
+        len: usize,
+    },
+    /// Nothing was recorded yet.
+    #[error(
+        "the record is empty: nothing had been recorded when it was copied, or all of it is damaged"
+    )]
+    Empty,
+    /// An entry that no recorder writes.
+    #[error(
+        "the record is damaged at byte {offset}: {what}; what comes before it can be read, what comes after it can not"
+    )]
+    Entry {
+        /// Where in the file.
+        offset: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Recording {
+    bytes: Vec<u8>,
+    origin: RecordOrigin,
+    segments: Vec<Segment>,
+}
+
+/// One segment.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    generation: u64,
+    pub(super) first_at: Nanos,
+    pub(super) digest: u64,
+    pub(super) inputs: u64,
+    pub(super) snapshot: std::ops::Range<usize>,
+    entries: std::ops::Range<usize>,
+}
+
+/// One entry.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// When it happened, protocol time of the process that recorded.
+    pub at: Nanos,
+    /// How many inputs of the core there were before it since recording began.
+    pub inputs: u64,
+    /// Where it stands in the file.
+    pub offset: usize,
+    /// What happened.
+    pub what: What<'a>,
+}
+
+/// What an entry says.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum What<'a> {
+    /// A datagram came on a line. Of data only the header is kept.
+    Datagram {
+        /// Where it was listened for.
+        channel: ChannelId,
+        /// On which line.
+        line: LineId,
+        /// Whether its CRC fitted.
+        verdict: CrcVerdict,
+        /// All of it, or its header.
+        kept: &'a [u8],
+    },
+    /// The clock was told.
+    Look(u16),
+    /// Frames were asked for.
+    Ask(u16),
+    /// Frames were given for a path; a first part of them.
+    Sent(Path, u16, &'a [u8]),
+    /// A control message came.
+    Message(Path, ChannelId, Message<'a>),
+    /// Something in the publisher's memory is done.
+    Remote(u64, &'a [u8]),
+    /// Another input.
+    Input(Input),
+    /// An action was taken.
+    Action(u16),
+    /// A request for the publisher's memory was taken.
+    Request(u16),
+    /// The core told the application something.
+    Told(Told),
+    /// Something happened around the core.
+    Note(Note),
+}
+
+impl What<'_> {
+    /// Whether it is an input of the core.
+    #[must_use]
+    pub const fn is_input(&self) -> bool {
+        matches!(
+            self,
+            Self::Datagram { .. }
+                | Self::Look(_)
+                | Self::Ask(_)
+                | Self::Message(..)
+                | Self::Remote(..)
+                | Self::Input(_)
+        )
+    }
+}
+
+impl Recording {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// [`RecordingError`] when these bytes are none. What is wrong with an entry is found when it is
+    /// read.
+    pub fn read(bytes: Vec<u8>) -> Result<Self, RecordingError> {
+        let len = bytes.len();
+        if len < FILE_HEAD_LEN || bytes[..8] != RECORD_MAGIC {
+            return Err(RecordingError::Magic);
+        }
+        let version = word(&bytes, 8) as u32;
+        if version != RECORD_VERSION {
+            return Err(RecordingError::Version { version });
+        }
+        let (count, segment_len) = ((word(&bytes, 8) >> 32) as u32, word(&bytes, 16));
+        let total = u64::from(count).checked_mul(segment_len);
+        let fits = total.is_some_and(|total| total <= (len - FILE_HEAD_LEN) as u64);
+        let damaged = RecordingError::Length {
+            segments: count,
+            segment_len,
+            len,
+        };
+        if !fits || segment_len < SEGMENT_HEAD_LEN as u64 {
+            return Err(damaged);
+        }
+        let origin = postcard::from_bytes(&bytes[64..FILE_HEAD_LEN]).map_err(|_| damaged)?;
+        let bases = (0..count as usize).map(|nth| FILE_HEAD_LEN + nth * segment_len as usize);
+        let of = |base: usize| Segment::read(&bytes[base..base + segment_len as usize], base);
+        let mut segments: Vec<_> = bases.filter_map(of).collect();
+        segments.sort_unstable_by_key(|it| it.generation);
+        // Those that follow each other up to the newest one.
+        let pairs = segments.windows(2).rev();
+        let follow = pairs.take_while(|pair| pair[0].generation + 1 == pair[1].generation);
+        let broken = segments.len().saturating_sub(1 + follow.count());
+        segments.drain(..broken);
+        if segments.is_empty() {
+            return Err(RecordingError::Empty);
+        }
+        Ok(Self {
+            bytes,
+            origin,
+            segments,
+        })
+    }
+
+    /// Who recorded.
+    #[must_use]
+    pub const fn origin(&self) -> &RecordOrigin {
+        &self.origin
+    }
+
+    /// Whether the record reaches back to the core's beginning.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.segments.first().is_some_and(|it| it.generation == 1)
+    }
+
+    /// The time of day (UTC) at this protocol time, as far as the clock was not set meanwhile.
+    #[must_use]
+    pub const fn utc(&self, at: Nanos) -> Nanos {
+        let origin = &self.origin;
+        Nanos((origin.began_utc.0.wrapping_add(at.0)).wrapping_sub(origin.began.0))
+    }
+
+    /// All entries, oldest first. After an error nothing follows.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'_>, RecordingError>> {
+        self.entries_from(0)
+    }
+
+    /// The entries from this segment on.
+    pub(super) fn entries_from(
+        &self,
+        segment: usize,
+    ) -> impl Iterator<Item = Result<Entry<'_>, RecordingError>> {
+        let segments = self.segments[segment..].iter();
+        let mut failed = false;
+        segments
+            .flat_map(|it| Entries {
+                bytes: &self.bytes[..it.entries.end],
+                offset: it.entries.start,
+                at: it.first_at,
+                inputs: it.inputs,
+            })
+            .take_while(move |entry| !std::mem::replace(&mut failed, entry.is_err()))
+    }
+
+    /// The segments, oldest first.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The bytes of a snapshot.
+    pub(super) fn snapshot(&self, segment: &Segment) -> &[u8] {
+        &self.bytes[segment.snapshot.clone()]
+    }
+}
+
+impl Segment {
+    /// The segment in these bytes, which begin at `base` of the file; `None` when it is none, or a
+    /// damaged one.
+    fn read(bytes: &[u8], base: usize) -> Option<Self> {
+        let generation = word(bytes, segment::GENERATION);
+        let committed = usize::try_from(word(bytes, segment::COMMITTED)).ok()?;
+        let len = usize::try_from(word(bytes, segment::SNAPSHOT_LEN)).ok()?;
+        let entries = len
+            .checked_next_multiple_of(8)?
+            .checked_add(SEGMENT_HEAD_LEN)?;
+        if generation == 0 || committed > bytes.len() || entries > committed {
+            return None;
+        }
+        let snapshot = SEGMENT_HEAD_LEN..SEGMENT_HEAD_LEN + len;
+        let crc = word(bytes, segment::SNAPSHOT_CRC);
+        if u64::from(crc32c::crc32c(&bytes[snapshot.clone()])) != crc {
+            return None;
+        }
+        Some(Self {
+            generation,
+            first_at: Nanos(word(bytes, segment::FIRST_AT)),
+            digest: word(bytes, segment::DIGEST),
+            inputs: word(bytes, segment::INPUTS),
+            snapshot: base + snapshot.start..base + snapshot.end,
+            entries: base + entries..base + committed,
+        })
+    }
+}
+
+/// Walks the entries of a segment.
+struct Entries<'a> {
+    /// The file up to the segment's end.
+    bytes: &'a [u8],
+    offset: usize,
+    at: Nanos,
+    inputs: u64,
+}
+
+impl<'a> Entries<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.offset..)?.get(..len)?;
+        self.offset += len;
+        Some(taken)
+    }
+
+    fn take_long(&mut self) -> Option<&'a [u8]> {
+        let len = self.take(8)?;
+        let len = usize::try_from(word(len, 0)).ok()?;
+        let padded = self.take(len.checked_next_multiple_of(8)?)?;
+        Some(&padded[..len])
+    }
+
+    fn entry(&mut self) -> Result<What<'a>, &'static str> {
+        const SHORT: &str = "an entry is cut off";
+        let head = self.take(8).ok_or(SHORT)?;
+        let kinds = EntryKind::ALL.into_iter();
+        let kind = kinds.into_iter().find(|kind| *kind as u8 == head[0]);
+        let kind = kind.ok_or("an entry of a kind that does not exist")?;
+        let (a, b) = (head[1], u16::from_le_bytes([head[2], head[3]]));
+        let since = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        self.at = self.at.after(Nanos(since.into()));
+        let path = || Path::from_index(a).ok_or("an entry of a path that does not exist");
+        let datagram = |kept| What::Datagram {
+            channel: ChannelId(b),
+            line: LineId(u8::from(a & of_line::B != 0)),
+            verdict: match a & of_line::BAD {
+                0 => CrcVerdict::Good,
+                _ => CrcVerdict::Bad,
+            },
+            kept,
+        };
+        const UNREADABLE: &str = "an entry whose content can't be read";
+        Ok(match kind {
+            EntryKind::Data => {
+                let kept = self.take(HEADER_LEN).ok_or(SHORT)?;
+                datagram(kept)
+            }
+            EntryKind::Other => {
+                let kept = self.take_long().ok_or(SHORT)?;
+                Datagram::parse(kept).map_err(|_| UNREADABLE)?;
+                datagram(kept)
+            }
+            EntryKind::Look => What::Look(b),
+            EntryKind::Ask => What::Ask(b),
+            EntryKind::Sent => What::Sent(path()?, b, self.take_long().ok_or(SHORT)?),
+            EntryKind::Message => {
+                let frame = self.take_long().ok_or(SHORT)?;
+                match Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
+                    Ok(Some((channel, message, _))) => What::Message(path()?, channel, message),
+                    _ => return Err(UNREADABLE),
+                }
+            }
+            EntryKind::Remote => {
+                let body = self.take_long().ok_or(SHORT)?;
+                let (tag, rest) = body.split_first_chunk::<8>().ok_or(SHORT)?;
+                What::Remote(u64::from_le_bytes(*tag), rest)
+            }
+            EntryKind::Input => What::Input(self.decoded()?),
+            EntryKind::Action => What::Action(b),
+            EntryKind::Request => What::Request(b),
+            EntryKind::Told => What::Told(self.decoded()?),
+            EntryKind::Note => What::Note(self.decoded()?),
+            EntryKind::Time => {
+                self.at = Nanos(word(self.take(8).ok_or(SHORT)?, 0));
+                // It says when the next one is.
+                return self.entry();
+            }
+        })
+    }
+
+    fn decoded<T: serde::Deserialize<'a>>(&mut self) -> Result<T, &'static str> {
+        let body = self.take_long().ok_or("an entry is cut off")?;
+        postcard::from_bytes(body).map_err(|_| "an entry whose content can't be read")
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Entry<'a>, RecordingError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.bytes.len() {
+            return None;
+        }
+        let (offset, inputs) = (self.offset, self.inputs);
+        Some(match self.entry() {
+            Ok(what) => {
+                self.inputs += u64::from(what.is_input());
+                Ok(Entry {
+                    at: self.at,
+                    inputs,
+                    offset,
+                    what,
+                })
+            }
+            Err(what) => {
+                self.offset = self.bytes.len();
+                Err(RecordingError::Entry { offset, what })
+            }
+        })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(at..at + 8).and_then(|it| it.first_chunk());
+    u64::from_le_bytes(word.copied().unwrap_or_default())
+}

@@ -1,0 +1,247 @@
+//! A record run through the core again: the same inputs must give the same outputs, and where they do
+//! not, the first that differs is named.
+
+use std::collections::BTreeSet;
+
+use super::reader::{Recording, RecordingError, What};
+use super::{Input, Outputs, RecordOrigin, RecordedCore, Recorder, Told, stripped};
+use crate::delivery::{Deliver, Event, Via};
+use crate::loss::LossCause;
+use crate::recorder::layout::RECORD_LEN_MIN;
+use crate::subscriber_core::SubscriberCore;
+use crate::units::{Epoch, Nanos, Sequence};
+use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, SEQUENCE_OFFSET};
+
+/// What a replay came to.
+pub struct Replayed {
+    /// The core as it stands after the last input; `None` when nothing could be run.
+    pub core: Option<RecordedCore>,
+    /// How many inputs it was given.
+    pub inputs: u64,
+    /// The number of the first input that could be run: before it there is no snapshot.
+    pub first_input: u64,
+    /// The first thing that came out otherwise than it was recorded.
+    pub difference: Option<Difference>,
+    /// Why the record could not be run to its end, where it could not.
+    pub stopped: Option<Stopped>,
+}
+
+/// Where a replay left the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// When it was, protocol time of who recorded.
+    pub at: Nanos,
+    /// All outputs of the inputs before this one were the same as far as the last look.
+    pub input: u64,
+    /// Where in the record.
+    pub offset: usize,
+    /// What was compared.
+    pub what: &'static str,
+}
+
+/// Why a replay stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// No segment has a snapshot: the state did not fit, or it is a standby's.
+    NoSnapshot,
+    /// Something happened that a record does not hold.
+    Unrecorded(Nanos),
+    /// The record is damaged.
+    Damaged(RecordingError),
+}
+
+/// Nothing is kept of a replay but its outputs.
+fn witness(after: u64, keep_log: bool) -> Option<Recorder> {
+    let area = Box::new(vec![0; RECORD_LEN_MIN]);
+    let mut recorder = Recorder::new(area, &RecordOrigin::default()).ok()?;
+    recorder.outputs = Outputs::after(after);
+    if keep_log {
+        recorder.keep_log();
+    }
+    Some(recorder)
+}
+
+/// Runs what can be run of a record: from its first snapshot on. `keep_log` keeps every output in
+/// words. What is delivered goes to `on`; the values in its records are not those of then.
+#[must_use]
+pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> Replayed {
+    let mut segments = recording.segments().iter().enumerate();
+    let begin = segments.find_map(|(nth, segment)| {
+        let bytes = recording.snapshot(segment);
+        Some((nth, segment, SubscriberCore::take_up(bytes)?))
+    });
+    let Some((nth, segment, core)) = begin else {
+        return Replayed {
+            core: None,
+            inputs: 0,
+            first_input: 0,
+            difference: None,
+            stopped: Some(Stopped::NoSnapshot),
+        };
+    };
+    let mut core = RecordedCore::of(core);
+    if let Some(witness) = witness(segment.digest, keep_log) {
+        core.record(witness);
+    }
+    let mut run = Run {
+        unreadable: unreadable(recording),
+        core,
+        out: Vec::new(),
+        at: segment.first_at,
+    };
+    let (mut inputs, mut stopped, mut difference) = (0, None, None);
+    for entry in recording.entries_from(nth) {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                stopped = Some(Stopped::Damaged(error));
+                break;
+            }
+        };
+        if matches!(entry.what, What::Input(Input::Unrecorded)) {
+            stopped = Some(Stopped::Unrecorded(entry.at));
+            break;
+        }
+        inputs += u64::from(entry.what.is_input());
+        run.at = entry.at;
+        if let Err(what) = run.entry(&entry.what, on) {
+            difference = Some(Difference {
+                at: entry.at,
+                input: entry.inputs,
+                offset: entry.offset,
+                what,
+            });
+            break;
+        }
+    }
+    Replayed {
+        core: Some(run.core),
+        inputs,
+        first_input: segment.inputs,
+        difference,
+        stopped,
+    }
+}
+
+struct Run {
+    core: RecordedCore,
+    unreadable: BTreeSet<(Epoch, Sequence)>,
+    out: Vec<u8>,
+    at: Nanos,
+}
+
+impl Run {
+    /// Gives the core what an entry says it was given, and compares what it says came out.
+    fn entry(&mut self, what: &What<'_>, on: &mut impl Deliver) -> Result<(), &'static str> {
+        let (now, core) = (self.at, &mut self.core);
+        match what {
+            What::Datagram {
+                channel,
+                line,
+                verdict,
+                kept,
+            } => {
+                let bytes = self.whole(kept, *verdict);
+                let aligned = &mut crate::record::AlignedCopy::default();
+                let Ok(datagram) = Datagram::parse(aligned.of(&bytes)) else {
+                    return Err("a datagram can't be put together from its header");
+                };
+                let via = Via::Line(*line);
+                self.core
+                    .handle_recorded(now, *channel, via, &datagram, *verdict, on);
+            }
+            What::Look(check) => {
+                compare(core, *check, "what came out before the clock was told")?;
+                core.handle_timeout(now, on);
+            }
+            What::Ask(check) => {
+                compare(core, *check, "what came out before frames were asked for")?;
+                self.out.clear();
+                let _ = core.poll_transmit(now, &mut self.out, on);
+            }
+            What::Sent(_, check, frames) => {
+                if !self.out.starts_with(frames) {
+                    return Err("the frames that were sent");
+                }
+                compare(core, *check, "the frames that were sent")?;
+            }
+            What::Message(path, channel, message) => {
+                core.handle_message(now, *path, *channel, message, on);
+            }
+            What::Remote(tag, bytes) => core.handle_read(now, *tag, bytes, on),
+            What::Input(input) => give(core, now, input, on),
+            What::Action(check) => {
+                core.poll_action().ok_or("an action that was taken")?;
+                compare(core, *check, "the action that was taken")?;
+            }
+            What::Request(check) => {
+                core.poll_remote().ok_or("a request that was taken")?;
+                compare(core, *check, "the request that was taken")?;
+            }
+            What::Told(_) | What::Note(_) => {}
+        }
+        Ok(())
+    }
+
+    fn whole(&self, kept: &[u8], verdict: CrcVerdict) -> Vec<u8> {
+        let word = |at: usize| {
+            let word = kept.get(at..at + 8).and_then(|it| it.first_chunk());
+            u64::from_le_bytes(word.copied().unwrap_or_default())
+        };
+        let at = (Epoch(word(8)), Sequence(word(SEQUENCE_OFFSET)));
+        let readable = verdict == CrcVerdict::Good && !self.unreadable.contains(&at);
+        if kept.len() == HEADER_LEN {
+            stripped::whole_as(kept, readable)
+        } else {
+            kept.to_vec()
+        }
+    }
+}
+
+fn compare(core: &RecordedCore, check: u16, what: &'static str) -> Result<(), &'static str> {
+    match core.outputs() {
+        Some(outputs) if outputs.check() == check => Ok(()),
+        _ => Err(what),
+    }
+}
+
+fn give(core: &mut RecordedCore, now: Nanos, input: &Input, on: &mut impl Deliver) {
+    match *input {
+        Input::Use(nack, read, inboxes) => {
+            nack.into_iter().for_each(|it| core.use_nack_path(it));
+            read.into_iter().for_each(|it| core.use_read_path(it));
+            inboxes.into_iter().for_each(|it| core.use_inboxes(it));
+        }
+        Input::Connected(path) => core.handle_connected(now, path),
+        Input::Disconnected(path, reason) => core.handle_disconnected(now, path, reason, on),
+        Input::NackUnusable => core.handle_nack_unusable(now),
+        Input::ReadUnusable => core.handle_read_unusable(now),
+        Input::Limits(limits) => core.set_read_limits(limits),
+        Input::Malformed(channel, line, _) => core.handle_received(now, channel, line, &[], on),
+        Input::Stranger(channel) => core.handle_stranger(channel),
+        Input::Overrun(channel, epoch, range) => {
+            core.handle_overrun(now, channel, (epoch, range), on);
+        }
+        Input::Listening(channel, lines) => core.handle_listening(now, channel, lines.into()),
+        Input::Leave(cause) => core.leave(cause, on),
+        Input::Rejoin(channel, start) => {
+            core.rejoin(now, channel, start, on);
+        }
+        Input::Unrecorded => {}
+    }
+}
+
+/// The datagrams whose records could not be read, as the core found when it came to them.
+fn unreadable(recording: &Recording) -> BTreeSet<(Epoch, Sequence)> {
+    let told = recording
+        .entries()
+        .filter_map(|entry| match entry.ok()?.what {
+            What::Told(Told {
+                epoch,
+                event: Event::Lost(loss),
+                ..
+            }) if loss.cause == LossCause::Unreadable => Some((epoch, loss.sequences.first)),
+            _ => None,
+        });
+    told.collect()
+}

@@ -1,0 +1,83 @@
+//! A core's state as bytes, and back: where a recorded run can be taken up ([`crate::recorder`]).
+//!
+//! All that decides what the core does next is in it, and its counters. Of what waits in a window
+//! only the headers are: the records' own bytes decide nothing (`recorder/stripped.rs`). What a
+//! standby has beside that, its mirror and its inbox, is memory of others; a core that has one
+//! can't be taken down.
+
+use std::sync::Arc;
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::counters::ReceiverCounters;
+use crate::subscriber_core::SubscriberCore;
+
+impl SubscriberCore {
+    /// Writes the state to the beginning of `into`, and says how long it is; `None` when it does not
+    /// fit, or the core keeps a mirror or an inbox.
+    pub(crate) fn take_down(&self, into: &mut [u8]) -> Option<usize> {
+        let is_standby = |entry: &crate::subscriber_core::Entry| {
+            let receiver = entry.receiver.as_ref();
+            receiver.is_some_and(|it| it.mirror().is_some() || it.inbox().is_some())
+        };
+        if self.entries.iter().any(is_standby) {
+            return None;
+        }
+        Some(postcard::to_slice(self, into).ok()?.len())
+    }
+
+    /// The core that was taken down; `None` when these bytes are none.
+    pub(crate) fn take_up(bytes: &[u8]) -> Option<Self> {
+        let mut core: Self = postcard::from_bytes(bytes).ok()?;
+        for entry in &mut core.entries {
+            let counters = Arc::clone(&entry.counters);
+            if let Some(receiver) = &mut entry.receiver {
+                receiver.counters = counters;
+            }
+        }
+        Some(core)
+    }
+}
+
+/// As a string of JSON: for what is written for peers, with fields that may be left out.
+pub(crate) mod as_json {
+    use super::*;
+
+    pub(crate) fn serialize<T: Serialize, S: Serializer>(it: &T, to: S) -> Result<S::Ok, S::Error> {
+        let text = serde_json::to_string(it).map_err(serde::ser::Error::custom)?;
+        to.serialize_str(&text)
+    }
+
+    pub(crate) fn deserialize<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<T, D::Error> {
+        let text = String::deserialize(from)?;
+        serde_json::from_str(&text).map_err(serde::de::Error::custom)
+    }
+}
+
+/// Counters as their values, in the order declared.
+pub(crate) mod counters {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        counters: &Arc<ReceiverCounters>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let (mut values, mut at) = ([0; ReceiverCounters::COUNT], 0);
+        counters.each(|_, _, value| {
+            values[at] = value;
+            at += 1;
+        });
+        to.collect_seq(values)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<ReceiverCounters>, D::Error> {
+        let counters = ReceiverCounters::default();
+        counters.set_all(Vec::<u64>::deserialize(from)?);
+        Ok(Arc::new(counters))
+    }
+}

@@ -1,0 +1,142 @@
+//! Any bytes as a file of a capture or of messages: nothing is read that is not there, every frame
+//! is given out or counted, and it makes no difference how the bytes come.
+
+use std::io::{Cursor, Read, Write};
+
+use flate2::Compression;
+use flate2::write::GzEncoder;
+use tickcast_feeds::capture::binary_file::{BinaryFile, BinaryFileStats};
+use tickcast_feeds::capture::{Capture, CaptureError, CaptureStats};
+
+/// pcap, pcapng and BinaryFILE, gzip or not. Frames = datagrams + those passed over; a datagram is
+/// never longer than it was sent; an error or the end stays one; and a file gives the same, whole,
+/// in pieces or compressed.
+pub fn captures(bytes: &[u8]) {
+    // How much comes before a fault of the compression depends on how much is decompressed at once,
+    // and so does whether it is met before the file says that it ends.
+    let is_gzip = bytes.starts_with(&[0x1f, 0x8b, 8]);
+    for read in [capture, messages] {
+        let whole = read(Box::new(Cursor::new(bytes.to_vec())), bytes.len());
+        let in_pieces = read(Box::new(pieces(bytes)), bytes.len());
+        if is_gzip && (whole.failed || in_pieces.failed) {
+            let (some, more) = match whole.given.len() < in_pieces.given.len() {
+                true => (&whole.given, &in_pieces.given),
+                false => (&in_pieces.given, &whole.given),
+            };
+            assert!(more.starts_with(some), "as far as it goes");
+        } else {
+            assert_eq!(whole, in_pieces, "in pieces");
+        }
+        if !is_gzip && !bytes.is_empty() {
+            let mut gzip = GzEncoder::new(Vec::new(), Compression::none());
+            gzip.write_all(bytes).expect("memory takes everything");
+            let gzip = gzip.finish().expect("memory takes everything");
+            let len = gzip.len();
+            assert_eq!(whole, read(Box::new(Cursor::new(gzip)), len), "compressed");
+        }
+    }
+}
+
+/// What a file gave.
+#[derive(Debug, PartialEq, Eq)]
+struct Gave {
+    /// Each with the time that it was captured and the length that was sent.
+    given: Vec<(u64, Vec<u8>, usize)>,
+    capture: CaptureStats,
+    messages: BinaryFileStats,
+    failed: bool,
+}
+
+impl Gave {
+    fn new() -> Self {
+        Self {
+            given: Vec::new(),
+            capture: CaptureStats::default(),
+            messages: BinaryFileStats::default(),
+            failed: false,
+        }
+    }
+
+    /// An error, which says something.
+    fn failed(mut self, error: &CaptureError) -> Self {
+        assert!(!error.to_string().is_empty());
+        self.failed = true;
+        self
+    }
+}
+
+fn capture(reader: Box<dyn Read + Send>, len: usize) -> Gave {
+    let mut gave = Gave::new();
+    let mut capture = match Capture::from_reader("bytes", reader) {
+        Ok(capture) => capture,
+        Err(error) => return gave.failed(&error),
+    };
+    loop {
+        match capture.next() {
+            Ok(None) => break,
+            Err(error) => {
+                gave = gave.failed(&error);
+                break;
+            }
+            Ok(Some(datagram)) => {
+                assert!(datagram.payload.len() <= datagram.original_len);
+                let payload = datagram.payload.to_vec();
+                gave.given
+                    .push((datagram.received_at.0, payload, datagram.original_len));
+            }
+        }
+        let stats = capture.stats();
+        assert_eq!(stats.frames, stats.datagrams + stats.skipped.total());
+    }
+    assert!(matches!(capture.next(), Ok(None)), "there is no more");
+    let stats = *capture.stats();
+    assert_eq!(stats.frames, stats.datagrams + stats.skipped.total());
+    assert_eq!(stats.datagrams, gave.given.len() as u64);
+    let snapped = gave
+        .given
+        .iter()
+        .filter(|(_, payload, sent)| payload.len() < *sent);
+    assert_eq!(stats.snapped, snapped.count() as u64);
+    assert!(stats.truncated <= 1 && capture.position() <= len as u64);
+    gave.capture = stats;
+    gave
+}
+
+fn messages(reader: Box<dyn Read + Send>, len: usize) -> Gave {
+    let mut gave = Gave::new();
+    let mut file = match BinaryFile::from_reader("bytes", reader) {
+        Ok(file) => file,
+        Err(error) => return gave.failed(&error),
+    };
+    loop {
+        match file.next() {
+            Ok(None) => break,
+            Err(error) => {
+                gave = gave.failed(&error);
+                break;
+            }
+            Ok(Some(message)) => gave.given.push((0, message.to_vec(), message.len())),
+        }
+    }
+    assert!(matches!(file.next(), Ok(None)), "there is no more");
+    let stats = *file.stats();
+    assert_eq!(stats.messages, gave.given.len() as u64);
+    assert!(stats.truncated + stats.end_marks <= 1 && file.position() <= len as u64);
+    // Nothing ends without a word.
+    assert!(gave.failed || stats.truncated + stats.end_marks == 1 || file.position() == len as u64);
+    gave.messages = stats;
+    gave
+}
+
+/// The bytes, a few at a time.
+fn pieces(bytes: &[u8]) -> impl Read + Send + 'static {
+    struct Pieces(Cursor<Vec<u8>>, usize);
+    impl Read for Pieces {
+        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+            self.1 = self.1 % 61 + 7;
+            let len = buffer.len().min(self.1);
+            self.0.read(&mut buffer[..len])
+        }
+    }
+    Pieces(Cursor::new(bytes.to_vec()), 0)
+}

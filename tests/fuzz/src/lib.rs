@@ -1,0 +1,92 @@
+//! Whatever comes from outside is read without a panic, a hang or a silent loss: one function for
+//! each way in, which takes any bytes and panics only where an invariant is broken.
+//!
+//! A fuzzer calls these functions (`make fuzz`), and a test calls each with its committed corpus.
+//! What each one asserts stands at its head; docs/VERIFICATION.md has the table.
+
+mod bytes;
+mod captures;
+mod config;
+mod control;
+pub mod corpus;
+mod datagram;
+mod feeds;
+mod held;
+mod mutation;
+mod receive_core;
+#[path = "../../../reliability/tests/receiving/world.rs"]
+#[allow(dead_code, unused_qualifications, reason = "tests use the rest of it")]
+mod world;
+
+pub use captures::captures;
+pub use config::config;
+pub use control::control;
+pub use datagram::datagram;
+pub use feeds::{iex_deep, iex_tops, itch, moldudp64};
+pub use mutation::Mutation;
+pub use receive_core::receive_core;
+
+/// One way in.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Name of the function, and of its folder in the corpus.
+    pub name: &'static str,
+    /// Takes any bytes.
+    pub run: fn(&[u8]),
+}
+
+/// All of them.
+pub const TARGETS: [Target; 9] = [
+    Target {
+        name: "datagram",
+        run: datagram,
+    },
+    Target {
+        name: "control",
+        run: control,
+    },
+    Target {
+        name: "moldudp64",
+        run: moldudp64,
+    },
+    Target {
+        name: "itch",
+        run: itch,
+    },
+    Target {
+        name: "iex_tops",
+        run: iex_tops,
+    },
+    Target {
+        name: "iex_deep",
+        run: iex_deep,
+    },
+    Target {
+        name: "captures",
+        run: captures,
+    },
+    Target {
+        name: "config",
+        run: config,
+    },
+    Target {
+        name: "receive_core",
+        run: receive_core,
+    },
+];
+
+/// Longer inputs are cut: nothing new is beyond, and no run takes long.
+pub const INPUT_LEN_MAX: usize = 16 << 10;
+
+impl Target {
+    /// The target of this name.
+    #[must_use]
+    pub fn of(name: &str) -> Option<Self> {
+        TARGETS.into_iter().find(|target| target.name == name)
+    }
+
+    /// Runs it with no more than [`INPUT_LEN_MAX`] of `bytes`.
+    pub fn take(&self, bytes: &[u8]) {
+        (self.run)(&bytes[..bytes.len().min(INPUT_LEN_MAX)]);
+    }
+}

@@ -1,0 +1,186 @@
+//! Runs the targets: each file of the corpus once, inputs made from it by chance, or one target
+//! under AFL++. Exit: 0 whole, 1 an invariant is broken, 2 usage.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{self, ExitCode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::{Parser, Subcommand};
+use tickcast_fuzz::{Mutation, TARGETS, Target, corpus};
+
+/// How often a run says how far it is.
+const TELL_EVERY: Duration = Duration::from_secs(20);
+/// An execution takes well below a second on the slowest machine; longer than this it hangs.
+const HANGS_AFTER: Duration = Duration::from_secs(120);
+
+/// One function for each way that bytes come in; it panics only where an invariant is broken.
+#[derive(Parser)]
+struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand)]
+enum What {
+    /// Lists the targets.
+    List,
+    /// Writes the first inputs of the corpus anew.
+    Corpus,
+    /// Runs a target with these files, in this process.
+    Run {
+        /// Its name.
+        target: String,
+        /// What to run it with.
+        files: Vec<PathBuf>,
+    },
+    /// Runs a target with its corpus and with inputs made from that, the same for the same seed.
+    Mutate {
+        /// Its name.
+        target: String,
+        /// For how long.
+        #[arg(long, default_value_t = 10)]
+        seconds: u64,
+        /// Decides the inputs and their order.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Where the input that breaks an invariant is kept.
+        #[arg(long)]
+        keep: PathBuf,
+    },
+    /// Runs a target under AFL++, which starts this.
+    #[cfg(feature = "afl")]
+    Afl {
+        /// Its name.
+        target: String,
+    },
+}
+
+fn main() -> ExitCode {
+    match Args::parse().what {
+        What::List => {
+            for target in TARGETS {
+                println!("{}", target.name);
+            }
+            ExitCode::SUCCESS
+        }
+        What::Corpus => done(corpus::write()),
+        What::Run { target, files } => with(&target, |target| {
+            for file in &files {
+                println!("{}: {}", target.name, file.display());
+                target.take(&fs::read(file)?);
+                println!("it is whole");
+            }
+            Ok(true)
+        }),
+        What::Mutate {
+            target,
+            seconds,
+            seed,
+            keep,
+        } => with(&target, |target| {
+            mutate(target, Duration::from_secs(seconds), seed, &keep)
+        }),
+        #[cfg(feature = "afl")]
+        What::Afl { target } => with(&target, |target| {
+            afl::fuzz!(|bytes: &[u8]| { target.take(bytes) });
+            Ok(true)
+        }),
+    }
+}
+
+fn with(target: &str, run: impl FnOnce(Target) -> io::Result<bool>) -> ExitCode {
+    let Some(target) = Target::of(target) else {
+        eprintln!("there is no target {target}; `list` names them");
+        return ExitCode::from(2);
+    };
+    match run(target) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => done(Err(error)),
+    }
+}
+
+fn done(result: io::Result<()>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs `target` for so long, and says how often; `false` when an invariant was broken. The input
+/// is in the file `keep` before it is run, so that it is there whatever ends the process.
+fn mutate(target: Target, span: Duration, seed: u64, keep: &Path) -> io::Result<bool> {
+    let inputs: Vec<_> = corpus::inputs(target.name)?
+        .into_iter()
+        .map(|it| it.1)
+        .collect();
+    let mut as_they_are = inputs.clone().into_iter();
+    let mut mutation = Mutation::new(inputs, seed);
+    let file = File::create(keep)?;
+    let (mut input, begun) = (Vec::new(), Instant::now());
+    let executions = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&executions);
+    let keep_of_watch = keep.to_owned();
+    thread::spawn(move || watch(target, &count, begun, &keep_of_watch));
+    while begun.elapsed() < span || as_they_are.len() > 0 {
+        match as_they_are.next() {
+            Some(whole) => input = whole,
+            None => mutation.next_into(&mut input),
+        }
+        file.write_all_at(&input, 0)?;
+        file.set_len(input.len() as u64)?;
+        let nth = executions.fetch_add(1, Ordering::Relaxed) + 1;
+        if catch_unwind(AssertUnwindSafe(|| target.take(&input))).is_err() {
+            println!(
+                "{}: execution {nth} of seed {seed} breaks an invariant",
+                target.name
+            );
+            return Ok(false);
+        }
+    }
+    fs::remove_file(keep)?;
+    println!("{}, seed {seed}", told(target, &executions, begun));
+    Ok(true)
+}
+
+/// Says now and then how far it is, and ends the process when one execution never ends.
+fn watch(target: Target, executions: &AtomicU64, begun: Instant, keep: &Path) {
+    let (mut last, mut since, mut told_at) = (0, begun, begun);
+    loop {
+        thread::sleep(Duration::from_secs(1));
+        let now = executions.load(Ordering::Relaxed);
+        if now != last {
+            (last, since) = (now, Instant::now());
+        } else if since.elapsed() > HANGS_AFTER {
+            println!(
+                "{}: execution {now} never ends: {}",
+                target.name,
+                keep.display()
+            );
+            process::exit(1);
+        }
+        if told_at.elapsed() >= TELL_EVERY {
+            told_at = Instant::now();
+            println!("{} so far", told(target, executions, begun));
+        }
+    }
+}
+
+fn told(target: Target, executions: &AtomicU64, begun: Instant) -> String {
+    let executions = executions.load(Ordering::Relaxed);
+    let rate = executions as f64 / begun.elapsed().as_secs_f64();
+    format!(
+        "{}: {executions} executions, {rate:.0} a second",
+        target.name
+    )
+}

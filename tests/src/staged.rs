@@ -1,0 +1,351 @@
+//! A recorded subscriber's core without a network: a test hands it what a network would, loses what it
+//! likes where it likes, and asks what the record says of it.
+
+use tickcast_reliability::control::{
+    ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Status, UdpLine,
+    Welcome,
+};
+use tickcast_reliability::delivery::{Item, LineId, Start};
+use tickcast_reliability::explain::Explanation;
+use tickcast_reliability::lineage::Lineage;
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader};
+use tickcast_reliability::recorder::{
+    Note, RecordOrigin, RecordedCore, Recorder, Recording, replay,
+};
+use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
+use tickcast_reliability::units::{
+    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
+    SourcePosition,
+};
+use tickcast_reliability::wire::{
+    Header, Heartbeat, Kind, PublisherState, StreamEvent, crc_of, relay_flags,
+};
+
+/// The channel that is followed.
+pub const CHANNEL: ChannelId = ChannelId(7);
+/// The epoch that it is in at first.
+pub const EPOCH: Epoch = Epoch(100);
+/// The last sequence sent before the subscriber joins.
+pub const JOINED_AFTER: u64 = 10;
+const BEGAN: Nanos = Nanos::from_secs(1);
+
+/// See the module.
+pub struct Stage {
+    core: RecordedCore,
+    now: Nanos,
+    /// What is delivered, counted.
+    pub delivered: u64,
+}
+
+impl Stage {
+    /// A subscriber that has joined, live, and listens on so many lines.
+    #[must_use]
+    pub fn new(config: ReceiverConfig, lines: usize) -> Self {
+        Self::starting(config, lines, Start::Live)
+    }
+
+    /// The same of one that begins there.
+    #[must_use]
+    pub fn starting(config: ReceiverConfig, lines: usize, start: Start) -> Self {
+        let wanted = ChannelWanted {
+            channel: ChannelName::Id(CHANNEL),
+            start,
+            config,
+            lines: None,
+        };
+        let settings = SubscriberSettings {
+            name: "staged".into(),
+            channels: vec![wanted],
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let mut core = RecordedCore::new(settings, BEGAN);
+        let origin = RecordOrigin {
+            began: BEGAN,
+            ..RecordOrigin::default()
+        };
+        let recorder = Recorder::new(Box::new(vec![0; 16 << 20]), &origin);
+        core.record(recorder.unwrap_or_else(|error| panic!("{error}")));
+        let mut stage = Self {
+            core,
+            now: BEGAN,
+            delivered: 0,
+        };
+        stage.pass_us(1);
+        stage.welcome(EPOCH, JOINED_AFTER, 1);
+        stage.core.handle_listening(stage.now, CHANNEL, lines);
+        stage
+    }
+
+    /// The publisher welcomes: so much was sent, and that is the oldest that can be had.
+    pub fn welcome(&mut self, epoch: Epoch, newest: u64, oldest: u64) {
+        let offer = ChannelOffer {
+            channel: CHANNEL,
+            name: "staged".into(),
+            epoch,
+            newest: Sequence(newest),
+            oldest: Sequence(oldest),
+            oldest_record: RecordNumber(oldest),
+            next_record: RecordNumber(newest + 1),
+            slot_len: 1472,
+            slots: 1 << 16,
+            config_hash: ConfigHash(1),
+            ended: false,
+            fan_outs: vec![FanOutOffer::Udp {
+                lines: Vec::<UdpLine>::new(),
+            }],
+            directory: Vec::new(),
+            continues: Lineage::default(),
+            history: None,
+        };
+        let welcome = Welcome {
+            wire_version: 1,
+            publisher: "staged".into(),
+            session: 1,
+            channels: vec![offer],
+            repairs: Vec::new(),
+        };
+        self.message(&Message::Welcome(welcome));
+        self.settle();
+    }
+
+    /// A control message comes over the repair connection.
+    pub fn message(&mut self, message: &Message<'_>) {
+        let (now, delivered) = (self.now, &mut self.delivered);
+        let mut on = |_: Item<'_>| *delivered += 1;
+        (self.core).handle_message(now, Path::Repair, CHANNEL, message, &mut on);
+    }
+
+    /// The repair connection breaks; it is built anew when its time has come.
+    pub fn disconnect(&mut self) {
+        use tickcast_reliability::delivery::LinkDownReason::Closed;
+        let mut on = |_: Item<'_>| ();
+        (self.core).handle_disconnected(self.now, Path::Repair, Closed, &mut on);
+    }
+
+    /// These bytes come on a line.
+    pub fn bytes(&mut self, line: u8, bytes: &[u8]) {
+        let (now, delivered) = (self.now, &mut self.delivered);
+        let mut on = |_: Item<'_>| *delivered += 1;
+        let mut aligned = RecordBatchCopy::default();
+        (self.core).handle_received(now, CHANNEL, LineId(line), aligned.of(bytes), &mut on);
+    }
+
+    /// Datagrams of these sequences come on a line, one every 10 microseconds.
+    pub fn hear(&mut self, line: u8, sequences: std::ops::RangeInclusive<u64>) {
+        for sequence in sequences {
+            self.bytes(line, &data(EPOCH, sequence, 0));
+            self.pass_us(10);
+        }
+    }
+
+    /// The same sequences come over the repair connection.
+    pub fn repair(&mut self, sequences: std::ops::RangeInclusive<u64>) {
+        for sequence in sequences {
+            let bytes = data(EPOCH, sequence, relay_flags::RETRANSMITTED);
+            self.message(&Message::Datagram(&bytes));
+        }
+        self.settle();
+    }
+
+    /// The publisher refuses these.
+    pub fn refuse(&mut self, first: u64, last: u64, reason: RefusalReason, oldest: u64) {
+        let range = SequenceRange::new(Sequence(first), Sequence(last));
+        self.message(&Message::Refused(Refused {
+            epoch: EPOCH,
+            range: range.unwrap_or(SequenceRange::one(Sequence(first))),
+            reason,
+            retry_after_us: 0,
+            oldest: Sequence(oldest),
+            oldest_record: RecordNumber(oldest),
+        }));
+        self.settle();
+    }
+
+    /// The publisher says that it has sent so much.
+    pub fn status(&mut self, newest: u64) {
+        self.message(&Message::Status(Status {
+            epoch: EPOCH,
+            newest: Sequence(newest),
+            oldest: Sequence(1),
+            next_record: RecordNumber(newest + 1),
+            echo: Nanos::ZERO,
+            answered_at: Nanos::ZERO,
+            ended: false,
+        }));
+        self.settle();
+    }
+
+    /// Something around the core is noted.
+    pub fn note(&mut self, note: Note) {
+        self.core.note(self.now, note);
+    }
+
+    /// The reader of the ring in this host was overrun.
+    pub fn overrun(&mut self, first: u64, last: u64) {
+        let range = SequenceRange::new(Sequence(first), Sequence(last));
+        if let Some(range) = range {
+            let mut on = |_: Item<'_>| ();
+            (self.core).handle_overrun(self.now, CHANNEL, (EPOCH, range), &mut on);
+        }
+        self.settle();
+    }
+
+    /// Time passes, and the core is polled at its end.
+    pub fn pass_us(&mut self, us: u64) {
+        self.now = self.now.after(Nanos::from_us(us));
+        self.settle();
+    }
+
+    /// Time passes, and the core is polled whenever it wants to be.
+    pub fn wait_ms(&mut self, ms: u64) {
+        let until = self.now.after(Nanos::from_ms(ms));
+        while self.now < until {
+            let due = self.core.poll_timeout().min(until);
+            self.now = due.max(self.now.after(Nanos::from_us(50)));
+            self.settle();
+        }
+    }
+
+    /// Does what the core wants done.
+    fn settle(&mut self) {
+        let (now, mut out) = (self.now, Vec::new());
+        let delivered = &mut self.delivered;
+        let mut on = |_: Item<'_>| *delivered += 1;
+        for _ in 0..100 {
+            self.core.handle_timeout(now, &mut on);
+            let mut busy = false;
+            while self.core.poll_transmit(now, &mut out, &mut on).is_some() {
+                out.clear();
+                busy = true;
+            }
+            while let Some(action) = self.core.poll_action() {
+                busy = true;
+                if let Action::Connect(path) = action {
+                    self.core.handle_connected(now, path);
+                }
+            }
+            if !busy {
+                break;
+            }
+        }
+    }
+
+    /// What the core counted, by name.
+    #[must_use]
+    pub fn counted(&self, name: &str) -> u64 {
+        let mut found = 0;
+        for counters in self.core.counters() {
+            counters.each(|it, _, value| found += if it == name { value } else { 0 });
+        }
+        found
+    }
+
+    /// Ends it: the record, which must replay to the same outputs.
+    #[must_use]
+    pub fn record(mut self) -> Recording {
+        let Some(recorder) = self.core.stop_recording() else {
+            panic!("it is recorded");
+        };
+        let digest = recorder.outputs().digest();
+        let recording = Recording::read(recorder.into_bytes());
+        let recording = recording.unwrap_or_else(|error| panic!("{error}"));
+        let replayed = replay(&recording, false, &mut |_: Item<'_>| ());
+        assert_eq!((replayed.difference, replayed.stopped), (None, None));
+        let again = replayed.core.and_then(|it| Some(it.outputs()?.digest()));
+        assert_eq!(again, Some(digest));
+        recording
+    }
+
+    /// Ends it: the record's bytes.
+    #[must_use]
+    pub fn bytes_of_record(mut self) -> Vec<u8> {
+        let recorder = self.core.stop_recording();
+        recorder.map_or_else(Vec::new, |it| it.into_bytes())
+    }
+
+    /// Ends it: what is said of it, whose sums must be those that the core counted.
+    #[must_use]
+    pub fn explain(self) -> Explanation {
+        let names = ["gaps_detected", "gaps_recovered", "gaps_lost", "gaps_open"];
+        let counted = names.map(|name| self.counted(name));
+        let events = self.counted("loss_events");
+        let recording = self.record();
+        let mut explained = tickcast_reliability::explain::explain(&[recording]);
+        let explained = explained.remove(0);
+        let it = &explained.totals;
+        let totals = [it.missing, it.came, it.lost, it.open];
+        assert_eq!(totals, counted, "{names:?}: {explained:#?}");
+        assert_eq!(it.loss_events, events);
+        explained
+    }
+}
+
+/// A datagram with one record.
+#[must_use]
+pub fn data(epoch: Epoch, sequence: u64, relay: u8) -> Vec<u8> {
+    let mut batch = RecordBatch::default();
+    batch.put(&MboMsg {
+        hd: RecordHeader::new::<MboMsg>(0xa0, 1, 2, 3),
+        order_id: sequence,
+        ..MboMsg::default()
+    });
+    datagram(Kind::Data, epoch, (sequence, 1), batch.bytes(), relay)
+}
+
+/// An event of the stream.
+#[must_use]
+pub fn event(sequence: u64, event: &StreamEvent) -> Vec<u8> {
+    let mut body = Vec::new();
+    event.write(&mut body);
+    datagram(Kind::Event, EPOCH, (sequence, 0), &body, 0)
+}
+
+/// A heartbeat: so much was sent.
+#[must_use]
+pub fn heartbeat(newest: u64) -> Vec<u8> {
+    let body = Heartbeat {
+        next_interval_us: 10_000,
+        hold_off_us: 0,
+        subscribers: 1,
+        state: PublisherState::Live,
+        config_hash: ConfigHash(1),
+    };
+    datagram(Kind::Heartbeat, EPOCH, (newest, 0), &body.to_bytes(), 0)
+}
+
+/// A datagram of any kind, sealed.
+#[must_use]
+pub fn datagram(
+    kind: Kind,
+    epoch: Epoch,
+    (sequence, count): (u64, u16),
+    payload: &[u8],
+    relay: u8,
+) -> Vec<u8> {
+    let next = u64::from(kind == Kind::Heartbeat);
+    let header = Header {
+        kind,
+        channel: CHANNEL,
+        count,
+        epoch,
+        sequence: Sequence(sequence),
+        first_record: RecordNumber(sequence + next),
+        source_position: SourcePosition(sequence),
+        sent_at: Nanos(sequence),
+        retained: 1,
+        source: SourceId(1),
+        payload_len: payload.len() as u16,
+        flags: 0,
+        header_len: 64,
+        relay,
+    };
+    let crc = crc_of(&header.to_bytes(0), payload);
+    let mut bytes = header.to_bytes(crc).to_vec();
+    bytes.extend_from_slice(payload);
+    bytes
+}
+
+type RecordBatchCopy = tickcast_reliability::record::AlignedCopy;

@@ -1,0 +1,348 @@
+//! A publisher and a subscriber that are joined: the cores of both, with nothing between them, and
+//! what all stages are made of.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use tickcast_reliability::control::{
+    BODY_LEN_MAX_TO_PUBLISHER, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Message,
+    UdpLine,
+};
+use tickcast_reliability::delivery::{Item, LineId, Start};
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::peers::{Carrier, PeerId};
+use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader, WireRecord};
+use tickcast_reliability::recorder::{RecordOrigin, RecordedCore, Recorder};
+use tickcast_reliability::repair_config::RepairConfig;
+use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
+use tickcast_reliability::ring::{RingMemory, RingWriter};
+use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
+use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
+use tickcast_reliability::units::{
+    ChannelId, ConfigHash, Epoch, Nanos, Now, RecordNumber, Sequence, SourceId, SourcePosition,
+};
+use tickcast_reliability::wire::relay_flags;
+use tickcast_reliability::wire::{Header, Kind, RELAY_OFFSET, crc_of};
+use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::shm::boot_id;
+
+pub(crate) const CHANNEL: ChannelId = ChannelId(3);
+pub(crate) const EPOCH: Epoch = Epoch(5);
+pub(crate) const SOURCE: SourceId = SourceId(1);
+pub(crate) const LINE: LineId = LineId(0);
+pub(crate) const UTC: Nanos = Nanos(1_700_000_000_000_000_000);
+/// Records of a full datagram.
+pub(crate) const RECORDS: u16 = 25;
+/// Of an MTU of 1500.
+const SLOT_LEN: u32 = 1472;
+const SLOTS: u64 = 1024;
+const PEER: PeerId = PeerId(1);
+
+pub(crate) fn geometry() -> Geometry {
+    Geometry::new(SLOT_LEN, SLOTS).expect("a possible shape")
+}
+
+pub(crate) fn record(number: u64) -> MboMsg {
+    MboMsg {
+        hd: RecordHeader::new::<MboMsg>(MboMsg::RTYPE, 1, 1, UTC.0),
+        order_id: number,
+        size: 100,
+        ts_recv: UTC.0,
+        ..MboMsg::default()
+    }
+}
+
+/// So many records, as one message.
+pub(crate) fn records(count: u16) -> RecordBatch {
+    let mut batch = RecordBatch::with_capacity(SLOT_LEN as usize);
+    (1..=count.into()).for_each(|number| batch.put(&record(number)));
+    batch
+}
+
+/// A sealed datagram of so many records, at an aligned address.
+pub(crate) fn datagram(count: u16) -> Vec<u64> {
+    let records = records(count);
+    let header = Header {
+        kind: Kind::Data,
+        channel: CHANNEL,
+        count,
+        epoch: EPOCH,
+        sequence: Sequence::FIRST,
+        first_record: RecordNumber::FIRST,
+        source_position: SourcePosition(9),
+        sent_at: UTC,
+        retained: 1,
+        source: SOURCE,
+        payload_len: records.bytes().len() as u16,
+        flags: 0,
+        header_len: 64,
+        relay: 0,
+    };
+    let crc = crc_of(&header.to_bytes(0), records.bytes());
+    let bytes = [&header.to_bytes(crc), records.bytes()].concat();
+    // Records are a multiple of 8 bytes.
+    let words = bytes.as_chunks::<8>().0.iter();
+    words.map(|word| u64::from_ne_bytes(*word)).collect()
+}
+
+pub(crate) fn ring_in(memory: Arc<dyn RingMemory>, fan_outs: u8) -> RingWriter {
+    let identity = RingIdentity {
+        channel: CHANNEL,
+        epoch: EPOCH,
+        config_hash: ConfigHash(7),
+        boot_id: boot_id(),
+        fan_outs,
+        first_sequence: Sequence::FIRST,
+        first_record: RecordNumber::FIRST,
+    };
+    RingWriter::create(memory, geometry(), identity).expect("the memory is large enough")
+}
+
+/// A ring in memory as publishers have it.
+pub(crate) fn ring(fan_outs: u8) -> RingWriter {
+    let memory = SharedMapping::memfd("stages", geometry().bytes());
+    ring_in(Arc::new(memory.expect("there is memory")), fan_outs)
+}
+
+/// What was delivered: an application that reads each record.
+#[derive(Default)]
+pub(crate) struct Application {
+    pub(crate) records: u64,
+    sum: u64,
+}
+
+impl Application {
+    #[inline]
+    pub(crate) fn take(&mut self, item: Item<'_>) {
+        if let Item::Record(_, record) = item
+            && let Some(record) = record.get::<MboMsg>()
+        {
+            self.records += 1;
+            self.sum = self.sum.wrapping_add(black_box(record).order_id);
+        }
+    }
+}
+
+/// See the module. Time goes on when it is told to.
+pub(crate) struct Pair {
+    pub(crate) now: Now,
+    pub(crate) publisher: PublisherCore,
+    pub(crate) repair: RepairCore,
+    pub(crate) subscriber: RecordedCore,
+    pub(crate) application: Application,
+    message: RecordBatch,
+    position: u64,
+    to_publisher: Vec<u8>,
+    to_subscriber: Vec<u8>,
+}
+
+impl Pair {
+    /// A pair over a ring in memory.
+    pub(crate) fn new() -> Self {
+        Self::over(ring(1))
+    }
+
+    /// A pair over a ring in memory, whose subscriber keeps a record.
+    pub(crate) fn recorded() -> Self {
+        let mut pair = Self::new();
+        let area = Box::new(vec![0; 64 << 20]);
+        let recorder = Recorder::new(area, &RecordOrigin::default()).expect("there is room");
+        pair.subscriber.record(recorder);
+        pair
+    }
+
+    /// A pair over an empty ring with one fan-out.
+    pub(crate) fn over(ring: RingWriter) -> Self {
+        let now = Now {
+            monotonic: Nanos::from_secs(100),
+            utc: UTC,
+        };
+        let line = UdpLine {
+            group: "239.255.0.1:7000".parse().expect("an address"),
+            sender: "127.0.0.1".parse().expect("an address"),
+        };
+        let info = ChannelInfo {
+            name: "all".into(),
+            fan_outs: vec![FanOutOffer::Udp { lines: vec![line] }],
+            directory: vec![],
+        };
+        let repair = RepairConfig {
+            repair_bytes_per_s: 1 << 40,
+            subscriber_bytes_per_s: 1 << 40,
+            ..RepairConfig::default()
+        };
+        let channels = vec![(info, ring.reader(), Arc::default())];
+        let settings = SubscriberSettings {
+            name: "stages".into(),
+            channels: vec![ChannelWanted {
+                channel: ChannelName::Id(CHANNEL),
+                start: Start::Live,
+                config: ReceiverConfig::default(),
+                lines: None,
+            }],
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let config = PublisherConfig {
+            heartbeat: Default::default(),
+            fan_out_margin_slots: 0,
+        };
+        let mut pair = Self {
+            now,
+            publisher: PublisherCore::new(config, ring, Arc::default(), now.monotonic),
+            repair: RepairCore::new(
+                repair,
+                "stages".into(),
+                channels,
+                Arc::default(),
+                [7; 32],
+                now,
+            ),
+            subscriber: RecordedCore::new(settings, now.monotonic),
+            application: Application::default(),
+            message: records(1),
+            position: 0,
+            to_publisher: Vec::with_capacity(1 << 16),
+            to_subscriber: Vec::with_capacity(1 << 20),
+        };
+        pair.repair.handle_connected(now, PEER, Carrier::Tcp);
+        while !pair
+            .subscriber
+            .receivers()
+            .any(|receiver| receiver.is_live())
+        {
+            pair.look_after();
+        }
+        pair
+    }
+
+    /// Lets the subscriber do what time and the publisher want of it, and the publisher answer.
+    pub(crate) fn look_after(&mut self) {
+        let (now, application) = (self.now, &mut self.application);
+        let on = &mut |item: Item<'_>| application.take(item);
+        self.subscriber.handle_timeout(now.monotonic, on);
+        while let Some(action) = self.subscriber.poll_action() {
+            if let Action::Connect(path) = action {
+                self.subscriber.handle_connected(now.monotonic, path);
+            }
+        }
+        self.converse();
+    }
+
+    /// Whatever the subscriber asks is answered, until it asks no more.
+    #[inline]
+    pub(crate) fn converse(&mut self) {
+        while self.ask() {
+            self.answer();
+        }
+    }
+
+    /// Takes what the subscriber wants to say. Whether that was anything.
+    #[inline]
+    pub(crate) fn ask(&mut self) -> bool {
+        let (now, application) = (self.now.monotonic, &mut self.application);
+        let on = &mut |item: Item<'_>| application.take(item);
+        self.to_publisher.clear();
+        let path = self
+            .subscriber
+            .poll_transmit(now, &mut self.to_publisher, on);
+        path.is_some()
+    }
+
+    /// The publisher hears what was taken, and the subscriber its answer.
+    #[inline]
+    fn answer(&mut self) {
+        let now = self.now;
+        let mut frames = &self.to_publisher[..];
+        while let Ok(Some((channel, message, taken))) =
+            Message::read(frames, BODY_LEN_MAX_TO_PUBLISHER)
+        {
+            self.repair.handle_message(now, PEER, channel, message);
+            frames = &frames[taken..];
+        }
+        self.to_subscriber.clear();
+        while let Some(destination) = self.repair.poll_transmit(now, &mut self.to_subscriber) {
+            assert_eq!(destination, Destination::Peer(PEER), "one alone asks");
+        }
+        let frames = std::mem::take(&mut self.to_subscriber);
+        self.hear(&frames);
+        self.to_subscriber = frames;
+    }
+
+    /// The subscriber hears frames of the publisher.
+    #[inline]
+    pub(crate) fn hear(&mut self, mut frames: &[u8]) {
+        let (now, application) = (self.now.monotonic, &mut self.application);
+        while let Ok(Some((channel, message, taken))) =
+            Message::read(frames, BODY_LEN_MAX_TO_SUBSCRIBER)
+        {
+            let on = &mut |item: Item<'_>| application.take(item);
+            self.subscriber
+                .handle_message(now, Path::Repair, channel, &message, on);
+            frames = &frames[taken..];
+        }
+    }
+
+    /// So much time goes by.
+    pub(crate) fn pass(&mut self, span: Nanos) {
+        self.now.monotonic = self.now.monotonic.after(span);
+        self.now.utc = self.now.utc.after(span);
+    }
+
+    /// Publishes a message of one record.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        self.position += 1;
+        let position = SourcePosition::new(0, self.position);
+        let message = black_box(&self.message);
+        let published = self.publisher.publish(message, SOURCE, position, self.now);
+        assert!(published.is_ok(), "there is room");
+    }
+
+    /// Publishes so many datagrams of so many records, and counts them as sent. The first and the
+    /// last of them.
+    pub(crate) fn publish_datagrams(
+        &mut self,
+        datagrams: u64,
+        records: u64,
+    ) -> (Sequence, Sequence) {
+        let first = self.publisher.sealed().next();
+        for _ in 0..datagrams {
+            (0..records).for_each(|_| self.publish());
+            self.publisher.flush(self.now, false);
+        }
+        let last = self.publisher.sealed();
+        let fan_out = crate::rings::FAN_OUT;
+        self.publisher.handle_posted(fan_out, last);
+        self.publisher.handle_completed(fan_out, last);
+        (first, last)
+    }
+
+    /// The subscriber receives a datagram of the ring.
+    #[inline]
+    pub(crate) fn deliver(&mut self, sequence: Sequence) {
+        let bytes = self.publisher.slot(sequence).unwrap_or_default();
+        let (now, application) = (self.now.monotonic, &mut self.application);
+        let on = &mut |item: Item<'_>| application.take(item);
+        self.subscriber
+            .handle_received(now, CHANNEL, LINE, bytes, on);
+    }
+
+    /// The same, from a transport that knows its bytes to be whole.
+    #[inline]
+    pub(crate) fn deliver_whole(&mut self, sequence: Sequence) {
+        let bytes = self.publisher.slot(sequence).unwrap_or_default();
+        let (now, application) = (self.now.monotonic, &mut self.application);
+        let on = &mut |item: Item<'_>| application.take(item);
+        self.subscriber.handle_whole(now, CHANNEL, LINE, bytes, on);
+    }
+
+    /// The answer to a NACK for this datagram, as a frame.
+    pub(crate) fn repair_of(&self, sequence: Sequence, out: &mut Vec<u8>) {
+        let mut bytes = self.publisher.slot(sequence).unwrap_or_default().to_vec();
+        bytes[RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
+        Message::Datagram(&bytes).write(CHANNEL, out);
+    }
+}

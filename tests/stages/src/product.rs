@@ -1,0 +1,138 @@
+//! From a published record to a delivered one as users have it: the publisher with its repair
+//! service, joined by the subscriber library, clocks and all.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tickcast_publisher::inline::InlinePublisher;
+use tickcast_publisher::{Config, SourcePosition};
+use tickcast_reliability::record::MboMsg;
+use tickcast_subscriber::{Event, Interface, Item, Subscriber, Transport};
+
+use crate::pair::{Application, RECORDS, geometry, record};
+use crate::paths::{group, has_runs};
+use crate::{Opened, steps};
+
+/// Datagrams that are published before they are sent, as a busy feed does.
+const DATAGRAMS: u64 = 64;
+const SOCKET_BYTES: usize = 4 << 20;
+const LOOKS_MAX: u32 = 1_000_000;
+const CHANNEL: &str = "all";
+
+struct Product {
+    // In the order in which they are to go.
+    subscriber: Subscriber,
+    publisher: InlinePublisher,
+    application: Application,
+    record: MboMsg,
+    _folder: tempfile::TempDir,
+}
+
+impl Product {
+    fn open(transport: Transport, recorded: bool) -> Self {
+        let folder = tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written");
+        let fan_out = match transport {
+            Transport::Shm => json!({ "transport": "shm", "path": folder.path().join("ring") }),
+            _ => json!({
+                "transport": "udp",
+                "lines": [{ "group": group() }],
+                "send_buffer_bytes": SOCKET_BYTES,
+            }),
+        };
+        let publisher = publisher(&fan_out);
+        let mut builder = Subscriber::builder(publisher.control_address().to_string())
+            .name("stages")
+            .channel(CHANNEL)
+            .interface(Interface::Address("127.0.0.1".parse().expect("an address")))
+            .transport(transport)
+            .join_limit(Duration::from_secs(60));
+        if recorded {
+            builder = builder.record(folder.path().join("record"), 64 << 20);
+        }
+        let subscriber = builder.build().expect("it follows");
+        let mut product = Self {
+            subscriber,
+            publisher,
+            application: Application::default(),
+            record: record(0),
+            _folder: folder,
+        };
+        let mut has_joined = false;
+        while !has_joined {
+            product.drive();
+            product.subscriber.poll(|item| {
+                has_joined |= matches!(item, Item::Event(_, Event::Joined { .. }));
+            });
+            std::thread::yield_now();
+        }
+        product
+    }
+
+    fn drive(&mut self) {
+        self.publisher.drive().expect("it is sent");
+    }
+
+    fn run(&mut self) -> u64 {
+        let before = self.application.records;
+        let records = DATAGRAMS * u64::from(RECORDS);
+        for _ in 0..records {
+            self.record.order_id += 1;
+            let position = SourcePosition::new(0, self.record.order_id);
+            self.publisher.publish(0, &self.record, position);
+        }
+        self.drive();
+        let mut looks = 0;
+        while self.application.records - before < records {
+            let application = &mut self.application;
+            self.subscriber.poll(|item| application.take(item));
+            looks += 1;
+            assert!(looks < LOOKS_MAX, "this host lost a datagram");
+        }
+        self.application.records - before
+    }
+}
+
+fn publisher(fan_out: &Value) -> InlinePublisher {
+    let slots = geometry().slots();
+    let config = json!({
+        "name": "stages",
+        "control": "127.0.0.1:0",
+        "interface": "127.0.0.1",
+        "inputs": [],
+        "channels": [{
+            "id": 1, "name": CHANNEL, "slot_len": geometry().slot_len(), "slots": slots,
+            "peak_datagrams_per_s": slots, "fan_out": [fan_out],
+        }],
+    });
+    let config = Config::parse(&config.to_string()).expect("a config");
+    InlinePublisher::open(config).expect("it opens")
+}
+
+/// Over UDP multicast.
+pub(crate) fn udp() -> Opened {
+    has_runs()?;
+    steps(
+        Product::open(Transport::Udp, false),
+        Product::drive,
+        Product::run,
+    )
+}
+
+/// Over UDP multicast, with a record kept by the subscriber.
+pub(crate) fn recorded() -> Opened {
+    has_runs()?;
+    steps(
+        Product::open(Transport::Udp, true),
+        Product::drive,
+        Product::run,
+    )
+}
+
+/// Over shared memory.
+pub(crate) fn shm() -> Opened {
+    steps(
+        Product::open(Transport::Shm, false),
+        Product::drive,
+        Product::run,
+    )
+}

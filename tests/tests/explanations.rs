@@ -1,0 +1,528 @@
+//! Losses staged one by one, each in another place: the record of each says where it was, what became
+//! of it, and adds up to what was counted.
+
+use std::collections::BTreeSet;
+
+use tickcast_reliability::control::RefusalReason;
+use tickcast_reliability::delivery::{Delivery, LineId, Start};
+use tickcast_reliability::explain::{Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::recorder::{Dropped, Note};
+use tickcast_reliability::units::{
+    Epoch, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
+};
+use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent, relay_flags};
+use tickcast_tests::staged::{CHANNEL, EPOCH, Stage, data, datagram, event, heartbeat};
+
+const A: LineId = LineId(0);
+const B: LineId = LineId(1);
+
+fn ordered() -> ReceiverConfig {
+    ReceiverConfig::default()
+}
+
+fn range(first: u64, last: u64) -> SequenceRange {
+    SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+}
+
+/// The one finding that there is.
+fn only(explained: &Explanation) -> &Finding {
+    assert_eq!(explained.findings.len(), 1, "{explained:#?}");
+    &explained.findings[0]
+}
+
+/// 13 and 14 are missing on line A, found with 15, and repaired.
+fn lose_two(before: impl FnOnce(&mut Stage), after: impl FnOnce(&mut Stage)) -> Explanation {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    before(&mut stage);
+    stage.hear(0, 15..=15);
+    after(&mut stage);
+    stage.repair(13..=14);
+    stage.hear(0, 16..=18);
+    stage.explain()
+}
+
+fn origin_of_two(explained: &Explanation) -> Origin {
+    let found = only(explained);
+    assert_eq!((found.channel, found.epoch), (CHANNEL, EPOCH));
+    assert_eq!(found.sequences, range(13, 14));
+    assert_eq!(found.fate, Fate::Came(How::Repair));
+    assert!(found.asked > 0 && found.settled_at > found.found_at);
+    found.origin
+}
+
+const fn dropped(buffer: u64, oversize: u64, q_key: u64, restarts: u64) -> Note {
+    let dropped = Dropped {
+        buffer,
+        oversize,
+        q_key,
+        restarts,
+    };
+    Note::Dropped(CHANNEL, dropped)
+}
+
+#[test]
+fn on_one_line_and_with_nothing_in_this_host_it_was_the_wire_or_the_send_queue() {
+    let explained = lose_two(|_| (), |_| ());
+    assert_eq!(origin_of_two(&explained), Origin::WireOrSendQueue);
+}
+
+#[test]
+fn what_the_other_line_brought_was_lost_on_the_wire_of_this_one() {
+    let mut stage = Stage::new(ordered(), 2);
+    for sequence in 11..=20 {
+        if !(14..=15).contains(&sequence) {
+            stage.hear(0, sequence..=sequence);
+        }
+        // B is slower by two datagrams.
+        stage.hear(1, sequence - 2..=sequence - 2);
+    }
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Wire(A), range(14, 15))
+    );
+    assert_eq!(found.fate, Fate::Came(How::OtherLine(B)));
+    assert_eq!(explained.totals.missed_by_lines, [2, 0]);
+}
+
+#[test]
+fn what_both_lines_missed_was_lost_before_they_part() {
+    let mut stage = Stage::new(ordered(), 2);
+    for sequence in (11..=13).chain(16..=20) {
+        stage.hear(0, sequence..=sequence);
+        stage.hear(1, sequence..=sequence);
+    }
+    stage.repair(14..=15);
+    let explained = stage.explain();
+    assert_eq!(only(&explained).origin, Origin::SendQueue);
+    assert_eq!(only(&explained).fate, Fate::Came(How::Repair));
+}
+
+#[test]
+fn a_kernels_drop_count_that_rises_names_the_socket_buffer() {
+    let explained = lose_two(|_| (), |stage| stage.note(dropped(2, 0, 0, 0)));
+    assert_eq!(origin_of_two(&explained), Origin::SocketBuffer);
+    assert_eq!(only(&explained).buffer_drops, 2);
+}
+
+#[test]
+fn when_nobody_polled_before_it_names_that() {
+    let stall = Nanos::from_ms(30);
+    let explained = lose_two(
+        |stage| {
+            stage.pass_us(30_000);
+            stage.note(Note::Stall(stall));
+        },
+        |stage| stage.note(dropped(2, 0, 0, 0)),
+    );
+    assert_eq!(origin_of_two(&explained), Origin::PollStall);
+    assert_eq!(only(&explained).stalled_for, Some(stall));
+}
+
+#[test]
+fn a_stall_that_cost_no_buffer_is_not_blamed() {
+    let explained = lose_two(|stage| stage.note(Note::Stall(Nanos::from_ms(30))), |_| ());
+    assert_eq!(origin_of_two(&explained), Origin::WireOrSendQueue);
+}
+
+#[test]
+fn drops_of_another_time_are_not_blamed() {
+    let explained = lose_two(
+        |stage| {
+            stage.note(dropped(5, 0, 0, 0));
+            stage.wait_ms(1);
+            stage.bytes(0, &heartbeat(12));
+            stage.wait_ms(1);
+        },
+        |_| (),
+    );
+    assert_eq!(origin_of_two(&explained), Origin::WireOrSendQueue);
+}
+
+#[test]
+fn an_injected_fault_is_named_as_what_it_is() {
+    let injected = Note::Injected(CHANNEL, A, EPOCH, range(13, 14));
+    let explained = lose_two(|_| (), |stage| stage.note(injected));
+    assert_eq!(origin_of_two(&explained), Origin::Injected(A));
+}
+
+#[test]
+fn datagrams_that_came_with_altered_bytes_are_named_damaged() {
+    let explained = lose_two(
+        |stage| {
+            for sequence in 13..=14 {
+                let mut bytes = data(EPOCH, sequence, 0);
+                bytes[80] ^= 1;
+                stage.bytes(0, &bytes);
+            }
+        },
+        |_| (),
+    );
+    assert_eq!(origin_of_two(&explained), Origin::Damaged(A));
+}
+
+#[test]
+fn datagrams_that_came_cut_off_are_named_so() {
+    let cut = |stage: &mut Stage| stage.bytes(0, &data(EPOCH, 13, 0)[..70]);
+    let explained = lose_two(cut, |_| ());
+    assert_eq!(origin_of_two(&explained), Origin::CutOff(A));
+}
+
+#[test]
+fn datagrams_longer_than_a_slot_are_named_so() {
+    let explained = lose_two(|_| (), |stage| stage.note(dropped(0, 2, 0, 0)));
+    assert_eq!(origin_of_two(&explained), Origin::TooLong);
+}
+
+#[test]
+fn a_receive_queue_that_broke_or_another_q_key_names_the_device() {
+    for note in [dropped(0, 0, 2, 0), dropped(0, 0, 0, 1)] {
+        let explained = lose_two(|_| (), |stage| stage.note(note));
+        assert_eq!(origin_of_two(&explained), Origin::Device);
+    }
+}
+
+#[test]
+fn an_overrun_of_the_ring_in_this_host_is_named() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.overrun(13, 40);
+    stage.hear(0, 41..=42);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::RingOverrun, range(13, 40))
+    );
+    assert_eq!(found.fate, Fate::Lost(LossCause::Window));
+}
+
+#[test]
+fn what_came_when_the_window_was_full_is_told_from_what_was_lost_first() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        ..ordered()
+    };
+    let mut stage = Stage::new(config, 1);
+    stage.hear(0, 11..=12);
+    // 13 is lost; 14 to 28 wait; 29 and 30 find no room.
+    stage.hear(0, 14..=30);
+    stage.repair(13..=13);
+    stage.wait_ms(1);
+    stage.repair(29..=30);
+    stage.hear(0, 31..=33);
+    let explained = stage.explain();
+    let of = |sequence: u64| {
+        let mut findings = explained.findings.iter();
+        let found = findings.find(|it| it.sequences.contains(Sequence(sequence)));
+        found.map(|it| (it.origin, it.fate))
+    };
+    let came = Fate::Came(How::Repair);
+    assert_eq!(of(13), Some((Origin::WireOrSendQueue, came)));
+    assert_eq!(of(29), Some((Origin::WindowFull, came)), "{explained:#?}");
+    assert_eq!(of(30), Some((Origin::WindowFull, came)));
+}
+
+#[test]
+fn when_no_multicast_comes_while_the_publisher_goes_on_the_silence_is_named() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &heartbeat(12));
+    stage.wait_ms(60);
+    stage.status(20);
+    stage.wait_ms(2);
+    stage.status(20);
+    stage.repair(13..=20);
+    stage.hear(0, 21..=22);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Silence, range(13, 20))
+    );
+}
+
+#[test]
+fn what_a_publisher_had_sent_last_goes_with_it() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &heartbeat(14));
+    stage.disconnect();
+    // Nobody answers any more.
+    stage.wait_ms(12_000);
+    let explained = stage.explain();
+    let gone = explained.findings.iter();
+    let gone: Vec<_> = gone.map(|it| (it.origin, it.fate)).collect();
+    let lost = Fate::Lost(LossCause::PublisherDead);
+    assert_eq!(gone, [(Origin::PublisherGone, lost)], "{explained:#?}");
+}
+
+#[test]
+fn what_an_epoch_took_with_it_is_named() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.disconnect();
+    stage.wait_ms(100);
+    stage.welcome(Epoch(EPOCH.0 + 1), 0, 1);
+    stage.bytes(0, &data(Epoch(EPOCH.0 + 1), 1, 0));
+    stage.pass_us(10);
+    let explained = stage.explain();
+    let found = only(&explained);
+    let lost = Fate::Lost(LossCause::Epoch);
+    assert_eq!(
+        (found.origin, found.fate),
+        (Origin::EpochChange, lost),
+        "{explained:#?}"
+    );
+}
+
+#[test]
+fn what_the_ring_no_longer_held_when_we_joined_is_named() {
+    let mut stage = Stage::starting(ordered(), 1, Start::At(EPOCH, Sequence(3)));
+    stage.wait_ms(1);
+    stage.refuse(3, 7, RefusalReason::Window, 8);
+    stage.repair(8..=10);
+    stage.hear(0, 11..=12);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::BeforeJoining, range(3, 7))
+    );
+    assert_eq!(found.fate, Fate::Lost(LossCause::Window));
+    assert_eq!(explained.totals.lost_otherwise, 5);
+}
+
+#[test]
+fn what_was_sent_while_we_joined_the_group_is_no_ones_wire() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 14..=15);
+    stage.repair(11..=13);
+    stage.hear(0, 16..=17);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Joining, range(11, 13))
+    );
+}
+
+#[test]
+fn what_the_publisher_never_had_is_named_by_its_own_word() {
+    for (reason, origin) in [
+        (SourceLossReason::Gap, Origin::SourceLine),
+        (SourceLossReason::Overflow, Origin::FeedHop),
+        (SourceLossReason::Malformed, Origin::SourceUnreadable),
+    ] {
+        let mut stage = Stage::new(ordered(), 1);
+        stage.hear(0, 11..=12);
+        let lost = StreamEvent::SourceLost {
+            source: SourceId(1),
+            reason,
+            from: SourcePosition(99),
+            messages: 4,
+            instruments: Vec::new(),
+        };
+        stage.bytes(0, &event(13, &lost));
+        stage.hear(0, 14..=15);
+        let explained = stage.explain();
+        let found = only(&explained);
+        assert_eq!((found.origin, found.fate), (origin, Fate::Told));
+        assert_eq!(found.source, Some((reason, 4)));
+    }
+}
+
+#[test]
+fn records_that_no_version_carries_are_named_unreadable() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &datagram(Kind::Data, EPOCH, (13, 1), &[0xff; 56], 0));
+    stage.hear(0, 14..=15);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Unreadable, range(13, 13))
+    );
+    assert_eq!(found.fate, Fate::Lost(LossCause::Unreadable));
+}
+
+#[test]
+fn another_content_under_the_same_number_names_an_impostor() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    let mut other = data(EPOCH, 13, 0);
+    other[100] ^= 0xff;
+    let forged = datagram(Kind::Data, EPOCH, (13, 1), &other[64..], 0);
+    stage.bytes(0, &forged);
+    stage.pass_us(10);
+    stage.bytes(0, &data(EPOCH, 13, 0));
+    stage.pass_us(10);
+    stage.repair(13..=13);
+    stage.hear(0, 14..=15);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Impostor, range(13, 13))
+    );
+    assert_eq!(found.fate, Fate::Lost(LossCause::Fenced));
+}
+
+#[test]
+fn what_was_overwritten_in_the_local_ring_is_the_applications() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=20);
+    stage.note(Note::Overrun(CHANNEL, 6));
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!((found.origin, found.fate), (Origin::LocalRing, Fate::Told));
+    assert_eq!(found.records, Some(6));
+}
+
+#[test]
+fn what_was_overtaken_on_its_line_came_late_and_was_not_lost() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.hear(0, 14..=14);
+    stage.hear(0, 13..=13);
+    stage.hear(0, 15..=16);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.fate),
+        (Origin::Wire(A), Fate::Came(How::Late(A)))
+    );
+}
+
+#[test]
+fn what_was_sent_again_by_multicast_says_so() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.hear(0, 15..=15);
+    for sequence in 13..=14 {
+        stage.bytes(0, &data(EPOCH, sequence, relay_flags::RETRANSMITTED));
+    }
+    stage.hear(0, 16..=17);
+    let explained = stage.explain();
+    assert_eq!(only(&explained).fate, Fate::Came(How::Multicast));
+}
+
+#[test]
+fn a_deadline_a_refusal_and_a_switched_off_repair_are_told_as_why_it_was_lost() {
+    let within = ReceiverConfig {
+        delivery: Delivery::OrderedWithin(Nanos::from_ms(2)),
+        ..ordered()
+    };
+    let off = ReceiverConfig {
+        repair: false,
+        ..ordered()
+    };
+    let stages: [(ReceiverConfig, bool, LossCause); 3] = [
+        (within, false, LossCause::Deadline),
+        (off, false, LossCause::RepairOff),
+        (ordered(), true, LossCause::Window),
+    ];
+    for (config, refused, cause) in stages {
+        let mut stage = Stage::new(config, 1);
+        stage.hear(0, 11..=12);
+        stage.hear(0, 15..=15);
+        if refused {
+            stage.refuse(13, 14, RefusalReason::Window, 15);
+        }
+        // The publisher is heard all the while.
+        for _ in 0..10 {
+            stage.wait_ms(5);
+            stage.bytes(0, &heartbeat(15));
+        }
+        stage.hear(0, 16..=17);
+        let explained = stage.explain();
+        let found = only(&explained);
+        assert_eq!(found.fate, Fate::Lost(cause), "{explained:#?}");
+        assert_eq!(
+            (found.origin, found.sequences),
+            (Origin::WireOrSendQueue, range(13, 14))
+        );
+        assert_eq!(found.records, Some(2));
+    }
+}
+
+#[test]
+fn what_is_found_by_a_heartbeat_and_still_open_is_told_as_open() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &heartbeat(14));
+    stage.pass_us(100);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!((found.fate, found.sequences), (Fate::Open, range(13, 14)));
+}
+
+#[test]
+fn parts_of_a_gap_that_were_lost_in_different_places_are_told_apart() {
+    let injected = Note::Injected(CHANNEL, A, EPOCH, range(13, 13));
+    let explained = lose_two(|_| (), |stage| stage.note(injected));
+    let parts: Vec<_> = explained
+        .findings
+        .iter()
+        .map(|it| (it.gap, it.origin))
+        .collect();
+    assert_eq!(
+        parts,
+        [(1, Origin::Injected(A)), (1, Origin::WireOrSendQueue)]
+    );
+}
+
+#[test]
+fn records_of_two_hosts_tell_the_wire_of_one_from_what_all_missed() {
+    let host = |lost: &[u64]| {
+        let mut stage = Stage::new(ordered(), 1);
+        for sequence in (11..=30).filter(|it| !lost.contains(it)) {
+            stage.hear(0, sequence..=sequence);
+        }
+        for sequence in lost {
+            stage.repair(*sequence..=*sequence);
+        }
+        stage.hear(0, 31..=32);
+        stage.record()
+    };
+    let explained = explain(&[host(&[13, 20]), host(&[20])]);
+    let origins = |nth: usize| {
+        let findings = explained[nth].findings.iter();
+        let origins = findings.map(|it| (it.sequences.first.0, it.origin));
+        origins.collect::<Vec<_>>()
+    };
+    assert_eq!(origins(0), [(13, Origin::Wire(A)), (20, Origin::SendQueue)]);
+    assert_eq!(origins(1), [(20, Origin::SendQueue)]);
+}
+
+#[test]
+fn a_record_cut_off_anywhere_is_explained_up_to_there_or_refused() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.hear(0, 15..=40);
+    stage.repair(13..=14);
+    let whole = stage.bytes_of_record();
+    let mut kinds = BTreeSet::new();
+    for at in (4096..4096 + 60_000).step_by(37) {
+        let mut bytes = whole.clone();
+        bytes[at] ^= 0x5a;
+        match tickcast_reliability::recorder::Recording::read(bytes) {
+            Ok(recording) => {
+                let explained = explain(std::slice::from_ref(&recording)).remove(0);
+                let _ = tickcast_reliability::recorder::replay(
+                    &recording,
+                    false,
+                    &mut |_: tickcast_reliability::delivery::Item<'_>| (),
+                );
+                kinds.insert(explained.damaged.is_some());
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+    assert!(kinds.contains(&true), "no damage was ever found");
+}

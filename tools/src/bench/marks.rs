@@ -1,0 +1,220 @@
+//! The marks that tickcast is held to: ratios within one run, met or not.
+
+use serde::Serialize;
+
+use super::results::{Figure, Measured};
+use super::statistics::{Spread, ratio};
+
+/// What a ratio must be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Wanted {
+    AtLeast(f64),
+    AtMost(f64),
+}
+
+/// One mark: a contender's figure at a measure against another's.
+struct Mark {
+    measure: &'static str,
+    figure: Figure,
+    ours: &'static str,
+    /// Whom it is held against; nobody, where the mark is a figure and no ratio.
+    theirs: &'static str,
+    wanted: Wanted,
+}
+
+/// A mark that is a figure.
+const fn outright(least: f64, measure: &'static str, figure: Figure, ours: &'static str) -> Mark {
+    Mark {
+        measure,
+        figure,
+        ours,
+        theirs: NOBODY,
+        wanted: Wanted::AtLeast(least),
+    }
+}
+
+/// Stands where a mark is a figure and no ratio.
+pub(crate) const NOBODY: &str = "";
+
+const fn at_least(
+    factor: f64,
+    measure: &'static str,
+    ours: &'static str,
+    theirs: &'static str,
+) -> Mark {
+    Mark {
+        measure,
+        figure: Figure::RatePerS,
+        ours,
+        theirs,
+        wanted: Wanted::AtLeast(factor),
+    }
+}
+
+const fn at_most(
+    factor: f64,
+    measure: &'static str,
+    figure: Figure,
+    ours: &'static str,
+    theirs: &'static str,
+) -> Mark {
+    Mark {
+        measure,
+        figure,
+        ours,
+        theirs,
+        wanted: Wanted::AtMost(factor),
+    }
+}
+
+const MARKS: [Mark; 19] = [
+    at_least(8.0, "throughput-1500-1", "tickcast", "aeron"),
+    at_least(0.7, "throughput-1500-1", "tickcast", "floor"),
+    at_least(2.0, "throughput-1500-1", "tickcast-no-gso", "aeron"),
+    at_least(0.85, "throughput-1500-1", "tickcast-no-gso", "floor-no-gso"),
+    at_least(8.0, "throughput-1500-4", "tickcast", "aeron"),
+    at_most(0.9, "latency-100k", Figure::P50Ns, "tickcast", "aeron"),
+    at_most(1.15, "latency-100k", Figure::P50Ns, "tickcast", "floor"),
+    at_most(1.0, "latency-100k", Figure::P99Ns, "tickcast", "aeron"),
+    at_most(1.0, "latency-1m", Figure::P50Ns, "tickcast", "aeron"),
+    at_most(1.0, "latency-2m", Figure::P50Ns, "tickcast", "aeron"),
+    at_least(3.0, "host-throughput", "tickcast-shm", "aeron-ipc"),
+    at_most(0.9, "host-rtt", Figure::P50Ns, "tickcast-shm", "aeron-ipc"),
+    at_most(0.5, "loss-0.1", Figure::P999Ns, "tickcast", "aeron"),
+    at_most(0.5, "loss-0.1", Figure::LostP50Ns, "tickcast", "aeron"),
+    at_most(0.5, "loss-0.1", Figure::LostP99Ns, "tickcast", "aeron"),
+    at_least(0.99, "loss-5", "tickcast", "aeron"),
+    at_most(0.5, "loss-5", Figure::P99Ns, "tickcast", "aeron"),
+    outright(20e6, "feed-simulator", Figure::DecodedPerS, "tickcast"),
+    outright(10e6, "feed-simulator", Figure::MessagesPerS, "tickcast"),
+];
+
+/// A mark and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct Judged {
+    pub(crate) measure: &'static str,
+    pub(crate) figure: Figure,
+    pub(crate) ours: &'static str,
+    pub(crate) theirs: &'static str,
+    wanted: Wanted,
+    /// The ratio, of the rounds in which both had a turn.
+    pub(crate) ratio: Option<Spread>,
+    pub(crate) verdict: Verdict,
+}
+
+/// Whether a mark was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    Met,
+    NotMet,
+    /// Somebody was not there.
+    NotMeasured,
+}
+
+impl Verdict {
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::NotMet => "NOT MET",
+            Self::NotMeasured => "not measured",
+        }
+    }
+}
+
+impl Judged {
+    pub(crate) fn wanted(&self) -> String {
+        match self.wanted {
+            Wanted::AtLeast(least) if self.theirs == NOBODY => {
+                format!(">= {:.0} M/s", least / 1e6)
+            }
+            Wanted::AtLeast(factor) => format!(">= {factor}"),
+            Wanted::AtMost(factor) => format!("<= {factor}"),
+        }
+    }
+}
+
+/// Judges all marks by what was measured.
+pub(crate) fn judge(measured: &[Measured]) -> Vec<Judged> {
+    MARKS.iter().map(|mark| judged(mark, measured)).collect()
+}
+
+fn judged(mark: &Mark, measured: &[Measured]) -> Judged {
+    let measure = measured.iter().find(|m| m.measure.id == mark.measure);
+    let values = |contender: &str| Some(measure?.row(contender)?.values(mark.figure));
+    let ratio = if mark.theirs == NOBODY {
+        let ours = values(mark.ours).unwrap_or_default();
+        Spread::of(ours.into_iter().flatten())
+    } else {
+        let both = values(mark.ours).zip(values(mark.theirs));
+        both.and_then(|(ours, theirs)| ratio(&ours, &theirs))
+    };
+    let verdict = match (ratio, mark.wanted) {
+        (None, _) => Verdict::NotMeasured,
+        (Some(ratio), Wanted::AtLeast(factor)) if ratio.median >= factor => Verdict::Met,
+        (Some(ratio), Wanted::AtMost(factor)) if ratio.median <= factor => Verdict::Met,
+        _ => Verdict::NotMet,
+    };
+    Judged {
+        measure: mark.measure,
+        figure: mark.figure,
+        ours: mark.ours,
+        theirs: mark.theirs,
+        wanted: mark.wanted,
+        ratio,
+        verdict,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::plan::{Size, all};
+    use crate::bench::protocol::Part;
+    use crate::bench::results::Row;
+    use crate::bench::turn::Turn;
+
+    #[test]
+    fn every_mark_is_of_a_measure_at_which_both_take_turns() {
+        let measures = all(Size::Full);
+        for mark in &MARKS {
+            let measure = measures.iter().find(|m| m.id == mark.measure);
+            let measure = measure.unwrap_or_else(|| panic!("no measure {}", mark.measure));
+            for contender in [mark.ours, mark.theirs] {
+                let is_one = contender == NOBODY || measure.contenders.contains(&contender);
+                assert!(is_one, "{contender}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mark_is_met_at_its_ratio_missed_below_and_not_judged_without_both() {
+        let measured = |ours: f64, theirs: &[f64]| {
+            let row = |contender, rates: &[f64]| {
+                let mut row = Row::new(contender);
+                for &rate_per_s in rates {
+                    let part = Part {
+                        rate_per_s,
+                        ..Part::default()
+                    };
+                    row.add(Ok(Turn {
+                        receivers: vec![part],
+                        ..Turn::default()
+                    }));
+                }
+                row
+            };
+            let measure = all(Size::Full).remove(0);
+            vec![Measured {
+                measure,
+                rows: vec![row("tickcast", &[ours]), row("aeron", theirs)],
+            }]
+        };
+        let verdict = |measured: Vec<Measured>| judge(&measured)[0].verdict;
+        assert_eq!(verdict(measured(8.0, &[1.0])), Verdict::Met);
+        assert_eq!(verdict(measured(7.9, &[1.0])), Verdict::NotMet);
+        assert_eq!(verdict(measured(8.0, &[])), Verdict::NotMeasured);
+        assert_eq!(verdict(Vec::new()), Verdict::NotMeasured);
+    }
+}

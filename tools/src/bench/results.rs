@@ -1,0 +1,312 @@
+//! What came of a run, for programs: every figure with its spread, and the books, which balance.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::plan::{Measure, Size};
+use super::protocol::{Latency, Part};
+use super::quiet::{Machine, Noise};
+use super::statistics::Spread;
+use super::turn::Turn;
+
+/// What is taken of each turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Figure {
+    /// Ticks a second of the slowest receiver.
+    RatePerS,
+    P50Ns,
+    P90Ns,
+    P99Ns,
+    P999Ns,
+    /// Of the ticks that had been dropped on purpose.
+    LostP50Ns,
+    LostP99Ns,
+    /// CPU time per million ticks.
+    SenderCpuNs,
+    ReceiverCpuNs,
+    /// The most that was resident.
+    SenderMemoryBytes,
+    ReceiverMemoryBytes,
+    /// Venue messages a second, of a feed: decoding alone, and the whole way.
+    DecodedPerS,
+    MessagesPerS,
+}
+
+impl Figure {
+    pub(crate) const ALL: [Self; 13] = [
+        Self::RatePerS,
+        Self::P50Ns,
+        Self::P90Ns,
+        Self::P99Ns,
+        Self::P999Ns,
+        Self::LostP50Ns,
+        Self::LostP99Ns,
+        Self::SenderCpuNs,
+        Self::ReceiverCpuNs,
+        Self::SenderMemoryBytes,
+        Self::ReceiverMemoryBytes,
+        Self::DecodedPerS,
+        Self::MessagesPerS,
+    ];
+
+    /// Its value in a turn; of several receivers, that of the worst.
+    pub(crate) fn of(self, turn: &Turn) -> Option<f64> {
+        let worst = |latency: fn(&Part) -> Option<&Latency>, of: fn(&Latency) -> u64| {
+            let all = turn.receivers.iter().filter_map(latency);
+            all.map(|latency| of(latency) as f64).reduce(f64::max)
+        };
+        let of_all = |of| worst(|part| part.latency.as_ref(), of);
+        let of_lost = |of| worst(|part| part.recovered.as_ref(), of);
+        let per_million =
+            |part: &Part| (part.ticks > 0).then(|| part.cpu_ns as f64 * 1e6 / part.ticks as f64);
+        let of_receivers = |of: &dyn Fn(&Part) -> Option<f64>| {
+            turn.receivers.iter().filter_map(of).reduce(f64::max)
+        };
+        match self {
+            Self::RatePerS => turn.receivers.iter().map(|p| p.rate_per_s).reduce(f64::min),
+            Self::P50Ns => of_all(|l| l.p50),
+            Self::P90Ns => of_all(|l| l.p90),
+            Self::P99Ns => of_all(|l| l.p99),
+            Self::P999Ns => of_all(|l| l.p999),
+            Self::LostP50Ns => of_lost(|l| l.p50),
+            Self::LostP99Ns => of_lost(|l| l.p99),
+            Self::SenderCpuNs => per_million(&turn.sender),
+            Self::ReceiverCpuNs => of_receivers(&per_million),
+            Self::DecodedPerS => turn.sender.decoded_per_s,
+            Self::MessagesPerS => turn.sender.messages_per_s,
+            Self::SenderMemoryBytes => Some(turn.sender.memory_bytes as f64),
+            Self::ReceiverMemoryBytes => of_receivers(&|part| Some(part.memory_bytes as f64)),
+        }
+    }
+}
+
+/// Where every tick went: what was sent to each receiver is what it took, what it was told is lost,
+/// and what is missing without a word.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub(crate) struct Books {
+    pub(crate) sent: u64,
+    pub(crate) delivered: u64,
+    pub(crate) declared_lost: u64,
+    pub(crate) missing: u64,
+    /// Delivered, but damaged or not in its place.
+    pub(crate) wrong: u64,
+}
+
+impl Books {
+    fn add(&mut self, turn: &Turn) {
+        for part in &turn.receivers {
+            self.sent += turn.sender.ticks;
+            self.delivered += part.ticks;
+            self.declared_lost += part.declared_lost;
+            self.missing += part.missing;
+            self.wrong += part.wrong;
+        }
+    }
+
+    /// Whether all of it is accounted for: nothing came that was not sent, nothing went without a
+    /// word, and nothing was damaged.
+    pub(crate) const fn balance(&self) -> bool {
+        self.sent == self.delivered + self.declared_lost && self.missing == 0 && self.wrong == 0
+    }
+}
+
+/// What a contender did at a measure.
+#[derive(Clone, Debug, Default, Serialize)]
+pub(crate) struct Row {
+    pub(crate) contender: &'static str,
+    pub(crate) figures: BTreeMap<Figure, Spread>,
+    pub(crate) books: Books,
+    pub(crate) balances: bool,
+    /// Turns in which others took so much of the machine that its figures say little.
+    pub(crate) noisy_turns: usize,
+    /// What was said by turns that failed.
+    pub(crate) failures: Vec<String>,
+    pub(crate) notes: Vec<String>,
+    /// The distribution of the turn in the middle.
+    pub(crate) curve: Vec<(f64, u64)>,
+    #[serde(skip)]
+    turns: Vec<Option<Turn>>,
+}
+
+impl Row {
+    pub(crate) fn new(contender: &'static str) -> Self {
+        Self {
+            contender,
+            ..Self::default()
+        }
+    }
+
+    /// Adds a turn, in the order of the rounds.
+    pub(crate) fn add(&mut self, turn: Result<Turn, String>) {
+        match turn {
+            Ok(turn) => {
+                self.books.add(&turn);
+                self.noisy_turns += usize::from(!turn.noise.is_quiet());
+                let notes = turn.receivers.first().map(|part| part.notes.clone());
+                self.notes = notes.unwrap_or_default();
+                self.turns.push(Some(turn));
+            }
+            Err(why) => {
+                self.failures.push(why);
+                self.turns.push(None);
+            }
+        }
+        self.balances = self.books.balance();
+        let of = |figure| {
+            Some((
+                figure,
+                Spread::of(self.values(figure).into_iter().flatten())?,
+            ))
+        };
+        self.figures = Figure::ALL.into_iter().filter_map(of).collect();
+        self.curve = self.middle_curve();
+    }
+
+    /// A figure of each round, in order.
+    pub(crate) fn values(&self, figure: Figure) -> Vec<Option<f64>> {
+        let of = |turn: &Option<Turn>| figure.of(turn.as_ref()?);
+        self.turns.iter().map(of).collect()
+    }
+
+    pub(crate) fn median(&self, figure: Figure) -> Option<f64> {
+        self.figures.get(&figure).map(|spread| spread.median)
+    }
+
+    fn middle_curve(&self) -> Vec<(f64, u64)> {
+        let Some(median) = self.median(Figure::P50Ns) else {
+            return Vec::new();
+        };
+        let distance = |turn: &&Turn| {
+            let p50 = Figure::P50Ns.of(turn).unwrap_or(f64::MAX);
+            (p50 - median).abs()
+        };
+        let middle = self.turns.iter().flatten();
+        let middle = middle.min_by(|a, b| distance(a).total_cmp(&distance(b)));
+        let part = middle.and_then(|turn| turn.receivers.first());
+        let latency = part.and_then(|part| part.latency.clone());
+        latency.map(|latency| latency.curve).unwrap_or_default()
+    }
+}
+
+/// A measure, and everyone's row.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Measured {
+    #[serde(flatten)]
+    pub(crate) measure: Measure,
+    pub(crate) rows: Vec<Row>,
+}
+
+impl Measured {
+    pub(crate) fn row(&self, contender: &str) -> Option<&Row> {
+        self.rows.iter().find(|row| row.contender == contender)
+    }
+}
+
+/// A contender that is not here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Absent {
+    pub(crate) contender: &'static str,
+    pub(crate) why: String,
+}
+
+/// Everything.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Results {
+    pub(crate) version: &'static str,
+    pub(crate) size: Size,
+    pub(crate) is_loopback: bool,
+    pub(crate) is_debug_build: bool,
+    pub(crate) machine: Machine,
+    pub(crate) absent: Vec<Absent>,
+    pub(crate) measures: Vec<Measured>,
+    pub(crate) marks: Vec<super::marks::Judged>,
+}
+
+impl Results {
+    /// How many turns there were, how many of them the machine was not ours, and the most that
+    /// others took in one.
+    pub(crate) fn noise(&self) -> (usize, usize, Noise) {
+        let rows = self.measures.iter().flat_map(|measured| &measured.rows);
+        let turns: Vec<Noise> = rows
+            .flat_map(|row| row.turns.iter().flatten().map(|turn| turn.noise))
+            .collect();
+        let noisy = turns.iter().filter(|noise| !noise.is_quiet()).count();
+        let share = |noise: &&Noise| noise.others + noise.steal;
+        let worst = turns.iter().max_by(|a, b| share(a).total_cmp(&share(b)));
+        (turns.len(), noisy, worst.copied().unwrap_or_default())
+    }
+
+    /// Whether tickcast delivered, or declared lost, everything that it was given, and every turn of
+    /// its own came to an end.
+    pub(crate) fn is_whole(&self) -> bool {
+        let rows = self.measures.iter().flat_map(|measured| &measured.rows);
+        let mut ours = rows.filter(|row| row.contender.starts_with("tickcast"));
+        ours.all(|row| row.balances && row.failures.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn turn(sent: u64, parts: &[(u64, u64, f64)]) -> Turn {
+        let part = |&(ticks, declared_lost, rate_per_s): &(u64, u64, f64)| Part {
+            ticks,
+            declared_lost,
+            missing: sent - ticks - declared_lost,
+            rate_per_s,
+            ..Part::default()
+        };
+        Turn {
+            sender: Part {
+                ticks: sent,
+                cpu_ns: 2 * sent,
+                ..Part::default()
+            },
+            receivers: parts.iter().map(part).collect(),
+            noise: Noise::default(),
+        }
+    }
+
+    #[test]
+    fn books_balance_when_all_that_was_sent_came_or_was_declared_lost() {
+        let mut row = Row::new("tickcast");
+        row.add(Ok(turn(100, &[(100, 0, 5.0), (90, 10, 3.0)])));
+        assert!(row.balances);
+        let Books {
+            sent,
+            delivered,
+            declared_lost,
+            ..
+        } = row.books;
+        assert_eq!((sent, delivered, declared_lost), (200, 190, 10));
+        row.add(Ok(turn(100, &[(99, 0, 5.0)])));
+        assert!(!row.balances, "one is missing without a word");
+    }
+
+    #[test]
+    fn a_tick_that_came_twice_is_no_substitute_for_one_that_did_not() {
+        let mut books = Books {
+            sent: 10,
+            delivered: 10,
+            ..Books::default()
+        };
+        assert!(books.balance());
+        books.wrong = 1;
+        assert!(!books.balance());
+    }
+
+    #[test]
+    fn the_slowest_receiver_counts_and_a_failed_turn_is_no_value() {
+        let mut row = Row::new("tickcast");
+        row.add(Ok(turn(10, &[(10, 0, 5.0), (10, 0, 3.0)])));
+        row.add(Err("it fell over".into()));
+        row.add(Ok(turn(10, &[(10, 0, 7.0)])));
+        assert_eq!(row.values(Figure::RatePerS), [Some(3.0), None, Some(7.0)]);
+        assert_eq!(row.median(Figure::RatePerS), Some(5.0));
+        assert_eq!(row.median(Figure::SenderCpuNs), Some(2e6));
+        assert_eq!(row.failures, ["it fell over"]);
+    }
+}

@@ -1,0 +1,185 @@
+//! The floor: ticks packed into datagrams and read out of them, and nothing else. No order, no
+//! repair, no checksum of its own: what is left is the kernel.
+//!
+//! A datagram is a line of 16 bytes (how many ticks) and whole ticks, as long as the MTU lets it be.
+
+use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+use socket2::{Domain, Protocol, Socket, Type};
+use tickcast_transport::gauges::SharedGauges;
+use tickcast_transport::udp::{UDP_LEN_MAX, bare};
+
+use super::{SOCKET_BYTES, gauges};
+use crate::bench::protocol::{Outcome, TICK_LEN, Task, Tick};
+use crate::bench::side::{Carry, Take};
+
+const HEADER_LEN: usize = 16;
+/// IP and UDP headers.
+const BEFORE: usize = 28;
+/// Datagrams of a run, as the kernel's limit of bytes and UDP_MAX_SEGMENTS have it.
+const RUN_MAX: usize = 64;
+
+/// Writes ticks into datagrams.
+pub(super) struct Sender {
+    socket: Socket,
+    to: socket2::SockAddr,
+    gauges: SharedGauges,
+    /// What is being filled.
+    bytes: Vec<u8>,
+    len: usize,
+    /// Bytes of a full datagram.
+    datagram_len: usize,
+    /// Bytes of what is handed to the kernel at once.
+    run_len: usize,
+    /// Where the open datagram begins, and how many ticks it has.
+    open: Option<(usize, u64)>,
+}
+
+impl Sender {
+    pub(super) fn open(task: &Task, group: usize) -> Outcome<Self> {
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_multicast_if_v4(&task.interface)?;
+        socket.set_multicast_ttl_v4(u32::from(!task.interface.is_loopback()))?;
+        socket.set_multicast_loop_v4(true)?;
+        socket.set_send_buffer_size(SOCKET_BYTES)?;
+        let ticks = (task.mtu - BEFORE - HEADER_LEN) / TICK_LEN;
+        let datagram_len = HEADER_LEN + ticks * TICK_LEN;
+        let runs = task.contender == "floor";
+        let datagrams = if runs {
+            bare::send_runs_of(&socket, datagram_len as u16)?;
+            (UDP_LEN_MAX / datagram_len).min(RUN_MAX)
+        } else {
+            1
+        };
+        let run_len = datagrams * datagram_len;
+        Ok(Self {
+            socket,
+            to: task.groups[group].into(),
+            gauges: gauges(task)?,
+            bytes: vec![0; run_len],
+            len: 0,
+            datagram_len,
+            run_len,
+            open: None,
+        })
+    }
+
+    fn close_datagram(&mut self) {
+        if let Some((at, ticks)) = self.open.take() {
+            self.bytes[at..at + 8].copy_from_slice(&ticks.to_le_bytes());
+        }
+    }
+
+    fn flush(&mut self) -> Outcome<()> {
+        self.close_datagram();
+        if self.len > 0 {
+            self.socket.send_to(&self.bytes[..self.len], &self.to)?;
+            self.len = 0;
+        }
+        Ok(())
+    }
+}
+
+impl Carry for Sender {
+    fn address(&self) -> String {
+        String::new()
+    }
+
+    fn is_joined(&mut self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn publish(&mut self, tick: Tick) -> Outcome<bool> {
+        let (begin, ticks) = match self.open {
+            Some(open) => open,
+            None => {
+                if self.len == self.run_len {
+                    self.flush()?;
+                }
+                let begin = self.len;
+                self.len += HEADER_LEN;
+                (begin, 0)
+            }
+        };
+        tick.write(&mut self.bytes[self.len..self.len + TICK_LEN]);
+        self.len += TICK_LEN;
+        self.open = Some((begin, ticks + 1));
+        if self.len - begin + TICK_LEN > self.datagram_len {
+            self.close_datagram();
+        }
+        Ok(true)
+    }
+
+    fn drive(&mut self) -> Outcome<()> {
+        self.flush()
+    }
+
+    fn received(&self) -> Option<u64> {
+        Some(self.gauges.lowest())
+    }
+}
+
+/// Reads ticks out of datagrams.
+pub(super) struct Receiver {
+    socket: std::net::UdpSocket,
+    bytes: Vec<u8>,
+    gauges: SharedGauges,
+    index: usize,
+}
+
+impl Receiver {
+    pub(super) fn open(task: &Task, group: usize) -> Outcome<Self> {
+        let group = task.groups[group];
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_recv_buffer_size(SOCKET_BYTES)?;
+        socket.set_nonblocking(true)?;
+        if task.contender == "floor" {
+            bare::receive_runs(&socket)?;
+        }
+        socket.bind(&SocketAddrV4::new(*group.ip(), group.port()).into())?;
+        let interface: &Ipv4Addr = &task.interface;
+        socket.join_multicast_v4(group.ip(), interface)?;
+        Ok(Self {
+            socket: socket.into(),
+            bytes: vec![0; 1 << 16],
+            gauges: gauges(task)?,
+            index: task.index,
+        })
+    }
+}
+
+impl Take for Receiver {
+    fn is_joined(&mut self) -> bool {
+        true
+    }
+
+    #[inline]
+    fn poll(&mut self, mut on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool> {
+        let len = match self.socket.recv(&mut self.bytes) {
+            Ok(len) => len,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        // A run is datagrams back to back.
+        let mut rest = &self.bytes[..len];
+        while let Some((header, behind)) = rest.split_at_checked(HEADER_LEN) {
+            let ticks = header[..8].try_into().map_or(0, u64::from_le_bytes) as usize;
+            let Some((ticks, behind)) = behind.split_at_checked(ticks * TICK_LEN) else {
+                on(None, false);
+                break;
+            };
+            for tick in ticks.chunks_exact(TICK_LEN) {
+                on(Tick::read(tick), false);
+            }
+            rest = behind;
+        }
+        Ok(true)
+    }
+
+    fn received(&mut self, number: u64) {
+        self.gauges.set(self.index, number);
+    }
+}

@@ -1,0 +1,224 @@
+//! One turn: the processes of one contender, from their start to what they did.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::Path;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use super::contender::{Process, Program};
+use super::network::End;
+use super::plan::{Measure, Way};
+use super::protocol::{Load, Order, Part, Role, Task, Word};
+use super::quiet::{Noise, Spent};
+use crate::exit::CommandError;
+use crate::signals::Stop;
+
+/// What one turn came to.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct Turn {
+    /// The publishing process; there and back, the one that waited.
+    pub(crate) sender: Part,
+    pub(crate) receivers: Vec<Part>,
+    pub(crate) noise: Noise,
+}
+
+/// Where processes run.
+pub(crate) struct Setting<'a> {
+    /// The sender's end, then the receivers'.
+    pub(crate) ends: &'a [End],
+    /// Cores to pin to; empty: nobody is pinned.
+    pub(crate) cores: &'a [usize],
+    pub(crate) stop: &'a Stop,
+}
+
+impl Setting<'_> {
+    /// The first core is the sender's, the others are shared by the receivers.
+    fn core(&self, process: usize) -> Option<usize> {
+        let (first, others) = self.cores.split_first()?;
+        if process == 0 || others.is_empty() {
+            return Some(*first);
+        }
+        Some(others[(process - 1) % others.len()])
+    }
+}
+
+/// Has a contender take its turn.
+///
+/// # Errors
+/// [`CommandError`] when a process fails, or somebody asked us to stop.
+pub(crate) fn take_turn(
+    measure: &Measure,
+    contender: &str,
+    program: &Program,
+    setting: &Setting<'_>,
+    seed: u64,
+) -> Result<Turn, CommandError> {
+    let folder = tempfile::Builder::new()
+        .prefix("tickcast-bench-")
+        .tempdir_in(memory())
+        .map_err(|source| CommandError::Host {
+            what: "make a folder in memory",
+            source,
+        })?;
+    let turn = Taking {
+        measure,
+        contender,
+        program,
+        setting,
+        folder: folder.path(),
+        seed,
+    };
+    match measure.way {
+        Way::There => turn.there(),
+        Way::ThereAndBack => turn.there_and_back(),
+    }
+}
+
+/// Where files are in memory.
+fn memory() -> std::path::PathBuf {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() {
+        return shm.into();
+    }
+    std::env::temp_dir()
+}
+
+struct Taking<'a> {
+    measure: &'a Measure,
+    contender: &'a str,
+    program: &'a Program,
+    setting: &'a Setting<'a>,
+    folder: &'a Path,
+    seed: u64,
+}
+
+impl Taking<'_> {
+    fn start(
+        &self,
+        role: Role,
+        process: usize,
+        connect: Option<String>,
+    ) -> Result<Process, CommandError> {
+        let end = &self.setting.ends[process];
+        // Groups of this run alone, as runs may share a loopback; odd last octets, as Aeron wants them.
+        let id = std::process::id();
+        let [.., high, low] = id.to_be_bytes();
+        let port = 40_000 + (id % 10_000) as u16;
+        let groups = [253, 254]
+            .map(|second| SocketAddrV4::new(Ipv4Addr::new(239, second, high, low | 1), port));
+        let index = process.saturating_sub(1);
+        let loss = (self.measure.loss).map(|loss| super::protocol::Loss {
+            seed: self.seed.wrapping_mul(1_000) + index as u64,
+            ..loss
+        });
+        let task = Task {
+            contender: self.contender.to_owned(),
+            role,
+            load: self.measure.load,
+            interface: end.address,
+            groups,
+            mtu: self.measure.mtu,
+            receivers: self.measure.receivers,
+            index,
+            core: self.setting.core(process),
+            connect,
+            loss: loss.filter(|_| role == Role::Receive),
+            folder: self.folder.to_owned(),
+        };
+        let name = format!("{}-{process}", self.contender);
+        Process::start(&name, self.program, end, &task)
+    }
+
+    /// How long the load takes by itself.
+    fn span(&self) -> Duration {
+        match self.measure.load {
+            Load::Flood { for_ms, .. } => Duration::from_millis(for_ms),
+            Load::Feed { .. } => Duration::from_secs(30),
+            load @ Load::Paced { ticks, .. } => Duration::from_nanos(load.due_ns(ticks.max(1))),
+        }
+    }
+
+    fn ready(&self, process: &mut Process) -> Result<String, CommandError> {
+        loop {
+            if let Word::Ready(address) = process.listen(self.setting.stop, Duration::ZERO)? {
+                return Ok(address);
+            }
+        }
+    }
+
+    fn joined(&self, process: &mut Process) -> Result<(), CommandError> {
+        while process.listen(self.setting.stop, Duration::ZERO)? != Word::Joined {}
+        Ok(())
+    }
+
+    fn sent(&self, process: &mut Process) -> Result<u64, CommandError> {
+        loop {
+            if let Word::Sent(ticks) = process.listen(self.setting.stop, self.span())? {
+                return Ok(ticks);
+            }
+        }
+    }
+
+    fn there(&self) -> Result<Turn, CommandError> {
+        let mut sender = self.start(Role::Send, 0, None)?;
+        let address = self.ready(&mut sender)?;
+        let mut receivers = (1..=self.measure.receivers)
+            .map(|n| self.start(Role::Receive, n, Some(address.clone())))
+            .collect::<Result<Vec<_>, _>>()?;
+        for receiver in &mut receivers {
+            self.joined(receiver)?;
+        }
+        let ids: Vec<u32> = receivers
+            .iter()
+            .map(Process::id)
+            .chain([sender.id()])
+            .collect();
+        let before = Spent::now(ids.iter().copied());
+        sender.tell(&Order::Go);
+        let ticks = self.sent(&mut sender)?;
+        let noise = Spent::now(ids).since(before);
+        for receiver in &mut receivers {
+            receiver.tell(&Order::Expect(ticks));
+        }
+        let stop = self.setting.stop;
+        let received = receivers.iter_mut();
+        let received = received.map(|receiver| receiver.part(stop, self.span()));
+        let receivers = received.collect::<Result<_, _>>()?;
+        sender.tell(&Order::Finish);
+        Ok(Turn {
+            sender: sender.part(stop, Duration::ZERO)?,
+            receivers,
+            noise,
+        })
+    }
+
+    fn there_and_back(&self) -> Result<Turn, CommandError> {
+        let mut ping = self.start(Role::Ping, 0, None)?;
+        let address = self.ready(&mut ping)?;
+        let mut echo = self.start(Role::Echo, 1, Some(address))?;
+        let address = self.ready(&mut echo)?;
+        ping.tell(&Order::Connect(address));
+        self.joined(&mut ping)?;
+        self.joined(&mut echo)?;
+        let ids = [ping.id(), echo.id()];
+        let before = Spent::now(ids);
+        ping.tell(&Order::Go);
+        self.sent(&mut ping)?;
+        let noise = Spent::now(ids).since(before);
+        let stop = self.setting.stop;
+        let waited = ping.part(stop, Duration::ZERO)?;
+        echo.tell(&Order::Finish);
+        let echoed = echo.part(stop, Duration::ZERO)?;
+        Ok(Turn {
+            sender: Part {
+                ticks: waited.ticks + waited.missing + waited.declared_lost,
+                memory_bytes: echoed.memory_bytes,
+                cpu_ns: waited.cpu_ns,
+                ..Part::default()
+            },
+            receivers: vec![waited],
+            noise,
+        })
+    }
+}

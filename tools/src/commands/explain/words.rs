@@ -1,0 +1,328 @@
+//! Findings as sentences for people.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jiff::Timestamp;
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::explain::{Explanation, Fate, Finding, How, Origin};
+use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::recorder::{Recording, Replayed};
+use tickcast_reliability::units::Nanos;
+
+use crate::table::{span, table, thousands};
+
+/// All that is said of a record.
+pub(super) fn of(file: &Path, recording: &Recording, explained: &Explanation) -> Vec<String> {
+    let origin = recording.origin();
+    let lasted = span(explained.to.since(explained.from).0);
+    let mut lines = vec![format!(
+        "{}: {}, process {}, {} to {} UTC ({lasted}), {} datagrams",
+        file.display(),
+        origin.name,
+        origin.process,
+        full_time(recording, explained.from),
+        time(recording, explained.to),
+        thousands(explained.totals.received),
+    )];
+    if !recording.is_whole() {
+        lines.push("it begins in the middle: what was before is overwritten".into());
+    }
+    if let Some(damaged) = &explained.damaged {
+        lines.push(damaged.clone());
+    }
+    for finding in &explained.findings {
+        lines.push(String::new());
+        lines.extend(finding_in_words(recording, finding));
+    }
+    if explained.findings.is_empty() {
+        lines.push("nothing was missing".into());
+        return lines;
+    }
+    lines.push(String::new());
+    lines.push(sums(&explained.findings));
+    lines
+}
+
+fn finding_in_words(recording: &Recording, it: &Finding) -> Vec<String> {
+    let what = match it.origin {
+        Origin::SourceLine | Origin::FeedHop | Origin::SourceUnreadable => {
+            let messages = it.source.map_or(0, |(_, messages)| messages);
+            let messages = match messages {
+                u64::MAX => "an unknown number of".to_owned(),
+                known => thousands(known),
+            };
+            format!("{messages} messages of the source")
+        }
+        Origin::LocalRing => format!(
+            "{} items of the local ring",
+            thousands(it.records.unwrap_or(0))
+        ),
+        _ if it.sequences.last.0 == u64::MAX => {
+            format!("everything from sequence {} on", it.sequences.first)
+        }
+        _ => format!(
+            "{} {} ({})",
+            if it.sequences.len() == 1 {
+                "sequence"
+            } else {
+                "sequences"
+            },
+            it.sequences,
+            datagrams(it.sequences.len())
+        ),
+    };
+    let mut lines = vec![format!(
+        "gap {}, {}, channel {}, epoch {}: {what}",
+        it.gap,
+        time(recording, it.found_at),
+        it.channel,
+        it.epoch,
+    )];
+    lines.push(format!("  lost {}", place(it)));
+    lines.extend(fate(recording, it).map(|words| format!("  {words}")));
+    lines
+}
+
+fn datagrams(count: u64) -> String {
+    match count {
+        1 => "1 datagram".into(),
+        many => format!("{} datagrams", thousands(many)),
+    }
+}
+
+/// Where it was lost, after "lost".
+fn place(it: &Finding) -> String {
+    let stalled = it.stalled_for.map(|span_of| span(span_of.0));
+    match it.origin {
+        Origin::SourceLine => {
+            "before the publisher: the venue's lines had a gap that nothing filled".into()
+        }
+        Origin::FeedHop => "in the publisher, between its feed and its publish thread: the hop was \
+                            full; see its tickcast_source_* counters"
+            .into(),
+        Origin::SourceUnreadable => {
+            "before the publisher: it could not read these messages".into()
+        }
+        Origin::SendQueue => "before the ways part: the publisher's send queue, interface or uplink. \
+                              Every line, or every record given, missed them; its skipped_datagrams \
+                              says which"
+            .into(),
+        Origin::Wire(line) => format!(
+            "on the wire of line {line}: they came otherwise, and nothing in this host dropped any"
+        ),
+        Origin::WireOrSendQueue => "on the wire, or in the publisher's send queue: nothing in this host \
+                                    dropped any. A second line, or the record of another host beside \
+                                    this one, would tell which"
+            .into(),
+        Origin::SocketBuffer => format!(
+            "in this host, in the socket's buffer: the kernel or the device dropped {} just \
+             then, although the application polled; make the buffer larger",
+            datagrams(it.buffer_drops)
+        ),
+        Origin::PollStall => format!(
+            "in this host: the application had not polled for {}, and the kernel or the device dropped {} \
+             meanwhile",
+            stalled.unwrap_or_default(),
+            datagrams(it.buffer_drops)
+        ),
+        Origin::Device => "in this host's device: its receive queue broke, or the Q_Key was another".into(),
+        Origin::Damaged(line) => {
+            format!("on the wire of line {line}: they came with altered bytes, and were dropped for their CRC")
+        }
+        Origin::CutOff(line) => {
+            format!("on the wire of line {line}: bytes came that are no whole datagram")
+        }
+        Origin::TooLong => "in this host: they were longer than a slot".into(),
+        Origin::Injected(line) => {
+            format!("on purpose: an injected fault dropped them on line {line} in this host")
+        }
+        Origin::RingOverrun => format!(
+            "in this host: the publisher's ring was overwritten before they were copied{}",
+            stalled.map_or(String::new(), |it| format!(
+                "; the application had not polled for {it}"
+            ))
+        ),
+        Origin::WindowFull => "here: they came, and the window behind an earlier gap was full".into(),
+        Origin::LocalRing => {
+            "here: they were delivered, and overwritten before the application took them".into()
+        }
+        Origin::Silence => "on the way: no multicast of the channel reached this host for a while; look at \
+                            its group, the switch, the cable"
+            .into(),
+        Origin::PublisherGone => {
+            "with the publisher: it went, and nobody can say whether they ever left it".into()
+        }
+        Origin::EpochChange => "with the epoch: the publisher began another".into(),
+        Origin::BeforeJoining => "before we joined: the publisher's ring had moved on".into(),
+        Origin::Joining => "while we joined: they were sent between the publisher's welcome and the first \
+                            datagram that came here"
+            .into(),
+        Origin::Unreadable => {
+            "in the publisher: it sent records that no wire version has".into()
+        }
+        Origin::Impostor => {
+            "to another publisher: two contents came under one number, and the wrong one was delivered".into()
+        }
+        _ => "before the record begins".into(),
+    }
+}
+
+fn fate(recording: &Recording, it: &Finding) -> Option<String> {
+    let after = span(it.settled_at.since(it.found_at).0);
+    let asked = match it.asked {
+        0 => "without being asked for".to_owned(),
+        1 => "asked for once".into(),
+        times => format!("asked for {times} times"),
+    };
+    let records = it.records.map_or("an unknown number of".into(), thousands);
+    Some(match it.fate {
+        Fate::Came(how) => format!("came {}, {after} after that was found, {asked}", way(how)),
+        Fate::Lost(cause) => format!(
+            "declared lost {}, {after} after that was found: {}; {records} records, {asked}",
+            time(recording, it.settled_at),
+            why(cause),
+        ),
+        Fate::Open => format!("still missing when the record ends, {after} later, {asked}"),
+        _ => return None,
+    })
+}
+
+fn way(how: How) -> String {
+    match how {
+        How::OtherLine(line) => format!("on line {line}"),
+        How::Late(line) => format!("late on the same line {line}: they were overtaken"),
+        How::Multicast => "by multicast, sent again".into(),
+        How::Repair => "over the repair connection".into(),
+        How::Replay => "over the replay connection".into(),
+        How::Nack => "over the NACK connection".into(),
+        _ => "by READ".into(),
+    }
+}
+
+const fn why(cause: LossCause) -> &'static str {
+    match cause {
+        LossCause::Window => "the publisher's ring no longer held them",
+        LossCause::Deadline => "the delivery deadline passed",
+        LossCause::Burst => "the gap was over the burst limit",
+        LossCause::Epoch => "their epoch was over",
+        LossCause::Refused => "the publisher refused them to the end",
+        LossCause::PublisherDead => "the publisher was gone, and its repair with it",
+        LossCause::Fenced => "two publishers sent different contents",
+        LossCause::RepairOff => "repair is switched off here",
+        LossCause::Left => "the application left",
+        LossCause::Unreadable => "nobody can read them",
+    }
+}
+
+/// A table: how much was lost where, and what became of it.
+fn sums(findings: &[Finding]) -> String {
+    let mut sums: BTreeMap<Origin, [u64; 5]> = BTreeMap::new();
+    for it in findings {
+        let sum = sums.entry(it.origin).or_default();
+        let count = match it.source {
+            Some(_) => 0,
+            None if it.sequences.last.0 == u64::MAX => 0,
+            None => it.sequences.len(),
+        };
+        sum[0] += 1;
+        sum[1] += count;
+        match it.fate {
+            Fate::Came(_) => sum[2] += count,
+            Fate::Lost(_) => sum[3] += count,
+            Fate::Open => sum[4] += count,
+            _ => {}
+        }
+    }
+    let mut table = table(&[
+        "lost",
+        "findings",
+        "datagrams",
+        "came",
+        "lost for good",
+        "open",
+    ]);
+    for (origin, sum) in sums {
+        let mut row = vec![name(origin)];
+        row.extend(sum.map(thousands));
+        table.add_row(row);
+    }
+    table.to_string()
+}
+
+fn name(origin: Origin) -> String {
+    let line = |what: &str, line: LineId| format!("{what}, line {line}");
+    match origin {
+        Origin::SourceLine => "source line".into(),
+        Origin::FeedHop => "feed hop".into(),
+        Origin::SourceUnreadable => "source, unreadable".into(),
+        Origin::SendQueue => "send queue or uplink".into(),
+        Origin::Wire(it) => line("wire", it),
+        Origin::WireOrSendQueue => "wire or send queue".into(),
+        Origin::SocketBuffer => "socket buffer".into(),
+        Origin::PollStall => "socket buffer, nobody polled".into(),
+        Origin::Device => "RDMA device".into(),
+        Origin::Damaged(it) => line("altered bytes", it),
+        Origin::CutOff(it) => line("cut off", it),
+        Origin::TooLong => "too long".into(),
+        Origin::Injected(it) => line("injected fault", it),
+        Origin::RingOverrun => "ring overrun".into(),
+        Origin::WindowFull => "window full".into(),
+        Origin::LocalRing => "local ring overrun".into(),
+        Origin::Silence => "no multicast".into(),
+        Origin::PublisherGone => "publisher gone".into(),
+        Origin::EpochChange => "epoch over".into(),
+        Origin::BeforeJoining => "before joining".into(),
+        Origin::Joining => "while joining".into(),
+        Origin::Unreadable => "unreadable records".into(),
+        Origin::Impostor => "another publisher".into(),
+        _ => "before the record".into(),
+    }
+}
+
+/// Whether the findings add up to what the core counted.
+pub(super) fn balance(recording: &Recording, it: &Explanation, replayed: &Replayed) -> String {
+    let Some(core) = replayed.core.as_ref().filter(|_| recording.is_whole()) else {
+        return "the sums can't be held against the core's counters: the record does not hold its beginning"
+            .into();
+    };
+    let mut counted = [0; 4];
+    for counters in core.counters() {
+        counters.each(|name, _, value| {
+            let names = ["gaps_detected", "gaps_recovered", "gaps_lost", "gaps_open"];
+            if let Some(at) = names.iter().position(|it| *it == name) {
+                counted[at] += value;
+            }
+        });
+    }
+    let totals = [
+        it.totals.missing,
+        it.totals.came,
+        it.totals.lost,
+        it.totals.open,
+    ];
+    let [missing, came, lost, open] = counted.map(thousands);
+    let counted_words = format!(
+        "the core counted {missing} sequences missing: {came} came, {lost} lost, {open} open"
+    );
+    if totals == counted {
+        format!("{counted_words}; the findings add up to the same")
+    } else {
+        let [missing, came, lost, open] = totals.map(thousands);
+        format!("{counted_words}; the findings explain {missing}: {came}, {lost}, {open}")
+    }
+}
+
+/// The time of day, UTC.
+pub(super) fn time(recording: &Recording, at: Nanos) -> String {
+    let utc = recording.utc(at).0;
+    let (seconds, nanos) = (utc / 1_000_000_000 % 86_400, utc % 1_000_000_000);
+    let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02}.{nanos:09}", seconds % 60)
+}
+
+fn full_time(recording: &Recording, at: Nanos) -> String {
+    let utc = Timestamp::from_nanosecond(i128::from(recording.utc(at).0)).unwrap_or_default();
+    let date = utc.strftime("%Y-%m-%d");
+    format!("{date} {}", time(recording, at))
+}

@@ -1,0 +1,212 @@
+//! `tickcast bench`, in moments and on loopback: that it measures what it says, and that its books
+//! balance. No figure is looked at: how fast something was says nothing here.
+
+mod common;
+
+use std::path::Path;
+
+use common::{run, text};
+use serde_json::Value;
+
+/// Runs some of it; what it wrote, and its exit code.
+fn bench(args: &[&str]) -> (Value, String, Option<i32>) {
+    let folder = tempfile::tempdir().unwrap();
+    let (summary, html) = (folder.path().join("a.json"), folder.path().join("a.html"));
+    let files = ["--summary", path(&summary), "--html", path(&html)];
+    let all = [
+        &["bench", "--tiny", "--loopback", "--no-pins", "--quiet"],
+        &files[..],
+        args,
+    ]
+    .concat();
+    let done = run(&all);
+    let said = text(&done.stderr).to_owned() + &text(&done.stdout);
+    let summary = std::fs::read(&summary).unwrap_or_else(|error| panic!("{error}: {said}"));
+    let html = std::fs::read_to_string(&html).expect("a page");
+    let summary = serde_json::from_slice(&summary).expect("JSON");
+    (summary, html, done.status.code())
+}
+
+fn path(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn rows(summary: &Value) -> Vec<(&str, &Value)> {
+    let measures = summary["measures"].as_array().expect("measures");
+    measures
+        .iter()
+        .flat_map(|measure| {
+            let id = measure["id"].as_str().expect("its name");
+            measure["rows"]
+                .as_array()
+                .expect("rows")
+                .iter()
+                .map(move |row| (id, row))
+        })
+        .collect()
+}
+
+/// Everything that was sent came, or was declared lost, and nothing came twice.
+fn assert_balanced(id: &str, row: &Value) {
+    let of = |field: &str| row["books"][field].as_u64().expect("a count");
+    let failures = &row["failures"];
+    assert_eq!(
+        failures.as_array().map(Vec::len),
+        Some(0),
+        "{id}: {failures}"
+    );
+    assert!(of("sent") > 0, "{id}: nothing was measured: {row}");
+    assert_eq!(
+        of("sent"),
+        of("delivered") + of("declared_lost"),
+        "{id}: {row}"
+    );
+    assert_eq!((of("missing"), of("wrong")), (0, 0), "{id}: {row}");
+    assert_eq!(row["balances"], true, "{id}");
+}
+
+#[test]
+fn a_run_on_loopback_delivers_all_that_it_sends_and_says_who_was_missing() {
+    let only = [
+        "--only",
+        "throughput-1500-2",
+        "--only",
+        "latency-100k",
+        "--only",
+        "rtt",
+    ];
+    let contenders = [
+        "--contender",
+        "tickcast",
+        "--contender",
+        "tickcast-shm",
+        "--contender",
+        "aeron",
+    ];
+    let (summary, html, code) = bench(&[&only[..], &contenders].concat());
+    let rows = rows(&summary);
+    let names: Vec<(&str, &str)> = rows
+        .iter()
+        .filter(|(_, row)| row["contender"].as_str().unwrap().starts_with("tickcast"))
+        .map(|(id, row)| (*id, row["contender"].as_str().unwrap()))
+        .collect();
+    let expected = [
+        ("throughput-1500-2", "tickcast"),
+        ("latency-100k", "tickcast"),
+        ("rtt", "tickcast"),
+        ("host-rtt", "tickcast-shm"),
+    ];
+    assert_eq!(names, expected);
+    for (id, row) in &rows {
+        assert_balanced(id, row);
+        // Two receivers were sent everything; of a schedule, as many as it has.
+        let sent = row["books"]["sent"].as_u64().unwrap();
+        match *id {
+            "throughput-1500-2" => assert_eq!(sent, 2 * 20_000),
+            "latency-100k" => assert_eq!(sent, 2_000),
+            // There and back ends early where the machine is far too slow for its schedule.
+            _ => assert!((1..=400).contains(&sent), "{id}: {sent}"),
+        }
+    }
+    assert_eq!(code, Some(0), "nothing was lost");
+    let absent = summary["absent"].as_array().expect("who was missing");
+    assert!(
+        absent.iter().any(|a| a["contender"] == "floor"),
+        "it was not asked for"
+    );
+    assert_eq!(summary["is_loopback"], true);
+    assert!(
+        html.contains("<svg") && html.contains("loopback"),
+        "plots and the warning"
+    );
+    let marks = summary["marks"].as_array().expect("marks");
+    let unjudged = marks
+        .iter()
+        .filter(|mark| mark["verdict"] == "not_measured");
+    assert!(unjudged.count() > 10, "what was not measured is not judged");
+}
+
+#[test]
+fn what_is_dropped_on_purpose_is_repaired_and_timed() {
+    let (summary, _, code) = bench(&["--only", "loss-5", "--contender", "tickcast"]);
+    let rows = rows(&summary);
+    let [(id, row)] = rows[..] else {
+        panic!("one row: {rows:?}");
+    };
+    assert_balanced(id, row);
+    let repaired = row["figures"]["lost_p50_ns"]["turns"].as_u64();
+    assert_eq!(repaired, Some(1), "5 % of 800 are about 40: {row}");
+    assert_eq!(code, Some(0));
+}
+
+#[test]
+fn the_kernel_alone_takes_part_and_a_feed_is_decoded() {
+    let (summary, ..) = bench(&[
+        "--only",
+        "throughput-1500-1",
+        "--contender",
+        "floor",
+        "--contender",
+        "floor-no-gso",
+    ]);
+    // Who repairs nothing may lose something: what came must have been sent.
+    let floors = rows(&summary);
+    assert_eq!(floors.len(), 2);
+    for (id, row) in floors {
+        assert!(
+            row["failures"].as_array().unwrap().is_empty(),
+            "{id}: {row}"
+        );
+        let of = |field: &str| row["books"][field].as_u64().unwrap();
+        assert_eq!((of("sent"), of("wrong")), (20_000, 0));
+        assert_eq!(of("sent"), of("delivered") + of("missing"), "{row}");
+    }
+    let (summary, ..) = bench(&["--only", "feed-simulator", "--contender", "tickcast"]);
+    let rows = rows(&summary);
+    let [(id, row)] = rows[..] else {
+        panic!("one row: {rows:?}");
+    };
+    assert_balanced(id, row);
+    assert!(row["figures"]["messages_per_s"]["median"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn a_peer_that_is_built_takes_part_and_one_that_is_not_is_named() {
+    let beside = Path::new(env!("CARGO_BIN_EXE_tickcast")).with_file_name("tickcast-bench-peers");
+    let args = [
+        "--only",
+        "throughput-1500-1",
+        "--only",
+        "host",
+        "--only",
+        "loss-5",
+    ];
+    let peers = [
+        "--contender",
+        "aeron",
+        "--contender",
+        "aeron-ipc",
+        "--contender",
+        "iceoryx2",
+    ];
+    let (summary, ..) = bench(&[&args[..], &peers].concat());
+    let all = rows(&summary);
+    if !beside.is_file() {
+        eprintln!("SKIPPED: no peers beside this program (make bench-peers)");
+        assert!(all.is_empty());
+        let why = summary["absent"].to_string();
+        assert!(why.contains("make bench-peers"), "{why}");
+        return;
+    }
+    assert_eq!(all.len(), 6);
+    for (id, row) in all {
+        assert_balanced(id, row);
+    }
+}
+
+#[test]
+fn a_measure_that_does_not_exist_is_a_usage_error_that_names_those_that_do() {
+    let done = run(&["bench", "--only", "speed-of-light"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(text(&done.stderr).contains("throughput-1500-1"));
+}

@@ -1,0 +1,194 @@
+//! A listener that records is killed; what it recorded says where each datagram was lost, and replays.
+
+mod common;
+
+use std::path::{Path, PathBuf};
+
+use common::{Publisher, Running, run, signal, text, wait_for};
+use serde_json::Value;
+
+/// A path on tmpfs that nothing else uses, gone with the test.
+struct Record(PathBuf);
+
+impl Record {
+    fn new(name: &str) -> Self {
+        Self(format!("/dev/shm/tickcast-{name}-{}", std::process::id()).into())
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(format!("{}.before", self.0.display()));
+    }
+}
+
+fn explained(options: &[&str], file: &Path) -> (Value, Option<i32>) {
+    let file = file.to_str().unwrap();
+    let done = run(&[&["explain", file, "--json"], options].concat());
+    let told = serde_json::from_slice(&done.stdout);
+    (
+        told.unwrap_or_else(|_| panic!("{}", text(&done.stderr))),
+        done.status.code(),
+    )
+}
+
+#[test]
+fn what_a_killed_listener_recorded_names_every_injected_loss_and_replays() {
+    let mut publisher = Publisher::endless();
+    let record = Record::new("killed");
+    let to = format!("{}:32", record.path());
+    let control = publisher.control.clone();
+    let mut listener = Running::start(&[
+        "listen",
+        "--connect",
+        &control,
+        "--channel",
+        "all",
+        "--record",
+        &to,
+        "--drop",
+        "0.02",
+        "--seed",
+        "5",
+        "--format",
+        "count",
+    ]);
+    wait_for("some losses", || {
+        let status = publisher.status();
+        let sequence = status["subscribers"][0]["sequence"].as_u64()?;
+        (sequence > 2_000).then_some(())
+    });
+    signal(listener.child().id(), "KILL");
+    drop(listener);
+    publisher.end();
+    let (told, code) = explained(&["--replay"], &record.0);
+    assert_eq!(code, Some(0), "all of it came after all: {told}");
+    assert_eq!(
+        (&told["whole"], &told["replay"]["identical"]),
+        (&true.into(), &true.into())
+    );
+    assert!(told["replay"]["inputs"].as_u64().unwrap() > 2_000);
+    let findings = told["explanation"]["findings"].as_array().unwrap();
+    let injected = |it: &&Value| it["origin"]["injected"] == 0;
+    let by_fault = findings.iter().filter(injected).count();
+    assert!(by_fault > 10, "{by_fault} of {}", findings.len());
+    // What the machine lost beside that is no injected fault, and is not called one.
+    let others = findings.len() - by_fault;
+    assert!(
+        others * 5 < by_fault,
+        "{others} others beside {by_fault}: {told}"
+    );
+    // In words, and around one gap.
+    let words = text(&run(&["explain", record.path()]).stdout);
+    assert!(words.contains("an injected fault dropped them on line A in this host"));
+    assert!(words.contains("the findings add up to the same"), "{words}");
+    let gap = text(&run(&["explain", record.path(), "--gap", "1"]).stdout);
+    assert!(
+        gap.contains("what happened around it:") && gap.contains("asked for"),
+        "{gap}"
+    );
+    let nothing = run(&["explain", record.path(), "--at", "2001-01-01T00:00:00Z"]);
+    assert_eq!(
+        nothing.status.code(),
+        Some(2),
+        "that is before this host was started"
+    );
+}
+
+#[test]
+fn a_record_that_is_there_is_kept_and_one_that_is_written_is_refused() {
+    let mut publisher = Publisher::endless();
+    let record = Record::new("kept");
+    let to = format!("{}:4", record.path());
+    let control = publisher.control.clone();
+    let args = [
+        "listen",
+        "--connect",
+        &control,
+        "--channel",
+        "all",
+        "--record",
+        &to,
+        "--format",
+        "count",
+    ];
+    let mut first = Running::start(&args);
+    wait_for("the record", || {
+        let told = run(&["explain", record.path(), "--json"]);
+        (told.status.code() == Some(0)).then_some(())
+    });
+    let second = run(&args);
+    assert_eq!(second.status.code(), Some(2), "{}", text(&second.stderr));
+    assert!(text(&second.stderr).contains("belongs to another process"));
+    signal(first.child().id(), "KILL");
+    drop(first);
+    let third = run(&[&args[..], &["--records", "5"]].concat());
+    assert_eq!(third.status.code(), Some(0), "{}", text(&third.stderr));
+    for file in [
+        record.path().to_owned(),
+        format!("{}.before", record.path()),
+    ] {
+        let (told, _) = explained(&[], Path::new(&file));
+        assert!(told["origin"]["process"].as_u64().unwrap() > 0);
+    }
+    publisher.end();
+}
+
+#[test]
+fn what_is_no_record_is_refused_with_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other");
+    for (bytes, words) in [
+        (vec![7; 100], "this is no record"),
+        (vec![7; 100_000], "this is no record"),
+        (
+            [&b"TCFLIGHT\x09\0\0\0"[..], &[0; 8000]].concat(),
+            "layout 9",
+        ),
+        (
+            [
+                &b"TCFLIGHT\x01\0\0\0\x08\0\0\0\0\0\0\x01\0\0\0\0"[..],
+                &[0; 8000],
+            ]
+            .concat(),
+            "is damaged",
+        ),
+        (
+            [&b"TCFLIGHT\x01\0\0\0"[..], &[0; 8000]].concat(),
+            "is damaged",
+        ),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let done = run(&["explain", path.to_str().unwrap()]);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    let gone = run(&["explain", "/dev/shm/tickcast-no-such-record"]);
+    assert_eq!(gone.status.code(), Some(2));
+    let disk = run(&[
+        "listen",
+        "--connect",
+        "127.0.0.1:1",
+        "--channel",
+        "a",
+        "--record",
+        "/etc/x",
+    ]);
+    assert_eq!(disk.status.code(), Some(2), "{}", text(&disk.stderr));
+    let little = run(&[
+        "listen",
+        "--connect",
+        "127.0.0.1:1",
+        "--channel",
+        "a",
+        "--record",
+        "/x:1",
+    ]);
+    assert!(text(&little.stderr).contains("from 2 to 65536"));
+}

@@ -1,0 +1,112 @@
+//! Numbers that processes of a host show one another, in a file on tmpfs: each gauge is set by one
+//! process and read by any, without a system call. For measuring, where a sender must know how far
+//! its receivers are and nothing on the wire may tell it.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+/// Gauges do not share cache lines.
+const APART: usize = 128;
+
+/// A file of gauges, mapped.
+#[derive(Debug)]
+pub struct SharedGauges {
+    map: MmapRaw,
+    count: usize,
+}
+
+impl SharedGauges {
+    /// Opens the file, or makes it with all gauges zero. Everyone must name the same `count`.
+    ///
+    /// # Errors
+    /// What the operating system says, or that the file is one of another length.
+    pub fn open(path: &Path, count: usize) -> io::Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        let len = count.max(1) * APART;
+        match file.metadata()?.len() {
+            0 => file.set_len(len as u64)?,
+            there if there == len as u64 => {}
+            there => {
+                return Err(io::Error::other(format!(
+                    "{} has {there} bytes, not the {len} of {count} gauges; remove it",
+                    path.display()
+                )));
+            }
+        }
+        let map = MmapOptions::new().len(len).map_raw(&file)?;
+        Ok(Self { map, count })
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
+    /// What gauge `index` shows; 0 where there is none.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, index: usize) -> u64 {
+        self.gauge(index)
+            .map_or(0, |gauge| gauge.load(Ordering::Acquire))
+    }
+
+    /// Has gauge `index` show `value`, where there is one.
+    #[inline]
+    pub fn set(&self, index: usize, value: u64) {
+        if let Some(gauge) = self.gauge(index) {
+            gauge.store(value, Ordering::Release);
+        }
+    }
+
+    /// The lowest of all.
+    #[inline]
+    #[must_use]
+    pub fn lowest(&self) -> u64 {
+        (0..self.count).map(|i| self.get(i)).min().unwrap_or(0)
+    }
+
+    #[inline]
+    fn gauge(&self, index: usize) -> Option<&AtomicU64> {
+        if index >= self.count {
+            return None;
+        }
+        // SAFETY: the mapping is page-aligned, has `APART` bytes for each of `count` gauges, and
+        // lives as long as `self`; every process touches them as atomics only. Whoever cuts the file
+        // short kills the processes that measure, no other. Exercised by
+        // `tests::what_one_mapping_sets_another_reads`.
+        Some(unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(index * APART).cast()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_mapping_sets_another_reads() {
+        let name = format!("tickcast-gauges-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let one = SharedGauges::open(&path, 3).unwrap();
+        let other = SharedGauges::open(&path, 3).unwrap();
+        for (index, value) in [(0, 7), (1, u64::MAX), (2, 5), (3, 1)] {
+            one.set(index, value);
+        }
+        let read: Vec<u64> = (0..4).map(|index| other.get(index)).collect();
+        assert_eq!(read, [7, u64::MAX, 5, 0], "there is no fourth");
+        assert_eq!(other.lowest(), 5);
+        let error = SharedGauges::open(&path, 4).unwrap_err();
+        std::fs::remove_file(&path).unwrap();
+        assert!(error.to_string().contains("remove it"), "{error}");
+    }
+}
