@@ -1,7 +1,7 @@
 # Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid fuzz restarts promotions
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid fuzz restarts promotions chaos
 .PHONY: counts counts-write microbench demo bench bench-peers install-c deny clean
 
 SHELL := /bin/bash
@@ -100,6 +100,13 @@ ROUNDS ?= 20
 restarts: setup ## a publisher that is killed and started again goes on in its epoch; make restarts ROUNDS=100
 	$(CARGO) build --release $(LOCKED) --workspace --bins
 	TICKCAST_RESTARTS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test restarts -- --nocapture --test-threads=1
+
+MINUTES ?= 3
+SEED ?= 1
+CHAOS_ARGS ?=
+chaos: setup ## processes in namespaces, killed, cut off and starved, lose nothing in silence; make chaos MINUTES=60 SEED=7
+	$(BUILD_SERVICE)
+	$(BIN)/tickcast chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
 
 promotions: setup ## how long a standby's promotion takes, and that it loses nothing; make promotions ROUNDS=5
 	$(CARGO) build --release $(LOCKED) -p tickcast-publisher $$(.ci/features tickcast-publisher)

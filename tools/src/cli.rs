@@ -7,7 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use tickcast_transport::idle::Idle;
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{bench, demo, doctor, explain, inject, listen, promote, replay};
+use crate::commands::{bench, chaos, demo, doctor, explain, inject, listen, promote, replay};
 
 /// Moves market data about, breaks it on purpose, and says exactly what became of it.
 #[derive(Debug, Parser)]
@@ -46,6 +46,11 @@ pub(crate) enum Command {
     /// Takes part in a measurement: what the bench starts.
     #[command(hide = true)]
     BenchSide(bench::SideArgs),
+    /// Kills, stops, cuts off and starves the whole system, and proves that everything adds up.
+    Chaos(chaos::Args),
+    /// Takes part in a chaos run: what it starts.
+    #[command(hide = true)]
+    ChaosSide(chaos::SideArgs),
 }
 
 /// Where log lines go to: stderr.

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -63,5 +63,43 @@ fn not_written(path: &Path, source: io::Error) -> CommandError {
     CommandError::Write {
         path: path.into(),
         source,
+    }
+}
+
+/// Where the files of a run's processes are.
+pub(crate) enum Folder {
+    /// A folder that stays.
+    Kept(PathBuf),
+    /// One that goes with this.
+    Temporary(tempfile::TempDir),
+}
+
+impl Folder {
+    /// Makes the folder to keep, or one for as long as this lives.
+    ///
+    /// # Errors
+    /// [`CommandError`] when it can't be made.
+    pub(crate) fn new(run: &str, keep: Option<&Path>) -> Result<Self, CommandError> {
+        let Some(path) = keep else {
+            let prefix = format!("tickcast-{run}-");
+            let folder = tempfile::Builder::new().prefix(&prefix).tempdir();
+            return folder
+                .map(Self::Temporary)
+                .map_err(|source| CommandError::Host {
+                    what: "make a temporary folder",
+                    source,
+                });
+        };
+        let made = fs::create_dir_all(path);
+        made.map(|()| Self::Kept(path.into()))
+            .map_err(|source| not_written(path, source))
+    }
+
+    /// Where it is.
+    pub(crate) fn path(&self) -> &Path {
+        match self {
+            Self::Kept(path) => path,
+            Self::Temporary(folder) => folder.path(),
+        }
     }
 }

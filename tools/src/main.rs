@@ -4,14 +4,17 @@
 //! goes to stderr. Exit codes: [`exit`].
 
 mod bench;
+mod chaos;
 mod cli;
 mod commands;
 mod digest;
 mod exit;
 mod faults;
 mod files;
+mod network;
 mod output;
 mod packets;
+mod processes;
 mod progress;
 mod send;
 mod signals;
@@ -45,6 +48,8 @@ fn main() -> ExitCode {
         Command::Doctor(args) => commands::doctor::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::BenchSide(args) => commands::bench::side(&args),
+        Command::Chaos(args) => commands::chaos::run(&args),
+        Command::ChaosSide(args) => commands::chaos::side(&args),
     };
     match done {
         Ok(exit) => exit.into(),

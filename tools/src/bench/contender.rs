@@ -8,9 +8,9 @@ use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use super::network::End;
 use super::protocol::{Order, Part, Task, Word};
 use crate::exit::CommandError;
+use crate::network::End;
 use crate::signals::Stop;
 
 /// How long anything may take beyond what it should.

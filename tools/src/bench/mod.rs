@@ -3,7 +3,6 @@
 //! | part | is |
 //! |---|---|
 //! | [`plan`] | what is measured, with whom, for how long |
-//! | [`network`] | the namespaces that a run makes, and takes away again |
 //! | [`contender`] | one process of a contender, and the orders it gets |
 //! | [`turn`] | one turn of one contender at one measure |
 //! | [`quiet`] | what else the machine did meanwhile |
@@ -15,7 +14,6 @@
 pub(crate) mod contender;
 pub(crate) mod html;
 pub(crate) mod marks;
-pub(crate) mod network;
 pub(crate) mod plan;
 pub(crate) mod protocol;
 pub(crate) mod quiet;

@@ -7,11 +7,11 @@ use std::time::Duration;
 use serde::Serialize;
 
 use super::contender::{Process, Program};
-use super::network::End;
 use super::plan::{Measure, Way};
 use super::protocol::{Load, Order, Part, Role, Task, Word};
 use super::quiet::{Noise, Spent};
 use crate::exit::CommandError;
+use crate::network::End;
 use crate::signals::Stop;
 
 /// What one turn came to.

@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::bench::contender::Program;
 use crate::bench::html;
 use crate::bench::marks;
-use crate::bench::network::Network;
 use crate::bench::plan::{Measure, Place, Size, all, chosen};
 use crate::bench::protocol::Task;
 use crate::bench::quiet::Machine;
@@ -16,6 +15,7 @@ use crate::bench::sides;
 use crate::bench::turn::{Setting, take_turn};
 use crate::exit::{CommandError, Exit};
 use crate::files::{check_writable, write_json, write_text};
+use crate::network::Network;
 use crate::output::Output;
 use crate::progress::Progress;
 use crate::signals::Stop;
@@ -280,7 +280,11 @@ impl Bench<'_> {
         let network = if self.args.loopback {
             Network::loopback(ends)
         } else {
-            Network::new(measure.place, ends, measure.mtu)?
+            match measure.place {
+                Place::Host => Network::loopback(ends),
+                Place::Veth => Network::pair(measure.mtu)?,
+                Place::Bridge => Network::bridge(ends, measure.mtu)?,
+            }
         };
         let setting = Setting {
             ends: &network.ends,

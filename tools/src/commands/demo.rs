@@ -8,6 +8,7 @@ mod verdict;
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -16,12 +17,13 @@ use serde::Deserialize;
 use crate::cli::seconds;
 use crate::exit::{CommandError, Exit};
 use crate::faults::FaultArgs;
-use crate::files::{check_writable, read_json, write_json};
+use crate::files::{Folder, check_writable, read_json, write_json};
 use crate::output::Output;
+use crate::processes::{Process, this_program};
 use crate::progress::Progress;
 use crate::signals::Stop;
 use crate::table::thousands;
-use processes::{Process, Watched, published_at};
+use processes::{Watched, published_at};
 use verdict::{Published, Verdict};
 
 /// What is published, to how many, and what goes wrong on the way.
@@ -77,7 +79,7 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
-    let folder = Folder::new(args.keep_logs.as_deref())?;
+    let folder = Folder::new("demo", args.keep_logs.as_deref())?;
     let seed = args.fault_config()?.seed;
     let (mut publisher, ready) = start_publisher(args, folder.path(), &stop)?;
     let mut subscribers = (1..=args.subscribers)
@@ -136,7 +138,7 @@ fn start_publisher(
 ) -> Result<(Process, Ready), CommandError> {
     let program = match &args.publisher_bin {
         Some(program) => program.clone(),
-        None => processes::this_program()?.with_file_name("tickcast-publisher"),
+        None => this_program()?.with_file_name("tickcast-publisher"),
     };
     if !program.exists() {
         return Err(CommandError::Usage(format!(
@@ -156,11 +158,11 @@ fn start_publisher(
         ("--summary", &summary),
         ("--ready-file", &ready_file),
     ];
-    let mut publisher = Process::start("publisher", &program, folder, |command| {
-        for (option, path) in options {
-            command.arg(option).arg(path);
-        }
-    })?;
+    let mut command = Command::new(&program);
+    for (option, path) in options {
+        command.arg(option).arg(path);
+    }
+    let mut publisher = Process::start("publisher", command, folder)?;
     let started_at = Instant::now();
     while !ready_file.exists() {
         if let Some(code) = publisher.ended()? {
@@ -202,37 +204,33 @@ fn start_subscriber(
     write_json(&plan, &faults)?;
     let summary = folder.join(format!("{name}.json"));
     forget(&summary)?;
-    let program = processes::this_program()?;
-    Watched::start(&name, &program, folder, |command| {
-        command.args([
-            "listen",
-            "--format",
-            "count-json",
-            "--every",
-            "0.1",
-            "--digest",
-        ]);
-        command.args([
-            "--quiet",
-            "--until-dead",
-            "--join-timeout",
-            "20",
-            "--name",
-            &name,
-        ]);
-        command.arg("--connect").arg(control.to_string());
-        command
-            .arg("--plan")
-            .arg(&plan)
-            .arg("--summary")
-            .arg(&summary);
-        for (channel, _) in setting::CHANNELS {
-            command.arg("--channel").arg(channel);
-        }
-        if args.no_repair {
-            command.arg("--no-repair");
-        }
-    })
+    let mut command = Command::new(this_program()?);
+    command.args([
+        "listen",
+        "--format",
+        "count-json",
+        "--every",
+        "0.1",
+        "--digest",
+    ]);
+    command.args([
+        "--quiet",
+        "--until-dead",
+        "--join-timeout",
+        "20",
+        "--name",
+        &name,
+    ]);
+    command.arg("--connect").arg(control.to_string());
+    command.arg("--plan").arg(&plan);
+    command.arg("--summary").arg(&summary);
+    for (channel, _) in setting::CHANNELS {
+        command.arg("--channel").arg(channel);
+    }
+    if args.no_repair {
+        command.arg("--no-repair");
+    }
+    Watched::start(&name, command, folder)
 }
 
 /// Shows how far everybody is until all have ended by themselves. The publisher's exit code.
@@ -312,37 +310,4 @@ fn told(published: Option<u64>, subscribers: &[Watched]) -> String {
         .chain(each)
         .collect::<Vec<_>>()
         .join(" | ")
-}
-
-/// Where the processes' files are.
-enum Folder {
-    Kept(PathBuf),
-    Temporary(tempfile::TempDir),
-}
-
-impl Folder {
-    fn new(keep: Option<&Path>) -> Result<Self, CommandError> {
-        let Some(path) = keep else {
-            let folder = tempfile::Builder::new().prefix("tickcast-demo-").tempdir();
-            return folder
-                .map(Self::Temporary)
-                .map_err(|source| CommandError::Host {
-                    what: "make a temporary folder",
-                    source,
-                });
-        };
-        let made = std::fs::create_dir_all(path);
-        made.map(|()| Self::Kept(path.into()))
-            .map_err(|source| CommandError::Write {
-                path: path.into(),
-                source,
-            })
-    }
-
-    fn path(&self) -> &Path {
-        match self {
-            Self::Kept(path) => path,
-            Self::Temporary(folder) => folder.path(),
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! One file (or folder) a verb: what can be typed, and what it does.
 
 pub(crate) mod bench;
+pub(crate) mod chaos;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;

@@ -1,94 +1,16 @@
-//! The demo's processes: started with a log each, watched, and ended with us whatever happens.
+//! What the demo's processes say of themselves while they run.
 
-use std::fmt::Display;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::path::Path;
+use std::process::{ChildStdout, Command};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use serde::Deserialize;
 
 use crate::exit::CommandError;
-
-/// A child process. Dropping it ends it.
-pub(super) struct Process {
-    pub(super) name: String,
-    child: Child,
-    log: PathBuf,
-}
-
-impl Process {
-    /// Starts a program; its log goes to a file of `folder`.
-    ///
-    /// # Errors
-    /// [`CommandError`] when the log can't be written or the program can't be started.
-    pub(super) fn start(
-        name: &str,
-        program: &Path,
-        folder: &Path,
-        arguments: impl FnOnce(&mut Command),
-    ) -> Result<Self, CommandError> {
-        let log = folder.join(format!("{name}.log"));
-        let file = File::create(&log).map_err(|source| CommandError::Write {
-            path: log.clone(),
-            source,
-        })?;
-        let mut command = Command::new(program);
-        arguments(&mut command);
-        // Logs are read as files, not on a terminal.
-        command.env("NO_COLOR", "1");
-        command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(file);
-        let child = command.spawn().map_err(|source| CommandError::Start {
-            path: program.into(),
-            source,
-        })?;
-        let name = name.to_owned();
-        Ok(Self { name, child, log })
-    }
-
-    /// Its exit code, once it has ended; 128 and more when a signal ended it.
-    ///
-    /// # Errors
-    /// [`CommandError::Host`] when the system can't say.
-    pub(super) fn ended(&mut self) -> Result<Option<i32>, CommandError> {
-        use std::os::unix::process::ExitStatusExt;
-
-        let status = self.child.try_wait().map_err(|source| CommandError::Host {
-            what: "watch a process",
-            source,
-        })?;
-        Ok(status.map(|status| status.code().unwrap_or(128 + status.signal().unwrap_or(0))))
-    }
-
-    /// The error that it failed, with the end of its log.
-    pub(super) fn failed(&mut self, how: impl Display) -> CommandError {
-        const LINES: usize = 20;
-        let log = std::fs::read(&self.log).unwrap_or_default();
-        let log = String::from_utf8_lossy(&log);
-        let lines: Vec<_> = log.lines().collect();
-        let tail = &lines[lines.len().saturating_sub(LINES)..];
-        CommandError::Process {
-            name: self.name.clone(),
-            how: how.to_string(),
-            code: self.ended().ok().flatten(),
-            log: tail.join("\n  "),
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // Both fail only if it has ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
+use crate::processes::Process;
 
 /// What a subscriber says of itself now and then.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -107,15 +29,10 @@ pub(super) struct Watched {
 
 impl Watched {
     /// Starts one, as [`Process::start`].
-    pub(super) fn start(
-        name: &str,
-        program: &Path,
-        folder: &Path,
-        arguments: impl FnOnce(&mut Command),
-    ) -> Result<Self, CommandError> {
-        let mut process = Process::start(name, program, folder, arguments)?;
+    pub(super) fn start(name: &str, command: Command, folder: &Path) -> Result<Self, CommandError> {
+        let mut process = Process::start(name, command, folder)?;
         let counts = Arc::<Mutex<Counts>>::default();
-        if let Some(stdout) = process.child.stdout.take() {
+        if let Some(stdout) = process.take_stdout() {
             let counts = Arc::clone(&counts);
             std::thread::spawn(move || read_counts(stdout, &counts));
         }
@@ -140,14 +57,6 @@ fn read_counts(stdout: ChildStdout, counts: &Mutex<Counts>) {
             *counts.lock().unwrap_or_else(PoisonError::into_inner) = news;
         }
     }
-}
-
-/// This program, to be started again with another verb.
-pub(super) fn this_program() -> Result<PathBuf, CommandError> {
-    std::env::current_exe().map_err(|source| CommandError::Host {
-        what: "find this program's own file",
-        source,
-    })
 }
 
 /// How many records a publisher has published, from its metrics; `None` when it does not say.

@@ -1,0 +1,228 @@
+//! What happens when: a list that a seed decides, so that the same seed does the same to the same
+//! processes again. What they do in between is theirs.
+
+use std::fmt;
+use std::time::Duration;
+
+use rand::RngExt;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use serde::Serialize;
+
+/// Who it happens to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Who {
+    /// The publisher.
+    Publisher,
+    /// A subscriber, from 1 on. The first is never killed, so that one lives through it all.
+    Subscriber(usize),
+}
+
+impl Who {
+    /// Which end of the network it is at.
+    pub(crate) const fn end(self) -> usize {
+        match self {
+            Self::Publisher => 0,
+            Self::Subscriber(n) => n,
+        }
+    }
+}
+
+impl fmt::Display for Who {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Publisher => f.write_str("publisher"),
+            Self::Subscriber(n) => write!(f, "s{n}"),
+        }
+    }
+}
+
+/// What happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Fault {
+    /// `kill -9`; whoever looks after it starts it again at once.
+    Kill(Who),
+    /// The publisher is killed, and its rings are gone, as after a power cut.
+    LoseRings,
+    /// The publisher and all subscribers but the first are killed at once.
+    KillAll,
+    /// It stands still (SIGSTOP, SIGCONT).
+    Stop(Who),
+    /// Its cable is pulled.
+    Unplug(Who),
+    /// No more than so many kbit/s reach it, through a queue that drops.
+    Limit(Who, u32),
+    /// Datagrams and connections from somebody who has no business here.
+    Strangers,
+    /// The file system of rings, state, audit and flight records has no room left.
+    FillDisk,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kill(who) => write!(f, "kill -9 {who}"),
+            Self::LoseRings => f.write_str("kill -9 publisher, and its rings are gone"),
+            Self::KillAll => f.write_str("kill -9 publisher and all subscribers but s1"),
+            Self::Stop(who) => write!(f, "{who} stands still"),
+            Self::Unplug(who) => write!(f, "{who} unplugged"),
+            Self::Limit(who, rate) => write!(f, "{who} gets {rate} kbit/s"),
+            Self::Strangers => f.write_str("strangers"),
+            Self::FillDisk => f.write_str("no room on the file system"),
+        }
+    }
+}
+
+impl Fault {
+    /// What it is counted as.
+    pub(crate) const fn kind(self) -> &'static str {
+        match self {
+            Self::Kill(Who::Publisher) => "publisher killed",
+            Self::Kill(Who::Subscriber(_)) => "subscriber killed",
+            Self::LoseRings => "rings lost",
+            Self::KillAll => "all killed",
+            Self::Stop(Who::Publisher) => "publisher stopped",
+            Self::Stop(Who::Subscriber(_)) => "subscriber stopped",
+            Self::Unplug(Who::Publisher) => "publisher unplugged",
+            Self::Unplug(Who::Subscriber(_)) => "subscriber unplugged",
+            Self::Limit(..) => "rate limited",
+            Self::Strangers => "strangers",
+            Self::FillDisk => "file system full",
+        }
+    }
+
+    /// Whether it is over at once.
+    const fn is_instant(self) -> bool {
+        matches!(self, Self::Kill(_) | Self::LoseRings | Self::KillAll)
+    }
+
+    /// Whether the publisher dies of it.
+    const fn kills_publisher(self) -> bool {
+        matches!(
+            self,
+            Self::Kill(Who::Publisher) | Self::LoseRings | Self::KillAll
+        )
+    }
+}
+
+/// One thing that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Happening {
+    pub(crate) at_ms: u64,
+    pub(crate) fault: Fault,
+    /// How long it lasts; 0 where it is over at once.
+    pub(crate) for_ms: u64,
+}
+
+impl fmt::Display for Happening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (at_ms, fault) = (self.at_ms, self.fault);
+        write!(f, "{:>5}.{:03} s  {fault}", at_ms / 1_000, at_ms % 1_000)?;
+        match self.for_ms {
+            0 => Ok(()),
+            ms => write!(f, " for {ms} ms"),
+        }
+    }
+}
+
+/// How much of a run it takes until the publisher is killed no more: what is left shows whether the memory of one that
+/// lives on stays as it is.
+const KILLED_UNTIL: f64 = 0.6;
+/// Nothing happens before all had the time to join.
+const QUIET_MS: u64 = 3_000;
+
+/// Everything that happens in a run of `span` to a publisher and `subscribers`, oldest first. Of two
+/// that do the same to the same process at once there is one only.
+pub(crate) fn schedule(seed: u64, span: Duration, subscribers: usize) -> Vec<Happening> {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let span_ms = span.as_millis() as u64;
+    let mut happenings: Vec<Happening> = Vec::new();
+    let mut at_ms = QUIET_MS;
+    loop {
+        at_ms += random.random_range(300..3_500);
+        // Whatever lasts is over by the end.
+        let for_ms = random.random_range(50..3_000);
+        let fault = draw(&mut random, subscribers);
+        if at_ms + for_ms >= span_ms {
+            return happenings;
+        }
+        let is_late = at_ms as f64 > span_ms as f64 * KILLED_UNTIL;
+        let goes_on = |it: &Happening| {
+            let what = std::mem::discriminant(&it.fault) == std::mem::discriminant(&fault);
+            what && it.at_ms + it.for_ms > at_ms
+        };
+        if fault.kills_publisher() && is_late || happenings.iter().rev().take(20).any(goes_on) {
+            continue;
+        }
+        happenings.push(Happening {
+            at_ms,
+            fault,
+            for_ms: if fault.is_instant() { 0 } else { for_ms },
+        });
+    }
+}
+
+fn draw(random: &mut ChaCha8Rng, subscribers: usize) -> Fault {
+    let mut any = |from: usize| Who::Subscriber(random.random_range(from..=subscribers));
+    let (subscriber, mortal) = (any(1), any(2.min(subscribers)));
+    let rate = [64, 512, 2_000, 8_000][random.random_range(0..4)];
+    match random.random_range(0..100) {
+        0..12 => Fault::Kill(Who::Publisher),
+        12..16 => Fault::LoseRings,
+        16..20 => Fault::KillAll,
+        20..36 => Fault::Kill(mortal),
+        36..42 => Fault::Stop(Who::Publisher),
+        42..54 => Fault::Stop(subscriber),
+        54..58 => Fault::Unplug(Who::Publisher),
+        58..70 => Fault::Unplug(subscriber),
+        70..73 => Fault::Limit(Who::Publisher, rate),
+        73..84 => Fault::Limit(subscriber, rate),
+        84..93 => Fault::Strangers,
+        _ => Fault::FillDisk,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn a_seed_decides_everything_and_another_seed_something_else() {
+        assert_eq!(schedule(7, HOUR, 4), schedule(7, HOUR, 4));
+        assert_ne!(schedule(7, HOUR, 4), schedule(8, HOUR, 4));
+    }
+
+    #[test]
+    fn an_hour_has_all_there_is_to_everyone_and_leaves_the_first_subscriber_alive() {
+        let hour = schedule(1, HOUR, 4);
+        let kinds: BTreeSet<_> = hour.iter().map(|it| it.fault.kind()).collect();
+        assert_eq!(kinds.len(), 11, "{kinds:?}");
+        assert!(hour.len() > 1_000);
+        assert!(
+            hour.iter()
+                .all(|it| it.fault != Fault::Kill(Who::Subscriber(1)))
+        );
+        for n in 1..=4 {
+            assert!(
+                hour.iter()
+                    .any(|it| it.fault == Fault::Unplug(Who::Subscriber(n)))
+            );
+        }
+    }
+
+    #[test]
+    fn all_is_over_in_the_end_and_the_publisher_lives_through_the_last_part() {
+        let hour = schedule(3, HOUR, 3);
+        assert!(hour.is_sorted_by_key(|it| it.at_ms));
+        assert!(hour.iter().all(|it| it.at_ms + it.for_ms < 3_600_000));
+        let late = hour.iter().filter(|it| it.at_ms > 2_160_000);
+        assert!(late.clone().count() > 300);
+        assert!(late.clone().all(|it| !it.fault.kills_publisher()));
+    }
+}
