@@ -127,8 +127,8 @@ impl fmt::Display for Happening {
     }
 }
 
-/// How much of a run it takes until the publisher is killed no more: what is left shows whether the memory of one that
-/// lives on stays as it is.
+/// How much of a run it takes until the publisher is killed no more: what is left shows whether the
+/// memory of one that lives on stays as it is.
 const KILLED_UNTIL: f64 = 0.6;
 /// Nothing happens before all had the time to join.
 const QUIET_MS: u64 = 3_000;

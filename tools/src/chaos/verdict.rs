@@ -443,7 +443,8 @@ mod tests {
         [of(1), of(2), vec![Line::Left { counters }]].concat()
     }
 
-    /// What is said of it where `spoil` changed the ledger of the second of two subscribers, and what remained.
+    /// What is said of it where `spoil` changed the ledger of the second of two subscribers, and
+    /// what remained.
     fn verdict(spoil: impl FnOnce(&mut Vec<Line>, &mut Remains)) -> Verdict {
         let folder = tempfile::tempdir().expect("a folder");
         let sealed = [(1, 0, 100), (2, 0, 100), (1, 1, 200), (2, 1, 200)];
