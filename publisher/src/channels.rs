@@ -106,6 +106,16 @@ impl ChannelSet {
         self.0 == 0
     }
 
+    /// The channel, where it is one alone.
+    #[must_use]
+    pub const fn only(self) -> Option<usize> {
+        if self.0.is_power_of_two() {
+            Some(self.0.trailing_zeros() as usize)
+        } else {
+            None
+        }
+    }
+
     /// The channels' indices, ascending.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = usize> {
@@ -184,6 +194,8 @@ pub struct Router {
     base: u32,
     unknown: ChannelSet,
     all: ChannelSet,
+    /// Where everything goes.
+    only: Option<usize>,
 }
 
 impl Router {
@@ -198,6 +210,8 @@ impl Router {
             base,
             unknown: if rest.is_empty() { all } else { rest },
             all,
+            // What no rule takes goes there, too.
+            only: (rest == all).then_some(all).and_then(ChannelSet::only),
         }
     }
 
@@ -210,6 +224,7 @@ impl Router {
         Self {
             unknown: only,
             all: only,
+            only: Some(channel),
             ..Self::new(SymbolRules::new(rules), 1)
         }
     }
@@ -217,11 +232,28 @@ impl Router {
     /// The channels of a message, by its first record. What announces instruments in it is
     /// learned first, and told to `on`.
     #[inline]
-    pub fn route(&mut self, message: &RecordBatch, mut on: impl FnMut(Announced)) -> ChannelSet {
-        let mut instrument = None;
+    pub fn route(&mut self, message: &RecordBatch, on: impl FnMut(Announced)) -> ChannelSet {
+        if message.names_instruments() {
+            self.learn_all(message, on);
+        }
+        let first = message.records().next();
+        match first.map(|record| record.header().instrument_id) {
+            None | Some(0) => self.all,
+            Some(id) => self.of(id).unwrap_or(self.unknown),
+        }
+    }
+
+    /// The channel that everything goes to, where there is one, whatever is learned.
+    #[must_use]
+    #[inline]
+    pub const fn only(&self) -> Option<usize> {
+        self.only
+    }
+
+    #[cold]
+    fn learn_all(&mut self, message: &RecordBatch, mut on: impl FnMut(Announced)) {
         for record in message.records() {
             let header = record.header();
-            instrument = instrument.or(Some(header.instrument_id));
             let symbol = match header.rtype {
                 <SymbolMappingMsg as WireRecord>::RTYPE => record
                     .get::<SymbolMappingMsg>()
@@ -235,10 +267,6 @@ impl Router {
             if let Some(symbol) = symbol.filter(|s| !s.is_empty()) {
                 self.learn(header.instrument_id, symbol, &mut on);
             }
-        }
-        match instrument {
-            None | Some(0) => self.all,
-            Some(id) => self.of(id).unwrap_or(self.unknown),
         }
     }
 
@@ -343,6 +371,20 @@ mod tests {
         assert_eq!((to, &announced[..]), (only, &[only][..]));
         assert_eq!(router.of_all(&[]), only);
         assert_eq!(router.of_all(&[7, 9]), only);
+    }
+
+    #[test]
+    fn everything_goes_to_one_channel_where_that_is_all_there_is_and_takes_the_rest() {
+        let only = |channels: &[&[&str]]| Router::new(rules(channels), 1).only();
+        assert_eq!(only(&[&["*"]]), Some(0));
+        assert_eq!(only(&[&["A*", "*"]]), Some(0));
+        assert_eq!(
+            only(&[&["A*"]]),
+            None,
+            "others go nowhere once they have a symbol"
+        );
+        assert_eq!(only(&[&["*"], &["A*"]]), None);
+        assert_eq!(Router::to(3).only(), Some(3));
     }
 
     #[test]

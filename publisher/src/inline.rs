@@ -85,11 +85,13 @@ impl InlinePublisher {
     /// told there.
     #[inline]
     pub fn publish<R: WireRecord>(&mut self, channel: usize, record: &R, from: SourcePosition) {
-        self.message.clear();
-        self.message.put(record);
-        if let Some((to, _)) = &mut self.running {
-            let item = Item::Message(from, &self.message);
-            to.take(self.first + channel, &item, self.now);
+        let source = self.first + channel;
+        if let Some((to, _)) = &mut self.running
+            && !to.take_record(source, record, from)
+        {
+            self.message.clear();
+            self.message.put(record);
+            to.take(source, &Item::Message(from, &self.message), self.now);
         }
     }
 

@@ -13,7 +13,7 @@ use tickcast_feeds::source::Incident;
 use tickcast_reliability::publisher_core::{
     PublisherConfig, PublisherCore, PublisherEvent, Transmit,
 };
-use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::record::{RecordBatch, WireRecord, names_instruments};
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::sequencer::PublishError;
 use tickcast_reliability::units::{
@@ -94,6 +94,18 @@ impl ChannelDriver {
             Err(PublishError::TooLarge { .. }) => Ok(()),
             Err(error) => Err(self.failed(error)),
         }
+    }
+
+    /// As [`publish`](Self::publish), for a message that is one record, fits the open datagram, and counts
+    /// in no digest; `false`, and nothing happened: it must go that way.
+    #[inline]
+    pub fn add_record<R: WireRecord>(
+        &mut self,
+        record: &R,
+        source: SourceId,
+        position: SourcePosition,
+    ) -> bool {
+        self.core.add_record(record, source, position)
     }
 
     /// Counts a message in the digest that was sealed before.
@@ -283,6 +295,38 @@ pub struct Source {
     /// By how much the ordinals of its positions are raised, where channels go on from mirrors whose
     /// publisher counted more session changes.
     pub ordinals: i32,
+    /// What [`Publishing`] keeps of it.
+    pub taking: Taking,
+}
+
+/// How a source's messages are taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Taking {
+    /// Messages taken that are not counted yet: they are at the next [`Publishing::drive`].
+    messages: u64,
+    records: u64,
+    /// The one channel, and the source's number there, where nothing is to be looked up or left out.
+    straight: Option<(usize, SourceId)>,
+}
+
+impl Source {
+    /// Takes note of a message that is to be counted.
+    #[inline]
+    const fn took(&mut self, records: usize) {
+        self.taking.messages += 1;
+        self.taking.records += records as u64;
+    }
+
+    /// Counts what was taken.
+    #[inline]
+    fn count(&mut self) {
+        let messages = std::mem::take(&mut self.taking.messages);
+        let records = std::mem::take(&mut self.taking.records);
+        if self.counts && messages > 0 {
+            self.shared.counters.source_messages.add(messages);
+            self.shared.counters.source_records.add(records);
+        }
+    }
 }
 
 /// All channels, and the routes of every source to them.
@@ -301,18 +345,27 @@ pub struct Publishing {
 impl Publishing {
     /// Publishes through `drivers`, in the order of the config, what the sources tell.
     #[must_use]
-    pub const fn new(
-        drivers: Vec<ChannelDriver>,
-        sources: Vec<Source>,
-        shared: Arc<Shared>,
-    ) -> Self {
-        Self {
+    pub fn new(drivers: Vec<ChannelDriver>, sources: Vec<Source>, shared: Arc<Shared>) -> Self {
+        let mut all = Self {
             drivers,
             sources,
             shared,
             resumed: None,
             replayed: false,
             failure: None,
+        };
+        all.straighten();
+        all
+    }
+
+    /// Finds out which sources' messages go straight to a channel.
+    fn straighten(&mut self) {
+        for source in &mut self.sources {
+            let channel = source.router.only().filter(|channel| {
+                let looked_through = self.resumed.is_some() || source.ordinals != 0;
+                !looked_through && self.drivers[*channel].digest.is_none()
+            });
+            source.taking.straight = channel.map(|channel| (channel, source.shared.source));
         }
     }
 
@@ -321,6 +374,7 @@ impl Publishing {
     #[must_use]
     pub(crate) fn resuming(mut self, mirrored: Vec<Positions>) -> Self {
         self.resumed = Some(Resumed::new(mirrored));
+        self.straighten();
         self
     }
 
@@ -354,9 +408,38 @@ impl Publishing {
         }
     }
 
+    /// As [`take`](Self::take), for a message that is one record, where it has but to be put behind the
+    /// one before it, which is what becomes of most; `false`, and nothing happened: it must be taken that way.
+    #[inline]
+    pub fn take_record<R: WireRecord>(
+        &mut self,
+        source: usize,
+        record: &R,
+        at: SourcePosition,
+    ) -> bool {
+        let source = &mut self.sources[source];
+        if !const { names_instruments(R::RTYPE) }
+            && let Some((channel, id)) = source.taking.straight
+            && self.drivers[channel].add_record(record, id, at)
+        {
+            source.took(1);
+            return true;
+        }
+        false
+    }
+
     #[inline]
     fn message(&mut self, index: usize, at: SourcePosition, records: &RecordBatch, now: Now) {
         let source = &mut self.sources[index];
+        source.took(records.len());
+        if let Some((channel, id)) = source.taking.straight
+            && !records.names_instruments()
+        {
+            if let Err(error) = self.drivers[channel].publish(records, id, at, now) {
+                self.failure.get_or_insert(error);
+            }
+            return;
+        }
         let shared = &self.shared;
         let channels = source.router.route(records, |announced| {
             for channel in announced.channels.iter() {
@@ -365,12 +448,8 @@ impl Publishing {
                     .put(announced.instrument.clone());
             }
         });
-        let counters = &source.shared.counters;
-        if source.counts {
-            counters.source_messages.increment();
-            counters.source_records.add(records.len() as u64);
-        }
         if channels.is_empty() {
+            let counters = &source.shared.counters;
             return counters.source_unrouted_messages.increment();
         }
         self.publish_to(index, at, records, channels, now);
@@ -430,6 +509,7 @@ impl Publishing {
         let has = resumed.has(channel, source, at);
         if resumed.is_over() {
             self.resumed = None;
+            self.straighten();
         }
         has
     }
@@ -516,6 +596,7 @@ impl Publishing {
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
+        self.sources.iter_mut().for_each(Source::count);
         let mut worked = false;
         for driver in &mut self.drivers {
             worked |= driver.drive(now)?;
@@ -562,6 +643,7 @@ impl Publishing {
 
     /// Stops the heartbeats of every channel.
     pub fn stop(&mut self, now: Nanos) {
+        self.sources.iter_mut().for_each(Source::count);
         for driver in &mut self.drivers {
             driver.stop(now);
         }

@@ -19,7 +19,7 @@ use crate::hand_over::HandOver;
 use crate::input::{Input, instrument_base};
 use crate::pipeline::{self, Arrival, Thread, now, spawn};
 use crate::plan::Plan;
-use crate::publish::{Publishing, Source};
+use crate::publish::{Publishing, Source, Taking};
 use crate::repair_service::server_config;
 use crate::restart::Rings;
 use crate::shared::{Shared, SourceShared};
@@ -218,6 +218,7 @@ impl Opened {
                     router: Router::to(place),
                     counts: true,
                     ordinals: 0,
+                    taking: Taking::default(),
                 });
             }
         }
@@ -287,6 +288,7 @@ pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) 
             },
             counts: false,
             ordinals: 0,
+            taking: Taking::default(),
         }
     };
     inputs.iter().map(source).collect()

@@ -234,9 +234,9 @@ counters! {
 counters! {
     /// What the publish side of one channel has done.
     pub struct SenderCounters {
-        /// Source messages taken in.
+        /// Source messages in sealed datagrams, and those without records.
         published_messages,
-        /// Records taken in.
+        /// Records in sealed datagrams.
         published_records,
         /// Datagrams sealed (data, events, END).
         sealed_datagrams,

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::SenderCounters;
 use crate::heartbeat::{HeartbeatConfig, HeartbeatSchedule};
 use crate::planted::{Bug, planted};
-use crate::record::RecordBatch;
+use crate::record::{RecordBatch, WireRecord};
 use crate::ring::RingWriter;
 use crate::sequencer::{PublishError, Sequencer};
 use crate::units::{
@@ -172,6 +172,19 @@ impl PublisherCore {
             return Ok(());
         }
         self.begin(message, source, position, now)
+    }
+
+    /// As [`publish`](Self::publish), for a message that is one record, under the type and length that are
+    /// its own: the record goes from the caller's memory into the slot. `false`, and nothing happened: it
+    /// begins a datagram, and needs [`publish`](Self::publish).
+    #[inline]
+    pub fn add_record<R: WireRecord>(
+        &mut self,
+        record: &R,
+        source: SourceId,
+        position: SourcePosition,
+    ) -> bool {
+        self.sequencer.add_record(record, source, position)
     }
 
     /// Publishes a message that begins a datagram.

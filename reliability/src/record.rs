@@ -68,6 +68,13 @@ wire_records! {
     StatMsg => RType::Statistics, 80;
 }
 
+/// Whether records of this type give an instrument its symbol.
+#[must_use]
+pub const fn names_instruments(rtype: u8) -> bool {
+    rtype == <SymbolMappingMsg as WireRecord>::RTYPE
+        || rtype == <InstrumentDefMsg as WireRecord>::RTYPE
+}
+
 /// Why a payload is not a run of records. Whoever sent it is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -245,6 +252,7 @@ impl ExactSizeIterator for Records<'_> {}
 pub struct RecordBatch {
     words: Vec<u64>,
     count: usize,
+    names: bool,
 }
 
 impl RecordBatch {
@@ -253,7 +261,7 @@ impl RecordBatch {
     pub fn with_capacity(bytes: usize) -> Self {
         Self {
             words: Vec::with_capacity(bytes / RECORD_ALIGN),
-            count: 0,
+            ..Self::default()
         }
     }
 
@@ -275,8 +283,7 @@ impl RecordBatch {
                 own_len: R::LEN,
             });
         }
-        self.words.extend_from_slice(record_words(record));
-        self.count += 1;
+        self.put(record);
         Ok(())
     }
 
@@ -284,26 +291,20 @@ impl RecordBatch {
     /// them: for decoders, which make the headers themselves.
     #[inline]
     pub fn put<R: WireRecord>(&mut self, record: &R) {
-        let at = self.words.len();
-        self.words.extend_from_slice(record_words(record));
+        self.words.extend(headed::<R>(record_words(record)));
         self.count += 1;
-        let mut head = self.words[at].to_ne_bytes();
-        head[0] = (R::LEN / RecordHeader::LENGTH_MULTIPLIER) as u8;
-        head[1] = R::RTYPE;
-        self.words[at] = u64::from_ne_bytes(head);
+        self.names |= const { names_instruments(R::RTYPE) };
     }
 
     /// Appends all records of a checked run.
     pub fn extend(&mut self, records: Records<'_>) {
-        self.append(records.bytes(), records.len());
-    }
-
-    /// Appends bytes that are so many whole records.
-    fn append(&mut self, bytes: &[u8], count: usize) {
-        let at = self.words.len();
+        let (at, bytes) = (self.words.len(), records.bytes());
         self.words.resize(at + bytes.len() / RECORD_ALIGN, 0);
         words_as_bytes_mut(&mut self.words[at..]).copy_from_slice(bytes);
-        self.count += count;
+        self.count += records.len();
+        for record in records {
+            self.names |= names_instruments(record.header().rtype);
+        }
     }
 
     /// Appends a record whose type is only known at run time, by its bytes: those of one that was
@@ -314,8 +315,7 @@ impl RecordBatch {
     /// [`RecordError`] when these bytes are not exactly one record of a type that wire version 1
     /// carries; nothing is appended then.
     pub fn push_bytes(&mut self, record: &[u8]) -> Result<(), RecordError> {
-        Records::check(record, 1)?;
-        self.append(record, 1);
+        self.extend(Records::check(record, 1)?);
         Ok(())
     }
 
@@ -323,14 +323,14 @@ impl RecordBatch {
     #[inline]
     pub fn copy_from(&mut self, other: &Self) {
         self.words.clone_from(&other.words);
-        self.count = other.count;
+        (self.count, self.names) = (other.count, other.names);
     }
 
     /// Forgets the records, keeps the memory.
     #[inline]
     pub fn clear(&mut self) {
         self.words.clear();
-        self.count = 0;
+        (self.count, self.names) = (0, false);
     }
 
     /// How many records it holds.
@@ -343,6 +343,12 @@ impl RecordBatch {
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.count == 0
+    }
+
+    /// Whether one of them gives an instrument its symbol.
+    #[must_use]
+    pub const fn names_instruments(&self) -> bool {
+        self.names
     }
 
     /// The records' words: their bytes in the order of memory, eight each.
@@ -390,12 +396,25 @@ impl AlignedCopy {
 
 /// A record's words: as many as its type has, whatever its header says.
 #[inline]
-const fn record_words<R: WireRecord>(record: &R) -> &[u64] {
+pub(crate) const fn record_words<R: WireRecord>(record: &R) -> &[u64] {
     // SAFETY: the types of `wire_records!` are `repr(C)` of fields that leave no padding, of size
     // `R::LEN`, a multiple of 8, and aligned to 8 (asserted there); every bit pattern is a `u64`, and
     // the borrow passes on. Exercised by
     // `tests::a_header_that_lies_is_refused_and_no_byte_beyond_the_record_is_read`.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(record).cast(), R::LEN / RECORD_ALIGN) }
+}
+
+/// A record's words under the type and length that are its own.
+#[inline]
+pub(crate) fn headed<R: WireRecord>(words: &[u64]) -> impl Iterator<Item = u64> {
+    let head = |first: u64| {
+        let mut head = first.to_ne_bytes();
+        head[0] = (R::LEN / RecordHeader::LENGTH_MULTIPLIER) as u8;
+        head[1] = R::RTYPE;
+        u64::from_ne_bytes(head)
+    };
+    let each = words.iter().enumerate();
+    each.map(move |(index, word)| if index == 0 { head(*word) } else { *word })
 }
 
 /// The bytes of a slice of words, in memory order.

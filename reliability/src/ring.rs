@@ -9,6 +9,7 @@
 //! the slot is written and takes each value once, so a reader that finds the wanted sequence
 //! before and after its copy has copied that datagram.
 
+pub(crate) mod crc;
 mod mirroring;
 mod reader;
 mod reopening;
@@ -175,6 +176,12 @@ impl OwnWords {
     #[inline]
     fn slot_mut(&mut self, sequence: Sequence) -> &[AtomicU64] {
         self.0.slot(sequence)
+    }
+
+    /// So many words of the ring from word `at` on, to be stored to.
+    #[inline]
+    fn at_mut(&mut self, at: usize, len: usize) -> &[AtomicU64] {
+        &self.0.all()[at..at + len]
     }
 
     /// `len` bytes of a slot from `at` on, `at` a multiple of 8.

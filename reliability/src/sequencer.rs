@@ -10,11 +10,11 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::counters::SenderCounters;
-use crate::record::RecordBatch;
+use crate::record::{RecordBatch, WireRecord};
 use crate::ring::{RingWriter, Seal};
 use crate::ring_layout::{Checkpoint, RingError, SEQUENCE_LAST};
 use crate::units::{Nanos, RecordNumber, Sequence, SourceId, SourcePosition};
-use crate::wire::{Kind, SourceLossReason, StreamEvent, datagram_flags};
+use crate::wire::{HEADER_LEN, Kind, SourceLossReason, StreamEvent, datagram_flags};
 
 /// Why something was not published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -58,7 +58,19 @@ impl From<RingError> for PublishError {
 struct Open {
     source: SourceId,
     position: SourcePosition,
+    /// Records. A slot never holds as many as a header can't say.
     count: u16,
+    /// Messages, which count when it is sealed.
+    messages: u64,
+}
+
+impl Open {
+    #[inline]
+    const fn add(&mut self, records: u16, position: SourcePosition) {
+        self.position = position;
+        self.count += records;
+        self.messages += 1;
+    }
 }
 
 /// The one that fills a ring.
@@ -98,22 +110,34 @@ impl Sequencer {
         source: SourceId,
         position: SourcePosition,
     ) -> bool {
-        let Some(open) = &mut self.open else {
-            return false;
-        };
-        let Ok(records) = u16::try_from(message.len()) else {
-            return false;
-        };
-        let Some(count) = open.count.checked_add(records) else {
-            return false;
-        };
-        if open.source != source || !self.ring.append_words(message.words()) {
-            return false;
+        let (ring, words) = (&mut self.ring, message.words());
+        // What fits a slot is not so much that the count could wrap.
+        let count = message.len() as u16;
+        match &mut self.open {
+            Some(open) if open.source == source && ring.append_words(words) => {
+                open.add(count, position);
+                true
+            }
+            _ => false,
         }
-        (open.position, open.count) = (position, count);
-        self.counters.published_records.add(records.into());
-        self.counters.published_messages.increment();
-        true
+    }
+
+    /// As [`add`](Self::add), for a message that is this one record.
+    #[inline]
+    pub(crate) fn add_record<R: WireRecord>(
+        &mut self,
+        record: &R,
+        source: SourceId,
+        position: SourcePosition,
+    ) -> bool {
+        let ring = &mut self.ring;
+        match &mut self.open {
+            Some(open) if open.source == source && ring.append_record(record) => {
+                open.add(1, position);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// Adds one message of a source, which is never split. It is sealed by a later message that
@@ -147,19 +171,18 @@ impl Sequencer {
         if self.ended {
             return Err(PublishError::Ended);
         }
-        let (bytes, records) = (message.bytes(), message.len());
-        if bytes.len() > self.ring.payload_max() {
+        if message.bytes().len() > self.ring.payload_max() {
             return self.refuse(message, source, position, utc);
         }
         self.flush(utc, false);
-        if records > 0 {
-            let open = self.open_slot(source, position)?;
-            self.ring.append(bytes)?;
-            let count = records as u16;
-            self.open = Some(Open { count, ..open });
-            self.counters.published_records.add(records as u64);
+        if message.is_empty() {
+            self.counters.published_messages.increment();
+            return Ok(());
         }
-        self.counters.published_messages.increment();
+        let mut open = self.open_slot(source, position)?;
+        self.ring.append_words(message.words());
+        open.add(message.len() as u16, position);
+        self.open = Some(open);
         Ok(())
     }
 
@@ -284,10 +307,12 @@ impl Sequencer {
             source,
             position,
             count: 0,
+            messages: 0,
         })
     }
 
     fn seal(&mut self, kind: Kind, open: Open, flags: u16, utc: Nanos) -> Option<Sequence> {
+        let payload = self.ring.payload_max() - self.ring.room();
         let sequence = self.ring.seal(Seal {
             kind,
             count: open.count,
@@ -297,9 +322,12 @@ impl Sequencer {
             flags,
         });
         let sequence = sequence.ok()?;
+        self.counters.published_records.add(open.count.into());
+        self.counters.published_messages.add(open.messages);
         self.counters.sealed_datagrams.increment();
-        let len = self.ring.slot(sequence).map_or(0, <[u8]>::len);
-        self.counters.sealed_bytes.add(len as u64);
+        self.counters
+            .sealed_bytes
+            .add((HEADER_LEN + payload) as u64);
         Some(sequence)
     }
 

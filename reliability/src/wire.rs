@@ -10,6 +10,7 @@ use thiserror::Error;
 
 use crate::planted::{Bug, planted};
 use crate::record::{RecordError, Records};
+use crate::ring::crc::crc32c_of;
 use crate::units::{
     ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
 };
@@ -183,26 +184,38 @@ fn u64_at(bytes: &[u8; HEADER_LEN], at: usize) -> u64 {
 }
 
 impl Header {
+    /// The words of this header with the given CRC: what its bytes are, read as little-endian.
+    #[must_use]
+    #[inline]
+    pub const fn to_words(&self, crc: u32) -> [u64; HEADER_LEN / 8] {
+        const fn at(byte: u32, value: u64) -> u64 {
+            value << (8 * byte)
+        }
+        let version_and_kind = at(2, WIRE_VERSION as u64) | at(3, self.kind as u64);
+        let len_and_relay = at(2, self.header_len as u64 / 8 % 256) | at(3, self.relay as u64);
+        [
+            at(0, MAGIC as u64)
+                | version_and_kind
+                | at(4, self.channel.0 as u64)
+                | at(6, self.count as u64),
+            self.epoch.0,
+            self.sequence.0,
+            self.first_record.0,
+            self.source_position.0,
+            self.sent_at.0,
+            at(0, self.retained as u64)
+                | at(4, self.source.0 as u64)
+                | at(6, self.payload_len as u64),
+            at(0, self.flags as u64) | len_and_relay | at(4, crc as u64),
+        ]
+    }
+
     /// The bytes of this header with the given CRC.
     #[must_use]
+    #[inline]
     pub fn to_bytes(&self, crc: u32) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
-        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
-        put(0, &MAGIC.to_le_bytes());
-        put(2, &[WIRE_VERSION, self.kind as u8]);
-        put(4, &self.channel.0.to_le_bytes());
-        put(6, &self.count.to_le_bytes());
-        put(8, &self.epoch.0.to_le_bytes());
-        put(SEQUENCE_OFFSET, &self.sequence.0.to_le_bytes());
-        put(24, &self.first_record.0.to_le_bytes());
-        put(32, &self.source_position.0.to_le_bytes());
-        put(40, &self.sent_at.0.to_le_bytes());
-        put(48, &self.retained.to_le_bytes());
-        put(52, &self.source.0.to_le_bytes());
-        put(54, &self.payload_len.to_le_bytes());
-        put(56, &self.flags.to_le_bytes());
-        put(58, &[(self.header_len / 8) as u8, self.relay]);
-        put(CRC_OFFSET, &crc.to_le_bytes());
+        bytes.copy_from_slice(self.to_words(crc).map(u64::to_le_bytes).as_flattened());
         bytes
     }
 
@@ -229,9 +242,9 @@ impl Header {
 /// The CRC32C of a datagram: over the header but for relay byte and CRC, then all that follows
 /// (docs/PROTOCOL.md §3).
 #[must_use]
+#[inline]
 pub fn crc_of(header: &[u8; HEADER_LEN], rest: &[u8]) -> u32 {
-    let covered = RELAY_OFFSET + usize::from(planted(Bug::RelayByteCovered));
-    crc32c::crc32c_append(crc32c::crc32c(&header[..covered]), rest)
+    crc32c_of(header, planted(Bug::RelayByteCovered), rest)
 }
 
 /// A view on bytes whose structure was checked: header, extensions and payload are all there.

@@ -213,7 +213,7 @@ impl Ring {
             self.oldest.store(sequence - 1, Ordering::Release);
         }
         slot::open(self.slot(sequence));
-        slot::put_words(self.slot(sequence), 3, &[sequence * 10]);
+        slot::put_words(&self.slot(sequence)[3..], &[sequence * 10]);
     }
 
     fn seal(&self, sequence: u64) {
@@ -333,7 +333,7 @@ fn while_written_over(write: fn(&[AtomicU64]), version_after: fn(&[AtomicU64]) -
 }
 
 fn write_the_third(slot: &[AtomicU64]) {
-    slot::put(slot, 3, [30].into_iter());
+    slot::put(&slot[3..], [30].into_iter());
     slot::put_around(slot, [3, 4].into_iter());
     slot::seal(slot, 3);
 }

@@ -21,35 +21,31 @@ pub fn open(slot: &[AtomicU64]) {
     fence(Release);
 }
 
-/// Writes into an open slot from word `at` on, which lies behind the version.
+/// Writes words of an open slot, all of which lie behind its version.
 #[inline]
-pub fn put(slot: &[AtomicU64], at: usize, values: impl Iterator<Item = u64>) {
-    debug_assert!(at > VERSION, "the version is sealed");
-    for (word, value) in slot[at..].iter().zip(values) {
+pub fn put(to: &[AtomicU64], values: impl Iterator<Item = u64>) {
+    for (word, value) in to.iter().zip(values) {
         word.store(value, Relaxed);
     }
 }
 
 /// As [`put`], from as many words as these, several at a time.
 #[inline]
-pub fn put_words(slot: &[AtomicU64], at: usize, values: &[u64]) {
-    debug_assert!(at > VERSION, "the version is sealed");
-    let (to, values_rest) = (&slot[at..at + values.len()], values.as_chunks::<4>().1);
+pub fn put_words(to: &[AtomicU64], values: &[u64]) {
     let (chunks, rest) = to.as_chunks::<4>();
-    for (to, from) in chunks.iter().zip(values.as_chunks::<4>().0) {
+    let (from_chunks, from_rest) = values.as_chunks::<4>();
+    for (to, from) in chunks.iter().zip(from_chunks) {
         for (word, value) in to.iter().zip(from) {
             word.store(*value, Relaxed);
         }
     }
-    for (word, value) in rest.iter().zip(values_rest) {
-        word.store(*value, Relaxed);
-    }
+    put(rest, from_rest.iter().copied());
 }
 
-/// Writes into an open slot from its first word on; the value for the version is left out.
+/// Writes an open slot from its first word on; the value for the version is left out.
 #[inline]
-pub fn put_around(slot: &[AtomicU64], values: impl Iterator<Item = u64>) {
-    for (index, (word, value)) in slot.iter().zip(values).enumerate() {
+pub fn put_around(slot: &[AtomicU64], header: impl IntoIterator<Item = u64>) {
+    for (index, (word, value)) in slot.iter().zip(header).enumerate() {
         if index != VERSION {
             word.store(value, Relaxed);
         }

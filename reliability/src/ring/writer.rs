@@ -4,12 +4,13 @@
 use std::sync::Arc;
 
 use super::{
-    OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words, check_identity,
+    HEADER_WORDS, OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words, check_identity,
     checkpoint_offset, datagram_len, fan_out_offset, next_record_after, slot, split, words_of,
 };
 use crate::atomics::Ordering::{Relaxed, Release};
-use crate::atomics::fence;
+use crate::atomics::{AtomicU64, fence};
 use crate::lineage::Lineage;
+use crate::record::{WireRecord, headed, record_words};
 use crate::ring_layout::{
     CHECKPOINTS_MAX, CONTROL_PAGE_LEN, Checkpoint, FAN_OUTS_MAX, Geometry, LAYOUT_VERSION,
     RING_MAGIC, RingError, RingIdentity, SEQUENCE_LAST, offset,
@@ -34,6 +35,26 @@ pub struct Seal {
     pub flags: u16,
 }
 
+/// Where the next word of the open slot's payload goes, counted in words of the ring.
+#[derive(Clone, Copy)]
+pub(super) struct OpenSlot {
+    begin: usize,
+    at: usize,
+    end: usize,
+}
+
+impl OpenSlot {
+    /// Bytes appended.
+    const fn len(self) -> usize {
+        (self.at - self.begin) * WORD
+    }
+
+    /// Bytes that still fit.
+    const fn room(self) -> usize {
+        (self.end - self.at) * WORD
+    }
+}
+
 /// The one that writes a ring. Not `Clone`: there is one for each ring.
 pub struct RingWriter {
     pub(super) words: OwnWords,
@@ -43,8 +64,7 @@ pub struct RingWriter {
     pub(super) sealed: Sequence,
     pub(super) oldest: Sequence,
     pub(super) next_record: RecordNumber,
-    /// Bytes appended to the open slot, where one is open.
-    pub(super) open: Option<usize>,
+    pub(super) open: Option<OpenSlot>,
     pub(super) sources: [Option<SourceId>; CHECKPOINTS_MAX],
 }
 
@@ -137,14 +157,21 @@ impl RingWriter {
             self.words.store(offset::OLDEST, oldest.0);
         }
         slot::open(self.words.slot_mut(sequence));
-        self.open = Some(0);
+        let geometry = self.words.0.geometry;
+        let slot = geometry.slot_offset(sequence) / WORD;
+        let begin = slot + HEADER_WORDS;
+        self.open = Some(OpenSlot {
+            begin,
+            at: begin,
+            end: slot + geometry.slot_len() / WORD,
+        });
         Ok(sequence)
     }
 
     /// Bytes that still fit the open slot; a whole payload when none is open.
     #[must_use]
     pub fn room(&self) -> usize {
-        self.payload_max() - self.open.unwrap_or(0)
+        self.open.map_or(self.payload_max(), OpenSlot::room)
     }
 
     /// The longest payload of a datagram.
@@ -166,14 +193,17 @@ impl RingWriter {
     /// # Errors
     /// [`RingError::SlotFull`] and [`RingError::NotOpen`], without effect.
     pub fn append(&mut self, bytes: &[u8]) -> Result<(), RingError> {
-        let at = self.open.ok_or(RingError::NotOpen)?;
-        let (len, room) = (bytes.len().next_multiple_of(WORD), self.room());
+        let open = self.open.ok_or(RingError::NotOpen)?;
+        let (len, room) = (bytes.len().next_multiple_of(WORD), open.room());
         if len > room {
             return Err(RingError::SlotFull { len, room });
         }
-        let slot = self.words.slot_mut(self.sealed.next());
-        slot::put(slot, (HEADER_LEN + at) / WORD, words_of(bytes));
-        self.open = Some(at + len);
+        let to = self.words.at_mut(open.at, len / WORD);
+        slot::put(to, words_of(bytes));
+        self.open = Some(OpenSlot {
+            at: open.at + len / WORD,
+            ..open
+        });
         Ok(())
     }
 
@@ -181,15 +211,35 @@ impl RingWriter {
     /// room for them.
     #[inline]
     pub fn append_words(&mut self, words: &[u64]) -> bool {
-        let Some(at) = self.open else { return false };
-        let len = size_of_val(words);
-        if len > self.payload_max() - at {
+        let Some(to) = self.place_for(words.len()) else {
             return false;
-        }
-        let slot = self.words.slot_mut(self.sealed.next());
-        slot::put_words(slot, (HEADER_LEN + at) / WORD, words);
-        self.open = Some(at + len);
+        };
+        slot::put_words(to, words);
         true
+    }
+
+    /// As [`append_words`](Self::append_words), for one record, under the type and length that are its
+    /// own, whatever its header says of them.
+    #[inline]
+    pub fn append_record<R: WireRecord>(&mut self, record: &R) -> bool {
+        let words = record_words(record);
+        let Some(to) = self.place_for(words.len()) else {
+            return false;
+        };
+        slot::put(to, headed::<R>(words));
+        true
+    }
+
+    /// Where so many words go behind what the open slot holds; they count as appended.
+    #[inline]
+    fn place_for(&mut self, words: usize) -> Option<&[AtomicU64]> {
+        let open = self.open.as_mut()?;
+        if words > open.end - open.at {
+            return None;
+        }
+        let at = open.at;
+        open.at += words;
+        Some(self.words.at_mut(at, words))
     }
 
     /// Seals the open slot: header, CRC over the slot's own bytes, sequence last. From here on it
@@ -198,8 +248,8 @@ impl RingWriter {
     /// # Errors
     /// [`RingError::NotOpen`].
     pub fn seal(&mut self, seal: Seal) -> Result<Sequence, RingError> {
-        let len = self.open.ok_or(RingError::NotOpen)?;
-        let sequence = self.sealed.next();
+        let open = self.open.ok_or(RingError::NotOpen)?;
+        let (len, sequence) = (open.len(), self.sealed.next());
         let header = Header {
             kind: seal.kind,
             channel: self.identity.channel,
@@ -220,9 +270,8 @@ impl RingWriter {
             &header.to_bytes(0),
             self.words.bytes_of(sequence, HEADER_LEN, len),
         );
-        let bytes = header.to_bytes(crc);
         let slot = self.words.slot_mut(sequence);
-        slot::put_around(slot, words_of(&bytes));
+        slot::put_around(slot, header.to_words(crc).map(u64::to_le));
         slot::seal(slot, sequence.0);
         self.open = None;
         self.sealed = sequence;

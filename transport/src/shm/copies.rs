@@ -118,7 +118,7 @@ impl CopyWriter {
             word[..chunk.len()].copy_from_slice(chunk);
             u64::from_ne_bytes(word)
         });
-        slot::put(entry, HEAD_WORDS, words);
+        slot::put(&entry[HEAD_WORDS..], words);
         slot::seal(entry, number);
         self.area.all()[LAST].store(number.to_le(), Release);
         self.last = number;
