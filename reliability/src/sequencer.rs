@@ -472,6 +472,47 @@ mod tests {
     }
 
     #[test]
+    fn a_record_that_goes_straight_into_the_slot_is_what_a_message_of_it_would_be() {
+        let (mut straight, mut batched) = (sequencer(1, 1), sequencer(1, 1));
+        let mut wrong = MboMsg {
+            order_id: 7,
+            ..MboMsg::default()
+        };
+        wrong.hd.rtype = 0xee; // what its header says of its type is not believed
+        let mut batch = RecordBatch::default();
+        batch.put(&wrong);
+        assert!(!straight.add_record(&wrong, A, at(1)), "nothing is open");
+        for n in 1..=40 {
+            let source = if n == 20 { B } else { A };
+            batched.publish(&batch, source, at(n), UTC).unwrap();
+            if !straight.add_record(&wrong, source, at(n)) {
+                straight.publish(&batch, source, at(n), UTC).unwrap();
+            }
+        }
+        let last = batched.flush(UTC, true);
+        assert_eq!(straight.flush(UTC, true), last);
+        // 17 fit; the source changes twice.
+        assert_eq!(last, Some(Sequence(5)));
+        for sequence in 1..=5 {
+            let slot = |s: &Sequencer| s.ring().slot(Sequence(sequence)).map(<[u8]>::to_vec);
+            assert_eq!(slot(&straight), slot(&batched));
+            assert_eq!(header(&straight, sequence).kind, Kind::Data);
+        }
+        let counted = |s: &Sequencer| {
+            let counters = &s.counters;
+            let of_source = (&counters.published_messages, &counters.published_records);
+            (
+                of_source.0.get(),
+                of_source.1.get(),
+                counters.sealed_bytes.get(),
+            )
+        };
+        assert_eq!(counted(&straight), (40, 40, 5 * 64 + 40 * 56));
+        assert_eq!(counted(&straight), counted(&batched));
+        assert!(!straight.add_record(&wrong, A, at(41)), "nothing is open");
+    }
+
+    #[test]
     fn a_message_too_large_for_a_slot_is_told_in_the_stream_as_lost() {
         let mut s = sequencer(1, 1);
         let mut large = RecordBatch::default();
