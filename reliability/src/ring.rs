@@ -238,11 +238,13 @@ const fn datagram_len(word_6: u64, word_7: u64) -> usize {
 /// Bytes as words of a slot, the last one filled up with zeros.
 #[inline]
 fn words_of(bytes: &[u8]) -> impl Iterator<Item = u64> {
-    bytes.chunks(WORD).map(|chunk| {
-        let mut value = [0; WORD];
-        value[..chunk.len()].copy_from_slice(chunk);
-        u64::from_ne_bytes(value)
-    })
+    let (whole, rest) = bytes.as_chunks();
+    let last = (!rest.is_empty()).then(|| {
+        let mut last = [0; WORD];
+        last[..rest.len()].copy_from_slice(rest);
+        last
+    });
+    (whole.iter().copied().chain(last)).map(u64::from_ne_bytes)
 }
 
 fn split(bytes: [u8; 16]) -> (u64, u64) {
