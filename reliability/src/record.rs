@@ -54,6 +54,15 @@ macro_rules! wire_records {
             $(if rtype == <$record as WireRecord>::RTYPE { return Some($len); })+
             None
         }
+
+        /// Whether these bytes are exactly so many records of this type.
+        #[inline]
+        fn are_alike(bytes: &[u8], rtype: u8, count: usize) -> bool {
+            $(if rtype == <$record as WireRecord>::RTYPE {
+                return are_alike_of::<{ $len }>(bytes, rtype, count);
+            })+
+            false
+        }
     };
 }
 
@@ -134,11 +143,26 @@ pub enum RecordError {
     },
 }
 
+/// As `are_alike`, of records of so many bytes.
+#[inline]
+fn are_alike_of<const LEN: usize>(bytes: &[u8], rtype: u8, count: usize) -> bool {
+    let head = u16::from_ne_bytes([(LEN / RecordHeader::LENGTH_MULTIPLIER) as u8, rtype]);
+    let (records, rest) = bytes.as_chunks::<LEN>();
+    // Nearly always all are, so that to stop at the first that is not would only take longer.
+    let others = |found: u16, record: &[u8; LEN]| {
+        found | (head ^ u16::from_ne_bytes([record[0], record[1]]))
+    };
+    records.len() == count && rest.is_empty() && records.iter().fold(0, others) == 0
+}
+
 /// A checked run of records in memory that nobody else writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
+    /// How many whole records these bytes are.
     count: usize,
+    /// The type of all of them, where it is known to be the same.
+    rtype: Option<u8>,
 }
 
 impl<'a> Records<'a> {
@@ -146,7 +170,25 @@ impl<'a> Records<'a> {
     ///
     /// # Errors
     /// [`RecordError`] names the first record that is wrong, and where.
+    #[inline]
     pub fn check(bytes: &'a [u8], count: usize) -> Result<Self, RecordError> {
+        if let [_, rtype, ..] = *bytes
+            && bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN)
+            && are_alike(bytes, rtype, count)
+        {
+            let rtype = Some(rtype);
+            return Ok(Self {
+                bytes,
+                count,
+                rtype,
+            });
+        }
+        Self::check_each(bytes, count)
+    }
+
+    /// As [`Records::check`], of records of several types, or to say what is wrong.
+    #[inline(never)]
+    fn check_each(bytes: &'a [u8], count: usize) -> Result<Self, RecordError> {
         if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN) {
             return Err(RecordError::Misaligned);
         }
@@ -173,7 +215,11 @@ impl<'a> Records<'a> {
                 announced: count,
             });
         }
-        Ok(Self { bytes, count })
+        Ok(Self {
+            bytes,
+            count,
+            rtype: None,
+        })
     }
 
     /// The length of a record that begins so, where wire version 1 has it; `rest` of `bytes` is left.
@@ -220,6 +266,25 @@ impl<'a> Records<'a> {
     pub const fn bytes(self) -> &'a [u8] {
         self.bytes
     }
+
+    /// The type tag of all of them, where it is known to be the same: as it is of most datagrams.
+    #[must_use]
+    #[inline]
+    pub const fn rtype(self) -> Option<u8> {
+        self.rtype
+    }
+
+    /// All of them, where they are known to be of this type.
+    #[must_use]
+    #[inline]
+    pub fn all_of<R: WireRecord>(self) -> Option<&'a [R]> {
+        // SAFETY: where `rtype` is known, `check` found `bytes` to be whole records of that type alone,
+        // the first one aligned, and `next` takes whole ones off: `count` are left, of `R::LEN` bytes
+        // each, the size of `R`. Every bit pattern is a value of these types, and the borrow keeps the
+        // bytes unchanged. Exercised by `tests::records_of_one_type_are_lent_as_a_slice_of_it`.
+        (self.rtype == Some(R::RTYPE))
+            .then(|| unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.count) })
+    }
 }
 
 impl<'a> Iterator for Records<'a> {
@@ -227,15 +292,17 @@ impl<'a> Iterator for Records<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<RecordRef<'a>> {
-        let len = usize::from(*self.bytes.first()?) * RecordHeader::LENGTH_MULTIPLIER;
-        let (record, rest) = self.bytes.split_at(len);
-        self.bytes = rest;
-        self.count -= 1;
-        // SAFETY: `check` established that `bytes` is whole records of known type and size, the
-        // first one aligned and all sizes multiples of the alignment; every bit pattern is a
-        // value of these types, and the borrow keeps the bytes unchanged.
-        // Exercised by `tests::bytes_that_are_not_records_are_refused`.
-        Some(unsafe { RecordRef::new(record) })
+        self.count = self.count.checked_sub(1)?;
+        // SAFETY: `check` established that `bytes` is `count` whole records of known type and size,
+        // each of which begins with its length, the first one aligned and all sizes multiples of the
+        // alignment; every bit pattern is a value of these types, and the borrow keeps the bytes
+        // unchanged. Exercised by `tests::bytes_that_are_not_records_are_refused`.
+        unsafe {
+            let len = usize::from(*self.bytes.get_unchecked(0)) * RecordHeader::LENGTH_MULTIPLIER;
+            let (record, rest) = self.bytes.split_at_unchecked(len);
+            self.bytes = rest;
+            Some(RecordRef::new(record))
+        }
     }
 
     #[inline]
@@ -371,6 +438,7 @@ impl RecordBatch {
         Records {
             bytes: self.bytes(),
             count: self.count,
+            rtype: None,
         }
     }
 }

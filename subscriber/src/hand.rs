@@ -113,19 +113,34 @@ impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
 
     /// Calls it with each of these records.
     #[inline]
-    pub(crate) fn call_all(&mut self, channel: usize, first: &Position, mut records: Records<'_>) {
-        let (all, mut next) = (records.len(), *first);
-        if self.panic.is_none() {
-            let (on, left) = (&mut self.on, &mut records);
-            // As in `call`: it was given the one at which it panicked, too.
-            self.panic = catch_unwind(AssertUnwindSafe(|| {
-                first.each(left, |position, record| on(Item::Record(position, record)));
-            }))
-            .err();
-            let given = (all - records.len()) as u64;
-            self.told[channel].records(first, given);
-            next.record = first.record.plus(given);
+    pub(crate) fn call_all(&mut self, channel: usize, first: &Position, records: Records<'_>) {
+        if self.panic.is_some() {
+            return self.keep_all(channel, *first, records);
         }
+        let (on, mut next) = (&mut self.on, *first);
+        // As in `call`: its own state is its owner's to judge.
+        let called = catch_unwind(AssertUnwindSafe(|| {
+            for record in records {
+                on(Item::Record(&next, record));
+                next.record = next.record.plus(1);
+            }
+        }));
+        let mut given = records.len() as u64;
+        if let Err(panic) = called {
+            self.panic = Some(panic);
+            // As in `call`: it was given the one at which it panicked, too.
+            next.record = next.record.plus(1);
+            given = next.record.since(first.record);
+            let mut left = records;
+            let _ = left.nth(given as usize - 1);
+            self.keep_all(channel, next, left);
+        }
+        self.told[channel].records(first, given);
+    }
+
+    /// Keeps each of these records for the next poll.
+    #[cold]
+    fn keep_all(&mut self, channel: usize, next: Position, records: Records<'_>) {
         next.each(records, |position, record| {
             (self.backlog).keep(channel, Item::Record(position, record));
         });

@@ -161,15 +161,33 @@ impl LatencyRecorder {
         self.record(Stage::SealedToDelivered, sealed, at.0, count);
     }
 
-    /// So many records bore these stamps.
+    /// Records of a datagram bore these stamps, one after the other. What follows its like is counted
+    /// with it: a packet's messages were received together, and often happened together.
     #[inline]
-    fn stamped(&self, position: &Position, stamps: Stamps, count: u64) {
-        if count == 0 {
-            return;
+    fn stamped(&self, position: &Position, stamps: impl Iterator<Item = Stamps>) {
+        let mut run = Run::default();
+        for stamps in stamps {
+            if stamps != run.stamps {
+                self.ended(position, &mut run, stamps);
+            }
+            run.alike += 1;
         }
-        let Stamps { event, received } = stamps;
-        self.record(Stage::EventToReceived, event, received, count);
-        self.record(Stage::ReceivedToSealed, received, position.sent_at.0, count);
+        self.ended(position, &mut run, Stamps::default());
+    }
+
+    /// A run of records that bore the same stamps is over; the next one bears `next`.
+    fn ended(&self, position: &Position, run: &mut Run, next: Stamps) {
+        let Stamps { event, received } = run.stamps;
+        if run.stamps.are_both() && run.alike > 0 {
+            self.record(Stage::EventToReceived, event, received, run.alike);
+            run.received += run.alike;
+        }
+        if received != next.received && run.received > 0 {
+            let sealed = position.sent_at.0;
+            self.record(Stage::ReceivedToSealed, received, sealed, run.received);
+            run.received = 0;
+        }
+        (run.stamps, run.alike) = (next, 0);
     }
 }
 
@@ -177,6 +195,24 @@ impl LatencyRecorder {
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 struct Stamps {
     event: u64,
+    received: u64,
+}
+
+impl Stamps {
+    /// Whether a record bears both: zero is when nobody has received anything.
+    const fn are_both(self) -> bool {
+        self.received != UNDEF_TIMESTAMP && self.received != 0 && self.event != UNDEF_TIMESTAMP
+    }
+}
+
+/// Records that follow each other.
+#[derive(Default)]
+struct Run {
+    /// What they bear.
+    stamps: Stamps,
+    /// How many bear that.
+    alike: u64,
+    /// How many before them were received when they were.
     received: u64,
 }
 
@@ -207,13 +243,10 @@ impl Meter {
     ) {
         self.begin(latency, position, utc);
         latency.delivered(position, self.delivered_at, 1);
-        if let Some(stamps) = stamps(record) {
-            latency.stamped(position, stamps, 1);
-        }
+        latency.stamped(position, stamps(record).into_iter());
     }
 
-    /// As [`pass`](Self::pass), for all records of a datagram. What bears the same stamps as the one
-    /// before is counted with it.
+    /// As [`pass`](Self::pass), for all records of a datagram.
     #[inline]
     pub(crate) fn pass_all(
         &mut self,
@@ -224,18 +257,20 @@ impl Meter {
     ) {
         self.begin(latency, first, utc);
         latency.delivered(first, self.delivered_at, records.len() as u64);
-        let (mut alike, mut last) = (0, Stamps::default());
-        for record in records {
-            let Some(stamps) = stamps(record) else {
-                continue;
+        // Where all are of one type nobody need look for the place of its stamps again and again.
+        macro_rules! of_types {
+            ($($record:ty),+) => {
+                $(if let Some(records) = records.all_of::<$record>() {
+                    let stamps = records.iter().map(|record| Stamps {
+                        event: record.hd.ts_event,
+                        received: record.ts_recv,
+                    });
+                    return latency.stamped(first, stamps);
+                })+
             };
-            if stamps != last {
-                latency.stamped(first, last, alike);
-                (last, alike) = (stamps, 0);
-            }
-            alike += 1;
         }
-        latency.stamped(first, last, alike);
+        of_types!(MboMsg, TradeMsg, Mbp1Msg);
+        latency.stamped(first, records.filter_map(stamps));
     }
 
     #[inline]
@@ -255,8 +290,8 @@ impl Meter {
     }
 }
 
-/// The stamps of a record, where it bears both.
-#[inline]
+/// The stamps of a record, where its type has both.
+#[inline(never)]
 fn stamps(record: RecordRef<'_>) -> Option<Stamps> {
     let received = if let Some(mbo) = record.get::<MboMsg>() {
         mbo.ts_recv
@@ -274,8 +309,7 @@ fn stamps(record: RecordRef<'_>) -> Option<Stamps> {
         record.get::<InstrumentDefMsg>()?.ts_recv
     };
     let event = record.header().ts_event;
-    (received != UNDEF_TIMESTAMP && received != 0 && event != UNDEF_TIMESTAMP)
-        .then_some(Stamps { event, received })
+    Some(Stamps { event, received })
 }
 
 #[cfg(test)]
