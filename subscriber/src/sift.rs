@@ -171,13 +171,7 @@ impl Sift {
 
     /// The records of a datagram one by one.
     #[inline(never)]
-    fn each(
-        &mut self,
-        index: usize,
-        first: &Position,
-        records: Records<'_>,
-        hand: &mut impl Hand,
-    ) {
+    fn each(&mut self, index: usize, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
         first.each(records, |position, record| {
             self.record(index, position, record, hand);
         });
