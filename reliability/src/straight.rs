@@ -102,8 +102,8 @@ mod tests {
                 receiver: Receiver::new(config, channel, ring, 2, 7, now, counters),
                 told: Vec::new(),
             };
-            bench.with(|receiver, on| {
-                receiver.handle_welcome(now, &offer, Start::Live, on);
+            bench.with(|receiver, mut on| {
+                receiver.handle_welcome(now, &offer, Start::Live, &mut on);
             });
             bench
         }
@@ -168,13 +168,14 @@ mod tests {
             let (mut either, mut long) = (Bench::new(delivery), Bench::new(delivery));
             let (mut newest, mut aligned) = (0_u64, AlignedCopy::default());
             for step in 0..150 {
+                let back = u64::from(random.next_u32() % 6);
                 let mut one_in = |n: u32| random.next_u32().is_multiple_of(n);
-                let repair = one_in(8);
-                let sequence = match (repair, one_in(10)) {
+                let repair = one_in(4);
+                let sequence = match (repair, one_in(12)) {
                     (false, false) => newest + 1,
                     (false, true) => newest + 3,
                     // What is missing, perhaps, or came already.
-                    (true, far) => newest.saturating_sub(if far { 5 } else { 1 }).max(1),
+                    (true, _) => newest.saturating_sub(back).max(1),
                 };
                 newest = newest.max(sequence);
                 let kind = match (one_in(12), one_in(90)) {
@@ -203,22 +204,24 @@ mod tests {
                 let now = Nanos(10 + step * 10);
                 let is_of_line = matches!(via, Via::Line(_)) && verdict == CrcVerdict::Good;
                 straight += u64::from(is_of_line && either.receiver.goes_straight(&datagram));
-                either.with(|it, on| it.handle_datagram(now, via, &datagram, verdict, on));
-                long.with(|it, on| {
+                either.with(|it, mut on| {
+                    it.handle_datagram(now, via, &datagram, verdict, &mut on);
+                });
+                long.with(|it, mut on| {
                     it.counters.received_datagrams.increment();
                     it.counters
                         .received_bytes
                         .add(datagram.bytes().len() as u64);
-                    it.take_any(now, via, &datagram, verdict, on);
+                    it.take_any(now, via, &datagram, verdict, &mut on);
                 });
                 if one_in(6) {
                     for bench in [&mut either, &mut long] {
-                        bench.with(|it, on| it.handle_timeout(now, on));
+                        bench.with(|it, mut on| it.handle_timeout(now, &mut on));
                     }
                 }
                 assert_eq!(either.all(), long.all(), "seed {seed}, step {step}");
             }
         }
-        assert!(straight > 3_000, "{straight} went straight");
+        assert!(straight > 1_000, "{straight} went straight");
     }
 }
