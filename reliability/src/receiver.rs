@@ -279,7 +279,6 @@ impl Receiver {
         verdict: CrcVerdict,
         on: &mut impl Deliver,
     ) {
-        let header = datagram.header();
         self.counters.received_datagrams.increment();
         self.counters
             .received_bytes
