@@ -48,6 +48,7 @@ pub mod ring_layout;
 pub mod sequencer;
 mod settling;
 mod snapshot;
+mod straight;
 pub mod stream_state;
 pub mod subscriber_core;
 pub mod units;

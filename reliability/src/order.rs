@@ -269,6 +269,28 @@ impl Order {
         }
     }
 
+    /// Whether nothing is in the way of what is next: nothing lost, no other epoch, nothing held.
+    #[inline]
+    pub(crate) fn is_clear(&self) -> bool {
+        let stream = &self.stream;
+        (stream.pending.is_none() && stream.crossings.is_empty())
+            && (self.lost.is_empty() && self.window.waiting() == 0)
+    }
+
+    /// As [`Order::offer`], of the next datagram, where nothing is in its way and nothing beyond it came.
+    #[inline]
+    pub(crate) fn hand_on(
+        &mut self,
+        datagram: &Datagram<'_>,
+        held: Held,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        self.window.delivered(held);
+        self.stream.deliver(datagram, &held, false, counters, on);
+        self.stream.pass(&held);
+    }
+
     /// Moves the beginning forward, before anything was delivered: what the ring lost meanwhile is
     /// no loss of somebody who begins with the oldest.
     pub fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {

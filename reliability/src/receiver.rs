@@ -279,12 +279,30 @@ impl Receiver {
         verdict: CrcVerdict,
         on: &mut impl Deliver,
     ) {
-        let header = datagram.header();
-        let sequence = header.sequence;
         self.counters.received_datagrams.increment();
         self.counters
             .received_bytes
             .add(datagram.bytes().len() as u64);
+        if let Via::Line(line) = via
+            && verdict == CrcVerdict::Good
+            && self.goes_straight(datagram)
+        {
+            return self.take_straight(now, line, datagram, on);
+        }
+        self.take_any(now, via, datagram, verdict, on);
+    }
+
+    /// Takes a datagram that does not go the straight way.
+    pub(crate) fn take_any(
+        &mut self,
+        now: Nanos,
+        via: Via,
+        datagram: &Datagram<'_>,
+        verdict: CrcVerdict,
+        on: &mut impl Deliver,
+    ) {
+        let header = datagram.header();
+        let sequence = header.sequence;
         if planted(Bug::EndUnchecked) && header.kind == Kind::End {
             self.end_at = Some(sequence);
         }
@@ -309,12 +327,7 @@ impl Receiver {
             return self.ask_status_soon(now);
         }
         if let Via::Line(line) = via {
-            if let Some(change) = self.lines.heard(line, sequence, now) {
-                self.note_line(change);
-            }
-            if let Some(change) = self.liveness.heard_multicast(now) {
-                self.note_liveness(change, now);
-            }
+            self.heard_on(line, sequence, now);
         }
         if header.kind == Kind::Heartbeat {
             self.take_heartbeat(now, datagram);
@@ -417,6 +430,7 @@ impl Receiver {
     }
 
     /// Tells events that wait to be told.
+    #[cold]
     pub fn drain_events(&mut self, on: &mut impl Deliver) {
         while let Some(event) = self.events.pop_front() {
             on.item(Item::Event(&self.order.position(), &event));
@@ -443,6 +457,32 @@ impl Receiver {
         self.drain_events(on);
     }
 
+    /// Something of the stream came on this line.
+    #[inline]
+    pub(crate) fn heard_on(&mut self, line: LineId, sequence: Sequence, now: Nanos) {
+        if let Some(change) = self.lines.heard(line, sequence, now) {
+            self.note_line(change);
+        }
+        if let Some(change) = self.liveness.heard_multicast(now) {
+            self.note_liveness(change, now);
+        }
+    }
+
+    /// What is remembered of a datagram that comes now and was not missing.
+    #[inline]
+    pub(crate) const fn held(now: Nanos, via: Via, datagram: &Datagram<'_>) -> Held {
+        let header = datagram.header();
+        Held {
+            sequence: header.sequence,
+            first_record: header.first_record,
+            count: header.count,
+            crc: datagram.crc(),
+            via,
+            received_at: now,
+            missing_for: Nanos::ZERO,
+        }
+    }
+
     fn take_heartbeat(&mut self, now: Nanos, datagram: &Datagram<'_>) {
         let header = datagram.header();
         let Some(heartbeat) = Heartbeat::parse(datagram.payload()) else {
@@ -466,7 +506,6 @@ impl Receiver {
         }
     }
 
-    #[inline]
     fn take_sequenced(
         &mut self,
         now: Nanos,
@@ -490,15 +529,7 @@ impl Receiver {
         } else if repaired_copy {
             self.counters.multicast_repairs_received.increment();
         }
-        let mut held = Held {
-            sequence,
-            first_record: header.first_record,
-            count: header.count,
-            crc: datagram.crc(),
-            via,
-            received_at: now,
-            missing_for: Nanos::ZERO,
-        };
+        let mut held = Self::held(now, via, datagram);
         let beyond = self.order.beyond();
         if sequence >= beyond.plus(planted(Bug::WindowOffByOne).into()) {
             if self.config.delivery != Delivery::Arrival {
@@ -716,6 +747,7 @@ impl Receiver {
         }
     }
 
+    #[cold]
     pub(crate) fn note_line(&mut self, change: LineChange) {
         self.events.push_back(match change {
             LineChange::Down(line) => {
@@ -726,6 +758,7 @@ impl Receiver {
         });
     }
 
+    #[cold]
     pub(crate) fn note_liveness(&mut self, change: LivenessChange, now: Nanos) {
         let event = match change {
             // After the end silence is no news, nor is that it is over.

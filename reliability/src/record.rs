@@ -54,6 +54,15 @@ macro_rules! wire_records {
             $(if rtype == <$record as WireRecord>::RTYPE { return Some($len); })+
             None
         }
+
+        /// Whether these bytes are exactly so many records of this type.
+        #[inline]
+        fn are_alike(bytes: &[u8], rtype: u8, count: usize) -> bool {
+            $(if rtype == <$record as WireRecord>::RTYPE {
+                return are_alike_of::<{ $len }>(bytes, rtype, count);
+            })+
+            false
+        }
     };
 }
 
@@ -134,11 +143,30 @@ pub enum RecordError {
     },
 }
 
+/// As `are_alike`, of records of so many bytes.
+#[inline]
+fn are_alike_of<const LEN: usize>(bytes: &[u8], rtype: u8, count: usize) -> bool {
+    if count.checked_mul(LEN) != Some(bytes.len()) {
+        return false;
+    }
+    // SAFETY: arrays of bytes have the alignment of bytes and no padding, and so many of them are just
+    // these bytes. Exercised by `tests::bytes_that_are_not_records_are_refused`.
+    let records: &[[u8; LEN]] = unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), count) };
+    let head = u16::from_ne_bytes([(LEN / RecordHeader::LENGTH_MULTIPLIER) as u8, rtype]);
+    let is_alike = |record: &[u8; LEN]| u16::from_ne_bytes([record[0], record[1]]) == head;
+    // By fours, as nearly always all are: the loop itself would take as long as the look at one.
+    let (fours, rest) = records.as_chunks::<4>();
+    fours.iter().all(|four| four.iter().all(is_alike)) && rest.iter().all(is_alike)
+}
+
 /// A checked run of records in memory that nobody else writes.
 #[derive(Clone, Copy, Debug)]
 pub struct Records<'a> {
     bytes: &'a [u8],
+    /// How many whole records these bytes are.
     count: usize,
+    /// The type of all of them, where it is known to be the same.
+    rtype: Option<u8>,
 }
 
 impl<'a> Records<'a> {
@@ -146,7 +174,25 @@ impl<'a> Records<'a> {
     ///
     /// # Errors
     /// [`RecordError`] names the first record that is wrong, and where.
+    #[inline]
     pub fn check(bytes: &'a [u8], count: usize) -> Result<Self, RecordError> {
+        if let [_, rtype, ..] = *bytes
+            && bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN)
+            && are_alike(bytes, rtype, count)
+        {
+            let rtype = Some(rtype);
+            return Ok(Self {
+                bytes,
+                count,
+                rtype,
+            });
+        }
+        Self::check_each(bytes, count)
+    }
+
+    /// As [`Records::check`], of records of several types, or to say what is wrong.
+    #[inline(never)]
+    fn check_each(bytes: &'a [u8], count: usize) -> Result<Self, RecordError> {
         if !bytes.is_empty() && !bytes.as_ptr().addr().is_multiple_of(RECORD_ALIGN) {
             return Err(RecordError::Misaligned);
         }
@@ -173,7 +219,11 @@ impl<'a> Records<'a> {
                 announced: count,
             });
         }
-        Ok(Self { bytes, count })
+        Ok(Self {
+            bytes,
+            count,
+            rtype: None,
+        })
     }
 
     /// The length of a record that begins so, where wire version 1 has it; `rest` of `bytes` is left.
@@ -220,6 +270,25 @@ impl<'a> Records<'a> {
     pub const fn bytes(self) -> &'a [u8] {
         self.bytes
     }
+
+    /// The type tag of all of them, where it is known to be the same: as it is of most datagrams.
+    #[must_use]
+    #[inline]
+    pub const fn rtype(self) -> Option<u8> {
+        self.rtype
+    }
+
+    /// All of them, where they are known to be of this type.
+    #[must_use]
+    #[inline]
+    pub fn all_of<R: WireRecord>(self) -> Option<&'a [R]> {
+        // SAFETY: where `rtype` is known, `check` found `bytes` to be whole records of that type alone,
+        // the first one aligned, and `next` takes whole ones off: `count` are left, of `R::LEN` bytes
+        // each, the size of `R`. Every bit pattern is a value of these types, and the borrow keeps the
+        // bytes unchanged. Exercised by `tests::records_of_one_type_are_lent_as_a_slice_of_it`.
+        (self.rtype == Some(R::RTYPE))
+            .then(|| unsafe { std::slice::from_raw_parts(self.bytes.as_ptr().cast(), self.count) })
+    }
 }
 
 impl<'a> Iterator for Records<'a> {
@@ -227,15 +296,17 @@ impl<'a> Iterator for Records<'a> {
 
     #[inline]
     fn next(&mut self) -> Option<RecordRef<'a>> {
-        let len = usize::from(*self.bytes.first()?) * RecordHeader::LENGTH_MULTIPLIER;
-        let (record, rest) = self.bytes.split_at(len);
-        self.bytes = rest;
-        self.count -= 1;
-        // SAFETY: `check` established that `bytes` is whole records of known type and size, the
-        // first one aligned and all sizes multiples of the alignment; every bit pattern is a
-        // value of these types, and the borrow keeps the bytes unchanged.
-        // Exercised by `tests::bytes_that_are_not_records_are_refused`.
-        Some(unsafe { RecordRef::new(record) })
+        self.count = self.count.checked_sub(1)?;
+        // SAFETY: `check` established that `bytes` is `count` whole records of known type and size,
+        // each of which begins with its length, the first one aligned and all sizes multiples of the
+        // alignment; every bit pattern is a value of these types, and the borrow keeps the bytes
+        // unchanged. Exercised by `tests::bytes_that_are_not_records_are_refused`.
+        unsafe {
+            let len = usize::from(*self.bytes.get_unchecked(0)) * RecordHeader::LENGTH_MULTIPLIER;
+            let (record, rest) = self.bytes.split_at_unchecked(len);
+            self.bytes = rest;
+            Some(RecordRef::new(record))
+        }
     }
 
     #[inline]
@@ -371,6 +442,7 @@ impl RecordBatch {
         Records {
             bytes: self.bytes(),
             count: self.count,
+            rtype: None,
         }
     }
 }
@@ -569,6 +641,60 @@ mod tests {
             Records::check(&words_as_bytes(&words)[1..], 3).err(),
             Some(RecordError::Misaligned)
         );
+    }
+
+    #[test]
+    fn records_of_one_type_are_lent_as_a_slice_of_it() {
+        for count in 0..10 {
+            let mut batch = RecordBatch::default();
+            for order_id in 0..count {
+                batch.put(&MboMsg {
+                    order_id,
+                    ..MboMsg::default()
+                });
+            }
+            let mut records = Records::check(batch.bytes(), count as usize).unwrap();
+            assert_eq!(records.rtype(), (count > 0).then_some(MboMsg::RTYPE));
+            assert!(records.all_of::<TradeMsg>().is_none());
+            for taken in 0..count {
+                let ids = records.all_of::<MboMsg>().unwrap().iter();
+                assert!(ids.map(|it| it.order_id).eq(taken..count));
+                let next = records.next().unwrap();
+                assert_eq!(next.get::<MboMsg>().unwrap().order_id, taken);
+            }
+            assert!(records.next().is_none() && records.next().is_none());
+        }
+        let batch = batch();
+        let records = Records::check(batch.bytes(), 3).unwrap();
+        assert!(records.rtype().is_none() && records.all_of::<MboMsg>().is_none());
+    }
+
+    #[test]
+    fn one_record_that_is_not_like_the_others_is_found_wherever_it_is() {
+        let count = 11;
+        for odd in 0..count {
+            let mut batch = RecordBatch::default();
+            (0..count).for_each(|_| batch.put(&MboMsg::default()));
+            let mut words = batch.words().to_vec();
+            let bytes = words_as_bytes_mut(&mut words);
+            for (at, value) in [(0, 13), (1, MboMsg::RTYPE + 1)] {
+                let at = odd * MboMsg::LEN + at;
+                let whole = std::mem::replace(&mut bytes[at], value);
+                let found = Records::check(bytes, count).unwrap_err();
+                assert!(matches!(found, RecordError::Unknown { index, .. } if index == odd));
+                bytes[at] = whole;
+            }
+            // One of another type, and all is well.
+            let at = odd * MboMsg::LEN;
+            let mut trade = RecordBatch::default();
+            trade.put(&TradeMsg::default());
+            let mixed = [&bytes[..at], trade.bytes(), &bytes[at..]].concat();
+            let mut aligned = AlignedCopy::default();
+            let records = Records::check(aligned.of(&mixed), count + 1).unwrap();
+            assert_eq!(records.rtype(), None);
+            let trades = records.filter(|it| it.get::<TradeMsg>().is_some());
+            assert_eq!(trades.count(), 1);
+        }
     }
 
     #[test]

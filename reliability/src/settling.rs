@@ -130,6 +130,18 @@ impl Receiver {
     #[inline]
     pub(crate) fn settle(&mut self, now: Nanos, on: &mut impl Deliver) {
         self.note_open();
+        self.tell(on);
+        self.end_if_settled(on);
+        if self.order.ended() && !self.end_told {
+            // The publisher lingers until it knows that we have everything.
+            self.end_told = true;
+            self.progress_at = now;
+        }
+    }
+
+    /// Tells what is to be told after what was delivered.
+    #[inline]
+    pub(crate) fn tell(&mut self, on: &mut impl Deliver) {
         if let Some(after) = self.live_after
             && self.order.next() > after
         {
@@ -138,12 +150,6 @@ impl Receiver {
         }
         if !self.events.is_empty() {
             self.drain_events(on);
-        }
-        self.end_if_settled(on);
-        if self.order.ended() && !self.end_told {
-            // The publisher lingers until it knows that we have everything.
-            self.end_told = true;
-            self.progress_at = now;
         }
     }
 }

@@ -333,6 +333,7 @@ impl<'a> Datagram<'a> {
 
     /// The bytes after header and extensions.
     #[must_use]
+    #[inline]
     pub fn payload(&self) -> &'a [u8] {
         &self.bytes[self.header.header_len.into()..]
     }
@@ -356,6 +357,7 @@ impl<'a> Datagram<'a> {
     ///
     /// # Errors
     /// [`RecordError`] when the payload is not `count` whole records of wire version 1.
+    #[inline]
     pub fn records(&self) -> Result<Records<'a>, RecordError> {
         match self.header.kind {
             Kind::Data => Records::check(self.payload(), self.header.count.into()),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
-    InstrumentDefMsg, RecordHeader, RecordRef, SymbolMappingMsg, WireRecord,
+    InstrumentDefMsg, RecordRef, Records, SymbolMappingMsg, WireRecord,
 };
 use tickcast_reliability::units::ChannelId;
 
@@ -232,16 +232,25 @@ impl Directory {
     }
 }
 
-/// Whether a record is of a type that announces an instrument.
+/// Whether records of this type announce an instrument.
 #[inline]
-pub(crate) const fn announces(header: &RecordHeader) -> bool {
-    header.rtype == SymbolMappingMsg::RTYPE || header.rtype == InstrumentDefMsg::RTYPE
+const fn announces_by(rtype: u8) -> bool {
+    rtype == SymbolMappingMsg::RTYPE || rtype == InstrumentDefMsg::RTYPE
+}
+
+/// Whether one of these records is of a type that announces an instrument.
+#[inline]
+pub(crate) fn announces(mut records: Records<'_>) -> bool {
+    match records.rtype() {
+        Some(rtype) => announces_by(rtype),
+        None => records.any(|record| announces_by(record.header().rtype)),
+    }
 }
 
 /// The instrument and symbol that a record announces, if it announces one.
 #[inline]
 pub(crate) fn announced<'a>(record: &'a RecordRef<'_>) -> Option<(u32, &'a str)> {
-    if !announces(record.header()) {
+    if !announces_by(record.header().rtype) {
         return None;
     }
     // What is no text names nothing.

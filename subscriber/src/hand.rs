@@ -113,22 +113,31 @@ impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
 
     /// Calls it with each of these records.
     #[inline]
-    pub(crate) fn call_all(&mut self, channel: usize, first: &Position, mut records: Records<'_>) {
-        let (all, mut next) = (records.len(), *first);
-        if self.panic.is_none() {
-            let (on, left) = (&mut self.on, &mut records);
-            // As in `call`: it was given the one at which it panicked, too.
-            self.panic = catch_unwind(AssertUnwindSafe(|| {
-                first.each(left, |position, record| on(Item::Record(position, record)));
-            }))
-            .err();
-            let given = (all - records.len()) as u64;
-            self.told[channel].records(first, given);
-            next.record = first.record.plus(given);
+    pub(crate) fn call_all(&mut self, channel: usize, first: &Position, records: Records<'_>) {
+        if self.panic.is_some() {
+            return first.each(records, |position, record| {
+                (self.backlog).keep(channel, Item::Record(position, record));
+            });
         }
-        next.each(records, |position, record| {
-            (self.backlog).keep(channel, Item::Record(position, record));
-        });
+        let (on, mut position, mut given) = (&mut self.on, *first, 0);
+        // As in `call`: its own state is its owner's to judge.
+        let called = catch_unwind(AssertUnwindSafe(|| {
+            for record in records {
+                // Before the call, as in `call`.
+                given += 1;
+                on(Item::Record(&position, record));
+                position.record = first.record.plus(given);
+            }
+        }));
+        if let Err(panic) = called {
+            self.panic = Some(panic);
+            position.record = first.record.plus(given);
+            let left = records.skip(given as usize);
+            position.each(left, |position, record| {
+                (self.backlog).keep(channel, Item::Record(position, record));
+            });
+        }
+        self.told[channel].records(first, given);
     }
 
     /// Hands over what was kept; whether all of it could be.
@@ -172,8 +181,15 @@ pub(crate) struct ToClosure<'a, F> {
 
 impl<F: FnMut(Item<'_>)> ToClosure<'_, F> {
     /// Hands over what has changed of a `latest` channel.
+    #[inline]
     pub(crate) fn flush(&mut self, channel: usize) {
         // A subscriber that was split has given its views away, and may leave all the same.
+        if let Some(Some(_)) = self.latest.get(channel) {
+            self.flush_latest(channel);
+        }
+    }
+
+    fn flush_latest(&mut self, channel: usize) {
         if let Some(Some(latest)) = self.latest.get_mut(channel)
             && latest.is_dirty()
         {
@@ -263,6 +279,8 @@ impl Hand for Keeping<'_> {
 mod tests {
     use super::*;
     use crate::local_ring::position_at;
+    use tickcast_reliability::record::MboMsg;
+    use tickcast_reliability::units::RecordNumber;
 
     #[test]
     fn what_a_closure_was_told_is_what_it_was_given_and_nothing_that_waits() {
@@ -287,5 +305,54 @@ mod tests {
             waiting.push((channel, matches!(item, Item::Event(_, Event::Fresh))));
         });
         assert_eq!(waiting, [(1, true)]);
+    }
+
+    #[test]
+    fn of_a_run_at_which_the_closure_panicked_the_rest_waits_under_its_own_numbers() {
+        let mut run = RecordBatch::default();
+        for order_id in 0..6 {
+            run.put(&MboMsg {
+                order_id,
+                ..MboMsg::default()
+            });
+        }
+        for panics_at in 0..6 {
+            let (mut backlog, mut told) = (Backlog::default(), [Totals::default(); 2]);
+            let mut position = position_at(&Totals::default());
+            position.record = RecordNumber(10);
+            let mut given = Vec::new();
+            let on = |item: Item<'_>| {
+                let Item::Record(position, record) = item else {
+                    return;
+                };
+                let order_id = record.get::<MboMsg>().unwrap().order_id;
+                given.push((position.record.0, order_id));
+                assert!(order_id != panics_at, "planned");
+            };
+            let mut caller = Caller::new(on, &mut backlog, &mut told);
+            caller.call_all(1, &position, run.records());
+            // What comes after it waits as a whole.
+            caller.call_all(1, &position, run.records());
+            let panicked = catch_unwind(AssertUnwindSafe(|| caller.outcome().resume()));
+            assert!(panicked.is_err());
+            assert!(
+                given
+                    .into_iter()
+                    .eq((0..=panics_at).map(|id| (10 + id, id)))
+            );
+            let place = told[1].place.record;
+            assert_eq!(
+                (told[1].records, place),
+                (panics_at + 1, RecordNumber(11 + panics_at))
+            );
+            let mut waiting = Vec::new();
+            backlog.drain(|_, item| {
+                if let Item::Record(position, record) = item {
+                    waiting.push((position.record.0, record.get::<MboMsg>().unwrap().order_id));
+                }
+            });
+            let expected = (panics_at + 1..6).chain(0..6).map(|id| (10 + id, id));
+            assert!(waiting.into_iter().eq(expected));
+        }
     }
 }

@@ -91,7 +91,8 @@ const HALF: u64 = 1 << (SUB_BITS - 1);
 
 #[inline]
 const fn bucket_of(value: u64) -> usize {
-    let shift = (u64::BITS - value.leading_zeros()).saturating_sub(SUB_BITS);
+    // Never zero, and none of those of one nanosecond is shifted.
+    let shift = u64::BITS - SUB_BITS - (value | (2 * HALF - 1)).leading_zeros();
     (shift as u64 * HALF + (value >> shift)) as usize
 }
 
@@ -161,15 +162,59 @@ impl LatencyRecorder {
         self.record(Stage::SealedToDelivered, sealed, at.0, count);
     }
 
-    /// So many records bore these stamps.
+    /// Records of a datagram that are all of one type. That all bear the same stamps, as those of one
+    /// message do, is found out by fours.
     #[inline]
-    fn stamped(&self, position: &Position, stamps: Stamps, count: u64) {
-        if count == 0 {
+    fn stamped_alike<R>(&self, position: &Position, all: &[R], stamps: impl Fn(&R) -> Stamps) {
+        let Some(first) = all.first().map(&stamps) else {
             return;
+        };
+        let (fours, rest) = all.as_chunks::<4>();
+        let is_same = |record: &R| stamps(record) == first;
+        if fours.iter().all(|four| four.iter().all(is_same)) && rest.iter().all(is_same) {
+            self.ended(position, first, (all.len() as u64, 0), Stamps::default());
+        } else {
+            self.stamped(position, all.iter().map(stamps));
         }
-        let Stamps { event, received } = stamps;
-        self.record(Stage::EventToReceived, event, received, count);
-        self.record(Stage::ReceivedToSealed, received, position.sent_at.0, count);
+    }
+
+    /// Records of a datagram bore these stamps, one after the other. What follows its like is counted
+    /// with it: a packet's messages were received together, and often happened together.
+    fn stamped(&self, position: &Position, stamps: impl Iterator<Item = Stamps>) {
+        let (mut last, mut alike, mut before) = (Stamps::default(), 0, 0);
+        for stamps in stamps {
+            if stamps != last {
+                before = self.ended(position, last, (alike, before), stamps);
+                (last, alike) = (stamps, 0);
+            }
+            alike += 1;
+        }
+        self.ended(position, last, (alike, before), Stamps::default());
+    }
+
+    /// A run of so many records that bore the same stamps is over, and so many before them were received
+    /// when they were; the next one bears `next`. How many before that were received when it was.
+    fn ended(
+        &self,
+        position: &Position,
+        Stamps { event, received }: Stamps,
+        (alike, mut before): (u64, u64),
+        next: Stamps,
+    ) -> u64 {
+        if (Stamps { event, received }).are_both() && alike > 0 {
+            self.record(Stage::EventToReceived, event, received, alike);
+            before += alike;
+        }
+        if received == next.received || before == 0 {
+            return before;
+        }
+        self.record(
+            Stage::ReceivedToSealed,
+            received,
+            position.sent_at.0,
+            before,
+        );
+        0
     }
 }
 
@@ -178,6 +223,13 @@ impl LatencyRecorder {
 struct Stamps {
     event: u64,
     received: u64,
+}
+
+impl Stamps {
+    /// Whether a record bears both: zero is when nobody has received anything.
+    const fn are_both(self) -> bool {
+        self.received != UNDEF_TIMESTAMP && self.received != 0 && self.event != UNDEF_TIMESTAMP
+    }
 }
 
 /// Measures what passes, for all channels of a subscriber.
@@ -207,13 +259,10 @@ impl Meter {
     ) {
         self.begin(latency, position, utc);
         latency.delivered(position, self.delivered_at, 1);
-        if let Some(stamps) = stamps(record) {
-            latency.stamped(position, stamps, 1);
-        }
+        latency.stamped(position, stamps(record).into_iter());
     }
 
-    /// As [`pass`](Self::pass), for all records of a datagram. What bears the same stamps as the one
-    /// before is counted with it.
+    /// As [`pass`](Self::pass), for all records of a datagram.
     #[inline]
     pub(crate) fn pass_all(
         &mut self,
@@ -224,18 +273,19 @@ impl Meter {
     ) {
         self.begin(latency, first, utc);
         latency.delivered(first, self.delivered_at, records.len() as u64);
-        let (mut alike, mut last) = (0, Stamps::default());
-        for record in records {
-            let Some(stamps) = stamps(record) else {
-                continue;
+        // Where all are of one type nobody need look for the place of its stamps again and again.
+        macro_rules! of_types {
+            ($($record:ty),+) => {
+                $(if let Some(records) = records.all_of::<$record>() {
+                    return latency.stamped_alike(first, records, |record| Stamps {
+                        event: record.hd.ts_event,
+                        received: record.ts_recv,
+                    });
+                })+
             };
-            if stamps != last {
-                latency.stamped(first, last, alike);
-                (last, alike) = (stamps, 0);
-            }
-            alike += 1;
         }
-        latency.stamped(first, last, alike);
+        of_types!(MboMsg, TradeMsg, Mbp1Msg);
+        latency.stamped(first, records.filter_map(stamps));
     }
 
     #[inline]
@@ -255,8 +305,8 @@ impl Meter {
     }
 }
 
-/// The stamps of a record, where it bears both.
-#[inline]
+/// The stamps of a record, where its type has both.
+#[inline(never)]
 fn stamps(record: RecordRef<'_>) -> Option<Stamps> {
     let received = if let Some(mbo) = record.get::<MboMsg>() {
         mbo.ts_recv
@@ -274,14 +324,14 @@ fn stamps(record: RecordRef<'_>) -> Option<Stamps> {
         record.get::<InstrumentDefMsg>()?.ts_recv
     };
     let event = record.header().ts_event;
-    (received != UNDEF_TIMESTAMP && received != 0 && event != UNDEF_TIMESTAMP)
-        .then_some(Stamps { event, received })
+    Some(Stamps { event, received })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use tickcast_reliability::delivery::{Quality, Via};
+    use tickcast_reliability::record::RecordBatch;
     use tickcast_reliability::units::{Epoch, RecordNumber, SourceId, SourcePosition};
 
     fn position(sequence: u64, sent_at: u64, missing_for: u64) -> Position {
@@ -332,6 +382,68 @@ mod tests {
             );
         }
         assert_eq!(latency.clock_skewed, 0);
+    }
+
+    #[test]
+    fn the_records_of_a_datagram_are_measured_as_each_of_them_alone_would_be() {
+        let position = position(1, 1_300, 0);
+        // Event and reception of each record, of one type and of several.
+        let all = [
+            &[(1_000, 1_100); 11][..],
+            &[
+                (1_000, 1_100),
+                (1_000, 1_100),
+                (1_000, 1_100),
+                (1_000, 1_100),
+                (900, 1_100),
+            ],
+            &[
+                (1_000, 1_100),
+                (990, 1_100),
+                (980, 1_100),
+                (980, 1_200),
+                (980, 1_100),
+            ],
+            &[
+                (0, 0),
+                (1_000, UNDEF_TIMESTAMP),
+                (UNDEF_TIMESTAMP, 1_100),
+                (1_000, 1_100),
+            ],
+            &[
+                (1_000, 1_100),
+                (UNDEF_TIMESTAMP, 1_100),
+                (1_000, 1_100),
+                (1_200, 1_400),
+            ],
+            &[],
+        ];
+        for (stamps, is_mixed) in all.into_iter().flat_map(|it| [(it, false), (it, true)]) {
+            let mut batch = RecordBatch::default();
+            for (nth, (ts_event, ts_recv)) in stamps.iter().copied().enumerate() {
+                let (mut mbo, mut trade) = (MboMsg::default(), TradeMsg::default());
+                (mbo.hd.ts_event, mbo.ts_recv) = (ts_event, ts_recv);
+                (trade.hd.ts_event, trade.ts_recv) = (ts_event, ts_recv);
+                match is_mixed && nth % 2 == 1 {
+                    true => batch.put(&trade),
+                    false => batch.put(&mbo),
+                }
+            }
+            let records = Records::check(batch.bytes(), stamps.len()).unwrap();
+            let (together, alone) = (LatencyRecorder::default(), LatencyRecorder::default());
+            let utc = || Nanos(2_000);
+            Meter::new().pass_all(&together, &position, records, utc);
+            let mut meter = Meter::new();
+            records.for_each(|record| meter.pass(&alone, &position, record, utc));
+            let (together, alone) = (together.snapshot(), alone.snapshot());
+            assert_eq!(together.stages, alone.stages, "{stamps:?}, {is_mixed}");
+            assert_eq!(together.clock_skewed, alone.clock_skewed);
+            let whole = |(event, received): &&(u64, u64)| {
+                *event != UNDEF_TIMESTAMP && ![0, UNDEF_TIMESTAMP].contains(received)
+            };
+            let (of_event, whole) = (Stage::EventToReceived, stamps.iter().filter(whole));
+            assert_eq!(together.stage(of_event).len(), whole.count() as u64);
+        }
     }
 
     #[test]

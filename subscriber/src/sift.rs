@@ -159,18 +159,22 @@ impl Sift {
         let Some(index) = self.index_by(first) else {
             return;
         };
-        let mut each = records;
-        let names = each.any(|record| announces(record.header()));
         let channel = &self.channels[index];
-        if names || channel.cells.is_some() || !channel.sieve.filter().is_all() {
-            return first.each(records, |position, record| {
-                self.record(index, position, record, hand);
-            });
+        if announces(records) || channel.cells.is_some() || !channel.sieve.filter().is_all() {
+            return self.each(index, first, records, hand);
         }
         if let Some(latency) = &self.shared.channels[index].latency {
             (self.meter).pass_all(latency, first, records, || SystemClock.utc());
         }
         hand.records(index, first, records);
+    }
+
+    /// The records of a datagram one by one.
+    #[inline(never)]
+    fn each(&mut self, index: usize, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
+        first.each(records, |position, record| {
+            self.record(index, position, record, hand);
+        });
     }
 
     fn record(
