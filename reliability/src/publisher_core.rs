@@ -387,6 +387,12 @@ impl PublisherCore {
         state.map_or(Sequence::NONE, |state| state.posted)
     }
 
+    /// What it counts.
+    #[must_use]
+    pub fn counters(&self) -> &SenderCounters {
+        &self.counters
+    }
+
     /// Whether [`poll`](Self::poll) has something to tell.
     #[inline]
     pub(crate) fn has_events(&self) -> bool {

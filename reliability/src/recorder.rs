@@ -30,6 +30,7 @@ pub use repairing::RecordedRepair;
 pub use replay::{Difference, Replayed, Stopped, replay};
 pub use republish::replay_publisher;
 use serde::Serialize;
+pub use stripped::header_of;
 use thiserror::Error;
 
 use self::layout::{

@@ -38,7 +38,11 @@ impl State for PublisherCore {
         let unsent = posted.min().unwrap_or_else(|| self.sealed());
         // Headers that don't fit need not be collected first.
         let count = self.sealed().since(unsent);
-        if usize::try_from(count).ok()?.checked_mul(crate::wire::HEADER_LEN)? > into.len() {
+        if usize::try_from(count)
+            .ok()?
+            .checked_mul(crate::wire::HEADER_LEN)?
+            > into.len()
+        {
             return None;
         }
         let snapshot = Snapshot {

@@ -13,9 +13,7 @@ use super::layout::{EntryKind, Note, Published, SealedBy};
 use crate::publisher_core::{PublisherCore, PublisherEvent, Transmit};
 use crate::record::RecordBatch;
 use crate::sequencer::PublishError;
-use crate::units::{
-    FanOutId, Nanos, Now, Sequence, SequenceRange, SourceId, SourcePosition,
-};
+use crate::units::{FanOutId, Nanos, Now, Sequence, SequenceRange, SourceId, SourcePosition};
 use crate::wire::{HEADER_LEN, StreamEvent};
 
 /// The thread did not come back for so long: that is worth a note.

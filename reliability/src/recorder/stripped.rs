@@ -20,7 +20,8 @@ pub(super) const fn is_enough(datagram: &Datagram<'_>) -> bool {
 }
 
 /// What a header says, of which nothing else is there; `None` when it is none.
-pub(crate) fn header_of(bytes: &[u8; HEADER_LEN]) -> Option<Header> {
+#[must_use]
+pub fn header_of(bytes: &[u8; HEADER_LEN]) -> Option<Header> {
     let mut head = *bytes;
     let payload_len = u16::from_le_bytes([head[54], head[55]]);
     head[54..56].fill(0);
