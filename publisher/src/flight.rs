@@ -66,12 +66,27 @@ pub(crate) fn of_channel(
     config: &Config,
     channel: ChannelId,
 ) -> Result<Option<Recorder>, PublisherError> {
-    recorder(config, &channel.to_string(), RecordedSide::Publisher)
+    recorder_or_none(config, &channel.to_string(), RecordedSide::Publisher)
 }
 
 /// What records repair, where the config asks for it.
 pub(crate) fn of_repair(config: &Config) -> Result<Option<Recorder>, PublisherError> {
-    recorder(config, "repair", RecordedSide::Repair)
+    recorder_or_none(config, "repair", RecordedSide::Repair)
+}
+
+/// A standby that takes over does so without a record rather than not at all.
+fn recorder_or_none(
+    config: &Config,
+    of: &str,
+    side: RecordedSide,
+) -> Result<Option<Recorder>, PublisherError> {
+    match recorder(config, of, side) {
+        Err(error) if config.standby.is_some() => {
+            tracing::error!("{error}; it goes on without");
+            Ok(None)
+        }
+        made => made,
+    }
 }
 
 fn recorder(

@@ -496,7 +496,7 @@ fn a_flight_record_is_on_tmpfs_and_has_a_size() {
         (json!({ "directory": "/etc" }), "flight_record.directory"),
         (
             json!({ "directory": "/dev/shm", "mib": 1 }),
-            "flight_record.mib: 1: it must be from 2 to 65536",
+            "flight_record.mib: 1 can't be used: it must be from 2 to 65536",
         ),
         (
             json!({ "directory": "/dev/shm", "mb": 2 }),

@@ -280,7 +280,11 @@ impl Ranges {
 
     /// How many sequences.
     fn len(&self) -> u64 {
-        self.0.iter().map(|(first, last)| last - first + 1).sum()
+        let lens = self
+            .0
+            .iter()
+            .map(|(first, last)| last.saturating_sub(*first));
+        lens.fold(0, |sum, len| sum.saturating_add(len).saturating_add(1))
     }
 }
 

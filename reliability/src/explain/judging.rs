@@ -260,9 +260,9 @@ impl Judge<'_> {
         all.find_map(|it| it.sent.left(self.id, epoch, sequence))
     }
 
-    fn was_oversize(&self, epoch: Epoch, sequence: Sequence) -> bool {
+    fn was_oversize(&self, epoch: Epoch, event: &StreamEvent) -> bool {
         let mut all = self.all.iter();
-        all.any(|it| it.sent.was_oversize(self.id, epoch, sequence))
+        all.any(|it| it.sent.was_oversize(self.id, epoch, event))
     }
 
     /// What the transport counted between what came before the gap and when it was found, and for how
@@ -423,7 +423,7 @@ impl Judge<'_> {
                 continue;
             };
             findings.push(Finding {
-                origin: origin_of_source(*reason, self.was_oversize(*epoch, *sequence)),
+                origin: origin_of_source(*reason, self.was_oversize(*epoch, event)),
                 source: Some((*reason, *messages)),
                 ..base(*at, *epoch, SequenceRange::one(*sequence))
             });

@@ -179,10 +179,15 @@ impl Sent {
         Some(refused.map_or(Left::Handed, |it| Left::Refused(it.line)))
     }
 
-    /// Whether what the stream tells under this number was a message larger than a datagram.
-    pub(super) fn was_oversize(&self, id: ChannelId, epoch: Epoch, sequence: Sequence) -> bool {
+    /// Whether what the stream tells of was a message larger than a datagram.
+    pub(super) fn was_oversize(&self, id: ChannelId, epoch: Epoch, event: &StreamEvent) -> bool {
+        let place = |event: &StreamEvent| match event {
+            StreamEvent::SourceLost { source, from, .. } => Some((*source, *from)),
+            StreamEvent::EpochOpened { .. } => None,
+        };
         let mut sources = self.sources.iter();
-        self.of == Some((id, epoch)) && sources.any(|(_, at, _, over)| *over && *at == sequence)
+        self.of == Some((id, epoch))
+            && sources.any(|(_, _, known, over)| *over && place(known) == place(event))
     }
 }
 
@@ -208,13 +213,15 @@ pub struct Serving {
 impl Serving {
     pub(super) fn heard(&mut self, message: &Message<'_>) {
         if let Message::Nack { ranges, .. } = message {
-            self.asked += ranges.iter().map(|range| range.len()).sum::<u64>();
+            let count = |sum: u64, range: &SequenceRange| sum.saturating_add(range.len());
+            self.asked = ranges.iter().fold(self.asked, count);
         }
     }
 
     pub(super) fn said(&mut self, message: &Message<'_>) {
         if let Message::Refused(refused) = message {
-            *self.refused.entry(refused.reason).or_default() += refused.range.len();
+            let sum = self.refused.entry(refused.reason).or_default();
+            *sum = sum.saturating_add(refused.range.len());
         }
     }
 }

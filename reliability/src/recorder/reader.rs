@@ -166,7 +166,13 @@ impl What<'_> {
                 | Self::Message(..)
                 | Self::Remote(..)
                 | Self::Input(_)
-                | Self::Sealed(..)
+                | Self::Sealed(
+                    SealedBy::Flush
+                        | SealedBy::FlushLast
+                        | SealedBy::Message
+                        | SealedBy::MessageAlone,
+                    _,
+                )
                 | Self::Begun(_)
                 | Self::Due(_)
                 | Self::Posted(..)

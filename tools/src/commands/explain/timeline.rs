@@ -59,9 +59,10 @@ pub(super) fn around(recordings: &[Recording], nth: usize, findings: &[Finding])
     for row in rows {
         // Datagrams that follow each other on one way make one row.
         let way = way_of_datagram(&row.way);
-        let goes_on = |it: &Row| it.who == row.who && way_of_datagram(&it.way) == way;
+        let is_same = |it: &Row| it.who == row.who && way_of_datagram(&it.way) == way;
+        let goes_on = way.is_some() && shown.last().is_some_and(is_same);
         match shown.last_mut() {
-            Some(last) if way.is_some() && goes_on(last) => {
+            Some(last) if goes_on => {
                 let count = last.count + 1;
                 *last = Row { count, ..row };
             }
@@ -110,7 +111,7 @@ fn concerns(what: &What<'_>, findings: &[Finding], is_near: bool) -> bool {
     };
     match what {
         What::Sealed(_, it) | What::Repaired(_, _, it) => header(&it[..]),
-        What::Datagram { kept, .. } => header(kept),
+        What::Datagram { kept, .. } => header(&kept[..]),
         What::Heard(_, channel, Message::Nack { epoch, ranges, .. }) => {
             ranges.iter().any(|range| any(*channel, *epoch, *range))
         }
