@@ -11,7 +11,7 @@ use std::ops::Deref;
 use super::Recorder;
 use super::layout::{EntryKind, Note, Published, SealedBy};
 use crate::publisher_core::{PublisherCore, PublisherEvent, Transmit};
-use crate::record::RecordBatch;
+use crate::record::{RecordBatch, WireRecord};
 use crate::sequencer::PublishError;
 use crate::units::{FanOutId, Nanos, Now, Sequence, SequenceRange, SourceId, SourcePosition};
 use crate::wire::{HEADER_LEN, StreamEvent};
@@ -108,6 +108,17 @@ impl RecordedPublisher {
             return self.core.begin(message, source, position, now);
         }
         self.begin_recorded(message, source, position, now)
+    }
+
+    /// See [`PublisherCore::add_record`].
+    #[inline]
+    pub fn add_record<R: WireRecord>(
+        &mut self,
+        record: &R,
+        source: SourceId,
+        position: SourcePosition,
+    ) -> bool {
+        self.core.add_record(record, source, position)
     }
 
     fn begin_recorded(
