@@ -3,8 +3,9 @@
 //!
 //! A [`RecordedCore`] is a subscriber's core that keeps such a record, or does not; a
 //! [`RecordedPublisher`] is that of a channel's publisher, a [`RecordedRepair`] that of repair. A
-//! [`Recording`] is the record as it is read; [`replay()`] and [`replay_publisher()`] run it. The memory is the caller's, and what is in it is whole up to the
-//! last entry at any moment: an entry counts once the segment's head says so, which is stored after it.
+//! [`Recording`] is the record as it is read; [`replay()`] and [`replay_publisher()`] run it. The memory is
+//! the caller's, and what is in it is whole up to the last entry at any moment: an entry counts once the
+//! segment's head says so, which is stored after it.
 //! No clock, no I/O; while datagrams come, nothing is allocated.
 
 pub mod layout;
