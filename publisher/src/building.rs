@@ -17,6 +17,7 @@ use tickcast_transport::mapping::SharedMapping;
 use crate::audit;
 use crate::config::Config;
 use crate::error::{ConfigError, PublisherError};
+use crate::flight;
 use crate::pipeline::{StopOnFailure, Thread, spawn};
 use crate::plan::ChannelPlan;
 use crate::plan::fan_out::Use;
@@ -77,16 +78,18 @@ impl Channels {
                 heartbeat: config.heartbeat,
                 fan_out_margin_slots: channel.fan_out_margin_slots,
             };
+            let recorder = flight::of_channel(config, channel.id)?;
             let shared = Arc::new(ChannelShared::new(channel, ring.reader()));
             channels.push(shared.clone());
-            drivers.push(ChannelDriver::new(
+            let driver = ChannelDriver::new(
                 publisher,
                 ring,
                 fan_outs,
                 config.digest,
                 shared,
                 now.monotonic,
-            ));
+            );
+            drivers.push(driver.recording(recorder));
         }
         Ok(Self {
             shared: channels,
@@ -123,7 +126,8 @@ impl Serving {
                 .offering(self.offers, self.shares)
                 .banning(config.banned.clone())
                 .denying(denied)
-                .mirrored_by(config.hand_over_to.clone());
+                .mirrored_by(config.hand_over_to.clone())
+                .recording(flight::of_repair(config)?);
         let guard = StopOnFailure::new(shared.clone());
         spawn("repair", config.threads.repair_core, move || {
             let served = service.run();

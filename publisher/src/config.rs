@@ -16,6 +16,7 @@ use crate::error::ConfigError;
 pub use crate::fan_out_config::{
     FanOutConfig, LineConfig, ShmConfig, UdpConfig, VerbsConfig, VerbsLineConfig,
 };
+pub use crate::flight::FlightRecordConfig;
 pub use crate::input_config::{
     CaptureConfig, InputConfig, InputFormat, OwnInputConfig, Pace, RecordsInputConfig,
     SimulatorInputConfig, UdpInputConfig,
@@ -75,6 +76,9 @@ pub struct Config {
     /// The standbys, by name, that this publisher hands over to when they ask; none where it is left out.
     #[serde(default)]
     pub hand_over_to: Vec<String>,
+    /// Where flight records are kept of what was published and repaired; null: nowhere.
+    #[serde(default)]
+    pub flight_record: Option<FlightRecordConfig>,
     /// What is published.
     pub channels: Vec<ChannelConfig>,
     /// Where it comes from.

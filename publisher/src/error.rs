@@ -262,6 +262,14 @@ pub enum PublisherError {
         /// What is wrong.
         source: MappingError,
     },
+    /// No flight record can be kept there.
+    #[error("flight_record: {}: {reason}", .path.display())]
+    FlightRecord {
+        /// Its file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
     /// A ring can't be made.
     #[error("channel {channel}: {source}")]
     Ring {

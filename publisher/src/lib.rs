@@ -27,6 +27,7 @@ pub mod digest;
 pub mod epoch;
 pub mod error;
 mod fan_out_config;
+mod flight;
 #[doc(hidden)]
 pub mod hand_over;
 #[doc(hidden)]

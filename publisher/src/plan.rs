@@ -24,6 +24,7 @@ use crate::config::{
     ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, Pace, ThreadMode,
 };
 use crate::error::ConfigError;
+use crate::flight;
 use crate::host;
 use crate::input_config::OwnInputConfig;
 use crate::records::PATH_LEN_MAX;
@@ -130,6 +131,7 @@ impl Plan {
         inputs(&config, &mut warnings)?;
         timers(&config, &mut warnings)?;
         ring_dir(&config, &channels)?;
+        flight::check(&config)?;
         if !(2..=1 << 20).contains(&config.threads.hop_batches) {
             let remedy = "it must be from 2 to 1048576";
             return Err(ConfigError::value(

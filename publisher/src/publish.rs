@@ -10,10 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_feeds::source::Incident;
+use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::publisher_core::{
     PublisherConfig, PublisherCore, PublisherEvent, Transmit,
 };
 use tickcast_reliability::record::{RecordBatch, WireRecord, names_instruments};
+use tickcast_reliability::recorder::{Note, RecordedPublisher, Recorder};
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::sequencer::PublishError;
 use tickcast_reliability::units::{
@@ -25,6 +27,7 @@ use tickcast_transport::FanOut;
 use crate::channels::{ChannelSet, Router};
 use crate::digest::Digest;
 use crate::error::PublisherError;
+use crate::flight::Noted;
 use crate::hand_over::Standing;
 use crate::hop::Item;
 use crate::loss::SourceLoss;
@@ -39,7 +42,8 @@ const STATS_NS: u64 = 100_000_000;
 
 /// The one that seals and sends what is published on a channel.
 pub struct ChannelDriver {
-    core: PublisherCore,
+    core: RecordedPublisher,
+    noted: Noted,
     fan_outs: Vec<Box<dyn FanOut>>,
     digest: Option<Digest>,
     shared: Arc<ChannelShared>,
@@ -57,13 +61,24 @@ impl ChannelDriver {
         shared: Arc<ChannelShared>,
         now: Nanos,
     ) -> Self {
+        let core = PublisherCore::new(config, ring, shared.sender.clone(), now);
         Self {
-            core: PublisherCore::new(config, ring, shared.sender.clone(), now),
+            core: RecordedPublisher::new(core),
+            noted: Noted::default(),
             fan_outs,
             digest: digest.then(Digest::default),
             shared,
             stats_at: now,
         }
+    }
+
+    /// Keeps a flight record from now on, if one is given.
+    #[must_use]
+    pub fn recording(mut self, recorder: Option<Recorder>) -> Self {
+        if let Some(recorder) = recorder {
+            self.core.record(recorder);
+        }
+        self
     }
 
     /// Publishes one message of a source. It goes out with the next [`flush`](Self::flush), or
@@ -227,7 +242,20 @@ impl ChannelDriver {
         if let Some(completed) = fan_out.completed() {
             self.core.handle_completed(id, completed);
         }
+        if self.core.is_recorded() {
+            self.note_lines(index);
+        }
         Ok(worked)
+    }
+
+    /// Notes what the lines of a fan-out could not send, where that is more than before.
+    fn note_lines(&mut self, index: usize) {
+        for (line, stats) in self.fan_outs[index].stats().iter().enumerate() {
+            if let Some(counted) = self.noted.changed(index, line, stats) {
+                let (fan_out, line) = (FanOutId(index as u8), LineId(line as u8));
+                self.core.note(Note::Sending(fan_out, line, counted));
+            }
+        }
     }
 
     /// Flushes the transports of fan-outs that the core tore down.

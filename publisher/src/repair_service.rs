@@ -9,18 +9,21 @@ use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer};
+use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::peers::PeerId;
+use tickcast_reliability::recorder::{Note, RecordedRepair, Recorder};
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::repair_core::{
     ChannelInfo, Destination, Further, RepairCore, RepairEvent,
 };
-use tickcast_reliability::units::{ChannelId, Nanos, Now};
+use tickcast_reliability::units::{ChannelId, FanOutId, Nanos, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
 
 use crate::audit::audited;
 use crate::error::PublisherError;
+use crate::flight::Noted;
 use crate::peers::Peers;
 use crate::rights::Rights;
 use crate::shared::{Shared, SubscriberStatus};
@@ -49,7 +52,8 @@ pub fn server_config(repair: &RepairConfig) -> ServerConfig {
 
 /// The repair service of a publisher.
 pub struct RepairService {
-    core: RepairCore,
+    core: RecordedRepair,
+    noted: Noted,
     server: ControlServer,
     /// The sockets for multicast repairs, in the order of the channels.
     multicast: Vec<Vec<Box<dyn FanOut>>>,
@@ -87,8 +91,10 @@ impl RepairService {
         let secret = secret()?;
         let service = shared.service.clone();
         let name = shared.name.clone();
+        let core = RepairCore::new(config, name, channels.collect(), service, secret, now);
         Ok(Self {
-            core: RepairCore::new(config, name, channels.collect(), service, secret, now),
+            core: RecordedRepair::new(core),
+            noted: Noted::default(),
             server,
             multicast,
             clock,
@@ -128,6 +134,15 @@ impl RepairService {
     #[must_use]
     pub fn mirrored_by(mut self, names: Vec<String>) -> Self {
         self.core.set_standbys(names);
+        self
+    }
+
+    /// Keeps a flight record from now on, if one is given.
+    #[must_use]
+    pub fn recording(mut self, recorder: Option<Recorder>) -> Self {
+        if let Some(recorder) = recorder {
+            self.core.record(recorder);
+        }
         self
     }
 
@@ -502,6 +517,21 @@ impl RepairService {
             for (fan_out, lines) in fan_outs.iter().zip(&channel.repair_lines) {
                 for (stats, shown) in fan_out.stats().iter().zip(lines) {
                     shown.set(stats);
+                }
+            }
+        }
+        if self.core.is_recorded() {
+            self.note_lines();
+        }
+    }
+
+    /// Notes what the lines for multicast repairs could not send; fan-outs are numbered through.
+    fn note_lines(&mut self) {
+        for (fan_out, of) in self.multicast.iter().flatten().enumerate() {
+            for (line, stats) in of.stats().iter().enumerate() {
+                if let Some(counted) = self.noted.changed(fan_out, line, stats) {
+                    let at = (FanOutId(fan_out as u8), LineId(line as u8));
+                    self.core.note(Note::Sending(at.0, at.1, counted));
                 }
             }
         }

@@ -491,6 +491,31 @@ fn a_ring_that_is_too_short_is_a_warning_that_says_how_long_it_should_be() {
 }
 
 #[test]
+fn a_flight_record_is_on_tmpfs_and_has_a_size() {
+    for (record, expected) in [
+        (json!({ "directory": "/etc" }), "flight_record.directory"),
+        (
+            json!({ "directory": "/dev/shm", "mib": 1 }),
+            "flight_record.mib: 1 can't be used: it must be from 2 to 65536",
+        ),
+        (
+            json!({ "directory": "/dev/shm", "mb": 2 }),
+            "unknown field `mb`",
+        ),
+        (json!({ "mib": 2 }), "missing field `directory`"),
+    ] {
+        let mut config = good();
+        config["flight_record"] = record;
+        let error = plan(&config).expect_err(expected);
+        assert!(error.contains(expected), "{error}");
+    }
+    let mut config = good();
+    // It is made when it is needed.
+    config["flight_record"] = json!({ "directory": "/dev/shm/tickcast-not-there", "mib": 2 });
+    assert!(plan(&config).is_ok());
+}
+
+#[test]
 fn every_example_passes_the_check_and_fits_the_schema() {
     let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();

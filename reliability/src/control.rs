@@ -291,7 +291,8 @@ pub struct Rejected {
 }
 
 /// Why sequences that a NACK asked for are not sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum RefusalReason {
     /// The ring no longer holds them; `oldest` says what it does.

@@ -3,17 +3,22 @@
 //!
 //! `evidence.rs` walks the record once and notes what was missing and what else happened;
 //! `judging.rs` puts the two together. Several records of one channel know more than one: what all
-//! of them missed at once was lost before their ways part.
+//! of them missed at once was lost before their ways part. A publisher's record knows what was sent
+//! (`sent.rs`), and so tells what lies before the network from what lies in it.
 
 mod evidence;
 mod judging;
+mod sent;
 
 pub use judging::explain;
+pub use sent::Serving;
 use serde::Serialize;
 
+use crate::control::RefusalReason;
 use crate::delivery::LineId;
 use crate::loss::LossCause;
-use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use crate::recorder::Served;
+use crate::units::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
 use crate::wire::SourceLossReason;
 
 /// Where datagrams, or what should have been in them, were lost.
@@ -27,6 +32,19 @@ pub enum Origin {
     FeedHop,
     /// Before the publisher: messages that could not be read.
     SourceUnreadable,
+    /// In the publisher: a message was larger than a datagram.
+    Oversize,
+    /// In the publisher's send queue: this fan-out held the ring, and was torn down before it had sent
+    /// them.
+    TornDown(FanOutId),
+    /// In the publisher's host: the network refused datagrams on this line just then, for want of room in
+    /// the send buffer or of a way out.
+    SendRefused(LineId),
+    /// In the publisher: it had sealed them, and not sent them yet when its record ends.
+    Unsent,
+    /// Behind the publisher's network stack, before the ways of its lines or subscribers part: its
+    /// interface, its uplink.
+    Uplink,
     /// Between the publisher's ring and where the ways of its subscribers part: its send queue, its
     /// interface, its uplink. All lines, or all records, missed the same datagrams.
     SendQueue,
@@ -143,6 +161,8 @@ pub struct Finding {
     pub source: Option<(SourceLossReason, u64)>,
     /// Records that a loss event said it cost, where it is known.
     pub records: Option<u64>,
+    /// Why the publisher refused to send it again, the last time, and how often it did.
+    pub refused: Option<(RefusalReason, u32)>,
 }
 
 /// What all findings of a record come to.
@@ -167,6 +187,10 @@ pub struct Totals {
     pub lost_otherwise: u64,
     /// Loss events told to the application.
     pub loss_events: u64,
+    /// Datagrams that a publisher sealed, and those it handed to a fan-out.
+    pub sealed: u64,
+    /// See `sealed`.
+    pub handed: u64,
 }
 
 /// What a record says.
@@ -182,6 +206,8 @@ pub struct Explanation {
     pub to: Nanos,
     /// Why the record could not be read to its end, where it could not.
     pub damaged: Option<String>,
+    /// What a repair service was asked for, and gave, where the record is one's.
+    pub serving: Option<Serving>,
     /// What else happened, in order.
     pub timeline: Vec<(Nanos, Happening)>,
 }
@@ -191,7 +217,7 @@ pub struct Explanation {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Happening {
-    /// The application had not polled for so long.
+    /// The application had not polled for so long, or the publish thread not come back.
     Stall(Nanos),
     /// The kernel or the device dropped so many datagrams of a channel, for want of a buffer.
     BufferDrops(ChannelId, u64),
@@ -199,6 +225,8 @@ pub enum Happening {
     Told(ChannelId, String),
     /// The publisher welcomed us: so many channels.
     Welcomed(usize),
+    /// Something happened to the connections of a repair service.
+    Served(Served),
 }
 
 /// Sequences.
@@ -251,9 +279,12 @@ impl Ranges {
     }
 
     /// How many sequences.
-    #[cfg(test)]
     fn len(&self) -> u64 {
-        self.0.iter().map(|(first, last)| last - first + 1).sum()
+        let lens = self
+            .0
+            .iter()
+            .map(|(first, last)| last.saturating_sub(*first));
+        lens.fold(0, |sum, len| sum.saturating_add(len).saturating_add(1))
     }
 }
 

@@ -66,7 +66,7 @@ impl HeartbeatConfig {
 }
 
 /// The two timers of one channel.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HeartbeatSchedule {
     config: HeartbeatConfig,
     interval_us: u64,

@@ -1,6 +1,8 @@
 //! The connections of the repair service: what each is for, what waits to be sent to it, and how
 //! far its subscriber is. Each holds a bounded amount of memory, whatever its peer does.
 
+use serde::{Deserialize, Serialize};
+
 use crate::budget::TokenBucket;
 use crate::control::{
     Grant, Join, JoinChannel, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected,
@@ -14,7 +16,7 @@ use crate::wire::WIRE_VERSION;
 pub const JOIN_CHANNELS_MAX: usize = 256;
 
 /// A connection, as the driver numbers them; never used again for another one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PeerId(pub u64);
 
 /// What carries a connection.

@@ -52,7 +52,7 @@ pub enum Transmit {
 }
 
 /// What the driver should know.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PublisherEvent {
     /// This fan-out held the ring until it was nearly full. Its transport must be flushed before
@@ -74,14 +74,14 @@ pub enum PublisherEvent {
     },
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct FanOut {
     posted: Sequence,
     completed: Sequence,
     heartbeat: Option<DueHeartbeat>,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct DueHeartbeat {
     at_utc: Nanos,
     next_interval: Nanos,
@@ -168,7 +168,7 @@ impl PublisherCore {
         now: Now,
     ) -> Result<(), PublishError> {
         // Then nothing is sealed, so nothing needs room, and nothing happened.
-        if self.sequencer.add(message, source, position) {
+        if self.add(message, source, position) {
             return Ok(());
         }
         self.begin(message, source, position, now)
@@ -187,8 +187,20 @@ impl PublisherCore {
         self.sequencer.add_record(record, source, position)
     }
 
+    /// Adds a message to the datagram that is open, where it has room; `false`, and nothing happened: it
+    /// needs [`begin`](Self::begin).
+    #[inline]
+    pub(crate) fn add(
+        &mut self,
+        message: &RecordBatch,
+        source: SourceId,
+        position: SourcePosition,
+    ) -> bool {
+        self.sequencer.add(message, source, position)
+    }
+
     /// Publishes a message that begins a datagram.
-    fn begin(
+    pub(crate) fn begin(
         &mut self,
         message: &RecordBatch,
         source: SourceId,
@@ -375,6 +387,24 @@ impl PublisherCore {
         state.map_or(Sequence::NONE, |state| state.posted)
     }
 
+    /// What it counts.
+    #[must_use]
+    pub fn counters(&self) -> &SenderCounters {
+        &self.counters
+    }
+
+    /// Whether [`poll`](Self::poll) has something to tell.
+    #[inline]
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The last sequence that this fan-out's transport is done with.
+    pub(crate) fn completed(&self, fan_out: FanOutId) -> Sequence {
+        let state = self.fan_outs.get(usize::from(fan_out.0));
+        state.map_or(Sequence::NONE, |state| state.completed)
+    }
+
     fn heartbeat(&self, posted: Sequence, due: DueHeartbeat) -> [u8; HEARTBEAT_LEN] {
         let ring = self.sequencer.ring();
         let identity = ring.identity();
@@ -476,5 +506,6 @@ impl PublisherCore {
     }
 }
 
+mod snapshot;
 #[cfg(test)]
 mod tests;

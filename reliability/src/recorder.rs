@@ -1,25 +1,37 @@
-//! The flight recorder: everything that a subscriber's core is given, kept in a ring of segments that
-//! outlives the process, so that what happened can be explained and run through the core again.
+//! The flight recorder: everything that a core is given, kept in a ring of segments that outlives the
+//! process, so that what happened can be explained and run through the core again.
 //!
-//! A [`RecordedCore`] is a core that keeps such a record, or does not; a [`Recording`] is the record as
-//! it is read; [`replay()`] runs it. The memory is the caller's, and what is in it is whole up to the
-//! last entry at any moment: an entry counts once the segment's head says so, which is stored after it.
+//! A [`RecordedCore`] is a subscriber's core that keeps such a record, or does not; a
+//! [`RecordedPublisher`] is that of a channel's publisher, a [`RecordedRepair`] that of repair. A
+//! [`Recording`] is the record as it is read; [`replay()`] and [`replay_publisher()`] run it. The memory is
+//! the caller's, and what is in it is whole up to the last entry at any moment: an entry counts once the
+//! segment's head says so, which is stored after it.
 //! No clock, no I/O; while datagrams come, nothing is allocated.
 
 pub mod layout;
 mod outputs;
+mod publishing;
 pub mod reader;
 mod recorded;
+mod repairing;
 pub mod replay;
+mod republish;
 pub(crate) mod stripped;
 
 use std::sync::atomic::{Ordering::Release, compiler_fence};
 
-pub use layout::{Dropped, Input, Note, RecordOrigin, Told};
+pub use layout::{
+    Dropped, Input, Note, Published, RecordOrigin, RecordedSide, SealedBy, Sending, Served, Told,
+};
 pub use outputs::Outputs;
+pub use publishing::RecordedPublisher;
 pub use reader::{Entry, Recording, RecordingError, What};
 pub use recorded::RecordedCore;
+pub use repairing::RecordedRepair;
 pub use replay::{Difference, Replayed, Stopped, replay};
+pub use republish::replay_publisher;
+use serde::Serialize;
+pub use stripped::header_of;
 use thiserror::Error;
 
 use self::layout::{
@@ -28,9 +40,15 @@ use self::layout::{
 };
 use crate::delivery::{Deliver, Event, Item, Position};
 use crate::record::Records;
-use crate::subscriber_core::SubscriberCore;
 use crate::units::Nanos;
 use crate::wire::HEADER_LEN;
+
+/// A core whose state a segment begins with.
+pub(crate) trait State {
+    /// Writes the state to the beginning of `into`, and says how long it is; `None` when it does not
+    /// fit, or can't be taken down.
+    fn take_down(&self, into: &mut [u8]) -> Option<usize>;
+}
 
 /// Memory that a record is kept in. Others may read it meanwhile, through the file behind it.
 pub trait Area: Send {
@@ -86,6 +104,8 @@ const OUTPUTS_LEN: usize = 24 << 10;
 const SHORT_OUTPUTS_LEN: usize = 8 << 10;
 /// As many bytes of frames that were sent are kept.
 const FRAMES_LEN_MAX: usize = 2048;
+/// What a call of a publisher's core may come to in entries of a fixed length.
+const CALL_LEN_MAX: usize = 1024;
 /// No event takes more.
 const EVENT_LEN_MAX: usize = 4096;
 
@@ -156,7 +176,7 @@ impl Recorder {
     /// segment, with the state of the core as it is now, where there is none. `false` when no segment
     /// is long enough.
     #[inline]
-    fn make_room(&mut self, core: &SubscriberCore, now: Nanos, body: usize) -> bool {
+    fn make_room(&mut self, core: &impl State, now: Nanos, body: usize) -> bool {
         // A time, a head, a length.
         if self.at + body + 40 > self.inputs_end {
             return self.begin_segment(core, now, body);
@@ -165,7 +185,7 @@ impl Recorder {
     }
 
     #[cold]
-    fn begin_segment(&mut self, core: &SubscriberCore, now: Nanos, body: usize) -> bool {
+    fn begin_segment(&mut self, core: &impl State, now: Nanos, body: usize) -> bool {
         if body > self.segment_len / 4 {
             return false;
         }
@@ -234,7 +254,7 @@ impl Recorder {
 
     /// An input without a body.
     #[inline]
-    fn short(&mut self, core: &SubscriberCore, now: Nanos, kind: EntryKind) {
+    fn short(&mut self, core: &impl State, now: Nanos, kind: EntryKind) {
         self.make_room(core, now, 0);
         self.inputs += 1;
         let head = self.head(now, kind, 0, self.outputs.check());
@@ -246,7 +266,7 @@ impl Recorder {
     #[inline]
     fn data(
         &mut self,
-        core: &SubscriberCore,
+        core: &impl State,
         now: Nanos,
         (a, b): (u8, u16),
         header: &[u8; HEADER_LEN],
@@ -273,7 +293,7 @@ impl Recorder {
     #[cold]
     fn data_elsewhere(
         &mut self,
-        core: &SubscriberCore,
+        core: &impl State,
         now: Nanos,
         (a, b): (u8, u16),
         header: &[u8; HEADER_LEN],
@@ -286,10 +306,73 @@ impl Recorder {
         self.commit();
     }
 
+    /// Makes room for what one call of a publisher's core may come to, before it is made: a segment
+    /// begins with the state from before.
+    #[inline]
+    fn make_room_for_call(&mut self, core: &impl State, now: Nanos) {
+        if self.at + CALL_LEN_MAX > self.inputs_end {
+            self.begin_segment(core, now, 0);
+        }
+    }
+
+    /// An entry with a body of a fixed length, for which there is room.
+    #[inline]
+    fn fixed<const LEN: usize>(
+        &mut self,
+        now: Nanos,
+        (kind, a, b): (EntryKind, u8, u16),
+        body: &[u8; LEN],
+    ) {
+        let mut since = now.0.wrapping_sub(self.last.0);
+        if since > u32::MAX.into() {
+            self.put_time(now);
+            since = 0;
+        }
+        self.last = now;
+        self.inputs += 1;
+        let head = u64::from(kind as u8) | u64::from(a) << 8 | u64::from(b) << 16 | since << 32;
+        let (base, at) = (self.base, self.at);
+        let area = self.area.bytes();
+        if let Some(entry) = area.get_mut(at..at + 8 + LEN) {
+            entry[..8].copy_from_slice(&head.to_le_bytes());
+            entry[8..].copy_from_slice(body);
+            self.at = at + 8 + LEN;
+            commit(area, base, self.at);
+        }
+    }
+
+    /// A rare input of any length, in the postcard format, with room for what comes of it.
+    #[cold]
+    fn rare(
+        &mut self,
+        core: &impl State,
+        now: Nanos,
+        head: (EntryKind, u8, u16),
+        what: &impl Serialize,
+    ) {
+        if self.make_room(core, now, EVENT_LEN_MAX + CALL_LEN_MAX) {
+            self.rare_output(now, head, what);
+        }
+    }
+
+    /// What came of a call, in the postcard format. There is room for it.
+    #[cold]
+    fn rare_output(&mut self, now: Nanos, head: (EntryKind, u8, u16), what: &impl Serialize) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(EVENT_LEN_MAX, 0);
+        let len = postcard::to_slice(what, &mut scratch).map_or(0, |it| it.len());
+        if len > 0 {
+            self.inputs += 1;
+            self.put_long(now, head, [&scratch[..len], &[]]);
+        }
+        scratch.clear();
+        self.scratch = scratch;
+    }
+
     /// An input with a body of any length, in parts.
     fn long(
         &mut self,
-        core: &SubscriberCore,
+        core: &impl State,
         now: Nanos,
         (kind, a, b): (EntryKind, u8, u16),
         parts: [&[u8]; 2],
@@ -313,7 +396,7 @@ impl Recorder {
 
     /// An input of the rare kinds.
     #[cold]
-    fn input(&mut self, core: &SubscriberCore, now: Nanos, input: &Input) {
+    fn input(&mut self, core: &impl State, now: Nanos, input: &Input) {
         let mut body = [0; 64];
         let body = postcard::to_slice(input, &mut body).map_or(&[][..], |it| it);
         self.long(core, now, (EntryKind::Input, 0, 0), [body, &[]]);
@@ -321,7 +404,7 @@ impl Recorder {
 
     /// Something that is no input of the core.
     #[cold]
-    fn note(&mut self, core: &SubscriberCore, now: Nanos, note: &Note) {
+    fn note(&mut self, core: &impl State, now: Nanos, note: &Note) {
         let mut body = [0; 64];
         let body = postcard::to_slice(note, &mut body).map_or(&[][..], |it| it);
         self.make_room(core, now, body.len());

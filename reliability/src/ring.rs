@@ -12,6 +12,7 @@
 pub(crate) mod crc;
 mod mirroring;
 mod reader;
+mod rebuilding;
 mod reopening;
 pub mod slot;
 mod writer;
@@ -21,6 +22,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 pub use reader::RingReader;
+pub(crate) use rebuilding::RingState;
 pub use writer::{RingWriter, Seal};
 pub use written::WrittenSlots;
 

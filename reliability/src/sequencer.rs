@@ -101,6 +101,24 @@ impl Sequencer {
         }
     }
 
+    /// Goes on from a recorded state: completed up to there, and whether the session was ended.
+    pub(crate) fn taken_up(
+        ring: RingWriter,
+        (completed, ended): (Sequence, bool),
+        counters: Arc<SenderCounters>,
+    ) -> Self {
+        Self {
+            completed,
+            ended,
+            ..Self::new(ring, counters)
+        }
+    }
+
+    /// What every fan-out has done with.
+    pub(crate) const fn completed(&self) -> Sequence {
+        self.completed
+    }
+
     /// Adds a message behind the others of its source where the open slot has room for it, which is what
     /// becomes of most of them; `false`, and nothing happened: it needs [`begin`](Self::begin).
     #[inline]

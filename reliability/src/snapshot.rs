@@ -11,12 +11,12 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::counters::ReceiverCounters;
+use crate::recorder::State;
 use crate::subscriber_core::SubscriberCore;
 
-impl SubscriberCore {
-    /// Writes the state to the beginning of `into`, and says how long it is; `None` when it does not
-    /// fit, or the core keeps a mirror or an inbox.
-    pub(crate) fn take_down(&self, into: &mut [u8]) -> Option<usize> {
+impl State for SubscriberCore {
+    /// `None` also where the core keeps a mirror or an inbox.
+    fn take_down(&self, into: &mut [u8]) -> Option<usize> {
         let is_standby = |entry: &crate::subscriber_core::Entry| {
             let receiver = entry.receiver.as_ref();
             receiver.is_some_and(|it| it.mirror().is_some() || it.inbox().is_some())
@@ -26,7 +26,9 @@ impl SubscriberCore {
         }
         Some(postcard::to_slice(self, into).ok()?.len())
     }
+}
 
+impl SubscriberCore {
     /// The core that was taken down; `None` when these bytes are none.
     pub(crate) fn take_up(bytes: &[u8]) -> Option<Self> {
         let mut core: Self = postcard::from_bytes(bytes).ok()?;

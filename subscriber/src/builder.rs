@@ -8,7 +8,7 @@ use tickcast_reliability::control::{ChannelName, NAME_LEN_MAX};
 use tickcast_reliability::delivery::{Delivery, Start};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::{RecordOrigin, Recorder};
+use tickcast_reliability::recorder::{RecordOrigin, RecordedSide, Recorder};
 use tickcast_reliability::subscriber_core::{ChannelWanted, SubscriberSettings};
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::clock::{Clock, SystemClock};
@@ -525,6 +525,7 @@ impl SubscriberBuilder {
             began: SystemClock.now(),
             began_utc: SystemClock.utc(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
+            side: RecordedSide::Subscriber,
         };
         let file = RecordFile::create(path, bytes)?;
         let recorder = Recorder::new(Box::new(file), &origin);

@@ -8,6 +8,7 @@ use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::counters::{RepairCounters, SenderCounters};
 use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
 use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::recorder::RecordedPublisher;
 use tickcast_reliability::ring::{HeapMemory, RingReader, RingWriter};
 use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
 use tickcast_reliability::sequencer::PublishError;
@@ -19,13 +20,14 @@ use tickcast_reliability::wire::{Datagram, Kind, SourceLossReason, StreamEvent};
 
 use crate::interruption;
 use crate::plan::Plan;
+use crate::replaying;
 use crate::truth::{ContentKey, push_record};
 use crate::watch::Watch;
 
 /// See the module.
 pub struct Feed {
     /// Publishing.
-    pub core: PublisherCore,
+    pub core: RecordedPublisher,
     /// Its ring, as others see it.
     pub reader: RingReader,
     /// Its channel.
@@ -98,10 +100,15 @@ impl Feed {
             fan_out_margin_slots: 0,
         };
         let sender = Arc::default();
+        let core = PublisherCore::new(config, ring, Arc::clone(&sender), now.monotonic);
+        let mut core = RecordedPublisher::new(core);
+        if plan.recorded.is_some() {
+            replaying::record_publisher(&mut core, now);
+        }
         let seed = plan.seed ^ epoch.0.rotate_left(20) ^ u64::from(channel.0) << 8 ^ nth as u64;
         Self {
             reader,
-            core: PublisherCore::new(config, ring, Arc::clone(&sender), now.monotonic),
+            core,
             channel,
             nth,
             sender,

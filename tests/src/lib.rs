@@ -12,6 +12,7 @@ pub mod asked;
 pub mod balance;
 pub mod beginning;
 pub mod beside;
+pub mod both_sides;
 pub mod comparing;
 mod connections;
 mod cursors;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
 use tickcast_reliability::counters::RepairServiceCounters;
 use tickcast_reliability::peers::PeerId;
+use tickcast_reliability::recorder::RecordedRepair;
 use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Now, Sequence};
 
@@ -16,6 +17,7 @@ use crate::meters::Meters;
 use crate::plan::Plan;
 use crate::reads::Granted;
 use crate::refusals::Refusals;
+use crate::replaying;
 use crate::replies::Replies;
 use crate::subscriber::channels;
 use crate::truth::Truth;
@@ -36,7 +38,7 @@ pub struct Publisher {
     /// Publishing, channel by channel; only while it is an interruption, a feed is not here.
     pub feeds: Vec<Feed>,
     /// Repair.
-    pub repair: RepairCore,
+    pub repair: RecordedRepair,
     /// Its epoch.
     pub epoch: Epoch,
     /// Whether the process is there.
@@ -115,7 +117,11 @@ impl Publisher {
         let seed = plan.seed ^ epoch.0 ^ twins << 50;
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
-        let mut repair = RepairCore::new(plan.repair, "sim".into(), served, service, secret, now);
+        let repair = RepairCore::new(plan.repair, "sim".into(), served, service, secret, now);
+        let mut repair = RecordedRepair::new(repair);
+        if plan.recorded.is_some() {
+            replaying::record_repair(&mut repair, now);
+        }
         if plan.nack_path || plan.read_path {
             let address = std::net::SocketAddrV4::new(std::net::Ipv4Addr::LOCALHOST, 4001);
             repair.set_repair_offers(vec![RepairOffer::Verbs {

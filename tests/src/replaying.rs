@@ -1,11 +1,19 @@
 //! Runs of the simulation whose cores are recorded, and run again from their records: they must give
 //! the same outputs, to the byte, and come to the same state.
 
+use tickcast_reliability::control::RefusalReason;
+use tickcast_reliability::explain::explain;
+use tickcast_reliability::publisher_core::PublisherCore;
+use tickcast_reliability::recorder::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_reliability::recorder::{
-    RecordOrigin, RecordedCore, Recorder, Recording, Stopped, layout::RECORD_LEN_MIN, replay,
+    RecordOrigin, RecordedCore, RecordedPublisher, RecordedRepair, RecordedSide, Recorder,
+    Recording, RecordingError, Stopped, What, replay, replay_publisher,
 };
+use tickcast_reliability::units::{Now, Sequence};
+use tickcast_reliability::wire::{Datagram, SEQUENCE_OFFSET};
 
 use crate::plan::Plan;
+use crate::publisher::Publisher;
 use crate::world::run_for_cores;
 
 /// What was looked at.
@@ -23,6 +31,14 @@ pub struct Seen {
     pub inputs: u64,
     /// Bytes of outputs in words that were compared.
     pub words: u64,
+    /// Records of publishers run to their end, each from every segment that it has.
+    pub republished: u64,
+    /// Of those, runs that did not begin with the core.
+    pub overwritten_publishers: u64,
+    /// Sequences that repair services gave or refused, as their records say and their counters.
+    pub served: u64,
+    /// Inputs of those runs.
+    pub republished_inputs: u64,
 }
 
 /// Enough for a run of any profile, as a rule, and for few of them.
@@ -57,7 +73,7 @@ pub fn replay_seed(seed: u64) -> Result<Seen, String> {
         recorded: Some(len),
         ..Plan::of(seed, None, None)
     };
-    let (outcome, cores) = run_for_cores(plan);
+    let (outcome, cores, publishers) = run_for_cores(plan);
     if let Some(violation) = outcome.violation {
         return Err(violation);
     }
@@ -66,7 +82,187 @@ pub fn replay_seed(seed: u64) -> Result<Seen, String> {
         let of = |what: String| format!("core {nth} of {}: {what}", outcome.profile);
         replay_core(core, &mut seen).map_err(of)?;
     }
+    for (nth, mut publisher) in publishers.into_iter().enumerate() {
+        let of = |what: String| format!("publisher {nth} of {}: {what}", outcome.profile);
+        for feed in &mut publisher.feeds {
+            republish(&mut feed.core, &mut seen).map_err(of)?;
+        }
+        serve_again(publisher, &mut seen).map_err(of)?;
+    }
     Ok(seen)
+}
+
+/// Runs the record of a publisher's core from each of its segments, and compares it with the core.
+///
+/// # Errors
+/// The first thing that was not the same.
+pub fn republish(core: &mut RecordedPublisher, seen: &mut Seen) -> Result<(), String> {
+    let recorder = core.stop_recording().ok_or("it is not recorded")?;
+    let inputs = recorder.inputs();
+    let mut bytes = recorder.into_bytes();
+    // What is left of a record when its first segments are overwritten, one more each time.
+    loop {
+        let recording = match Recording::read(bytes.clone()) {
+            Ok(recording) => recording,
+            Err(RecordingError::Empty) => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        let replayed = replay_publisher(&recording);
+        match replayed.stopped {
+            None => {}
+            Some(Stopped::NoSnapshot) => {
+                seen.unsnapped += 1;
+                return Ok(());
+            }
+            Some(stopped) => return Err(format!("{stopped:?}")),
+        }
+        if let Some(difference) = replayed.difference {
+            return Err(format!("{difference:?} of {inputs} inputs"));
+        }
+        if replayed.first_input + replayed.inputs != inputs {
+            let (first, run) = (replayed.first_input, replayed.inputs);
+            return Err(format!("{run} from {first} on of {inputs} inputs were run"));
+        }
+        let again = replayed.core.ok_or("there is no core")?;
+        same_publisher(core, &again, &recording)?;
+        seen.republished += 1;
+        seen.republished_inputs += replayed.inputs;
+        seen.overwritten_publishers += u64::from(!recording.is_whole());
+        let oldest = (0..SEGMENTS).map(|nth| segment_of(&bytes, nth));
+        let oldest = oldest.filter(|(generation, _)| *generation > 0).min();
+        let Some((_, at)) = oldest else {
+            return Ok(());
+        };
+        bytes[at..at + 8].fill(0);
+    }
+}
+
+/// The generation of a segment, and where it stands.
+fn segment_of(bytes: &[u8], nth: usize) -> (u64, usize) {
+    let word = |at: usize| {
+        bytes[at..]
+            .first_chunk()
+            .copied()
+            .map_or(0, u64::from_le_bytes)
+    };
+    let at = FILE_HEAD_LEN + nth * word(16) as usize;
+    (word(at), at)
+}
+
+/// Whether two cores stand alike, and have sealed alike; published messages are not recorded.
+fn same_publisher(
+    core: &PublisherCore,
+    again: &PublisherCore,
+    recording: &Recording,
+) -> Result<(), String> {
+    if format!("{core:?}") != format!("{again:?}") {
+        return Err(format!("the cores differ:\n{core:?}\n{again:?}"));
+    }
+    let values = |core: &PublisherCore| {
+        let mut values = Vec::new();
+        core.counters().each(|name, _, value| {
+            if name != "published_messages" {
+                values.push((name, value));
+            }
+        });
+        values
+    };
+    let (first, second) = (values(core), values(again));
+    if let Some((one, other)) = first.iter().zip(&second).find(|(one, other)| one != other) {
+        return Err(format!("{one:?} is {other:?} in the replay"));
+    }
+    let sealed = |core: &PublisherCore, sequence: Sequence| {
+        let datagram = Datagram::parse(core.slot(sequence)?).ok()?;
+        Some(*datagram.header())
+    };
+    for entry in recording.entries().filter_map(Result::ok) {
+        let What::Sealed(_, header) = entry.what else {
+            continue;
+        };
+        let at = header[SEQUENCE_OFFSET..].first_chunk().copied();
+        let at = Sequence(at.map_or(0, u64::from_le_bytes));
+        let (one, other) = (sealed(core, at), sealed(again, at));
+        if one != other {
+            return Err(format!("{at} is {one:?}, and {other:?} in the replay"));
+        }
+    }
+    Ok(())
+}
+
+/// Records a publisher's core from now on, in little room.
+pub(crate) fn record_publisher(core: &mut RecordedPublisher, now: Now) {
+    if let Some(recorder) = recorder(RecordedSide::Publisher, SHORT_LEN, now) {
+        core.record(recorder);
+    }
+}
+
+/// The same of a repair service's, in more.
+pub(crate) fn record_repair(core: &mut RecordedRepair, now: Now) {
+    if let Some(recorder) = recorder(RecordedSide::Repair, 4 * SHORT_LEN, now) {
+        core.record(recorder);
+    }
+}
+
+fn recorder(side: RecordedSide, len: usize, now: Now) -> Option<Recorder> {
+    let origin = RecordOrigin {
+        name: "simulated".into(),
+        began: now.monotonic,
+        began_utc: now.utc,
+        side,
+        ..RecordOrigin::default()
+    };
+    Recorder::new(Box::new(vec![0; len]), &origin).ok()
+}
+
+/// Explains the record of a repair service, and holds it against what was counted.
+///
+/// # Errors
+/// What differs.
+fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
+    let mut repair = publisher.repair;
+    let recorder = repair.stop_recording().ok_or("it is not recorded")?;
+    let recording = match Recording::read(recorder.into_bytes()) {
+        Ok(recording) => recording,
+        // Nobody came.
+        Err(RecordingError::Empty) => return Ok(()),
+        Err(error) => return Err(error.to_string()),
+    };
+    if !recording.is_whole() {
+        return Ok(());
+    }
+    let explained = explain(std::slice::from_ref(&recording)).remove(0);
+    if let Some(damaged) = explained.damaged {
+        return Err(damaged);
+    }
+    let serving = explained.serving.unwrap_or_default();
+    let refused = |reason| serving.refused.get(&reason).copied().unwrap_or(0);
+    let told = [
+        serving.given,
+        refused(RefusalReason::Window),
+        refused(RefusalReason::Ahead),
+        refused(RefusalReason::Budget),
+        refused(RefusalReason::TooSlow),
+    ];
+    let mut counted = [0; 5];
+    for feed in &publisher.feeds {
+        let of = &feed.repair;
+        let each = [
+            of.answered.get(),
+            of.refused_window.get(),
+            of.refused_ahead.get(),
+            of.refused_budget.get(),
+            of.refused_too_slow.get(),
+        ];
+        counted
+            .iter_mut()
+            .zip(each)
+            .for_each(|(sum, it)| *sum += it);
+    }
+    if told != counted {
+        return Err(format!("its record says {told:?} of {counted:?}"));
+    }
+    seen.served += told.iter().sum::<u64>();
+    Ok(())
 }
 
 /// Runs the record of a core, and compares it with the core.

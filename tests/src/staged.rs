@@ -111,6 +111,12 @@ impl Stage {
         self.settle();
     }
 
+    /// The time.
+    #[must_use]
+    pub const fn now(&self) -> Nanos {
+        self.now
+    }
+
     /// A control message comes over the repair connection.
     pub fn message(&mut self, message: &Message<'_>) {
         let (now, delivered) = (self.now, &mut self.delivered);

@@ -88,9 +88,10 @@ pub fn run(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Outcome {
     world.outcome()
 }
 
-/// Runs a plan as [`run`] does, and gives the cores of all its subscribers as they stood at last.
+/// Runs a plan as [`run`] does, and gives the cores of all its subscribers, and its publishers, as
+/// they stood at last.
 #[must_use]
-pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<RecordedCore>) {
+pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<RecordedCore>, Vec<Publisher>) {
     let mut world = World::new(plan, Trace::default(), None);
     if let Err(what) = world.begin().and_then(|()| world.live()) {
         world.violated(what);
@@ -98,7 +99,7 @@ pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<RecordedCore>) {
     let outcome = world.outcome();
     let mut cores = world.retired;
     cores.extend(world.subscribers.into_iter().map(|it| it.core));
-    (outcome, cores)
+    (outcome, cores, world.publishers)
 }
 
 impl World {

@@ -36,6 +36,17 @@ fn what_was_recorded_under_every_kind_of_trouble_replays_to_the_same_outputs_and
         "{runs} runs: {replayed} records of {inputs} inputs, {words} bytes of outputs the same; \
          {overwritten} without their beginning; {standbys} of standbys, to their mirror"
     );
+    let (republished, middle) = (
+        sum(|it| it.republished),
+        sum(|it| it.overwritten_publishers),
+    );
+    let given = sum(|it| it.republished_inputs);
+    println!(
+        "{republished} runs of publishers' records, {middle} from their middle; {given} inputs"
+    );
+    assert!(sum(|it| it.served) > runs, "hardly anything was asked for");
+    assert!(republished > runs && given > 100 * runs);
+    assert!(middle > runs / 10, "only {middle} begin in the middle");
     let unsnapped = sum(|it| it.unsnapped);
     // It would prove nothing if nothing had happened.
     assert!(replayed > runs && inputs > 1_000 * runs && words > 10_000 * runs);

@@ -140,6 +140,74 @@ fn a_record_that_is_there_is_kept_and_one_that_is_written_is_refused() {
 }
 
 #[test]
+fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut publisher = Publisher::recorded(folder.path());
+    let heard = folder.path().join("heard.flight");
+    let to = format!("{}:16", heard.display());
+    let control = publisher.control.clone();
+    let mut listener = Running::start(&[
+        "listen",
+        "--connect",
+        &control,
+        "--channel",
+        "all",
+        "--record",
+        &to,
+        "--drop",
+        "0.02",
+        "--seed",
+        "5",
+        "--format",
+        "count",
+    ]);
+    wait_for("some losses", || {
+        let status = publisher.status();
+        let sequence = status["subscribers"][0]["sequence"].as_u64()?;
+        (sequence > 1_000).then_some(())
+    });
+    signal(publisher.id(), "KILL");
+    signal(listener.child().id(), "KILL");
+    drop((listener, publisher));
+    let file = |name: &str| folder.path().join(name);
+    let (sent, code) = explained(&["--replay"], &file("test.7.flight"));
+    assert_eq!(code, Some(0), "{sent}");
+    assert_eq!(sent["replay"]["identical"], true, "{sent}");
+    assert!(sent["explanation"]["totals"]["sealed"].as_u64().unwrap() > 1_000);
+    let (served, _) = explained(&[], &file("test.repair.flight"));
+    let serving = &served["explanation"]["serving"];
+    assert_eq!(serving["joined"], 1, "{served}");
+    assert!(serving["given"].as_u64().unwrap() > 0, "{served}");
+    // All together, in words, and around the first gap that was repaired.
+    let files = ["heard.flight", "test.7.flight", "test.repair.flight"].map(file);
+    let files = files.each_ref().map(|it| it.to_str().unwrap());
+    let words = text(&run(&[&["explain"], &files[..]].concat()).stdout);
+    assert!(words.contains("handed to the network"), "{words}");
+    assert!(
+        words.contains("an injected fault dropped them on line A"),
+        "{words}"
+    );
+    let told: Value =
+        serde_json::from_slice(&run(&["explain", "--json", files[0]]).stdout).unwrap();
+    let findings = told["explanation"]["findings"].as_array().unwrap();
+    let repaired = findings.iter().find(|it| it["fate"]["came"] == "repair");
+    let gap = repaired.unwrap()["gap"].to_string();
+    let around = [&["explain", "--gap", &gap], &files[..]].concat();
+    let around = text(&run(&around).stdout);
+    for said in ["test.7  sealed: data", "asks for", "again to peer"] {
+        assert!(around.contains(said), "no {said:?} in {around}");
+    }
+    // Who is started again keeps what was there.
+    let mut again = Publisher::recorded(folder.path());
+    let (before, _) = explained(&[], &file("test.7.flight.before"));
+    assert_eq!(
+        before["explanation"]["totals"]["sealed"],
+        sent["explanation"]["totals"]["sealed"]
+    );
+    again.end();
+}
+
+#[test]
 fn what_is_no_record_is_refused_with_a_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");

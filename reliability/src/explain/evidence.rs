@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use super::sent::{Sent, Serving};
 use super::{Fate, Happening, How, Ranges};
-use crate::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, Welcome};
+use crate::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RefusalReason, Welcome};
 use crate::delivery::{Event, LineId};
 use crate::loss::{Loss, LossCause};
-use crate::recorder::{Dropped, Entry, Input, Note, Recording, What};
+use crate::recorder::{Dropped, Entry, Input, Note, Recording, Served, What, stripped};
 use crate::subscriber_core::Path;
 use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, Header, Kind, StreamEvent, relay_flags};
@@ -24,6 +25,10 @@ pub(super) struct Evidence {
     pub(super) damaged: Option<String>,
     pub(super) on_lines: [u64; LineId::MAX],
     pub(super) loss_events: u64,
+    /// What a publisher sent, where the record is one's.
+    pub(super) sent: Sent,
+    /// What a repair service did, where the record is one's.
+    pub(super) serving: Option<Serving>,
 }
 
 /// One channel.
@@ -81,6 +86,8 @@ pub(super) struct Gap {
     pub(super) fates: BTreeMap<Sequence, (Fate, Nanos)>,
     /// When which of it was asked for.
     pub(super) asked: Vec<SequenceRange>,
+    /// Which of it the publisher refused, and why.
+    pub(super) refused: Vec<(SequenceRange, RefusalReason)>,
 }
 
 impl Gap {
@@ -92,6 +99,7 @@ impl Gap {
             heard_before,
             fates: BTreeMap::new(),
             asked: Vec::new(),
+            refused: Vec::new(),
         }
     }
 }
@@ -122,6 +130,13 @@ impl Evidence {
     /// Whether the record holds the beginning of a channel.
     pub(super) fn channels_begun(&self, id: ChannelId) -> bool {
         self.channels.get(&id).is_some_and(|it| it.begun)
+    }
+
+    /// For how long nobody had come back when this happened, or a moment before.
+    pub(super) fn stalled_before(&self, at: Nanos) -> Option<Nanos> {
+        let stalls = self.stalls.iter();
+        let near = stalls.filter(|(stall, span)| *stall <= at && at <= stall.after(*span));
+        near.map(|(_, span)| *span).max()
     }
 
     fn entry(&mut self, entry: &Entry<'_>) {
@@ -158,6 +173,42 @@ impl Evidence {
             }
             What::Note(note) => self.note(at, note),
             What::Look(_) | What::Ask(_) | What::Action(_) | What::Request(_) => {}
+            what => self.of_publisher(at, what),
+        }
+    }
+
+    fn of_publisher(&mut self, at: Nanos, what: &What<'_>) {
+        match what {
+            What::Sealed(_, header) => {
+                if let Some(header) = stripped::header_of(header) {
+                    self.sent.sealed(&header);
+                }
+            }
+            What::Posted(fan_out, up_to) => self.sent.posted(at, *fan_out, *up_to),
+            What::Published(published) => self.sent.published(at, published),
+            What::Happened(event) => self.sent.happened(at, event),
+            What::Heard(_, _, message) => {
+                self.serving.get_or_insert_default().heard(message);
+            }
+            What::Said(_, _, message) => self.serving.get_or_insert_default().said(message),
+            What::Repaired(peer, ..) => {
+                let serving = self.serving.get_or_insert_default();
+                match peer {
+                    Some(_) => serving.given += 1,
+                    None => serving.given_to_all += 1,
+                }
+            }
+            What::Served(served) => {
+                let serving = self.serving.get_or_insert_default();
+                match served {
+                    Served::Joined(..) => serving.joined += 1,
+                    Served::Left(_, _, false) => serving.vanished += 1,
+                    Served::TurnedAway(..) => serving.turned_away += 1,
+                    _ => {}
+                }
+                self.timeline.push((at, Happening::Served(served.clone())));
+            }
+            _ => {}
         }
     }
 
@@ -174,6 +225,12 @@ impl Evidence {
                 let of = self.channels.entry(channel).or_default();
                 if let Some(header) = header_of(bytes) {
                     of.came(at, header.epoch, header.sequence, how);
+                }
+            }
+            Message::Refused(it) => {
+                let of = self.channels.entry(channel).or_default();
+                for (gap, part) in of.gaps_of(it.epoch, it.range) {
+                    gap.refused.push((part, it.reason));
                 }
             }
             Message::Status(status) => {
@@ -283,6 +340,9 @@ impl Evidence {
             Note::Overrun(channel, items) => {
                 let of = self.channels.entry(channel).or_default();
                 of.overwritten.push((at, of.heard, items));
+            }
+            Note::Sending(fan_out, line, sending) => {
+                self.sent.counted(at, fan_out, line, sending);
             }
         }
     }
@@ -459,7 +519,7 @@ fn header_of(bytes: &[u8]) -> Option<Header> {
     let bytes = match Datagram::parse(bytes) {
         Ok(datagram) => return Some(*datagram.header()),
         Err(_) => {
-            whole = crate::recorder::stripped::whole(bytes);
+            whole = stripped::whole(bytes);
             &whole[..]
         }
     };

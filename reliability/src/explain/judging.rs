@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::evidence::{Channel, Evidence, Gap};
+use super::sent::Left;
 use super::{Explanation, Fate, Finding, How, Origin, Ranges, Totals};
 use crate::delivery::LineId;
 use crate::loss::{Loss, LossCause};
@@ -44,6 +45,8 @@ fn explain_one(record: usize, evidence: &Evidence, all: &[Evidence]) -> Explanat
         judge.others(&mut findings, &mut totals);
         missed_by_lines(channel, &mut totals);
     }
+    of_publisher(record, evidence, &mut findings);
+    [totals.sealed, totals.handed] = evidence.sent.totals();
     findings.sort_by_key(|it| (it.found_at, it.channel, it.sequences.first));
     let mut gaps = BTreeMap::new();
     for finding in &mut findings {
@@ -57,7 +60,86 @@ fn explain_one(record: usize, evidence: &Evidence, all: &[Evidence]) -> Explanat
         from: evidence.from,
         to: evidence.to,
         damaged: evidence.damaged.clone(),
+        serving: evidence.serving.clone(),
         timeline: evidence.timeline.clone(),
+    }
+}
+
+/// What a publisher's own record says it lost, or could not send.
+fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>) {
+    let sent = &evidence.sent;
+    let Some((channel, epoch)) = sent.of() else {
+        return;
+    };
+    let mut gap = 0;
+    let mut found = |at: Nanos, origin, sequences| {
+        gap += 1;
+        Finding {
+            gap,
+            origin,
+            ..told(record, channel, epoch, at, sequences)
+        }
+    };
+    for (at, sequence, event, oversize) in &sent.sources {
+        let StreamEvent::SourceLost {
+            reason, messages, ..
+        } = event
+        else {
+            continue;
+        };
+        let origin = origin_of_source(*reason, *oversize);
+        let stalled = evidence.stalled_before(*at);
+        findings.push(Finding {
+            source: Some((*reason, *messages)),
+            stalled_for: stalled.filter(|_| origin == Origin::FeedHop),
+            ..found(*at, origin, SequenceRange::one(*sequence))
+        });
+    }
+    for (at, fan_out, skipped) in &sent.torn_down {
+        findings.push(found(*at, Origin::TornDown(*fan_out), *skipped));
+    }
+    for refusal in &sent.refused {
+        findings.push(Finding {
+            buffer_drops: refusal.count,
+            ..found(refusal.at, Origin::SendRefused(refusal.line), refusal.among)
+        });
+    }
+}
+
+const fn origin_of_source(reason: SourceLossReason, oversize: bool) -> Origin {
+    match reason {
+        SourceLossReason::Gap => Origin::SourceLine,
+        SourceLossReason::Overflow if oversize => Origin::Oversize,
+        SourceLossReason::Overflow => Origin::FeedHop,
+        SourceLossReason::Malformed => Origin::SourceUnreadable,
+    }
+}
+
+/// Something that was no gap, but told.
+const fn told(
+    record: usize,
+    channel: ChannelId,
+    epoch: Epoch,
+    at: Nanos,
+    sequences: SequenceRange,
+) -> Finding {
+    Finding {
+        record,
+        gap: 0,
+        channel,
+        epoch,
+        sequences,
+        found_at: at,
+        heard_before: at,
+        origin: Origin::BeforeJoining,
+        fate: Fate::Told,
+        settled_at: at,
+        asked: 0,
+        stalled_for: None,
+        buffer_drops: 0,
+        source: None,
+        records: None,
+        refused: None,
     }
 }
 
@@ -124,12 +206,15 @@ impl Judge<'_> {
                 }
                 findings.extend(last.take());
                 let asked = gap.asked.iter().filter(|it| it.contains(sequence));
+                let refused = gap.refused.iter().filter(|(it, _)| it.contains(sequence));
+                let times = u32::try_from(refused.clone().count()).unwrap_or(u32::MAX);
                 let buffered = matches!(origin, Origin::SocketBuffer | Origin::PollStall);
                 last = Some(Finding {
                     asked: u32::try_from(asked.count()).unwrap_or(u32::MAX),
                     settled_at: at,
                     stalled_for: stalled_for.filter(|_| buffered || origin == Origin::RingOverrun),
                     buffer_drops: if buffered { around.buffer } else { 0 },
+                    refused: refused.last().map(|(_, reason)| (*reason, times)),
                     ..self.finding(number, gap, SequenceRange::one(sequence), origin, fate)
                 });
             }
@@ -165,7 +250,19 @@ impl Judge<'_> {
             buffer_drops: 0,
             source: None,
             records: lost.and_then(|(_, _, loss)| loss.records),
+            refused: None,
         }
+    }
+
+    /// What the publisher's record says of a datagram, where one was given that does.
+    fn left(&self, epoch: Epoch, sequence: Sequence) -> Option<Left> {
+        let mut all = self.all.iter();
+        all.find_map(|it| it.sent.left(self.id, epoch, sequence))
+    }
+
+    fn was_oversize(&self, epoch: Epoch, event: &StreamEvent) -> bool {
+        let mut all = self.all.iter();
+        all.any(|it| it.sent.was_oversize(self.id, epoch, event))
     }
 
     /// What the transport counted between what came before the gap and when it was found, and for how
@@ -199,6 +296,12 @@ impl Judge<'_> {
         let has = |of: &BTreeMap<Epoch, Ranges>| of.get(&epoch).is_some_and(|it| it.has(sequence));
         if matches!(fate, Fate::Lost(LossCause::Unreadable)) {
             return Origin::Unreadable;
+        }
+        // What was never sent was lost there, whatever else happened here.
+        match self.left(epoch, sequence) {
+            Some(Left::TornDown(fan_out)) => return Origin::TornDown(fan_out),
+            Some(Left::NotYet) => return Origin::Unsent,
+            _ => {}
         }
         if has(&channel.overrun) {
             return Origin::RingOverrun;
@@ -247,7 +350,9 @@ impl Judge<'_> {
         }
         match fate {
             // Nothing came after it: whether it ever left is not known.
-            Fate::Lost(LossCause::PublisherDead) if self.covering(epoch, sequence) == 0 => {
+            Fate::Lost(LossCause::PublisherDead)
+                if self.covering(epoch, sequence) == 0 && self.left(epoch, sequence).is_none() =>
+            {
                 return Origin::PublisherGone;
             }
             Fate::Came(How::OtherLine(line)) if channel.lines > 1 => {
@@ -278,12 +383,15 @@ impl Judge<'_> {
                 missed |= covers && !received.has(sequence);
             }
         }
-        if had {
-            Origin::Wire(LineId(0))
-        } else if missed || self.covering(epoch, sequence) > 1 {
-            Origin::SendQueue
-        } else {
-            Origin::WireOrSendQueue
+        let left = self.left(epoch, sequence);
+        let by_all = missed || self.covering(epoch, sequence) > 1;
+        match left {
+            _ if had => Origin::Wire(LineId(0)),
+            Some(Left::Refused(line)) => Origin::SendRefused(line),
+            Some(_) if by_all => Origin::Uplink,
+            Some(_) => Origin::Wire(LineId(0)),
+            None if by_all => Origin::SendQueue,
+            None => Origin::WireOrSendQueue,
         }
     }
 
@@ -300,25 +408,12 @@ impl Judge<'_> {
     /// the publisher, what the application was too slow for.
     fn others(&self, findings: &mut Vec<Finding>, totals: &mut Totals) {
         let mut number = self.channel.gaps.len();
-        let mut base = |at: Nanos, epoch, sequences| Finding {
-            record: self.record,
-            gap: {
-                number += 1;
-                number
-            },
-            channel: self.id,
-            epoch,
-            sequences,
-            found_at: at,
-            heard_before: at,
-            origin: Origin::BeforeJoining,
-            fate: Fate::Told,
-            settled_at: at,
-            asked: 0,
-            stalled_for: None,
-            buffer_drops: 0,
-            source: None,
-            records: None,
+        let mut base = |at: Nanos, epoch, sequences| {
+            number += 1;
+            Finding {
+                gap: number,
+                ..told(self.record, self.id, epoch, at, sequences)
+            }
         };
         for (at, epoch, sequence, event) in &self.channel.sources {
             let StreamEvent::SourceLost {
@@ -328,11 +423,7 @@ impl Judge<'_> {
                 continue;
             };
             findings.push(Finding {
-                origin: match reason {
-                    SourceLossReason::Gap => Origin::SourceLine,
-                    SourceLossReason::Overflow => Origin::FeedHop,
-                    SourceLossReason::Malformed => Origin::SourceUnreadable,
-                },
+                origin: origin_of_source(*reason, self.was_oversize(*epoch, event)),
                 source: Some((*reason, *messages)),
                 ..base(*at, *epoch, SequenceRange::one(*sequence))
             });

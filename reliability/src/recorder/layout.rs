@@ -5,9 +5,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::delivery::{Event, LineId, LinkDownReason, Start};
 use crate::loss::LossCause;
+use crate::peers::PeerId;
 use crate::read_path::ReadLimits;
 use crate::subscriber_core::Path;
-use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use crate::units::{
+    ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
+};
+use crate::wire::StreamEvent;
 
 /// First bytes of a record.
 pub const RECORD_MAGIC: [u8; 8] = *b"TCFLIGHT";
@@ -55,6 +59,23 @@ pub struct RecordOrigin {
     pub began_utc: Nanos,
     /// The build that recorded, which is the one to replay with.
     pub build: String,
+    /// Whose core it is. The last field: what follows the head's content is zeros, so that a record of
+    /// before there were publishers' reads as what it is.
+    pub side: RecordedSide,
+}
+
+/// Whose core is recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RecordedSide {
+    /// A subscriber's, all its channels.
+    #[default]
+    Subscriber,
+    /// A publisher's, one channel.
+    Publisher,
+    /// A publisher's repair service, all its channels.
+    Repair,
 }
 
 /// What an entry is; the first of its eight bytes. The second is `a`, then 16 bits `b`, then the
@@ -89,10 +110,35 @@ pub(super) enum EntryKind {
     Note = 12,
     /// The time of what follows, in full: eight bytes.
     Time = 13,
+    /// A publisher sealed a datagram: `a` is a [`SealedBy`]; 64 bytes, its header.
+    Sealed = 14,
+    /// A message began a datagram, and nothing was open: `a` is 1 where something is now.
+    Begun = 15,
+    /// The publisher's clock was told, and a heartbeat was due: the time of day.
+    Due = 16,
+    /// Fan-out `a` handed to its transport what is sealed up to a sequence.
+    Posted = 17,
+    /// The transport of fan-out `a` is done with what it was handed up to a sequence.
+    Completed = 18,
+    /// Fan-out `a` was given a heartbeat: all of it.
+    Beat = 19,
+    /// A [`Published`].
+    Published = 20,
+    /// A `PublisherEvent` was taken.
+    Happened = 21,
+    /// A peer's control message came to the repair service for channel `b`: its number, and a frame.
+    Heard = 22,
+    /// The repair service gave a peer a frame for channel `b`: its number, and the frame.
+    Said = 23,
+    /// It gave a peer, or all where `a` is 1, a datagram of channel `b` again: the peer's number, and
+    /// the header.
+    Repaired = 24,
+    /// A [`Served`].
+    Served = 25,
 }
 
 impl EntryKind {
-    pub(super) const ALL: [Self; 13] = [
+    pub(super) const ALL: [Self; 25] = [
         Self::Data,
         Self::Other,
         Self::Look,
@@ -106,6 +152,18 @@ impl EntryKind {
         Self::Told,
         Self::Note,
         Self::Time,
+        Self::Sealed,
+        Self::Begun,
+        Self::Due,
+        Self::Posted,
+        Self::Completed,
+        Self::Beat,
+        Self::Published,
+        Self::Happened,
+        Self::Heard,
+        Self::Said,
+        Self::Repaired,
+        Self::Served,
     ];
 }
 
@@ -174,6 +232,99 @@ pub enum Note {
     Injected(ChannelId, LineId, Epoch, SequenceRange),
     /// The application did not take so many items of its local ring before they were overwritten.
     Overrun(ChannelId, u64),
+    /// What a line of a publisher's fan-out counted, which went up.
+    Sending(FanOutId, LineId, Sending),
+}
+
+/// What a line of a fan-out could not send, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sending {
+    /// Times the send queue was full; what waited then went later.
+    pub stalls: u64,
+    /// Datagrams that the network refused, and that were not sent on this line.
+    pub refused: u64,
+    /// Copies, of heartbeats and repairs, that found no room.
+    pub copies_dropped: u64,
+    /// Datagrams that a device or a reset gave back unsent.
+    pub flushed: u64,
+    /// The last error number that the operating system gave, 0 for none.
+    pub errno: i32,
+}
+
+/// What brought a publisher to seal a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum SealedBy {
+    /// An input that has an entry of its own before this.
+    Told = 0,
+    /// It was told to, with more to come.
+    Flush = 1,
+    /// It was told to, and nothing more was waiting.
+    FlushLast = 2,
+    /// A message that did not fit, with which the next datagram begins.
+    Message = 3,
+    /// A message that began no other.
+    MessageAlone = 4,
+}
+
+impl SealedBy {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Told,
+        Self::Flush,
+        Self::FlushLast,
+        Self::Message,
+        Self::MessageAlone,
+    ];
+}
+
+/// What a publisher's core was given beside messages and what its fan-outs did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Published {
+    /// An event of the stream, at this time of day.
+    Event(StreamEvent, Nanos),
+    /// A message larger than a datagram.
+    TooLarge {
+        /// Whose.
+        source: SourceId,
+        /// Where it stood.
+        position: SourcePosition,
+        /// Its records.
+        records: u32,
+        /// Their bytes.
+        bytes: u32,
+        /// Of which instruments, each once; as many as an event can name, and one more.
+        instruments: Vec<u32>,
+        /// The time of day.
+        utc: Nanos,
+    },
+    /// The session ended, at this time of day.
+    End(Nanos),
+    /// No heartbeats from here on.
+    Stop,
+    /// How many subscribers there are, and how long they wait before a first NACK.
+    Group(u32, u32),
+}
+
+/// What happened to the connections of a repair service.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Served {
+    /// A connection was accepted.
+    Connected(PeerId),
+    /// A connection is gone.
+    Disconnected(PeerId),
+    /// It sent bytes that are no message, and what is wrong with them.
+    Broken(PeerId, String),
+    /// A subscriber, by name, joined channels.
+    Joined(PeerId, String, Vec<ChannelId>),
+    /// It is gone; whether it had said so.
+    Left(PeerId, String, bool),
+    /// It was turned away, and what it was told.
+    TurnedAway(PeerId, String),
+    /// It is so many datagrams behind on a channel.
+    Slow(PeerId, String, ChannelId, u64),
 }
 
 /// What datagrams of a channel came to before anybody saw them, all lines together, since its

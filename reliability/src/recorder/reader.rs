@@ -4,13 +4,15 @@
 use thiserror::Error;
 
 use super::layout::{
-    EntryKind, FILE_HEAD_LEN, Input, Note, RECORD_MAGIC, RECORD_VERSION, RecordOrigin,
-    SEGMENT_HEAD_LEN, Told, of_line, segment,
+    EntryKind, FILE_HEAD_LEN, Input, Note, Published, RECORD_MAGIC, RECORD_VERSION, RecordOrigin,
+    RecordedSide, SEGMENT_HEAD_LEN, SealedBy, Served, Told, of_line, segment,
 };
 use crate::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use crate::delivery::LineId;
+use crate::peers::PeerId;
+use crate::publisher_core::{HEARTBEAT_LEN, PublisherEvent};
 use crate::subscriber_core::Path;
-use crate::units::{ChannelId, Nanos};
+use crate::units::{ChannelId, FanOutId, Nanos, Sequence};
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
 /// Why bytes are not a record, or not a whole one.
@@ -19,7 +21,7 @@ use crate::wire::{CrcVerdict, Datagram, HEADER_LEN};
 pub enum RecordingError {
     /// Something else.
     #[error(
-        "this is no record: it does not begin as one; name the file that `tickcast listen --record` wrote"
+        "this is no record: it does not begin as one; name the file that `tickcast listen --record`, or a publisher with `flight_record`, wrote"
     )]
     Magic,
     /// Of another layout.
@@ -126,6 +128,30 @@ pub enum What<'a> {
     Told(Told),
     /// Something happened around the core.
     Note(Note),
+    /// A publisher sealed a datagram of this header.
+    Sealed(SealedBy, &'a [u8; HEADER_LEN]),
+    /// A message came to a publisher, and nothing was open; whether something is now.
+    Begun(bool),
+    /// A heartbeat was due, at this time of day.
+    Due(Nanos),
+    /// A fan-out handed its transport all up to this sequence.
+    Posted(FanOutId, Sequence),
+    /// Its transport is done with all up to this sequence.
+    Completed(FanOutId, Sequence),
+    /// A fan-out was given this heartbeat.
+    Beat(FanOutId, &'a [u8; HEARTBEAT_LEN]),
+    /// Another input of a publisher's core.
+    Published(Published),
+    /// What a publisher's core told its driver.
+    Happened(PublisherEvent),
+    /// A peer's message came to the repair service.
+    Heard(PeerId, ChannelId, Message<'a>),
+    /// The repair service answered a peer.
+    Said(PeerId, ChannelId, Message<'a>),
+    /// It gave a peer, or all, a datagram of this header again.
+    Repaired(Option<PeerId>, ChannelId, &'a [u8; HEADER_LEN]),
+    /// Something happened to its connections.
+    Served(Served),
 }
 
 impl What<'_> {
@@ -140,6 +166,20 @@ impl What<'_> {
                 | Self::Message(..)
                 | Self::Remote(..)
                 | Self::Input(_)
+                | Self::Sealed(
+                    SealedBy::Flush
+                        | SealedBy::FlushLast
+                        | SealedBy::Message
+                        | SealedBy::MessageAlone,
+                    _,
+                )
+                | Self::Begun(_)
+                | Self::Due(_)
+                | Self::Posted(..)
+                | Self::Completed(..)
+                | Self::Beat(..)
+                | Self::Published(_)
+                | Self::Happened(_)
         )
     }
 }
@@ -194,6 +234,12 @@ impl Recording {
     #[must_use]
     pub const fn origin(&self) -> &RecordOrigin {
         &self.origin
+    }
+
+    /// Whose core was recorded.
+    #[must_use]
+    pub const fn side(&self) -> RecordedSide {
+        self.origin.side
     }
 
     /// Whether the record reaches back to the core's beginning.
@@ -287,6 +333,14 @@ impl<'a> Entries<'a> {
         Some(taken)
     }
 
+    fn take_fixed<const LEN: usize>(&mut self) -> Option<&'a [u8; LEN]> {
+        self.take(LEN)?.first_chunk()
+    }
+
+    fn take_word(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.take_fixed()?))
+    }
+
     fn take_long(&mut self) -> Option<&'a [u8]> {
         let len = self.take(8)?;
         let len = usize::try_from(word(len, 0)).ok()?;
@@ -344,6 +398,40 @@ impl<'a> Entries<'a> {
             EntryKind::Request => What::Request(b),
             EntryKind::Told => What::Told(self.decoded()?),
             EntryKind::Note => What::Note(self.decoded()?),
+            EntryKind::Sealed => {
+                let by = SealedBy::ALL.into_iter().find(|by| *by as u8 == a);
+                let by = by.ok_or("a datagram sealed by what does not exist")?;
+                What::Sealed(by, self.take_fixed().ok_or(SHORT)?)
+            }
+            EntryKind::Begun => What::Begun(a != 0),
+            EntryKind::Due => What::Due(Nanos(self.take_word().ok_or(SHORT)?)),
+            EntryKind::Posted => {
+                What::Posted(FanOutId(a), Sequence(self.take_word().ok_or(SHORT)?))
+            }
+            EntryKind::Completed => {
+                What::Completed(FanOutId(a), Sequence(self.take_word().ok_or(SHORT)?))
+            }
+            EntryKind::Beat => What::Beat(FanOutId(a), self.take_fixed().ok_or(SHORT)?),
+            EntryKind::Published => What::Published(self.decoded()?),
+            EntryKind::Happened => What::Happened(self.decoded()?),
+            EntryKind::Heard | EntryKind::Said => {
+                let body = self.take_long().ok_or(SHORT)?;
+                let (peer, frame) = body.split_first_chunk::<8>().ok_or(SHORT)?;
+                let peer = PeerId(u64::from_le_bytes(*peer));
+                match Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
+                    Ok(Some((channel, message, _))) if kind == EntryKind::Heard => {
+                        What::Heard(peer, channel, message)
+                    }
+                    Ok(Some((channel, message, _))) => What::Said(peer, channel, message),
+                    _ => return Err(UNREADABLE),
+                }
+            }
+            EntryKind::Repaired => {
+                let peer = PeerId(self.take_word().ok_or(SHORT)?);
+                let header = self.take_fixed().ok_or(SHORT)?;
+                What::Repaired((a == 0).then_some(peer), ChannelId(b), header)
+            }
+            EntryKind::Served => What::Served(self.decoded()?),
             EntryKind::Time => {
                 self.at = Nanos(word(self.take(8).ok_or(SHORT)?, 0));
                 // It says when the next one is.

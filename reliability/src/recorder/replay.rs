@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::reader::{Recording, RecordingError, What};
-use super::{Input, Outputs, RecordOrigin, RecordedCore, Recorder, Told, stripped};
+use super::{Input, Outputs, RecordOrigin, RecordedCore, RecordedSide, Recorder, Told, stripped};
 use crate::delivery::{Deliver, Event, Via};
 use crate::loss::LossCause;
 use crate::recorder::layout::RECORD_LEN_MIN;
@@ -13,9 +13,9 @@ use crate::units::{Epoch, Nanos, Sequence};
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, SEQUENCE_OFFSET};
 
 /// What a replay came to.
-pub struct Replayed {
+pub struct Replayed<Core = RecordedCore> {
     /// The core as it stands after the last input; `None` when nothing could be run.
-    pub core: Option<RecordedCore>,
+    pub core: Option<Core>,
     /// How many inputs it was given.
     pub inputs: u64,
     /// The number of the first input that could be run: before it there is no snapshot.
@@ -65,7 +65,8 @@ fn witness(after: u64, keep_log: bool) -> Option<Recorder> {
 /// words. What is delivered goes to `on`; the values in its records are not those of then.
 #[must_use]
 pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> Replayed {
-    let mut segments = recording.segments().iter().enumerate();
+    let is_it = recording.side() == RecordedSide::Subscriber;
+    let mut segments = recording.segments().iter().enumerate().filter(|_| is_it);
     let begin = segments.find_map(|(nth, segment)| {
         let bytes = recording.snapshot(segment);
         Some((nth, segment, SubscriberCore::take_up(bytes)?))
@@ -179,6 +180,7 @@ impl Run {
                 compare(core, *check, "the request that was taken")?;
             }
             What::Told(_) | What::Note(_) => {}
+            _ => return Err("an entry of another core"),
         }
         Ok(())
     }

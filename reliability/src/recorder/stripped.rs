@@ -3,7 +3,7 @@
 //! replayed.
 
 use crate::record::{RecordHeader, record_len};
-use crate::wire::{Datagram, HEADER_LEN, Kind};
+use crate::wire::{Datagram, HEADER_LEN, Header, Kind};
 
 /// What is kept of a datagram that waits: its header where that is enough, all of it otherwise.
 pub(crate) fn kept(bytes: &[u8]) -> &[u8] {
@@ -17,6 +17,19 @@ pub(crate) fn kept(bytes: &[u8]) -> &[u8] {
 #[inline]
 pub(super) const fn is_enough(datagram: &Datagram<'_>) -> bool {
     matches!(datagram.header().kind, Kind::Data)
+}
+
+/// What a header says, of which nothing else is there; `None` when it is none.
+#[must_use]
+pub fn header_of(bytes: &[u8; HEADER_LEN]) -> Option<Header> {
+    let mut head = *bytes;
+    let payload_len = u16::from_le_bytes([head[54], head[55]]);
+    head[54..56].fill(0);
+    let header = *Datagram::parse(&head).ok()?.header();
+    Some(Header {
+        payload_len,
+        ..header
+    })
 }
 
 /// The datagram of which this was kept, but for the values of its records.
@@ -51,7 +64,11 @@ pub(super) fn whole_as(kept: &[u8], readable: bool) -> Vec<u8> {
 }
 
 /// Types of `count` records that are so many bytes long together; `None` when none are.
-fn records_of(count: usize, bytes: usize) -> Option<Vec<u8>> {
+pub(super) fn records_of(count: usize, bytes: usize) -> Option<Vec<u8>> {
+    // All lengths are multiples of 8; to try everything for one that is not takes long.
+    if !bytes.is_multiple_of(8) {
+        return None;
+    }
     let mut kinds: Vec<(usize, u8)> = (0..=u8::MAX)
         .filter_map(|rtype| Some((record_len(rtype)?, rtype)))
         .collect();

@@ -10,6 +10,7 @@ mod decoding;
 mod pair;
 mod paths;
 mod product;
+mod publishing;
 mod receiving;
 mod repairing;
 mod rings;
@@ -53,6 +54,10 @@ pub const STAGES: &[Stage] = &[
     stage("crc-one", "datagram of 1", wire::crc_one),
     stage("pack-full", "record", rings::pack_full),
     stage("pack-one", "record", rings::pack_one),
+    stage("packed-full", "record", publishing::full),
+    stage("packed-one", "record", publishing::one),
+    stage("recorded-pack-full", "record", publishing::recorded_full),
+    stage("recorded-pack-one", "record", publishing::recorded_one),
     stage("ring-write", "datagram of 25", rings::write),
     stage("ring-read", "datagram of 25", rings::read),
     stage("shm-read", "datagram of 25", rings::read_shared),

@@ -1,6 +1,6 @@
 //! `tickcast explain`: says of every datagram that was missing where it was lost and what became of it,
-//! from the records that `tickcast listen --record` and subscribers keep; and runs a record through the
-//! core again.
+//! from the records that `tickcast listen --record`, subscribers and publishers keep; and runs a record
+//! through the core again.
 
 mod timeline;
 mod words;
@@ -11,7 +11,9 @@ use jiff::{Timestamp, civil::Time, tz::TimeZone};
 use serde::Serialize;
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::explain::{Explanation, Fate, Finding, explain};
-use tickcast_reliability::recorder::{RecordOrigin, Recording, Replayed, Stopped, replay};
+use tickcast_reliability::recorder::{
+    RecordOrigin, RecordedSide, Recording, Replayed, Stopped, replay, replay_publisher,
+};
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::recording::read;
 
@@ -21,7 +23,8 @@ use crate::output::Output;
 /// Which records, and what of them.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Records; those of several hosts tell what all of them missed from what one did.
+    /// Records; those of several hosts tell what all of them missed from what one did, and those of the
+    /// publisher what was sent at all.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Only what was missing within a second of this time (UTC): 14:30:00.000123, or with its date.
@@ -71,9 +74,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let mut explanations = explain(&recordings);
     let (mut output, mut whole) = (Output::stdout(), true);
     let each = args.files.iter().zip(&recordings).zip(&mut explanations);
+    let mut any_gap = false;
     for (nth, ((file, recording), explanation)) in each.enumerate() {
-        let replayed = replay(recording, false, &mut |_: Item<'_>| ());
-        let balance = words::balance(recording, explanation, &replayed);
+        let (balance, verdict) = replayed(recording, explanation, args.replay);
         if let Some(text) = &args.at {
             let at = time(text, recording)?;
             let near =
@@ -82,14 +85,17 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         }
         if let Some(gap) = args.gap {
             explanation.findings.retain(|it| it.gap == gap);
-            if explanation.findings.is_empty() {
+            any_gap |= !explanation.findings.is_empty();
+            if !any_gap && nth + 1 == args.files.len() {
                 return Err(CommandError::Usage(format!(
                     "{} has no gap {gap}; without --gap all of them are listed",
                     file.display()
                 )));
             }
+            if explanation.findings.is_empty() {
+                continue;
+            }
         }
-        let verdict = args.replay.then(|| verdict(recording, &replayed));
         let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Told);
         whole &= !explanation.findings.iter().any(lost) && explanation.damaged.is_none();
         whole &= verdict.as_ref().is_none_or(|it| it.identical);
@@ -113,7 +119,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
             output.line(line)?;
         }
         if args.gap.is_some() {
-            for line in timeline::around(recording, &explanation.findings) {
+            for line in timeline::around(&recordings, nth, &explanation.findings) {
                 output.line(line)?;
             }
         } else {
@@ -161,7 +167,40 @@ fn time(text: &str, recording: &Recording) -> Result<Nanos, CommandError> {
     u64::try_from(at).map(Nanos).map_err(|_| wrong())
 }
 
-fn verdict(recording: &Recording, replayed: &Replayed) -> Verdict {
+/// What the record's sums are held against, and what a replay comes to, where that is asked for.
+fn replayed(
+    recording: &Recording,
+    explanation: &Explanation,
+    asked: bool,
+) -> (String, Option<Verdict>) {
+    match recording.side() {
+        RecordedSide::Publisher => {
+            let verdict = || verdict(recording, &replay_publisher(recording));
+            (words::sent(explanation), asked.then(verdict))
+        }
+        RecordedSide::Repair => {
+            let verdict = || {
+                Verdict {
+                first_input: 0,
+                inputs: 0,
+                identical: true,
+                words: "replay: the record of a repair service is explained, and not run again: it answers \
+                        out of rings that others write"
+                    .into(),
+            }
+            };
+            (words::served(explanation), asked.then(verdict))
+        }
+        _ => {
+            let replayed = replay(recording, false, &mut |_: Item<'_>| ());
+            let verdict = || verdict(recording, &replayed);
+            let balance = words::balance(recording, explanation, &replayed);
+            (balance, asked.then(verdict))
+        }
+    }
+}
+
+fn verdict<Core>(recording: &Recording, replayed: &Replayed<Core>) -> Verdict {
     let (first_input, inputs) = (replayed.first_input, replayed.inputs);
     let mut words = match &replayed.difference {
         None => format!(

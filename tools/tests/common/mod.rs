@@ -217,7 +217,21 @@ impl Publisher {
             "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
             "pace": {"messages_per_s": 5_000},
         });
-        Self::with("127.0.0.1:0", &simulator, 1 << 16)
+        Self::with("127.0.0.1:0", &simulator, 1 << 16, None)
+    }
+
+    /// The same with flight records in this directory.
+    pub(crate) fn recorded(directory: &Path) -> Self {
+        let simulator = serde_json::json!({
+            "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
+            "pace": {"messages_per_s": 5_000},
+        });
+        Self::with("127.0.0.1:0", &simulator, 1 << 16, Some(directory))
+    }
+
+    /// The number of its process.
+    pub(crate) fn id(&mut self) -> u32 {
+        self.running.child().id()
     }
 
     /// Publishes what comes to a port of this host, until it is told to end.
@@ -229,10 +243,10 @@ impl Publisher {
     }
 
     fn of(control: &str, input: &serde_json::Value) -> Self {
-        Self::with(control, input, 4_096)
+        Self::with(control, input, 4_096, None)
     }
 
-    fn with(control: &str, input: &serde_json::Value, slots: u32) -> Self {
+    fn with(control: &str, input: &serde_json::Value, slots: u32, records: Option<&Path>) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         let group = group();
@@ -249,6 +263,7 @@ impl Publisher {
             "threads": {"hop_batches": 1 << 14},
             "digest": true,
             "linger_ms": 30_000,
+            "flight_record": records.map(|it| serde_json::json!({"directory": it, "mib": 16})),
         });
         std::fs::write(path("config.json"), config.to_string()).unwrap();
         let mut command = Command::new(publisher_bin());

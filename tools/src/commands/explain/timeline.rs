@@ -2,11 +2,11 @@
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message};
 use tickcast_reliability::explain::Finding;
-use tickcast_reliability::recorder::{Entry, Note, Recording, What};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::recorder::{Entry, Note, Recording, What, header_of};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
-use super::words::time;
+use super::words::of_day;
 use crate::table::span;
 
 /// More lines help nobody.
@@ -14,50 +14,115 @@ const LINES_MAX: usize = 120;
 /// So much of what came before and after is shown.
 const MARGIN: Nanos = Nanos::from_us(500);
 
-/// What happened from just before the first of these findings to just after the last.
-pub(super) fn around(recording: &Recording, findings: &[Finding]) -> Vec<String> {
+/// What happened from just before the first of these findings, which are of the `nth` record, to just
+/// after the last; and what the others say of the same datagrams.
+pub(super) fn around(recordings: &[Recording], nth: usize, findings: &[Finding]) -> Vec<String> {
     let Some(first) = findings.first() else {
         return Vec::new();
     };
+    let own = &recordings[nth];
     let from = Nanos(first.heard_before.0.saturating_sub(MARGIN.0));
     let until = findings.iter().map(|it| it.settled_at).max();
     let until = until.unwrap_or(first.found_at).after(MARGIN);
     let mut lines = vec![String::new(), "what happened around it:".to_owned()];
-    let entries = recording.entries().filter_map(Result::ok);
     let stalled_from = Nanos(first.found_at.0 - first.stalled_for.unwrap_or_default().0);
     let stall =
         |it: &Entry<'_>| matches!(it.what, What::Note(Note::Stall(_))) && it.at >= stalled_from;
-    let near = entries.filter(|it| (it.at >= from || stall(it)) && it.at <= until);
-    let said = near.filter_map(|it| Some((it.at, in_words(&it)?)));
-    let mut rows: Vec<(Nanos, String, u64)> = Vec::new();
-    for (at, words) in said {
+    // By the time of day, which is what several hosts share.
+    let found_at = own.utc(first.found_at);
+    let window = own.utc(from)..=own.utc(until);
+    let mut rows: Vec<Row> = Vec::new();
+    for (index, recording) in recordings.iter().enumerate() {
+        let entries = recording.entries().filter_map(Result::ok);
+        let near = entries.filter(|it| {
+            let is_near = window.contains(&recording.utc(it.at));
+            match index == nth {
+                true => is_near || (stall(it) && it.at <= until),
+                false => concerns(&it.what, findings, is_near),
+            }
+        });
+        let who = match recordings.len() {
+            1 => String::new(),
+            _ => format!("{}  ", recording.origin().name),
+        };
+        rows.extend(near.filter_map(|it| {
+            Some(Row {
+                at: recording.utc(it.at),
+                way: in_words(&it)?,
+                who: who.clone(),
+                count: 1,
+            })
+        }));
+    }
+    rows.sort_by_key(|row| row.at);
+    let mut shown: Vec<Row> = Vec::new();
+    for row in rows {
         // Datagrams that follow each other on one way make one row.
-        let way = way_of_datagram(&words);
-        let goes_on = way.is_some() && rows.last().and_then(|it| way_of_datagram(&it.1)) == way;
-        match rows.last_mut() {
-            Some(row) if goes_on => *row = (at, words, row.2 + 1),
-            _ => rows.push((at, words, 1)),
+        let way = way_of_datagram(&row.way);
+        let is_same = |it: &Row| it.who == row.who && way_of_datagram(&it.way) == way;
+        let goes_on = way.is_some() && shown.last().is_some_and(is_same);
+        match shown.last_mut() {
+            Some(last) if goes_on => {
+                let count = last.count + 1;
+                *last = Row { count, ..row };
+            }
+            _ => shown.push(row),
         }
     }
-    let left_out = rows.len().saturating_sub(LINES_MAX);
-    for (at, words, count) in rows.into_iter().take(LINES_MAX) {
-        let apart = match at >= first.found_at {
-            true => format!("+{}", span(at.since(first.found_at).0)),
-            false => format!("-{}", span(first.found_at.since(at).0)),
+    let left_out = shown.len().saturating_sub(LINES_MAX);
+    for row in shown.into_iter().take(LINES_MAX) {
+        let apart = match row.at >= found_at {
+            true => format!("+{}", span(row.at.since(found_at).0)),
+            false => format!("-{}", span(found_at.since(row.at).0)),
         };
-        let more = match count {
+        let more = match row.count {
             1 => String::new(),
             many => format!(", the last of {many}"),
         };
-        lines.push(format!(
-            "  {} {apart:>10}  {words}{more}",
-            time(recording, at)
-        ));
+        let Row { at, who, way, .. } = row;
+        lines.push(format!("  {} {apart:>10}  {who}{way}{more}", of_day(at)));
     }
     if left_out > 0 {
         lines.push(format!("  and {left_out} more"));
     }
     lines
+}
+
+/// A line of it.
+struct Row {
+    /// The time of day, UTC.
+    at: Nanos,
+    who: String,
+    way: String,
+    count: u64,
+}
+
+/// Whether an entry of another record tells of one of these datagrams, or of what happened there
+/// meanwhile.
+fn concerns(what: &What<'_>, findings: &[Finding], is_near: bool) -> bool {
+    let any = |channel: ChannelId, epoch: Epoch, range: SequenceRange| {
+        let of = |it: &&Finding| it.channel == channel && it.epoch == epoch;
+        let mut of = findings.iter().filter(of);
+        of.any(|it| it.sequences.intersection(range).is_some())
+    };
+    let header = |kept: &[u8]| {
+        let header = kept.first_chunk().and_then(header_of);
+        header.is_some_and(|it| any(it.channel, it.epoch, SequenceRange::one(it.sequence)))
+    };
+    match what {
+        What::Sealed(_, it) | What::Repaired(_, _, it) => header(&it[..]),
+        What::Datagram { kept, .. } => header(&kept[..]),
+        What::Heard(_, channel, Message::Nack { epoch, ranges, .. }) => {
+            ranges.iter().any(|range| any(*channel, *epoch, *range))
+        }
+        What::Said(_, channel, Message::Refused(it)) => any(*channel, it.epoch, it.range),
+        What::Posted(_, up_to) => {
+            let around = |it: &Finding| it.sequences.contains(*up_to);
+            findings.iter().any(around)
+        }
+        What::Note(_) | What::Happened(_) | What::Published(_) | What::Served(_) => is_near,
+        _ => false,
+    }
 }
 
 /// On which line, or over which connection, a datagram came that these words tell of.
@@ -99,7 +164,50 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
         What::Remote(_, bytes) => format!("READ brought {} bytes", bytes.len()),
         What::Input(input) => format!("{input:?}"),
         What::Told(told) => format!("told, channel {}: {}", told.channel, told.event),
-        What::Note(Note::Stall(it)) => format!("nobody had polled for {}", span(it.0)),
+        What::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
+        What::Posted(fan_out, up_to) => {
+            format!("fan-out {fan_out}: handed to the network up to {up_to}")
+        }
+        What::Beat(fan_out, bytes) => {
+            format!("fan-out {fan_out}: {}", datagram(&bytes[..]))
+        }
+        What::Published(it) => format!("{it:?}"),
+        What::Happened(it) => format!("{it:?}"),
+        What::Heard(peer, channel, message) => match message {
+            Message::Nack { ranges, .. } => {
+                let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+                format!(
+                    "peer {}: asks for {} of channel {channel}",
+                    peer.0,
+                    ranges.join(", ")
+                )
+            }
+            Message::Join(join) => format!("peer {}: JOIN of {}", peer.0, join.name),
+            Message::Leave => format!("peer {}: LEAVE", peer.0),
+            _ => return None,
+        },
+        What::Said(peer, channel, message) => match message {
+            Message::Refused(it) => {
+                let (range, reason) = (it.range, it.reason);
+                format!(
+                    "peer {}: refused {range} of channel {channel}: {reason:?}",
+                    peer.0
+                )
+            }
+            Message::Rejected(it) => format!("peer {}: rejected: {}", peer.0, it.text),
+            Message::Welcome(_) => format!("peer {}: welcome", peer.0),
+            _ => return None,
+        },
+        What::Repaired(Some(peer), _, header) => {
+            format!("again to peer {}: {}", peer.0, datagram(&header[..]))
+        }
+        What::Repaired(None, _, header) => format!("again to all: {}", datagram(&header[..])),
+        What::Served(it) => format!("{it:?}"),
+        What::Note(Note::Sending(fan_out, line, it)) => format!(
+            "fan-out {fan_out}, line {line}: so far {} refused by the network, {} times without room",
+            it.refused, it.stalls
+        ),
+        What::Note(Note::Stall(it)) => format!("nobody had come back for {}", span(it.0)),
         What::Note(Note::Dropped(channel, it)) => format!(
             "channel {channel}: dropped so far for want of a buffer {}, too long {}",
             it.buffer, it.oversize

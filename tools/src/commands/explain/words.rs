@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use jiff::Timestamp;
+use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::explain::{Explanation, Fate, Finding, How, Origin};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::recorder::{Recording, Replayed};
+use tickcast_reliability::recorder::{RecordedSide, Recording, Replayed};
 use tickcast_reliability::units::Nanos;
 
 use crate::table::{span, table, thousands};
@@ -17,13 +18,18 @@ pub(super) fn of(file: &Path, recording: &Recording, explained: &Explanation) ->
     let origin = recording.origin();
     let lasted = span(explained.to.since(explained.from).0);
     let mut lines = vec![format!(
-        "{}: {}, process {}, {} to {} UTC ({lasted}), {} datagrams",
+        "{}: {}, process {}, {} to {} UTC ({lasted}), {}",
         file.display(),
         origin.name,
         origin.process,
         full_time(recording, explained.from),
         time(recording, explained.to),
-        thousands(explained.totals.received),
+        match recording.side() {
+            RecordedSide::Publisher =>
+                format!("{} datagrams sealed", thousands(explained.totals.sealed)),
+            RecordedSide::Repair => "repair".into(),
+            _ => format!("{} datagrams", thousands(explained.totals.received)),
+        },
     )];
     if !recording.is_whole() {
         lines.push("it begins in the middle: what was before is overwritten".into());
@@ -46,7 +52,7 @@ pub(super) fn of(file: &Path, recording: &Recording, explained: &Explanation) ->
 
 fn finding_in_words(recording: &Recording, it: &Finding) -> Vec<String> {
     let what = match it.origin {
-        Origin::SourceLine | Origin::FeedHop | Origin::SourceUnreadable => {
+        Origin::SourceLine | Origin::FeedHop | Origin::SourceUnreadable | Origin::Oversize => {
             let messages = it.source.map_or(0, |(_, messages)| messages);
             let messages = match messages {
                 u64::MAX => "an unknown number of".to_owned(),
@@ -81,7 +87,51 @@ fn finding_in_words(recording: &Recording, it: &Finding) -> Vec<String> {
     )];
     lines.push(format!("  lost {}", place(it)));
     lines.extend(fate(recording, it).map(|words| format!("  {words}")));
+    lines.extend(it.refused.map(|(reason, times)| {
+        let times = match times {
+            1 => "once".into(),
+            many => format!("{many} times"),
+        };
+        format!(
+            "  the publisher refused to send it again {times}: {}",
+            refusal(reason)
+        )
+    }));
     lines
+}
+
+const fn refusal(reason: RefusalReason) -> &'static str {
+    match reason {
+        RefusalReason::Window => "its ring no longer held it",
+        RefusalReason::Ahead => "it had not been sent yet",
+        RefusalReason::Budget => "a budget for repair was used up",
+        RefusalReason::TooSlow => "the replay would never have caught up",
+        RefusalReason::Epoch => "it was of another epoch",
+        RefusalReason::Malformed => "the question made no sense",
+    }
+}
+
+/// What a publisher sealed and handed over.
+pub(super) fn sent(it: &Explanation) -> String {
+    let [sealed, handed] = [it.totals.sealed, it.totals.handed].map(thousands);
+    format!("{sealed} datagrams sealed, {handed} handed to the network")
+}
+
+/// What a repair service did.
+pub(super) fn served(it: &Explanation) -> String {
+    let Some(of) = &it.serving else {
+        return "nobody came".into();
+    };
+    let [joined, vanished, away] = [of.joined, of.vanished, of.turned_away].map(thousands);
+    let [asked, given, to_all] = [of.asked, of.given, of.given_to_all].map(thousands);
+    let mut words = format!(
+        "{joined} joined, {vanished} went without a goodbye, {away} were turned away; asked for {asked} \
+         sequences, gave {given} to who asked and {to_all} to all"
+    );
+    for (reason, count) in &of.refused {
+        words += &format!(", refused {} ({})", thousands(*count), refusal(*reason));
+    }
+    words
 }
 
 fn datagrams(count: u64) -> String {
@@ -98,8 +148,32 @@ fn place(it: &Finding) -> String {
         Origin::SourceLine => {
             "before the publisher: the venue's lines had a gap that nothing filled".into()
         }
-        Origin::FeedHop => "in the publisher, between its feed and its publish thread: the hop was \
-                            full; see its tickcast_source_* counters"
+        Origin::FeedHop => format!(
+            "in the publisher, between its feed and its publish thread: the hop was full; {}",
+            stalled.map_or("see its tickcast_source_* counters".into(), |it| format!(
+                "the publish thread had not come back for {it}"
+            ))
+        ),
+        Origin::Oversize => {
+            "in the publisher: the message was larger than a datagram; use a larger slot_len".into()
+        }
+        Origin::TornDown(fan_out) => format!(
+            "in the publisher's send queue: fan-out {fan_out} took nothing until the ring was nearly full, and \
+             was torn down before it had sent them"
+        ),
+        Origin::SendRefused(line) => format!(
+            "in the publisher's host: the network refused datagrams on line {line} just then; look at the \
+             send buffer, the interface, the route{}",
+            match it.buffer_drops {
+                0 => String::new(),
+                count => format!(" ({} of these)", datagrams(count)),
+            }
+        ),
+        Origin::Unsent => {
+            "in the publisher: it had sealed them, and not sent them yet when its record ends".into()
+        }
+        Origin::Uplink => "behind the publisher's network stack, which took them, and before the ways part: \
+                           its interface, its uplink, the first switch"
             .into(),
         Origin::SourceUnreadable => {
             "before the publisher: it could not read these messages".into()
@@ -256,6 +330,11 @@ fn name(origin: Origin) -> String {
         Origin::SourceLine => "source line".into(),
         Origin::FeedHop => "feed hop".into(),
         Origin::SourceUnreadable => "source, unreadable".into(),
+        Origin::Oversize => "larger than a datagram".into(),
+        Origin::TornDown(it) => format!("send queue, fan-out {it} torn down"),
+        Origin::SendRefused(it) => line("refused by the network", it),
+        Origin::Unsent => "sealed, not sent".into(),
+        Origin::Uplink => "uplink".into(),
         Origin::SendQueue => "send queue or uplink".into(),
         Origin::Wire(it) => line("wire", it),
         Origin::WireOrSendQueue => "wire or send queue".into(),
@@ -315,7 +394,12 @@ pub(super) fn balance(recording: &Recording, it: &Explanation, replayed: &Replay
 
 /// The time of day, UTC.
 pub(super) fn time(recording: &Recording, at: Nanos) -> String {
-    let utc = recording.utc(at).0;
+    of_day(recording.utc(at))
+}
+
+/// The same of a time in UTC.
+pub(super) fn of_day(utc: Nanos) -> String {
+    let utc = utc.0;
     let (seconds, nanos) = (utc / 1_000_000_000 % 86_400, utc % 1_000_000_000);
     let (hours, minutes) = (seconds / 3600, seconds / 60 % 60);
     format!("{hours:02}:{minutes:02}:{:02}.{nanos:09}", seconds % 60)

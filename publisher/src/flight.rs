@@ -1,0 +1,151 @@
+//! The flight records of a publisher: a file on tmpfs for each core that decides, so that each has one
+//! writer and no thread waits for another's (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md).
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::recorder::{RecordOrigin, RecordedSide, Recorder, Sending};
+use tickcast_reliability::units::ChannelId;
+use tickcast_transport::SendStats;
+use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::recording::RecordFile;
+use tickcast_transport::shm::{boot_id, boot_id_text};
+
+use crate::config::Config;
+use crate::error::{ConfigError, PublisherError};
+
+/// Where flight records are kept, and how much of them.
+///
+/// ```
+/// # use tickcast_publisher::Config;
+/// let config = Config::parse(
+///     r#"{ "name": "mine", "flight_record": { "directory": "/dev/shm" }, "inputs": [], "channels": [{
+///         "id": 1, "name": "all", "slots": 1024,
+///         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// )?;
+/// assert_eq!(config.flight_record.map(|it| it.mib), Some(64));
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FlightRecordConfig {
+    /// Directory on tmpfs: `NAME.1.flight` in it is the record of channel 1, `NAME.repair.flight` that of
+    /// repair. One that is there is kept with `.before` behind its name.
+    pub directory: PathBuf,
+    /// How much each keeps, in MiB: 2 to 65536.
+    #[serde(default = "mib_default")]
+    pub mib: u32,
+}
+
+const fn mib_default() -> u32 {
+    64
+}
+
+/// Whether flight records can be kept there.
+pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
+    let Some(flight) = &config.flight_record else {
+        return Ok(());
+    };
+    if !(2..=65_536).contains(&flight.mib) {
+        let remedy = "it must be from 2 to 65536";
+        return Err(ConfigError::value("flight_record.mib", flight.mib, remedy));
+    }
+    // The directory may have to be made: what it would be made in decides.
+    let there = flight.directory.ancestors().find(|path| path.is_dir());
+    let there = there.unwrap_or(Path::new("."));
+    SharedMapping::check(&there.join("flight")).map_err(|error| {
+        let directory = flight.directory.display();
+        ConfigError::value("flight_record.directory", directory, error)
+    })
+}
+
+/// What records a channel's publishing, where the config asks for it.
+pub(crate) fn of_channel(
+    config: &Config,
+    channel: ChannelId,
+) -> Result<Option<Recorder>, PublisherError> {
+    recorder_or_none(config, &channel.to_string(), RecordedSide::Publisher)
+}
+
+/// What records repair, where the config asks for it.
+pub(crate) fn of_repair(config: &Config) -> Result<Option<Recorder>, PublisherError> {
+    recorder_or_none(config, "repair", RecordedSide::Repair)
+}
+
+/// A standby that takes over does so without a record rather than not at all.
+fn recorder_or_none(
+    config: &Config,
+    of: &str,
+    side: RecordedSide,
+) -> Result<Option<Recorder>, PublisherError> {
+    match recorder(config, of, side) {
+        Err(error) if config.standby.is_some() => {
+            tracing::error!("{error}; it goes on without");
+            Ok(None)
+        }
+        made => made,
+    }
+}
+
+fn recorder(
+    config: &Config,
+    of: &str,
+    side: RecordedSide,
+) -> Result<Option<Recorder>, PublisherError> {
+    let Some(flight) = &config.flight_record else {
+        return Ok(None);
+    };
+    let path = flight
+        .directory
+        .join(format!("{}.{of}.flight", config.name));
+    let failed = |reason: String| PublisherError::FlightRecord {
+        path: path.clone(),
+        reason,
+    };
+    let made = std::fs::create_dir_all(&flight.directory);
+    made.map_err(|error| failed(error.to_string()))?;
+    let clock = SystemClock;
+    let origin = RecordOrigin {
+        name: format!("{}.{of}", config.name),
+        process: std::process::id(),
+        boot_id: boot_id_text(boot_id()),
+        began: clock.now(),
+        began_utc: clock.utc(),
+        build: env!("CARGO_PKG_VERSION").to_owned(),
+        side,
+    };
+    let file = RecordFile::create(&path, (flight.mib as usize) << 20);
+    let file = file.map_err(|error| failed(error.to_string()))?;
+    let recorder = Recorder::new(Box::new(file), &origin);
+    let recorder = recorder.map_err(|error| failed(error.to_string()))?;
+    Ok(Some(recorder))
+}
+
+/// What the lines of fan-outs counted when it was noted last.
+#[derive(Debug, Default)]
+pub(crate) struct Noted(Vec<[Sending; LineId::MAX]>);
+
+impl Noted {
+    /// What a line counts now, where that is to be noted.
+    pub(crate) fn changed(
+        &mut self,
+        fan_out: usize,
+        line: usize,
+        stats: &SendStats,
+    ) -> Option<Sending> {
+        let now = Sending {
+            stalls: stats.stalls,
+            refused: stats.refused,
+            copies_dropped: stats.copies_dropped,
+            flushed: stats.flushed,
+            errno: stats.last_errno,
+        };
+        if self.0.len() <= fan_out {
+            self.0.resize(fan_out + 1, Default::default());
+        }
+        let before = self.0[fan_out].get_mut(line)?;
+        (std::mem::replace(before, now) != now).then_some(now)
+    }
+}

@@ -1,0 +1,227 @@
+//! What the records of a publisher show: what it sealed and sent on each fan-out, what it could not,
+//! and what its repair service was asked for and gave.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use super::Ranges;
+use crate::control::{Message, RefusalReason};
+use crate::delivery::LineId;
+use crate::publisher_core::PublisherEvent;
+use crate::recorder::{Published, Sending};
+use crate::units::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
+use crate::wire::{Header, Kind, StreamEvent};
+
+/// One channel's publisher.
+#[derive(Debug, Default)]
+pub(super) struct Sent {
+    /// Of which channel, in which epoch; known with the first header.
+    of: Option<(ChannelId, Epoch)>,
+    sealed: Ranges,
+    fan_outs: BTreeMap<FanOutId, FanOut>,
+    /// What the source lost, and under which number the stream tells of it.
+    pub(super) sources: Vec<(Nanos, Sequence, StreamEvent, Oversize)>,
+    /// What was told of and has no number yet.
+    pending: Option<(Nanos, StreamEvent, Oversize)>,
+    /// When fan-outs were torn down, and what each never sent.
+    pub(super) torn_down: Vec<(Nanos, FanOutId, SequenceRange)>,
+    /// When a line refused datagrams, how many, and which it may have been.
+    pub(super) refused: Vec<Refusal>,
+}
+
+/// Whether a message was lost because it was larger than a datagram.
+pub(super) type Oversize = bool;
+
+/// The network refused datagrams on a line.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) at: Nanos,
+    pub(super) line: LineId,
+    pub(super) count: u64,
+    /// What was handed to it last.
+    pub(super) among: SequenceRange,
+}
+
+#[derive(Debug, Default)]
+struct FanOut {
+    posted: Ranges,
+    up_to: Option<Sequence>,
+    skipped: Ranges,
+    /// What was handed over last, at one look at the clock.
+    lately: Option<(Nanos, SequenceRange)>,
+    counted: BTreeMap<LineId, Sending>,
+}
+
+/// What became of a datagram on the publisher's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Left {
+    /// A fan-out was torn down before it sent it.
+    TornDown(FanOutId),
+    /// It was sealed, and not handed over when the record ends.
+    NotYet,
+    /// It was handed over, and a line refused datagrams then.
+    Refused(LineId),
+    /// It was handed to the network.
+    Handed,
+}
+
+impl Sent {
+    pub(super) fn sealed(&mut self, header: &Header) {
+        self.of = Some((header.channel, header.epoch));
+        self.sealed.insert(SequenceRange::one(header.sequence));
+        if header.kind == Kind::Event
+            && let Some((at, event, oversize)) = self.pending.take()
+        {
+            self.sources.push((at, header.sequence, event, oversize));
+        }
+    }
+
+    pub(super) fn published(&mut self, at: Nanos, what: &Published) {
+        use crate::wire::SourceLossReason::Overflow;
+        self.pending = match what {
+            Published::Event(event @ StreamEvent::SourceLost { .. }, _) => {
+                Some((at, event.clone(), false))
+            }
+            Published::TooLarge {
+                source,
+                position,
+                instruments,
+                ..
+            } => {
+                let lost = StreamEvent::SourceLost {
+                    source: *source,
+                    reason: Overflow,
+                    from: *position,
+                    messages: 1,
+                    instruments: instruments.clone(),
+                };
+                Some((at, lost, true))
+            }
+            _ => None,
+        };
+    }
+
+    pub(super) fn posted(&mut self, at: Nanos, fan_out: FanOutId, up_to: Sequence) {
+        let first = self.sealed.lowest();
+        let of = self.fan_outs.entry(fan_out).or_default();
+        let from = of.up_to.map(Sequence::next).or(first).unwrap_or(up_to);
+        if let Some(range) = SequenceRange::new(from.min(up_to), up_to)
+            && of.up_to.is_none_or(|before| up_to > before)
+        {
+            of.posted.insert(range);
+            of.up_to = Some(up_to);
+            let with = of.lately.filter(|(then, _)| *then == at);
+            let first = with.map_or(range.first, |(_, before)| before.first);
+            let last = range.last;
+            of.lately = Some((at, SequenceRange { first, last }));
+        }
+    }
+
+    pub(super) fn happened(&mut self, at: Nanos, event: &PublisherEvent) {
+        if let PublisherEvent::FanOutReset {
+            fan_out,
+            skipped: Some(range),
+        } = event
+        {
+            let of = self.fan_outs.entry(*fan_out).or_default();
+            of.skipped.insert(*range);
+            of.up_to = of.up_to.max(Some(range.last));
+            self.torn_down.push((at, *fan_out, *range));
+        }
+    }
+
+    pub(super) fn counted(&mut self, at: Nanos, fan_out: FanOutId, line: LineId, now: Sending) {
+        let of = self.fan_outs.entry(fan_out).or_default();
+        let before = of.counted.insert(line, now).unwrap_or_default();
+        let count = now.refused.saturating_sub(before.refused);
+        if let Some((_, among)) = of.lately
+            && count > 0
+        {
+            self.refused.push(Refusal {
+                at,
+                line,
+                count,
+                among,
+            });
+        }
+    }
+
+    /// How many datagrams were sealed, and how many handed to some fan-out.
+    pub(super) fn totals(&self) -> [u64; 2] {
+        let handed = self.fan_outs.values().map(|it| it.posted.len()).max();
+        [self.sealed.len(), handed.unwrap_or(0)]
+    }
+
+    /// Of which channel and epoch.
+    pub(super) const fn of(&self) -> Option<(ChannelId, Epoch)> {
+        self.of
+    }
+
+    /// What became of a datagram here; `None` where the record does not say.
+    pub(super) fn left(&self, id: ChannelId, epoch: Epoch, sequence: Sequence) -> Option<Left> {
+        if self.of != Some((id, epoch)) || !self.sealed.has(sequence) {
+            return None;
+        }
+        let mut skipped = self
+            .fan_outs
+            .iter()
+            .filter(|(_, it)| it.skipped.has(sequence));
+        if let Some((fan_out, _)) = skipped.next() {
+            return Some(Left::TornDown(*fan_out));
+        }
+        let mut handed = self.fan_outs.values();
+        if self.fan_outs.is_empty() || handed.any(|it| !it.posted.has(sequence)) {
+            return Some(Left::NotYet);
+        }
+        let mut refused = self.refused.iter();
+        let refused = refused.find(|it| it.among.contains(sequence));
+        Some(refused.map_or(Left::Handed, |it| Left::Refused(it.line)))
+    }
+
+    /// Whether what the stream tells of was a message larger than a datagram.
+    pub(super) fn was_oversize(&self, id: ChannelId, epoch: Epoch, event: &StreamEvent) -> bool {
+        let place = |event: &StreamEvent| match event {
+            StreamEvent::SourceLost { source, from, .. } => Some((*source, *from)),
+            StreamEvent::EpochOpened { .. } => None,
+        };
+        let mut sources = self.sources.iter();
+        self.of == Some((id, epoch))
+            && sources.any(|(_, _, known, over)| *over && place(known) == place(event))
+    }
+}
+
+/// What a repair service was asked for, and what it gave, in sequences.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Serving {
+    /// Subscribers that joined.
+    pub joined: u64,
+    /// Subscribers that went without a word.
+    pub vanished: u64,
+    /// Connections that were turned away or closed with a reason.
+    pub turned_away: u64,
+    /// Sequences asked for.
+    pub asked: u64,
+    /// Given to who asked.
+    pub given: u64,
+    /// Given to all, by multicast.
+    pub given_to_all: u64,
+    /// Refused, by reason.
+    pub refused: BTreeMap<RefusalReason, u64>,
+}
+
+impl Serving {
+    pub(super) fn heard(&mut self, message: &Message<'_>) {
+        if let Message::Nack { ranges, .. } = message {
+            let count = |sum: u64, range: &SequenceRange| sum.saturating_add(range.len());
+            self.asked = ranges.iter().fold(self.asked, count);
+        }
+    }
+
+    pub(super) fn said(&mut self, message: &Message<'_>) {
+        if let Message::Refused(refused) = message {
+            let sum = self.refused.entry(refused.reason).or_default();
+            *sum = sum.saturating_add(refused.range.len());
+        }
+    }
+}
