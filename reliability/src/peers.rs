@@ -4,13 +4,11 @@
 use serde::{Deserialize, Serialize};
 
 use crate::budget::TokenBucket;
-use crate::control::{
-    Grant, Join, JoinChannel, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected,
-};
+use crate::control::{Grant, Join, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
 use crate::mirror_writes::MirrorWriter;
 use crate::pending::PendingRanges;
 use crate::units::Nanos;
-use crate::wire::WIRE_VERSION;
+use crate::wire::WireVersions;
 
 /// The most channels that one JOIN may name.
 pub const JOIN_CHANNELS_MAX: usize = 256;
@@ -183,18 +181,19 @@ pub(crate) fn rejected(code: RejectCode, text: impl Into<String>) -> Rejected {
     }
 }
 
-/// Checks everything in a JOIN that does not depend on what the publisher has.
-pub(crate) fn check_join(join: &Join) -> Result<&[JoinChannel], Rejected> {
+/// Checks everything in a JOIN that does not depend on what the publisher has, and gives the wire version
+/// that is agreed on.
+pub(crate) fn check_join(join: &Join, spoken: WireVersions) -> Result<u8, Rejected> {
     let protocol = |text: String| Err(rejected(RejectCode::Protocol, text));
-    if !join.wire_versions.contains(&WIRE_VERSION) {
+    let Some(agreed) = spoken.agreed(&join.wire_versions) else {
         return Err(rejected(
             RejectCode::WireVersion,
             format!(
-                "this publisher speaks wire version {WIRE_VERSION}, the subscriber reads {:?}; upgrade the older side",
+                "this publisher speaks wire version {spoken}, the subscriber reads {:?}; upgrade the older side",
                 &join.wire_versions[..join.wire_versions.len().min(16)]
             ),
         ));
-    }
+    };
     if join.name.len() > NAME_LEN_MAX {
         return protocol(format!(
             "the subscriber's name has {} bytes, at most {NAME_LEN_MAX} are allowed",
@@ -214,16 +213,17 @@ pub(crate) fn check_join(join: &Join) -> Result<&[JoinChannel], Rejected> {
             "the JOIN names {} channels, at most {JOIN_CHANNELS_MAX} are allowed",
             join.channels.len()
         )),
-        _ => Ok(&join.channels),
+        _ => Ok(agreed),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::ChannelName;
+    use crate::control::{ChannelName, JoinChannel};
     use crate::delivery::Start;
     use crate::units::{ChannelId, Epoch};
+    use crate::wire::WIRE_VERSION;
 
     fn join(purpose: Purpose, channels: usize) -> Join {
         let channel = JoinChannel {
@@ -241,7 +241,11 @@ mod tests {
 
     #[test]
     fn a_join_names_channels_within_the_limit_and_a_replay_none() {
-        let refused = |join: Join| check_join(&join).err().map(|r| r.code);
+        let refused = |join: Join| {
+            check_join(&join, WireVersions::default())
+                .err()
+                .map(|r| r.code)
+        };
         let replay = Purpose::Replay { session: 1 };
         assert_eq!(refused(join(Purpose::Repair, 1)), None);
         assert_eq!(refused(join(Purpose::Repair, JOIN_CHANNELS_MAX)), None);

@@ -32,6 +32,7 @@ pub use crate::repair_channel::ChannelInfo;
 use crate::repair_config::{BURST_BYTES_MIN, RepairConfig};
 use crate::ring::RingReader;
 use crate::units::{ChannelId, Epoch, Nanos, Now};
+use crate::wire::WireVersions;
 
 /// Between measurements of the live rate and looks at silent connections.
 const TICK: Nanos = Nanos::from_ms(100);
@@ -179,6 +180,8 @@ pub struct RepairCore {
     channels: Vec<Channel>,
     peers: BTreeMap<PeerId, Peer>,
     sessions: BTreeMap<u64, Session>,
+    /// The wire versions that it speaks.
+    versions: WireVersions,
     /// Where NACK connections can be made.
     offers: Vec<RepairOffer>,
     /// Names of those that are written to when they ask for it.
@@ -250,6 +253,7 @@ impl RepairCore {
             channels,
             peers: BTreeMap::new(),
             sessions: BTreeMap::new(),
+            versions: WireVersions::default(),
             offers: Vec::new(),
             standbys: Vec::new(),
             mirrored: Vec::new(),
@@ -456,6 +460,11 @@ impl RepairCore {
                 .filter(|p| matches!(p.role, Role::Subscriber { .. } | Role::Closing(_)));
             view.ended && subscribers.all(reached)
         })
+    }
+
+    /// Speaks these wire versions, where they are not what this code speaks.
+    pub const fn set_wire_versions(&mut self, versions: WireVersions) {
+        self.versions = versions;
     }
 
     /// Where NACK connections can be made: what new joiners are told.

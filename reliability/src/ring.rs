@@ -89,6 +89,19 @@ impl HeapMemory {
             half_copied,
         }
     }
+
+    /// Memory that holds these bytes, as a mapping does whose writer was killed.
+    #[must_use]
+    pub fn left_behind(bytes: &[u8], half_copied: fn()) -> Self {
+        let words = |line: &[u8]| {
+            let mut words = words_of(line);
+            Line([(); RING_ALIGN / WORD].map(|()| AtomicU64::new(words.next().unwrap_or(0))))
+        };
+        Self {
+            lines: bytes.chunks(RING_ALIGN).map(words).collect(),
+            half_copied,
+        }
+    }
 }
 
 // SAFETY: the box is never reallocated, its elements are aligned to 64 and made of atomics, so

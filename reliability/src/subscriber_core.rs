@@ -34,7 +34,7 @@ use crate::receiver::Receiver;
 use crate::receiver_config::{Ladder, ReceiverConfig};
 use crate::record::AlignedCopy;
 use crate::units::{ChannelId, Epoch, Nanos};
-use crate::wire::{CrcVerdict, Datagram, WIRE_VERSION};
+use crate::wire::{CrcVerdict, Datagram, WireVersions};
 
 /// The connections to a publisher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -146,6 +146,9 @@ pub struct SubscriberCore {
     /// Frames that wait for their connection to be taken by the driver.
     out_repair: Vec<u8>,
     out_replay: Vec<u8>,
+    /// The wire versions that it speaks.
+    #[serde(skip)]
+    versions: WireVersions,
     #[serde(skip)]
     asks: Asks,
     #[serde(skip)]
@@ -199,6 +202,7 @@ impl SubscriberCore {
             actions: VecDeque::new(),
             out_repair: Vec::new(),
             out_replay: Vec::new(),
+            versions: WireVersions::default(),
             asks: Asks::default(),
             aligned: AlignedCopy::default(),
         };
@@ -210,6 +214,11 @@ impl SubscriberCore {
     /// from the next WELCOME on. Without this call none is made.
     pub const fn use_nack_path(&mut self, usable: bool) {
         self.nack.set_usable(usable);
+    }
+
+    /// Speaks these wire versions, where they are not what this code speaks.
+    pub const fn set_wire_versions(&mut self, versions: WireVersions) {
+        self.versions = versions;
     }
 
     /// Where to connect for [`Path::Nack`].
@@ -294,7 +303,7 @@ impl SubscriberCore {
         };
         let join = Message::Join(Join {
             name: self.name.clone(),
-            wire_versions: vec![WIRE_VERSION],
+            wire_versions: self.versions.all(),
             purpose,
             channels,
         });
@@ -643,7 +652,7 @@ impl SubscriberCore {
             offer.continues.is_possible(offer.epoch)
                 && offer.continues.begins().0 <= offer.newest.next()
         };
-        let fits = welcome.wire_version == WIRE_VERSION
+        let fits = self.versions.has(welcome.wire_version)
             && welcome.channels.len() == self.entries.len()
             && welcome
                 .channels

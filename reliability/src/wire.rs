@@ -5,8 +5,12 @@
 //! holds. Checking the CRC is a step of its own ([`Datagram::verdict`]), because the verdict is an
 //! input of the cores: a recorded run can be fed to them again without the payload.
 
+mod versions;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use versions::WireVersions;
 
 use crate::planted::{Bug, planted};
 use crate::record::{RecordError, Records};

@@ -26,6 +26,7 @@ pub mod incident;
 mod incidents;
 mod interruption;
 pub mod justified;
+pub mod kills;
 mod line;
 pub mod meters;
 mod multicast;

@@ -90,12 +90,12 @@ impl Publisher {
             Feed::open(plan, (channel, epoch, nth), *first, now)
         });
         let feeds = feeds.collect::<Result<Vec<_>, _>>()?;
-        Ok(Self::with(plan, epoch, feeds, now))
+        Ok(Self::with(plan, (epoch, 0), feeds, now))
     }
 
-    /// A publisher with these feeds, one for each channel.
+    /// A publisher with these feeds, one for each channel: of its epoch, the process of this number.
     #[must_use]
-    pub fn with(plan: &Plan, epoch: Epoch, feeds: Vec<Feed>, now: Now) -> Self {
+    pub fn with(plan: &Plan, (epoch, life): (Epoch, u64), feeds: Vec<Feed>, now: Now) -> Self {
         let line = UdpLine {
             group: std::net::SocketAddrV4::new(std::net::Ipv4Addr::new(239, 0, 0, 1), 4000),
             sender: std::net::Ipv4Addr::LOCALHOST,
@@ -114,7 +114,7 @@ impl Publisher {
         let served = served.collect();
         let service: Arc<RepairServiceCounters> = Arc::default();
         let twins = feeds.first().map_or(0, |f| f.nth as u64);
-        let seed = plan.seed ^ epoch.0 ^ twins << 50;
+        let seed = plan.seed ^ epoch.0 ^ twins << 50 ^ life << 40;
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         let repair = RepairCore::new(plan.repair, "sim".into(), served, service, secret, now);

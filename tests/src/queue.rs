@@ -8,6 +8,7 @@ use tickcast_reliability::subscriber_core::{Path, RemoteRequest};
 use tickcast_reliability::units::Nanos;
 
 use crate::inboxes::HalfWrite;
+use crate::kills::Who;
 use crate::reads::HalfRead;
 use crate::subscriber::Packet;
 
@@ -54,6 +55,8 @@ pub(crate) enum Event {
     Flood(usize),
     /// The next incident of the plan.
     Incident(usize),
+    /// What was killed at its moment is there again.
+    Revive(Who),
     /// The faults stop.
     Heal,
     /// The feed ends.

@@ -73,6 +73,12 @@ pub(crate) struct HalfRead {
     bytes: Vec<u8>,
 }
 
+impl HalfRead {
+    pub(crate) const fn is_of_slots(&self) -> bool {
+        matches!(self.request.what, What::Slots(_))
+    }
+}
+
 fn word(page: &[u8], at: usize) -> u64 {
     let word = page.get(at..).and_then(|rest| rest.first_chunk());
     word.map_or(0, |word| u64::from_le_bytes(*word))

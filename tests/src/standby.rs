@@ -145,6 +145,7 @@ impl World {
             let key = key.ok_or("an epoch was mirrored that nobody opened")?;
             let ring = promotion.ring;
             check_ring(&self.truth, &ring, &positions)
+                .and_then(|()| check_line(&self.truth, &ring))
                 .map_err(|what| format!("standby {number} on channel {channel}: {what}"))?;
             let made = (self
                 .publishers
@@ -167,7 +168,7 @@ impl World {
         }
         // The process that followed is the one that publishes now.
         self.goes(number, false)?;
-        let mut publisher = Publisher::with(&self.plan, epoch, feeds, now);
+        let mut publisher = Publisher::with(&self.plan, (epoch, 0), feeds, now);
         publisher.write_down(&mut self.truth)?;
         self.count("promoted");
         self.trace.note(self.now, "promoted", number, epoch.0, 0);
@@ -177,9 +178,9 @@ impl World {
     }
 }
 
-/// Checks that a promoted ring holds what was sealed, as it was sealed, and that what was said of its
-/// sources is what they say.
-fn check_ring(
+/// Checks that a ring that is gone on with holds what was sealed, as it was sealed, and that what was
+/// said of its sources is what they say.
+pub(crate) fn check_ring(
     truth: &Truth,
     ring: &RingWriter,
     positions: &BTreeMap<SourceId, SourcePosition>,
@@ -229,6 +230,12 @@ fn check_ring(
             ));
         }
     }
+    Ok(())
+}
+
+/// Checks that a promoted ring says of which line of epochs it is.
+fn check_line(truth: &Truth, ring: &RingWriter) -> Result<(), String> {
+    let (channel, epoch) = (ring.identity().channel, ring.identity().epoch);
     let lineage = ring.lineage();
     let right = lineage.epochs().iter().all(|it| {
         let link = truth.descent(channel, it.epoch, epoch);

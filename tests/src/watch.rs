@@ -90,6 +90,11 @@ impl Watch {
         it
     }
 
+    /// On this fan-out it goes on behind what was sent before.
+    pub fn goes_on_behind(&mut self, fan_out: usize, sent: Sequence) {
+        self.fan_outs[fan_out].sent = sent;
+    }
+
     /// The next datagram was sealed.
     pub fn sealed(&mut self, bytes: &[u8]) {
         self.sealed = self.sealed.next();

@@ -11,6 +11,7 @@ use tickcast_reliability::units::{Epoch, Nanos, Now};
 use crate::comparing;
 use crate::faults::{FaultCounts, Storm, Whom};
 use crate::inboxes::Inboxes;
+use crate::kills::{Moment, Who};
 use crate::pipe::Connection;
 use crate::plan::{Mode, Plan};
 use crate::publisher::Publisher;
@@ -52,6 +53,8 @@ pub struct World {
     pub(crate) tally: Tally,
     pub(crate) trace: Trace,
     pub(crate) tampering: Tampering,
+    /// Who is to be killed, and when.
+    pub(crate) kill: Option<(Who, Moment)>,
     violation: Option<String>,
     /// Sequences that were asked for before everyone had joined.
     pub(crate) nacked_of_joining: u64,
@@ -103,7 +106,7 @@ pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<RecordedCore>, Vec<Publisher>)
 }
 
 impl World {
-    fn new(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Self {
+    pub(crate) fn new(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Self {
         let paths = plan.receivers * 2;
         let storms = (plan.weather.iter())
             .map(|w| Storm::new(*w, if w.whom == Whom::Common { 2 } else { paths }));
@@ -128,10 +131,19 @@ impl World {
             tally: Tally::default(),
             trace,
             tampering: Tampering::new(tamper),
+            kill: None,
             violation: None,
             nacked_of_joining: 0,
             plan,
         }
+    }
+
+    /// Lets everything happen.
+    pub(crate) fn to_its_end(&mut self) -> Outcome {
+        if let Err(what) = self.begin().and_then(|()| self.live()) {
+            self.violated(what);
+        }
+        self.outcome()
     }
 
     fn begin(&mut self) -> Result<(), String> {
@@ -170,7 +182,9 @@ impl World {
                 break;
             }
             self.now = at;
-            self.happen(event)?;
+            if !self.look_for_kill(&event)? {
+                self.happen(event)?;
+            }
             self.tally.events += 1;
             if self.queue.len() > QUEUE_MAX {
                 return Err(format!(
@@ -243,6 +257,7 @@ impl World {
                 }
                 self.incident(incident)
             }
+            Event::Revive(who) => self.revive(who),
             Event::Heal => self.heal(),
             Event::Joined => self.nobody_noticed(),
             Event::Finish if self.plan.gone => Ok(()),

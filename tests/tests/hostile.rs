@@ -327,3 +327,184 @@ fn a_forged_end_ends_nothing_and_what_it_displaced_is_told() {
     );
     assert_eq!(status.code(), Some(i32::from(lost > 0)));
 }
+
+/// A publisher that takes few connections and waits a short time for a JOIN, and one who follows it.
+fn narrow(peers_max: usize, join_timeout_us: u64) -> (Publisher, [Follower; 1]) {
+    let mut config = one_channel(&[free_group()], endless(5_000, 1));
+    config["repair"] = serde_json::json!({
+        "peers_max": peers_max, "join_timeout_us": join_timeout_us,
+    });
+    let publisher = Publisher::start(&config);
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].records.values().sum::<u64>() > 1_000
+    });
+    (publisher, followers)
+}
+
+/// Whoever followed all the while has everything, and whoever comes now is served.
+fn nobody_else_noticed(publisher: Publisher, followers: [Follower; 1]) {
+    let [first] = followers;
+    let last = Follower::new(publisher.subscriber().channel("all"));
+    let mut followers = [first, last];
+    drive(&mut followers, |all| {
+        all[1].records.values().sum::<u64>() > 500
+    });
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success(), "{summary}");
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+    for follower in &followers {
+        follower.assert_balanced();
+        assert!(follower.losses.is_empty(), "{:?}", follower.losses);
+    }
+}
+
+/// A counter of the publisher's, by a part of its name.
+fn counted(publisher: &Publisher, name: &str) -> u64 {
+    let metrics = publisher.metrics();
+    let line = (metrics.lines()).find(|line| line.contains(name) && !line.starts_with('#'));
+    let count = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    count.unwrap_or_else(|| panic!("no {name} in {metrics}"))
+}
+
+fn join_frame(name: &str) -> Vec<u8> {
+    let join = Join {
+        name: name.into(),
+        wire_versions: vec![1],
+        purpose: Purpose::Repair,
+        channels: vec![JoinChannel {
+            channel: ChannelName::Name("all".into()),
+            start: tickcast_subscriber::Start::Live,
+            confirmed_epoch: Epoch(0),
+        }],
+    };
+    let mut frame = Vec::new();
+    Message::Join(join).write(ChannelId(0), &mut frame);
+    frame
+}
+
+#[test]
+fn a_join_that_comes_byte_by_byte_and_never_ends_is_cut_off_in_time_and_harms_nobody() {
+    let (publisher, mut followers) = narrow(16, 200_000);
+    // A head that announces as much as may be, and a body of which there is always more.
+    let head = [&(64 * 1024_u32).to_le_bytes()[..], &[1, 0, 0, 0]].concat();
+    let mut slow: Vec<(Peer, usize)> = (0..12).map(|_| (Peer::connect(&publisher), 0)).collect();
+    let cut_off = slow.len() as u64;
+    while !slow.is_empty() {
+        slow.retain_mut(|(peer, said)| {
+            let byte = head.get(*said).copied().unwrap_or(b' ');
+            *said += 1;
+            peer.0.write_all(&[byte]).is_ok()
+        });
+        let had = followers[0].records.values().sum::<u64>();
+        drive(&mut followers, |all| {
+            all[0].records.values().sum::<u64>() > had
+        });
+    }
+    drive(&mut followers, |_| {
+        counted(&publisher, "silent_disconnects") >= cut_off
+    });
+    assert_eq!(counted(&publisher, "silent_disconnects"), cut_off);
+    nobody_else_noticed(publisher, followers);
+}
+
+#[test]
+fn a_flood_of_connections_takes_no_more_than_is_allowed_and_who_follows_notices_nothing() {
+    let (publisher, mut followers) = narrow(8, 60_000_000);
+    let open = || {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", publisher.id()));
+        open.expect("it is there").count()
+    };
+    let before = open();
+    // Each says JOIN, as a subscriber would.
+    let mut flood = Vec::new();
+    let mut most = 0;
+    for _ in 0..400 {
+        let mut peer = Peer::connect(&publisher);
+        let _ = peer.0.write_all(&join_frame("flood"));
+        flood.push(peer);
+        followers[0].poll();
+        most = most.max(open());
+    }
+    let mut welcomed = 0;
+    let mut rejected = 0;
+    for peer in &mut flood {
+        match peer.hear(|message| matches!(message, Message::Welcome(_))) {
+            Some(true) => welcomed += 1,
+            _ => rejected += 1,
+        }
+        followers[0].poll();
+    }
+    assert!(welcomed <= 8, "{welcomed} were welcomed");
+    assert_eq!(welcomed + rejected, 400);
+    assert!(counted(&publisher, "joins_rejected") > 0);
+    // What is allowed, and what it keeps a moment to say why: not one for each of the flood.
+    assert!(
+        most <= before + 8 + 64 + 16 + 1,
+        "{before} descriptors became {most}"
+    );
+    drop(flood);
+    drive(&mut followers, |_| open() <= before + 2);
+    nobody_else_noticed(publisher, followers);
+}
+
+#[test]
+fn a_join_that_is_said_again_is_the_end_of_its_connection_or_another_session_and_takes_nothing() {
+    let (publisher, mut followers) = narrow(8, 60_000_000);
+    let open = || {
+        let open = std::fs::read_dir(format!("/proc/{}/fd", publisher.id()));
+        open.expect("it is there").count()
+    };
+    let before = open();
+    let frame = join_frame("peer");
+    let session = |peer: &mut Peer| {
+        peer.hear(|message| match message {
+            Message::Welcome(welcome) => Some(welcome.session),
+            _ => None,
+        })
+    };
+    // On its own connection.
+    let mut twice = Peer::connect(&publisher);
+    twice.0.write_all(&frame).expect("written");
+    assert!(matches!(session(&mut twice), Some(Some(_))));
+    twice.0.write_all(&frame).expect("written");
+    assert!(twice.is_closed());
+    // By somebody who recorded it, on others: each is somebody else, and there are not more than allowed.
+    let mut again: Vec<Peer> = (0..20).map(|_| Peer::connect(&publisher)).collect();
+    let sessions = again.iter_mut().filter_map(|peer| {
+        let _ = peer.0.write_all(&frame);
+        session(peer).flatten()
+    });
+    let mut sessions: Vec<u64> = sessions.collect();
+    let count = sessions.len();
+    assert!((1..=8).contains(&count), "{count} sessions");
+    sessions.sort_unstable();
+    sessions.dedup();
+    assert_eq!(sessions.len(), count, "no two have one session");
+    drop(again);
+    drive(&mut followers, |_| open() <= before);
+    // A further connection of a session, twice: the later one is it, and the session goes on.
+    let mut owner = Peer::connect(&publisher);
+    owner.0.write_all(&frame).expect("written");
+    let of = session(&mut owner).flatten().expect("a session");
+    let replay = |session| {
+        let mut peer = Peer::connect(&publisher);
+        let join = Join {
+            name: "peer".into(),
+            wire_versions: vec![1],
+            purpose: Purpose::Replay { session },
+            channels: vec![],
+        };
+        peer.say(0, &Message::Join(join));
+        assert_eq!(peer.hear(|m| matches!(m, Message::Welcome(_))), Some(true));
+        peer
+    };
+    let mut first = replay(of);
+    let mut second = replay(of);
+    assert!(first.is_closed(), "the later one takes its place");
+    second.say(0, &Message::Leave);
+    owner.say(0, &Message::Leave);
+    drop((first, second, owner));
+    nobody_else_noticed(publisher, followers);
+}

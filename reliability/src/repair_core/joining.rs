@@ -9,18 +9,21 @@ use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, 
 use crate::peers::{Carrier, Peer, PeerChannel, PeerId, Role, Session, check_join, rejected};
 use crate::planted::{Bug, planted};
 use crate::units::{ChannelId, Now};
-use crate::wire::WIRE_VERSION;
 
 impl RepairCore {
     pub(super) fn join(&mut self, now: Now, peer: PeerId, join: &Join) {
-        let outcome = match check_join(join) {
+        let outcome = match check_join(join, self.versions) {
             Err(rejected) => Err(rejected),
-            Ok(_) => match join.purpose {
-                Purpose::Repair => self.join_channels(now, peer, join),
-                Purpose::Replay { session } => self.join_further(peer, Role::Replay { session }),
-                Purpose::Nack { session } => self.join_further(peer, Role::Nack { session }),
+            Ok(version) => match join.purpose {
+                Purpose::Repair => self.join_channels(now, peer, join, version),
+                Purpose::Replay { session } => {
+                    self.join_further(peer, version, Role::Replay { session })
+                }
+                Purpose::Nack { session } => {
+                    self.join_further(peer, version, Role::Nack { session })
+                }
                 Purpose::Read { session, attempt } => {
-                    self.join_further(peer, Role::Read { session, attempt })
+                    self.join_further(peer, version, Role::Read { session, attempt })
                 }
             },
         };
@@ -35,6 +38,7 @@ impl RepairCore {
         now: Now,
         peer: PeerId,
         join: &Join,
+        wire_version: u8,
     ) -> Result<Welcome, Rejected> {
         let mut indices: Vec<usize> = Vec::with_capacity(join.channels.len());
         for wanted in &join.channels {
@@ -89,7 +93,7 @@ impl RepairCore {
             channels: indices.iter().map(|i| self.channels[*i].id).collect(),
         });
         Ok(Welcome {
-            wire_version: WIRE_VERSION,
+            wire_version,
             publisher: self.publisher.clone(),
             session,
             channels: indices.iter().map(|i| self.channels[*i].offer()).collect(),
@@ -98,7 +102,12 @@ impl RepairCore {
     }
 
     /// A further connection of a session: for replay, for NACKs, or for READ.
-    fn join_further(&mut self, peer: PeerId, role: Role) -> Result<Welcome, Rejected> {
+    fn join_further(
+        &mut self,
+        peer: PeerId,
+        wire_version: u8,
+        role: Role,
+    ) -> Result<Welcome, Rejected> {
         let (Role::Replay { session } | Role::Nack { session } | Role::Read { session, .. }) = role
         else {
             return Err(rejected(RejectCode::Protocol, "no further connection"));
@@ -155,7 +164,7 @@ impl RepairCore {
             state.channels = indices.into_iter().map(PeerChannel::of).collect();
         }
         Ok(Welcome {
-            wire_version: WIRE_VERSION,
+            wire_version,
             publisher: self.publisher.clone(),
             session,
             channels: Vec::new(),

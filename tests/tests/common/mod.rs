@@ -262,6 +262,11 @@ impl Follower {
 
     /// One poll; whether there was anything to do.
     pub fn poll(&mut self) -> bool {
+        self.poll_with(|_| {})
+    }
+
+    /// The same, and tells what it was given.
+    pub fn poll_with(&mut self, mut on: impl FnMut(&Item<'_>)) -> bool {
         let Self {
             subscriber,
             events,
@@ -271,27 +276,30 @@ impl Follower {
             digests,
             last,
         } = self;
-        let polled = subscriber.poll(|item| match item {
-            Item::Record(position, record) => {
-                let before = last.insert(position.channel, *position);
-                if let Some(before) = before {
-                    assert!(
-                        (before.epoch, before.record) < (position.epoch, position.record),
-                        "{before:?} was delivered before {position:?}"
-                    );
+        let polled = subscriber.poll(|item| {
+            on(&item);
+            match item {
+                Item::Record(position, record) => {
+                    let before = last.insert(position.channel, *position);
+                    if let Some(before) = before {
+                        assert!(
+                            (before.epoch, before.record) < (position.epoch, position.record),
+                            "{before:?} was delivered before {position:?}"
+                        );
+                    }
+                    first.get_or_insert(*position);
+                    *records.entry(position.channel).or_default() += 1;
+                    digests
+                        .entry(position.channel)
+                        .or_default()
+                        .update(record.as_ref());
                 }
-                first.get_or_insert(*position);
-                *records.entry(position.channel).or_default() += 1;
-                digests
-                    .entry(position.channel)
-                    .or_default()
-                    .update(record.as_ref());
-            }
-            Item::Event(_, event) => {
-                if let Event::Lost(loss) = event {
-                    losses.push(*loss);
+                Item::Event(_, event) => {
+                    if let Event::Lost(loss) = event {
+                        losses.push(*loss);
+                    }
+                    events.push(event.clone());
                 }
-                events.push(event.clone());
             }
         });
         polled.worked()

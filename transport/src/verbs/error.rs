@@ -203,3 +203,29 @@ pub(super) fn failed_to_pin(what: &'static str, bytes: usize, errno: i32) -> Ver
         _ => failed(what, errno),
     }
 }
+
+#[cfg(all(test, feature = "rdma"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_may_not_be_pinned_is_told_apart_with_the_limit_to_raise() {
+        for errno in [libc::ENOMEM, libc::EAGAIN] {
+            let error = failed_to_pin("a registration of the ring", 96 << 20, errno);
+            assert!(matches!(error, VerbsError::Memlock { .. }), "{error}");
+            let said = error.to_string();
+            let due = [
+                "a registration of the ring",
+                "100663296 bytes",
+                "ulimit -l",
+                "LimitMEMLOCK=",
+            ];
+            assert!(due.iter().all(|due| said.contains(due)), "{said}");
+        }
+        // What is no want of memory is told as what it is.
+        let error = failed_to_pin("a registration of the ring", 64, libc::EPERM);
+        assert!(matches!(error, VerbsError::Permission { .. }), "{error}");
+        let error = failed_to_pin("a registration of the ring", 64, libc::ENODEV);
+        assert!(matches!(error, VerbsError::Call { .. }), "{error}");
+    }
+}

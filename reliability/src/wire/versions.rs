@@ -1,0 +1,102 @@
+//! Which wire versions a side speaks: two sides that have one in common agree on the newest of those, and
+//! what a publisher multicasts is of the oldest that it speaks (docs/PROTOCOL.md §13).
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::WIRE_VERSION;
+
+/// All wire versions from one to another.
+///
+/// ```
+/// use tickcast_reliability::wire::WireVersions;
+///
+/// let both = WireVersions::new(1, 2).unwrap();
+/// assert_eq!(both.agreed(&[1]), Some(1), "with a peer that is one older");
+/// assert_eq!(both.agreed(&[3, 2, 1]), Some(2), "with one that is newer");
+/// assert_eq!(both.agreed(&[3]), None);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireVersions {
+    oldest: u8,
+    newest: u8,
+}
+
+impl Default for WireVersions {
+    /// What this code speaks.
+    fn default() -> Self {
+        Self {
+            oldest: WIRE_VERSION,
+            newest: WIRE_VERSION,
+        }
+    }
+}
+
+impl WireVersions {
+    /// The versions from `oldest` to `newest`; `None` where there are none. There is no version 0.
+    #[must_use]
+    pub const fn new(oldest: u8, newest: u8) -> Option<Self> {
+        match 0 < oldest && oldest <= newest {
+            true => Some(Self { oldest, newest }),
+            false => None,
+        }
+    }
+
+    /// Whether this version is one of them.
+    #[must_use]
+    pub const fn has(self, version: u8) -> bool {
+        self.oldest <= version && version <= self.newest
+    }
+
+    /// Each of them, newest first, as JOIN names them.
+    #[must_use]
+    pub fn all(self) -> Vec<u8> {
+        (self.oldest..=self.newest).rev().collect()
+    }
+
+    /// The newest that a peer who offers these speaks as well.
+    #[must_use]
+    pub fn agreed(self, offered: &[u8]) -> Option<u8> {
+        offered.iter().copied().filter(|it| self.has(*it)).max()
+    }
+}
+
+impl fmt::Display for WireVersions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.oldest == self.newest {
+            true => write!(f, "{}", self.newest),
+            false => write!(f, "{} to {}", self.oldest, self.newest),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_sides_agree_on_the_newest_version_that_both_speak() {
+        let spoken = |oldest, newest| WireVersions::new(oldest, newest).unwrap();
+        let agreed = |ours: WireVersions, theirs: WireVersions| ours.agreed(&theirs.all());
+        for (ours, theirs, version) in [
+            (spoken(1, 1), spoken(1, 1), Some(1)),
+            (spoken(1, 2), spoken(1, 1), Some(1)),
+            (spoken(1, 2), spoken(2, 3), Some(2)),
+            (spoken(1, 3), spoken(1, 2), Some(2)),
+            (spoken(2, 3), spoken(1, 1), None),
+        ] {
+            assert_eq!(agreed(ours, theirs), version, "{ours} and {theirs}");
+            assert_eq!(agreed(theirs, ours), version, "{theirs} and {ours}");
+        }
+        assert_eq!(spoken(1, 2).agreed(&[]), None);
+        assert_eq!(spoken(1, 2).agreed(&[0, 200, 1]), Some(1), "in any order");
+        assert_eq!(WireVersions::new(0, 1), None);
+        assert_eq!(WireVersions::new(2, 1), None);
+        assert_eq!(
+            (spoken(1, 1).to_string(), spoken(1, 2).to_string()),
+            ("1".into(), "1 to 2".into())
+        );
+        assert_eq!(WireVersions::default().all(), [WIRE_VERSION]);
+    }
+}
