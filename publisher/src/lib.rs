@@ -27,6 +27,7 @@ pub mod digest;
 pub mod epoch;
 pub mod error;
 mod fan_out_config;
+mod giving_way;
 #[doc(hidden)]
 pub mod hand_over;
 #[doc(hidden)]
