@@ -11,7 +11,7 @@ use tickcast_reliability::publisher_core::PublisherConfig;
 use tickcast_reliability::ring::{RingMemory, RingWriter};
 use tickcast_reliability::units::{ChannelId, Now};
 use tickcast_transport::FanOut;
-use tickcast_transport::control::{ControlServer, ShareId};
+use tickcast_transport::control::{ControlServer, ShareId, Unserved};
 use tickcast_transport::mapping::SharedMapping;
 
 use crate::audit;
@@ -110,6 +110,23 @@ impl Channels {
 }
 
 impl Serving {
+    /// What lets a thread see that subscribers wait to be served, where that is not done on a core of
+    /// its own.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when the process is out of descriptors.
+    pub(crate) fn unserved(&self, config: &Config) -> Result<Option<Unserved>, PublisherError> {
+        if config.threads.repair_core.is_some() {
+            return Ok(None);
+        }
+        let unserved = self.server.unserved();
+        let unserved = unserved.map_err(|source| PublisherError::System {
+            what: "look at the control connections",
+            source,
+        });
+        unserved.map(Some)
+    }
+
     /// Serves whoever connects, on a thread of its own; a failure ends the session.
     ///
     /// # Errors

@@ -422,6 +422,7 @@ impl PublisherError {
             | Self::Socket { .. }
             | Self::Mirroring { .. }
             | Self::Pin(_)
+            | Self::FlightRecord { .. }
             | Self::Write { .. } => 2,
             Self::Listen { .. } => 3,
             Self::Send { .. }

@@ -13,6 +13,7 @@ use tickcast_transport::idle::Idle;
 
 use crate::config::Config;
 use crate::error::PublisherError;
+use crate::giving_way::GivingWay;
 use crate::hop::Item;
 use crate::monitor::Monitor;
 use crate::pipeline::{finish, now};
@@ -52,6 +53,8 @@ pub struct InlinePublisher {
     /// The source of the first channel.
     first: usize,
     message: RecordBatch,
+    /// What it does when there is nothing to send.
+    giving_way: GivingWay,
     /// When it was driven last.
     now: Now,
 }
@@ -70,12 +73,14 @@ impl InlinePublisher {
         let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
         let (shared, control) = (opened.shared().clone(), opened.control_address());
         let first = opened.inputs_len();
+        let (to, served, unserved) = opened.serve()?;
         Ok(Self {
-            running: Some(opened.serve()?),
+            running: Some((to, served)),
             shared,
             control,
             first,
             message: RecordBatch::default(),
+            giving_way: GivingWay::to(unserved),
             now: now(),
         })
     }
@@ -116,7 +121,11 @@ impl InlinePublisher {
             return Ok(false);
         };
         to.flush(self.now);
-        to.drive(self.now)
+        let worked = to.drive(self.now)?;
+        if !worked {
+            self.giving_way.idle(self.now.monotonic);
+        }
+        Ok(worked)
     }
 
     /// Counters and subscribers, for other threads to look at.

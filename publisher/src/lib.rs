@@ -28,6 +28,7 @@ pub mod epoch;
 pub mod error;
 mod fan_out_config;
 mod flight;
+mod giving_way;
 #[doc(hidden)]
 pub mod hand_over;
 #[doc(hidden)]

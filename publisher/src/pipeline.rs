@@ -11,7 +11,7 @@ use crossbeam_channel::Receiver;
 use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::units::{Now, SourcePosition};
-use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::clock::SystemClock;
 use tickcast_transport::idle::Idle;
 use tickcast_transport::pin::{Core, pin_to};
 
@@ -29,11 +29,7 @@ const BATCHES_A_ROUND: usize = 4;
 /// The time now, on both clocks.
 #[must_use]
 pub(crate) fn now() -> Now {
-    let clock = SystemClock;
-    Now {
-        monotonic: clock.now(),
-        utc: clock.utc(),
-    }
+    SystemClock.both()
 }
 
 /// A thread of this publisher, and what came of it.

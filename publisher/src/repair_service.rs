@@ -20,6 +20,7 @@ use tickcast_reliability::units::{ChannelId, FanOutId, Nanos, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
+use tickcast_transport::prompt::make_prompt;
 
 use crate::audit::audited;
 use crate::error::PublisherError;
@@ -79,7 +80,7 @@ impl RepairService {
         shared: Arc<Shared>,
     ) -> Result<Self, PublisherError> {
         let clock = SystemClock;
-        let now = now(clock);
+        let now = clock.both();
         let channels = shared.channels.iter().map(|channel| {
             let info = ChannelInfo {
                 name: channel.plan.name.clone(),
@@ -152,6 +153,9 @@ impl RepairService {
     /// [`PublisherError::System`] when polling fails; [`PublisherError::Send`] when a multicast
     /// socket is of no more use.
     pub fn run(mut self) -> Result<(), PublisherError> {
+        if let Err(error) = make_prompt() {
+            tracing::info!("repair is no sooner than the scheduler has it: {error}");
+        }
         while !self.shared.is_shutting_down() {
             self.round(WAIT_MAX)?;
         }
@@ -178,7 +182,7 @@ impl RepairService {
             wait
         };
         self.receive(wait)?;
-        let now = now(self.clock);
+        let now = self.clock.both();
         self.look_at_cursors(now);
         self.write_to_standbys();
         self.core.handle_timeout(now);
@@ -195,7 +199,7 @@ impl RepairService {
         let polled = self.server.poll(Some(wait), |event| match event {
             ServerEvent::Connected(connection, address, carrier) => {
                 tracing::debug!(%address, "a connection was accepted");
-                core.handle_connected(now(clock), peers.add(connection, address), carrier);
+                core.handle_connected(clock.both(), peers.add(connection, address), carrier);
             }
             ServerEvent::Frame(connection, channel, message) => {
                 let Some(peer) = peers.of(connection) else {
@@ -214,14 +218,14 @@ impl RepairService {
                     _ => {}
                 }
                 let is_join = matches!(message, Message::Join(_));
-                core.handle_message(now(clock), peer, channel, message);
+                core.handle_message(clock.both(), peer, channel, message);
                 if let Some(owner) = is_join.then(|| core.session_of(peer)).flatten() {
                     peers.belongs(peer, owner);
                 }
             }
             ServerEvent::Granted(connection, share, access) => {
                 if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
-                    && core.grant(now(clock), peer, channel, access)
+                    && core.grant(clock.both(), peer, channel, access)
                 {
                     audited("ring_granted", peers, peer, Some(channel), None);
                 }
@@ -551,13 +555,6 @@ fn secret() -> Result<[u8; 32], PublisherError> {
         rest = &mut rest[got..];
     }
     Ok(secret)
-}
-
-fn now(clock: SystemClock) -> Now {
-    Now {
-        monotonic: clock.now(),
-        utc: clock.utc(),
-    }
 }
 
 fn refresh_directories(core: &mut RepairCore, shared: &Shared, versions: &mut [u64]) {

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
 use tickcast_reliability::units::{Nanos, SourceId};
-use tickcast_transport::control::ControlServer;
+use tickcast_transport::control::{ControlServer, Unserved};
 
 use crate::admin::Admin;
 use crate::building::{Channels, Serving};
@@ -161,10 +161,12 @@ impl Opened {
     }
 
     /// Starts all but what publishes, which is the caller's: the inputs of the config are not read.
-    pub(crate) fn serve(self) -> Result<(Publishing, Served), PublisherError> {
+    /// And what lets the caller see that subscribers wait, where their thread may share its core.
+    pub(crate) fn serve(self) -> Result<(Publishing, Served, Option<Unserved>), PublisherError> {
         let shared = self.shared.clone();
         let start = || {
             let (mut parts, to, serving) = self.take_apart(true)?;
+            let unserved = serving.unserved(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let admin = parts.start_admin()?;
             let Parts { epoch, shared, .. } = parts;
@@ -174,7 +176,7 @@ impl Opened {
                 repair,
                 admin,
             };
-            Ok((to, served))
+            Ok((to, served, unserved))
         };
         start().inspect_err(|_| shared.shut_down())
     }

@@ -273,6 +273,7 @@ impl PublisherCore {
                 state.posted = up_to;
                 self.counters.sent_datagrams.add(count);
                 self.sequencer.ring_mut().set_sent(fan_out, up_to);
+                self.sequencer.ring().warm_next();
             }
         }
     }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::units::{Nanos, Now};
+
+use crate::tsc;
 
 /// Where the time comes from.
 pub trait Clock: Send {
@@ -16,24 +18,42 @@ pub trait Clock: Send {
     fn utc(&self) -> Nanos;
 }
 
-/// The operating system's clocks, read without entering the kernel.
+/// The operating system's clocks, read without entering the kernel: by the processor's counter where
+/// the kernel keeps time by it too.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
+
+impl SystemClock {
+    /// Both clocks, at once.
+    #[inline]
+    #[must_use]
+    pub fn both(&self) -> Now {
+        match tsc::both() {
+            Some(both) => Now {
+                monotonic: Nanos(both.monotonic),
+                utc: Nanos(both.utc),
+            },
+            None => Now {
+                monotonic: read(libc::CLOCK_MONOTONIC),
+                utc: read(libc::CLOCK_REALTIME),
+            },
+        }
+    }
+}
 
 impl Clock for SystemClock {
     #[inline]
     fn now(&self) -> Nanos {
-        read(libc::CLOCK_MONOTONIC)
+        tsc::both().map_or_else(|| read(libc::CLOCK_MONOTONIC), |both| Nanos(both.monotonic))
     }
 
     #[inline]
     fn utc(&self) -> Nanos {
-        read(libc::CLOCK_REALTIME)
+        tsc::both().map_or_else(|| read(libc::CLOCK_REALTIME), |both| Nanos(both.utc))
     }
 }
 
-#[inline]
-fn read(clock: libc::clockid_t) -> Nanos {
+pub(crate) fn read(clock: libc::clockid_t) -> Nanos {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,

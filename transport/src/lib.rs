@@ -14,7 +14,7 @@
 //! | [`control`] | join, repair and replay over TCP, NACK connections over verbs; never blocking |
 //! | [`faults`] | seeded loss, disorder and damage around any [`Receive`] |
 //! | [`mapping`], [`available`] | the shared memory that rings live in, and how much there is |
-//! | [`clock`], [`idle`], [`pin`] | time, waiting, and where a thread runs |
+//! | [`clock`], [`idle`], [`pin`], [`prompt`] | time, waiting, and where and how soon a thread runs |
 //! | [`whole_file`] | results that a reader finds whole or not at all |
 
 pub mod available;
@@ -28,8 +28,10 @@ pub mod idle;
 pub mod mapping;
 pub mod memory;
 pub mod pin;
+pub mod prompt;
 pub mod recording;
 pub mod shm;
+mod tsc;
 pub mod udp;
 pub mod verbs;
 pub mod whole_file;

@@ -268,6 +268,33 @@ fn another_thread_wakes_a_poll_without_a_timeout() {
 }
 
 /// Polls a client and notes what happened.
+#[test]
+fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
+    let (mut server, address) = server(ServerConfig::default());
+    let mut seen = Vec::new();
+    let unserved = server.unserved().unwrap();
+    let looked = std::thread::spawn(move || {
+        assert!(!unserved.is_any(), "nobody has come");
+        unserved
+    });
+    let unserved = looked.join().unwrap();
+    let mut stream = TcpStream::connect(address).unwrap();
+    until(|| unserved.is_any());
+    first_peer(&mut server, &mut seen);
+    until(|| {
+        serve(&mut server, &mut seen);
+        !unserved.is_any()
+    });
+    stream.write_all(&frame(&join("one"))).unwrap();
+    until(|| unserved.is_any());
+    assert!(unserved.is_any(), "to look takes nothing away");
+    until(|| {
+        serve(&mut server, &mut seen);
+        seen.iter().any(|it| matches!(it, Seen::Frame(..)))
+    });
+    assert!(!unserved.is_any(), "all that came was told");
+}
+
 fn attend(client: &mut ControlClient, seen: &mut Vec<String>) {
     client.poll(SystemClock.now(), |event| {
         seen.push(match event {

@@ -224,8 +224,10 @@ impl ControlClient {
             match filled {
                 Filled::Drained => return Ok(count),
                 Filled::End => return Err(CloseReason::ByPeer),
-                Filled::More if read >= self.config.read_bytes_max => return Ok(count),
-                Filled::More => {}
+                // The next poll looks again.
+                Filled::Short if stream.is_tcp() => return Ok(count),
+                _ if read >= self.config.read_bytes_max => return Ok(count),
+                Filled::More | Filled::Short => {}
             }
         }
     }

@@ -159,6 +159,10 @@ impl Conduit {
         }
     }
 
+    pub(super) const fn is_tcp(&self) -> bool {
+        matches!(self, Self::Tcp(_))
+    }
+
     /// Begins to connect over TCP.
     pub(super) fn dial_tcp(to: SocketAddr) -> io::Result<Self> {
         TcpStream::connect(to).map(Self::Tcp)

@@ -12,6 +12,7 @@ mod reads;
 mod reserved;
 mod server;
 mod sharing;
+mod unserved;
 
 use std::io::{self, Read, Write};
 
@@ -24,6 +25,7 @@ pub use inboxes::InboxGrant;
 pub use reserved::Reserved;
 pub use server::{ControlServer, PeerId, PeerInfo, ServerConfig, ServerEvent, ServerStats, Waker};
 pub use sharing::ShareId;
+pub use unserved::Unserved;
 
 /// Whether this build can make connections over RDMA verbs (feature `rdma`).
 pub const HAS_VERBS: bool = cfg!(feature = "rdma");
@@ -86,8 +88,10 @@ struct Inbox {
 enum Filled {
     /// Nothing more to read now.
     Drained,
-    /// The budget of this round is used up; there may be more.
+    /// All there was room for; there may be more.
     More,
+    /// Less than there was room for: all that a TCP connection has now, unless it ends here.
+    Short,
     /// The other side is done sending.
     End,
 }
@@ -131,7 +135,12 @@ impl Inbox {
                 Ok(0) => return Ok(Filled::End),
                 Ok(count) => {
                     self.end += count;
-                    return Ok(Filled::More);
+                    let is_short = self.end < self.bytes.len();
+                    return Ok(if is_short {
+                        Filled::Short
+                    } else {
+                        Filled::More
+                    });
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     return Ok(Filled::Drained);

@@ -21,6 +21,7 @@ use tickcast_reliability::units::ChannelId;
 
 use super::conduit::{Conduit, Cursors, Granted, Leased, Shared};
 use super::sharing::{Right, ShareId};
+use super::unserved::Unserved;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 #[cfg(feature = "rdma")]
 use crate::verbs::{Listener, ReadableMemory, VerbsError};
@@ -159,6 +160,8 @@ pub(super) struct Peer {
     messages: u64,
     /// The kernel may have bytes that we have not read: readiness is told only once.
     readable: bool,
+    /// It is over behind what there is to be read.
+    ending: bool,
     /// Messages were queued since the last write, or the connection takes more again.
     writable: bool,
     overdue_told: bool,
@@ -313,6 +316,14 @@ impl ControlServer {
         self.waker.clone()
     }
 
+    /// What lets another thread see whether something waits for [`poll`](Self::poll).
+    ///
+    /// # Errors
+    /// When the process is out of descriptors.
+    pub fn unserved(&self) -> io::Result<Unserved> {
+        Unserved::of(&self.poll)
+    }
+
     /// Writes what is queued, waits at most `timeout` for something to happen (`None`: for as long
     /// as it takes, but for the timers), and tells what did.
     ///
@@ -337,6 +348,7 @@ impl ControlServer {
                     if let Some(peer) = self.peers.get_mut(&PeerId(number)) {
                         let both = peer.conduit.tells_both_at_once();
                         peer.readable |= event.is_readable() || event.is_error();
+                        peer.ending |= event.is_read_closed() || event.is_error();
                         peer.writable |= event.is_writable() || both;
                     }
                 }
@@ -472,6 +484,7 @@ impl ControlServer {
                 heard_at: now,
                 messages: 0,
                 readable: true,
+                ending: false,
                 writable: true,
                 overdue_told: false,
                 phase: Phase::Open,
@@ -657,6 +670,11 @@ impl Peer {
             match filled {
                 Filled::Drained => self.readable = false,
                 Filled::More => self.heard_at = now,
+                // To read once more would only find that there is nothing: what comes is told anew.
+                Filled::Short => {
+                    self.heard_at = now;
+                    self.readable = self.ending || !self.conduit.is_tcp();
+                }
                 Filled::End if matches!(self.phase, Phase::Closing { .. }) => {
                     return Err(CloseReason::ByUs);
                 }

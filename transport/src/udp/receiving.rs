@@ -152,11 +152,14 @@ impl ReceiveBatch {
         Ok(received)
     }
 
-    /// Asks for as many buffers the next time as bring one batch, if they hold as many datagrams
-    /// as these did: what was received is to be in the cache when it is read.
+    /// Asks for as many buffers the next time as were filled, or twice as many where all were: to ask
+    /// for one that is not there holds up those that are. And for no more than bring one batch, if they
+    /// hold as many datagrams as these did: what was received is to be in the cache when it is read.
     pub(super) fn brought(&mut self, buffers: usize, datagrams: usize) {
-        let asked = self.batch * buffers / datagrams.max(1);
-        self.asked = asked.clamp(1, self.headers.len());
+        let all = buffers == self.asked;
+        let next = if all { 2 * buffers } else { buffers };
+        let one_batch = self.batch * buffers / datagrams.max(1);
+        self.asked = next.min(one_batch).clamp(1, self.headers.len());
     }
 
     /// What is in buffer `i` of the last call, `i` below what that call returned.
@@ -280,19 +283,25 @@ mod tests {
     }
 
     #[test]
-    fn a_call_is_asked_for_about_one_batch() {
+    fn a_call_is_asked_for_as_much_as_seems_to_be_there_and_about_one_batch() {
         let mut batch = ReceiveBatch::new(64, 1472, true);
         let mut asked = |buffers, datagrams| {
             batch.brought(buffers, datagrams);
             batch.asked
         };
         assert_eq!(asked(1, 44), 1);
-        assert_eq!(asked(2, 16), 8);
-        assert_eq!(asked(1, 1), 32);
+        assert_eq!(asked(1, 1), 2, "there may be more");
+        assert_eq!(asked(2, 2), 4);
+        assert_eq!(asked(4, 4), 8);
+        assert_eq!(asked(8, 32), 16);
+        assert_eq!(asked(16, 64), 16, "a batch, in as many buffers");
+        assert_eq!(asked(16, 16), 32, "as many as there are");
+        assert_eq!(asked(2, 2), 2, "there was no more");
+        assert_eq!(asked(1, 1), 1);
         assert_eq!(asked(1, 200), 1);
-        assert_eq!(asked(1, 0), 32);
+        assert_eq!(asked(0, 0), 1);
         let mut plain = ReceiveBatch::new(64, 1472, false);
-        plain.brought(3, 3);
+        plain.brought(64, 64);
         assert_eq!(plain.asked, 64);
     }
 }

@@ -1,0 +1,86 @@
+//! Lets the thread that repairs run before one that never sleeps on its core, as soon as anybody waits
+//! for it. Such a thread is else not interrupted before its turn is over, which takes milliseconds.
+
+use tickcast_reliability::units::Nanos;
+use tickcast_transport::control::Unserved;
+
+/// It is looked this often whether anybody waits: each time takes a system call.
+const LOOK_EVERY: Nanos = Nanos::from_us(5);
+
+/// What a publishing thread does when it has nothing to send.
+pub(crate) struct GivingWay {
+    /// Whether anybody waits; `None` where repair has a core of its own.
+    unserved: Option<Unserved>,
+    look_at: Nanos,
+}
+
+impl GivingWay {
+    pub(crate) const fn to(unserved: Option<Unserved>) -> Self {
+        Self {
+            unserved,
+            look_at: Nanos::ZERO,
+        }
+    }
+
+    /// Gives up the core for a moment, if it is time to look and somebody waits. Whether it did.
+    #[inline]
+    pub(crate) fn idle(&mut self, now: Nanos) -> bool {
+        if now < self.look_at {
+            return false;
+        }
+        self.look(now)
+    }
+
+    #[cold]
+    fn look(&mut self, now: Nanos) -> bool {
+        let Some(unserved) = &self.unserved else {
+            self.look_at = Nanos::MAX;
+            return false;
+        };
+        self.look_at = now.after(LOOK_EVERY);
+        let waits = unserved.is_any();
+        if waits {
+            std::thread::yield_now();
+        }
+        waits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+
+    use tickcast_transport::control::{ControlServer, ServerConfig};
+
+    use super::*;
+
+    #[test]
+    fn it_gives_way_while_somebody_waits_and_does_not_look_all_the_time() {
+        let mut server =
+            ControlServer::bind("127.0.0.1:0".parse().unwrap(), ServerConfig::default()).unwrap();
+        let mut giving_way = GivingWay::to(Some(server.unserved().unwrap()));
+        let mut now = Nanos::from_ms(1);
+        assert!(!giving_way.idle(now), "nobody is there");
+        let _stream = TcpStream::connect(server.local_address().unwrap()).unwrap();
+        for ns in 0..LOOK_EVERY.0 {
+            assert!(!giving_way.idle(now.after(Nanos(ns))), "it looks again");
+        }
+        while !giving_way.idle(now) {
+            now = now.after(LOOK_EVERY);
+        }
+        now = now.after(LOOK_EVERY);
+        assert!(giving_way.idle(now), "somebody waits still");
+        let mut come = false;
+        while !come {
+            server.poll(None, |_| come = true).unwrap();
+        }
+        assert!(!giving_way.idle(now.after(LOOK_EVERY)), "nobody waits");
+    }
+
+    #[test]
+    fn where_repair_has_a_core_of_its_own_nobody_gives_way() {
+        let mut giving_way = GivingWay::to(None);
+        assert!(!giving_way.idle(Nanos::ZERO));
+        assert_eq!(giving_way.look_at, Nanos::MAX, "nor looks");
+    }
+}

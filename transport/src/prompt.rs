@@ -1,0 +1,117 @@
+//! A thread that runs as soon as it wakes, also where another never sleeps on its core.
+//!
+//! Linux lets a thread that wakes run before the one that does only if its *slice* is the shorter one
+//! (EEVDF, Linux 6.12 and later); else it waits until that one's is over, and finds that out with the
+//! scheduler's tick: milliseconds. Whoever wants may ask for a slice of 0.1 to 100 ms. A short one gives
+//! no more of the core, but what there is of it sooner and in smaller pieces. So it suits who wakes
+//! often, works for microseconds, and is waited for.
+
+use std::io;
+
+use thiserror::Error;
+
+/// The shortest slice that there is, in nanoseconds.
+const SLICE_NS: u64 = 100_000;
+/// How late a timer may fire, in nanoseconds; the default is 50,000.
+const TIMER_SLACK_NS: libc::c_ulong = 1;
+
+/// Why a thread can't be made prompt. It runs as before, and no later.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// The operating system refused.
+    #[error("the system refused a short slice ({0}); does a sandbox forbid sched_setattr?")]
+    Refused(io::Error),
+    /// It took the request and did nothing.
+    #[error("this kernel knows no slices of one's own; Linux 6.12 and later do")]
+    Unknown,
+}
+
+/// `struct sched_attr` of sched_setattr(2), as it was first.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(C)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    /// The slice, where the policy is not one of deadlines.
+    runtime: u64,
+    deadline: u64,
+    period: u64,
+}
+
+impl Attributes {
+    /// Whether the thread takes turns, and has a slice.
+    const fn takes_turns(&self) -> bool {
+        self.policy == libc::SCHED_OTHER as u32 || self.policy == libc::SCHED_BATCH as u32
+    }
+}
+
+/// Asks for the shortest slice for the calling thread, and for timers without slack. One that a
+/// real-time policy runs already is left alone.
+///
+/// # Errors
+/// [`PromptError`].
+pub fn make_prompt() -> Result<(), PromptError> {
+    // SAFETY: this request takes a number, and no address. It can't fail for the calling thread.
+    // Exercised by `tests::a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs`.
+    unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
+    let mut wanted = attributes()?;
+    if !wanted.takes_turns() {
+        return Ok(());
+    }
+    wanted.runtime = SLICE_NS;
+    // SAFETY: the kernel reads as many bytes from the address as their first field says, all of the
+    // struct. Exercised by `tests::a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs`.
+    let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) };
+    if set != 0 {
+        return Err(PromptError::Refused(io::Error::last_os_error()));
+    }
+    match attributes()?.runtime {
+        SLICE_NS => Ok(()),
+        _ => Err(PromptError::Unknown),
+    }
+}
+
+/// How the calling thread is scheduled.
+fn attributes() -> Result<Attributes, PromptError> {
+    let mut found = Attributes {
+        size: size_of::<Attributes>() as u32,
+        ..Attributes::default()
+    };
+    // SAFETY: the kernel writes at most as many bytes as it is told, all of the struct. Exercised by
+    // `tests::a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs`.
+    let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut found, found.size, 0) };
+    if got != 0 {
+        return Err(PromptError::Refused(io::Error::last_os_error()));
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs() {
+        let before = attributes().unwrap();
+        std::thread::spawn(move || match make_prompt() {
+            Ok(()) => {
+                let now = attributes().unwrap();
+                assert_eq!(now.runtime, SLICE_NS);
+                assert_eq!((now.policy, now.nice), (before.policy, before.nice));
+                // SAFETY: this request takes nothing. It is this test that exercises it,
+                // `tests::a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs`.
+                let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
+                assert_eq!(slack as libc::c_ulong, TIMER_SLACK_NS);
+            }
+            Err(error @ PromptError::Unknown) => println!("SKIPPED: {error}"),
+            Err(error) => panic!("{error}"),
+        })
+        .join()
+        .unwrap();
+        assert_eq!(attributes().unwrap().runtime, before.runtime);
+    }
+}

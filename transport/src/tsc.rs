@@ -1,0 +1,455 @@
+//! The system's two clocks by the processor's time-stamp counter: one instruction where each of them
+//! takes several times as long, and both at once.
+//!
+//! It is used only where the kernel itself keeps time by it, for then it counts evenly on all cores.
+//! The first to read it more than a millisecond after the last look at the system's clocks looks at
+//! them anew, so what it says is theirs but for nanoseconds. Protocol time never steps back: where the
+//! line that was drawn ran ahead, the next one is drawn less steep.
+//!
+//! Two *lines* lie in memory that all threads share. One is in use; the other is drawn by whoever
+//! holds the lock, and then takes its place. Nobody waits for anybody.
+
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
+
+/// The clocks are looked at again after this.
+const LINE_NS: u64 = 1_000_000;
+/// A line is followed for so many times that long where nobody can draw a new one, and no further.
+const LINES_MAX: u64 = 16;
+/// The rate is taken over this long at the least, before anything is read by it.
+const RATE_NS: u64 = 20_000_000;
+/// And over no more than this: the system's clock is steered.
+const RATE_NS_MAX: u64 = 1_000_000_000;
+/// What is off by more than this, and this part of the time that has passed, has leapt.
+const LEAP_NS: u64 = 20_000;
+const LEAP_DIVISOR: u64 = 1_000;
+/// A look at the clocks that took longer was interrupted, and tells nothing.
+const LOOK_NS: u64 = 3_000;
+/// A line is less steep than the rate by no more than this part of it.
+const SLEW_DIVISOR: u64 = 10;
+/// By how much the first line leads: more than a look is off.
+const LEAD_NS: u64 = 500;
+/// Bits behind the point of a rate.
+const SHIFT: u32 = 32;
+
+/// A reading of both clocks, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Both {
+    pub(crate) monotonic: u64,
+    pub(crate) utc: u64,
+}
+
+/// Both clocks at one count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Look {
+    count: u64,
+    at: Both,
+}
+
+/// Both clocks from a count on: straight, until they are looked at again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Line {
+    from: Look,
+    /// Nanoseconds of protocol time a count, as `SHIFT` says.
+    rate: u64,
+    /// For how many counts it is good.
+    counts: u64,
+}
+
+/// How a line's words lie in memory.
+type Words = [AtomicU64; 5];
+
+/// What a reading came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    Fresh(Both),
+    /// The line is too old; what it says all the same.
+    Stale(Both),
+    /// There is none yet.
+    Nothing,
+}
+
+/// The lines of a process, and how they are drawn.
+struct Lines {
+    lines: [Words; 2],
+    /// How many lines were drawn.
+    drawn: AtomicU64,
+    /// Whether somebody draws.
+    lock: AtomicBool,
+    /// Where the rate is taken from, and the rate; touched by who holds the lock.
+    first: Words,
+}
+
+impl Lines {
+    const fn new() -> Self {
+        Self {
+            lines: [const { [const { AtomicU64::new(0) }; 5] }; 2],
+            drawn: AtomicU64::new(0),
+            lock: AtomicBool::new(false),
+            first: [const { AtomicU64::new(0) }; 5],
+        }
+    }
+
+    #[inline]
+    fn read(&self, count: impl Fn() -> u64) -> Read {
+        loop {
+            let drawn = self.drawn.load(Acquire);
+            if drawn == 0 {
+                return Read::Nothing;
+            }
+            let line = Line::load(&self.lines[drawn as usize & 1]);
+            fence(Acquire);
+            if self.drawn.load(Relaxed) != drawn {
+                continue;
+            }
+            let count = count();
+            return if line.since(count) <= line.counts {
+                Read::Fresh(line.at(line.since(count)))
+            } else {
+                Read::Stale(line.said_until(count))
+            };
+        }
+    }
+
+    /// Looks at the clocks and draws the next line, if nobody else does.
+    #[cold]
+    fn draw(&self, look: impl FnOnce() -> Option<Look>) {
+        if self.lock.swap(true, Acquire) {
+            return;
+        }
+        if let Some(now) = look() {
+            let drawn = self.drawn.load(Relaxed);
+            let before = (drawn > 0).then(|| Line::load(&self.lines[drawn as usize & 1]));
+            let mut first = Line::load(&self.first);
+            if first.from.count == 0 || before.is_some_and(|it| it.is_left(first.rate, now)) {
+                first.from = now;
+            }
+            first.rate = first.rate_until(now);
+            if first.rate > 0 {
+                let line = Line::drawn(first.rate, before, now);
+                line.store(&self.lines[(drawn + 1) as usize & 1]);
+                self.drawn.store(drawn + 1, Release);
+            }
+            if now.at.monotonic.saturating_sub(first.from.at.monotonic) > RATE_NS_MAX {
+                first.from = now;
+            }
+            first.store(&self.first);
+        }
+        self.lock.store(false, Release);
+    }
+}
+
+impl Line {
+    fn load(words: &Words) -> Self {
+        let [count, monotonic, utc, rate, counts] = words.each_ref().map(|word| word.load(Relaxed));
+        Self {
+            from: Look {
+                count,
+                at: Both { monotonic, utc },
+            },
+            rate,
+            counts,
+        }
+    }
+
+    fn store(&self, words: &Words) {
+        let Both { monotonic, utc } = self.from.at;
+        let all = [self.from.count, monotonic, utc, self.rate, self.counts];
+        // Behind the change of `drawn` that let this one go: who reads it still will see that.
+        fence(Release);
+        for (word, value) in words.iter().zip(all) {
+            word.store(value, Relaxed);
+        }
+    }
+
+    /// Counts since it began; none on a core that is a little behind.
+    #[inline]
+    const fn since(&self, count: u64) -> u64 {
+        let since = count.wrapping_sub(self.from.count);
+        if since > u64::MAX / 2 { 0 } else { since }
+    }
+
+    #[inline]
+    const fn at(&self, since: u64) -> Both {
+        let ns = ((since as u128 * self.rate as u128) >> SHIFT) as u64;
+        Both {
+            monotonic: self.from.at.monotonic.saturating_add(ns),
+            utc: self.from.at.utc.saturating_add(ns),
+        }
+    }
+
+    /// The rate from its beginning until `now`, or its own while that is too short.
+    fn rate_until(&self, now: Look) -> u64 {
+        let span = now.at.monotonic.saturating_sub(self.from.at.monotonic);
+        let counts = self.since(now.count);
+        if span < RATE_NS || counts == 0 {
+            return self.rate;
+        }
+        u64::try_from((u128::from(span) << SHIFT) / u128::from(counts)).unwrap_or(self.rate)
+    }
+
+    /// Whether clock or counter leapt since, as when the machine was suspended: no rate goes across that.
+    const fn is_left(&self, rate: u64, now: Look) -> bool {
+        let on = Self { rate, ..*self }.at(self.since(now.count)).monotonic;
+        let passed = on - self.from.at.monotonic;
+        on.abs_diff(now.at.monotonic) > LEAP_NS + passed / LEAP_DIVISOR
+    }
+
+    /// The line from `now` on, after the one `before`.
+    fn drawn(rate: u64, before: Option<Self>, now: Look) -> Self {
+        let counts = ((u128::from(LINE_NS) << SHIFT) / u128::from(rate.max(1))) as u64;
+        let mut drawn = Self {
+            from: now,
+            rate,
+            counts,
+        };
+        // The first line begins a little ahead of what the system's clock has said to anybody.
+        let said = before.map_or(now.at.monotonic + LEAD_NS, |it| {
+            it.said_until(now.count).monotonic
+        });
+        let ahead = said.saturating_sub(now.at.monotonic);
+        if ahead > 0 {
+            // Made up for within this line, or as many as it takes.
+            let slow = LINE_NS - ahead.min(LINE_NS / SLEW_DIVISOR);
+            drawn.from.at.monotonic = said;
+            drawn.rate = (u128::from(rate) * u128::from(slow) / u128::from(LINE_NS)) as u64;
+        }
+        drawn
+    }
+
+    /// The most that it has said by then.
+    const fn said_until(&self, count: u64) -> Both {
+        let (since, most) = (self.since(count), self.counts.saturating_mul(LINES_MAX));
+        self.at(if since < most { since } else { most })
+    }
+}
+
+static LINES: Lines = Lines::new();
+/// Whether the counter can be used: not known yet, yes, or no.
+static USABLE: AtomicU8 = AtomicU8::new(UNKNOWN);
+const UNKNOWN: u8 = 0;
+const YES: u8 = 1;
+const NO: u8 = 2;
+
+/// Both clocks; `None` where they are to be asked themselves.
+#[inline]
+pub(crate) fn both() -> Option<Both> {
+    if USABLE.load(Relaxed) == YES
+        && let Read::Fresh(both) = LINES.read(count)
+    {
+        return Some(both);
+    }
+    otherwise()
+}
+
+#[cold]
+fn otherwise() -> Option<Both> {
+    match USABLE.load(Relaxed) {
+        YES => {}
+        UNKNOWN => {
+            let usable = if is_kept_by_the_kernel() { YES } else { NO };
+            USABLE.store(usable, Relaxed);
+            return None;
+        }
+        _ => return None,
+    }
+    LINES.draw(look);
+    match LINES.read(count) {
+        Read::Fresh(both) => Some(both),
+        // Whoever draws the next line was interrupted.
+        Read::Stale(both) => Some(Both {
+            monotonic: system(libc::CLOCK_MONOTONIC).max(both.monotonic),
+            utc: system(libc::CLOCK_REALTIME),
+        }),
+        Read::Nothing => None,
+    }
+}
+
+/// Whether the kernel keeps time by the counter, which it does only while all cores agree on it.
+fn is_kept_by_the_kernel() -> bool {
+    const CURRENT: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    cfg!(target_arch = "x86_64")
+        && std::fs::read_to_string(CURRENT).is_ok_and(|name| name.trim() == "tsc")
+}
+
+fn system(clock: libc::clockid_t) -> u64 {
+    super::clock::read(clock).0
+}
+
+/// Both clocks at one count, if nothing came between.
+fn look() -> Option<Look> {
+    (0..3).find_map(|_| {
+        let before = count();
+        let began = system(libc::CLOCK_MONOTONIC);
+        let middle = count();
+        let utc = system(libc::CLOCK_REALTIME);
+        let monotonic = system(libc::CLOCK_MONOTONIC);
+        let took = monotonic.checked_sub(began)?;
+        let at = Both {
+            monotonic: began,
+            // As of when the other clock was read.
+            utc: utc.saturating_sub(took / 2),
+        };
+        let count = before + (middle.checked_sub(before)?) / 2;
+        (took <= LOOK_NS).then_some(Look { count, at })
+    })
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn count() -> u64 {
+    // SAFETY: every x86-64 processor has the instruction. A system that forbids it does not keep time
+    // by it. Exercised by `tests::the_counter_agrees_with_the_systems_clocks`.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+const fn count() -> u64 {
+    0
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// A counter of 3 counts a nanosecond, and clocks that were set to this.
+    fn at(ns: u64, off: i64) -> Look {
+        let clock = |base: u64| (base + ns).saturating_add_signed(off);
+        Look {
+            count: 7_000 + 3 * ns,
+            at: Both {
+                monotonic: clock(1_000_000),
+                utc: clock(5_000_000_000),
+            },
+        }
+    }
+
+    fn read(lines: &Lines, ns: u64) -> Read {
+        lines.read(|| at(ns, 0).count)
+    }
+
+    fn started() -> Lines {
+        let lines = Lines::new();
+        lines.draw(|| Some(at(0, 0)));
+        lines.draw(|| Some(at(RATE_NS, 0)));
+        lines
+    }
+
+    #[test]
+    fn nothing_is_read_before_the_rate_is_known() {
+        let lines = Lines::new();
+        for ns in [0, RATE_NS / 2, RATE_NS - 1] {
+            lines.draw(|| Some(at(ns, 0)));
+            assert_eq!(read(&lines, ns), Read::Nothing);
+        }
+        lines.draw(|| None);
+        assert_eq!(read(&lines, RATE_NS), Read::Nothing, "interrupted");
+        lines.draw(|| Some(at(RATE_NS, 0)));
+        let Read::Fresh(both) = read(&lines, RATE_NS) else {
+            panic!("it was just drawn")
+        };
+        assert_eq!(both.monotonic, at(RATE_NS, 0).at.monotonic + LEAD_NS);
+        assert_eq!(both.utc, at(RATE_NS, 0).at.utc);
+    }
+
+    #[test]
+    fn a_line_is_followed_for_its_length_and_stands_still_far_behind_it() {
+        let lines = started();
+        let near = |read: Read, ns: u64| {
+            let (Read::Fresh(both) | Read::Stale(both)) = read else {
+                panic!("there is a line")
+            };
+            assert!(both.monotonic.abs_diff(at(ns, 0).at.monotonic) <= LEAD_NS);
+            assert!(both.utc.abs_diff(at(ns, 0).at.utc) <= 2 * LEAD_NS);
+        };
+        for ns in [0, 1, 1_000, LINE_NS - 2] {
+            let found = read(&lines, RATE_NS + ns);
+            assert!(matches!(found, Read::Fresh(_)));
+            near(found, RATE_NS + ns);
+        }
+        let late = read(&lines, RATE_NS + LINE_NS + 1_000);
+        assert!(matches!(late, Read::Stale(_)));
+        near(late, RATE_NS + LINE_NS + 1_000);
+        // As after the machine was suspended, while nobody has looked at the clocks.
+        let (far, farther) = (read(&lines, u64::MAX / 16), read(&lines, u64::MAX / 8));
+        assert_eq!(far, farther);
+        let Read::Stale(both) = far else {
+            panic!("it is too old")
+        };
+        let most = at(RATE_NS + LINES_MAX * LINE_NS, 0).at.monotonic;
+        assert!(both.monotonic <= most && both.monotonic > most - LINE_NS);
+        // A core that is a little behind.
+        near(read(&lines, RATE_NS - 5), RATE_NS);
+    }
+
+    #[test]
+    fn protocol_time_never_steps_back_and_comes_back_to_the_systems() {
+        let lines = started();
+        let last = Cell::new(0);
+        let mut look = |ns: u64, off: i64| {
+            for part in 0..=100 {
+                let both = match read(&lines, ns - LINE_NS + LINE_NS * part / 100) {
+                    Read::Fresh(both) | Read::Stale(both) => both,
+                    Read::Nothing => panic!("there is a line"),
+                };
+                assert!(both.monotonic >= last.get(), "at {ns}");
+                last.set(both.monotonic);
+            }
+            lines.draw(|| Some(at(ns, off)));
+        };
+        // The system's clock falls back by 3 us against the counter, then leaps ahead by 2 ms.
+        let mut ns = RATE_NS + LINE_NS;
+        for off in [0, 0, -3_000, -3_000, -3_000, 2_000_000, 2_000_000] {
+            look(ns, off);
+            ns += LINE_NS;
+        }
+        let Read::Fresh(both) = read(&lines, ns - LINE_NS) else {
+            panic!("it was just drawn")
+        };
+        let error = both
+            .monotonic
+            .abs_diff(at(ns - LINE_NS, 2_000_000).at.monotonic);
+        assert!(error <= 1, "{error} ns");
+    }
+
+    #[test]
+    fn utc_follows_a_step_back_at_once() {
+        let lines = started();
+        let mut stepped = at(RATE_NS + LINE_NS, 0);
+        stepped.at.utc -= 1_000_000_000;
+        lines.draw(|| Some(stepped));
+        assert_eq!(read(&lines, RATE_NS + LINE_NS), Read::Fresh(stepped.at));
+    }
+
+    #[test]
+    fn who_finds_somebody_drawing_goes_on_with_what_there_is() {
+        let lines = started();
+        lines.draw(|| {
+            lines.draw(|| unreachable!("one at a time"));
+            Some(at(RATE_NS + LINE_NS, 0))
+        });
+        let found = read(&lines, RATE_NS + LINE_NS);
+        assert_eq!(found, Read::Fresh(at(RATE_NS + LINE_NS, 0).at));
+    }
+
+    #[test]
+    fn the_counter_agrees_with_the_systems_clocks() {
+        if !is_kept_by_the_kernel() {
+            return println!("SKIPPED: the kernel does not keep time by the counter");
+        }
+        let system = || system(libc::CLOCK_MONOTONIC);
+        let until = system() + 2 * RATE_NS;
+        let (mut found, mut last) = (0, 0);
+        while system() < until || found < 1_000 {
+            let before = system();
+            let Some(both) = both() else { continue };
+            let after = system();
+            // Read in between, however long that took, but for what the lines may be off.
+            assert!(both.monotonic + 100_000 >= before && both.monotonic <= after + 100_000);
+            assert!(both.monotonic >= last);
+            (found, last) = (found + 1, both.monotonic);
+        }
+    }
+}
