@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(record.stype_in_symbol().unwrap(), "BRK.B");
         assert_eq!(record.stype_out_symbol().unwrap(), "4294967295");
         assert_eq!(record.hd.instrument_id, u32::MAX);
-        let other = mapping(Symbol(*b"Q'\\ R  "), 10, 38, 7);
+        let other = mapping(Symbol(*b"Q'\\ R   "), 10, 38, 7);
         assert_eq!(other.stype_in_symbol().unwrap(), r"Q\'\\ R");
         assert_eq!(other.stype_out_symbol().unwrap(), "10");
         let odd = mapping(Symbol([0xff, 0, b'A', b'\n', 1, 2, 3, 4]), 1, 38, 7);
