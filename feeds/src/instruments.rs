@@ -4,10 +4,9 @@
 //! Steady state allocates nothing; only the first sight of a symbol may.
 
 use std::{
-    collections::HashMap,
     ffi::c_char,
     fmt,
-    hash::{BuildHasher, Hasher, RandomState},
+    hash::{BuildHasher, RandomState},
 };
 
 use tickcast_reliability::record::{RType, RecordHeader, SType, SymbolMappingMsg};
@@ -51,7 +50,11 @@ pub struct Resolved {
 /// start at different ids.
 #[derive(Clone, Debug)]
 pub struct Instruments {
-    ids: HashMap<u64, u32, SymbolHash>,
+    /// Symbol and id, at the symbol's own place or one soon after; id 0: free. At most half are used.
+    slots: Vec<(u64, u32)>,
+    /// Mixed with each symbol, at random, so that no input can be made to collide.
+    key: u64,
+    shift: u32,
     symbols: Vec<Symbol>,
     first_id: u32,
     limit: usize,
@@ -75,7 +78,9 @@ impl Instruments {
         let first_id = first_id.max(1);
         let room = usize::try_from(u32::MAX - first_id).unwrap_or(usize::MAX);
         Self {
-            ids: HashMap::with_hasher(SymbolHash::default()),
+            slots: vec![(0, 0); SLOTS_FIRST],
+            key: RandomState::new().hash_one(0),
+            shift: u64::BITS - SLOTS_FIRST.trailing_zeros(),
             symbols: Vec::new(),
             first_id,
             limit: limit.min(room),
@@ -85,8 +90,8 @@ impl Instruments {
     /// The id of a symbol, giving it the next one when it is new; `None` when the table is full.
     #[inline]
     pub fn resolve(&mut self, symbol: Symbol) -> Option<Resolved> {
-        match self.ids.get(&u64::from_ne_bytes(symbol.0)) {
-            Some(&id) => Some(Resolved { id, is_new: false }),
+        match self.id(symbol) {
+            Some(id) => Some(Resolved { id, is_new: false }),
             None => self.add(symbol),
         }
     }
@@ -98,14 +103,42 @@ impl Instruments {
         }
         let id = self.first_id + u32::try_from(self.symbols.len()).ok()?;
         self.symbols.push(symbol);
-        self.ids.insert(u64::from_ne_bytes(symbol.0), id);
+        if self.symbols.len() > self.slots.len() / 2 {
+            self.shift -= 1;
+            self.slots = vec![(0, 0); self.slots.len() * 2];
+            for (symbol, id) in self.symbols.iter().zip(self.first_id..) {
+                put(
+                    &mut self.slots,
+                    home(*symbol, self.key, self.shift),
+                    *symbol,
+                    id,
+                );
+            }
+        } else {
+            put(
+                &mut self.slots,
+                home(symbol, self.key, self.shift),
+                symbol,
+                id,
+            );
+        }
         Some(Resolved { id, is_new: true })
     }
 
     /// The id of a symbol that has been seen.
+    #[inline]
     #[must_use]
     pub fn id(&self, symbol: Symbol) -> Option<u32> {
-        self.ids.get(&u64::from_ne_bytes(symbol.0)).copied()
+        let wanted = u64::from_ne_bytes(symbol.0);
+        let mut at = home(symbol, self.key, self.shift);
+        // Half of the slots are free, so this ends.
+        loop {
+            match *self.slots.get(at)? {
+                (_, 0) => return None,
+                (found, id) if found == wanted => return Some(id),
+                _ => at = (at + 1) & (self.slots.len() - 1),
+            }
+        }
     }
 
     /// The symbol of an id that has been given out.
@@ -145,11 +178,34 @@ pub fn mapping(symbol: Symbol, id: u32, publisher_id: u16, ts_event: u64) -> Sym
             ts_event,
         ),
         stype_in: SType::RawSymbol as u8,
-        stype_in_symbol: text(symbol.to_string().as_bytes()),
+        stype_in_symbol: raw(symbol),
         stype_out: SType::InstrumentId as u8,
-        stype_out_symbol: text(id.to_string().as_bytes()),
+        stype_out_symbol: decimal(id),
         start_ts: ts_event,
         ..SymbolMappingMsg::default()
+    }
+}
+
+/// A symbol as [`Symbol`] shows it. A day begins with all of them, so this takes no detour by way of
+/// the formatter where it can be avoided.
+fn raw<const N: usize>(symbol: Symbol) -> [c_char; N] {
+    let trimmed = symbol.trimmed();
+    let is_plain = |&b: &u8| b.is_ascii_graphic() && !matches!(b, b'\\' | b'\'' | b'"');
+    if trimmed.iter().all(is_plain) {
+        return text(trimmed);
+    }
+    text(symbol.to_string().as_bytes())
+}
+
+fn decimal<const N: usize>(id: u32) -> [c_char; N] {
+    let (mut digits, mut at, mut left) = ([0; 10], 10, id);
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            return text(&digits[at..]);
+        }
     }
 }
 
@@ -163,44 +219,22 @@ pub fn text<const N: usize>(bytes: &[u8]) -> [c_char; N] {
     field
 }
 
-/// Hashes a symbol by one multiplication, keyed at random so that no input can be made to collide.
-#[derive(Clone, Debug)]
-struct SymbolHash(u64);
+const SLOTS_FIRST: usize = 1 << 10;
 
-impl Default for SymbolHash {
-    fn default() -> Self {
-        Self(RandomState::new().hash_one(0))
-    }
+/// A symbol's own place, by one multiplication.
+#[inline]
+const fn home(symbol: Symbol, key: u64, shift: u32) -> usize {
+    // 2^64 divided by the golden ratio; folding brings the mixed high half to where the place is
+    // taken from.
+    let product = (key ^ u64::from_ne_bytes(symbol.0)) as u128 * 0x9e37_79b9_7f4a_7c15;
+    (((product >> 64) as u64 ^ product as u64) >> shift) as usize
 }
 
-impl BuildHasher for SymbolHash {
-    type Hasher = SymbolHasher;
-
-    fn build_hasher(&self) -> SymbolHasher {
-        SymbolHasher(self.0)
+fn put(slots: &mut [(u64, u32)], mut at: usize, symbol: Symbol, id: u32) {
+    while slots[at].1 != 0 {
+        at = (at + 1) & (slots.len() - 1);
     }
-}
-
-struct SymbolHasher(u64);
-
-impl Hasher for SymbolHasher {
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(u64::from(byte));
-        }
-    }
-
-    #[inline]
-    fn write_u64(&mut self, word: u64) {
-        // 2^64 divided by the golden ratio; folding brings the mixed high half down to where the
-        // map takes its bucket from.
-        let product = u128::from(self.0 ^ word) * 0x9e37_79b9_7f4a_7c15;
-        self.0 = (product >> 64) as u64 ^ product as u64;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
+    slots[at] = (u64::from_ne_bytes(symbol.0), id);
 }
 
 #[cfg(test)]
@@ -230,11 +264,26 @@ mod tests {
     }
 
     #[test]
+    fn every_symbol_keeps_its_id_while_the_table_grows() {
+        let mut table = Instruments::new(5, 20_000);
+        let symbol = |n: u32| Symbol(*format!("S{n:<7}").as_bytes().first_chunk().unwrap());
+        for n in 0..20_000 {
+            assert_eq!(table.id(symbol(n)), None);
+            assert_eq!(table.resolve(symbol(n)).map(|r| r.id), Some(5 + n));
+        }
+        assert_eq!(table.resolve(symbol(20_000)), None);
+        assert!((0..20_000).all(|n| table.id(symbol(n)) == Some(5 + n)));
+    }
+
+    #[test]
     fn a_mapping_names_symbol_and_id_as_text() {
         let record = mapping(Symbol(*b"BRK.B   "), 4_294_967_295, 38, 7);
         assert_eq!(record.stype_in_symbol().unwrap(), "BRK.B");
         assert_eq!(record.stype_out_symbol().unwrap(), "4294967295");
         assert_eq!(record.hd.instrument_id, u32::MAX);
+        let other = mapping(Symbol(*b"Q'\\ R   "), 10, 38, 7);
+        assert_eq!(other.stype_in_symbol().unwrap(), r"Q\'\\ R");
+        assert_eq!(other.stype_out_symbol().unwrap(), "10");
         let odd = mapping(Symbol([0xff, 0, b'A', b'\n', 1, 2, 3, 4]), 1, 38, 7);
         assert!(odd.stype_in_symbol().unwrap().is_ascii());
     }

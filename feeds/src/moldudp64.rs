@@ -45,6 +45,26 @@ pub enum Event<'a> {
     Incident(Incident),
 }
 
+/// Takes what a packet held, in order; a closure of events is one.
+pub trait Listen<'a> {
+    /// As [`Event::Message`].
+    fn message(&mut self, position: SourcePosition, message: &'a [u8]);
+
+    /// As [`Event::Incident`].
+    fn incident(&mut self, incident: Incident);
+}
+
+impl<'a, F: FnMut(Event<'a>)> Listen<'a> for F {
+    #[inline]
+    fn message(&mut self, position: SourcePosition, message: &'a [u8]) {
+        self(Event::Message(position, message));
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        self(Event::Incident(incident));
+    }
+}
+
 /// The header of a downstream packet, as on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
@@ -126,8 +146,14 @@ impl MoldUdp64 {
     /// Takes one UDP payload and tells `on` what is new in it. Never panics, whatever the bytes.
     #[inline]
     pub fn packet<'a>(&mut self, payload: &'a [u8], mut on: impl FnMut(Event<'a>)) {
+        self.follow(payload, &mut on);
+    }
+
+    /// As [`packet`](Self::packet), for a listener that keeps messages and incidents apart.
+    #[inline(always)]
+    pub fn follow<'a>(&mut self, payload: &'a [u8], on: &mut impl Listen<'a>) {
         let Some((header, blocks)) = Header::split(payload) else {
-            return on(malformed(
+            return on.incident(malformed(
                 "MoldUDP64 packet shorter than its 20-byte header",
             ));
         };
@@ -136,11 +162,11 @@ impl MoldUdp64 {
             n => u64::from(n),
         };
         if header.sequence > SourcePosition::SEQUENCE_MAX - messages {
-            return on(malformed("MoldUDP64 sequence beyond 48 bits"));
+            return on.incident(malformed("MoldUDP64 sequence beyond 48 bits"));
         }
         if self.session == Some(header.session) {
             self.news_of_previous = 0;
-        } else if !self.enter(&header, &mut on) {
+        } else if !self.enter(&header, on) {
             return;
         }
         let sequence = if header.sequence == 0 && self.unnumbered {
@@ -149,34 +175,34 @@ impl MoldUdp64 {
             header.sequence
         };
         if messages == 0 {
-            return self.announcement(sequence, header.count == END_OF_SESSION, &mut on);
+            return self.announcement(sequence, header.count == END_OF_SESSION, on);
         }
         let old = self.expected.saturating_sub(sequence).min(messages);
         if old > 0 {
-            on(Event::Incident(Incident::Duplicate { messages: old }));
+            on.incident(Incident::Duplicate { messages: old });
             if old == messages {
                 return;
             }
         }
-        self.skip_to(sequence, &mut on);
+        self.skip_to(sequence, on);
         self.heartbeats_behind = 0;
         let mut rest = blocks;
         for n in 0..messages {
             let Some((message, after)) = split_block(rest) else {
-                return on(malformed("MoldUDP64 packet ends within a message"));
+                return on.incident(malformed("MoldUDP64 packet ends within a message"));
             };
             rest = after;
             if n >= old {
                 let position = self.next_position();
                 self.expected += 1;
-                on(Event::Message(position, message));
+                on.message(position, message);
             }
         }
     }
 
     /// Takes up the session of a packet; `false` when that is the one before the current one.
     #[cold]
-    fn enter<'a>(&mut self, header: &Header, on: &mut impl FnMut(Event<'a>)) -> bool {
+    fn enter<'a>(&mut self, header: &Header, on: &mut impl Listen<'a>) -> bool {
         let left_at = match self.previous {
             Some((session, next)) if session == header.session => {
                 if !self.insists(header, next, on) {
@@ -195,7 +221,7 @@ impl MoldUdp64 {
             self.ordinal = self.ordinal.saturating_add(1);
             self.expected = left_at.unwrap_or(1);
             let next = self.next_position();
-            on(Event::Incident(Incident::SessionChange { next }));
+            on.incident(Incident::SessionChange { next });
         } else if self.expect_from_one || self.unnumbered {
             self.expected = 1;
         } else {
@@ -205,24 +231,24 @@ impl MoldUdp64 {
     }
 
     /// Whether the previous session, where `next` was to come, has gone on for long enough.
-    fn insists<'a>(&mut self, header: &Header, next: u64, on: &mut impl FnMut(Event<'a>)) -> bool {
+    fn insists<'a>(&mut self, header: &Header, next: u64, on: &mut impl Listen<'a>) -> bool {
         if !(1..END_OF_SESSION).contains(&header.count) {
             return false;
         }
         let messages = u64::from(header.count);
         if header.sequence + messages <= next {
-            on(Event::Incident(Incident::Duplicate { messages }));
+            on.incident(Incident::Duplicate { messages });
             return false;
         }
         self.news_of_previous += 1;
         if self.news_of_previous < INSISTING {
-            on(malformed("MoldUDP64 messages of a session that was left"));
+            on.incident(malformed("MoldUDP64 messages of a session that was left"));
         }
         self.news_of_previous == INSISTING
     }
 
     /// A packet without messages: what the venue will send next, or that there is nothing more.
-    fn announcement<'a>(&mut self, next: u64, end: bool, on: &mut impl FnMut(Event<'a>)) {
+    fn announcement<'a>(&mut self, next: u64, end: bool, on: &mut impl Listen<'a>) {
         if next < self.expected && !end {
             self.heartbeats_behind += 1;
             if self.heartbeats_behind == INSISTING {
@@ -230,7 +256,7 @@ impl MoldUdp64 {
                 self.ordinal = self.ordinal.saturating_add(1);
                 self.expected = next;
                 let next = self.next_position();
-                on(Event::Incident(Incident::SequenceReset { next }));
+                on.incident(Incident::SequenceReset { next });
             }
             return;
         }
@@ -238,17 +264,17 @@ impl MoldUdp64 {
         self.skip_to(next, on);
         if end && !self.ended {
             self.ended = true;
-            on(Event::Incident(Incident::EndOfSession));
+            on.incident(Incident::EndOfSession);
         }
     }
 
     /// Goes on at `sequence` if that lies ahead, and says what is missing before it.
-    fn skip_to<'a>(&mut self, sequence: u64, on: &mut impl FnMut(Event<'a>)) {
+    fn skip_to<'a>(&mut self, sequence: u64, on: &mut impl Listen<'a>) {
         if sequence > self.expected {
             let from = self.next_position();
             let missing = sequence - self.expected;
             self.expected = sequence;
-            on(Event::Incident(Incident::Gap { from, missing }));
+            on.incident(Incident::Gap { from, missing });
         }
     }
 }
@@ -259,8 +285,8 @@ fn split_block(blocks: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(usize::from(u16::from_be_bytes(*len)))
 }
 
-const fn malformed<'a>(reason: &'static str) -> Event<'a> {
-    Event::Incident(Incident::Malformed { reason })
+const fn malformed(reason: &'static str) -> Incident {
+    Incident::Malformed { reason }
 }
 
 #[cfg(test)]

@@ -81,6 +81,20 @@ pub trait Decoder: Send {
     fn counts(&self) -> &MessageCounts;
 }
 
+/// How much later `at` is than `than`, as far as 32 bits can tell.
+#[inline]
+pub(crate) const fn clamped_difference(at: u64, than: u64) -> i32 {
+    let ahead = at.wrapping_sub(than) as i64;
+    // Beyond 63 bits the sign is lost, and who is ahead of whom says the rest.
+    if ahead as i32 as i64 == ahead && (at >= than) == (ahead >= 0) {
+        ahead as i32
+    } else if at >= than {
+        i32::MAX
+    } else {
+        i32::MIN
+    }
+}
+
 /// Messages by type byte.
 #[derive(Clone, Debug)]
 pub struct MessageCounts([u64; 256]);
@@ -113,5 +127,29 @@ impl MessageCounts {
     /// The types that were seen, with how often.
     pub fn iter(&self) -> impl Iterator<Item = (u8, u64)> + '_ {
         (0..=u8::MAX).zip(self.0).filter(|&(_, n)| n > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_exact_within_32_bits_and_clamped_beyond() {
+        let edges = [0, 1, 1 << 31, (1 << 31) - 1, 1 << 32, 1 << 63, u64::MAX];
+        for at in edges
+            .into_iter()
+            .flat_map(|e| [e, e.wrapping_sub(1), e.wrapping_add(1)])
+        {
+            for than in edges
+                .into_iter()
+                .flat_map(|e| [e, e.wrapping_sub(1), e.wrapping_add(1)])
+            {
+                let exact = i128::from(at) - i128::from(than);
+                let clamped = exact.clamp(i128::from(i32::MIN), i128::from(i32::MAX));
+                let got = clamped_difference(at, than);
+                assert_eq!(i128::from(got), clamped, "{at} - {than}");
+            }
+        }
     }
 }

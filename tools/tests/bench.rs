@@ -140,6 +140,61 @@ fn what_is_dropped_on_purpose_is_repaired_and_timed() {
 }
 
 #[test]
+fn ticks_among_many_channels_instruments_and_subscribers_all_come() {
+    for (id, sent) in [
+        ("channels-64", 20_000),
+        ("symbols-100k", 20_000),
+        ("subscribers-8", 20_000),
+    ] {
+        let (summary, _, code) = bench(&["--only", id]);
+        let rows = rows(&summary);
+        let [(name, row)] = rows[..] else {
+            panic!("one row: {rows:?}");
+        };
+        assert_eq!((name, code), (id, Some(0)));
+        assert_balanced(id, row);
+        assert_eq!(row["books"]["sent"].as_u64(), Some(sent), "{id}");
+    }
+}
+
+#[test]
+fn the_list_names_what_a_run_of_its_size_measures_and_with_whom() {
+    let lines = |args: &[&str]| {
+        let done = run(&[&["bench", "--list"], args].concat());
+        assert_eq!(done.status.code(), Some(0));
+        text(&done.stdout)
+            .lines()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let (full, quick) = (lines(&[]), lines(&["--quick"]));
+    let has = |lines: &[String], id: &str| {
+        let start = format!("{id}: ");
+        lines.iter().any(|line| line.starts_with(&start))
+    };
+    for id in [
+        "throughput-9000-4",
+        "latency-500k",
+        "loss-1",
+        "channels-8",
+        "symbols-1k",
+        "subscribers-128",
+    ] {
+        assert!(has(&full, id) && !has(&quick, id), "{id}: {full:#?}");
+    }
+    for id in [
+        "throughput-1500-4",
+        "host-rtt",
+        "channels-64",
+        "subscribers-64",
+    ] {
+        assert!(has(&full, id) && has(&quick, id), "{id}: {quick:#?}");
+    }
+    let rtt = full.iter().find(|line| line.starts_with("rtt: ")).unwrap();
+    assert!(rtt.ends_with("tickcast, aeron, floor"), "{rtt}");
+}
+
+#[test]
 fn the_kernel_alone_takes_part_and_a_feed_is_decoded() {
     let (summary, ..) = bench(&[
         "--only",
@@ -180,6 +235,8 @@ fn a_peer_that_is_built_takes_part_and_one_that_is_not_is_named() {
         "host",
         "--only",
         "loss-5",
+        "--only",
+        "rtt",
     ];
     let peers = [
         "--contender",
@@ -198,7 +255,7 @@ fn a_peer_that_is_built_takes_part_and_one_that_is_not_is_named() {
         assert!(why.contains("make bench-peers"), "{why}");
         return;
     }
-    assert_eq!(all.len(), 6);
+    assert_eq!(all.len(), 7);
     for (id, row) in all {
         assert_balanced(id, row);
     }

@@ -78,7 +78,7 @@ impl Message {
 
     /// When the venue says it happened (ns since 1970, UTC), and to which symbol; `None` means
     /// the whole venue.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub const fn about(&self) -> (u64, Option<Symbol>) {
         match self {
@@ -114,7 +114,7 @@ macro_rules! layouts {
 
         impl $name {
             #[inline(always)]
-            fn read(bytes: &[u8]) -> Option<Self> {
+            pub(super) fn read(bytes: &[u8]) -> Option<Self> {
                 let bytes = bytes.first_chunk::<$len>()?;
                 Some(Self { $($field: Field::at(bytes, $at),)+ })
             }

@@ -15,7 +15,7 @@ use self::{
     transport::{Feed, Segment, Tracker},
 };
 use crate::{
-    instruments::{self, Instruments},
+    instruments::{self, Instruments, Symbol},
     source::{Decoder, Incident, MessageCounts, Packet, Sink},
 };
 
@@ -46,7 +46,31 @@ impl IexDecoder {
         &self.instruments
     }
 
-    fn message(&mut self, bytes: &[u8], place: Place, sink: &mut dyn Sink) {
+    #[inline]
+    fn message(&mut self, bytes: &[u8], place: &Place, sink: &mut dyn Sink) {
+        // The kinds that make up nearly all of a day are told apart once: each has its own copy of
+        // what follows, in which the compiler knows what it has.
+        macro_rules! often {
+            ($($kind:literal => $variant:ident($layout:ident),)+) => {
+                match bytes.first() {
+                    $(Some($kind) => if let Some(read) = messages::$layout::read(bytes) {
+                        return self.tell($kind, &Message::$variant(read), place, sink);
+                    })+
+                    _ => {}
+                }
+            };
+        }
+        often!(
+            b'8' => Buy(PriceLevel),
+            b'5' => Sell(PriceLevel),
+            b'Q' => Quote(Quote),
+            b'T' => Trade(Trade),
+        );
+        self.seldom(bytes, place, sink);
+    }
+
+    #[inline(never)]
+    fn seldom(&mut self, bytes: &[u8], place: &Place, sink: &mut dyn Sink) {
         let message = match Message::read(bytes) {
             Ok(message) => message,
             Err(MessageError::Unknown { kind }) => {
@@ -65,24 +89,26 @@ impl IexDecoder {
                 return;
             }
         };
-        self.counts.add(bytes[0]);
+        self.tell(bytes[0], &message, place, sink);
+    }
+
+    #[inline(always)]
+    fn tell(&mut self, kind: u8, message: &Message, place: &Place, sink: &mut dyn Sink) {
+        self.counts.add(kind);
         self.batch.clear();
         let (time, symbol) = message.about();
         let instrument = match symbol {
             None => 0,
-            Some(symbol) => match self.instruments.resolve(symbol) {
-                Some(found) => {
-                    if found.is_new {
-                        let mapping = instruments::mapping(symbol, found.id, PUBLISHER_ID, time);
-                        self.batch.put(&mapping);
+            Some(symbol) => match self.instruments.id(symbol) {
+                Some(id) => id,
+                None => match self.first_seen(symbol, time) {
+                    Some(id) => id,
+                    None => {
+                        let reason = "the instrument table is full, the message is dropped";
+                        sink.incident(Incident::Malformed { reason });
+                        return;
                     }
-                    found.id
-                }
-                None => {
-                    let reason = "the instrument table is full, the message is dropped";
-                    sink.incident(Incident::Malformed { reason });
-                    return;
-                }
+                },
             },
         };
         let stamp = Stamp::new(
@@ -92,13 +118,21 @@ impl IexDecoder {
             place.sent_at,
             place.sequence,
         );
-        let is_exact = normalise::push(&message, place.feed, &stamp, &mut self.batch);
+        let is_exact = normalise::push(message, place.feed, &stamp, &mut self.batch);
         if !is_exact {
             let reason = "an IEX price does not fit 1e-9 fixed point, it is given as undefined";
             sink.incident(Incident::Malformed { reason });
         }
         let position = SourcePosition::new(place.ordinal, place.sequence);
         sink.message(position, &self.batch);
+    }
+
+    #[cold]
+    fn first_seen(&mut self, symbol: Symbol, time: u64) -> Option<u32> {
+        let found = self.instruments.resolve(symbol)?;
+        let mapping = instruments::mapping(symbol, found.id, PUBLISHER_ID, time);
+        self.batch.put(&mapping);
+        Some(found.id)
     }
 }
 
@@ -131,7 +165,7 @@ impl Decoder for IexDecoder {
                     received_at: packet.received_at.0,
                     sent_at: segment.sent_at,
                 };
-                self.message(bytes, place, sink);
+                self.message(bytes, &place, sink);
             }
             walked += 1;
         }

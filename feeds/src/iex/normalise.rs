@@ -39,7 +39,7 @@ use super::{
     },
     transport::Feed,
 };
-use crate::instruments::text;
+use crate::{instruments::text, source::clamped_difference};
 
 /// DBN's only id for a feed that comes from IEX itself is that of TOPS; DEEP has none of its own.
 /// The two are told apart by their source.
@@ -71,8 +71,7 @@ impl Stamp {
         sequence: u64,
     ) -> Self {
         let is_known = received_at != 0;
-        let delta = i128::from(received_at) - i128::from(sent_at);
-        let delta = delta.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32;
+        let delta = clamped_difference(received_at, sent_at);
         Self {
             instrument,
             ts_event,
@@ -94,22 +93,22 @@ impl Stamp {
 }
 
 /// Appends the message's records. False when a price did not fit and is undefined.
-#[inline]
+#[inline(always)]
 pub fn push(message: &Message, feed: Feed, stamp: &Stamp, batch: &mut RecordBatch) -> bool {
     let mut price = Prices { all_fit: true };
     match message {
-        Message::Buy(m) => batch.put(&level(m, Side::Bid, stamp, &mut price)),
-        Message::Sell(m) => batch.put(&level(m, Side::Ask, stamp, &mut price)),
-        Message::Quote(m) => batch.put(&quote(m, stamp, &mut price)),
+        Message::Buy(m) => batch.put_words(&level(m, Side::Bid, stamp, &mut price)),
+        Message::Sell(m) => batch.put_words(&level(m, Side::Ask, stamp, &mut price)),
+        Message::Quote(m) => batch.put_words(&quote(m, stamp, &mut price)),
         Message::Trade(m) => {
             let last = match feed {
                 Feed::Tops => flags::LAST,
                 Feed::Deep => 0,
             };
-            batch.put(&trade(m, Action::Trade, last, stamp, &mut price));
+            batch.put_words(&trade(m, Action::Trade, last, stamp, &mut price));
         }
         Message::TradeBreak(m) => {
-            batch.put(&trade(m, Action::Cancel, flags::LAST, stamp, &mut price));
+            batch.put_words(&trade(m, Action::Cancel, flags::LAST, stamp, &mut price));
         }
         Message::SystemEvent(m) => batch.put(&system_event(m.event, stamp)),
         Message::TradingStatus(m) => batch.put(&trading_status(m, stamp)),

@@ -14,7 +14,7 @@ use tickcast_reliability::units::{Nanos, SourcePosition};
 pub use self::clock::TradeDate;
 use self::{clock::SessionClock, normalise::Normaliser, orders::Orders};
 use crate::{
-    moldudp64::{Event, MoldUdp64},
+    moldudp64::{Listen, MoldUdp64},
     source::{Decoder, Incident, MessageCounts, Packet, Sink},
 };
 
@@ -102,23 +102,45 @@ impl Decoder for ItchDecoder {
         if !normaliser.clock.is_set() {
             normaliser.clock = SessionClock::new(*trade_date, received_at);
         }
-        mold.packet(packet.payload, |event| match event {
-            Event::Message(position, bytes) => {
-                normaliser.message(position, received_at, bytes, sink);
-            }
-            Event::Incident(incident) => {
-                if matches!(
-                    incident,
-                    Incident::SessionChange { .. } | Incident::SequenceReset { .. }
-                ) {
-                    normaliser.begin_session(SessionClock::new(*trade_date, received_at));
-                }
-                sink.incident(incident);
-            }
-        });
+        mold.follow(
+            packet.payload,
+            &mut Normalising {
+                normaliser,
+                trade_date: *trade_date,
+                received_at,
+                sink,
+            },
+        );
     }
 
     fn counts(&self) -> &MessageCounts {
         self.normaliser.counts()
+    }
+}
+
+/// Makes records of a packet.
+struct Normalising<'a> {
+    normaliser: &'a mut Normaliser,
+    trade_date: TradeDate,
+    received_at: Nanos,
+    sink: &'a mut dyn Sink,
+}
+
+impl Listen<'_> for Normalising<'_> {
+    #[inline(always)]
+    fn message(&mut self, position: SourcePosition, message: &[u8]) {
+        self.normaliser
+            .message(position, self.received_at, message, self.sink);
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        if matches!(
+            incident,
+            Incident::SessionChange { .. } | Incident::SequenceReset { .. }
+        ) {
+            let clock = SessionClock::new(self.trade_date, self.received_at);
+            self.normaliser.begin_session(clock);
+        }
+        self.sink.incident(incident);
     }
 }

@@ -51,14 +51,14 @@ use tickcast_reliability::{
 pub use super::records::SATURATED;
 use super::{
     clock::SessionClock,
-    messages::{Head, Message, OrderReplace, ParseError, Stock},
+    messages::{self, Head, Message, OrderReplace, ParseError, Stock},
     orders::{Order, Orders},
     records::{
         Stamp, definition, direct_listing, imbalance, mapping, mbo, participant, price,
         price_from_e8, price_if_any, quantity, side_of, stat, status, system_event, trading_action,
     },
 };
-use crate::source::{Incident, MessageCounts, Sink};
+use crate::source::{Incident, MessageCounts, Sink, clamped_difference};
 
 /// Makes records of messages; knows the open orders and the stocks seen.
 #[derive(Clone, Debug)]
@@ -118,36 +118,78 @@ impl Normaliser {
         bytes: &[u8],
         sink: &mut dyn Sink,
     ) {
-        let message = match Message::read(bytes) {
-            Ok(message) => message,
-            // The block used up a sequence and holds nothing: legal.
-            Err(ParseError::Empty) => return,
-            Err(ParseError::Short { kind, .. }) => {
-                self.counts.add(kind);
+        // The block used up a sequence and holds nothing: legal.
+        let Some(&kind) = bytes.first() else { return };
+        self.counts.add(kind);
+        // The kinds that make up nearly all of a day are told apart once: each has its own copy of
+        // what follows, in which the compiler knows what it has.
+        macro_rules! often {
+            ($($name:ident),+) => {
+                match kind {
+                    $(messages::$name::KIND => if let Some(chunk) = bytes.first_chunk() {
+                        let message = Message::$name(messages::$name::read(chunk));
+                        return self.tell(&message, position, received_at, sink);
+                    })+
+                    _ => {}
+                }
+            };
+        }
+        often!(
+            AddOrder,
+            OrderDelete,
+            OrderExecuted,
+            OrderReplace,
+            OrderCancel,
+            AddOrderMpid,
+            OrderExecutedPrice,
+            Trade
+        );
+        self.seldom(bytes, position, received_at, sink);
+    }
+
+    #[inline(never)]
+    fn seldom(
+        &mut self,
+        bytes: &[u8],
+        position: SourcePosition,
+        received_at: Nanos,
+        sink: &mut dyn Sink,
+    ) {
+        match Message::read(bytes) {
+            Ok(message) => self.tell(&message, position, received_at, sink),
+            Err(ParseError::Empty) => {}
+            Err(ParseError::Short { .. }) => {
                 let reason = "ITCH message shorter than its type";
-                return sink.incident(Incident::Malformed { reason });
+                sink.incident(Incident::Malformed { reason });
             }
-            Err(ParseError::Unknown { kind }) => {
-                self.counts.add(kind);
-                return sink.incident(Incident::UnknownMessage { kind });
-            }
-        };
-        self.counts.add(bytes[0]);
+            Err(ParseError::Unknown { kind }) => sink.incident(Incident::UnknownMessage { kind }),
+        }
+    }
+
+    #[inline(always)]
+    fn tell(
+        &mut self,
+        message: &Message,
+        position: SourcePosition,
+        received_at: Nanos,
+        sink: &mut dyn Sink,
+    ) {
         self.batch.clear();
-        let incident = self.records(&message, position, received_at);
+        let incident = self.records(message, position, received_at);
         sink.message(position, &self.batch);
         if let Some(incident) = incident {
             sink.incident(incident);
         }
     }
 
+    #[inline(always)]
     fn stamp(&self, head: Head, position: SourcePosition, received_at: Nanos) -> Stamp {
         let ts_event = self.clock.utc(head.timestamp);
         let known = received_at != Nanos::ZERO;
         let ts_recv = if known { received_at.0 } else { ts_event };
         let delta = match ts_event {
             UNDEF_TIMESTAMP => 0,
-            _ => i128::from(ts_recv) - i128::from(ts_event),
+            _ => clamped_difference(ts_recv, ts_event),
         };
         Stamp {
             publisher_id: self.publisher_id,
@@ -156,12 +198,12 @@ impl Normaliser {
             sequence: position.sequence() as u32,
             ts_event,
             ts_recv,
-            ts_in_delta: delta.clamp(i128::from(i32::MIN), i128::from(i32::MAX)) as i32,
+            ts_in_delta: delta,
             flags: if known { 0 } else { flags::BAD_TS_RECV },
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn records(
         &mut self,
         message: &Message,
@@ -199,7 +241,7 @@ impl Normaliser {
                 let (side, last) = (Side::None, flags::LAST);
                 let trade = (m.match_number, price(m.price), m.shares);
                 self.batch
-                    .put(&mbo(stamp, Action::Trade, side, trade, last));
+                    .put_words(&mbo(stamp, Action::Trade, side, trade, last));
             }
             Message::CrossTrade(m) => {
                 self.name(stamp, m.stock);
@@ -217,7 +259,7 @@ impl Normaliser {
                     };
                 let trade = (m.match_number, at, size);
                 self.batch
-                    .put(&mbo(stamp, Action::Trade, Side::None, trade, last));
+                    .put_words(&mbo(stamp, Action::Trade, Side::None, trade, last));
                 if m.shares > 0 {
                     let kind = match m.cross_type {
                         b'O' => StatType::OpeningPrice,
@@ -236,7 +278,7 @@ impl Normaliser {
             Message::BrokenTrade(m) => {
                 let broken = (m.match_number, UNDEF_PRICE, 0);
                 self.batch
-                    .put(&mbo(stamp, Action::None, Side::None, broken, flags::LAST));
+                    .put_words(&mbo(stamp, Action::None, Side::None, broken, flags::LAST));
             }
             Message::Imbalance(m) => {
                 self.name(stamp, m.stock);
@@ -380,14 +422,20 @@ impl Normaliser {
     /// Names a stock that no directory message announced, once.
     #[inline]
     fn name(&mut self, stamp: Stamp, stock: Stock) {
-        let told = &mut self.symbols[usize::from(stamp.locate)];
-        if *told != stock && stamp.locate != 0 {
-            *told = stock;
-            self.batch.put(&mapping(stamp, &stock, self.clock.utc(0)));
+        // As whole words: compared in one go.
+        let told = self.symbols[usize::from(stamp.locate)];
+        if u64::from_ne_bytes(told) != u64::from_ne_bytes(stock) && stamp.locate != 0 {
+            self.name_anew(stamp, stock);
         }
     }
 
-    #[inline]
+    #[cold]
+    fn name_anew(&mut self, stamp: Stamp, stock: Stock) {
+        self.symbols[usize::from(stamp.locate)] = stock;
+        self.batch.put(&mapping(stamp, &stock, self.clock.utc(0)));
+    }
+
+    #[inline(always)]
     fn add(
         &mut self,
         stamp: Stamp,
@@ -407,7 +455,7 @@ impl Normaliser {
         let known = buys || side == b'S';
         let side = if known { side_of(buys) } else { Side::None };
         self.batch
-            .put(&mbo(stamp, Action::Add, side, record, flags::LAST));
+            .put_words(&mbo(stamp, Action::Add, side, record, flags::LAST));
         if !known {
             let reason = "ITCH order whose side is neither B nor S";
             return Some(Incident::Malformed { reason });
@@ -417,7 +465,7 @@ impl Normaliser {
         None
     }
 
-    #[inline]
+    #[inline(always)]
     fn execute(
         &mut self,
         stamp: Stamp,
@@ -455,12 +503,13 @@ impl Normaliser {
         if let Some(number) = print {
             let trade = (number, at, shares);
             self.batch
-                .put(&mbo(stamp, Action::Trade, aggressor, trade, mark));
+                .put_words(&mbo(stamp, Action::Trade, aggressor, trade, mark));
         }
         let fill = (reference, at, shares);
-        self.batch.put(&mbo(stamp, Action::Fill, side, fill, mark));
+        self.batch
+            .put_words(&mbo(stamp, Action::Fill, side, fill, mark));
         let cancel = (reference, resting, size);
-        self.batch.put(&mbo(
+        self.batch.put_words(&mbo(
             stamp,
             Action::Cancel,
             side,
@@ -471,7 +520,7 @@ impl Normaliser {
     }
 
     /// A cancel of `shares`; `unknown` is the size to tell when the order is not known.
-    #[inline]
+    #[inline(always)]
     fn take_off(
         &mut self,
         stamp: Stamp,
@@ -483,13 +532,13 @@ impl Normaliser {
             let cancel = (reference, UNDEF_PRICE, unknown);
             let mark = flags::LAST | flags::PUBLISHER_SPECIFIC;
             self.batch
-                .put(&mbo(stamp, Action::Cancel, Side::None, cancel, mark));
+                .put_words(&mbo(stamp, Action::Cancel, Side::None, cancel, mark));
             return Some(Incident::UnknownOrder);
         };
         let cancel = (reference, price(order.price), shares.min(order.shares));
         let side = side_of(order.buys);
         self.batch
-            .put(&mbo(stamp, Action::Cancel, side, cancel, flags::LAST));
+            .put_words(&mbo(stamp, Action::Cancel, side, cancel, flags::LAST));
         // A delete names no size, so it can't be too much.
         if unknown == UNDEF_ORDER_SIZE {
             None
@@ -498,21 +547,22 @@ impl Normaliser {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn replace(&mut self, stamp: Stamp, m: &OrderReplace) -> Option<Incident> {
         let Some(old) = self.orders.remove(m.reference) else {
             let cancel = (m.reference, UNDEF_PRICE, UNDEF_ORDER_SIZE);
             let mark = flags::LAST | flags::PUBLISHER_SPECIFIC;
             self.batch
-                .put(&mbo(stamp, Action::Cancel, Side::None, cancel, mark));
+                .put_words(&mbo(stamp, Action::Cancel, Side::None, cancel, mark));
             return Some(Incident::UnknownOrder);
         };
         let side = side_of(old.buys);
         let cancel = (m.reference, price(old.price), old.shares);
-        self.batch.put(&mbo(stamp, Action::Cancel, side, cancel, 0));
+        self.batch
+            .put_words(&mbo(stamp, Action::Cancel, side, cancel, 0));
         let add = (m.new_reference, price(m.price), m.shares);
         self.batch
-            .put(&mbo(stamp, Action::Add, side, add, flags::LAST));
+            .put_words(&mbo(stamp, Action::Add, side, add, flags::LAST));
         let order = Order {
             price: m.price,
             shares: m.shares,

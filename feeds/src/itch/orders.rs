@@ -88,7 +88,7 @@ impl Orders {
 
     /// Takes up to `shares` off an order and gives the order as it was before; without shares left
     /// it goes.
-    #[inline]
+    #[inline(always)]
     pub fn reduce(&mut self, reference: u64, shares: u32) -> Option<Order> {
         let at = self.position(reference)?;
         let order = unpack(self.slots[at]);
@@ -102,7 +102,7 @@ impl Orders {
     }
 
     /// Takes an order out.
-    #[inline]
+    #[inline(always)]
     pub fn remove(&mut self, reference: u64) -> Option<Order> {
         self.reduce(reference, u32::MAX)
     }
@@ -131,13 +131,13 @@ impl Orders {
         self.refused
     }
 
-    #[inline]
+    #[inline(always)]
     fn home(&self, reference: u64) -> usize {
         // Fibonacci hashing: references that follow each other spread evenly.
         (reference.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> self.shift) as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn position(&self, reference: u64) -> Option<usize> {
         let mut at = self.home(reference);
         for _ in 0..PROBES_MAX {

@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use crate::aeron::{Host, Receiver, Sender};
-use crate::protocol::{Load, Outcome, Role, Task, Tick};
+use crate::protocol::{Among, Load, Outcome, Role, Task, Tick};
 use crate::side::{Carry, Take};
 
 /// Ticks that are published before they are sent: 64 datagrams of tickcast's.
@@ -62,6 +62,7 @@ pub(crate) fn count(contender: &str) -> Outcome<()> {
         },
         interface: Ipv4Addr::LOCALHOST,
         groups: [group; 2],
+        spread: Among::ONE,
         mtu: 1_500,
         receivers: 1,
         index: 0,

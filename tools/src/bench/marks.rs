@@ -90,6 +90,12 @@ const MARKS: [Mark; 19] = [
     outright(10e6, "feed-simulator", Figure::MessagesPerS, "tickcast"),
 ];
 
+/// Whether a mark looks at what this contender does at this measure.
+pub(crate) fn looks_at(measure: &str, contender: &str) -> bool {
+    let mut of_measure = MARKS.iter().filter(|mark| mark.measure == measure);
+    of_measure.any(|mark| mark.ours == contender || mark.theirs == contender)
+}
+
 /// A mark and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Judged {
@@ -185,6 +191,23 @@ mod tests {
                 let is_one = contender == NOBODY || measure.contenders.contains(&contender);
                 assert!(is_one, "{contender}");
             }
+        }
+    }
+
+    #[test]
+    fn a_quick_run_takes_three_turns_where_a_mark_looks_and_one_elsewhere() {
+        assert_eq!(Size::Quick.rounds(looks_at("latency-100k", "floor")), 3);
+        assert_eq!(Size::Quick.rounds(looks_at("latency-2m", "floor")), 1);
+        assert_eq!(
+            Size::Quick.rounds(looks_at("throughput-9000-1", "aeron")),
+            1
+        );
+        assert_eq!(Size::Full.rounds(looks_at("latency-2m", "floor")), 7);
+        for mark in &MARKS {
+            let id = mark.measure;
+            let measures = all(Size::Quick);
+            let measure = measures.iter().find(|m| m.id == id).expect("its measure");
+            assert!(measure.is_quick, "{id} is judged by every run");
         }
     }
 

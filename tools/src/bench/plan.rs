@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::protocol::{Feed, Load, Loss};
+use super::protocol::{Among, Feed, Load, Loss};
 
 /// Where the processes of a measure are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -37,6 +37,7 @@ pub(crate) struct Measure {
     pub(crate) way: Way,
     pub(crate) mtu: usize,
     pub(crate) receivers: usize,
+    pub(crate) spread: Among,
     pub(crate) load: Load,
     pub(crate) loss: Option<Loss>,
     /// Who takes turns, in this order.
@@ -76,11 +77,12 @@ pub(crate) enum Size {
 }
 
 impl Size {
-    pub(crate) const fn rounds(self) -> usize {
+    /// How many turns a contender takes at a measure that a mark looks at, or that none does.
+    pub(crate) const fn rounds(self, is_judged: bool) -> usize {
         match self {
             Self::Full => 7,
-            Self::Quick => 3,
-            Self::Tiny => 1,
+            Self::Quick if is_judged => 3,
+            Self::Quick | Self::Tiny => 1,
         }
     }
 
@@ -88,7 +90,7 @@ impl Size {
     const fn turn_ms(self) -> u64 {
         match self {
             Self::Full => 1_500,
-            Self::Quick => 500,
+            Self::Quick => 400,
             Self::Tiny => 20,
         }
     }
@@ -159,6 +161,7 @@ const UDP: &[&str] = &[
 ];
 const FAST: &[&str] = &["tickcast", "aeron", "floor"];
 const LOSSY: &[&str] = &["tickcast", "aeron", "aeron-defaults"];
+const ALONE: &[&str] = &["tickcast"];
 const FED: &[&str] = &["tickcast", "tickcast-shm"];
 const HOST: &[&str] = &["tickcast-shm", "aeron-ipc", "iceoryx2"];
 
@@ -173,6 +176,7 @@ pub(crate) fn all(size: Size) -> Vec<Measure> {
         way: Way::There,
         mtu: 1_500,
         receivers: 1,
+        spread: Among::ONE,
         load,
         loss: None,
         contenders,
@@ -182,10 +186,11 @@ pub(crate) fn all(size: Size) -> Vec<Measure> {
         mtu: 9_000,
         ..over_veth(id, title, size.flood(9_000), UDP, is_quick)
     };
-    let bridged = |id, title, receivers: usize, is_quick| Measure {
+    let bridged = |id, title, mtu, receivers: usize, is_quick| Measure {
         place: Place::Bridge,
+        mtu,
         receivers,
-        ..over_veth(id, title, size.flood(1_500), FAST, is_quick)
+        ..over_veth(id, title, size.flood(mtu), FAST, is_quick)
     };
     let lossy = |id, title, rate, per_s, is_quick| Measure {
         loss: Some(Loss { rate, seed: 1 }),
@@ -195,6 +200,22 @@ pub(crate) fn all(size: Size) -> Vec<Measure> {
         place: Place::Host,
         way,
         ..over_veth(id, title, load, HOST, true)
+    };
+    let among = |id, title, spread, is_quick| Measure {
+        spread,
+        ..over_veth(id, title, size.flood(1_500), ALONE, is_quick)
+    };
+    let channels = |channels| Among {
+        channels,
+        ..Among::ONE
+    };
+    let symbols = |symbols| Among {
+        symbols,
+        ..Among::ONE
+    };
+    let subscribers = |subscribers| Among {
+        subscribers,
+        ..Among::ONE
     };
     vec![
         over_veth(
@@ -212,14 +233,30 @@ pub(crate) fn all(size: Size) -> Vec<Measure> {
         bridged(
             "throughput-1500-2",
             "Throughput over a bridge, MTU 1500, two subscribers, each",
+            1_500,
             2,
             false,
         ),
         bridged(
             "throughput-1500-4",
             "Throughput over a bridge, MTU 1500, four subscribers, each",
+            1_500,
             4,
             true,
+        ),
+        bridged(
+            "throughput-9000-2",
+            "Throughput over a bridge, MTU 9000, two subscribers, each",
+            9_000,
+            2,
+            false,
+        ),
+        bridged(
+            "throughput-9000-4",
+            "Throughput over a bridge, MTU 9000, four subscribers, each",
+            9_000,
+            4,
+            false,
         ),
         over_veth(
             "latency-100k",
@@ -325,6 +362,48 @@ pub(crate) fn all(size: Size) -> Vec<Measure> {
             "Exchange simulator of 8,000 symbols, decoded, published and delivered",
             size.feed(Feed::Simulator, 8_000),
             FED,
+            false,
+        ),
+        among(
+            "channels-8",
+            "Throughput, the ticks among 8 channels of one publisher and one subscriber",
+            channels(8),
+            false,
+        ),
+        among(
+            "channels-64",
+            "Throughput, the ticks among 64 channels of one publisher and one subscriber",
+            channels(64),
+            true,
+        ),
+        among(
+            "symbols-1k",
+            "Throughput, the ticks among 1,000 instruments",
+            symbols(1_000),
+            false,
+        ),
+        among(
+            "symbols-100k",
+            "Throughput, the ticks among 100,000 instruments",
+            symbols(100_000),
+            true,
+        ),
+        among(
+            "subscribers-8",
+            "Throughput to 8 subscribers of one process, each",
+            subscribers(8),
+            false,
+        ),
+        among(
+            "subscribers-64",
+            "Throughput to 64 subscribers of one process, each",
+            subscribers(64),
+            true,
+        ),
+        among(
+            "subscribers-128",
+            "Throughput to 128 subscribers of one process, each",
+            subscribers(128),
             false,
         ),
     ]

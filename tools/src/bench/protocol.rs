@@ -22,6 +22,8 @@ pub(crate) struct Task {
     pub(crate) interface: Ipv4Addr,
     /// Where ticks go, and where an echo's go.
     pub(crate) groups: [SocketAddrV4; 2],
+    /// Among how much the ticks are spread.
+    pub(crate) spread: Among,
     /// Bytes of the largest IP packet.
     pub(crate) mtu: usize,
     /// How many receivers there are.
@@ -36,6 +38,26 @@ pub(crate) struct Task {
     pub(crate) loss: Option<Loss>,
     /// A folder in memory, for this measurement alone.
     pub(crate) folder: PathBuf,
+}
+
+/// Among how much the same ticks are spread: what a system's size costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Among {
+    /// Channels, which take ticks in turn.
+    pub(crate) channels: u16,
+    /// Instruments, which do the same.
+    pub(crate) symbols: u32,
+    /// Subscribers of each receiving process; it has a tick when all of them have it.
+    pub(crate) subscribers: usize,
+}
+
+impl Among {
+    /// One of each.
+    pub(crate) const ONE: Self = Self {
+        channels: 1,
+        symbols: 1,
+        subscribers: 1,
+    };
 }
 
 /// A process's part.
@@ -212,9 +234,12 @@ impl Tick {
         number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 2
     }
 
-    /// Writes all bytes of a tick, for contenders that carry bytes.
+    /// Writes all bytes of a tick, for contenders that carry bytes; nothing where there is no room.
     #[inline]
     pub(crate) fn write(self, to: &mut [u8]) {
+        let Some(to) = to.first_chunk_mut::<TICK_LEN>() else {
+            return;
+        };
         let words = [
             self.number,
             self.at,
@@ -232,12 +257,12 @@ impl Tick {
     /// Reads one and checks it; `None`: it is damaged.
     #[inline]
     pub(crate) fn read(from: &[u8]) -> Option<Self> {
-        let word = |at: usize| -> Option<u64> {
-            let bytes = from.get(at * 8..at * 8 + 8)?;
-            bytes.try_into().ok().map(u64::from_le_bytes)
+        let (words, []) = from.as_chunks::<8>() else {
+            return None;
         };
-        let (number, at, check) = (word(0)?, word(1)?, word(2)?);
-        (from.len() == TICK_LEN && check == Self::check(number)).then_some(Self { number, at })
+        let words: &[[u8; 8]; TICK_LEN / 8] = words.try_into().ok()?;
+        let [number, at, check] = [words[0], words[1], words[2]].map(u64::from_le_bytes);
+        (check == Self::check(number)).then_some(Self { number, at })
     }
 }
 

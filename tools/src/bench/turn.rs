@@ -84,6 +84,18 @@ fn memory() -> std::path::PathBuf {
     std::env::temp_dir()
 }
 
+/// Groups for the ways there and back, of this run alone, as runs may share a loopback.
+fn groups(id: u32) -> [SocketAddrV4; 2] {
+    let [.., high, low] = id.to_be_bytes();
+    let port = 40_000 + (id % 10_000) as u16;
+    // Aeron wants an odd last octet, and takes the next one, which must exist, for its control.
+    let low = (low % 254) | 1;
+    // Ports of their own: Aeron binds them without an address and shares them (SO_REUSEPORT), and among
+    // sockets that share a port Linux may choose one that did not join the group (early demux).
+    [(253, port), (254, port + 10_000)]
+        .map(|(second, port)| SocketAddrV4::new(Ipv4Addr::new(239, second, high, low), port))
+}
+
 struct Taking<'a> {
     measure: &'a Measure,
     contender: &'a str,
@@ -101,12 +113,7 @@ impl Taking<'_> {
         connect: Option<String>,
     ) -> Result<Process, CommandError> {
         let end = &self.setting.ends[process];
-        // Groups of this run alone, as runs may share a loopback; odd last octets, as Aeron wants them.
-        let id = std::process::id();
-        let [.., high, low] = id.to_be_bytes();
-        let port = 40_000 + (id % 10_000) as u16;
-        let groups = [253, 254]
-            .map(|second| SocketAddrV4::new(Ipv4Addr::new(239, second, high, low | 1), port));
+        let groups = groups(std::process::id());
         let index = process.saturating_sub(1);
         let loss = (self.measure.loss).map(|loss| super::protocol::Loss {
             seed: self.seed.wrapping_mul(1_000) + index as u64,
@@ -118,6 +125,7 @@ impl Taking<'_> {
             load: self.measure.load,
             interface: end.address,
             groups,
+            spread: self.measure.spread,
             mtu: self.measure.mtu,
             receivers: self.measure.receivers,
             index,
@@ -220,5 +228,23 @@ impl Taking<'_> {
             receivers: vec![waited],
             noise,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ways_there_and_back_share_neither_group_nor_port_and_aeron_can_use_them() {
+        for id in [1, 254, 255, 9_999, 10_000, 65_535, 4_194_303, u32::MAX] {
+            let [there, back] = groups(id);
+            assert_ne!(there.ip(), back.ip());
+            assert_ne!(there.port(), back.port(), "{id}");
+            for group in [there, back] {
+                let last = group.ip().octets()[3];
+                assert!(last % 2 == 1 && last < 255, "{group}");
+            }
+        }
     }
 }

@@ -35,7 +35,7 @@ pub(crate) struct Args {
     /// Only these contenders; may be given again.
     #[arg(long, value_name = "NAME")]
     contender: Vec<String>,
-    /// How many turns each contender takes [default: 7, quick 3].
+    /// How many turns each contender takes [default: 7; quick 3, and 1 where no mark looks at it].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: Option<u32>,
     /// Say what would be measured, and with whom, and end.
@@ -74,9 +74,14 @@ pub(crate) struct SideArgs {
 /// [`CommandError`] when there is nothing to measure with, or a signal ended it.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let stop = Stop::on_signals()?;
-    let (size, measures) = args.measures()?;
+    let (size, mut measures) = args.measures()?;
     if args.list {
         return list(&measures);
+    }
+    // The capture is nobody's to give away: without it that measure is left out, and said so.
+    let no_capture = !sides::has_capture() && measures.iter().any(Measure::needs_capture);
+    if no_capture {
+        measures.retain(|measure| !measure.needs_capture());
     }
     for file in [&args.summary, &args.html].into_iter().flatten() {
         check_writable(file)?;
@@ -98,7 +103,11 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         is_loopback,
         is_debug_build: cfg!(debug_assertions),
         machine,
-        absent: programs.absent(&measures),
+        absent: [
+            programs.absent(&measures),
+            no_capture.then(sides::no_capture).into_iter().collect(),
+        ]
+        .concat(),
         measures: Vec::new(),
         marks: Vec::new(),
     };
@@ -108,8 +117,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
             absent.contender, absent.why
         );
     }
-    let rounds = args.rounds.map_or(size.rounds(), |n| n as usize);
-    let turns: usize = measures.iter().map(|m| m.contenders.len() * rounds).sum();
+    let rounds = |measure: &Measure, contender: &str| {
+        let own = || size.rounds(marks::looks_at(measure.id, contender));
+        args.rounds.map_or_else(own, |n| n as usize)
+    };
+    let turns_at = |measure: &Measure| {
+        let taking_part = measure.contenders.iter();
+        let taking_part = taking_part.filter(|name| programs.of(name).is_some());
+        taking_part.map(|name| rounds(measure, name)).sum::<usize>()
+    };
+    let turns: usize = measures.iter().map(turns_at).sum();
     let mut progress = Progress::new("bench", Some(turns as u64), args.quiet);
     let mut done = 0;
     for measure in measures {
@@ -163,11 +180,7 @@ impl Args {
             (_, true) => Size::Tiny,
             _ => Size::Full,
         };
-        let mut measures = chosen(size, &self.only);
-        // The capture is nobody's to give away: without it that measure is left out, and said so.
-        if !sides::has_capture() {
-            measures.retain(|measure| !measure.needs_capture());
-        }
+        let measures = chosen(size, &self.only);
         if measures.is_empty() {
             let known: Vec<_> = all(size).iter().map(|m| m.id).collect();
             return Err(CommandError::Usage(format!(
@@ -273,7 +286,7 @@ impl Bench<'_> {
     fn measure(
         &self,
         measure: Measure,
-        rounds: usize,
+        rounds: impl Fn(&Measure, &str) -> usize,
         mut tell: impl FnMut(&str),
     ) -> Result<Measured, CommandError> {
         let ends = measure.receivers + 1;
@@ -295,8 +308,13 @@ impl Bench<'_> {
         let mut rows: Vec<(Row, &Program)> = taking_part
             .filter_map(|name| Some((Row::new(name), self.programs.of(name)?)))
             .collect();
-        for round in 0..rounds {
+        let turns = |row: &Row| rounds(&measure, row.contender);
+        let most = rows.iter().map(|(row, _)| turns(row)).max();
+        for round in 0..most.unwrap_or(0) {
             for (row, program) in &mut rows {
+                if round >= turns(row) {
+                    continue;
+                }
                 tell(&format!("{} {}", measure.id, row.contender));
                 let name = row.contender;
                 match take_turn(&measure, name, program, &setting, round as u64 + 1) {

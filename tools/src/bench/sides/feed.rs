@@ -15,10 +15,13 @@ use tickcast_transport::clock::{Clock, SystemClock};
 
 use super::tickcast::Publisher;
 use crate::bench::protocol::{Feed, Load, Outcome, Part, Word};
+use crate::bench::results::Absent;
 use crate::bench::side::{Carry, Desk, cpu_ns, memory_bytes};
 
 /// Records that are published before they are sent.
 const STEP: u64 = 800;
+/// Packets that are received at the same time, as far as anybody knows: those of one system call.
+const BURST: usize = 32;
 /// The best capture of the real ones, below the folder of captures.
 const CAPTURE: &str = "iex-tops/TOPS16.pcapng.gz";
 
@@ -83,12 +86,15 @@ impl Packets {
 
     fn each(&self, mut on: impl FnMut(Packet<'_>) -> Outcome<()>) -> Outcome<()> {
         let mut begin = 0;
-        for &end in &self.ends {
-            on(Packet {
-                received_at: SystemClock.utc(),
-                payload: &self.bytes[begin..end],
-            })?;
-            begin = end;
+        for burst in self.ends.chunks(BURST) {
+            let received_at = SystemClock.utc();
+            for &end in burst {
+                on(Packet {
+                    received_at,
+                    payload: &self.bytes[begin..end],
+                })?;
+                begin = end;
+            }
         }
         Ok(())
     }
@@ -114,6 +120,14 @@ fn captures() -> PathBuf {
 /// Whether the capture is here.
 pub(crate) fn has_capture() -> bool {
     captures().join(CAPTURE).is_file()
+}
+
+/// What is said where it is not.
+pub(crate) fn no_capture() -> Absent {
+    Absent {
+        contender: "the capture of TOPS 1.6",
+        why: format!("there is no {CAPTURE} in the folder TICKCAST_DATA, or in ../shared/data"),
+    }
 }
 
 /// Counts records.

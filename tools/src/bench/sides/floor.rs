@@ -32,8 +32,8 @@ pub(super) struct Sender {
     datagram_len: usize,
     /// Bytes of what is handed to the kernel at once.
     run_len: usize,
-    /// Where the open datagram begins, and how many ticks it has.
-    open: Option<(usize, u64)>,
+    /// Where the open datagram begins.
+    begin: usize,
 }
 
 impl Sender {
@@ -61,21 +61,24 @@ impl Sender {
             len: 0,
             datagram_len,
             run_len,
-            open: None,
+            begin: 0,
         })
     }
 
+    /// Writes how many ticks the open datagram has. The next one begins behind it.
     fn close_datagram(&mut self) {
-        if let Some((at, ticks)) = self.open.take() {
-            self.bytes[at..at + 8].copy_from_slice(&ticks.to_le_bytes());
-        }
+        let ticks = (self.len - self.begin) / TICK_LEN;
+        self.bytes[self.begin..self.begin + 8].copy_from_slice(&(ticks as u64).to_le_bytes());
+        self.begin = self.len;
     }
 
     fn flush(&mut self) -> Outcome<()> {
-        self.close_datagram();
+        if self.len > self.begin {
+            self.close_datagram();
+        }
         if self.len > 0 {
             self.socket.send_to(&self.bytes[..self.len], &self.to)?;
-            self.len = 0;
+            (self.len, self.begin) = (0, 0);
         }
         Ok(())
     }
@@ -92,21 +95,15 @@ impl Carry for Sender {
 
     #[inline]
     fn publish(&mut self, tick: Tick) -> Outcome<bool> {
-        let (begin, ticks) = match self.open {
-            Some(open) => open,
-            None => {
-                if self.len == self.run_len {
-                    self.flush()?;
-                }
-                let begin = self.len;
-                self.len += HEADER_LEN;
-                (begin, 0)
+        if self.len == self.begin {
+            if self.len == self.run_len {
+                self.flush()?;
             }
-        };
-        tick.write(&mut self.bytes[self.len..self.len + TICK_LEN]);
+            self.len += HEADER_LEN;
+        }
+        tick.write(&mut self.bytes[self.len..]);
         self.len += TICK_LEN;
-        self.open = Some((begin, ticks + 1));
-        if self.len - begin + TICK_LEN > self.datagram_len {
+        if self.len - self.begin == self.datagram_len {
             self.close_datagram();
         }
         Ok(true)

@@ -13,7 +13,7 @@ use tickcast_transport::pin::{Core, pin_to};
 
 use super::protocol::{Load, Outcome, Role, Task, Word};
 use super::side::{self, Desk};
-pub(crate) use feed::has_capture;
+pub(crate) use feed::{has_capture, no_capture};
 
 /// Contenders of this program.
 pub(crate) const OWN: [&str; 5] = [
@@ -55,6 +55,10 @@ fn take_part(desk: &Desk, task: &Task) -> Outcome<()> {
         }
         Role::Receive => {
             let address = task.connect.as_deref().unwrap_or_default();
+            if task.spread.subscribers > 1 {
+                let mut crowd = tickcast::Crowd::join(task, address)?;
+                return side::receive(desk, task, &mut crowd);
+            }
             let mut subscriber = tickcast::Follower::join(task, address)?;
             side::receive(desk, task, &mut subscriber)
         }

@@ -1,21 +1,22 @@
 //! tickcast as its users have it: a publisher with ring, fan-out and repair service, and the
 //! subscriber library.
 
+use std::collections::VecDeque;
+use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use serde_json::json;
 use tickcast_publisher::inline::InlinePublisher;
 use tickcast_publisher::{Config, SourcePosition};
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::record::{MboMsg, RecordBatch, RecordHeader, WireRecord};
-use tickcast_subscriber::{Event, Interface, Item, Subscriber, Transport};
+use tickcast_subscriber::record::{MboMsg, RecordBatch, RecordHeader, RecordRef, WireRecord};
+use tickcast_subscriber::{Event, Interface, Item, Position, Subscriber, Transport};
 use tickcast_transport::gauges::SharedGauges;
 
 use super::{DRAIN, SOCKET_BYTES, gauges};
-use crate::bench::protocol::{Load, Outcome, Role, Task, Tick};
+use crate::bench::protocol::{Among, Load, Outcome, Role, Task, Tick};
 use crate::bench::side::{Carry, Take};
 
-const CHANNEL: &str = "all";
 /// IP and UDP headers.
 const BEFORE: usize = 28;
 /// Bytes of the ring, about: what Aeron's three terms take, of 16 MiB each.
@@ -25,8 +26,17 @@ const RING_BYTES: usize = 48 << 20;
 pub(super) struct Publisher {
     publisher: Option<InlinePublisher>,
     gauges: SharedGauges,
-    receivers: usize,
+    /// Who must follow, counted at each channel.
+    followers: usize,
+    among: Among,
+    /// The channel and the instrument of the next tick.
+    channel: u16,
+    symbol: u32,
     record: MboMsg,
+}
+
+fn channel_name(index: u16) -> String {
+    format!("c{index}")
 }
 
 impl Publisher {
@@ -34,39 +44,51 @@ impl Publisher {
         // A multiple of 64, as the largest that is carried whole.
         let fits = (task.mtu - BEFORE).min(8_960);
         let slot_len = fits / 64 * 64;
-        let slots = 1_u64 << (RING_BYTES / slot_len).ilog2();
+        let among = task.spread;
+        let slots = 1_u64 << (RING_BYTES / usize::from(among.channels) / slot_len).ilog2();
         let interface = task.interface.to_string();
-        let fan_out = if task.contender == "tickcast-shm" {
-            json!({ "transport": "shm", "path": task.folder.join(format!("ring-{group}")) })
-        } else {
+        let fan_out = |channel: u16| {
+            if task.contender == "tickcast-shm" {
+                let path = task.folder.join(format!("ring-{group}-{channel}"));
+                return json!({ "transport": "shm", "path": path });
+            }
+            let to = task.groups[group];
             json!({
                 "transport": "udp",
-                "lines": [{ "group": task.groups[group] }],
+                "lines": [{ "group": SocketAddrV4::new(*to.ip(), to.port() + channel) }],
                 "send_buffer_bytes": SOCKET_BYTES,
                 "gso": task.contender != "tickcast-no-gso",
             })
         };
+        let channel = |index: u16| {
+            json!({
+                "id": index + 1, "name": channel_name(index), "slot_len": slot_len, "slots": slots,
+                // The window keeps a flood within the ring, whatever its rate.
+                "peak_datagrams_per_s": slots, "fan_out": [fan_out(index)],
+            })
+        };
+        let channels: Vec<_> = (0..among.channels).map(channel).collect();
         let config = json!({
             "name": "bench",
             "control": format!("{interface}:0"),
             "interface": interface,
             "ttl": u8::from(!task.interface.is_loopback()),
             "inputs": [],
-            "channels": [{
-                "id": 1, "name": CHANNEL, "slot_len": slot_len, "slots": slots,
-                // The window keeps a flood within the ring, whatever its rate.
-                "peak_datagrams_per_s": slots, "fan_out": [fan_out],
-            }],
+            "channels": channels,
         });
         let publisher = InlinePublisher::open(Config::parse(&config.to_string())?)?;
         Ok(Self {
             publisher: Some(publisher),
             gauges: gauges(task)?,
-            receivers: if task.role == Role::Send {
-                task.receivers
-            } else {
-                1
-            },
+            followers: usize::from(among.channels)
+                * if task.role == Role::Send {
+                    task.receivers * among.subscribers
+                } else {
+                    1
+                },
+            among,
+            channel: 0,
+            symbol: 0,
             record: MboMsg {
                 hd: RecordHeader::new::<MboMsg>(MboMsg::RTYPE, 1, 1, 0),
                 size: 100,
@@ -97,7 +119,7 @@ impl Carry for Publisher {
         };
         let monitor = publisher.monitor();
         let followers = monitor.subscribers();
-        followers.iter().filter(|s| s.follows).count() >= self.receivers
+        followers.iter().filter(|s| s.follows).count() >= self.followers
     }
 
     #[inline]
@@ -108,9 +130,13 @@ impl Carry for Publisher {
         record.price = Tick::check(tick.number) as i64;
         record.ts_recv = tick.at;
         record.sequence = tick.number as u32;
+        record.hd.instrument_id = self.symbol + 1;
         if let Some(publisher) = &mut self.publisher {
-            publisher.publish(0, record, SourcePosition::new(0, tick.number));
+            let from = SourcePosition::new(0, tick.number);
+            publisher.publish(usize::from(self.channel), record, from);
         }
+        self.channel = next(self.channel, self.among.channels);
+        self.symbol = next(self.symbol, self.among.symbols);
         Ok(true)
     }
 
@@ -136,30 +162,82 @@ impl Drop for Publisher {
     }
 }
 
-/// Follows the channel with the subscriber library and its defaults.
+fn next<N: Copy + PartialOrd + std::ops::Add<Output = N> + From<u8>>(at: N, of: N) -> N {
+    let next = at + N::from(1);
+    if next < of { next } else { N::from(0) }
+}
+
+/// Follows the channels with the subscriber library and its defaults.
 pub(super) struct Follower {
     subscriber: Subscriber,
     gauges: SharedGauges,
     index: usize,
-    has_joined: bool,
-    /// Whatever comes is counted by its record number.
-    is_fed: bool,
+    /// Channels that are still to be joined.
+    to_join: usize,
+    told: Told,
+}
+
+/// How what comes is told.
+enum Told {
+    /// By the numbers of its ticks.
+    ByTick,
+    /// Whatever comes, by its record number.
+    ByRecord,
+    /// Of several channels, each of which must be in order: as so much has come.
+    AsItComes {
+        last: Vec<u64>,
+        count: u64,
+        channels: u64,
+    },
+}
+
+impl Told {
+    #[inline]
+    fn tick(&mut self, position: &Position, record: RecordRef<'_>) -> Option<Tick> {
+        match self {
+            Self::ByTick => tick(record.get::<MboMsg>()),
+            Self::ByRecord => {
+                let number = position.record.0;
+                Some(Tick { number, at: 0 })
+            }
+            Self::AsItComes {
+                last,
+                count,
+                channels,
+            } => {
+                let tick = tick(record.get::<MboMsg>())?;
+                let last = last.get_mut(usize::from(position.channel.0).checked_sub(1)?)?;
+                let is_in_order = tick.number == last.wrapping_add(*channels);
+                *last = tick.number;
+                *count += 1;
+                let number = *count;
+                is_in_order.then_some(Tick { number, ..tick })
+            }
+        }
+    }
 }
 
 impl Follower {
     pub(super) fn join(task: &Task, address: &str) -> Outcome<Self> {
+        Self::join_as(task, address, 0)
+    }
+
+    fn join_as(task: &Task, address: &str, member: usize) -> Outcome<Self> {
+        let channels = task.spread.channels;
         let transport = if task.contender == "tickcast-shm" {
             Transport::Shm
         } else {
             Transport::Udp
         };
         let mut builder = Subscriber::builder(address)
-            .name(format!("bench-{}", task.index))
-            .channel(CHANNEL)
+            .name(format!("bench-{}-{member}", task.index))
             .interface(Interface::Address(task.interface))
             .transport(transport)
             .gro(task.contender != "tickcast-no-gso")
             .join_limit(Duration::from_secs(10));
+        for index in 0..channels {
+            builder = builder.channel(channel_name(index));
+        }
         if let Some(loss) = task.loss {
             builder = builder.faults(FaultConfig {
                 seed: loss.seed,
@@ -171,34 +249,41 @@ impl Follower {
             subscriber: builder.build()?,
             gauges: gauges(task)?,
             index: task.index,
-            has_joined: false,
-            is_fed: matches!(task.load, Load::Feed { .. }),
+            to_join: usize::from(channels),
+            told: match task.load {
+                Load::Feed { .. } => Told::ByRecord,
+                _ if channels == 1 => Told::ByTick,
+                // Before its first tick, a channel is where the one before that would be.
+                _ => Told::AsItComes {
+                    last: (1..=u64::from(channels))
+                        .map(|first| first.wrapping_sub(u64::from(channels)))
+                        .collect(),
+                    count: 0,
+                    channels: u64::from(channels),
+                },
+            },
         })
     }
 }
 
 impl Take for Follower {
     fn is_joined(&mut self) -> bool {
-        self.has_joined
+        self.to_join == 0
     }
 
     #[inline]
     fn poll(&mut self, mut on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool> {
-        let (has_joined, is_fed) = (&mut self.has_joined, self.is_fed);
+        let (to_join, told) = (&mut self.to_join, &mut self.told);
         let polled = self.subscriber.poll(|item| match item {
-            Item::Record(position, _) if is_fed => {
-                let number = position.record.0;
-                on(Some(Tick { number, at: 0 }), position.quality.repaired);
-            }
             Item::Record(position, record) => {
-                on(tick(record.get::<MboMsg>()), position.quality.repaired);
+                on(told.tick(position, record), position.quality.repaired);
             }
-            Item::Event(_, Event::Joined { .. }) => *has_joined = true,
+            Item::Event(_, Event::Joined { .. }) => *to_join = to_join.saturating_sub(1),
             Item::Event(..) => {}
         });
         if polled.problem
             && let Some(problem) = self.subscriber.problem()
-            && !self.has_joined
+            && self.to_join > 0
         {
             return Err(problem.into());
         }
@@ -224,6 +309,69 @@ impl Take for Follower {
             format!("{datagrams} datagrams, {found} missing of which {came} came, {nacks} NACKs")
         };
         monitor.channels().iter().map(of).collect()
+    }
+}
+
+/// Several subscribers of one process, polled in turn. It has a tick when all of them have it.
+pub(super) struct Crowd {
+    all: Vec<Follower>,
+    /// How far each is.
+    last: Vec<u64>,
+    /// What the first has and others may not.
+    waiting: VecDeque<(Tick, bool)>,
+}
+
+impl Crowd {
+    pub(super) fn join(task: &Task, address: &str) -> Outcome<Self> {
+        let members = 0..task.spread.subscribers;
+        let all = members.map(|member| Follower::join_as(task, address, member));
+        Ok(Self {
+            all: all.collect::<Outcome<_>>()?,
+            last: vec![0; task.spread.subscribers],
+            waiting: VecDeque::new(),
+        })
+    }
+}
+
+impl Take for Crowd {
+    fn is_joined(&mut self) -> bool {
+        self.all.iter_mut().all(Take::is_joined)
+    }
+
+    fn poll(&mut self, mut on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool> {
+        let mut came = false;
+        let waiting = &mut self.waiting;
+        for (member, (follower, last)) in self.all.iter_mut().zip(&mut self.last).enumerate() {
+            came |= follower.poll(|tick, was_dropped| match tick {
+                Some(tick) if tick.number > *last => {
+                    *last = tick.number;
+                    if member == 0 {
+                        waiting.push_back((tick, was_dropped));
+                    }
+                }
+                _ => on(None, was_dropped),
+            })?;
+        }
+        let all_have = self.last.iter().copied().min().unwrap_or(0);
+        while let Some((tick, was_dropped)) = waiting.pop_front_if(|(t, _)| t.number <= all_have) {
+            on(Some(tick), was_dropped);
+        }
+        Ok(came)
+    }
+
+    fn received(&mut self, number: u64) {
+        if let Some(first) = self.all.first_mut() {
+            first.received(number);
+        }
+    }
+
+    fn declared_lost(&mut self) -> u64 {
+        let lost = self.all.iter_mut().map(Take::declared_lost);
+        lost.max().unwrap_or(0)
+    }
+
+    fn notes(&self) -> Vec<String> {
+        self.all.first().map(Take::notes).unwrap_or_default()
     }
 }
 
