@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ControlError, FRAME_HEAD_LEN, FanOutOffer, Instrument,
-    Join, JoinChannel, Message, NackClass, Progress, Purpose, RejectCode, UdpLine,
+    Message, RejectCode, UdpLine,
 };
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use tickcast_reliability::heartbeat::HeartbeatConfig;
@@ -29,8 +29,8 @@ use tickcast_reliability::subscriber_core::{
     ChannelWanted, Path, SubscriberCore, SubscriberSettings,
 };
 use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SequenceRange,
-    SourceId, SourcePosition,
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
+    SourcePosition,
 };
 use tickcast_reliability::wire::{
     Datagram, EpochReason, Header, Kind, SourceLossReason, StreamEvent, WireVersions, crc_of,
@@ -197,7 +197,7 @@ impl Publisher {
         let now = self.now();
         let position = SourcePosition::new(3, 100 + step);
         let mut batch = RecordBatch::default();
-        let mut publish = |core: &mut PublisherCore, batch: &RecordBatch| {
+        let publish = |core: &mut PublisherCore, batch: &RecordBatch| {
             core.publish(batch, SourceId(7), position, now)
                 .expect("published");
             core.flush(now, true);

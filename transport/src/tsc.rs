@@ -388,7 +388,7 @@ mod tests {
     fn protocol_time_never_steps_back_and_comes_back_to_the_systems() {
         let lines = started();
         let last = Cell::new(0);
-        let mut look = |ns: u64, off: i64| {
+        let look = |ns: u64, off: i64| {
             for part in 0..=100 {
                 let both = match read(&lines, ns - LINE_NS + LINE_NS * part / 100) {
                     Read::Fresh(both) | Read::Stale(both) => both,
