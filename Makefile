@@ -1,7 +1,7 @@
 # Every verb runs alone; `make` lists them. `make test` is what CI runs, `make demo` shows the product.
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid fuzz restarts promotions chaos
+.PHONY: help setup fmt fmt-check lint docs build unit check-configs test test-rdma test-rdma-long simulate planted small-worlds grid fuzz restarts promotions chaos witnesses
 .PHONY: counts counts-write microbench demo bench bench-peers install-c deny clean
 
 SHELL := /bin/bash
@@ -112,6 +112,12 @@ promotions: setup ## how long a standby's promotion takes, and that it loses not
 	$(CARGO) build --release $(LOCKED) -p tickcast-publisher $$(.ci/features tickcast-publisher)
 	TICKCAST_ROUNDS=$(ROUNDS) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test promotions -- --nocapture --test-threads=1
 
+JOINERS ?= 200
+RATE ?= 20000
+witnesses: setup ## what others see of one that stands still and of many that join; make witnesses JOINERS=200 RATE=20000
+	$(CARGO) build --release $(LOCKED) --workspace --bins
+	TICKCAST_JOINERS=$(JOINERS) TICKCAST_RATE=$(RATE) $(CARGO) test --release $(LOCKED) -p tickcast-tests --test witnesses -- --nocapture
+
 test-rdma-long: ## the same, more often where a suite repeats something; make test-rdma-long SUITES=promoted
 	TICKCAST_LAB_LONG=1 $(MAKE) --no-print-directory test-rdma
 
@@ -129,6 +135,7 @@ stages:
 	@.ci/stage counts $(MAKE) --no-print-directory counts
 	@.ci/stage fuzz $(MAKE) --no-print-directory fuzz FUZZ=mutate SECONDS_EACH=8
 	@.ci/stage planted $(MAKE) --no-print-directory planted
+	@.ci/stage chaos $(MAKE) --no-print-directory chaos BUILD_SERVICE=: SEED=1 CHAOS_ARGS='--quiet --or-skip'
 	@.ci/stage test-rdma $(MAKE) --no-print-directory test-rdma BUILD_SERVICE=:
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on

@@ -79,6 +79,9 @@ impl World {
                 let at = index_of(*path);
                 subscriber.attempts[at] += 1;
                 let attempt = subscriber.attempts[at];
+                if self.plan.timed {
+                    self.dials.push((number, *path, self.now));
+                }
                 let rtt = Nanos(self.plan.delay.0.0 * 2);
                 self.schedule(self.now.after(rtt), Event::Dial(number, *path, attempt));
             }
@@ -242,12 +245,19 @@ impl World {
         let bytes = pipe.take(len);
         let (least, most) = self.plan.delay;
         let jitter = Nanos(rng.random_range(0..=most.0 - least.0));
-        let at = (self.now.after(least).after(jitter)).max(pipe.last_arrival);
+        let left_at = if up {
+            self.now
+        } else {
+            self.left_at(bytes.len())
+        };
+        let pipe = self.connections[connection].pipe(up);
+        let at = (left_at.after(least).after(jitter)).max(pipe.last_arrival);
         pipe.last_arrival = at;
         let left = pipe.unsent.len();
-        let takes = bytes.len() as u64 * 1_000_000_000 / self.plan.connection_bytes_per_s;
+        let takes = Nanos(bytes.len() as u64 * 1_000_000_000 / self.plan.connection_bytes_per_s);
         self.schedule(at, Event::Bytes(connection, up, bytes));
-        self.schedule(self.now.after(Nanos(takes)), Event::Move(connection, up));
+        let again = self.now.after(takes).max(left_at);
+        self.schedule(again, Event::Move(connection, up));
         if !up && !self.publishers[index].paused {
             let peer = self.connections[connection].peer;
             let publisher = &mut self.publishers[index];

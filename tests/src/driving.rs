@@ -44,7 +44,7 @@ impl World {
     ) -> Result<(), String> {
         let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
         let tampering = &mut self.tampering;
-        let compared = self.plan.broken.is_some();
+        let compared = self.plan.timed || self.plan.broken.is_some();
         let late = match tampering.tamper {
             Some(Tamper::DelayOthers(late_us)) => Nanos::from_us(late_us),
             _ => Nanos::ZERO,

@@ -15,7 +15,7 @@ impl World {
     /// What has not come to its end, if anything.
     pub(crate) fn unfinished(&self) -> Option<String> {
         for (number, subscriber) in self.subscribers.iter().enumerate() {
-            if self.plan.broken == Some(number) || self.plan.absent == Some(number) {
+            if self.plan.broken == Some(number) || self.plan.absent.contains(&number) {
                 continue;
             }
             for of in &subscriber.following {

@@ -51,6 +51,7 @@ impl World {
         let mut copies = Vec::new();
         for line in 0..self.plan.lines {
             self.tally.datagrams += 1;
+            let left_at = self.left_at(packet.len);
             common.clear();
             common.push(Copy {
                 late: Nanos::ZERO,
@@ -78,7 +79,7 @@ impl World {
                     let skew = Nanos(self.plan.line_skew.0 * u64::from(line));
                     let takes = least.after(Nanos(jitter)).after(skew).after(copy.late);
                     let packet = damaged(packet, copy.damage);
-                    let at = self.now.after(takes);
+                    let at = left_at.after(takes);
                     self.schedule(at, Event::Datagram(number, line, packet));
                 }
             }

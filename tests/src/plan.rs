@@ -1,5 +1,7 @@
 //! What a run is made of: everything that is decided before it begins, by its profile and seed.
 
+use std::ops::Range;
+
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::delivery::{Delivery, Start};
@@ -104,8 +106,13 @@ pub struct Plan {
     pub recorded: Option<usize>,
     /// So many of the subscribers, the last ones, are standbys: they keep a mirror.
     pub standbys: usize,
-    /// A subscriber that is not there at all: what a run with a broken one is compared with.
-    pub absent: Option<usize>,
+    /// Subscribers that are not there at all: what a run with broken ones or many more is compared with.
+    pub absent: Range<usize>,
+    /// Whether it is written down when each record was delivered, and when anybody tried to connect.
+    pub timed: bool,
+    /// What the publishers' host can send, multicast and all connections together, one after the other;
+    /// `None`: whatever there is, at once.
+    pub uplink_bytes_per_s: Option<u64>,
 }
 
 /// A sequence that a subscriber names as its beginning.
@@ -228,7 +235,9 @@ impl Plan {
             broken: None,
             recorded: None,
             standbys: 0,
-            absent: None,
+            absent: 0..0,
+            timed: false,
+            uplink_bytes_per_s: None,
         }
     }
 

@@ -6,6 +6,7 @@
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{Epoch, Nanos, Now};
 
 use crate::comparing;
@@ -58,6 +59,10 @@ pub struct World {
     violation: Option<String>,
     /// Sequences that were asked for before everyone had joined.
     pub(crate) nacked_of_joining: u64,
+    /// When the last of what was sent has left the publishers' host, where that takes time.
+    uplink_free_at: Nanos,
+    /// Attempts to connect, where they are written down: whose, which path, when.
+    pub(crate) dials: Vec<(usize, Path, Nanos)>,
 }
 
 /// UTC at the beginning.
@@ -75,7 +80,7 @@ pub(crate) const SPINS_MAX: u32 = 200;
 #[must_use]
 pub fn run(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Outcome {
     let alone = plan.broken.map(|broken| Plan {
-        absent: Some(broken),
+        absent: broken..broken + 1,
         ..plan.clone()
     });
     let mut world = World::new(plan, trace, tamper);
@@ -103,6 +108,37 @@ pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<RecordedCore>, Vec<Publisher>)
     let mut cores = world.retired;
     cores.extend(world.subscribers.into_iter().map(|it| it.core));
     (outcome, cores, world.publishers)
+}
+
+/// When what happened.
+#[derive(Debug)]
+pub struct Times {
+    /// Every record of the first channel that a subscriber was given, in order: epoch, number, when.
+    pub records: Vec<Vec<(u64, u64, Nanos)>>,
+    /// Every attempt to connect: whose, which path, when.
+    pub dials: Vec<(usize, Path, Nanos)>,
+}
+
+/// Runs a plan as [`run`] does, and says when what happened.
+#[must_use]
+pub fn run_for_times(plan: Plan) -> (Outcome, Times) {
+    let timed = Plan {
+        timed: true,
+        ..plan
+    };
+    let mut world = World::new(timed, Trace::default(), None);
+    if let Err(what) = world.begin().and_then(|()| world.live()) {
+        world.violated(what);
+    }
+    let outcome = world.outcome();
+    let first = |it: Subscriber| it.following.into_iter().next();
+    let subscribers = world.subscribers.into_iter();
+    let records = subscribers.map(|it| first(it).map_or_else(Vec::new, |of| of.log));
+    let times = Times {
+        records: records.collect(),
+        dials: world.dials,
+    };
+    (outcome, times)
 }
 
 impl World {
@@ -134,6 +170,8 @@ impl World {
             kill: None,
             violation: None,
             nacked_of_joining: 0,
+            uplink_free_at: Nanos::ZERO,
+            dials: Vec::new(),
             plan,
         }
     }
@@ -154,7 +192,7 @@ impl World {
             let starts = self.starts(number);
             let mut subscriber = Subscriber::new(&self.plan, number, 0, &starts, self.now);
             let named = self.plan.starts_at.get(number).is_some_and(Option::is_some);
-            let absent = self.plan.absent == Some(number);
+            let absent = self.plan.absent.contains(&number);
             subscriber.alive = self.plan.all_join_first && !named && !absent;
             let at = Nanos(subscriber.rng.random_range(0..2_000_000));
             subscriber.wakes_at = at;
@@ -328,6 +366,16 @@ impl World {
         }
         self.schedule(self.now.after(Nanos(wait)), Event::Feed(index, at));
         Ok(())
+    }
+
+    /// When so many bytes that are sent now have left the publishers' host.
+    pub(crate) fn left_at(&mut self, bytes: usize) -> Nanos {
+        let Some(bytes_per_s) = self.plan.uplink_bytes_per_s else {
+            return self.now;
+        };
+        let takes = Nanos(bytes as u64 * 1_000_000_000 / bytes_per_s);
+        self.uplink_free_at = self.uplink_free_at.max(self.now).after(takes);
+        self.uplink_free_at
     }
 
     pub(crate) fn schedule(&mut self, at: Nanos, event: Event) {

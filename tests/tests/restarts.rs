@@ -1,20 +1,26 @@
 //! A publisher that is killed and started again goes on in its epoch where its rings outlived it, and
 //! nothing that was sealed is lost, given twice or in another order; where they did not, a new epoch
-//! begins and everybody is told why. `make restarts ROUNDS=100` has more of it than a test run.
+//! begins and everybody is told why. And what the decoder knew before the kill it knows after it: the book
+//! that a subscriber holds in the end is the venue's. `make restarts ROUNDS=100` has more of it than a test run.
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use common::{Follower, Publisher, channel, drive, end, endless, free_group, number, one_channel};
+use common::{
+    Follower, PATIENCE, Publisher, channel, drive, end, endless, free_group, number, one_channel,
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
+use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_reliability::ring_layout::offset;
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::{EpochReason, Event, StreamEvent};
+use tickcast_subscriber::record::{Action, MboMsg};
+use tickcast_subscriber::{EpochReason, Event, Item, StreamEvent, Subscriber};
 
 /// A publisher's config that keeps its rings and its address.
 struct Kept {
@@ -26,11 +32,15 @@ struct Kept {
 
 impl Kept {
     fn new(messages_per_s: u64, followers: u32) -> Self {
+        Self::fed(endless(messages_per_s, followers))
+    }
+
+    fn fed(input: Value) -> Self {
         let rings = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
         let state = tempfile::tempdir().expect("a folder");
         // Nobody else asks for it before the publisher does.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let mut config = one_channel(&[free_group()], endless(messages_per_s, followers));
+        let mut config = one_channel(&[free_group()], input);
         config["control"] = json!(free.expect("a port"));
         config["ring_dir"] = json!(rings.path());
         config["state_dir"] = json!(state.path());
@@ -83,10 +93,14 @@ fn get_on(followers: &mut [Follower], more: u64) {
     });
 }
 
+/// How often it is killed.
+fn rounds() -> u64 {
+    std::env::var("TICKCAST_RESTARTS").map_or(5, |n| n.parse().expect("a number"))
+}
+
 #[test]
 fn a_publisher_that_is_killed_goes_on_in_its_epoch_and_nothing_is_lost_or_doubled() {
-    let rounds: u64 =
-        std::env::var("TICKCAST_RESTARTS").map_or(5, |n| n.parse().expect("a number"));
+    let rounds = rounds();
     let kept = Kept::new(4_000, 2);
     let mut publisher = kept.start();
     let mut followers = [follower(&publisher, 0.0), follower(&publisher, 0.01)];
@@ -123,6 +137,226 @@ fn a_publisher_that_is_killed_goes_on_in_its_epoch_and_nothing_is_lost_or_double
         "{rounds} restarts, {} records, the longest black-out {longest} ms",
         records(&followers[0])
     );
+}
+
+/// An open order: whether it buys, its price in billionths, its shares.
+type Order = (bool, i64, u32);
+
+/// The venue of the tests of books: messages that it has, by which market, from which seed.
+const VENUE: (u64, u16, u64) = (u32::MAX as u64, 20, 7);
+const MESSAGES_PER_S: u64 = 4_000;
+
+/// The first messages of the venue, one after the other.
+fn venue(messages: u64, mut each: impl FnMut(&[u8])) {
+    let (all, symbols, seed) = VENUE;
+    let market = SimulatorConfig {
+        symbols,
+        messages: all,
+        ..SimulatorConfig::default()
+    };
+    let mut simulator = Simulator::new(&market, seed).expect("a market");
+    let mut left = messages;
+    while let Some(packet) = simulator.next_packet() {
+        // MoldUDP64: session, sequence and count, then each message behind its length.
+        let mut rest = packet.payload.get(20..).unwrap_or_default();
+        while let [high, low, after @ ..] = rest {
+            if left == 0 {
+                return;
+            }
+            let (message, after) = after.split_at(u16::from_be_bytes([*high, *low]).into());
+            each(message);
+            (rest, left) = (after, left - 1);
+        }
+    }
+}
+
+/// What is open at the venue after so many messages, by the ITCH 5.0 specification alone.
+fn open_at_the_venue(messages: u64) -> BTreeMap<u64, Order> {
+    let mut open = BTreeMap::<u64, Order>::new();
+    venue(messages, |m| {
+        let word = |at: usize| u64::from_be_bytes(m[at..at + 8].try_into().expect("eight bytes"));
+        let number = |at: usize| u32::from_be_bytes(m[at..at + 4].try_into().expect("four bytes"));
+        let price = |at| i64::from(number(at)) * 100_000;
+        match m[0] {
+            b'A' | b'F' => drop(open.insert(word(11), (m[19] == b'B', price(32), number(20)))),
+            b'E' | b'C' | b'X' => {
+                let order = open.get_mut(&word(11)).expect("it is open");
+                order.2 -= number(19);
+                if order.2 == 0 {
+                    open.remove(&word(11));
+                }
+            }
+            b'D' => drop(open.remove(&word(11)).expect("it is open")),
+            b'U' => {
+                let (buys, ..) = open.remove(&word(11)).expect("it is open");
+                open.insert(word(19), (buys, price(31), number(27)));
+            }
+            _ => {}
+        }
+    });
+    open
+}
+
+/// A subscriber that keeps the open orders as the records tell them.
+struct Reader {
+    subscriber: Subscriber,
+    /// With the life of the publisher in which each was told.
+    open: BTreeMap<u64, (Order, u64)>,
+    /// How often the publisher was killed so far.
+    life: u64,
+    records: u64,
+    /// Executions of orders that an earlier life told of.
+    of_before: u64,
+    /// The venue's last message that a record came of.
+    message: u64,
+}
+
+impl Reader {
+    fn new(publisher: &Publisher) -> Self {
+        let subscriber = publisher.subscriber().channel("all").build();
+        Self {
+            subscriber: subscriber.expect("the subscriber is built"),
+            open: BTreeMap::new(),
+            life: 0,
+            records: 0,
+            of_before: 0,
+            message: 0,
+        }
+    }
+
+    /// Polls until then; anything else is a hang.
+    fn follow(&mut self, done: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !done(self) {
+            let Self {
+                subscriber,
+                open,
+                life,
+                records,
+                of_before,
+                message,
+            } = self;
+            let polled = subscriber.poll(|item| match item {
+                Item::Record(position, record) => {
+                    *records += 1;
+                    *message = position.source_position.sequence();
+                    if let Some(record) = record.get::<MboMsg>() {
+                        *of_before += u64::from(apply(open, record, *life));
+                    }
+                }
+                Item::Event(_, event) => {
+                    let is_bad = matches!(event, Event::Lost(_) | Event::EpochChanged { .. });
+                    assert!(!is_bad, "{event}");
+                }
+            });
+            if !polled.worked() {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            assert!(
+                began.elapsed() < PATIENCE,
+                "record {} was the last",
+                self.records
+            );
+        }
+    }
+}
+
+/// Does what a record says; whether it executes an order that an earlier life of the publisher told of.
+fn apply(open: &mut BTreeMap<u64, (Order, u64)>, record: &MboMsg, life: u64) -> bool {
+    let buys = record.side as u8 == b'B';
+    match record.action().expect("an action") {
+        Action::Add => {
+            let order = (buys, record.price, record.size);
+            let known = open.insert(record.order_id, (order, life));
+            assert_eq!(known, None, "a reference is used once");
+        }
+        Action::Cancel => {
+            let (order, _) = open.get_mut(&record.order_id).expect("it is open");
+            assert_eq!(
+                (order.0, order.1),
+                (buys, record.price),
+                "it knew the order"
+            );
+            order.2 = (order.2.checked_sub(record.size)).expect("no more than there is");
+            if order.2 == 0 {
+                open.remove(&record.order_id);
+            }
+        }
+        Action::Fill => return open[&record.order_id].1 < life,
+        _ => {}
+    }
+    false
+}
+
+/// Kills a publisher of this input again and again, and holds the book of its subscriber against the venue's.
+fn assert_its_book_is_the_venues(input: Value) {
+    let kept = Kept::fed(input);
+    let mut publisher = kept.start();
+    let mut reader = Reader::new(&publisher);
+    for round in 0..rounds() {
+        let least = reader.records + 500 + round * 977 % 2_000;
+        reader.follow(|reader| reader.records >= least);
+        publisher.kill();
+        publisher = kept.start();
+        let log = publisher.log();
+        assert!(log.contains("goes on in the epoch of before"), "{log}");
+        reader.life += 1;
+    }
+    let least = reader.records + 2_000;
+    reader.follow(|reader| reader.records >= least);
+    publisher.terminate();
+    reader.follow(|reader| reader.subscriber.ended());
+    let open = reader.open.iter().map(|(of, (order, _))| (*of, *order));
+    let open: BTreeMap<u64, Order> = open.collect();
+    assert!(
+        open == open_at_the_venue(reader.message),
+        "after {}",
+        reader.message
+    );
+    assert!(reader.of_before > 100, "{} executions", reader.of_before);
+    println!(
+        "{} restarts, {} messages: {} orders are open, as at the venue; {} executions of orders from before a kill",
+        rounds(),
+        reader.message,
+        open.len(),
+        reader.of_before
+    );
+}
+
+#[test]
+fn the_book_behind_a_simulated_venue_is_the_venues_after_kills_of_the_publisher() {
+    let (messages, symbols, seed) = VENUE;
+    assert_its_book_is_the_venues(json!({
+        "source": 1,
+        "kind": "simulator",
+        "seed": seed,
+        "symbols": symbols,
+        "messages": messages,
+        "pace": { "messages_per_s": MESSAGES_PER_S },
+        "wait_for_subscribers": 1,
+    }));
+}
+
+#[test]
+fn the_book_behind_a_recorded_day_is_the_venues_after_kills_of_the_publisher() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("day");
+    // More than is read by the end, however slow the machine is; that it ends by itself would be seen.
+    let mut day = Vec::new();
+    venue(200_000 + rounds() * 20_000, |message| {
+        day.extend((message.len() as u16).to_be_bytes());
+        day.extend(message);
+    });
+    std::fs::write(&file, day).expect("the day is written");
+    assert_its_book_is_the_venues(json!({
+        "source": 1,
+        "kind": "capture",
+        "file": file,
+        "format": "binary-file",
+        "trade_date": "2019-01-30",
+        "pace": { "messages_per_s": MESSAGES_PER_S },
+        "wait_for_subscribers": 1,
+    }));
 }
 
 #[test]

@@ -95,6 +95,14 @@ impl Folder {
             .map_err(|source| not_written(path, source))
     }
 
+    /// Makes a temporary one stay.
+    pub(crate) fn keep(&mut self) {
+        let kept = Self::Kept(self.path().into());
+        if let Self::Temporary(folder) = std::mem::replace(self, kept) {
+            let _ = folder.keep();
+        }
+    }
+
     /// Where it is.
     pub(crate) fn path(&self) -> &Path {
         match self {

@@ -1,4 +1,6 @@
-//! How much memory processes hold while they live, and whether that grows.
+//! How much memory processes hold while they live, and whether that grows. Rings, windows and flight records
+//! are touched for the first time when something happens to need them, so that it is no leak where a process
+//! that is young holds more; but never more than all of that comes to.
 
 use std::time::{Duration, Instant};
 
@@ -6,6 +8,12 @@ use std::time::{Duration, Instant};
 const EVERY: Duration = Duration::from_millis(500);
 /// Who lived shorter says nothing.
 const LIFE_MIN: Duration = Duration::from_secs(40);
+/// Who lived so long has touched what it will ever touch, and holds no more later than before.
+const GROWN_UP: Duration = Duration::from_secs(600);
+/// Growth of a grown-up from here on is a leak, in hundredths of a percent.
+const GROWTH_MAX: u64 = 100;
+/// What anybody may hold: some three times what all of it comes to.
+const HELD_MAX_KIB: u64 = 96 << 10;
 
 /// What one process held in the course of its life.
 pub(crate) struct Memory {
@@ -25,8 +33,18 @@ pub(crate) struct Growth {
 }
 
 impl Growth {
+    /// Whether it lived so long that it should hold no more later than before.
+    pub(crate) const fn is_grown_up(self) -> bool {
+        self.life_s >= GROWN_UP.as_secs()
+    }
+
+    /// Whether that is more than it should be.
+    pub(crate) const fn is_a_leak(self) -> bool {
+        self.late_kib > HELD_MAX_KIB || self.is_grown_up() && self.basis_points() >= GROWTH_MAX
+    }
+
     /// In hundredths of a percent.
-    pub(crate) const fn basis_points(self) -> u64 {
+    const fn basis_points(self) -> u64 {
         self.late_kib.saturating_sub(self.early_kib) * 10_000
             / if self.early_kib == 0 {
                 1
@@ -51,7 +69,7 @@ impl Memory {
             return;
         }
         self.looked_at = Some(Instant::now());
-        if let Some(kib) = resident_kib(process) {
+        if let Some(kib) = held_kib(process) {
             self.looks.push((self.born_at.elapsed(), kib));
         }
     }
@@ -77,13 +95,15 @@ fn growth(looks: &[(Duration, u64)]) -> Option<Growth> {
     })
 }
 
-/// What a process holds; `None` where it is gone.
-fn resident_kib(process: u32) -> Option<u64> {
+/// What a process holds of its own, and of memory that it shares; `None` where it is gone. What it has mapped
+/// of files on disk does not count: that comes and goes as the kernel likes.
+fn held_kib(process: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    line.trim().strip_suffix(" kB")?.parse().ok()
+    let kib = |name| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        line.trim().strip_suffix(" kB")?.parse::<u64>().ok()
+    };
+    Some(kib("RssAnon:")? + kib("RssShmem:")?)
 }
 
 #[cfg(test)]
@@ -107,8 +127,23 @@ mod tests {
     }
 
     #[test]
+    fn a_grown_up_that_holds_more_later_leaks_and_anybody_who_holds_more_than_there_is_to_hold() {
+        let leaks = |life_s, early_kib, late_kib| {
+            let growth = Growth {
+                life_s,
+                early_kib,
+                late_kib,
+            };
+            growth.is_a_leak()
+        };
+        assert!(!leaks(600, 10_000, 10_099) && leaks(600, 10_000, 10_100));
+        // One that is young may still touch for the first time what it was given.
+        assert!(!leaks(599, 10_000, 40_000) && leaks(40, 10_000, 100_000));
+    }
+
+    #[test]
     fn this_process_holds_something_and_one_that_is_gone_nothing() {
-        assert!(resident_kib(std::process::id()).is_some_and(|kib| kib > 100));
-        assert_eq!(resident_kib(u32::MAX), None);
+        assert!(held_kib(std::process::id()).is_some_and(|kib| kib > 100));
+        assert_eq!(held_kib(u32::MAX), None);
     }
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use tickcast_subscriber::{Idle, Interface, Start, Subscriber};
+use tickcast_subscriber::{ChannelBuilder, Idle, Interface, ReceiverConfig, Start, Subscriber};
 
 use super::ledger::Ledger;
 use crate::exit::{CommandError, Exit};
@@ -31,6 +31,8 @@ pub(crate) struct Task {
     pub(crate) from_oldest: bool,
     /// Size of the socket's receive buffer; `None`: the default.
     pub(crate) receive_buffer_bytes: Option<usize>,
+    /// Slots of its windows; `None`: the default.
+    pub(crate) window_slots: Option<u32>,
     /// Whether the kernel keeps strangers away.
     pub(crate) source_specific: bool,
     pub(crate) seed: u64,
@@ -59,8 +61,10 @@ pub(crate) fn run(task: &Task) -> Result<Exit, CommandError> {
     } else {
         Start::Live
     };
+    let mut config = ReceiverConfig::default();
+    config.window_slots = task.window_slots.unwrap_or(config.window_slots);
     for channel in &task.channels {
-        builder = builder.channel(tickcast_subscriber::ChannelBuilder::new(channel).start(start));
+        builder = builder.channel(ChannelBuilder::new(channel).config(config).start(start));
     }
     let mut subscriber = builder.build().map_err(|error| usage(&error))?;
     let unwritten = |source| CommandError::Write {

@@ -18,7 +18,7 @@ use super::memory::{Growth, Memory};
 use super::schedule::{Fault, Who};
 use super::{side, stranger};
 use crate::exit::CommandError;
-use crate::files::write_json;
+use crate::files::{Folder, write_json};
 use crate::network::Network;
 use crate::processes::{Process, this_program};
 
@@ -91,6 +91,18 @@ impl Drop for Disk {
         // Lazily, as whoever was killed may not be gone yet.
         let _ = Command::new("umount").arg("-l").arg(&self.0).output();
     }
+}
+
+/// Whether this host lets us do all that will happen; why not, in words.
+///
+/// # Errors
+/// [`CommandError`] names what it refused.
+pub(crate) fn is_possible() -> Result<(), CommandError> {
+    let network = Network::bridge(1, 1_500)?;
+    network.plug(0, false)?;
+    network.limit(0, Some(64))?;
+    let folder = Folder::new("chaos-try", None)?;
+    Disk::new(folder.path().join("disk")).map(drop)
 }
 
 /// One process, and those that were there before it.
@@ -248,6 +260,8 @@ impl Stage {
                     from_oldest: odd,
                     // Each has too small a one in every third life.
                     receive_buffer_bytes: (life % 3 == n as u32 % 3).then_some(4_096),
+                    // Every second one has small windows, which any outage fills.
+                    window_slots: (n % 2 == 1).then_some(1_024),
                     source_specific: n % 2 == 1,
                     seed: self.setting.seed.wrapping_mul(1_000) + u64::from(life) * 64 + n as u64,
                 };

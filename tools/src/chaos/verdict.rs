@@ -13,9 +13,6 @@ use super::stage::{CHANNELS, Remains};
 use crate::exit::CommandError;
 use crate::table::{table, thousands};
 
-/// Growth from here on is a leak, in hundredths of a percent.
-const GROWTH_MAX: u64 = 100;
-
 /// What one subscriber came to, over all its lives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Account {
@@ -306,7 +303,7 @@ impl Compare {
             .verdict
             .growth
             .iter()
-            .filter(|(_, growth)| growth.basis_points() >= GROWTH_MAX);
+            .filter(|(_, growth)| growth.is_a_leak());
         let leaks: Vec<_> = leaks
             .map(|(name, it)| {
                 format!(
@@ -365,7 +362,9 @@ impl fmt::Display for Verdict {
             self.refused_starts,
             thousands(self.spans_compared),
         )?;
-        for (name, it) in &self.growth {
+        let (grown_up, young): (Vec<_>, Vec<_>) =
+            self.growth.iter().partition(|(_, it)| it.is_grown_up());
+        for (name, it) in grown_up {
             writeln!(
                 f,
                 "memory of {name} in {} s: {} KiB, later {} KiB",
@@ -374,6 +373,13 @@ impl fmt::Display for Verdict {
                 thousands(it.late_kib)
             )?;
         }
+        let most = young.iter().map(|(_, it)| it.late_kib).max();
+        writeln!(
+            f,
+            "memory of {} that did not live as long: {} KiB at most",
+            young.len(),
+            thousands(most.unwrap_or(0))
+        )?;
         for wrong in &self.wrong {
             writeln!(f, "WRONG: {wrong}")?;
         }
@@ -540,7 +546,7 @@ mod tests {
             }),
             ("held 1000 KiB, and later 1010 KiB", |_, remains| {
                 let growth = Growth {
-                    life_s: 60,
+                    life_s: 600,
                     early_kib: 1_000,
                     late_kib: 1_010,
                 };

@@ -7,12 +7,11 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::chaos::schedule::{Happening, schedule};
-use crate::chaos::stage::{Setting, Stage};
+use crate::chaos::stage::{self, Setting, Stage};
 use crate::chaos::verdict::Verdict;
 use crate::chaos::{side, stranger};
 use crate::exit::{CommandError, Exit};
 use crate::files::{Folder, check_writable, write_json};
-use crate::network::Network;
 use crate::output::Output;
 use crate::processes::this_program;
 use crate::progress::Progress;
@@ -36,7 +35,7 @@ pub(crate) struct Args {
     /// Say what would happen, and end.
     #[arg(long)]
     list: bool,
-    /// Where nobody may make network namespaces, say so and end with 0.
+    /// Where nobody may make network namespaces and what is in them, say so and end with 0.
     #[arg(long)]
     or_skip: bool,
     /// Write what it came to to this file, as JSON.
@@ -86,16 +85,16 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         output.flush()?;
         return Ok(Exit::Whole);
     }
-    if let Err(error) = Network::is_possible() {
-        if !args.or_skip {
-            return Err(error);
+    match stage::is_possible() {
+        Err(error) if args.or_skip => {
+            eprintln!("chaos: SKIPPED, nothing was tested: {error}");
+            return Ok(Exit::Whole);
         }
-        eprintln!("chaos: SKIPPED, nothing was tested: {error}");
-        return Ok(Exit::Whole);
+        possible => possible?,
     }
     args.summary.as_deref().map_or(Ok(()), check_writable)?;
     let stop = Stop::on_signals()?;
-    let folder = Folder::new("chaos", args.keep_logs.as_deref())?;
+    let mut folder = Folder::new("chaos", args.keep_logs.as_deref())?;
     let beside = || this_program().map(|program| program.with_file_name("tickcast-publisher"));
     let setting = Setting {
         publisher: args.publisher_bin.clone().map_or_else(beside, Ok)?,
@@ -117,6 +116,13 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         *verdict.faults.entry(it.fault.kind()).or_default() += 1;
     }
     output.line(&verdict)?;
+    if !verdict.holds() {
+        folder.keep();
+        output.line(format_args!(
+            "Logs and ledgers of all processes are in {}.",
+            folder.path().display()
+        ))?;
+    }
     output.flush()?;
     if let Some(path) = &args.summary {
         write_json(path, &verdict)?;
