@@ -457,32 +457,6 @@ impl Receiver {
         self.drain_events(on);
     }
 
-    /// Something of the stream came on this line.
-    #[inline]
-    pub(crate) fn heard_on(&mut self, line: LineId, sequence: Sequence, now: Nanos) {
-        if let Some(change) = self.lines.heard(line, sequence, now) {
-            self.note_line(change);
-        }
-        if let Some(change) = self.liveness.heard_multicast(now) {
-            self.note_liveness(change, now);
-        }
-    }
-
-    /// What is remembered of a datagram that comes now and was not missing.
-    #[inline]
-    pub(crate) const fn held(now: Nanos, via: Via, datagram: &Datagram<'_>) -> Held {
-        let header = datagram.header();
-        Held {
-            sequence: header.sequence,
-            first_record: header.first_record,
-            count: header.count,
-            crc: datagram.crc(),
-            via,
-            received_at: now,
-            missing_for: Nanos::ZERO,
-        }
-    }
-
     fn take_heartbeat(&mut self, now: Nanos, datagram: &Datagram<'_>) {
         let header = datagram.header();
         let Some(heartbeat) = Heartbeat::parse(datagram.payload()) else {

@@ -4,7 +4,8 @@
 
 use crate::delivery::{Deliver, LineId, Via};
 use crate::receiver::Receiver;
-use crate::units::Nanos;
+use crate::units::{Nanos, Sequence};
+use crate::window::Held;
 use crate::wire::{Datagram, Kind, relay_flags};
 
 impl Receiver {
@@ -40,6 +41,32 @@ impl Receiver {
         let held = Self::held(now, Via::Line(line), datagram);
         self.order.hand_on(datagram, held, &self.counters, on);
         self.tell(on);
+    }
+
+    /// Something of the stream came on this line.
+    #[inline]
+    pub(crate) fn heard_on(&mut self, line: LineId, sequence: Sequence, now: Nanos) {
+        if let Some(change) = self.lines.heard(line, sequence, now) {
+            self.note_line(change);
+        }
+        if let Some(change) = self.liveness.heard_multicast(now) {
+            self.note_liveness(change, now);
+        }
+    }
+
+    /// What is remembered of a datagram that comes now and was not missing.
+    #[inline]
+    pub(crate) const fn held(now: Nanos, via: Via, datagram: &Datagram<'_>) -> Held {
+        let header = datagram.header();
+        Held {
+            sequence: header.sequence,
+            first_record: header.first_record,
+            count: header.count,
+            crc: datagram.crc(),
+            via,
+            received_at: now,
+            missing_for: Nanos::ZERO,
+        }
     }
 }
 

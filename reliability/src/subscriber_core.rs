@@ -9,6 +9,7 @@ mod asking;
 mod inboxes;
 mod mirroring;
 mod reading;
+mod welcoming;
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,13 +19,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::asking::Asks;
 use crate::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Join, JoinChannel, Message, Purpose, Rejected,
-    RepairOffer, Welcome,
+    ChannelName, ChannelOffer, Join, JoinChannel, Message, Purpose, Rejected, RepairOffer,
 };
 use crate::counters::ReceiverCounters;
 use crate::delivery::{Deliver, LineId, LinkDownReason, Start, Via};
 use crate::inbox::InboxWanted;
-use crate::joining::{Standing, Welcomed};
+use crate::joining::Standing;
 use crate::link::{Link, LinkTimers};
 use crate::loss::LossCause;
 use crate::rc_path::RcPath;
@@ -106,8 +106,6 @@ pub enum Action {
     Rejected(#[serde(with = "crate::snapshot::as_json")] Rejected),
 }
 
-/// Longest slot that a WELCOME may announce, in bytes.
-const SLOT_LEN_MAX: u32 = 65_536;
 /// A replay connection that nothing uses is closed after this.
 const REPLAY_IDLE: Nanos = Nanos::from_secs(2);
 /// After this many failed attempts history is asked for on the repair connection.
@@ -214,11 +212,6 @@ impl SubscriberCore {
     /// from the next WELCOME on. Without this call none is made.
     pub const fn use_nack_path(&mut self, usable: bool) {
         self.nack.set_usable(usable);
-    }
-
-    /// Speaks these wire versions, where they are not what this code speaks.
-    pub const fn set_wire_versions(&mut self, versions: WireVersions) {
-        self.versions = versions;
     }
 
     /// Where to connect for [`Path::Nack`].
@@ -646,85 +639,6 @@ impl SubscriberCore {
         self.nack.link.is_up()
     }
 
-    fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut impl Deliver) {
-        // Epochs only rise along a line, and what continues another goes on where that ended.
-        let is_possible = |offer: &ChannelOffer| {
-            offer.continues.is_possible(offer.epoch)
-                && offer.continues.begins().0 <= offer.newest.next()
-        };
-        let fits = self.versions.has(welcome.wire_version)
-            && welcome.channels.len() == self.entries.len()
-            && welcome
-                .channels
-                .iter()
-                .all(|offer| (64..=SLOT_LEN_MAX).contains(&offer.slot_len) && offer.slots > 0)
-            && welcome.channels.iter().all(is_possible);
-        if !fits {
-            return self.break_off(now, Path::Repair, LinkDownReason::Protocol, on);
-        }
-        self.repair.up();
-        self.session = welcome.session;
-        let mut zombie = false;
-        for (entry, offer) in self.entries.iter_mut().zip(&welcome.channels) {
-            let mut start = entry.wanted.start;
-            let moved = |receiver: &mut Receiver| receiver.channel() != offer.channel;
-            if let Some(mut receiver) = entry.receiver.take_if(moved) {
-                // The same name under another number: another sequence space, and another epoch to
-                // the application, whose places and ids mean something else from here on.
-                if receiver.epoch() != Epoch::NONE {
-                    receiver.end_epoch(now, offer.epoch, on);
-                    start = Start::Oldest;
-                }
-                receiver.close(LossCause::Epoch, on);
-                entry.standing = Some(receiver.standing());
-            }
-            let lines =
-                (entry.listening.or(entry.wanted.lines)).unwrap_or_else(|| offered_lines(offer));
-            let seed = self.seed ^ (u64::from(offer.channel.0) << 32);
-            let receiver = entry.receiver.get_or_insert_with(|| {
-                let ring = (offer.slots, offer.slot_len as usize);
-                let counters = Arc::clone(&entry.counters);
-                let mut receiver = Receiver::new(
-                    entry.wanted.config,
-                    offer.channel,
-                    ring,
-                    lines,
-                    seed,
-                    now,
-                    counters,
-                );
-                if let Some(standing) = entry.standing.take() {
-                    receiver.stand(standing, now);
-                }
-                receiver
-            });
-            receiver.handle_lines(lines, now);
-            if receiver.handle_welcome(now, offer, start, on) == Welcomed::Zombie {
-                zombie = true;
-                // What has not begun does not wait for anybody either.
-                let unbegun = |receiver: &mut Receiver| receiver.epoch() == Epoch::NONE;
-                if let Some(receiver) = entry.receiver.take_if(unbegun) {
-                    entry.standing = Some(receiver.standing());
-                }
-            } else {
-                self.actions.push_back(Action::Listen(offer.clone()));
-            }
-        }
-        let known = |offer: &&RepairOffer| !matches!(offer, RepairOffer::Unknown);
-        let nack = welcome.repairs.iter().find(known).copied();
-        if self.wants(|ladder| ladder.nacks()) {
-            self.nack.offered(now, nack);
-        }
-        let reads = |offer: &&RepairOffer| matches!(offer, RepairOffer::Verbs { read: true, .. });
-        let read = welcome.repairs.iter().find(reads).copied();
-        if self.wants(|ladder| ladder.reads()) {
-            self.read.rc.offered(now, read);
-        }
-        if zombie {
-            self.break_off(now, Path::Repair, LinkDownReason::OldEpoch, on);
-        }
-    }
-
     /// Ends the NACK connection for as long as nobody offers it again.
     fn stop_nack(&mut self, now: Nanos) {
         let was_up = self.nack.link.is_up();
@@ -794,14 +708,4 @@ impl Entry {
             },
         }
     }
-}
-
-fn offered_lines(offer: &ChannelOffer) -> usize {
-    let lines = offer.fan_outs.iter().map(|fan_out| match fan_out {
-        FanOutOffer::Udp { lines } => lines.len(),
-        FanOutOffer::Verbs { lines, .. } => lines.len(),
-        FanOutOffer::Shm { .. } => 1,
-        FanOutOffer::Unknown => 0,
-    });
-    lines.max().unwrap_or(1)
 }
