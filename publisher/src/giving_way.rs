@@ -49,6 +49,7 @@ impl GivingWay {
 #[cfg(test)]
 mod tests {
     use std::net::TcpStream;
+    use std::time::Duration;
 
     use tickcast_transport::control::{ControlServer, ServerConfig};
 
@@ -74,6 +75,8 @@ mod tests {
         while !come {
             server.poll(None, |_| come = true).unwrap();
         }
+        // That it can be written to is news of its own.
+        server.poll(Some(Duration::ZERO), |_| ()).unwrap();
         assert!(!giving_way.idle(now.after(LOOK_EVERY)), "nobody waits");
     }
 

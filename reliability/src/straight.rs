@@ -138,7 +138,13 @@ mod tests {
         fn with(&mut self, f: impl FnOnce(&mut Receiver, &mut dyn FnMut(Item<'_>))) {
             let told = &mut self.told;
             f(&mut self.receiver, &mut |item| {
-                told.push(format!("{item:?}"))
+                told.push(match item {
+                    // Where it lies is nobody's business.
+                    Item::Record(position, record) => {
+                        format!("{position:?} {:?}", record.get::<MboMsg>())
+                    }
+                    other => format!("{other:?}"),
+                });
             });
         }
 

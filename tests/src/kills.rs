@@ -92,7 +92,7 @@ const BLACK_OUT: Nanos = ms(3);
 pub fn run(seed: u64, who: Who, moment: Moment) -> Outcome {
     let mut world = World::new(plan(seed, moment), Trace::default(), None);
     world.kill = Some((who, moment));
-    world.to_its_end()
+    world.run_to_its_end()
 }
 
 fn plan(seed: u64, moment: Moment) -> Plan {
@@ -195,7 +195,7 @@ impl World {
         let publisher = &mut self.publishers[self.endpoint];
         for feed in &mut publisher.feeds {
             let before = feed.core.sealed();
-            while !feed.finished && !(feed.core.sealed() > before && feed.core.is_open()) {
+            while !(feed.finished || feed.core.sealed() > before && feed.core.is_open()) {
                 feed.message(now)?;
             }
         }

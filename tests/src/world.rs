@@ -177,7 +177,7 @@ impl World {
     }
 
     /// Lets everything happen.
-    pub(crate) fn to_its_end(&mut self) -> Outcome {
+    pub(crate) fn run_to_its_end(&mut self) -> Outcome {
         if let Err(what) = self.begin().and_then(|()| self.live()) {
             self.violated(what);
         }

@@ -217,7 +217,7 @@ impl Ring {
     }
 
     fn seal(&self, sequence: u64) {
-        slot::put_around(self.slot(sequence), [sequence, sequence + 1].into_iter());
+        slot::put_around(self.slot(sequence), [sequence, sequence + 1]);
         slot::seal(self.slot(sequence), sequence);
     }
 
@@ -334,7 +334,7 @@ fn while_written_over(write: fn(&[AtomicU64]), version_after: fn(&[AtomicU64]) -
 
 fn write_the_third(slot: &[AtomicU64]) {
     slot::put(&slot[3..], [30].into_iter());
-    slot::put_around(slot, [3, 4].into_iter());
+    slot::put_around(slot, [3, 4]);
     slot::seal(slot, 3);
 }
 

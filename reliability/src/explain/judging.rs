@@ -206,7 +206,7 @@ impl Judge<'_> {
                 }
                 findings.extend(last.take());
                 let asked = gap.asked.iter().filter(|it| it.contains(sequence));
-                let refused = gap.refused.iter().filter(|(it, _)| it.contains(sequence));
+                let mut refused = gap.refused.iter().filter(|(it, _)| it.contains(sequence));
                 let times = u32::try_from(refused.clone().count()).unwrap_or(u32::MAX);
                 let buffered = matches!(origin, Origin::SocketBuffer | Origin::PollStall);
                 last = Some(Finding {
@@ -214,7 +214,7 @@ impl Judge<'_> {
                     settled_at: at,
                     stalled_for: stalled_for.filter(|_| buffered || origin == Origin::RingOverrun),
                     buffer_drops: if buffered { around.buffer } else { 0 },
-                    refused: refused.last().map(|(_, reason)| (*reason, times)),
+                    refused: refused.next_back().map(|(_, reason)| (*reason, times)),
                     ..self.finding(number, gap, SequenceRange::one(sequence), origin, fate)
                 });
             }
