@@ -437,7 +437,7 @@ impl Publishing {
     }
 
     /// As [`take`](Self::take), for a message that is one record, where it has but to be put behind the
-    /// one before it, which is what becomes of most; `false`, and nothing happened: it must be taken that way.
+    /// one before it, which is what becomes of most; `false`, and nothing happened: it must be taken so.
     #[inline]
     pub fn take_record<R: WireRecord>(
         &mut self,

@@ -126,10 +126,19 @@ impl World {
     /// Kills whoever is to be killed, if this is the moment: before `event` happens. Whether that is
     /// lost with whom it came from, or went to.
     pub(crate) fn look_for_kill(&mut self, event: &Event) -> Result<bool, String> {
+        // What comes behind bytes that were lost in the kill is lost with them, as TCP would have it.
+        if let Event::Bytes(of, up, _) = event
+            && self.torn == Some((*of, *up))
+        {
+            return Ok(true);
+        }
         let Some((who, moment)) = self.kill.filter(|(_, moment)| self.is_at(*moment, event)) else {
             return Ok(false);
         };
         self.kill = None;
+        if let Event::Bytes(of, up, _) = event {
+            self.torn = Some((*of, *up));
+        }
         self.count(KILLED);
         self.trace
             .note(self.now, "killed", moment as usize, who as u64, 0);
@@ -143,7 +152,7 @@ impl World {
             self.goes(VICTIM, false)?;
         }
         self.schedule(self.now.after(BLACK_OUT), Event::Revive(who));
-        Ok(matches!(event, Event::Bytes(..)))
+        Ok(self.torn.is_some())
     }
 
     /// Whoever was killed is there again.

@@ -56,6 +56,8 @@ pub struct World {
     pub(crate) tampering: Tampering,
     /// Who is to be killed, and when.
     pub(crate) kill: Option<(Who, Moment)>,
+    /// The direction of a connection (whether up) of which bytes were lost in the kill.
+    pub(crate) torn: Option<(usize, bool)>,
     violation: Option<String>,
     /// Sequences that were asked for before everyone had joined.
     pub(crate) nacked_of_joining: u64,
@@ -168,6 +170,7 @@ impl World {
             trace,
             tampering: Tampering::new(tamper),
             kill: None,
+            torn: None,
             violation: None,
             nacked_of_joining: 0,
             uplink_free_at: Nanos::ZERO,

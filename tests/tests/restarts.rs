@@ -1,7 +1,8 @@
 //! A publisher that is killed and started again goes on in its epoch where its rings outlived it, and
 //! nothing that was sealed is lost, given twice or in another order; where they did not, a new epoch
 //! begins and everybody is told why. And what the decoder knew before the kill it knows after it: the book
-//! that a subscriber holds in the end is the venue's. `make restarts ROUNDS=100` has more of it than a test run.
+//! that a subscriber holds in the end is the venue's. `make restarts ROUNDS=100` has more of it than a test
+//! run.
 
 mod common;
 

@@ -1,8 +1,8 @@
 //! Nobody waits for another one's trouble: while a subscriber is cut off for two seconds at full rate and
 //! catches up, and while 200 join at once from the oldest datagram on, every fresh record comes to everyone
 //! else exactly when it comes in the same run without them; and where all share the publishers' line, later
-//! by no more than budgets let repair and replay send at once. And 200 that lose their publisher come back one
-//! after the other. In virtual time.
+//! by no more than budgets let repair and replay send at once. And 200 that lose their publisher come back
+//! one after the other. In virtual time.
 
 use std::ops::Range;
 
