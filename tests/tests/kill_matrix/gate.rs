@@ -21,6 +21,8 @@ pub(crate) struct Gate {
 struct State {
     hold: Option<Wanted>,
     is_held: bool,
+    /// Whether what is held is lost, with its connection.
+    is_lost: bool,
 }
 
 impl Gate {
@@ -31,6 +33,7 @@ impl Gate {
         let state = State {
             hold,
             is_held: false,
+            is_lost: false,
         };
         let state = Arc::new((Mutex::new(state), Condvar::new()));
         let of = Arc::clone(&state);
@@ -61,8 +64,17 @@ impl Gate {
 
     /// Lets what it held go on, and holds nothing more.
     pub(crate) fn open(&self) {
+        self.let_go(false);
+    }
+
+    /// Lets everything pass from here on but what is held: it was lost with the publisher.
+    pub(crate) fn lose(&self) {
+        self.let_go(true);
+    }
+
+    fn let_go(&self, is_lost: bool) {
         let mut state = self.state.0.lock().expect("nobody panicked");
-        (state.hold, state.is_held) = (None, false);
+        (state.hold, state.is_held, state.is_lost) = (None, false, is_lost);
         self.state.1.notify_all();
     }
 }
@@ -87,6 +99,9 @@ fn pass(
                 let waited = of.1.wait_timeout(state, PATIENCE).expect("nobody panicked");
                 assert!(!waited.1.timed_out(), "nobody opened the gate");
                 state = waited.0;
+            }
+            if state.is_lost {
+                return Ok(());
             }
         }
         drop(state);

@@ -79,7 +79,11 @@ pub(crate) fn cell(who: Who, moment: Moment) {
     if moment == Moment::HalfSlot && !who.publisher() {
         signal(publisher.id(), "CONT");
     }
-    gate.open();
+    if who.publisher() {
+        gate.lose();
+    } else {
+        gate.open();
+    }
     // What was ended is not gone on with: what comes then is the next session.
     let goes_on = !who.publisher() || moment.goes_on();
     if who.publisher() {
@@ -91,6 +95,11 @@ pub(crate) fn cell(who: Who, moment: Moment) {
         };
         assert!(log.contains(said), "{log}");
     }
+    // Who had the session whole is not asked what it thinks of the next one.
+    let beside_now: &mut [Follower] = match moment {
+        Moment::AtEnd => &mut [],
+        _ => &mut beside,
+    };
     let mut given = Vec::new();
     if who.subscriber() {
         given = victim.given();
@@ -99,19 +108,12 @@ pub(crate) fn cell(who: Who, moment: Moment) {
     }
     if moment != Moment::AtEnd || who.publisher() {
         let had = victim.given().len();
-        drive(&mut beside, |_| {
+        drive(beside_now, |_| {
             victim.is_there() && victim.given().len() > had + SOME
         });
         publisher.terminate();
     }
-    drive(
-        if moment == Moment::AtEnd {
-            &mut []
-        } else {
-            &mut beside
-        },
-        |_| !victim.is_there(),
-    );
+    drive(beside_now, |_| !victim.is_there());
     if goes_on {
         drive_to_end(&mut beside);
     }
