@@ -621,10 +621,10 @@ impl Publishing {
     /// # Errors
     /// The first thing that went wrong since the last time.
     pub fn drive(&mut self, now: Now) -> Result<bool, PublisherError> {
+        self.sources.iter_mut().for_each(Source::count);
         if let Some(error) = self.failure.take() {
             return Err(error);
         }
-        self.sources.iter_mut().for_each(Source::count);
         let mut worked = false;
         for driver in &mut self.drivers {
             worked |= driver.drive(now)?;
@@ -652,6 +652,7 @@ impl Publishing {
     /// # Errors
     /// As [`ChannelDriver::end`].
     pub fn end(&mut self, now: Now) -> Result<(), PublisherError> {
+        self.sources.iter_mut().for_each(Source::count);
         for driver in &mut self.drivers {
             driver.end(now)?;
         }

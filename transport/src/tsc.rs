@@ -28,7 +28,7 @@ const LOOK_NS: u64 = 3_000;
 /// A line is less steep than the rate by no more than this part of it.
 const SLEW_DIVISOR: u64 = 10;
 /// By how much the first line leads: more than a look is off.
-const LEAD_NS: u64 = 500;
+const LEAD_NS: u64 = LOOK_NS / 2;
 /// Bits behind the point of a rate.
 const SHIFT: u32 = 32;
 
@@ -78,6 +78,8 @@ struct Lines {
     lock: AtomicBool,
     /// Where the rate is taken from, and the rate; touched by who holds the lock.
     first: Words,
+    /// The latest protocol time that was told beside a line.
+    told: AtomicU64,
 }
 
 impl Lines {
@@ -87,6 +89,7 @@ impl Lines {
             drawn: AtomicU64::new(0),
             lock: AtomicBool::new(false),
             first: [const { AtomicU64::new(0) }; 5],
+            told: AtomicU64::new(0),
         }
     }
 
@@ -103,7 +106,7 @@ impl Lines {
                 continue;
             }
             let count = count();
-            return if line.since(count) <= line.counts {
+            return if line.since(count) <= line.counts && !line.is_far_ahead_of(count) {
                 Read::Fresh(line.at(line.since(count)))
             } else {
                 Read::Stale(line.said_until(count))
@@ -121,12 +124,16 @@ impl Lines {
             let drawn = self.drawn.load(Relaxed);
             let before = (drawn > 0).then(|| Line::load(&self.lines[drawn as usize & 1]));
             let mut first = Line::load(&self.first);
-            if first.from.count == 0 || before.is_some_and(|it| it.is_left(first.rate, now)) {
+            let span = now.at.monotonic.saturating_sub(first.from.at.monotonic);
+            if first.from.count == 0 || (first.rate == 0 && span > RATE_NS_MAX) {
                 first.from = now;
+            } else if first.rate > 0 && before.is_some_and(|it| it.is_left(first.rate, now)) {
+                // The rate may have been wrong from the start: until there is another, the system is asked.
+                (first.from, first.rate) = (now, 0);
             }
             first.rate = first.rate_until(now);
             if first.rate > 0 {
-                let line = Line::drawn(first.rate, before, now);
+                let line = Line::drawn(first.rate, before, self.told.load(Relaxed), now);
                 line.store(&self.lines[(drawn + 1) as usize & 1]);
                 self.drawn.store(drawn + 1, Release);
             }
@@ -169,6 +176,13 @@ impl Line {
         if since > u64::MAX / 2 { 0 } else { since }
     }
 
+    /// Whether the counter is so far behind that it began anew: no two cores are.
+    #[inline]
+    const fn is_far_ahead_of(&self, count: u64) -> bool {
+        let behind = self.from.count.wrapping_sub(count);
+        behind <= u64::MAX / 2 && behind > self.counts
+    }
+
     #[inline]
     const fn at(&self, since: u64) -> Both {
         let ns = ((since as u128 * self.rate as u128) >> SHIFT) as u64;
@@ -196,7 +210,7 @@ impl Line {
     }
 
     /// The line from `now` on, after the one `before`.
-    fn drawn(rate: u64, before: Option<Self>, now: Look) -> Self {
+    fn drawn(rate: u64, before: Option<Self>, told: u64, now: Look) -> Self {
         let counts = ((u128::from(LINE_NS) << SHIFT) / u128::from(rate.max(1))) as u64;
         let mut drawn = Self {
             from: now,
@@ -207,6 +221,7 @@ impl Line {
         let said = before.map_or(now.at.monotonic + LEAD_NS, |it| {
             it.said_until(now.count).monotonic
         });
+        let said = said.max(told);
         let ahead = said.saturating_sub(now.at.monotonic);
         if ahead > 0 {
             // Made up for within this line, or as many as it takes.
@@ -257,10 +272,12 @@ fn otherwise() -> Option<Both> {
     match LINES.read(count) {
         Read::Fresh(both) => Some(both),
         // Whoever draws the next line was interrupted.
-        Read::Stale(both) => Some(Both {
-            monotonic: system(libc::CLOCK_MONOTONIC).max(both.monotonic),
-            utc: system(libc::CLOCK_REALTIME),
-        }),
+        Read::Stale(both) => {
+            let monotonic = system(libc::CLOCK_MONOTONIC).max(both.monotonic);
+            LINES.told.fetch_max(monotonic, Relaxed);
+            let utc = system(libc::CLOCK_REALTIME);
+            Some(Both { monotonic, utc })
+        }
         Read::Nothing => None,
     }
 }
@@ -279,6 +296,8 @@ fn system(clock: libc::clockid_t) -> u64 {
 /// Both clocks at one count, if nothing came between.
 fn look() -> Option<Look> {
     (0..3).find_map(|_| {
+        // From before the count on: what comes between makes it no look.
+        let first = system(libc::CLOCK_MONOTONIC);
         let before = count();
         let began = system(libc::CLOCK_MONOTONIC);
         let middle = count();
@@ -291,7 +310,8 @@ fn look() -> Option<Look> {
             utc: utc.saturating_sub(took / 2),
         };
         let count = before + (middle.checked_sub(before)?) / 2;
-        (took <= LOOK_NS).then_some(Look { count, at })
+        let in_all = monotonic.saturating_sub(first);
+        (in_all <= LOOK_NS).then_some(Look { count, at })
     })
 }
 
@@ -401,7 +421,9 @@ mod tests {
         };
         // The system's clock falls back by 3 us against the counter, then leaps ahead by 2 ms.
         let mut ns = RATE_NS + LINE_NS;
-        for off in [0, 0, -3_000, -3_000, -3_000, 2_000_000, 2_000_000] {
+        // Then the rate is taken anew, which takes its time.
+        let leapt = std::iter::repeat_n(2_000_000, 2 + (RATE_NS / LINE_NS) as usize);
+        for off in [0, 0, -3_000, -3_000, -3_000].into_iter().chain(leapt) {
             look(ns, off);
             ns += LINE_NS;
         }
@@ -412,6 +434,40 @@ mod tests {
             .monotonic
             .abs_diff(at(ns - LINE_NS, 2_000_000).at.monotonic);
         assert!(error <= 1, "{error} ns");
+    }
+
+    #[test]
+    fn a_counter_that_begins_anew_is_not_waited_for() {
+        let lines = started();
+        assert!(matches!(lines.read(|| 5), Read::Stale(_)));
+        let anew = |ns: u64| Look {
+            count: 3 * ns,
+            ..at(2 * RATE_NS + ns, 0)
+        };
+        for ms in 0..=2 * RATE_NS / LINE_NS {
+            lines.draw(|| Some(anew(ms * LINE_NS)));
+        }
+        let now = anew(2 * RATE_NS);
+        let Read::Fresh(both) = lines.read(|| now.count) else {
+            panic!("it was just drawn")
+        };
+        assert!(both.monotonic.abs_diff(now.at.monotonic) <= LEAD_NS);
+    }
+
+    #[test]
+    fn a_rate_that_was_wrong_from_the_start_is_given_up() {
+        let lines = Lines::new();
+        lines.draw(|| Some(at(0, 0)));
+        lines.draw(|| Some(at(RATE_NS, RATE_NS as i64 / 20)));
+        for ms in 1..=4 * RATE_NS / LINE_NS {
+            lines.draw(|| Some(at(RATE_NS + ms * LINE_NS, 0)));
+        }
+        // At the end of a line, where a wrong rate shows.
+        let ns = 5 * RATE_NS + LINE_NS - 2;
+        let Read::Fresh(both) = read(&lines, ns) else {
+            panic!("it was just drawn")
+        };
+        assert!(both.monotonic.abs_diff(at(ns, 0).at.monotonic) <= LEAD_NS);
     }
 
     #[test]

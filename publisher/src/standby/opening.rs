@@ -157,6 +157,8 @@ impl NotYet {
                 to.drive(now)?;
             }
         }
+        // What is in open slots counts as published once they are sealed.
+        to.flush(now());
         let again = published(&shared) - before;
         state.counters.published_again_messages.set(again);
         state.counters.kept_messages.set(0);
