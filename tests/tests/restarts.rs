@@ -5,71 +5,22 @@
 //! run.
 
 mod common;
+#[path = "kill_matrix/kept.rs"]
+mod kept;
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{
-    Follower, PATIENCE, Publisher, channel, drive, end, endless, free_group, number, one_channel,
-};
+use common::{Follower, PATIENCE, Publisher, channel, drive, end, number};
+use kept::Kept;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_reliability::ring_layout::offset;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::record::{Action, MboMsg};
 use tickcast_subscriber::{EpochReason, Event, Item, StreamEvent, Subscriber};
-
-/// A publisher's config that keeps its rings and its address.
-struct Kept {
-    config: Value,
-    /// On tmpfs, with the ring of channel "all".
-    rings: TempDir,
-    _state: TempDir,
-}
-
-impl Kept {
-    fn new(messages_per_s: u64, followers: u32) -> Self {
-        Self::fed(endless(messages_per_s, followers))
-    }
-
-    fn fed(input: Value) -> Self {
-        let rings = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
-        let state = tempfile::tempdir().expect("a folder");
-        // Nobody else asks for it before the publisher does.
-        let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let mut config = one_channel(&[free_group()], input);
-        config["control"] = json!(free.expect("a port"));
-        config["ring_dir"] = json!(rings.path());
-        config["state_dir"] = json!(state.path());
-        Self {
-            config,
-            rings,
-            _state: state,
-        }
-    }
-
-    fn start(&self) -> Publisher {
-        Publisher::start(&self.config)
-    }
-
-    fn ring(&self) -> PathBuf {
-        self.rings.path().join("test.all.ring")
-    }
-
-    /// What the log of a publisher that starts now says, and the epoch that it publishes in.
-    fn started(&self) -> (Publisher, String, u64) {
-        let publisher = self.start();
-        let log = publisher.log();
-        let epoch = log.split("epoch=").nth(1).expect("the log names the epoch");
-        let digits: String = epoch.chars().take_while(char::is_ascii_digit).collect();
-        let epoch = digits.parse().expect("a number");
-        (publisher, log, epoch)
-    }
-}
 
 fn follower(publisher: &Publisher, dropped: f64) -> Follower {
     let faults = FaultConfig {

@@ -26,11 +26,16 @@ pub struct Kept {
 
 impl Kept {
     pub fn new(messages_per_s: u64, followers: u32) -> Self {
+        Self::fed(endless(messages_per_s, followers))
+    }
+
+    /// One with this input.
+    pub fn fed(input: Value) -> Self {
         let rings = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
         let state = tempfile::tempdir().expect("a folder");
         // Nobody else asks for it before the publisher does.
         let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr());
-        let mut config = one_channel(&[free_group()], endless(messages_per_s, followers));
+        let mut config = one_channel(&[free_group()], input);
         config["control"] = json!(free.expect("a port"));
         config["ring_dir"] = json!(rings.path());
         config["state_dir"] = json!(state.path());
