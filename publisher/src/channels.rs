@@ -9,7 +9,7 @@ use std::ffi::c_char;
 
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
-    InstrumentDefMsg, RecordBatch, SType, SymbolMappingMsg, WireRecord,
+    InstrumentDefMsg, RecordSlice, SType, SymbolMappingMsg, WireRecord,
 };
 
 /// How many channels a publisher can have.
@@ -232,7 +232,7 @@ impl Router {
     /// The channels of a message, by its first record. What announces instruments in it is
     /// learned first, and told to `on`.
     #[inline]
-    pub fn route(&mut self, message: &RecordBatch, on: impl FnMut(Announced)) -> ChannelSet {
+    pub fn route(&mut self, message: RecordSlice<'_>, on: impl FnMut(Announced)) -> ChannelSet {
         if message.names_instruments() {
             self.learn_all(message, on);
         }
@@ -251,7 +251,7 @@ impl Router {
     }
 
     #[cold]
-    fn learn_all(&mut self, message: &RecordBatch, mut on: impl FnMut(Announced)) {
+    fn learn_all(&mut self, message: RecordSlice<'_>, mut on: impl FnMut(Announced)) {
         for record in message.records() {
             let header = record.header();
             let symbol = match header.rtype {
@@ -325,6 +325,8 @@ fn text_of(field: &[c_char]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use tickcast_reliability::record::RecordBatch;
+
     use super::*;
     use tickcast_feeds::instruments::{Symbol, mapping};
     use tickcast_reliability::record::{MboMsg, RType, RecordHeader};
@@ -366,7 +368,7 @@ mod tests {
         let mut message = RecordBatch::default();
         message.put(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
         let mut announced = Vec::new();
-        let to = router.route(&message, |a| announced.push(a.channels));
+        let to = router.route((&message).into(), |a| announced.push(a.channels));
         let only = ChannelSet::default().with(2);
         assert_eq!((to, &announced[..]), (only, &[only][..]));
         assert_eq!(router.of_all(&[]), only);
@@ -393,7 +395,7 @@ mod tests {
         let mut announced = Vec::new();
         let mut message = RecordBatch::default();
         message.put(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
-        let to = router.route(&message, |a| announced.push(a.instrument));
+        let to = router.route((&message).into(), |a| announced.push(a.instrument));
         assert_eq!(to.iter().collect::<Vec<_>>(), [0]);
         assert_eq!(announced[0].symbol, "AAPL");
         let mut route = |instrument: u32| {
@@ -402,7 +404,7 @@ mod tests {
                 hd: RecordHeader::new::<MboMsg>(RType::Mbo as u8, 2, instrument, 0),
                 ..MboMsg::default()
             });
-            let to = router.route(&message, |_| panic!("announces nothing"));
+            let to = router.route((&message).into(), |_| panic!("announces nothing"));
             to.iter().collect::<Vec<_>>()
         };
         assert_eq!(route(7), [0]);

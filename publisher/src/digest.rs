@@ -2,7 +2,7 @@
 //! Subscribers take the same over what they were given: equal digests mean that nothing was lost,
 //! added, altered or put in another order.
 
-use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::record::RecordSlice;
 use xxhash_rust::xxh3::Xxh3;
 
 /// A digest being taken.
@@ -18,7 +18,7 @@ impl Default for Digest {
 impl Digest {
     /// Adds records.
     #[inline]
-    pub fn add(&mut self, records: &RecordBatch) {
+    pub fn add(&mut self, records: RecordSlice<'_>) {
         self.0.update(records.bytes());
     }
 

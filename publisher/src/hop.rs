@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use tickcast_feeds::source::{Incident, Sink};
-use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::record::{RecordBatch, RecordBatches, RecordSlice};
 use tickcast_reliability::units::SourcePosition;
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
@@ -34,7 +34,7 @@ pub trait Intake: Sink {
 #[derive(Debug)]
 pub enum Item<'a> {
     /// A venue message.
-    Message(SourcePosition, &'a RecordBatch),
+    Message(SourcePosition, RecordSlice<'a>),
     /// Something about the source itself.
     Incident(Incident),
     /// Messages were lost, at the source or in the hop.
@@ -46,6 +46,7 @@ pub enum Item<'a> {
 #[derive(Debug, Default)]
 enum What {
     #[default]
+    /// The next of the batch's messages.
     Message,
     Incident(Incident),
     Lost(SourceLoss),
@@ -56,29 +57,46 @@ enum What {
 struct Cell {
     what: What,
     position: SourcePosition,
-    records: RecordBatch,
 }
 
 /// Some items, in order. Its memory is used again.
 #[derive(Debug, Default)]
 pub struct Batch {
     cells: Vec<Cell>,
-    len: usize,
+    /// In one piece: with memory of its own, each cell would grow for as long as messages come that are
+    /// larger than those it happened to have.
+    messages: RecordBatches,
 }
 
 impl Batch {
-    fn next(&mut self) -> &mut Cell {
-        if self.len == self.cells.len() {
-            self.cells.push(Cell::default());
-        }
-        self.len += 1;
-        &mut self.cells[self.len - 1]
+    #[inline]
+    fn message(&mut self, position: SourcePosition, records: RecordSlice<'_>) {
+        self.messages.push(records);
+        let what = What::Message;
+        self.cells.push(Cell { what, position });
+    }
+
+    fn other(&mut self, what: What) {
+        let position = SourcePosition::default();
+        self.cells.push(Cell { what, position });
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        self.cells.clear();
+        self.messages.clear();
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.cells.is_empty()
     }
 
     /// The items.
     pub fn items(&self) -> impl Iterator<Item = Item<'_>> {
-        self.cells[..self.len].iter().map(|cell| match &cell.what {
-            What::Message => Item::Message(cell.position, &cell.records),
+        let mut messages = self.messages.messages();
+        self.cells.iter().map(move |cell| match &cell.what {
+            // There is one for each such cell.
+            What::Message => Item::Message(cell.position, messages.next().unwrap_or_default()),
             What::Incident(incident) => Item::Incident(*incident),
             What::Lost(loss) => Item::Lost(loss),
             What::Flush => Item::Flush,
@@ -156,10 +174,7 @@ impl HopSender {
             self.lose(position, records);
             return false;
         }
-        let cell = self.batch.next();
-        cell.what = What::Message;
-        cell.position = position;
-        cell.records.copy_from(records);
+        self.batch.message(position, records.into());
         self.flush_when_long();
         true
     }
@@ -168,7 +183,7 @@ impl HopSender {
     /// goes out as soon as it is taken.
     pub fn push_flush(&mut self) {
         if self.has_place() {
-            self.batch.next().what = What::Flush;
+            self.batch.other(What::Flush);
         }
         self.flush();
     }
@@ -179,12 +194,12 @@ impl HopSender {
             // Tells what was lost, if there is room again.
             self.has_place();
         }
-        if self.batch.len == 0 {
+        if self.batch.is_empty() {
             return;
         }
         let fresh = self.empty.try_recv().unwrap_or_default();
         let batch = std::mem::replace(&mut self.batch, fresh);
-        self.batch.len = 0;
+        self.batch.clear();
         // Never waits for a live one: only this end fills the hop, and it had a place.
         self.is_closed |= self.full.send(batch).is_err();
     }
@@ -254,7 +269,7 @@ impl HopSender {
     /// Whether an item can be added. What was lost before takes its place first.
     #[inline]
     fn has_place(&mut self) -> bool {
-        if self.batch.len > 0 {
+        if !self.batch.is_empty() {
             return true;
         }
         if self.is_live && self.full.is_full() {
@@ -270,7 +285,7 @@ impl HopSender {
     fn tell_lost(&mut self) {
         let mut all = self.ends.lost();
         for loss in all.drain(..) {
-            self.batch.next().what = What::Lost(loss);
+            self.batch.other(What::Lost(loss));
         }
         self.ends.has_lost.store(false, Release);
         self.is_losing = false;
@@ -295,7 +310,7 @@ impl HopSender {
 
     #[inline]
     fn flush_when_long(&mut self) {
-        if self.batch.len >= BATCH_LEN {
+        if self.batch.cells.len() >= BATCH_LEN {
             self.flush();
         }
     }
@@ -304,7 +319,7 @@ impl HopSender {
 impl Intake for HopSender {
     fn lost(&mut self, loss: SourceLoss) {
         if self.has_place() {
-            self.batch.next().what = What::Lost(loss);
+            self.batch.other(What::Lost(loss));
             return self.flush_when_long();
         }
         (self.ends).lose(loss.reason, loss.from, loss.messages, &loss.instruments);
@@ -324,7 +339,7 @@ impl Sink for HopSender {
         }
         // The others were counted where they happened, and are told nobody but the log.
         if self.has_place() {
-            self.batch.next().what = What::Incident(incident);
+            self.batch.other(What::Incident(incident));
             self.flush_when_long();
         }
     }
@@ -394,9 +409,9 @@ impl HopReceiver {
         self.ends.has_lost.store(false, Release);
         let mut batch = Batch::default();
         for loss in all.drain(..) {
-            batch.next().what = What::Lost(loss);
+            batch.other(What::Lost(loss));
         }
-        (batch.len > 0).then_some(batch)
+        (!batch.is_empty()).then_some(batch)
     }
 }
 

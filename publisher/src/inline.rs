@@ -96,7 +96,11 @@ impl InlinePublisher {
         {
             self.message.clear();
             self.message.put(record);
-            to.take(source, &Item::Message(from, &self.message), self.now);
+            to.take(
+                source,
+                &Item::Message(from, (&self.message).into()),
+                self.now,
+            );
         }
     }
 
@@ -104,7 +108,7 @@ impl InlinePublisher {
     #[inline]
     pub fn publish_batch(&mut self, channel: usize, message: &RecordBatch, from: SourcePosition) {
         if let Some((to, _)) = &mut self.running {
-            let item = Item::Message(from, message);
+            let item = Item::Message(from, message.into());
             to.take(self.first + channel, &item, self.now);
         }
     }

@@ -345,7 +345,7 @@ struct Direct<'a> {
 impl Sink for Direct<'_> {
     #[inline]
     fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
-        let item = Item::Message(position, records);
+        let item = Item::Message(position, records.into());
         self.to.take(self.index, &item, self.now);
     }
 

@@ -14,7 +14,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::publisher_core::{
     PublisherConfig, PublisherCore, PublisherEvent, Transmit,
 };
-use tickcast_reliability::record::{RecordBatch, WireRecord, names_instruments};
+use tickcast_reliability::record::{RecordSlice, WireRecord, names_instruments};
 use tickcast_reliability::recorder::{Note, RecordedPublisher, Recorder};
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::sequencer::PublishError;
@@ -90,7 +90,7 @@ impl ChannelDriver {
     #[inline]
     pub fn publish(
         &mut self,
-        message: &RecordBatch,
+        message: RecordSlice<'_>,
         source: SourceId,
         position: SourcePosition,
         now: Now,
@@ -125,7 +125,7 @@ impl ChannelDriver {
 
     /// Counts a message in the digest that was sealed before.
     #[cold]
-    fn pass_over(&mut self, message: &RecordBatch) {
+    fn pass_over(&mut self, message: RecordSlice<'_>) {
         if let Some(digest) = &mut self.digest {
             digest.add(message);
         }
@@ -419,7 +419,7 @@ impl Publishing {
     pub(crate) fn take_kept(&mut self, source: usize, entry: &Entry, now: Now) {
         match &entry.what {
             What::Message(records) => {
-                self.publish_to(source, entry.position, records, entry.channels, now);
+                self.publish_to(source, entry.position, records.into(), entry.channels, now);
             }
             What::Lost(loss) => self.lost_to(source, loss, entry.channels, now),
         }
@@ -429,7 +429,7 @@ impl Publishing {
     #[inline]
     pub fn take(&mut self, source: usize, item: &Item<'_>, now: Now) {
         match item {
-            Item::Message(position, records) => self.message(source, *position, records, now),
+            Item::Message(position, records) => self.message(source, *position, *records, now),
             Item::Incident(incident) => self.incident(source, *incident),
             Item::Lost(loss) => self.lost(source, loss, now),
             Item::Flush => self.flush_source(source, now),
@@ -457,7 +457,7 @@ impl Publishing {
     }
 
     #[inline]
-    fn message(&mut self, index: usize, at: SourcePosition, records: &RecordBatch, now: Now) {
+    fn message(&mut self, index: usize, at: SourcePosition, records: RecordSlice<'_>, now: Now) {
         let source = &mut self.sources[index];
         source.took(records.len());
         if let Some((channel, id)) = source.taking.straight
@@ -488,7 +488,7 @@ impl Publishing {
         &mut self,
         index: usize,
         at: SourcePosition,
-        records: &RecordBatch,
+        records: RecordSlice<'_>,
         channels: ChannelSet,
         now: Now,
     ) {

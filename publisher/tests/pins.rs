@@ -109,7 +109,9 @@ fn what_a_fan_out_pins_is_given_up_before_it_is_overwritten_however_much_comes_a
         // A burst between two sends, far longer than the ring.
         for n in 0..4 * SLOTS {
             let at = SourcePosition::new(0, round * 4 * SLOTS + n + 1);
-            driver.publish(&message, SourceId(1), at, now).unwrap();
+            driver
+                .publish((&message).into(), SourceId(1), at, now)
+                .unwrap();
             driver.flush(now);
             let first = pinned.load(Ordering::Relaxed);
             assert!(

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use crate::counters::SenderCounters;
 use crate::heartbeat::{HeartbeatConfig, HeartbeatSchedule};
 use crate::planted::{Bug, planted};
-use crate::record::{RecordBatch, WireRecord};
+use crate::record::{RecordSlice, WireRecord};
 use crate::ring::RingWriter;
 use crate::sequencer::{PublishError, Sequencer};
 use crate::units::{
@@ -160,13 +160,14 @@ impl PublisherCore {
     /// # Errors
     /// [`PublishError`]: too large (counted, told in the stream), exhausted, or ended.
     #[inline]
-    pub fn publish(
+    pub fn publish<'a>(
         &mut self,
-        message: &RecordBatch,
+        message: impl Into<RecordSlice<'a>>,
         source: SourceId,
         position: SourcePosition,
         now: Now,
     ) -> Result<(), PublishError> {
+        let message = message.into();
         // Then nothing is sealed, so nothing needs room, and nothing happened.
         if self.add(message, source, position) {
             return Ok(());
@@ -192,7 +193,7 @@ impl PublisherCore {
     #[inline]
     pub(crate) fn add(
         &mut self,
-        message: &RecordBatch,
+        message: RecordSlice<'_>,
         source: SourceId,
         position: SourcePosition,
     ) -> bool {
@@ -202,7 +203,7 @@ impl PublisherCore {
     /// Publishes a message that begins a datagram.
     pub(crate) fn begin(
         &mut self,
-        message: &RecordBatch,
+        message: RecordSlice<'_>,
         source: SourceId,
         position: SourcePosition,
         now: Now,

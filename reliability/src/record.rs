@@ -9,6 +9,10 @@ use std::mem::size_of;
 
 use thiserror::Error;
 
+mod slice;
+
+pub use slice::{RecordBatches, RecordSlice};
+
 pub use dbn::{
     Action, BidAskPair, FlagSet, HasRType, ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RType,
     Record, RecordHeader, RecordRef, SType, SecurityUpdateAction, Side, StatMsg, StatType,
@@ -392,9 +396,11 @@ impl RecordBatch {
 
     /// Becomes a copy of `other` in the memory it has, so that steady state allocates nothing.
     #[inline]
-    pub fn copy_from(&mut self, other: &Self) {
-        self.words.clone_from(&other.words);
-        (self.count, self.names) = (other.count, other.names);
+    pub fn copy_from<'a>(&mut self, other: impl Into<RecordSlice<'a>>) {
+        let other = other.into();
+        self.words.clear();
+        self.words.extend_from_slice(other.words());
+        (self.count, self.names) = (other.len(), other.names_instruments());
     }
 
     /// Forgets the records, keeps the memory.
@@ -439,11 +445,7 @@ impl RecordBatch {
     /// The records, in order.
     #[must_use]
     pub fn records(&self) -> Records<'_> {
-        Records {
-            bytes: self.bytes(),
-            count: self.count,
-            rtype: None,
-        }
+        RecordSlice::from(self).records()
     }
 
     /// As [`put`](Self::put), for the kinds that make up nearly all of a day: from the registers in

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use crate::counters::SenderCounters;
-use crate::record::{RecordBatch, WireRecord};
+use crate::record::{RecordSlice, WireRecord};
 use crate::ring::{RingWriter, Seal};
 use crate::ring_layout::{Checkpoint, RingError, SEQUENCE_LAST};
 use crate::units::{Nanos, RecordNumber, Sequence, SourceId, SourcePosition};
@@ -124,7 +124,7 @@ impl Sequencer {
     #[inline]
     pub(crate) fn add(
         &mut self,
-        message: &RecordBatch,
+        message: RecordSlice<'_>,
         source: SourceId,
         position: SourcePosition,
     ) -> bool {
@@ -164,13 +164,14 @@ impl Sequencer {
     ///
     /// # Errors
     /// [`PublishError`]; the sequencer stays usable.
-    pub fn publish(
+    pub fn publish<'a>(
         &mut self,
-        message: &RecordBatch,
+        message: impl Into<RecordSlice<'a>>,
         source: SourceId,
         position: SourcePosition,
         utc: Nanos,
     ) -> Result<(), PublishError> {
+        let message = message.into();
         if self.add(message, source, position) {
             return Ok(());
         }
@@ -181,7 +182,7 @@ impl Sequencer {
     /// sealed, and another datagram begins with it.
     pub(crate) fn begin(
         &mut self,
-        message: &RecordBatch,
+        message: RecordSlice<'_>,
         source: SourceId,
         position: SourcePosition,
         utc: Nanos,
@@ -273,7 +274,7 @@ impl Sequencer {
 
     fn refuse(
         &mut self,
-        message: &RecordBatch,
+        message: RecordSlice<'_>,
         source: SourceId,
         position: SourcePosition,
         utc: Nanos,
@@ -401,7 +402,7 @@ impl Sequencer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{InstrumentDefMsg, MboMsg, TradeMsg};
+    use crate::record::{InstrumentDefMsg, MboMsg, RecordBatch, TradeMsg};
     use crate::ring::HeapMemory;
     use crate::ring_layout::{Geometry, RingIdentity};
     use crate::units::{ChannelId, ConfigHash, Epoch, SequenceRange};

@@ -92,7 +92,7 @@ impl Kept {
             Item::Message(_, records) if records.is_empty() => return 0,
             Item::Message(position, records) => {
                 let mut batch = self.free.pop().unwrap_or_default();
-                batch.copy_from(records);
+                batch.copy_from(*records);
                 (*position, What::Message(batch))
             }
             Item::Lost(loss) => (loss.from, What::Lost((*loss).clone())),
@@ -329,7 +329,7 @@ pub(crate) fn channels_of(
     on: impl FnMut(crate::channels::Announced),
 ) -> ChannelSet {
     match item {
-        Item::Message(_, records) => router.route(records, on),
+        Item::Message(_, records) => router.route(*records, on),
         Item::Lost(loss) => router.of_all(&loss.instruments),
         Item::Incident(_) | Item::Flush => ChannelSet::default(),
     }
@@ -377,11 +377,18 @@ mod tests {
         for n in 1..=4 {
             // Source A goes to both channels with every other message.
             let channels = if n % 2 == 0 { to(&[0, 1]) } else { to(&[0]) };
-            assert_eq!(kept.take(0, &Item::Message(at(n), &records), channels), 0);
-            kept.take(1, &Item::Message(at(10 * n), &records), to(&[0]));
+            assert_eq!(
+                kept.take(0, &Item::Message(at(n), (&records).into()), channels),
+                0
+            );
+            kept.take(1, &Item::Message(at(10 * n), (&records).into()), to(&[0]));
         }
-        let nobody = kept.take(1, &Item::Message(at(50), &records), to(&[]));
-        let empty = kept.take(1, &Item::Message(at(50), &RecordBatch::default()), to(&[0]));
+        let nobody = kept.take(1, &Item::Message(at(50), (&records).into()), to(&[]));
+        let empty = kept.take(
+            1,
+            &Item::Message(at(50), (&RecordBatch::default()).into()),
+            to(&[0]),
+        );
         assert_eq!((nobody, empty, kept.len()), (0, 0, 8));
         kept.trim(&[vec![(A, at(9))], vec![]]);
         assert_eq!(kept.len(), 7, "channel 1 lacks the second one");
@@ -400,7 +407,7 @@ mod tests {
         let full = || {
             let mut kept = Kept::new([A].into_iter(), 3);
             let pushed: u64 = (1..=8)
-                .map(|n| kept.take(0, &Item::Message(at(n), &records), to(&[0])))
+                .map(|n| kept.take(0, &Item::Message(at(n), (&records).into()), to(&[0])))
                 .sum();
             assert_eq!((kept.len(), pushed), (3, 5));
             kept
@@ -422,7 +429,7 @@ mod tests {
         let mut kept = Kept::new([A].into_iter(), 9);
         let records = message();
         for n in 1..=4 {
-            kept.take(0, &Item::Message(at(n), &records), to(&[0]));
+            kept.take(0, &Item::Message(at(n), (&records).into()), to(&[0]));
         }
         kept.trim(&[vec![(A, at(3))]]);
         assert_eq!(
@@ -437,7 +444,7 @@ mod tests {
         assert_eq!(kept.find(0, 1), Found::NotYet);
         let records = message();
         for position in [at(7), at(9), SourcePosition::new(1, 2)] {
-            kept.take(0, &Item::Message(position, &records), to(&[0]));
+            kept.take(0, &Item::Message(position, (&records).into()), to(&[0]));
         }
         let head = Head::of_last(&records).unwrap();
         assert_eq!(kept.find(0, 9), Found::There(at(9), head));

@@ -1,7 +1,7 @@
 //! The publish side over a ring on the heap, in virtual time.
 
 use super::*;
-use crate::record::{InstrumentDefMsg, MboMsg};
+use crate::record::{InstrumentDefMsg, MboMsg, RecordBatch};
 use crate::ring::HeapMemory;
 use crate::ring_layout::{Geometry, RingIdentity};
 use crate::units::{ChannelId, ConfigHash, Epoch};

@@ -11,7 +11,7 @@ use std::ops::Deref;
 use super::Recorder;
 use super::layout::{EntryKind, Note, Published, SealedBy};
 use crate::publisher_core::{PublisherCore, PublisherEvent, Transmit};
-use crate::record::{RecordBatch, WireRecord};
+use crate::record::{RecordSlice, WireRecord};
 use crate::sequencer::PublishError;
 use crate::units::{FanOutId, Nanos, Now, Sequence, SequenceRange, SourceId, SourcePosition};
 use crate::wire::{HEADER_LEN, StreamEvent};
@@ -94,13 +94,14 @@ impl RecordedPublisher {
     /// # Errors
     /// As there.
     #[inline]
-    pub fn publish(
+    pub fn publish<'a>(
         &mut self,
-        message: &RecordBatch,
+        message: impl Into<RecordSlice<'a>>,
         source: SourceId,
         position: SourcePosition,
         now: Now,
     ) -> Result<(), PublishError> {
+        let message = message.into();
         if self.core.add(message, source, position) {
             return Ok(());
         }
@@ -123,7 +124,7 @@ impl RecordedPublisher {
 
     fn begin_recorded(
         &mut self,
-        message: &RecordBatch,
+        message: RecordSlice<'_>,
         source: SourceId,
         position: SourcePosition,
         now: Now,
@@ -351,7 +352,7 @@ impl Recorder {
     fn too_large(
         &mut self,
         core: &PublisherCore,
-        message: &RecordBatch,
+        message: RecordSlice<'_>,
         source: SourceId,
         position: SourcePosition,
         now: Now,
