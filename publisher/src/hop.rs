@@ -475,6 +475,27 @@ mod tests {
     }
 
     #[test]
+    fn it_allocates_no_more_when_other_messages_are_the_large_ones() {
+        let (small, mut large) = (message(1), RecordBatch::default());
+        (0..40).for_each(|id| large.extend(message(id).records()));
+        let (mut sender, receiver) = hop(4, true);
+        let mut round = |large_at: usize| {
+            for n in 0..BATCH_LEN {
+                let records = if n == large_at { &large } else { &small };
+                assert!(sender.push(at(n as u64), records));
+            }
+            let Taken::Batch(batch) = receiver.take() else {
+                panic!("a full batch was sent");
+            };
+            receiver.give_back(batch);
+        };
+        // As many as are on their way, and some.
+        (0..8).for_each(|_| round(0));
+        let counted = allocation_counter::measure(|| (1..BATCH_LEN).for_each(&mut round));
+        assert_eq!(counted.count_total, 0, "{counted:?}");
+    }
+
+    #[test]
     fn a_lost_message_names_all_its_instruments_or_all_of_the_source() {
         let of = |ids: std::ops::RangeInclusive<u32>| {
             let mut all = RecordBatch::default();
