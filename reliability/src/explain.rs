@@ -83,6 +83,8 @@ pub enum Origin {
     /// They were sent between the publisher's welcome and the first datagram that came: our joining its
     /// group took so long.
     Joining,
+    /// They came, but before a WELCOME had confirmed their epoch: anyone can send such.
+    BeforeWelcome,
     /// Their CRC fits, and their records can't be read.
     Unreadable,
     /// Another publisher sent something else under the same numbers.

@@ -25,7 +25,7 @@ pub use layout::{
 };
 pub use outputs::Outputs;
 pub use publishing::RecordedPublisher;
-pub use reader::{Entry, Recording, RecordingError, What};
+pub use reader::{Entry, Recording, RecordingError, What, generation_offsets};
 pub use recorded::RecordedCore;
 pub use repairing::RecordedRepair;
 pub use replay::{Difference, Replayed, Stopped, replay};

@@ -49,6 +49,12 @@ impl Stage {
     /// The same of one that begins there.
     #[must_use]
     pub fn starting(config: ReceiverConfig, lines: usize, start: Start) -> Self {
+        Self::in_host(config, lines, start, "")
+    }
+
+    /// The same, in the host with this boot id.
+    #[must_use]
+    pub fn in_host(config: ReceiverConfig, lines: usize, start: Start, boot_id: &str) -> Self {
         let wanted = ChannelWanted {
             channel: ChannelName::Id(CHANNEL),
             start,
@@ -64,6 +70,7 @@ impl Stage {
         let mut core = RecordedCore::new(settings, BEGAN);
         let origin = RecordOrigin {
             began: BEGAN,
+            boot_id: boot_id.into(),
             ..RecordOrigin::default()
         };
         let recorder = Recorder::new(Box::new(vec![0; 16 << 20]), &origin);

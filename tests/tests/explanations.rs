@@ -1,19 +1,23 @@
 //! Losses staged one by one, each in another place: the record of each says where it was, what became
 //! of it, and adds up to what was counted.
 
-use std::collections::BTreeSet;
-
 use tickcast_reliability::control::RefusalReason;
-use tickcast_reliability::delivery::{Delivery, LineId, Start};
+use tickcast_reliability::delivery::{Delivery, Item, LineId, Start};
 use tickcast_reliability::explain::{Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::{Dropped, Note};
+use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
+use tickcast_reliability::recorder::{
+    Dropped, Note, RecordOrigin, RecordedCore, Recorder, Recording, replay,
+};
+use tickcast_reliability::subscriber_core::SubscriberSettings;
 use tickcast_reliability::units::{
     Epoch, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent, relay_flags};
 use tickcast_tests::staged::{CHANNEL, EPOCH, Stage, data, datagram, event, heartbeat};
+use tickcast_transport::recording::RecordFile;
 
 const A: LineId = LineId(0);
 const B: LineId = LineId(1);
@@ -501,28 +505,148 @@ fn records_of_two_hosts_tell_the_wire_of_one_from_what_all_missed() {
 }
 
 #[test]
-fn a_record_cut_off_anywhere_is_explained_up_to_there_or_refused() {
+fn what_came_before_its_epoch_was_confirmed_is_no_ones_wire() {
+    let next = Epoch(EPOCH.0 + 1);
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.disconnect();
+    // Only line A hears of the new epoch; nobody has vouched for it yet.
+    for sequence in [1, 2] {
+        stage.bytes(0, &data(next, sequence, 0));
+    }
+    stage.wait_ms(100);
+    stage.welcome(next, 0, 1);
+    for sequence in [4, 5] {
+        stage.bytes(0, &data(next, sequence, 0));
+    }
+    stage.pass_us(10);
+    let explained = stage.explain();
+    let of_next = explained.findings.iter().filter(|it| it.epoch == next);
+    let origins: Vec<_> = of_next.map(|it| (it.sequences, it.origin)).collect();
+    assert_eq!(
+        origins,
+        [
+            (range(1, 2), Origin::BeforeWelcome),
+            (range(3, 3), Origin::WireOrSendQueue)
+        ],
+        "{explained:#?}"
+    );
+}
+
+#[test]
+fn what_two_processes_of_one_host_missed_says_nothing_of_the_publisher() {
+    let process = |boot_id: &str| {
+        let mut stage = Stage::in_host(ordered(), 1, Start::Live, boot_id);
+        stage.hear(0, 11..=12);
+        stage.hear(0, 14..=15);
+        stage.repair(13..=13);
+        stage.hear(0, 16..=17);
+        stage.record()
+    };
+    let origin = |hosts: [&str; 2]| {
+        let explained = explain(&hosts.map(process));
+        only(&explained[0]).origin
+    };
+    assert_eq!(origin(["one", "one"]), Origin::WireOrSendQueue);
+    assert_eq!(origin(["one", "other"]), Origin::SendQueue);
+}
+
+#[test]
+fn a_record_damaged_anywhere_is_explained_as_far_as_it_goes_or_refused() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);
     stage.hear(0, 15..=40);
     stage.repair(13..=14);
     let whole = stage.bytes_of_record();
-    let mut kinds = BTreeSet::new();
-    for at in (4096..4096 + 60_000).step_by(37) {
+    let damaged = |at: usize| {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x5a;
-        match tickcast_reliability::recorder::Recording::read(bytes) {
-            Ok(recording) => {
-                let explained = explain(std::slice::from_ref(&recording)).remove(0);
-                let _ = tickcast_reliability::recorder::replay(
-                    &recording,
-                    false,
-                    &mut |_: tickcast_reliability::delivery::Item<'_>| (),
-                );
-                kinds.insert(explained.damaged.is_some());
-            }
-            Err(error) => assert!(!error.to_string().is_empty()),
-        }
+        let recording = match Recording::read(bytes) {
+            Ok(recording) => recording,
+            Err(error) => return Some(error.to_string()),
+        };
+        let explained = explain(std::slice::from_ref(&recording)).remove(0);
+        let _ = replay(&recording, false, &mut |_: Item<'_>| ());
+        explained.damaged
+    };
+    let found = (4096..4096 + 60_000)
+        .step_by(37)
+        .filter_map(damaged)
+        .count();
+    assert!(found > 0, "no damage was ever found");
+    let segment = whole[4096..]
+        .chunks(8)
+        .position(|word| word == 1u64.to_le_bytes());
+    let head = 4096 + 8 * segment.expect("the first segment of all was begun");
+    let word = |at: usize| u64::from_le_bytes(whole[head + at..][..8].try_into().unwrap());
+    // The length of the core's state, and that state: what a replay begins with.
+    let state = 64..64 + word(32) as usize;
+    assert!(!state.is_empty());
+    for at in [32, 48].into_iter().chain(state.step_by(7)) {
+        assert!(damaged(head + at).is_some(), "byte {at} of the segment");
     }
-    assert!(kinds.contains(&true), "no damage was ever found");
+    // Where its entries end, far beyond the segment; which of the run it is.
+    assert!(damaged(head + 8 + 6).is_some());
+}
+
+#[test]
+fn a_part_of_a_record_that_is_damaged_is_told_and_what_follows_it_explained() {
+    let mut stage = Stage::new(ordered(), 1);
+    let mut next = 11;
+    // Far enough for several segments.
+    for _ in 0..60_000 {
+        stage.hear(0, next..=next);
+        next += 1;
+    }
+    stage.hear(0, next + 2..=next + 3);
+    stage.repair(next..=next + 1);
+    let whole = stage.bytes_of_record();
+    let read = |bytes: Vec<u8>| explain(&[Recording::read(bytes).unwrap()]).remove(0);
+    let segment_len =
+        usize::try_from(u64::from_le_bytes(whole[16..24].try_into().unwrap())).unwrap();
+    let heads = (0..8).map(|nth| 4096 + nth * segment_len);
+    let of = |base: usize| u64::from_le_bytes(whole[base..base + 8].try_into().unwrap());
+    let second = heads
+        .clone()
+        .find(|base| of(*base) == 2)
+        .expect("two segments");
+    assert_eq!(read(whole.clone()).damaged, None);
+    for at in [0, 8 + 6, 32 + 6] {
+        let mut bytes = whole.clone();
+        bytes[second + at] ^= 0x5a;
+        let explained = read(bytes);
+        let damaged = explained.damaged.expect("it is told");
+        assert!(damaged.contains("segment"), "{damaged}");
+        assert_eq!(explained.findings.len(), 1, "what follows is whole");
+    }
+}
+
+#[test]
+fn a_record_that_heard_nobody_takes_no_other_ones_place() {
+    let name = format!("tickcast-explanations-{}.flight", std::process::id());
+    let path = std::path::Path::new("/dev/shm").join(name);
+    let before = path.with_extension("flight.before");
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    let outage = stage.bytes_of_record();
+    std::fs::write(&path, &outage).unwrap();
+    // Started again, time after time, while the publisher is down.
+    for _ in 0..3 {
+        let file = RecordFile::create(&path, RECORD_LEN_MIN).unwrap();
+        let recorder = Recorder::new(Box::new(file), &RecordOrigin::default()).unwrap();
+        let settings = SubscriberSettings {
+            name: "in vain".into(),
+            channels: Vec::new(),
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let mut core = RecordedCore::new(settings, Nanos::ZERO);
+        core.record(recorder);
+        core.handle_timeout(Nanos::from_ms(1), &mut |_: Item<'_>| ());
+        drop(core);
+        assert!(std::fs::read(&before).unwrap() == outage);
+    }
+    for path in [path, before] {
+        std::fs::remove_file(path).unwrap();
+    }
 }

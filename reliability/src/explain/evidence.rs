@@ -16,6 +16,8 @@ use crate::wire::{CrcVerdict, Datagram, Header, Kind, StreamEvent, relay_flags};
 /// What a record shows.
 #[derive(Debug, Default)]
 pub(super) struct Evidence {
+    /// The boot of the host that recorded; empty where that is not known.
+    pub(super) host: String,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
     /// When nobody had polled, and for how long.
     pub(super) stalls: Vec<(Nanos, Nanos)>,
@@ -49,6 +51,8 @@ pub(super) struct Channel {
     heard_at: Nanos,
     /// What came on each line, of each epoch.
     pub(super) received: BTreeMap<(Epoch, LineId), Ranges>,
+    /// What came of an epoch that was not followed then.
+    pub(super) early: BTreeMap<Epoch, Ranges>,
     /// What was dropped on purpose, in the same way.
     pub(super) injected: BTreeMap<(Epoch, LineId), Ranges>,
     /// What was sent before we joined.
@@ -59,6 +63,8 @@ pub(super) struct Channel {
     pub(super) turned_away: BTreeMap<Epoch, Ranges>,
     doubted: Ranges,
     pub(super) gaps: Vec<Gap>,
+    /// Nothing of a later sequence is in any gap.
+    last_missing: (Epoch, Sequence),
     /// Losses told, also those of no gap.
     pub(super) lost: Vec<(Nanos, Epoch, Loss)>,
     /// What the publisher said it lost itself.
@@ -110,7 +116,11 @@ pub(super) const GAP_LEN_MAX: u64 = 1 << 20;
 impl Evidence {
     /// Walks through all of a record.
     pub(super) fn of(recording: &Recording) -> Self {
-        let mut evidence = Self::default();
+        let mut evidence = Self {
+            host: recording.origin().boot_id.clone(),
+            damaged: recording.damage().map(|it| it.to_string()),
+            ..Self::default()
+        };
         let mut began = false;
         for entry in recording.entries() {
             match entry {
@@ -125,6 +135,11 @@ impl Evidence {
             }
         }
         evidence
+    }
+
+    /// Whether it is known to be of this host.
+    pub(super) fn is_of(&self, host: &str) -> bool {
+        !host.is_empty() && self.host == host
     }
 
     /// Whether the record holds the beginning of a channel.
@@ -202,8 +217,14 @@ impl Evidence {
                 let serving = self.serving.get_or_insert_default();
                 match served {
                     Served::Joined(..) => serving.joined += 1,
-                    Served::Left(_, _, false) => serving.vanished += 1,
-                    Served::TurnedAway(..) => serving.turned_away += 1,
+                    // Whose connection was closed here had no time for a goodbye.
+                    Served::Left(peer, _, false) if !serving.closed.contains(peer) => {
+                        serving.vanished += 1;
+                    }
+                    Served::TurnedAway(peer, _) => {
+                        serving.turned_away += 1;
+                        serving.closed.insert(*peer);
+                    }
                     _ => {}
                 }
                 self.timeline.push((at, Happening::Served(served.clone())));
@@ -355,6 +376,10 @@ impl Channel {
             (self.epoch, self.heard) = (header.epoch, header.sequence);
         }
         if header.epoch != self.epoch {
+            if header.kind.is_sequenced() {
+                let early = self.early.entry(header.epoch).or_default();
+                early.insert(SequenceRange::one(header.sequence));
+            }
             return;
         }
         let sequenced = header.kind.is_sequenced();
@@ -396,9 +421,13 @@ impl Channel {
         };
         self.heard = last;
         if range.len() <= GAP_LEN_MAX {
-            self.gaps
-                .push(Gap::new(self.epoch, range, at, self.heard_at));
+            self.missing(self.epoch, range, at);
         }
+    }
+
+    fn missing(&mut self, epoch: Epoch, range: SequenceRange, at: Nanos) {
+        self.last_missing = self.last_missing.max((epoch, range.last));
+        self.gaps.push(Gap::new(epoch, range, at, self.heard_at));
     }
 
     /// The gaps of an epoch that have something of this range, newest first.
@@ -416,6 +445,10 @@ impl Channel {
     }
 
     fn came(&mut self, at: Nanos, epoch: Epoch, sequence: Sequence, how: How) {
+        // By far the most often.
+        if (epoch, sequence) > self.last_missing {
+            return;
+        }
         if let Some((gap, _)) = self.gaps_of(epoch, SequenceRange::one(sequence)).next() {
             gap.fates.entry(sequence).or_insert((Fate::Came(how), at));
         }
@@ -452,8 +485,9 @@ impl Channel {
                         && gap.range.last.next() == sequence =>
                 {
                     gap.range.last = sequence;
+                    self.last_missing = self.last_missing.max((epoch, sequence));
                 }
-                _ => self.gaps.push(Gap::new(epoch, one, at, self.heard_at)),
+                _ => self.missing(epoch, one, at),
             }
         }
     }

@@ -309,6 +309,9 @@ impl Judge<'_> {
         if has(&channel.turned_away) {
             return Origin::WindowFull;
         }
+        if has(&channel.early) {
+            return Origin::BeforeWelcome;
+        }
         let dropped = |line: LineId| {
             let injected = channel.injected.get(&(epoch, line));
             injected.is_some_and(|it| it.has(sequence))
@@ -366,9 +369,11 @@ impl Judge<'_> {
 
     /// It came on no line, and nothing in this host speaks against it: what others saw decides.
     fn way(&self, epoch: Epoch, sequence: Sequence) -> Origin {
+        // What another process of this host had or missed says nothing of the way here.
         let others = self.all.iter().enumerate();
-        let others = others.filter(|(record, _)| *record != self.record);
-        let (mut had, mut missed) = (false, false);
+        let others =
+            others.filter(|(record, it)| *record != self.record && !it.is_of(&self.evidence.host));
+        let (mut had, mut missed) = (None, false);
         for (_, other) in others {
             let Some(channel) = other.channels.get(&self.id) else {
                 continue;
@@ -379,15 +384,17 @@ impl Judge<'_> {
                 };
                 let covers =
                     received.lowest() < Some(sequence) && received.highest() > Some(sequence);
-                had |= received.has(sequence);
+                if had.is_none() && received.has(sequence) {
+                    had = Some(line);
+                }
                 missed |= covers && !received.has(sequence);
             }
         }
         let left = self.left(epoch, sequence);
         let by_all = missed || self.covering(epoch, sequence) > 1;
         match left {
-            _ if had => Origin::Wire(LineId(0)),
-            Some(Left::Refused(line)) => Origin::SendRefused(line),
+            Some(Left::Refused(line)) if had.is_none() => Origin::SendRefused(line),
+            _ if had.is_some() => Origin::Wire(had.unwrap_or(LineId(0))),
             Some(_) if by_all => Origin::Uplink,
             Some(_) => Origin::Wire(LineId(0)),
             None if by_all => Origin::SendQueue,

@@ -1,13 +1,14 @@
 //! What the records of a publisher show: what it sealed and sent on each fan-out, what it could not,
 //! and what its repair service was asked for and gave.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
 use super::Ranges;
 use crate::control::{Message, RefusalReason};
 use crate::delivery::LineId;
+use crate::peers::PeerId;
 use crate::publisher_core::PublisherEvent;
 use crate::recorder::{Published, Sending};
 use crate::units::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
@@ -208,6 +209,9 @@ pub struct Serving {
     pub given_to_all: u64,
     /// Refused, by reason.
     pub refused: BTreeMap<RefusalReason, u64>,
+    /// Whose connections were closed here.
+    #[serde(skip)]
+    pub(super) closed: BTreeSet<PeerId>,
 }
 
 impl Serving {

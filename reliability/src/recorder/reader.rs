@@ -5,7 +5,7 @@ use thiserror::Error;
 
 use super::layout::{
     EntryKind, FILE_HEAD_LEN, Input, Note, Published, RECORD_MAGIC, RECORD_VERSION, RecordOrigin,
-    RecordedSide, SEGMENT_HEAD_LEN, SealedBy, Served, Told, of_line, segment,
+    RecordedSide, SEGMENT_HEAD_LEN, SEGMENTS, SealedBy, Served, Told, of_line, segment,
 };
 use crate::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use crate::delivery::LineId;
@@ -49,6 +49,24 @@ pub enum RecordingError {
         "the record is empty: nothing had been recorded when it was copied, or all of it is damaged"
     )]
     Empty,
+    /// A part of it was damaged: what stood in it, and before it, can't be read.
+    #[error(
+        "the record is damaged: segment {nth} of {SEGMENTS}, at byte {offset}, is none; what was recorded in it and before it can't be read, what comes after it can"
+    )]
+    Segment {
+        /// Which, from 1 on.
+        nth: usize,
+        /// Where in the file.
+        offset: usize,
+    },
+    /// The core's state in a part of it was damaged.
+    #[error(
+        "the record is damaged: the core's state at byte {offset} is not what was written; what happened can be read, and can't be replayed from there"
+    )]
+    Snapshot {
+        /// Where in the file.
+        offset: usize,
+    },
     /// An entry that no recorder writes.
     #[error(
         "the record is damaged at byte {offset}: {what}; what comes before it can be read, what comes after it can not"
@@ -61,12 +79,27 @@ pub enum RecordingError {
     },
 }
 
+/// Where in a record's bytes each segment says which of the run it is: what of them changes while a
+/// record is read was overwritten meanwhile. Nothing where these are no record.
+pub fn generation_offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let is_one = bytes.len() >= FILE_HEAD_LEN && bytes[..8] == RECORD_MAGIC;
+    let word = |at| if is_one { word(bytes, at) } else { 0 };
+    let (count, segment_len) = (word(8) >> 32, usize::try_from(word(16)).unwrap_or(0));
+    let fits = bytes.len().checked_div(segment_len).unwrap_or(0);
+    let offset = move |nth: usize| FILE_HEAD_LEN + nth * segment_len + segment::GENERATION;
+    let last = bytes.len().saturating_sub(8);
+    (0..fits.min(count as usize))
+        .map(offset)
+        .filter(move |at| *at <= last)
+}
+
 /// See the module.
 #[derive(Debug)]
 pub struct Recording {
     bytes: Vec<u8>,
     origin: RecordOrigin,
     segments: Vec<Segment>,
+    damage: Option<RecordingError>,
 }
 
 /// One segment.
@@ -211,15 +244,35 @@ impl Recording {
             return Err(damaged);
         }
         let origin = postcard::from_bytes(&bytes[64..FILE_HEAD_LEN]).map_err(|_| damaged)?;
-        let bases = (0..count as usize).map(|nth| FILE_HEAD_LEN + nth * segment_len as usize);
-        let of = |base: usize| Segment::read(&bytes[base..base + segment_len as usize], base);
-        let mut segments: Vec<_> = bases.filter_map(of).collect();
+        let (mut segments, mut damage) = (Vec::new(), None);
+        for nth in 0..count as usize {
+            let base = FILE_HEAD_LEN + nth * segment_len as usize;
+            match Segment::read(&bytes[base..base + segment_len as usize], base) {
+                Ok(None) => {}
+                // They are used in turn.
+                Ok(Some((segment, of_state)))
+                    if (segment.generation - 1) % u64::from(count) == nth as u64 =>
+                {
+                    segments.push(segment);
+                    damage = damage.or(of_state);
+                }
+                Ok(Some(_)) | Err(Damaged) => {
+                    let (nth, offset) = (nth + 1, base);
+                    damage = Some(RecordingError::Segment { nth, offset });
+                }
+            }
+        }
         segments.sort_unstable_by_key(|it| it.generation);
         // Those that follow each other up to the newest one.
         let pairs = segments.windows(2).rev();
         let follow = pairs.take_while(|pair| pair[0].generation + 1 == pair[1].generation);
         let broken = segments.len().saturating_sub(1 + follow.count());
-        segments.drain(..broken);
+        if let Some(lone) = segments.drain(..broken).last() {
+            // Nothing but damage breaks the row.
+            let base = lone.snapshot.start - SEGMENT_HEAD_LEN;
+            let nth = 1 + (base - FILE_HEAD_LEN) / segment_len as usize;
+            damage = damage.or(Some(RecordingError::Segment { nth, offset: base }));
+        }
         if segments.is_empty() {
             return Err(RecordingError::Empty);
         }
@@ -227,7 +280,14 @@ impl Recording {
             bytes,
             origin,
             segments,
+            damage,
         })
+    }
+
+    /// What of it was found damaged without reading its entries, where something was.
+    #[must_use]
+    pub const fn damage(&self) -> Option<&RecordingError> {
+        self.damage.as_ref()
     }
 
     /// Who recorded.
@@ -240,6 +300,19 @@ impl Recording {
     #[must_use]
     pub const fn side(&self) -> RecordedSide {
         self.origin.side
+    }
+
+    /// Whether anything came from anybody: a datagram, a message; or, of a publisher, went to anybody.
+    #[must_use]
+    pub fn has_heard_anybody(&self) -> bool {
+        let from_others = |it: &What<'_>| {
+            matches!(
+                it,
+                What::Datagram { .. } | What::Message(..) | What::Sealed(..) | What::Heard(..)
+            )
+        };
+        let mut entries = self.entries().flatten();
+        entries.any(|entry| from_others(&entry.what))
     }
 
     /// Whether the record reaches back to the core's beginning.
@@ -289,33 +362,46 @@ impl Recording {
 }
 
 impl Segment {
-    /// The segment in these bytes, which begin at `base` of the file; `None` when it is none, or a
-    /// damaged one.
-    fn read(bytes: &[u8], base: usize) -> Option<Self> {
+    /// The segment in these bytes, which begin at `base` of the file, and whether the state in it is
+    /// damaged; `None` where nothing was recorded in it yet.
+    fn read(bytes: &[u8], base: usize) -> Result<Option<(Self, Option<RecordingError>)>, Damaged> {
         let generation = word(bytes, segment::GENERATION);
-        let committed = usize::try_from(word(bytes, segment::COMMITTED)).ok()?;
-        let len = usize::try_from(word(bytes, segment::SNAPSHOT_LEN)).ok()?;
-        let entries = len
-            .checked_next_multiple_of(8)?
-            .checked_add(SEGMENT_HEAD_LEN)?;
-        if generation == 0 || committed > bytes.len() || entries > committed {
-            return None;
+        if generation == 0 {
+            return Ok(None);
         }
-        let snapshot = SEGMENT_HEAD_LEN..SEGMENT_HEAD_LEN + len;
+        let below_end = |at: usize| {
+            let word = usize::try_from(word(bytes, at));
+            word.ok().filter(|it| *it <= bytes.len()).ok_or(Damaged)
+        };
+        let committed = below_end(segment::COMMITTED)?;
+        let len = below_end(segment::SNAPSHOT_LEN)?;
+        let entries = SEGMENT_HEAD_LEN + len.next_multiple_of(8);
+        if entries > committed {
+            return Err(Damaged);
+        }
+        let mut snapshot = SEGMENT_HEAD_LEN..SEGMENT_HEAD_LEN + len;
         let crc = word(bytes, segment::SNAPSHOT_CRC);
+        let mut damage = None;
         if u64::from(crc32c::crc32c(&bytes[snapshot.clone()])) != crc {
-            return None;
+            let offset = base + snapshot.start;
+            damage = Some(RecordingError::Snapshot { offset });
+            // As where the state was too large to be kept.
+            snapshot.end = snapshot.start;
         }
-        Some(Self {
+        let segment = Self {
             generation,
             first_at: Nanos(word(bytes, segment::FIRST_AT)),
             digest: word(bytes, segment::DIGEST),
             inputs: word(bytes, segment::INPUTS),
             snapshot: base + snapshot.start..base + snapshot.end,
             entries: base + entries..base + committed,
-        })
+        };
+        Ok(Some((segment, damage)))
     }
 }
+
+/// A segment that no recorder writes.
+struct Damaged;
 
 /// Walks the entries of a segment.
 struct Entries<'a> {

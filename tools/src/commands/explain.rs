@@ -7,7 +7,9 @@ mod words;
 
 use std::path::{Path, PathBuf};
 
-use jiff::{Timestamp, civil::Time, tz::TimeZone};
+use jiff::civil::{DateTime, Time};
+use jiff::tz::TimeZone;
+use jiff::{Span, Timestamp};
 use serde::Serialize;
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::explain::{Explanation, Fate, Finding, explain};
@@ -27,7 +29,8 @@ pub(crate) struct Args {
     /// publisher what was sent at all.
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Only what was missing within a second of this time (UTC): 14:30:00.000123, or with its date.
+    /// Only what was missing within a second of this time (UTC): 14:30:00.000123 of the first day on
+    /// which a record has that, or with its date: 2026-01-31T14:30:00.000123Z.
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
     /// Only this gap, with everything that happened around it.
@@ -71,18 +74,14 @@ struct Verdict {
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let recordings = args.files.iter().map(|file| open(file));
     let recordings: Vec<Recording> = recordings.collect::<Result<_, _>>()?;
+    refuse_twice(&args.files, &recordings)?;
+    let at = args.at.as_deref().map(At::parse).transpose()?;
     let mut explanations = explain(&recordings);
     let (mut output, mut whole) = (Output::stdout(), true);
     let each = args.files.iter().zip(&recordings).zip(&mut explanations);
     let mut any_gap = false;
     for (nth, ((file, recording), explanation)) in each.enumerate() {
         let (balance, verdict) = replayed(recording, explanation, args.replay);
-        if let Some(text) = &args.at {
-            let at = time(text, recording)?;
-            let near =
-                |it: &Finding| it.found_at <= at.after(AROUND) && it.settled_at.after(AROUND) >= at;
-            explanation.findings.retain(near);
-        }
         if let Some(gap) = args.gap {
             explanation.findings.retain(|it| it.gap == gap);
             any_gap |= !explanation.findings.is_empty();
@@ -96,6 +95,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
                 continue;
             }
         }
+        let outside = at.and_then(|at| only_near(at, recording, explanation));
         let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Told);
         whole &= !explanation.findings.iter().any(lost) && explanation.damaged.is_none();
         whole &= verdict.as_ref().is_none_or(|it| it.identical);
@@ -117,6 +117,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         }
         for line in words::of(file, recording, explanation) {
             output.line(line)?;
+        }
+        if let Some(outside) = outside {
+            output.line(outside)?;
         }
         if args.gap.is_some() {
             for line in timeline::around(&recordings, nth, &explanation.findings) {
@@ -142,29 +145,86 @@ fn open(path: &Path) -> Result<Recording, CommandError> {
     recording.map_err(|error| CommandError::Usage(format!("{}: {error}", path.display())))
 }
 
-/// The protocol time of a time of day, or of a date and a time.
-fn time(text: &str, recording: &Recording) -> Result<Nanos, CommandError> {
-    let origin = recording.origin();
-    let began = Timestamp::from_nanosecond(i128::from(origin.began_utc.0)).unwrap_or_default();
-    let of_day = |time: Time| {
-        let zoned = began.to_zoned(TimeZone::UTC).with().time(time).build();
-        zoned.map(|it| it.timestamp())
-    };
-    let parsed = text.parse::<Time>().and_then(of_day);
-    let parsed = text.parse::<Timestamp>().or(parsed);
-    let wrong = || {
-        CommandError::Usage(format!(
-            "--at {text} is no time; write 14:30:00.000123, or 2026-01-31T14:30:00.000123Z"
-        ))
-    };
-    let mut utc = parsed.map_err(|_| wrong())?.as_nanosecond();
-    if !text.contains('-') && utc + 1_000_000_000 < i128::from(origin.began_utc.0) {
-        // Of the day after: the record passes midnight.
-        utc += 86_400_000_000_000;
+/// The same record twice would count as two witnesses.
+fn refuse_twice(files: &[PathBuf], recordings: &[Recording]) -> Result<(), CommandError> {
+    for (nth, recording) in recordings.iter().enumerate() {
+        let mut before = recordings[..nth].iter().zip(files);
+        if let Some((_, first)) = before.find(|(it, _)| it.origin() == recording.origin()) {
+            let [first, again] = [first, &files[nth]].map(|it| it.display());
+            return Err(CommandError::Usage(format!(
+                "{again} is the same record as {first}; give each once"
+            )));
+        }
     }
-    let since = utc - i128::from(origin.began_utc.0);
-    let at = i128::from(origin.began.0) + since;
-    u64::try_from(at).map(Nanos).map_err(|_| wrong())
+    Ok(())
+}
+
+/// A time as a user gives it.
+#[derive(Clone, Copy, Debug)]
+enum At {
+    /// Of the first day on which the record has it.
+    Day(Time),
+    Moment(Timestamp),
+}
+
+impl At {
+    fn parse(text: &str) -> Result<Self, CommandError> {
+        // A time of day alone: what has more to it, a date or an offset, must not be read as one.
+        if text
+            .chars()
+            .all(|it| it.is_ascii_digit() || ":.".contains(it))
+            && let Ok(time) = text.parse()
+        {
+            return Ok(Self::Day(time));
+        }
+        if let Ok(moment) = text.parse() {
+            return Ok(Self::Moment(moment));
+        }
+        let with_date = text.contains('-') && text.contains(':') && !text.contains('+');
+        let date_time = text.parse::<DateTime>().ok().filter(|_| with_date);
+        let moment = date_time.and_then(|it| it.to_zoned(TimeZone::UTC).ok());
+        moment.map(|it| Self::Moment(it.timestamp())).ok_or_else(|| {
+            CommandError::Usage(format!(
+                "--at {text} is no time; write 14:30:00.000123, which is UTC, or with the date, \
+                 2026-01-31T14:30:00.000123Z"
+            ))
+        })
+    }
+
+    /// In nanoseconds of UTC, for a record that began then.
+    fn utc(self, began: Nanos) -> i128 {
+        let moment = match self {
+            Self::Moment(moment) => moment,
+            Self::Day(time) => {
+                let began = Timestamp::from_nanosecond(i128::from(began.0)).unwrap_or_default();
+                let of_day = began.to_zoned(TimeZone::UTC).with().time(time).build();
+                let moment = of_day.map_or(began, |it| it.timestamp());
+                let is_over = moment.as_nanosecond() + i128::from(AROUND.0) < began.as_nanosecond();
+                // Of the day after: the record passes midnight.
+                let day = Span::new().hours(24);
+                let next = || moment.checked_add(day).unwrap_or(moment);
+                if is_over { next() } else { moment }
+            }
+        };
+        moment.as_nanosecond()
+    }
+}
+
+/// Keeps what was missing within a second of this time; else says from when to when the record is.
+fn only_near(at: At, recording: &Recording, explanation: &mut Explanation) -> Option<String> {
+    let origin = recording.origin();
+    let since_began = at.utc(origin.began_utc) - i128::from(origin.began_utc.0);
+    let at = i128::from(origin.began.0) + since_began;
+    let around = i128::from(AROUND.0);
+    let [from, to] = [explanation.from, explanation.to].map(|it| i128::from(it.0));
+    let near = |it: &Finding| {
+        i128::from(it.found_at.0) <= at + around && i128::from(it.settled_at.0) + around >= at
+    };
+    explanation.findings.retain(near);
+    (at + around < from || at > to + around).then(|| {
+        let [from, to] = [explanation.from, explanation.to].map(|it| words::time(recording, it));
+        format!("of that time it says nothing: it runs from {from} to {to}")
+    })
 }
 
 /// What the record's sums are held against, and what a replay comes to, where that is asked for.
@@ -238,5 +298,53 @@ fn verdict<Core>(recording: &Recording, replayed: &Replayed<Core>) -> Verdict {
         inputs,
         identical: replayed.difference.is_none() && !nothing,
         words,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 2026-11-24, 14:30 UTC.
+    const BEGAN: Nanos = Nanos(1_795_530_600_000_000_000);
+
+    fn seconds_in(text: &str) -> Option<f64> {
+        let at = At::parse(text).ok()?;
+        Some((at.utc(BEGAN) - i128::from(BEGAN.0)) as f64 / 1e9)
+    }
+
+    #[test]
+    fn a_time_is_of_the_first_day_that_has_it_or_of_its_own_date() {
+        for (text, seconds) in [
+            ("14:30:00", 0.0),
+            ("14:30:01.5", 1.5),
+            // A moment before it began is still of this day, and what was before that of the next.
+            ("14:29:59.5", -0.5),
+            ("14:29:58", 86_398.0),
+            ("00:00:00", 34_200.0),
+            ("2026-11-24T14:30:02Z", 2.0),
+            ("2026-11-24T14:30:02", 2.0),
+            ("2026-11-24 14:30:02", 2.0),
+            ("2026-11-24T16:30:02+02:00", 2.0),
+            ("2026-11-23T14:30:00Z", -86_400.0),
+            ("2020-01-01T14:30:00", -217_641_600.0),
+        ] {
+            assert_eq!(seconds_in(text), Some(seconds), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_time_is_refused_and_never_taken_for_another() {
+        for text in [
+            "",
+            "yesterday",
+            "25:00:00",
+            "14:30:00+02:00",
+            "14:30:00Z",
+            "2026-11-24",
+        ] {
+            let error = At::parse(text).map(|it| it.utc(BEGAN)).expect_err(text);
+            assert!(error.to_string().contains("14:30:00.000123"), "{error}");
+        }
     }
 }

@@ -232,6 +232,9 @@ fn place(it: &Finding) -> String {
         Origin::Joining => "while we joined: they were sent between the publisher's welcome and the first \
                             datagram that came here"
             .into(),
+        Origin::BeforeWelcome => "in this host: they came, but before the publisher's welcome had confirmed \
+                                  their epoch, and so were not believed"
+            .into(),
         Origin::Unreadable => {
             "in the publisher: it sent records that no wire version has".into()
         }
@@ -353,6 +356,7 @@ fn name(origin: Origin) -> String {
         Origin::EpochChange => "epoch over".into(),
         Origin::BeforeJoining => "before joining".into(),
         Origin::Joining => "while joining".into(),
+        Origin::BeforeWelcome => "before the welcome".into(),
         Origin::Unreadable => "unreadable records".into(),
         Origin::Impostor => "another publisher".into(),
         _ => "before the record".into(),
