@@ -1,7 +1,7 @@
 //! The flight records of a publisher: a file on tmpfs for each core that decides, so that each has one
 //! writer and no thread waits for another's (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md).
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::delivery::LineId;
@@ -52,10 +52,7 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
         let remedy = "it must be from 2 to 65536";
         return Err(ConfigError::value("flight_record.mib", flight.mib, remedy));
     }
-    // The directory may have to be made: what it would be made in decides.
-    let there = flight.directory.ancestors().find(|path| path.is_dir());
-    let there = there.unwrap_or(Path::new("."));
-    SharedMapping::check(&there.join("flight")).map_err(|error| {
+    SharedMapping::check_directory(&flight.directory).map_err(|error| {
         let directory = flight.directory.display();
         ConfigError::value("flight_record.directory", directory, error)
     })

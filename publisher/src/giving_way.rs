@@ -9,7 +9,8 @@ const LOOK_EVERY: Nanos = Nanos::from_us(5);
 
 /// What a publishing thread does when it has nothing to send.
 pub(crate) struct GivingWay {
-    /// Whether anybody waits; `None` where repair has a core of its own.
+    /// Whether anybody waits; `None` where repair has a core of its own. Where it has none, it may run on
+    /// ours whenever the scheduler has it so, and nobody tells: so it is looked for all the same.
     unserved: Option<Unserved>,
     look_at: Nanos,
 }

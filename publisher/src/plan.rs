@@ -523,10 +523,7 @@ fn ring_dir(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError
              that or this out"
         ));
     }
-    // The directory may have to be made: what it would be made in decides.
-    let there = directory.ancestors().find(|path| path.is_dir());
-    let there = there.unwrap_or(Path::new("."));
-    match SharedMapping::check(&there.join("ring")) {
+    match SharedMapping::check_directory(directory) {
         Ok(()) => Ok(()),
         Err(error) => wrong(error.to_string()),
     }

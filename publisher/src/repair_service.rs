@@ -23,6 +23,7 @@ use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, Serv
 use tickcast_transport::prompt::make_prompt;
 
 use crate::audit::audited;
+use crate::denied::Denied;
 use crate::error::PublisherError;
 use crate::flight::Noted;
 use crate::peers::Peers;
@@ -65,6 +66,7 @@ pub struct RepairService {
     rights: Rights,
     out: Vec<u8>,
     stats_at: Nanos,
+    denied: Denied,
 }
 
 impl RepairService {
@@ -105,6 +107,7 @@ impl RepairService {
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
+            denied: Denied::default(),
         })
     }
 
@@ -269,6 +272,7 @@ impl RepairService {
             _ => {}
         });
         let stats = self.server.stats();
+        self.denied.look(self.clock.now(), stats);
         let refused = stats.turned_away + stats.accept_errors;
         let service = &self.shared.service;
         service.connections_refused.set(refused);

@@ -334,7 +334,7 @@ fn rings_can_not_outlive_the_publisher_on_a_disk_for_a_standby_or_beside_readers
         (
             "/ring_dir",
             json!("/proc/tickcast"),
-            "not on tmpfs or hugetlbfs",
+            "can't be used: /proc lies on a file system of type 0x9fa0, not on tmpfs or hugetlbfs",
         ),
         ("/state_dir", json!(null), "needs state_dir"),
         ("/standby", standby, "a standby takes its rings"),

@@ -141,6 +141,10 @@ impl Driver {
             self.session_at = now.after(SESSION_EVERY);
             self.due_at = self.core.poll_timeout();
             polled.looked = true;
+            let denied = self.session.denied();
+            self.problems.connecting = denied.map(|errno| SubscribeError::Unconnected {
+                source: errno.into(),
+            });
             if now >= self.join_by {
                 self.judge_joining();
             }

@@ -123,6 +123,15 @@ pub enum SubscribeError {
         /// What it says.
         source: io::Error,
     },
+    /// This process has no descriptor for a connection to the publisher. It is tried further.
+    #[error(
+        "no descriptor for a connection to the publisher: {source}; raise the limit of open files \
+         (ulimit -n, LimitNOFILE=). It is tried further"
+    )]
+    Unconnected {
+        /// What the operating system says.
+        source: io::Error,
+    },
     /// Nobody welcomed us within the limit. It is tried further.
     #[error(
         "no publisher at {endpoints} welcomed us within {waited_ms} ms; is one running there? It is tried further"

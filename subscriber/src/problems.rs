@@ -15,6 +15,8 @@ pub(crate) struct Problems {
     pub(crate) listening: BTreeMap<ChannelId, SubscribeError>,
     /// Channels whose sockets fail; over when datagrams come again.
     pub(crate) receiving: BTreeMap<ChannelId, SubscribeError>,
+    /// No connection can be made from here; over when one is.
+    pub(crate) connecting: Option<SubscribeError>,
     /// Nobody could wait for us.
     pub(crate) descriptor: Option<SubscribeError>,
 }
@@ -25,7 +27,7 @@ impl Problems {
     pub(crate) fn first(&self) -> Option<&SubscribeError> {
         let channels = self.listening.values().chain(self.receiving.values());
         let all = self.joining.iter().chain(channels);
-        all.chain(&self.descriptor).next()
+        all.chain(&self.connecting).chain(&self.descriptor).next()
     }
 
     /// A publisher welcomed us, to these channels and no others.

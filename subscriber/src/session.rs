@@ -4,6 +4,7 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
+use rustix::io::Errno;
 use tickcast_reliability::control::{Message, RepairOffer};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::inbox::InboxWanted;
@@ -32,6 +33,8 @@ pub(crate) struct Session {
     watched: [Option<(usize, bool)>; 4],
     /// Memory that the publisher is to write, where this is a standby.
     inboxes: Inboxes,
+    /// Why this host made no connection when one for repair was last begun: it had no descriptor.
+    denied: Option<Errno>,
 }
 
 const PATHS: [Path; 4] = [Path::Repair, Path::Read, Path::Nack, Path::Replay];
@@ -60,6 +63,7 @@ impl Session {
             frames: Vec::new(),
             watched: [None; 4],
             inboxes: Inboxes::default(),
+            denied: None,
         }
     }
 
@@ -188,7 +192,11 @@ impl Session {
             };
             self.client(path).set_addresses(to);
         }
-        if let Err(reason) = self.client(path).connect(now) {
+        let begun = self.client(path).connect(now);
+        if path == Path::Repair {
+            self.denied = begun.as_ref().err().and_then(denied);
+        }
+        if let Err(reason) = begun {
             if let (Some(name), CloseReason::Unreachable(error)) = (name, &reason)
                 && error.kind() == ErrorKind::Unsupported
             {
@@ -201,6 +209,11 @@ impl Session {
             let reason = LinkDownReason::Unreachable;
             core.handle_disconnected(now, path, reason, sink);
         }
+    }
+
+    /// Why there is no connection, where it is this host that lacks a descriptor for it.
+    pub(crate) const fn denied(&self) -> Option<Errno> {
+        self.denied
     }
 
     /// Has an inbox made for the connection for READ that there is.
@@ -257,6 +270,15 @@ impl Session {
             Path::Read => &mut self.read,
         }
     }
+}
+
+/// Whether that was for want of a descriptor.
+fn denied(reason: &CloseReason) -> Option<Errno> {
+    let CloseReason::Unreachable(error) = reason else {
+        return None;
+    };
+    let errno = Errno::from_io_error(error)?;
+    matches!(errno, Errno::MFILE | Errno::NFILE).then_some(errno)
 }
 
 /// How a connection over verbs is called.

@@ -181,6 +181,18 @@ impl SharedMapping {
         page_of(path).map(drop)
     }
 
+    /// Whether files could lie in memory in this directory; of one that has yet to be made decides the
+    /// one that it would be made in.
+    ///
+    /// # Errors
+    /// [`MappingError`] says why not, and of which directory.
+    pub fn check_directory(directory: &Path) -> Result<(), MappingError> {
+        let there = directory.ancestors().find(|path| path.is_dir());
+        let there = there.unwrap_or(Path::new("."));
+        let opened = File::open(there).map_err(|e| io_error("open", there, e))?;
+        memory_backed(&opened, there).map(drop)
+    }
+
     /// Maps `len` bytes, the first `ring` of which are a ring's.
     fn map(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
         check_memory(&file, path, len)?;
@@ -418,6 +430,18 @@ mod tests {
             assert!(matches!(error, MappingError::Disk { .. }), "{error}");
             assert!(error.to_string().contains("/dev/shm"));
         }
+    }
+
+    #[test]
+    fn a_directory_on_a_disk_is_refused_by_a_name_that_is_there() {
+        for (given, named) in [("/proc/no/such", "/proc"), ("/proc", "/proc")] {
+            let error = SharedMapping::check_directory(Path::new(given)).unwrap_err();
+            let told = error.to_string();
+            assert!(told.starts_with(&format!("{named} lies on")), "{told}");
+        }
+        let later = Path::new("/dev/shm/tickcast-not-there/nor-this");
+        SharedMapping::check_directory(later).unwrap();
+        assert!(!later.exists(), "it only looks");
     }
 
     #[test]

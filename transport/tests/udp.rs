@@ -256,6 +256,40 @@ fn without_a_source_specific_join_strangers_are_dropped_and_counted() {
 }
 
 #[test]
+fn what_is_dropped_hides_nothing_that_came_after_it_and_a_poll_of_it_ends() {
+    let group = group();
+    for gro in [false, true] {
+        let config = UdpReceiverConfig {
+            source_specific: false,
+            datagram_len_max: 100,
+            batch: 4,
+            gro,
+            ..receive_config(&[group], &[Ipv4Addr::LOCALHOST])
+        };
+        let mut receiver = UdpReceiver::open(&config).unwrap();
+        let mut fan_out = UdpFanOut::open(&send_config(&[group], 1472)).unwrap();
+        let slots = TestSlots::new(4, 64);
+        for number in [1, 3] {
+            // After one alone no more than one is asked for.
+            fan_out.post(&slots, range(number, number)).unwrap();
+            assert_eq!(poll_until(&mut receiver, 1)[0].2, number);
+            stranger(group, 9);
+            assert!(fan_out.send_copy(&[0; 101]).unwrap());
+            let next = number + 1;
+            fan_out.post(&slots, range(next, next)).unwrap();
+            let mut seen = Seen::new();
+            assert_eq!(poll(&mut receiver, &mut seen), 1, "with gro: {gro}");
+            assert_eq!(seen[0].2, next);
+        }
+        // However many there are, a poll takes a batch of them.
+        (0..8).for_each(|_| stranger(group, 9));
+        nothing_arrives(&mut receiver);
+        let strangers = receiver.stats()[0].strangers;
+        assert!((2 + 4..2 + 8).contains(&strangers), "{strangers}");
+    }
+}
+
+#[test]
 fn a_membership_can_be_dropped_and_taken_up_again() {
     for senders in [&[Ipv4Addr::LOCALHOST][..], &[]] {
         let group = group();

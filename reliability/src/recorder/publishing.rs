@@ -93,7 +93,8 @@ impl RecordedPublisher {
     ///
     /// # Errors
     /// As there.
-    #[inline]
+    // What goes into the open datagram, which is nearly all, must not take a call.
+    #[inline(always)]
     pub fn publish<'a>(
         &mut self,
         message: impl Into<RecordSlice<'a>>,
@@ -105,10 +106,24 @@ impl RecordedPublisher {
         if self.core.add(message, source, position) {
             return Ok(());
         }
-        if self.recorder.is_none() {
-            return self.core.begin(message, source, position, now);
+        // One call with a record and without: who keeps none pays for two looks, who keeps one for no call.
+        let Self { core, recorder, .. } = self;
+        let before = core.sealed();
+        if let Some(recorder) = recorder {
+            self.now = now.monotonic;
+            recorder.make_room_for_call(core, now.monotonic);
         }
-        self.begin_recorded(message, source, position, now)
+        let result = core.begin(message, source, position, now);
+        if let Some(recorder) = recorder {
+            if !core.is_open() {
+                recorder.begun_nothing(core, before, (message, source, position), now);
+            } else if core.sealed() == before {
+                recorder.fixed(now.monotonic, (EntryKind::Begun, 1, 0), &[]);
+            } else {
+                recorder.sealed_last(core, now.monotonic, SealedBy::Message);
+            }
+        }
+        result
     }
 
     /// See [`PublisherCore::add_record`].
@@ -122,57 +137,24 @@ impl RecordedPublisher {
         self.core.add_record(record, source, position)
     }
 
-    fn begin_recorded(
-        &mut self,
-        message: RecordSlice<'_>,
-        source: SourceId,
-        position: SourcePosition,
-        now: Now,
-    ) -> Result<(), PublishError> {
-        let Self { core, recorder, .. } = self;
-        let Some(recorder) = recorder else {
-            return core.begin(message, source, position, now);
-        };
-        self.now = now.monotonic;
-        let before = core.sealed();
-        if message.bytes().len() > core.ring().payload_max() {
-            recorder.too_large(core, message, source, position, now);
-            let result = core.begin(message, source, position, now);
-            recorder.sealed_since(core, before, now.monotonic, SealedBy::Told);
-            return result;
-        }
-        recorder.make_room_for_call(core, now.monotonic);
-        let result = core.begin(message, source, position, now);
-        if core.sealed() == before {
-            let is_open = core.is_open().into();
-            recorder.fixed(now.monotonic, (EntryKind::Begun, is_open, 0), &[]);
-            return result;
-        }
-        let by = match core.is_open() {
-            true => SealedBy::Message,
-            false => SealedBy::MessageAlone,
-        };
-        recorder.sealed_since(core, before, now.monotonic, by);
-        result
-    }
-
     /// See [`PublisherCore::flush`].
     #[inline]
     pub fn flush(&mut self, now: Now, last_of_burst: bool) {
         let Self { core, recorder, .. } = self;
-        match recorder {
-            Some(recorder) if core.is_open() => {
-                self.now = now.monotonic;
-                recorder.make_room_for_call(core, now.monotonic);
-                let before = core.sealed();
-                core.flush(now, last_of_burst);
-                let by = match last_of_burst {
-                    true => SealedBy::FlushLast,
-                    false => SealedBy::Flush,
-                };
-                recorder.sealed_since(core, before, now.monotonic, by);
-            }
-            _ => core.flush(now, last_of_burst),
+        let before = core.sealed();
+        if let Some(recorder) = recorder {
+            self.now = now.monotonic;
+            recorder.make_room_for_call(core, now.monotonic);
+        }
+        core.flush(now, last_of_burst);
+        if let Some(recorder) = recorder
+            && core.sealed() != before
+        {
+            let by = match last_of_burst {
+                true => SealedBy::FlushLast,
+                false => SealedBy::Flush,
+            };
+            recorder.sealed_last(core, now.monotonic, by);
         }
     }
 
@@ -328,49 +310,72 @@ impl RecordedPublisher {
 
     fn sealed_since(&mut self, before: Sequence, now: Nanos) {
         if let Some(recorder) = &mut self.recorder {
-            recorder.sealed_since(&self.core, before, now, SealedBy::Told);
+            recorder.sealed_since(&self.core, before, now);
         }
     }
 }
 
 impl Recorder {
-    /// Datagrams were sealed after `before`, by this.
-    #[inline]
-    fn sealed_since(&mut self, core: &PublisherCore, before: Sequence, now: Nanos, by: SealedBy) {
+    /// A datagram was sealed, by this: what comes of full ones, so by the shortest way.
+    #[inline(always)]
+    fn sealed_last(&mut self, core: &PublisherCore, now: Nanos, by: SealedBy) {
+        if let Some(header) = core.ring().header_of_last() {
+            self.fixed(now, (EntryKind::Sealed, by as u8, 0), header);
+        }
+    }
+
+    /// Datagrams were sealed after `before`, by an input that has an entry of its own: these are none.
+    fn sealed_since(&mut self, core: &PublisherCore, before: Sequence, now: Nanos) {
         let range = SequenceRange::new(before.next(), core.sealed());
         for sequence in range.into_iter().flat_map(SequenceRange::iter) {
             let slot = core.slot(sequence);
             if let Some(header) = slot.and_then(|slot| slot.first_chunk::<HEADER_LEN>()) {
-                self.fixed(now, (EntryKind::Sealed, by as u8, 0), header);
-                // What has an entry of its own is no input.
-                self.inputs -= u64::from(by == SealedBy::Told);
+                self.fixed(now, (EntryKind::Sealed, SealedBy::Told as u8, 0), header);
+                self.inputs -= 1;
             }
         }
     }
 
+    /// A message came that began no datagram: of no records, larger than one, or refused.
     #[cold]
-    fn too_large(
+    fn begun_nothing(
         &mut self,
         core: &PublisherCore,
-        message: RecordSlice<'_>,
-        source: SourceId,
-        position: SourcePosition,
+        before: Sequence,
+        (message, source, position): (RecordSlice<'_>, SourceId, SourcePosition),
         now: Now,
     ) {
-        let records = message.records();
-        let mut instruments: Vec<u32> = records.map(|it| it.header().instrument_id).collect();
-        instruments.sort_unstable();
-        instruments.dedup();
-        instruments.truncate(INSTRUMENTS_MAX);
-        let length = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
-        let what = Published::TooLarge {
-            source,
-            position,
-            records: length(message.len()),
-            bytes: length(message.bytes().len()),
-            instruments,
-            utc: now.utc,
-        };
-        self.rare(core, now.monotonic, (EntryKind::Published, 0, 0), &what);
+        if message.bytes().len() > core.ring().payload_max() {
+            let what = too_large(message, source, position, now.utc);
+            // Room for it is left behind that for the call.
+            self.rare_output(now.monotonic, (EntryKind::Published, 0, 0), &what);
+            self.sealed_since(core, before, now.monotonic);
+        } else if core.sealed() == before {
+            self.fixed(now.monotonic, (EntryKind::Begun, 0, 0), &[]);
+        } else {
+            self.sealed_last(core, now.monotonic, SealedBy::MessageAlone);
+        }
+    }
+}
+
+fn too_large(
+    message: RecordSlice<'_>,
+    source: SourceId,
+    position: SourcePosition,
+    utc: Nanos,
+) -> Published {
+    let records = message.records();
+    let mut instruments: Vec<u32> = records.map(|it| it.header().instrument_id).collect();
+    instruments.sort_unstable();
+    instruments.dedup();
+    instruments.truncate(INSTRUMENTS_MAX);
+    let length = |len: usize| u32::try_from(len).unwrap_or(u32::MAX);
+    Published::TooLarge {
+        source,
+        position,
+        records: length(message.len()),
+        bytes: length(message.bytes().len()),
+        instruments,
+        utc,
     }
 }

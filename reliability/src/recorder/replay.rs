@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::reader::{Recording, RecordingError, What};
+use super::reader::{Entry, Recording, RecordingError, What};
 use super::{Input, Outputs, RecordOrigin, RecordedCore, RecordedSide, Recorder, Told, stripped};
 use crate::delivery::{Deliver, Event, Via};
 use crate::loss::LossCause;
@@ -24,6 +24,60 @@ pub struct Replayed<Core = RecordedCore> {
     pub difference: Option<Difference>,
     /// Why the record could not be run to its end, where it could not.
     pub stopped: Option<Stopped>,
+}
+
+impl<Core> Replayed<Core> {
+    /// There is no state to begin with.
+    pub(super) const fn nothing() -> Self {
+        Self {
+            core: None,
+            inputs: 0,
+            first_input: 0,
+            difference: None,
+            stopped: Some(Stopped::NoSnapshot),
+        }
+    }
+
+    /// Gives `take` the entries from this segment on, up to the first of which something else came, or
+    /// that can't be run.
+    pub(super) fn walk(
+        recording: &Recording,
+        segment: usize,
+        mut take: impl FnMut(&Entry<'_>) -> Result<(), &'static str>,
+    ) -> Self {
+        let first_input = recording.segments().get(segment).map_or(0, |it| it.inputs);
+        let mut walked = Self {
+            core: None,
+            inputs: 0,
+            first_input,
+            difference: None,
+            stopped: None,
+        };
+        for entry in recording.entries_from(segment) {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    walked.stopped = Some(Stopped::Damaged(error));
+                    break;
+                }
+            };
+            if matches!(entry.what, What::Input(Input::Unrecorded)) {
+                walked.stopped = Some(Stopped::Unrecorded(entry.at));
+                break;
+            }
+            walked.inputs += u64::from(entry.what.is_input());
+            if let Err(what) = take(&entry) {
+                walked.difference = Some(Difference {
+                    at: entry.at,
+                    input: entry.inputs,
+                    offset: entry.offset,
+                    what,
+                });
+                break;
+            }
+        }
+        walked
+    }
 }
 
 /// Where a replay left the record.
@@ -72,13 +126,7 @@ pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> R
         Some((nth, segment, SubscriberCore::take_up(bytes)?))
     });
     let Some((nth, segment, core)) = begin else {
-        return Replayed {
-            core: None,
-            inputs: 0,
-            first_input: 0,
-            difference: None,
-            stopped: Some(Stopped::NoSnapshot),
-        };
+        return Replayed::nothing();
     };
     let mut core = RecordedCore::of(core);
     if let Some(witness) = witness(segment.digest, keep_log) {
@@ -90,37 +138,13 @@ pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> R
         out: Vec::new(),
         at: segment.first_at,
     };
-    let (mut inputs, mut stopped, mut difference) = (0, None, None);
-    for entry in recording.entries_from(nth) {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => {
-                stopped = Some(Stopped::Damaged(error));
-                break;
-            }
-        };
-        if matches!(entry.what, What::Input(Input::Unrecorded)) {
-            stopped = Some(Stopped::Unrecorded(entry.at));
-            break;
-        }
-        inputs += u64::from(entry.what.is_input());
+    let walked = Replayed::walk(recording, nth, |entry| {
         run.at = entry.at;
-        if let Err(what) = run.entry(&entry.what, on) {
-            difference = Some(Difference {
-                at: entry.at,
-                input: entry.inputs,
-                offset: entry.offset,
-                what,
-            });
-            break;
-        }
-    }
+        run.entry(&entry.what, on)
+    });
     Replayed {
         core: Some(run.core),
-        inputs,
-        first_input: segment.inputs,
-        difference,
-        stopped,
+        ..walked
     }
 }
 

@@ -7,7 +7,7 @@
 
 use super::layout::{Published, RecordedSide, SealedBy};
 use super::reader::{Recording, What};
-use super::replay::{Difference, Replayed, Stopped};
+use super::replay::Replayed;
 use super::stripped::{header_of, records_of};
 use crate::publisher_core::{PublisherCore, Transmit};
 use crate::record::{RecordBatch, RecordHeader, record_len, words_as_bytes, words_as_bytes_mut};
@@ -24,13 +24,7 @@ pub fn replay_publisher(recording: &Recording) -> Replayed<PublisherCore> {
         Some((nth, segment, taken))
     });
     let Some((nth, segment, (core, is_open))) = begin else {
-        return Replayed {
-            core: None,
-            inputs: 0,
-            first_input: 0,
-            difference: None,
-            stopped: Some(Stopped::NoSnapshot),
-        };
+        return Replayed::nothing();
     };
     let entries = recording.entries_from(nth).filter_map(Result::ok);
     let headers = entries.filter_map(|entry| match entry.what {
@@ -48,33 +42,13 @@ pub fn replay_publisher(recording: &Recording) -> Replayed<PublisherCore> {
     if is_open {
         run.open(Nanos::ZERO);
     }
-    let (mut inputs, mut stopped, mut difference) = (0, None, None);
-    for entry in recording.entries_from(nth) {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => {
-                stopped = Some(Stopped::Damaged(error));
-                break;
-            }
-        };
-        inputs += u64::from(entry.what.is_input());
+    let walked = Replayed::walk(recording, nth, |entry| {
         run.at = entry.at;
-        if let Err(what) = run.entry(&entry.what) {
-            difference = Some(Difference {
-                at: entry.at,
-                input: entry.inputs,
-                offset: entry.offset,
-                what,
-            });
-            break;
-        }
-    }
+        run.entry(&entry.what)
+    });
     Replayed {
         core: Some(run.core),
-        inputs,
-        first_input: segment.inputs,
-        difference,
-        stopped,
+        ..walked
     }
 }
 

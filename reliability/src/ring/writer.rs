@@ -299,6 +299,17 @@ impl RingWriter {
         )
     }
 
+    /// The header of the datagram that was sealed last; `None` when the ring holds none.
+    #[must_use]
+    #[inline]
+    pub(crate) fn header_of_last(&self) -> Option<&[u8; HEADER_LEN]> {
+        if self.sealed < self.oldest {
+            return None;
+        }
+        let header = self.words.bytes_of(self.sealed, 0, HEADER_LEN);
+        header.first_chunk()
+    }
+
     /// The address of the slot that holds `sequence`, for transports that pin it. It may be read
     /// until the fan-out reports it completed; it is a whole slot long.
     #[must_use]

@@ -77,6 +77,11 @@ pub const STAGES: &[Stage] = &[
     stage("product-udp", "record", product::udp),
     stage("product-shm", "record", product::shm),
     stage("recorded-udp", "record", product::recorded),
+    stage(
+        "recorded-publisher-udp",
+        "record",
+        product::recorded_publisher,
+    ),
 ];
 
 /// A stage's work as two functions over what it keeps.

@@ -19,6 +19,13 @@ const SOCKET_BYTES: usize = 4 << 20;
 const LOOKS_MAX: u32 = 1_000_000;
 const CHANNEL: &str = "all";
 
+/// Who keeps a flight record.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Publisher,
+    Subscriber,
+}
+
 struct Product {
     // In the order in which they are to go.
     subscriber: Subscriber,
@@ -29,7 +36,7 @@ struct Product {
 }
 
 impl Product {
-    fn open(transport: Transport, recorded: bool) -> Self {
+    fn open(transport: Transport, recorded: Option<Side>) -> Self {
         let folder = tempfile::tempdir_in("/dev/shm").expect("/dev/shm can be written");
         let fan_out = match transport {
             Transport::Shm => json!({ "transport": "shm", "path": folder.path().join("ring") }),
@@ -39,14 +46,18 @@ impl Product {
                 "send_buffer_bytes": SOCKET_BYTES,
             }),
         };
-        let publisher = publisher(&fan_out);
+        let flight_record = match recorded {
+            Some(Side::Publisher) => json!({ "directory": folder.path() }),
+            _ => Value::Null,
+        };
+        let publisher = publisher(&fan_out, &flight_record);
         let mut builder = Subscriber::builder(publisher.control_address().to_string())
             .name("stages")
             .channel(CHANNEL)
             .interface(Interface::Address("127.0.0.1".parse().expect("an address")))
             .transport(transport)
             .join_limit(Duration::from_secs(60));
-        if recorded {
+        if recorded == Some(Side::Subscriber) {
             builder = builder.record(folder.path().join("record"), 64 << 20);
         }
         let subscriber = builder.build().expect("it follows");
@@ -92,12 +103,13 @@ impl Product {
     }
 }
 
-fn publisher(fan_out: &Value) -> InlinePublisher {
+fn publisher(fan_out: &Value, flight_record: &Value) -> InlinePublisher {
     let slots = geometry().slots();
     let config = json!({
         "name": "stages",
         "control": "127.0.0.1:0",
         "interface": "127.0.0.1",
+        "flight_record": flight_record,
         "inputs": [],
         "channels": [{
             "id": 1, "name": CHANNEL, "slot_len": geometry().slot_len(), "slots": slots,
@@ -112,7 +124,7 @@ fn publisher(fan_out: &Value) -> InlinePublisher {
 pub(crate) fn udp() -> Opened {
     has_runs()?;
     steps(
-        Product::open(Transport::Udp, false),
+        Product::open(Transport::Udp, None),
         Product::drive,
         Product::run,
     )
@@ -122,7 +134,17 @@ pub(crate) fn udp() -> Opened {
 pub(crate) fn recorded() -> Opened {
     has_runs()?;
     steps(
-        Product::open(Transport::Udp, true),
+        Product::open(Transport::Udp, Some(Side::Subscriber)),
+        Product::drive,
+        Product::run,
+    )
+}
+
+/// The same, with those kept that a publisher has: of its channel, and of repair.
+pub(crate) fn recorded_publisher() -> Opened {
+    has_runs()?;
+    steps(
+        Product::open(Transport::Udp, Some(Side::Publisher)),
         Product::drive,
         Product::run,
     )
@@ -131,7 +153,7 @@ pub(crate) fn recorded() -> Opened {
 /// Over shared memory.
 pub(crate) fn shm() -> Opened {
     steps(
-        Product::open(Transport::Shm, false),
+        Product::open(Transport::Shm, None),
         Product::drive,
         Product::run,
     )

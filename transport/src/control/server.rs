@@ -117,12 +117,21 @@ pub struct ServerStats {
     /// Failures to accept, for example because the process is out of descriptors, or because who
     /// came over verbs is no tickcast.
     pub accept_errors: u64,
+    /// The error number of the last of them that has one, 0 for none.
+    pub accept_errno: i32,
     /// Messages read.
     pub messages: u64,
     /// Connections closed because what came was no message.
     pub protocol_errors: u64,
     /// Messages not queued because a peer's backlog was full.
     pub overflows: u64,
+}
+
+impl ServerStats {
+    fn not_accepted(&mut self, error: &io::Error) {
+        self.accept_errors += 1;
+        self.accept_errno = error.raw_os_error().unwrap_or(self.accept_errno);
+    }
 }
 
 /// Wakes a server's poll from another thread.
@@ -402,7 +411,9 @@ impl ControlServer {
                     let admitted = (stream.set_nodelay(true))
                         .and_then(|()| self.admit(Conduit::Tcp(stream), address, now, on));
                     // What failed is counted; the connection is dropped.
-                    self.stats.accept_errors += u64::from(admitted.is_err());
+                    if let Err(error) = admitted {
+                        self.stats.not_accepted(&error);
+                    }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.accept_pending = false;
@@ -413,8 +424,8 @@ impl ControlServer {
                         error.kind(),
                         io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
                     ) => {}
-                Err(_) => {
-                    self.stats.accept_errors += 1;
+                Err(error) => {
+                    self.stats.not_accepted(&error);
                     return;
                 }
             }
@@ -443,8 +454,10 @@ impl ControlServer {
                     let address = SocketAddr::V4(stream.peer_address());
                     let conduit = Conduit::Verbs(Box::new(stream));
                     let admitted = self.admit(conduit, address, now, on);
-                    self.stats.accept_errors += u64::from(admitted.is_err());
-                    self.stats.accepted_over_verbs += u64::from(admitted.is_ok());
+                    match admitted {
+                        Ok(()) => self.stats.accepted_over_verbs += 1,
+                        Err(error) => self.stats.not_accepted(&error),
+                    }
                 }
                 Some(Err(VerbsError::Crowded)) => self.stats.turned_away += 1,
                 Some(Err(_)) => self.stats.accept_errors += 1,

@@ -18,8 +18,8 @@ impl Unserved {
         epoll.try_clone_to_owned().map(Self)
     }
 
-    /// Whether something has come that no poll of the server has told of. One system call; never
-    /// blocks.
+    /// Whether something has come that no poll of the server has told of. One system call, which waits
+    /// for nothing to come; it may wait for a poll of the server's to let go of the same list.
     #[must_use]
     pub fn is_any(&self) -> bool {
         let mut epoll = libc::pollfd {

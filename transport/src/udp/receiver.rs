@@ -407,12 +407,31 @@ impl Line {
             .map_or(Ok(()), |m| m.leave(&self.socket))
     }
 
+    /// Hands over what is there, at most a batch. How many there were: where all that a call brought was
+    /// dropped, what lies behind it is there too.
     fn poll(
         &mut self,
         id: LineId,
         stats: &mut ReceiveStats,
         on: &mut dyn FnMut(Ipv4Addr, &[u8]),
     ) -> Result<usize, ReceiveError> {
+        let mut left = self.batch.batch();
+        loop {
+            let lot = self.receive(id, stats, on)?;
+            left = left.saturating_sub(lot.brought);
+            if lot.handed > 0 || !lot.may_be_more || left == 0 {
+                return Ok(lot.handed);
+            }
+        }
+    }
+
+    /// One call of the operating system's.
+    fn receive(
+        &mut self,
+        id: LineId,
+        stats: &mut ReceiveStats,
+        on: &mut dyn FnMut(Ipv4Addr, &[u8]),
+    ) -> Result<Lot, ReceiveError> {
         let count = match self.batch.receive(self.socket.as_raw_fd()) {
             Ok(count) => count,
             Err(source) => return quiet_or_error(id, stats, source),
@@ -450,25 +469,39 @@ impl Line {
                 on(buffer.from, self.aside.aligned(bytes));
             }
         }
-        self.batch.brought(count, brought);
-        Ok(handed)
+        Ok(Lot {
+            brought,
+            handed,
+            may_be_more: self.batch.brought(count, brought),
+        })
     }
+}
+
+/// What a call of the operating system's came to.
+#[derive(Default)]
+struct Lot {
+    /// Datagrams that came.
+    brought: usize,
+    /// Of those, the ones that were handed over.
+    handed: usize,
+    /// Whether as many came as were asked for.
+    may_be_more: bool,
 }
 
 fn quiet_or_error(
     line: LineId,
     stats: &mut ReceiveStats,
     source: std::io::Error,
-) -> Result<usize, ReceiveError> {
+) -> Result<Lot, ReceiveError> {
     match source.raw_os_error() {
-        Some(libc::EAGAIN | libc::EINTR) => Ok(0),
+        Some(libc::EAGAIN | libc::EINTR) => Ok(Lot::default()),
         Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EINVAL) | None => {
             Err(ReceiveError::Io { line, source })
         }
         Some(errno) => {
             stats.transient_errors += 1;
             stats.last_errno = errno;
-            Ok(0)
+            Ok(Lot::default())
         }
     }
 }

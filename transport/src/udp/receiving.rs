@@ -155,11 +155,18 @@ impl ReceiveBatch {
     /// Asks for as many buffers the next time as were filled, or twice as many where all were: to ask
     /// for one that is not there holds up those that are. And for no more than bring one batch, if they
     /// hold as many datagrams as these did: what was received is to be in the cache when it is read.
-    pub(super) fn brought(&mut self, buffers: usize, datagrams: usize) {
+    /// Whether there may be more than was asked for.
+    pub(super) fn brought(&mut self, buffers: usize, datagrams: usize) -> bool {
         let all = buffers == self.asked;
         let next = if all { 2 * buffers } else { buffers };
         let one_batch = self.batch * buffers / datagrams.max(1);
         self.asked = next.min(one_batch).clamp(1, self.headers.len());
+        all
+    }
+
+    /// Datagrams that a poll takes, or a run more.
+    pub(super) const fn batch(&self) -> usize {
+        self.batch
     }
 
     /// What is in buffer `i` of the last call, `i` below what that call returned.
@@ -286,7 +293,8 @@ mod tests {
     fn a_call_is_asked_for_as_much_as_seems_to_be_there_and_about_one_batch() {
         let mut batch = ReceiveBatch::new(64, 1472, true);
         let mut asked = |buffers, datagrams| {
-            batch.brought(buffers, datagrams);
+            let all = buffers == batch.asked;
+            assert_eq!(batch.brought(buffers, datagrams), all);
             batch.asked
         };
         assert_eq!(asked(1, 44), 1);
