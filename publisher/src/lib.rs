@@ -67,6 +67,8 @@ pub mod shared;
 #[doc(hidden)]
 pub mod standby;
 mod standby_config;
+#[doc(hidden)]
+pub mod straight;
 pub mod summary;
 mod ticks;
 mod writer;
