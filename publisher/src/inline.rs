@@ -21,6 +21,7 @@ use crate::plan::Plan;
 use crate::publish::Publishing;
 use crate::session::{Opened, Served};
 use crate::shared::Shared;
+use crate::straight::InlineChannel;
 use crate::summary::Summary;
 
 /// A publisher whose channels are written by the thread that has it. Call [`drive`](Self::drive) all
@@ -92,7 +93,7 @@ impl InlinePublisher {
     pub fn publish<R: WireRecord>(&mut self, channel: usize, record: &R, from: SourcePosition) {
         let source = self.first + channel;
         if let Some((to, _)) = &mut self.running
-            && !to.take_record(source, record, from)
+            && !to.take_record(source, record, from, self.now)
         {
             self.message.clear();
             self.message.put(record);
@@ -102,6 +103,15 @@ impl InlinePublisher {
                 self.now,
             );
         }
+    }
+
+    /// A channel, by its place in the config, found once for many records. `None` where there is no such
+    /// channel, and where what it carries is looked through on its way (a digest is kept of it, it goes on
+    /// from a mirror): then there is [`publish`](Self::publish) all the same.
+    #[inline]
+    pub fn channel(&mut self, channel: usize) -> Option<InlineChannel<'_>> {
+        let (to, _) = self.running.as_mut()?;
+        to.straight(self.first + channel, &mut self.message, self.now)
     }
 
     /// As [`publish`](Self::publish), for the records that one message of the source became.
@@ -169,5 +179,54 @@ impl Drop for InlinePublisher {
                 tracing::error!("{error}");
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trade;
+
+    fn open(digest: bool) -> InlinePublisher {
+        let probe = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = probe.local_addr().unwrap().port();
+        let config = serde_json::json!({
+            "name": "inline", "control": "127.0.0.1:0", "inputs": [], "digest": digest,
+            "channels": [{
+                "id": 1, "name": "all", "slots": 1024,
+                "fan_out": [{ "transport": "udp", "lines": [{ "group": format!("239.255.90.3:{port}") }] }],
+            }],
+        });
+        InlinePublisher::open(Config::parse(&config.to_string()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_goes_by_a_channel_that_was_found_once_is_published_and_counted_as_any() {
+        let mut publisher = open(false);
+        for n in 1..=100 {
+            let (record, at) = (trade(1, n, 1), SourcePosition::new(0, n as u64));
+            if n % 10 == 0 {
+                publisher.publish(0, &record, at);
+            } else {
+                publisher.channel(0).unwrap().publish(&record, at);
+            }
+        }
+        let mut channel = publisher.channel(0).unwrap();
+        for n in 101..=1_000 {
+            channel.publish(&trade(1, n, 1), SourcePosition::new(0, n as u64));
+        }
+        drop(channel);
+        assert!(publisher.drive().unwrap());
+        let source = &publisher.shared.sources[publisher.first];
+        assert_eq!(source.counters.source_messages.get(), 1_000);
+        assert_eq!(source.counters.source_records.get(), 1_000);
+        assert!(publisher.channel(1).is_none(), "there is one");
+        let summary = publisher.end_session(Duration::ZERO).unwrap();
+        assert_eq!(summary.published_records(), 1_000);
+    }
+
+    #[test]
+    fn a_channel_whose_records_go_into_a_digest_is_looked_for_each_time() {
+        assert!(open(true).channel(0).is_none());
     }
 }

@@ -68,6 +68,8 @@ pub mod shared;
 #[doc(hidden)]
 pub mod standby;
 mod standby_config;
+#[doc(hidden)]
+pub mod straight;
 pub mod summary;
 mod ticks;
 mod writer;

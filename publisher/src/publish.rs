@@ -111,16 +111,31 @@ impl ChannelDriver {
         }
     }
 
-    /// As [`publish`](Self::publish), for a message that is one record, fits the open datagram, and counts
-    /// in no digest; `false`, and nothing happened: it must go that way.
+    /// As [`publish`](Self::publish), for a message that is one record, and counts in no digest. `false`, and
+    /// it was not published: it must go that way.
     #[inline]
-    pub fn add_record<R: WireRecord>(
+    pub fn put_record<R: WireRecord>(
         &mut self,
         record: &R,
         source: SourceId,
         position: SourcePosition,
+        now: Now,
     ) -> bool {
         self.core.add_record(record, source, position)
+            || self.begin_record(record, source, position, now)
+    }
+
+    fn begin_record<R: WireRecord>(
+        &mut self,
+        record: &R,
+        source: SourceId,
+        position: SourcePosition,
+        now: Now,
+    ) -> bool {
+        let is_begun = self.core.begin_record(record, source, position, now);
+        // As in `publish`.
+        self.reset_fan_outs();
+        is_begun
     }
 
     /// Counts a message in the digest that was sealed before.
@@ -337,14 +352,21 @@ pub struct Taking {
     straight: Option<(usize, SourceId)>,
 }
 
-impl Source {
-    /// Takes note of a message that is to be counted.
+impl Taking {
+    /// Takes note of messages that are to be counted.
     #[inline]
-    const fn took(&mut self, records: usize) {
-        self.taking.messages += 1;
-        self.taking.records += records as u64;
+    pub(crate) const fn took(&mut self, messages: u64, records: u64) {
+        self.messages += messages;
+        self.records += records;
     }
 
+    /// See the field.
+    pub(crate) const fn straight(&self) -> Option<(usize, SourceId)> {
+        self.straight
+    }
+}
+
+impl Source {
     /// Counts what was taken.
     #[inline]
     fn count(&mut self) {
@@ -397,6 +419,17 @@ impl Publishing {
         }
     }
 
+    /// The channels, the sources, and the first thing that went wrong.
+    pub(crate) fn parts(
+        &mut self,
+    ) -> (
+        &mut [ChannelDriver],
+        &mut [Source],
+        &mut Option<PublisherError>,
+    ) {
+        (&mut self.drivers, &mut self.sources, &mut self.failure)
+    }
+
     /// Goes on where each channel is `mirrored` up to: what the sources tell of before is not
     /// published again.
     #[must_use]
@@ -436,21 +469,22 @@ impl Publishing {
         }
     }
 
-    /// As [`take`](Self::take), for a message that is one record, where it has but to be put behind the
-    /// one before it, which is what becomes of most; `false`, and nothing happened: it must be taken so.
+    /// As [`take`](Self::take), for a message that is one record, where nothing of it is to be looked up or
+    /// left out. `false`, and it was not published: it must be taken so.
     #[inline]
     pub fn take_record<R: WireRecord>(
         &mut self,
         source: usize,
         record: &R,
         at: SourcePosition,
+        now: Now,
     ) -> bool {
         let source = &mut self.sources[source];
         if !const { names_instruments(R::RTYPE) }
             && let Some((channel, id)) = source.taking.straight
-            && self.drivers[channel].add_record(record, id, at)
+            && self.drivers[channel].put_record(record, id, at, now)
         {
-            source.took(1);
+            source.taking.took(1, 1);
             return true;
         }
         false
@@ -459,7 +493,7 @@ impl Publishing {
     #[inline]
     fn message(&mut self, index: usize, at: SourcePosition, records: RecordSlice<'_>, now: Now) {
         let source = &mut self.sources[index];
-        source.took(records.len());
+        source.taking.took(1, records.len() as u64);
         if let Some((channel, id)) = source.taking.straight
             && !records.names_instruments()
         {

@@ -91,6 +91,8 @@ struct DueHeartbeat {
 pub struct PublisherCore {
     sequencer: Sequencer,
     fan_outs: Vec<FanOut>,
+    /// The last sequence that every fan-out has completed; of a channel without one it lags.
+    completed_by_all: Sequence,
     margin: u64,
     heartbeats: HeartbeatSchedule,
     subscribers: u32,
@@ -142,6 +144,7 @@ impl PublisherCore {
         let mut core = Self {
             fan_outs: fan_outs.collect(),
             sequencer: Sequencer::new(ring, counters.clone()),
+            completed_by_all: Sequence::NONE,
             margin: margin.clamp(2, slots - 2),
             heartbeats: HeartbeatSchedule::new(config.heartbeat, now),
             subscribers: 0,
@@ -177,7 +180,7 @@ impl PublisherCore {
 
     /// As [`publish`](Self::publish), for a message that is one record, under the type and length that are
     /// its own: the record goes from the caller's memory into the slot. `false`, and nothing happened: it
-    /// begins a datagram, and needs [`publish`](Self::publish).
+    /// begins a datagram, and needs [`begin_record`](Self::begin_record) or [`publish`](Self::publish).
     #[inline]
     pub fn add_record<R: WireRecord>(
         &mut self,
@@ -186,6 +189,22 @@ impl PublisherCore {
         position: SourcePosition,
     ) -> bool {
         self.sequencer.add_record(record, source, position)
+    }
+
+    /// As [`add_record`](Self::add_record), for one that was not taken there: a datagram begins with it.
+    /// `false`, and it was not published: it needs [`publish`](Self::publish), which says why.
+    pub fn begin_record<R: WireRecord>(
+        &mut self,
+        record: &R,
+        source: SourceId,
+        position: SourcePosition,
+        now: Now,
+    ) -> bool {
+        self.make_room();
+        let sealed = self.sequencer.sealed();
+        let is_begun = (self.sequencer).begin_record(record, source, position, now.utc);
+        self.after_sealing(sealed, now.monotonic);
+        is_begun
     }
 
     /// Adds a message to the datagram that is open, where it has room; `false`, and nothing happened: it
@@ -449,9 +468,18 @@ impl PublisherCore {
 
     /// Tears down the fan-outs that hold the ring until it is nearly full. One input seals two
     /// datagrams at most (what was open, and an event), which is the least a margin can be.
+    #[inline]
     fn make_room(&mut self) {
-        let sealed = self.sequencer.sealed();
         let bound = self.sequencer.ring().geometry().slots() - self.margin;
+        if self.sequencer.sealed().since(self.completed_by_all) >= bound {
+            self.tear_down(bound);
+        }
+    }
+
+    /// Tears down the fan-outs that have not completed what was sealed so long ago.
+    #[cold]
+    fn tear_down(&mut self, bound: u64) {
+        let sealed = self.sequencer.sealed();
         for (index, state) in self.fan_outs.iter_mut().enumerate() {
             if sealed.since(state.completed) < bound {
                 continue;
@@ -487,8 +515,8 @@ impl PublisherCore {
 
     fn release_slots(&mut self) {
         let completed = self.fan_outs.iter().map(|f| f.completed).min();
-        let completed = completed.unwrap_or_else(|| self.sequencer.sealed());
-        self.sequencer.set_completed(completed);
+        self.completed_by_all = completed.unwrap_or_else(|| self.sequencer.sealed());
+        self.sequencer.set_completed(self.completed_by_all);
     }
 
     #[inline]

@@ -59,8 +59,11 @@ pub unsafe trait RingMemory: Send + Sync {
     fn tail(&self) -> usize {
         0
     }
-    /// A reader has copied one half of a slot. Memory of a simulation lets the writer go on here.
-    fn half_copied(&self) {}
+    /// What is called when a reader has copied one half of a slot: memory of a simulation lets the
+    /// writer go on there. It is the same for as long as the value lives.
+    fn half_copied(&self) -> Option<fn()> {
+        None
+    }
 }
 
 #[repr(C, align(64))]
@@ -69,19 +72,23 @@ struct Line([AtomicU64; RING_ALIGN / WORD]);
 /// Memory of this process alone, for tests and simulation.
 pub struct HeapMemory {
     lines: Box<[Line]>,
-    half_copied: fn(),
+    half_copied: Option<fn()>,
 }
 
 impl HeapMemory {
     /// Zeroed memory for a ring of this geometry.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
-        Self::interrupted(geometry, || {})
+        Self::of(geometry, None)
     }
 
     /// The same; `half_copied` is called in the middle of every copy of a slot.
     #[must_use]
     pub fn interrupted(geometry: Geometry, half_copied: fn()) -> Self {
+        Self::of(geometry, Some(half_copied))
+    }
+
+    fn of(geometry: Geometry, half_copied: Option<fn()>) -> Self {
         let line = || Line([const { AtomicU64::new(0) }; RING_ALIGN / WORD]);
         let lines = geometry.bytes().div_ceil(RING_ALIGN);
         Self {
@@ -99,7 +106,7 @@ impl HeapMemory {
         };
         Self {
             lines: bytes.chunks(RING_ALIGN).map(words).collect(),
-            half_copied,
+            half_copied: Some(half_copied),
         }
     }
 }
@@ -115,8 +122,8 @@ unsafe impl RingMemory for HeapMemory {
         self.lines.len() * RING_ALIGN
     }
 
-    fn half_copied(&self) {
-        (self.half_copied)();
+    fn half_copied(&self) -> Option<fn()> {
+        self.half_copied
     }
 }
 
@@ -126,6 +133,7 @@ struct Words {
     base: NonNull<AtomicU64>,
     count: usize,
     geometry: Geometry,
+    half_copied: Option<fn()>,
     memory: Arc<dyn RingMemory>,
 }
 
@@ -146,6 +154,7 @@ impl Words {
                 base,
                 count: needed / WORD,
                 geometry,
+                half_copied: memory.half_copied(),
                 memory,
             }),
             _ => Err(RingError::Misaligned),
@@ -199,14 +208,35 @@ impl OwnWords {
         &self.0.all()[at..at + len]
     }
 
-    /// `len` bytes of a slot from `at` on, `at` a multiple of 8.
+    /// The header of the slot that begins at word `at`.
     #[inline]
-    fn bytes_of(&self, sequence: Sequence, at: usize, len: usize) -> &[u8] {
-        let slot = &self.0.slot(sequence)[at / WORD..(at + len).div_ceil(WORD)];
-        // SAFETY: the words lie in the ring (the slice is checked). Only the ring's one writer
-        // stores to them, and only by `&mut self`, which the borrow excludes; others only load
-        // them. Exercised by `tests::what_was_sealed_is_read_back_by_writer_and_readers`.
-        unsafe { std::slice::from_raw_parts(slot.as_ptr().cast(), len) }
+    fn header_at(&self, at: usize) -> &[AtomicU64; HEADER_WORDS] {
+        let header = self.0.all()[at..].first_chunk();
+        // invariant: a slot is longer than a header, and lies in the ring as a whole.
+        header.unwrap_or_else(|| unreachable!("word {at} begins no slot"))
+    }
+
+    /// `len` bytes of the ring from word `at` on.
+    #[inline]
+    fn bytes_at(&self, at: usize, len: usize) -> &[u8] {
+        self.bytes(&self.0.all()[at..at + len.div_ceil(WORD)], len)
+    }
+
+    /// As many bytes of a slot as its words say, at most all.
+    #[inline]
+    fn bytes_of(&self, sequence: Sequence, len: impl FnOnce(&[AtomicU64]) -> usize) -> &[u8] {
+        let slot = self.0.slot(sequence);
+        self.bytes(slot, len(slot))
+    }
+
+    /// The first `len` bytes of these words of the ring, at most all.
+    #[inline]
+    fn bytes<'a>(&'a self, words: &'a [AtomicU64], len: usize) -> &'a [u8] {
+        let len = len.min(size_of_val(words));
+        // SAFETY: so many bytes the words have, which are of the ring. Only the ring's one writer stores
+        // to them, and only by `&mut self`, which the borrow excludes; others only load them. Exercised
+        // by `tests::what_was_sealed_is_read_back_by_writer_and_readers`.
+        unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), len) }
     }
 }
 

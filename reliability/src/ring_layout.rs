@@ -72,7 +72,8 @@ pub mod offset {
 }
 
 /// Length of a checkpoint in bytes: version word (odd while it is being written), source + 1
-/// (0: unused), position, session (16 bytes), the rest reserved.
+/// (0: unused), position, session (16 bytes), the rest reserved. The position alone may change under
+/// one version.
 pub const CHECKPOINT_LEN: usize = 64;
 
 /// Size and number of a ring's slots, checked.

@@ -193,7 +193,9 @@ impl Sequencer {
         if message.bytes().len() > self.ring.payload_max() {
             return self.refuse(message, source, position, utc);
         }
-        self.flush(utc, false);
+        if self.open.is_some() {
+            self.flush(utc, false);
+        }
         if message.is_empty() {
             self.counters.published_messages.increment();
             return Ok(());
@@ -205,6 +207,30 @@ impl Sequencer {
         Ok(())
     }
 
+    /// As [`begin`](Self::begin), for a message that is this one record; `false`, and nothing was published:
+    /// it needs that, which says why.
+    pub(crate) fn begin_record<R: WireRecord>(
+        &mut self,
+        record: &R,
+        source: SourceId,
+        position: SourcePosition,
+        utc: Nanos,
+    ) -> bool {
+        if self.ended || R::LEN > self.ring.payload_max() {
+            return false;
+        }
+        if self.open.is_some() {
+            self.flush(utc, false);
+        }
+        let Ok(mut open) = self.open_slot(source, position) else {
+            return false;
+        };
+        self.ring.append_record(record);
+        open.add(1, position);
+        self.open = Some(open);
+        true
+    }
+
     /// Seals what is open, and returns its sequence; `None` when nothing is.
     pub fn flush(&mut self, utc: Nanos, last_of_burst: bool) -> Option<Sequence> {
         let open = self.open.take()?;
@@ -214,14 +240,21 @@ impl Sequencer {
             0
         };
         let sealed = self.seal(Kind::Data, open, flags, utc);
-        let (source, position) = (open.source, open.position);
+        if !self.ring.move_checkpoint(open.source, open.position) {
+            self.keep(open.source, open.position);
+        }
+        sealed
+    }
+
+    /// Keeps the checkpoint of a source that is not the one before, or whose session is another.
+    #[cold]
+    fn keep(&mut self, source: SourceId, position: SourcePosition) {
         let session = (self.sessions.iter()).find(|(known, _)| *known == source);
         self.ring.set_checkpoint(Checkpoint {
             source,
             position,
             session: session.map_or([0; 16], |(_, session)| *session),
         });
-        sealed
     }
 
     /// Seals what is open, then a datagram that tells of `event`.
@@ -246,7 +279,7 @@ impl Sequencer {
             let known = if *messages == u64::MAX { 1 } else { *messages };
             self.counters.source_messages_lost.add(known);
         }
-        self.seal(Kind::Event, open, 0, utc)
+        self.seal_rare(Kind::Event, open, 0, utc)
             .ok_or(PublishError::Exhausted)
     }
 
@@ -263,7 +296,7 @@ impl Sequencer {
         self.ended = true;
         match self.open_slot(SourceId(0), SourcePosition(0)) {
             Ok(open) => self
-                .seal(Kind::End, open, datagram_flags::LAST_OF_BURST, utc)
+                .seal_rare(Kind::End, open, datagram_flags::LAST_OF_BURST, utc)
                 .ok_or(PublishError::Exhausted),
             Err(error) => {
                 self.ended = false;
@@ -330,9 +363,14 @@ impl Sequencer {
         })
     }
 
+    #[cold]
+    fn seal_rare(&mut self, kind: Kind, open: Open, flags: u16, utc: Nanos) -> Option<Sequence> {
+        self.seal(kind, open, flags, utc)
+    }
+
+    #[inline]
     fn seal(&mut self, kind: Kind, open: Open, flags: u16, utc: Nanos) -> Option<Sequence> {
-        let payload = self.ring.payload_max() - self.ring.room();
-        let sequence = self.ring.seal(Seal {
+        let sealed = self.ring.seal_open(Seal {
             kind,
             count: open.count,
             source: open.source,
@@ -340,7 +378,7 @@ impl Sequencer {
             sent_at: utc,
             flags,
         });
-        let sequence = sequence.ok()?;
+        let (sequence, payload) = sealed.ok()?;
         self.counters.published_records.add(open.count.into());
         self.counters.published_messages.add(open.messages);
         self.counters.sealed_datagrams.increment();
@@ -361,6 +399,7 @@ impl Sequencer {
             Some(entry) => entry.1 = session,
             None => self.sessions.push((source, session)),
         }
+        self.ring.keep_anew();
     }
 
     /// Whether END was sealed.

@@ -78,6 +78,8 @@ pub struct Subscriber {
     backlog: Backlog,
     /// What the closure was given of each channel.
     told: Box<[Totals]>,
+    /// What others see, once more: it is the hand's while a poll goes on.
+    shared: Option<Arc<Shared>>,
     /// Whether others know of the problem that there is.
     problem_told: bool,
 }
@@ -131,6 +133,7 @@ impl Subscriber {
             latest,
             backlog: Backlog::default(),
             told,
+            shared: None,
             problem_told: false,
         }
     }
@@ -176,7 +179,8 @@ impl Subscriber {
         on: F,
         act: impl FnOnce(&mut Self, &mut ToClosure<'_, F>, bool) -> T,
     ) -> T {
-        let shared = Arc::clone(&self.sift.shared);
+        let shared = self.shared.take();
+        let shared = shared.unwrap_or_else(|| Arc::clone(&self.sift.shared));
         let mut backlog = std::mem::take(&mut self.backlog);
         let mut latest = std::mem::take(&mut self.latest);
         let mut told = std::mem::take(&mut self.told);
@@ -189,6 +193,7 @@ impl Subscriber {
         let done = act(self, &mut hand, has_caught_up);
         let outcome = hand.caller.outcome();
         (self.backlog, self.latest, self.told) = (backlog, latest, told);
+        self.shared = Some(shared);
         if !self.backlog.is_empty() {
             self.wake_at_once();
         }

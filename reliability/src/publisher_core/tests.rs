@@ -1,5 +1,8 @@
 //! The publish side over a ring on the heap, in virtual time.
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
 use super::*;
 use crate::record::{InstrumentDefMsg, MboMsg, RecordBatch};
 use crate::ring::HeapMemory;
@@ -410,6 +413,63 @@ fn a_message_too_large_is_told_to_the_driver_as_well() {
     };
     assert_eq!((core.poll(), core.poll()), (Some(lost), None));
     assert_eq!(core.sealed(), Sequence(1), "the stream tells it too");
+}
+
+#[test]
+fn a_record_that_goes_straight_into_a_slot_leaves_all_as_its_message_would() {
+    let mut resets = 0;
+    for seed in 0..20 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let (mut straight, mut long) = (core(1, 2), core(1, 2));
+        for us in 1..2_000 {
+            let mut one_in = |n: u32| random.next_u32().is_multiple_of(n);
+            let source = SourceId(u16::from(one_in(9)));
+            let position = SourcePosition::new(0, us);
+            let record = MboMsg {
+                order_id: us,
+                ..MboMsg::default()
+            };
+            let mut message = RecordBatch::default();
+            message.put(&record);
+            if one_in(900) {
+                straight.end(now(us)).ok();
+                long.end(now(us)).ok();
+            }
+            let is_taken = straight.add_record(&record, source, position)
+                || straight.begin_record(&record, source, position, now(us));
+            let published = long.publish(&message, source, position, now(us));
+            assert_eq!(is_taken, published.is_ok(), "seed {seed}, {us}");
+            if !is_taken {
+                assert_eq!(
+                    straight.publish(&message, source, position, now(us)),
+                    published
+                );
+            }
+            let (flushed, sent) = (one_in(3), one_in(40));
+            for core in [&mut straight, &mut long] {
+                if flushed {
+                    core.flush(now(us), true);
+                }
+                if sent {
+                    send(core, F0);
+                }
+            }
+            let last = straight.sealed();
+            assert_eq!(straight.slot(last), long.slot(last), "seed {seed}, {us}");
+            assert_eq!(format!("{straight:?}"), format!("{long:?}"));
+            assert_eq!(straight.poll(), long.poll());
+        }
+        let counted = |core: &PublisherCore| {
+            let mut all = Vec::new();
+            core.counters.each(|_, _, value| all.push(value));
+            all
+        };
+        assert_eq!(counted(&straight), counted(&long), "seed {seed}");
+        let checkpoint = |core: &PublisherCore| core.ring().reader().checkpoint(SourceId(0));
+        assert_eq!(checkpoint(&straight), checkpoint(&long));
+        resets += straight.counters.fan_out_resets.get();
+    }
+    assert!(resets > 0, "F1 never sends");
 }
 
 #[test]

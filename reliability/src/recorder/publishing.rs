@@ -137,6 +137,18 @@ impl RecordedPublisher {
         self.core.add_record(record, source, position)
     }
 
+    /// See [`PublisherCore::begin_record`]. What is recorded is told as a message.
+    #[inline]
+    pub fn begin_record<R: WireRecord>(
+        &mut self,
+        record: &R,
+        source: SourceId,
+        position: SourcePosition,
+        now: Now,
+    ) -> bool {
+        self.recorder.is_none() && self.core.begin_record(record, source, position, now)
+    }
+
     /// See [`PublisherCore::flush`].
     #[inline]
     pub fn flush(&mut self, now: Now, last_of_burst: bool) {

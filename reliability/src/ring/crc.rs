@@ -42,6 +42,8 @@ mod x86 {
     const WORDS_MAX: usize = 1120;
     /// Words of a stream below which one does.
     const STREAM_MIN: usize = 6;
+    /// Fewer words than these are not enough for three streams.
+    const SHORT: usize = 3 * STREAM_MIN;
     /// Words of a stream in a step.
     const STEP: usize = 8;
 
@@ -74,11 +76,22 @@ mod x86 {
         if with_relay {
             head = _mm_crc32_u8(head, *relay);
         }
-        let (mut crc, (words, tail)) = (head.into(), rest.as_chunks());
-        for words in words.chunks(WORDS_MAX) {
-            crc = by_three(crc, words);
-        }
+        let (words, tail) = rest.as_chunks();
+        let crc = match words.len() {
+            // A record or two.
+            ..SHORT => by_words(head.into(), words),
+            _ => by_thirds(head.into(), words),
+        };
         !(by_bytes(crc, tail) as u32)
+    }
+
+    /// Goes on with any number of words.
+    #[target_feature(enable = "sse4.2,pclmulqdq")]
+    #[inline(never)]
+    fn by_thirds(crc: u64, words: &[[u8; 8]]) -> u64 {
+        words
+            .chunks(WORDS_MAX)
+            .fold(crc, |crc, words| by_three(crc, words))
     }
 
     /// Goes on with words, [`WORDS_MAX`] at most.
@@ -124,7 +137,11 @@ mod x86 {
     #[inline]
     fn by_words(crc: u64, words: &[[u8; 8]]) -> u64 {
         let on = |crc, word: &[u8; 8]| _mm_crc32_u64(crc, u64::from_le_bytes(*word));
-        words.iter().fold(crc, on)
+        let (fours, rest) = words.as_chunks::<4>();
+        let crc = fours
+            .iter()
+            .fold(crc, |crc, four| four.iter().fold(crc, on));
+        rest.iter().fold(crc, on)
     }
 
     #[target_feature(enable = "sse4.2,pclmulqdq")]

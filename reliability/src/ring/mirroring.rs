@@ -63,6 +63,7 @@ impl RingWriter {
         self.oldest = first;
         self.next_record = record;
         self.sources = [None; CHECKPOINTS_MAX];
+        self.keep_anew();
         for index in 0..CHECKPOINTS_MAX {
             self.words.store(checkpoint_offset(index) + WORD, 0);
         }

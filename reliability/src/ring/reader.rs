@@ -169,7 +169,9 @@ impl RingReader {
             return Err(self.missing(sequence, found));
         }
         slot::copy(slot, 0, &mut buffer[..HEADER_WORDS]);
-        self.words.memory.half_copied();
+        if let Some(half_copied) = self.words.half_copied {
+            half_copied();
+        }
         let len = datagram_len(u64::from_le(buffer[6]), u64::from_le(buffer[7]));
         let possible = (HEADER_LEN..=slot_len).contains(&len);
         let words = if possible {

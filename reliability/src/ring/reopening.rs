@@ -52,6 +52,7 @@ impl RingWriter {
             next_record,
             open: None,
             sources,
+            kept: None,
         })
     }
 }

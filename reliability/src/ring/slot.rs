@@ -52,6 +52,16 @@ pub fn put_around(slot: &[AtomicU64], header: impl IntoIterator<Item = u64>) {
     }
 }
 
+/// As [`put_around`], for a header that is known to be as long as the slot's.
+#[inline]
+pub fn put_header<const WORDS: usize>(head: &[AtomicU64; WORDS], header: [u64; WORDS]) {
+    for (index, (word, value)) in head.iter().zip(header).enumerate() {
+        if index != VERSION {
+            word.store(value, Relaxed);
+        }
+    }
+}
+
 /// The slot holds this version, whole.
 #[inline]
 pub fn seal(slot: &[AtomicU64], version: u64) {
@@ -67,16 +77,27 @@ pub fn version_before(slot: &[AtomicU64]) -> u64 {
 /// Copies words that may be written at the same time, from word `at` on.
 #[inline]
 pub fn copy(slot: &[AtomicU64], at: usize, into: &mut [u64]) {
-    let (chunks, rest) = into.as_chunks_mut::<4>();
-    let (from_chunks, from_rest) = slot[at..at + 4 * chunks.len() + rest.len()].as_chunks::<4>();
+    let from = &slot[at..at + into.len()];
+    // So many at a time that the loops themselves cost next to nothing beside them.
+    let (into, from) = copy_by::<16>(into, from);
+    let (into, from) = copy_by::<4>(into, from);
+    copy_by::<1>(into, from);
+}
+
+/// Copies so many words at a time; what is left of both, fewer than that.
+#[inline]
+fn copy_by<'a, const WORDS: usize>(
+    into: &'a mut [u64],
+    from: &'a [AtomicU64],
+) -> (&'a mut [u64], &'a [AtomicU64]) {
+    let (chunks, rest) = into.as_chunks_mut::<WORDS>();
+    let (from_chunks, from_rest) = from.as_chunks::<WORDS>();
     for (to, from) in chunks.iter_mut().zip(from_chunks) {
         for (to, from) in to.iter_mut().zip(from) {
             *to = from.load(Relaxed);
         }
     }
-    for (to, from) in rest.iter_mut().zip(from_rest) {
-        *to = from.load(Relaxed);
-    }
+    (rest, from_rest)
 }
 
 /// What the slot holds, after all of it was copied: if that is what it held before, the copy is whole.

@@ -66,6 +66,8 @@ pub struct RingWriter {
     pub(super) next_record: RecordNumber,
     pub(super) open: Option<OpenSlot>,
     pub(super) sources: [Option<SourceId>; CHECKPOINTS_MAX],
+    /// Whose checkpoint was kept last, and where its position stands.
+    pub(super) kept: Option<(SourceId, usize)>,
 }
 
 impl RingWriter {
@@ -135,6 +137,7 @@ impl RingWriter {
             next_record: identity.first_record,
             open: None,
             sources: [None; CHECKPOINTS_MAX],
+            kept: None,
         })
     }
 
@@ -143,6 +146,7 @@ impl RingWriter {
     ///
     /// # Errors
     /// [`RingError::Exhausted`] after [`SEQUENCE_LAST`].
+    #[inline]
     pub fn open(&mut self) -> Result<Sequence, RingError> {
         let sequence = self.sealed.next();
         if self.open.is_some() {
@@ -156,14 +160,17 @@ impl RingWriter {
             self.oldest = oldest;
             self.words.store(offset::OLDEST, oldest.0);
         }
-        slot::open(self.words.slot_mut(sequence));
         let geometry = self.words.0.geometry;
-        let slot = geometry.slot_offset(sequence) / WORD;
+        let (slot, len) = (
+            geometry.slot_offset(sequence) / WORD,
+            geometry.slot_len() / WORD,
+        );
+        slot::open(self.words.at_mut(slot, len));
         let begin = slot + HEADER_WORDS;
         self.open = Some(OpenSlot {
             begin,
             at: begin,
-            end: slot + geometry.slot_len() / WORD,
+            end: slot + len,
         });
         Ok(sequence)
     }
@@ -248,7 +255,13 @@ impl RingWriter {
     /// # Errors
     /// [`RingError::NotOpen`].
     pub fn seal(&mut self, seal: Seal) -> Result<Sequence, RingError> {
-        let open = self.open.ok_or(RingError::NotOpen)?;
+        self.seal_open(seal).map(|(sequence, _)| sequence)
+    }
+
+    /// As [`seal`](Self::seal); with how many bytes the datagram has behind its header.
+    #[inline(always)]
+    pub(crate) fn seal_open(&mut self, seal: Seal) -> Result<(Sequence, usize), RingError> {
+        let open = self.open.take().ok_or(RingError::NotOpen)?;
         let (len, sequence) = (open.len(), self.sealed.next());
         let header = Header {
             kind: seal.kind,
@@ -266,19 +279,15 @@ impl RingWriter {
             header_len: HEADER_LEN as u16,
             relay: 0,
         };
-        let crc = crc_of(
-            &header.to_bytes(0),
-            self.words.bytes_of(sequence, HEADER_LEN, len),
-        );
-        let slot = self.words.slot_mut(sequence);
-        slot::put_around(slot, header.to_words(crc).map(u64::to_le));
-        slot::seal(slot, sequence.0);
-        self.open = None;
+        let crc = crc_of(&header.to_bytes(0), self.words.bytes_at(open.begin, len));
+        let head = self.words.header_at(open.begin - HEADER_WORDS);
+        slot::put_header(head, header.to_words(crc).map(u64::to_le));
+        slot::seal(head, sequence.0);
         self.sealed = sequence;
         self.next_record = self.next_record.plus(seal.count.into());
         self.words.store(offset::NEXT_RECORD, self.next_record.0);
         self.words.store(offset::SEALED, sequence.0);
-        Ok(sequence)
+        Ok((sequence, len))
     }
 
     /// The datagram of a sealed slot, for sending it; `None` when the ring does not hold it.
@@ -288,15 +297,12 @@ impl RingWriter {
         if sequence < self.oldest || sequence > self.sealed {
             return None;
         }
-        let lens = self.words.0.slot(sequence);
-        let len = datagram_len(
-            u64::from_le(lens[6].load(Relaxed)),
-            u64::from_le(lens[7].load(Relaxed)),
-        );
-        Some(
-            self.words
-                .bytes_of(sequence, 0, len.min(self.words.0.geometry.slot_len())),
-        )
+        Some(self.words.bytes_of(sequence, |slot| {
+            datagram_len(
+                u64::from_le(slot[6].load(Relaxed)),
+                u64::from_le(slot[7].load(Relaxed)),
+            )
+        }))
     }
 
     /// The header of the datagram that was sealed last; `None` when the ring holds none.
@@ -405,6 +411,7 @@ impl RingWriter {
             return false;
         };
         self.sources[index] = wanted;
+        self.kept = Some((checkpoint.source, checkpoint_offset(index) + 16));
         let (low, high) = split(checkpoint.session);
         let at = checkpoint_offset(index);
         let version = self.words.0.load(at);
@@ -416,6 +423,22 @@ impl RingWriter {
         self.words.store(at + 32, high);
         self.words.store(at, (version | 1).wrapping_add(1));
         true
+    }
+
+    /// Moves the checkpoint that was kept last, where it is this source's. It changes by one word, so
+    /// nobody finds half of it. `false`, and nothing happened: it is to be kept as a whole.
+    #[inline]
+    pub fn move_checkpoint(&mut self, source: SourceId, position: SourcePosition) -> bool {
+        let at = self.kept.filter(|(kept, _)| *kept == source);
+        if let Some((_, at)) = at {
+            self.words.store(at, position.0);
+        }
+        at.is_some()
+    }
+
+    /// The next checkpoint is kept as a whole, whose ever it is: its session may be another one.
+    pub const fn keep_anew(&mut self) {
+        self.kept = None;
     }
 
     #[cfg(test)]

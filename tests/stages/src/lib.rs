@@ -74,6 +74,8 @@ pub const STAGES: &[Stage] = &[
     stage("path-cores", "record", paths::cores),
     stage("path-udp", "record", paths::udp),
     stage("path-shm", "record", paths::shm),
+    stage("path-udp-one", "record", paths::udp_one),
+    stage("path-shm-one", "record", paths::shm_one),
     stage("product-udp", "record", product::udp),
     stage("product-shm", "record", product::shm),
     stage("recorded-udp", "record", product::recorded),

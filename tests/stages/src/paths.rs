@@ -40,6 +40,17 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
         self.pair.look_after();
     }
 
+    /// As [`path`](Self::path) for one record after the other, each in a datagram of its own.
+    fn path_one(&mut self) -> u64 {
+        for _ in 0..DATAGRAMS {
+            self.pair.publish();
+            self.pair.publisher.flush(self.pair.now, true);
+            self.send();
+            self.take_until(1);
+        }
+        DATAGRAMS
+    }
+
     /// Publishes full datagrams.
     fn publish(&mut self) {
         (0..DATAGRAMS * u64::from(RECORDS)).for_each(|_| self.pair.publish());
@@ -89,10 +100,15 @@ impl<F: FanOut, R: Receive> Joined<F, R> {
 
     /// Receives that, and delivers it.
     fn deliver(&mut self) -> u64 {
+        self.take_until(DATAGRAMS * u64::from(RECORDS))
+    }
+
+    /// Receives and delivers so many records.
+    fn take_until(&mut self, records: u64) -> u64 {
         let now = self.pair.now.monotonic;
         let (subscriber, application) = (&mut self.pair.subscriber, &mut self.pair.application);
         let (before, mut looks) = (application.records, 0);
-        while application.records - before < DATAGRAMS * u64::from(RECORDS) {
+        while application.records - before < records {
             let polled = self.receiver.poll(now, &mut |received| {
                 let on = &mut |item: Item<'_>| application.take(item);
                 let (line, bytes) = (received.line, received.bytes);
@@ -237,4 +253,15 @@ pub(crate) fn udp() -> Opened {
 /// From published to delivered over shared memory.
 pub(crate) fn shm() -> Opened {
     steps(over_shm(), Joined::prepare, Joined::path)
+}
+
+/// See [`udp`]; each record goes alone, and is delivered before the next one is published.
+pub(crate) fn udp_one() -> Opened {
+    has_runs()?;
+    steps(over_udp(), Joined::prepare, Joined::path_one)
+}
+
+/// See [`shm`]; likewise.
+pub(crate) fn shm_one() -> Opened {
+    steps(over_shm(), Joined::prepare, Joined::path_one)
 }

@@ -86,11 +86,13 @@ impl Product {
     fn run(&mut self) -> u64 {
         let before = self.application.records;
         let records = DATAGRAMS * u64::from(RECORDS);
+        let mut channel = (self.publisher.channel(0)).expect("nothing is looked through");
         for _ in 0..records {
             self.record.order_id += 1;
             let position = SourcePosition::new(0, self.record.order_id);
-            self.publisher.publish(0, &self.record, position);
+            channel.publish(&self.record, position);
         }
+        drop(channel);
         self.drive();
         let mut looks = 0;
         while self.application.records - before < records {

@@ -1,8 +1,8 @@
 //! The UDP fan-out: every slot on every line, straight from the ring, in batches.
 //!
-//! One datagram that is due is sent as it is; of several, runs go to the kernel as one buffer
-//! (`sending.rs`), one way through its stack for all of them. The kernel copies at once, so nothing
-//! stays pinned after a post. Each line keeps its own place: one whose send buffer is full waits
+//! One datagram that is due alone is sent as it is, without a header; of several, runs go to the
+//! kernel as one buffer (`sending.rs`), one way through its stack for all of them. The kernel copies
+//! at once, so nothing stays pinned after a post. Each line keeps its own place: one whose send buffer is full waits
 //! alone, and one that can't be given runs is sent datagram by datagram.
 
 use std::io;
@@ -166,17 +166,30 @@ impl UdpFanOut {
         let of = |line: &Line| line.socket.local_addr().ok()?.as_socket_ipv4();
         self.lines.iter().filter_map(of).collect()
     }
-}
 
-impl FanOut for UdpFanOut {
-    fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError> {
-        // A post that goes on where the last one ended finds each line at its own place;
-        // any other begins anew on all lines.
-        if taken_by_all(&self.lines) != range.first.previous() {
-            for line in &mut self.lines {
-                line.taken = range.first.previous();
+    /// Sends one datagram on the lines that have not taken it. Whether one of them stalled.
+    #[inline]
+    fn post_alone(&mut self, slots: &dyn Slots, sequence: Sequence) -> Result<bool, FanOutError> {
+        let bytes = slot(slots, sequence, self.datagram_len_max)?;
+        let mut stalled = false;
+        for (i, line) in self.lines.iter_mut().enumerate() {
+            if line.taken >= sequence {
+                continue;
+            }
+            let stats = &mut self.stats[i];
+            if send_alone(i, &line.socket, bytes, stats)? {
+                stats.stalls += 1;
+                stalled = true;
+            } else {
+                line.taken = sequence;
             }
         }
+        Ok(stalled)
+    }
+
+    /// Sends several, as far as each line takes them. Whether one of them stalled.
+    fn post_many(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<bool, FanOutError> {
+        let max = self.datagram_len_max;
         let mut stalled = [false; LineId::MAX];
         loop {
             let mut worked = false;
@@ -187,11 +200,8 @@ impl FanOut for UdpFanOut {
                 worked = true;
                 let first = line.taken.next();
                 let last = first.plus(BATCH_MAX as u64 - 1).min(range.last);
-                let datagrams = SequenceRange { first, last }.iter().map(|sequence| {
-                    let slot = slots.slot(sequence);
-                    let slot = slot.ok_or(FanOutError::NotSealed { sequence })?;
-                    check_len(slot, self.datagram_len_max).map(|()| slot)
-                });
+                let datagrams = SequenceRange { first, last }.iter();
+                let datagrams = datagrams.map(|sequence| slot(slots, sequence, max));
                 let mut batch = self.batch.gather(line.segment_max, datagrams)?;
                 let stats = &mut self.stats[i];
                 let taken = send_all(i, &line.socket, &mut batch, stats)?;
@@ -206,12 +216,27 @@ impl FanOut for UdpFanOut {
                 break;
             }
         }
+        Ok(stalled.contains(&true))
+    }
+}
+
+impl FanOut for UdpFanOut {
+    fn post(&mut self, slots: &dyn Slots, range: SequenceRange) -> Result<Posted, FanOutError> {
+        // A post that goes on where the last one ended finds each line at its own place;
+        // any other begins anew on all lines.
+        if taken_by_all(&self.lines) != range.first.previous() {
+            for line in &mut self.lines {
+                line.taken = range.first.previous();
+            }
+        }
+        let stalled = if range.first == range.last {
+            self.post_alone(slots, range.first)?
+        } else {
+            self.post_many(slots, range)?
+        };
         let last = Some(taken_by_all(&self.lines)).filter(|last| *last >= range.first);
         self.completed = last.or(self.completed);
-        Ok(Posted {
-            last,
-            stalled: stalled.contains(&true),
-        })
+        Ok(Posted { last, stalled })
     }
 
     fn completed(&mut self) -> Option<Sequence> {
@@ -220,10 +245,9 @@ impl FanOut for UdpFanOut {
 
     fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError> {
         check_len(bytes, self.datagram_len_max)?;
-        let mut batch = self.batch.gather(0, std::iter::once(Ok(bytes)))?;
         let mut everywhere = true;
         for (i, line) in self.lines.iter().enumerate() {
-            let full = send_all(i, &line.socket, &mut batch, &mut self.stats[i])?.full;
+            let full = send_alone(i, &line.socket, bytes, &mut self.stats[i])?;
             self.stats[i].copies_dropped += u64::from(full);
             everywhere &= !full;
         }
@@ -270,12 +294,49 @@ fn taken_by_all(lines: &[Line]) -> Sequence {
         .unwrap_or_default()
 }
 
+/// The datagram of a sealed slot.
+fn slot(slots: &dyn Slots, sequence: Sequence, len_max: usize) -> Result<&[u8], FanOutError> {
+    let slot = slots.slot(sequence);
+    let slot = slot.ok_or(FanOutError::NotSealed { sequence })?;
+    check_len(slot, len_max).map(|()| slot)
+}
+
 fn check_len(bytes: &[u8], max: usize) -> Result<(), FanOutError> {
     let len = bytes.len();
     if len > max {
         return Err(FanOutError::TooLong { len, max });
     }
     Ok(())
+}
+
+/// Sends one datagram, for which the kernel needs neither a header nor an address. Whether the send
+/// buffer is full.
+#[inline]
+fn send_alone(
+    line: usize,
+    socket: &Socket,
+    bytes: &[u8],
+    stats: &mut SendStats,
+) -> Result<bool, FanOutError> {
+    // As in `send_all`: the first error may be an earlier datagram's.
+    for is_last in [false, true] {
+        let sent = socket.send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+        match outcome(line, sent)? {
+            Outcome::Sent(_) => {
+                stats.batches += 1;
+                stats.datagrams += 1;
+                stats.bytes += bytes.len() as u64;
+                break;
+            }
+            Outcome::Full => return Ok(true),
+            Outcome::Refused(errno) if is_last => {
+                stats.last_errno = errno;
+                stats.refused += 1;
+            }
+            Outcome::Refused(_) => {}
+        }
+    }
+    Ok(false)
 }
 
 /// Sends the batch, up to what does not pass.
@@ -489,6 +550,30 @@ mod tests {
         assert_eq!((stats.datagrams, stats.refused), (100, 0));
         assert_eq!((stats.gso, stats.runs, stats.runs_refused), (false, 0, 1));
         assert_eq!(stats.last_errno, libc::EINVAL);
+    }
+
+    #[test]
+    fn a_datagram_alone_waits_for_room_and_is_refused_as_one_of_many() {
+        let (mut fan_out, mut far) = fan_out(2);
+        let slots = Numbers::new();
+        let (mut on_a, mut on_b, mut stalls) = (Vec::new(), Vec::new(), 0);
+        for next in 1..=999 {
+            while fan_out.post(&slots, up_to(next, next)).unwrap().stalled {
+                stalls += 1;
+                drain(&far[stalls % 2], [&mut on_a, &mut on_b][stalls % 2]);
+            }
+        }
+        (far.iter().zip([&mut on_a, &mut on_b])).for_each(|(from, to)| drain(from, to));
+        let all: Vec<u64> = (1..=999).collect();
+        assert_eq!((&on_a, &on_b), (&all, &all), "each once, in order");
+        assert!(stalls > 0 && fan_out.stats()[0].stalls > 0);
+        assert_eq!(fan_out.stats()[0].bytes, 8 * 999);
+        drop(far.remove(0));
+        let posted = fan_out.post(&slots, up_to(1000, 1000)).unwrap();
+        assert_eq!((posted.last, posted.stalled), (Some(Sequence(1000)), false));
+        let stats = fan_out.stats();
+        assert_eq!((stats[0].refused, stats[0].datagrams), (1, 999));
+        assert_eq!((stats[1].refused, stats[1].datagrams), (0, 1000));
     }
 
     #[test]

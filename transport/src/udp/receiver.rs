@@ -434,7 +434,10 @@ impl Line {
     ) -> Result<Lot, ReceiveError> {
         let count = match self.batch.receive(self.socket.as_raw_fd()) {
             Ok(count) => count,
-            Err(source) => return quiet_or_error(id, stats, source),
+            Err(source) => {
+                self.batch.brought(0, 0);
+                return quiet_or_error(id, stats, source);
+            }
         };
         stats.batches += 1;
         let (mut brought, mut handed) = (0, 0);
