@@ -217,7 +217,8 @@ impl Ring {
     }
 
     fn seal(&self, sequence: u64) {
-        slot::put_around(self.slot(sequence), [sequence, sequence + 1]);
+        let head = self.slot(sequence).first_chunk::<2>().unwrap();
+        slot::put_header(head, [sequence, sequence + 1]);
         slot::seal(self.slot(sequence), sequence);
     }
 

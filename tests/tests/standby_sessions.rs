@@ -138,6 +138,15 @@ impl Setting {
     }
 }
 
+/// How many messages a standby that was promoted counts as published again.
+fn published_again(standby: &Publisher) -> u64 {
+    let metrics = standby.metrics();
+    let is_it = |line: &&str| line.contains("published_again_messages") && !line.starts_with('#');
+    let line = metrics.lines().find(is_it);
+    let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
+    value.unwrap_or_else(|| panic!("{line:?}"))
+}
+
 #[test]
 fn a_standby_that_has_heard_fewer_sessions_goes_on_as_its_publisher_counts() {
     let mut it = Setting::new();
@@ -218,6 +227,7 @@ fn a_standby_in_another_session_is_not_promoted_but_by_force_and_tells_what_it_g
     });
     let lost: Vec<_> = it.lost().iter().map(|(_, messages)| *messages).collect();
     assert_eq!(lost, [u64::MAX], "nobody knows how many");
+    assert_eq!(published_again(&it.b), 0);
     // From here on it publishes what it hears.
     (last + 1..=last + 10).for_each(|sequence| it.of_b.says(2, sequence));
     get_on(&mut it.followers, 10);
@@ -246,10 +256,14 @@ fn of_a_session_that_could_not_be_compared_all_that_was_heard_is_published() {
     assert_eq!(status, 200, "{promoted}\n{}", it.b.log());
     drive(&mut it.followers, |all| records(&all[0]) >= last + 30);
     assert!(it.b.log().contains("could be compared"), "{}", it.b.log());
+    // What it hears from here on is published for the first time.
+    (31..=40).for_each(|sequence| it.of_b.says(2, sequence + 1_000));
+    drive(&mut it.followers, |all| records(&all[0]) >= last + 40);
+    assert_eq!(published_again(&it.b), 30);
     end(&it.b, &mut it.followers);
     let follower = &it.followers[0];
     assert!(follower.losses.is_empty() && it.lost().is_empty());
     let first = (1..=last).map(|sequence| (1, sequence));
-    let second = (1..=30).map(|sequence| (2, sequence + 1_000));
+    let second = (1..=40).map(|sequence| (2, sequence + 1_000));
     assert_eq!(follower.digest(1), digest(first.chain(second)));
 }

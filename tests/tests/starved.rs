@@ -63,6 +63,10 @@ fn a_publisher_without_descriptors_goes_on_and_takes_who_waited_once_it_has_some
                 .log()
                 .contains("the admin port could not take a connection")
         });
+        drive(&mut followers, |_| {
+            let log = publisher.log();
+            log.contains("the control port has no descriptor") && log.contains("LimitNOFILE=")
+        });
         get_on(&mut followers, 500);
         assert!(!asked.is_finished());
         assert!(followers[1].records.is_empty(), "it is not taken");
@@ -91,26 +95,35 @@ fn a_publisher_without_descriptors_goes_on_and_takes_who_waited_once_it_has_some
 #[test]
 fn a_subscriber_without_descriptors_says_so_and_what_it_could_not_do() {
     let (publisher, mut followers) = under_way();
-    let listen = |descriptors: u32| {
+    let listen = |descriptors: u32, limit: &str| {
         Command::new("prlimit")
             .arg(format!("--nofile={descriptors}"))
             .arg(binary("tickcast"))
-            .args(["listen", "--channel", "all", "--records", "50", "--connect"])
+            .args(["listen", "--channel", "all", "--records", "50"])
+            .args(["--join-timeout", limit, "--connect"])
             .arg(publisher.control.to_string())
             .output()
             .expect("prlimit runs")
     };
-    // Beside the standard streams one, with which nothing can be waited for; or as many as a connection
-    // takes, so that it follows over TCP, and says that it can't listen.
-    for (descriptors, what, code) in [
-        (4, "no descriptor to wait on: Too many open files", 2),
+    // Beside the standard streams one, with which nothing can be waited for; or one more, and none for a
+    // connection; or as many as a connection takes, so that it follows over TCP, and says that it can't
+    // listen.
+    for (descriptors, what, limit, code) in [
+        (4, "no descriptor to wait on: Too many open files", "60", 2),
+        (
+            5,
+            "no descriptor for a connection to the publisher: Too many open files",
+            "1",
+            1,
+        ),
         (
             6,
             "channel all: the host's interfaces can't be listed: Too many open files",
+            "60",
             1,
         ),
     ] {
-        let output = listen(descriptors);
+        let output = listen(descriptors, limit);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(said.contains(what), "with {descriptors}: {said}");
         assert_eq!(output.status.code(), Some(code), "{said}");

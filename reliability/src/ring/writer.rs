@@ -312,7 +312,7 @@ impl RingWriter {
         if self.sealed < self.oldest {
             return None;
         }
-        let header = self.words.bytes_of(self.sealed, 0, HEADER_LEN);
+        let header = self.words.bytes_of(self.sealed, |_| HEADER_LEN);
         header.first_chunk()
     }
 
