@@ -91,15 +91,21 @@ impl BothSides {
     pub fn seal(&mut self, count: u64) {
         for _ in 0..count {
             let position = self.next_position();
-            let mut message = RecordBatch::default();
-            message.put(&MboMsg {
+            let record = MboMsg {
                 hd: RecordHeader::new::<MboMsg>(0xa0, 1, 2, 3),
                 order_id: position.0,
                 ..MboMsg::default()
-            });
+            };
             let now = self.now();
-            let published = self.publisher.publish(&message, SOURCE, position, now);
-            assert_eq!(published, Ok(()));
+            // By either way.
+            if position.0.is_multiple_of(2) {
+                assert!(self.publisher.begin_record(&record, SOURCE, position, now));
+            } else {
+                let mut message = RecordBatch::default();
+                message.put(&record);
+                let published = self.publisher.publish(&message, SOURCE, position, now);
+                assert_eq!(published, Ok(()));
+            }
             self.publisher.flush(now, true);
             // A driver looks for what happened after each.
             while self.publisher.poll().is_some() {}

@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::counters::{RepairCounters, SenderCounters};
 use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
-use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::recorder::RecordedPublisher;
 use tickcast_reliability::ring::{HeapMemory, RingReader, RingWriter};
 use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
@@ -196,7 +196,7 @@ impl Feed {
             };
             self.core.event(&lost, now).map(|_| ())
         } else {
-            self.core.publish(&self.batch, source, position, now)
+            self.publish(source, position, now)
         };
         match result {
             Ok(()) => self.number += records * u64::from(!is_event),
@@ -205,6 +205,25 @@ impl Feed {
             Err(error) => return Err(error.to_string()),
         }
         self.note_sealed()
+    }
+
+    /// Publishes what the batch has; every other message of one record as handlers do that have but one.
+    fn publish(
+        &mut self,
+        source: SourceId,
+        position: SourcePosition,
+        now: Now,
+    ) -> Result<(), PublishError> {
+        let Self { core, batch, .. } = self;
+        if batch.len() == 1
+            && position.0.is_multiple_of(2)
+            && let Some(record) = batch.records().next().and_then(|it| it.get::<MboMsg>())
+            && (core.add_record(record, source, position)
+                || core.begin_record(record, source, position, now))
+        {
+            return Ok(());
+        }
+        core.publish(&*batch, source, position, now)
     }
 
     /// Ends the session.

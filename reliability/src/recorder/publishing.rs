@@ -117,10 +117,8 @@ impl RecordedPublisher {
         if let Some(recorder) = recorder {
             if !core.is_open() {
                 recorder.begun_nothing(core, before, (message, source, position), now);
-            } else if core.sealed() == before {
-                recorder.fixed(now.monotonic, (EntryKind::Begun, 1, 0), &[]);
             } else {
-                recorder.sealed_last(core, now.monotonic, SealedBy::Message);
+                recorder.begun(core, before, now.monotonic);
             }
         }
         result
@@ -137,7 +135,7 @@ impl RecordedPublisher {
         self.core.add_record(record, source, position)
     }
 
-    /// See [`PublisherCore::begin_record`]. What is recorded is told as a message.
+    /// See [`PublisherCore::begin_record`].
     #[inline]
     pub fn begin_record<R: WireRecord>(
         &mut self,
@@ -146,7 +144,21 @@ impl RecordedPublisher {
         position: SourcePosition,
         now: Now,
     ) -> bool {
-        self.recorder.is_none() && self.core.begin_record(record, source, position, now)
+        let Self { core, recorder, .. } = self;
+        let before = core.sealed();
+        if let Some(recorder) = recorder {
+            self.now = now.monotonic;
+            recorder.make_room_for_call(core, now.monotonic);
+        }
+        let begun = core.begin_record(record, source, position, now);
+        if let Some(recorder) = recorder {
+            if begun {
+                recorder.begun(core, before, now.monotonic);
+            } else if core.sealed() != before {
+                recorder.sealed_last(core, now.monotonic, SealedBy::MessageAlone);
+            }
+        }
+        begun
     }
 
     /// See [`PublisherCore::flush`].
@@ -345,6 +357,16 @@ impl Recorder {
                 self.fixed(now, (EntryKind::Sealed, SealedBy::Told as u8, 0), header);
                 self.inputs -= 1;
             }
+        }
+    }
+
+    /// A message came that began a datagram, before which what was open was sealed, if anything was.
+    #[inline]
+    fn begun(&mut self, core: &PublisherCore, before: Sequence, now: Nanos) {
+        if core.sealed() == before {
+            self.fixed(now, (EntryKind::Begun, 1, 0), &[]);
+        } else {
+            self.sealed_last(core, now, SealedBy::Message);
         }
     }
 
