@@ -37,7 +37,7 @@ const WAIT_MAX: Duration = Duration::from_millis(20);
 /// The longest sleep while something may have been sent that is to be written to a standby.
 const WAIT_MIRRORED: Duration = Duration::from_millis(1);
 /// Subscribers that are remembered after they left.
-const LEFT_MAX: usize = 1024;
+const LEFT_MAX: usize = 128;
 
 /// The limits of the control server that goes with a repair config.
 #[must_use]
