@@ -340,7 +340,7 @@ fn a_new_epoch_begins_where_the_ring_is_not_whole_or_not_ours_and_subscribers_ar
             "channel all: the slot of sequence 1 does not verify",
         ),
         (
-            &|kept| write(&kept.ring(), offset::CHECKPOINTS + 16, &[0xff; 8]),
+            &|kept| write(&kept.ring(), offset::CHECKPOINTS + 8, &[0xff; 8]),
             "channel all: the ring's control page is damaged: a checkpoint is 0",
         ),
         (

@@ -151,7 +151,7 @@ fn a_control_page_with_any_word_overwritten_is_gone_on_with_only_where_nothing_i
             offset::FIRST_RECORD,
             offset::LINEAGE,
             offset::STATE,
-            offset::CHECKPOINTS + 16,
+            offset::CHECKPOINTS + 8,
         ] {
             let why = refused.iter().find(|(at, _)| *at == word);
             let (_, why) = why.unwrap_or_else(|| panic!("{word} can be anything"));

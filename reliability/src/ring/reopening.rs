@@ -420,13 +420,7 @@ mod tests {
         let held = sealed.minus(14).0..=sealed.0;
         let held = held.map(|n| ring.slot(Sequence(n)).map(<[u8]>::to_vec));
         let held: Vec<_> = held.collect();
-        (
-            sealed,
-            next_record,
-            ring.reader().positions(),
-            ring.sources,
-            held,
-        )
+        (sealed, next_record, ring.reader().positions(), held)
     }
 
     #[test]
@@ -468,7 +462,7 @@ mod tests {
             &|ring| ring.words_mut().store(checkpoint_offset(1) + 2 * WORD, 8),
         ];
         for (index, spoil) in spoilt.into_iter().enumerate() {
-            let mut ring = ring();
+            let mut ring = self::ring();
             for n in 1..=5 {
                 seal(&mut ring, Kind::Data, A, n, &[7; 56]);
             }
@@ -479,8 +473,22 @@ mod tests {
             let expected = RingError::Control { word, value };
             assert_eq!(reopened(ring).err(), Some(expected), "{index}");
         }
+        // One that was being moved, its check before its position.
+        let mut ring = self::ring();
+        seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
+        assert!(checkpoint(&mut ring, A, 5));
+        seal(&mut ring, Kind::Data, A, 6, &[7; 56]);
+        assert!(ring.move_checkpoint(A, at(6)));
+        assert_eq!(
+            ring.reader().checkpoint(A).map(|it| it.position),
+            Some(at(6))
+        );
+        ring.words_mut()
+            .store(checkpoint_offset(0) + 2 * WORD, at(5).0);
+        assert_eq!(ring.reader().checkpoint(A), None);
+        assert_eq!(reopened(ring).unwrap().reader().positions(), [(A, at(6))]);
         // One whose datagram is held was being written when the writer was killed.
-        let mut ring = ring();
+        let mut ring = self::ring();
         seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
         assert!(checkpoint(&mut ring, A, 5));
         ring.words_mut().store(checkpoint_offset(0), 3);
