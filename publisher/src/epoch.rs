@@ -24,13 +24,24 @@ struct State {
     /// Hash of the inputs that it was opened for.
     #[serde(default)]
     inputs: Option<u64>,
+    /// The one before it, which it is told with.
+    #[serde(default)]
+    before: Before,
+}
+
+/// What an epoch's first datagram says of the one before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Before {
+    epoch: Epoch,
+    /// As [`State::ended_at`].
+    ended_at: BTreeMap<u16, Sequence>,
 }
 
 /// The epoch of this run, and what is known of the one before.
 #[derive(Debug)]
 pub struct EpochState {
     epoch: Epoch,
-    before: State,
+    before: Before,
     store: Option<Store>,
     inputs: Option<u64>,
 }
@@ -100,9 +111,15 @@ impl EpochsBefore {
         EpochState {
             epoch: self.before.epoch,
             inputs: self.before.inputs,
-            before: self.before,
+            before: self.before.before,
             store: self.store,
         }
+    }
+
+    /// An epoch above all that were kept and above this one. It is nobody's until it is kept.
+    pub(crate) fn next(&self, above: Epoch, utc: Nanos) -> Epoch {
+        let last = self.before.epoch.max(above).0;
+        Epoch(last.saturating_add(1).max(utc.as_us()))
     }
 
     /// Opens an epoch above all that were kept and above this one, and keeps it.
@@ -110,26 +127,26 @@ impl EpochsBefore {
     /// # Errors
     /// [`PublisherError`] when it can't be kept.
     pub fn open(self, above: Epoch, utc: Nanos) -> Result<EpochState, PublisherError> {
-        let Self {
-            before,
-            store,
-            inputs,
-        } = self;
-        let last = before.epoch.max(above).0;
-        let epoch = Epoch(last.saturating_add(1).max(utc.as_us()));
-        if let Some(store) = &store {
-            store.keep(&State {
-                epoch,
-                ended_at: BTreeMap::new(),
-                inputs,
-            })?;
-        }
-        Ok(EpochState {
+        let epoch = self.next(above, utc);
+        self.keep(epoch)
+    }
+
+    /// Keeps the [next](Self::next) epoch: from here on it may be published in.
+    ///
+    /// # Errors
+    /// [`PublisherError`] when it can't be kept.
+    pub(crate) fn keep(self, epoch: Epoch) -> Result<EpochState, PublisherError> {
+        let opened = EpochState {
             epoch,
-            before,
-            store,
-            inputs,
-        })
+            before: Before {
+                epoch: self.before.epoch,
+                ended_at: self.before.ended_at,
+            },
+            store: self.store,
+            inputs: self.inputs,
+        };
+        opened.close(&[])?;
+        Ok(opened)
     }
 }
 
@@ -196,6 +213,7 @@ impl EpochState {
                 .map(|(channel, last)| (channel.0, *last))
                 .collect(),
             inputs: self.inputs,
+            before: self.before.clone(),
         })
     }
 }
@@ -286,6 +304,10 @@ mod tests {
             previous_last: Sequence(7),
         };
         assert_eq!(second.opened(C), restart);
+        drop(second);
+        // And who goes on in it says the same.
+        let second = EpochsBefore::read(Some(dir.path()), "a").unwrap().go_on();
+        assert_eq!((second.epoch(), second.opened(C)), (Epoch(1_001), restart));
         drop(second);
         // One that was mirrored counts as one before.
         let before = EpochsBefore::read(Some(dir.path()), "a").unwrap();

@@ -107,7 +107,7 @@ fn recorder(
     let origin = RecordOrigin {
         name: format!("{}.{of}", config.name),
         process: std::process::id(),
-        boot_id: boot_id_text(boot_id()),
+        boot_id: boot_id_text(boot_id().unwrap_or_default()),
         began: clock.now(),
         began_utc: clock.utc(),
         build: env!("CARGO_PKG_VERSION").to_owned(),

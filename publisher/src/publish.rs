@@ -672,11 +672,13 @@ impl Publishing {
     /// As [`ChannelDriver::event`].
     pub fn event(
         &mut self,
-        event: impl Fn(usize) -> StreamEvent,
+        event: impl Fn(usize) -> Option<StreamEvent>,
         now: Now,
     ) -> Result<(), PublisherError> {
         for (index, driver) in self.drivers.iter_mut().enumerate() {
-            driver.event(&event(index), now)?;
+            if let Some(event) = event(index) {
+                driver.event(&event, now)?;
+            }
         }
         Ok(())
     }

@@ -10,7 +10,7 @@ use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::ring_layout::{RingError, RingIdentity};
 use tickcast_reliability::units::{Epoch, FanOutId, Nanos, RecordNumber, Sequence, SourceId};
 use tickcast_reliability::wire::PublisherState;
-use tickcast_transport::mapping::{Found, SharedMapping};
+use tickcast_transport::mapping::{Kept, SharedMapping};
 use tickcast_transport::shm::{boot_id, tail_len};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -34,6 +34,14 @@ pub(crate) struct Rings {
 enum NotWhole {
     #[error("no ring of channel {0} was kept")]
     Gone(String),
+    #[error(
+        "the ring of channel {channel} has {found} bytes and {needed} are configured: it is of other slots, or was cut"
+    )]
+    Length {
+        channel: String,
+        found: u64,
+        needed: usize,
+    },
     #[error("the session of before was ended")]
     Ended,
     #[error("the host was started anew since")]
@@ -42,8 +50,12 @@ enum NotWhole {
     Configured(String),
     #[error("the inputs are configured otherwise than before")]
     Inputs,
-    #[error("source {0} is heard live: what it told meanwhile, and what its decoder knew, is gone")]
+    #[error("source {0} is live: what it told meanwhile, and what its decoder knew, is gone")]
     Live(SourceId),
+    #[error(
+        "state_dir does not know of epoch {ring} of channel {channel}: its file of before is gone"
+    )]
+    Forgotten { channel: String, ring: Epoch },
     #[error("the ring of channel {channel} is of epoch {ring}, and the last one kept is {kept}")]
     Epoch {
         channel: String,
@@ -52,15 +64,24 @@ enum NotWhole {
     },
     #[error("channel {channel}: {source}")]
     Ring { channel: String, source: RingError },
-    #[error("channel {channel}: {reason}")]
-    Memory { channel: String, reason: String },
+}
+
+impl NotWhole {
+    /// The epoch of a ring that is whole, which `state_dir` may be behind.
+    const fn above(&self) -> Epoch {
+        match self {
+            Self::Epoch { ring, .. } | Self::Forgotten { ring, .. } => *ring,
+            _ => Epoch::NONE,
+        }
+    }
 }
 
 impl Rings {
     /// Goes on with the rings that were kept, or makes new ones in a new epoch.
     ///
     /// # Errors
-    /// [`PublisherError`]: memory or a state directory that can't be had.
+    /// [`PublisherError`]: memory or a state directory that can't be had. Where a ring that was kept can't
+    /// be had, nothing was changed.
     pub(crate) fn open(
         config: &Config,
         plans: Vec<ChannelPlan>,
@@ -69,14 +90,19 @@ impl Rings {
         let before = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
         let before = before.with_inputs(inputs_hash(config));
         let Some(directory) = &config.ring_dir else {
-            return Self::create(config, plans, before, utc);
+            let nobodys = boot_id().unwrap_or_default();
+            return Self::create(config, plans, before, (Epoch::NONE, nobodys), utc);
         };
+        let boot_id = boot_id().map_err(|source| PublisherError::System {
+            what: "read the host's boot id, which ring_dir needs",
+            source,
+        })?;
         std::fs::create_dir_all(directory).map_err(|source| PublisherError::State {
             what: "create",
             path: directory.clone(),
             source,
         })?;
-        match kept(config, directory, &plans, &before) {
+        match kept(config, directory, &plans, &before, boot_id)? {
             Ok(rings) => {
                 let sealed = rings.iter().map(|ring| ring.reader().positions());
                 let sealed = sealed.collect::<Vec<Positions>>();
@@ -99,135 +125,185 @@ impl Rings {
                 })
             }
             Err(why) => {
+                let is_first = before.last() == Epoch::NONE;
+                let created = Self::create(config, plans, before, (why.above(), boot_id), utc)?;
                 match why {
                     NotWhole::Ended => tracing::info!("a new epoch begins: {why}"),
-                    _ if before.last() == Epoch::NONE => {
+                    NotWhole::Gone(_) if is_first => {
                         tracing::info!("the first epoch begins: {why}");
                     }
                     _ => tracing::warn!("a new epoch begins: {why}"),
                 }
-                Self::create(config, plans, before, utc)
+                Ok(created)
             }
         }
     }
 
+    /// Makes rings of a new epoch. It is kept when they are there and before anything is published: a start
+    /// that fails leaves at most empty rings of an epoch that nobody has heard of, and `state_dir` is never
+    /// behind a ring that was published with.
     fn create(
         config: &Config,
         plans: Vec<ChannelPlan>,
         before: EpochsBefore,
+        (above, boot_id): (Epoch, [u8; 16]),
         utc: Nanos,
     ) -> Result<Self, PublisherError> {
-        let epoch = before.open(Epoch::NONE, utc)?;
-        let rings = plans.into_iter().map(|plan| {
-            let path = config
-                .ring_dir
-                .as_deref()
-                .map(|at| path_of(at, config, &plan));
-            let ring = create_ring(&plan, path.as_deref(), epoch.epoch())?;
+        let epoch = before.next(above, utc);
+        // All memory is had before the first ring of before is written over.
+        let memories = plans.iter().map(|plan| memory_for(config, plan));
+        let memories = memories.collect::<Result<Vec<_>, PublisherError>>()?;
+        let rings = plans.into_iter().zip(memories).map(|(plan, memory)| {
+            let identity = identity_of(&plan, epoch, boot_id);
+            let ring = RingWriter::create(Arc::new(memory), plan.geometry, identity);
+            let ring = ring.map_err(|source| PublisherError::Ring {
+                channel: plan.name.clone(),
+                source,
+            })?;
             Ok((plan, ring))
         });
         Ok(Self {
             rings: rings.collect::<Result<_, PublisherError>>()?,
-            epoch,
+            epoch: before.keep(epoch)?,
             sealed: None,
         })
     }
 }
 
 /// The rings that were kept, if all of them are whole and those of the last epoch.
+///
+/// # Errors
+/// [`PublisherError`] where a ring is somebody else's, or can't be had now: it may be whole.
 fn kept(
     config: &Config,
     directory: &Path,
     plans: &[ChannelPlan],
     before: &EpochsBefore,
-) -> Result<Vec<RingWriter>, NotWhole> {
-    if !before.has_same_inputs() && before.last() != Epoch::NONE {
+    boot_id: [u8; 16],
+) -> Result<Result<Vec<RingWriter>, NotWhole>, PublisherError> {
+    let memories = plans.iter().map(|plan| {
+        let kept = SharedMapping::kept(&path_of(directory, config, plan), plan.geometry.bytes());
+        kept.map_err(|source| PublisherError::Memory {
+            channel: plan.name.clone(),
+            source,
+        })
+    });
+    let memories = memories.collect::<Result<Vec<Kept>, PublisherError>>()?;
+    if let Err(why) = can_resume(config, before) {
+        return Ok(Err(why));
+    }
+    let rings = plans.iter().zip(memories).map(|(plan, memory)| {
+        let memory = match memory {
+            Kept::None => return Err(NotWhole::Gone(plan.name.clone())),
+            Kept::Length(found) => {
+                return Err(NotWhole::Length {
+                    channel: plan.name.clone(),
+                    found,
+                    needed: plan.geometry.bytes(),
+                });
+            }
+            Kept::Whole(memory) => memory,
+        };
+        whole(plan, memory, before, boot_id)
+    });
+    Ok(rings.collect())
+}
+
+/// Whether the inputs of the last epoch give the same again, or know where to go on.
+fn can_resume(config: &Config, before: &EpochsBefore) -> Result<(), NotWhole> {
+    if before.last() == Epoch::NONE {
+        return Ok(());
+    }
+    if !before.has_same_inputs() {
         return Err(NotWhole::Inputs);
     }
-    let live = config
-        .inputs
-        .iter()
-        .find(|input| matches!(input, InputConfig::Udp(_)));
-    if let Some(input) = live {
-        return Err(NotWhole::Live(input.source()));
+    let resumes = |it: &InputConfig| it.is_replayed() || matches!(it, InputConfig::Own(_));
+    match config.inputs.iter().find(|it| !resumes(it)) {
+        Some(live) => Err(NotWhole::Live(live.source())),
+        None => Ok(()),
     }
-    let rings = plans.iter().map(|plan| {
-        let ring = kept_ring(plan, &path_of(directory, config, plan))?;
-        let identity = ring.identity();
-        if identity.boot_id != boot_id() {
-            return Err(NotWhole::Rebooted);
-        }
-        if (identity.channel, identity.config_hash) != (plan.id, plan.config_hash)
-            || usize::from(identity.fan_outs) != plan.fan_outs.len()
-        {
-            return Err(NotWhole::Configured(plan.name.clone()));
-        }
-        match ring.reader().state() {
-            Some(PublisherState::Live) => {}
-            _ => return Err(NotWhole::Ended),
-        }
-        if identity.epoch != before.last() {
-            return Err(NotWhole::Epoch {
-                channel: plan.name.clone(),
-                ring: identity.epoch,
-                kept: before.last(),
+}
+
+/// The ring of a channel, if it is whole and of the last epoch.
+fn whole(
+    plan: &ChannelPlan,
+    memory: SharedMapping,
+    before: &EpochsBefore,
+    boot_id: [u8; 16],
+) -> Result<RingWriter, NotWhole> {
+    let channel = || plan.name.clone();
+    let damaged = |source| NotWhole::Ring {
+        channel: channel(),
+        source,
+    };
+    let control = |word, value| damaged(RingError::Control { word, value });
+    let ring = RingWriter::reopen(Arc::new(memory)).map_err(damaged)?;
+    let found = *ring.identity();
+    if found.boot_id != boot_id {
+        return Err(NotWhole::Rebooted);
+    }
+    let ours = identity_of(plan, found.epoch, boot_id);
+    if (found.channel, found.config_hash, found.fan_outs)
+        != (ours.channel, ours.config_hash, ours.fan_outs)
+        || ring.geometry() != plan.geometry
+    {
+        return Err(NotWhole::Configured(channel()));
+    }
+    if found != ours {
+        return Err(control("first sequence", found.first_sequence.0));
+    }
+    if let Some(continued) = ring.lineage().epochs().first() {
+        return Err(control("epoch continued", continued.epoch.0));
+    }
+    match before.last() {
+        kept if kept == found.epoch => {}
+        Epoch::NONE => {
+            return Err(NotWhole::Forgotten {
+                channel: channel(),
+                ring: found.epoch,
             });
         }
-        Ok(ring)
-    });
-    rings.collect()
-}
-
-fn kept_ring(plan: &ChannelPlan, path: &Path) -> Result<RingWriter, NotWhole> {
-    let channel = || plan.name.clone();
-    let (memory, found) =
-        SharedMapping::file(path, plan.geometry.bytes()).map_err(|error| NotWhole::Memory {
-            channel: channel(),
-            reason: error.to_string(),
-        })?;
-    if found == Found::Fresh {
-        return Err(NotWhole::Gone(channel()));
+        kept => {
+            return Err(NotWhole::Epoch {
+                channel: channel(),
+                ring: found.epoch,
+                kept,
+            });
+        }
     }
-    match RingWriter::reopen(Arc::new(memory)) {
-        Ok(ring) if ring.geometry() == plan.geometry => Ok(ring),
-        Ok(_) => Err(NotWhole::Configured(channel())),
-        Err(RingError::Magic { .. }) => Err(NotWhole::Gone(channel())),
-        Err(source) => Err(NotWhole::Ring {
-            channel: channel(),
-            source,
-        }),
+    match ring.reader().state() {
+        Some(PublisherState::Live) => Ok(ring),
+        Some(PublisherState::Ended) => Err(NotWhole::Ended),
+        other => Err(control("state", other.map_or(0, |state| state as u64))),
     }
 }
 
-fn create_ring(
-    plan: &ChannelPlan,
-    path: Option<&Path>,
-    epoch: Epoch,
-) -> Result<RingWriter, PublisherError> {
+fn memory_for(config: &Config, plan: &ChannelPlan) -> Result<SharedMapping, PublisherError> {
     let len = plan.geometry.bytes();
-    let memory = match (plan.shared_at(), path) {
+    let memory = match (plan.shared_at(), &config.ring_dir) {
         (Some(path), _) => SharedMapping::fresh(path, len, tail_len(plan.geometry)),
-        (None, Some(path)) => SharedMapping::file(path, len).map(|(memory, _)| memory),
+        (None, Some(at)) => {
+            SharedMapping::file(&path_of(at, config, plan), len).map(|(memory, _)| memory)
+        }
         (None, None) => SharedMapping::memfd(&format!("tickcast-{}", plan.name), len),
     };
-    let memory = memory.map_err(|source| PublisherError::Memory {
-        channel: plan.name.clone(),
-        source,
-    })?;
-    let identity = RingIdentity {
-        channel: plan.id,
-        epoch,
-        config_hash: plan.config_hash,
-        boot_id: boot_id(),
-        fan_outs: plan.fan_outs.len() as u8,
-        first_sequence: Sequence::FIRST,
-        first_record: RecordNumber::FIRST,
-    };
-    let ring = RingWriter::create(Arc::new(memory), plan.geometry, identity);
-    ring.map_err(|source| PublisherError::Ring {
+    memory.map_err(|source| PublisherError::Memory {
         channel: plan.name.clone(),
         source,
     })
+}
+
+/// What the ring of a channel is that begins with the epoch.
+const fn identity_of(plan: &ChannelPlan, epoch: Epoch, boot_id: [u8; 16]) -> RingIdentity {
+    RingIdentity {
+        channel: plan.id,
+        epoch,
+        config_hash: plan.config_hash,
+        boot_id,
+        fan_outs: plan.fan_outs.len() as u8,
+        first_sequence: Sequence::FIRST,
+        first_record: RecordNumber::FIRST,
+    }
 }
 
 /// Where the ring of a channel is kept.
@@ -246,3 +322,6 @@ fn inputs_hash(config: &Config) -> u64 {
     let all = serde_json::json!([config.inputs, symbols]);
     xxh3_64(all.to_string().as_bytes())
 }
+
+#[cfg(test)]
+mod tests;

@@ -191,13 +191,16 @@ impl Opened {
         let (drivers, serving) = self.channels.split();
         let mut to = Publishing::new(drivers, sources, self.shared.clone());
         let began = now();
-        match self.sealed {
-            Some(sealed) => to = to.replaying(sealed),
-            None => to.event(
-                |at| self.epoch.opened(self.shared.channels[at].plan.id),
-                began,
-            )?,
+        if let Some(sealed) = self.sealed {
+            to = to.replaying(sealed);
         }
+        // One that was killed before it had sealed anything has not said so yet.
+        let opened = |at: usize| {
+            let channel = &self.shared.channels[at];
+            let is_empty = channel.ring.sealed() < channel.ring.identity().first_sequence;
+            is_empty.then(|| self.epoch.opened(channel.plan.id))
+        };
+        to.event(opened, began)?;
         to.drive(began)?;
         let parts = Parts {
             config: self.config,
@@ -384,6 +387,9 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use tickcast_feeds::source::{Decoder, MessageCounts, Packet, Sink};
+    use tickcast_reliability::record::words_as_bytes;
+    use tickcast_reliability::units::{Epoch, Sequence};
+    use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 
     use super::*;
 
@@ -397,6 +403,47 @@ mod tests {
 
         fn counts(&self) -> &MessageCounts {
             &self.0
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_was_opened_and_not_told_is_told_at_the_next_start() {
+        let rings = tempfile::tempdir_in("/dev/shm").unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let config = serde_json::json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+            "ring_dir": rings.path(), "state_dir": state.path(),
+            "inputs": [{ "source": 7, "kind": "simulator" }],
+            "channels": [{ "id": 1, "name": "all", "slots": 4096, "fan_out": [{ "transport": "udp",
+                "lines": [{ "group": "239.255.78.1:7799" }] }] }] });
+        let open = || {
+            let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
+            Opened::open(plan, Arc::default()).unwrap()
+        };
+        // Two epochs, each of whose publishers was killed when its rings were there, and once more later.
+        let mut previous = Epoch::NONE;
+        for reason in [EpochReason::Fresh, EpochReason::Restart] {
+            let killed = open();
+            let epoch = killed.epoch.epoch();
+            drop(killed);
+            for sealed in [0, 1] {
+                let opened = open();
+                assert_eq!(opened.epoch.epoch(), epoch);
+                let ring = opened.shared().channels[0].ring.clone();
+                assert_eq!(ring.sealed(), Sequence(sealed));
+                drop(opened.take_apart(false).unwrap());
+                assert_eq!(ring.sealed(), Sequence(1), "told, and once");
+                let mut slot = vec![0_u64; ring.geometry().slot_len() / 8];
+                let len = ring.copy(Sequence(1), &mut slot).unwrap();
+                let datagram = Datagram::parse(&words_as_bytes(&slot)[..len]).unwrap();
+                let expected = StreamEvent::EpochOpened {
+                    reason,
+                    previous,
+                    previous_last: Sequence::NONE,
+                };
+                assert_eq!(StreamEvent::parse(datagram.payload()), Some(expected));
+            }
+            previous = epoch;
+            std::fs::remove_file(rings.path().join("test.all.ring")).unwrap();
         }
     }
 

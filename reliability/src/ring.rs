@@ -248,6 +248,11 @@ const fn checkpoint_offset(index: usize) -> usize {
     offset::CHECKPOINTS + index * CHECKPOINT_LEN
 }
 
+/// What stands behind the words of a checkpoint, by which one that was overwritten shows.
+const fn checkpoint_check([source, position, low, high]: [u64; 4]) -> u64 {
+    !(source ^ position ^ low ^ high)
+}
+
 /// First record, count and length of a sealed slot, read like [`RingReader::copy`] does.
 fn numbers_of(words: &Words, sequence: Sequence) -> Option<(RecordNumber, u16, usize)> {
     let slot = words.slot(sequence);
@@ -797,7 +802,11 @@ mod tests {
         };
         assert_eq!(reader.copy(sequence, &mut [0; 127]), Err(short));
         writer.words_mut().store(offset::SEALED, 17);
-        assert_eq!(reader.verify(), damaged, "more than there are slots");
+        let too_many = RingError::Control {
+            word: "oldest",
+            value: 1,
+        };
+        assert_eq!(reader.verify(), Err(too_many), "more than there are slots");
         writer.words_mut().store(offset::SEALED, 1);
         writer.words_mut().store(offset::EPOCH, 6);
         let attached = RingReader::attach(memory).unwrap();

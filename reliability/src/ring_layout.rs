@@ -72,8 +72,8 @@ pub mod offset {
 }
 
 /// Length of a checkpoint in bytes: version word (odd while it is being written), source + 1
-/// (0: unused), position, session (16 bytes), the rest reserved. The position alone may change under
-/// one version.
+/// (0: unused), position, session (16 bytes), the complement of those four words' exclusive or, the rest
+/// reserved. The position and that last word may change under one version.
 pub const CHECKPOINT_LEN: usize = 64;
 
 /// Size and number of a ring's slots, checked.
@@ -259,6 +259,14 @@ pub enum RingError {
         found: u64,
         /// Ours.
         expected: u64,
+    },
+    /// A word of its control page is one that its writer can't have left there.
+    #[error("the ring's control page is damaged: {word} is {value}; the ring can't be continued")]
+    Control {
+        /// Which.
+        word: &'static str,
+        /// What it is.
+        value: u64,
     },
     /// A sealed slot does not hold what was sealed.
     #[error("the slot of sequence {sequence} does not verify; the ring can't be continued")]

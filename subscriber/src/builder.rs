@@ -521,7 +521,7 @@ impl SubscriberBuilder {
         let origin = RecordOrigin {
             name: self.name.clone(),
             process: std::process::id(),
-            boot_id: boot_id_text(boot_id()),
+            boot_id: boot_id_text(boot_id().unwrap_or_default()),
             began: SystemClock.now(),
             began_utc: SystemClock.utc(),
             build: env!("CARGO_PKG_VERSION").to_owned(),

@@ -326,7 +326,7 @@ fn a_new_epoch_begins_where_the_ring_is_not_whole_or_not_ours_and_subscribers_ar
             .expect("the ring is written");
     };
     type Spoil<'a> = &'a dyn Fn(&mut Kept);
-    let spoilt: [(Spoil<'_>, &str); 5] = [
+    let spoilt: [(Spoil<'_>, &str); 7] = [
         (
             &|kept| write(&kept.ring(), offset::BOOT_ID, &[0xab; 16]),
             "the host was started anew since",
@@ -340,12 +340,20 @@ fn a_new_epoch_begins_where_the_ring_is_not_whole_or_not_ours_and_subscribers_ar
             "channel all: the slot of sequence 1 does not verify",
         ),
         (
+            &|kept| write(&kept.ring(), offset::CHECKPOINTS + 8, &[0xff; 8]),
+            "channel all: the ring's control page is damaged: a checkpoint is 0",
+        ),
+        (
+            &|kept| write(&kept.ring(), offset::OLDEST, &[0xff; 8]),
+            "channel all: the ring's control page is damaged: oldest is 18446744073709551615",
+        ),
+        (
             &|kept| kept.config["inputs"][0]["seed"] = json!(8),
             "the inputs are configured otherwise than before",
         ),
         (
             &|kept| kept.config["channels"][0]["slots"] = json!(16_384),
-            "no ring of channel all was kept",
+            "the ring of channel all has ",
         ),
     ];
     for (spoil, why) in spoilt {

@@ -89,6 +89,17 @@ pub enum Found {
     Kept,
 }
 
+/// What a file holds for the next owner.
+#[derive(Debug)]
+pub enum Kept {
+    /// There is none, or it is empty.
+    None,
+    /// It has so many bytes, and not those asked for.
+    Length(u64),
+    /// The bytes as its last owner left them.
+    Whole(SharedMapping),
+}
+
 /// A shared mapping, readable and writable, until it is dropped.
 #[derive(Debug)]
 pub struct SharedMapping {
@@ -148,6 +159,24 @@ impl SharedMapping {
             _ => (replace(path)?, Found::Fresh),
         };
         Ok((Self::map(file, path, len, len)?, found))
+    }
+
+    /// What was kept of a file for its next owner; nothing is made, and nothing replaced.
+    ///
+    /// # Errors
+    /// [`MappingError`]: somebody else owns it, or it can't be had now; it is as it was.
+    pub fn kept(path: &Path, len: usize) -> Result<Kept, MappingError> {
+        check_len(len)?;
+        let len = len.next_multiple_of(page_of(path)?);
+        let Some(file) = locked(path, false)? else {
+            return Ok(Kept::None);
+        };
+        let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+        match metadata.len() {
+            0 => Ok(Kept::None),
+            there if there == len as u64 => Self::map(file, path, len, len).map(Kept::Whole),
+            there => Ok(Kept::Length(there)),
+        }
     }
 
     /// A new file on tmpfs or hugetlbfs, owned by this process alone, for a ring of `len` bytes and a
@@ -301,13 +330,23 @@ fn replace(path: &Path) -> Result<File, MappingError> {
     open_locked(path)
 }
 
-/// Opens or creates, and takes the lock of the file that has the name then: between the two steps
-/// its owner may have replaced it.
+/// Opens or creates, and takes the lock of the file that has the name then.
 fn open_locked(path: &Path) -> Result<File, MappingError> {
+    let missing = || io_error("open", path, io::ErrorKind::NotFound.into());
+    locked(path, true)?.ok_or_else(missing)
+}
+
+/// Opens a file, made where there is none or not, and takes its lock: that of the file that has the name
+/// then, since between the two steps its owner may have replaced it.
+fn locked(path: &Path, make: bool) -> Result<Option<File>, MappingError> {
     let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
+    options.read(true).write(true).create(make).truncate(false);
     for _ in 0..8 {
-        let file = options.open(path).map_err(|e| io_error("open", path, e))?;
+        let file = match options.open(path) {
+            Ok(file) => file,
+            Err(error) if !make && error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error("open", path, error)),
+        };
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => break,
@@ -315,7 +354,7 @@ fn open_locked(path: &Path) -> Result<File, MappingError> {
         }
         let opened = file.metadata().map_err(|e| io_error("inspect", path, e))?;
         if is_named(&opened, path) {
-            return Ok(file);
+            return Ok(Some(file));
         }
     }
     // Locked, or replaced again and again: either way somebody else is at it.
@@ -376,6 +415,28 @@ mod tests {
         let mapping = SharedMapping::memfd("ring", 10_000).unwrap();
         assert_eq!((mapping.as_ptr().addr() % 4096, mapping.len()), (0, 10_000));
         assert!(bytes(&mapping).iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn what_was_kept_is_found_as_it_is_and_nothing_is_made_or_replaced() {
+        let path = in_memory("found");
+        let kept = |len| SharedMapping::kept(&path, len);
+        assert!(matches!(kept(8192), Ok(Kept::None)) && !path.exists());
+        let (first, _) = SharedMapping::file(&path, 8192).unwrap();
+        assert!(matches!(kept(8192), Err(MappingError::Locked { .. })));
+        assert!(matches!(kept(4096), Err(MappingError::Locked { .. })));
+        // SAFETY: within the mapping, which nobody else uses.
+        unsafe { first.as_ptr().add(8191).write(7) };
+        drop(first);
+        assert!(matches!(kept(4096), Ok(Kept::Length(8192))));
+        let Ok(Kept::Whole(found)) = kept(8192) else {
+            panic!("it is there")
+        };
+        assert_eq!(bytes(&found)[8191], 7);
+        drop(found);
+        std::fs::write(&path, b"").unwrap();
+        assert!(matches!(kept(8192), Ok(Kept::None)));
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -59,7 +59,7 @@ impl Ring {
             channel: CHANNEL,
             epoch: Epoch(epoch),
             config_hash: ConfigHash(7),
-            boot_id: boot_id(),
+            boot_id: boot_id().unwrap(),
             fan_outs: 1,
             first_sequence: Sequence::FIRST,
             first_record: RecordNumber::FIRST,
@@ -102,7 +102,7 @@ fn config(path: &Path, epoch: u64) -> ShmReceiverConfig {
     ShmReceiverConfig {
         path: path.to_owned(),
         fan_out: FAN_OUT,
-        boot_id: boot_id(),
+        boot_id: boot_id().unwrap(),
         channel: CHANNEL,
         epoch: Epoch(epoch),
         geometry: geometry(),

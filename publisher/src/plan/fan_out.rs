@@ -121,7 +121,7 @@ impl FanOutPlan {
             Self::Shm { path, fan_out } => FanOutOffer::Shm {
                 path: path.to_string_lossy().into_owned(),
                 fan_out: fan_out.0,
-                boot_id: shm::boot_id_text(shm::boot_id()),
+                boot_id: shm::boot_id_text(shm::boot_id().unwrap_or_default()),
             },
         }
     }

@@ -145,7 +145,7 @@ impl NotYet {
             .into_entries(&as_counted_here(&positions, &heard.sources));
         let mut to = Publishing::new(drivers, heard.sources, shared.clone()).resuming(positions);
         // Before anyone is served, so that every joiner finds the epoch opened.
-        to.event(|at| continued.opened[at].clone(), began)?;
+        to.event(|at| Some(continued.opened[at].clone()), began)?;
         to.drive(began)?;
         base.promote(shared.clone());
         let repair = serving.start(&config, &shared)?;

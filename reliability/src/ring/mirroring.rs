@@ -65,6 +65,7 @@ impl RingWriter {
         self.sources = [None; CHECKPOINTS_MAX];
         self.keep_anew();
         for index in 0..CHECKPOINTS_MAX {
+            self.words.store(checkpoint_offset(index), 0);
             self.words.store(checkpoint_offset(index) + WORD, 0);
         }
         for (offset, value) in [

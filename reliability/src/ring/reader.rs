@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::{
-    HEADER_WORDS, RingMemory, WORD, Words, check_identity, checkpoint_offset, datagram_len,
-    fan_out_offset, next_record_after, numbers_of, slot,
+    HEADER_WORDS, RingMemory, WORD, Words, check_identity, checkpoint_check, checkpoint_offset,
+    datagram_len, fan_out_offset, next_record_after, numbers_of, slot,
 };
 use crate::atomics::Ordering::{Acquire, Relaxed};
 use crate::atomics::fence;
@@ -14,7 +14,7 @@ use crate::planted::{Bug, planted, torn};
 use crate::record::words_as_bytes;
 use crate::ring_layout::{
     CHECKPOINTS_MAX, Checkpoint, CopyError, Geometry, LAYOUT_VERSION, RING_MAGIC, RingError,
-    RingIdentity, offset,
+    RingIdentity, SEQUENCE_LAST, offset,
 };
 use crate::units::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
@@ -102,16 +102,24 @@ impl RingReader {
     /// the ring is empty. For a ring that nobody writes just now.
     ///
     /// # Errors
-    /// [`RingError::Slot`] names the first slot that does not hold what was sealed.
+    /// [`RingError::Control`] where no ring can hold what it says to, else [`RingError::Slot`] names the
+    /// first slot that does not hold what was sealed.
     pub fn verify(&self) -> Result<Option<SequenceRange>, RingError> {
-        let Some(held) = SequenceRange::new(self.oldest(), self.sealed()) else {
+        let (first, sealed, oldest) = (self.identity.first_sequence, self.sealed(), self.oldest());
+        if sealed.next() < first || sealed > SEQUENCE_LAST {
+            return Err(damaged("sealed", sealed.0));
+        }
+        let is_empty = sealed.next() == first;
+        let possible = first <= oldest
+            && oldest <= sealed.next()
+            && sealed.next().since(oldest) <= self.words.geometry.slots()
+            && (oldest > sealed) == is_empty;
+        if !possible {
+            return Err(damaged("oldest", oldest.0));
+        }
+        let Some(held) = SequenceRange::new(oldest, sealed) else {
             return Ok(None);
         };
-        if held.len() > self.words.geometry.slots() {
-            return Err(RingError::Slot {
-                sequence: held.first.0,
-            });
-        }
         let mut buffer = vec![0; self.words.geometry.slot_len() / WORD];
         let bad = held
             .iter()
@@ -317,22 +325,51 @@ impl RingReader {
     /// How far a source was sealed; `None` when it has no checkpoint or that is being written.
     #[must_use]
     pub fn checkpoint(&self, source: SourceId) -> Option<Checkpoint> {
-        (0..CHECKPOINTS_MAX).find_map(|index| {
-            let at = checkpoint_offset(index);
-            let version = self.words.load(at);
-            if self.words.load(at + 8) != u64::from(source.0) + 1 {
-                return None;
-            }
-            let position = SourcePosition(self.words.load(at + 16));
-            let mut session = [0; 16];
-            session[..8].copy_from_slice(&self.words.load(at + 24).to_le_bytes());
-            session[8..].copy_from_slice(&self.words.load(at + 32).to_le_bytes());
-            fence(Acquire);
-            (version & 1 == 0 && self.words.load(at) == version).then_some(Checkpoint {
-                source,
-                position,
-                session,
-            })
+        (0..CHECKPOINTS_MAX).find_map(|index| match self.checkpoint_at(index) {
+            Place::Whole(found) if found.source == source => Some(found),
+            _ => None,
         })
     }
+
+    /// What is in the place of a checkpoint.
+    pub(super) fn checkpoint_at(&self, index: usize) -> Place {
+        let at = checkpoint_offset(index);
+        let version = self.words.load(at);
+        let word = |index: usize| self.words.load(at + index * WORD);
+        let said = [1, 2, 3, 4].map(word);
+        let check = word(5);
+        fence(Acquire);
+        let is_torn = version & 1 != 0 || self.words.load(at) != version;
+        let [source, position, low, high] = said;
+        let Some(source) = source.checked_sub(1) else {
+            // The first one there is begun by its version.
+            return if is_torn || version == 0 {
+                Place::Unused
+            } else {
+                Place::Damaged
+            };
+        };
+        match u16::try_from(source).map(SourceId) {
+            Ok(source) if is_torn || check != checkpoint_check(said) => Place::Torn(source),
+            Ok(source) => Place::Whole(Checkpoint {
+                source,
+                position: SourcePosition(position),
+                session: (u128::from(high) << 64 | u128::from(low)).to_le_bytes(),
+            }),
+            Err(_) => Place::Damaged,
+        }
+    }
+}
+
+/// What is in the place of a checkpoint.
+pub(super) enum Place {
+    Unused,
+    /// Being written, or left so: nothing of it counts but whose it is.
+    Torn(SourceId),
+    Whole(Checkpoint),
+    Damaged,
+}
+
+pub(super) const fn damaged(word: &'static str, value: u64) -> RingError {
+    RingError::Control { word, value }
 }

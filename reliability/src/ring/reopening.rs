@@ -3,38 +3,40 @@
 
 use std::sync::Arc;
 
-use super::{OwnWords, RingMemory, RingReader, RingWriter, WORD, checkpoint_offset};
+use super::reader::{Place, damaged};
+use super::{OwnWords, RingMemory, RingReader, RingWriter, WORD, slot};
 use crate::record::words_as_bytes;
 use crate::ring_layout::{CHECKPOINTS_MAX, RingError, offset};
-use crate::units::{SequenceRange, SourceId, SourcePosition};
-use crate::wire::{Datagram, Kind, StreamEvent};
+use crate::units::{FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition};
+use crate::wire::{Datagram, Kind, PublisherState, StreamEvent};
 
 impl RingWriter {
     /// Goes on with the ring in `memory`, as its last writer left it, wherever that was stopped: what it
-    /// sealed stays as it is, also a datagram that was sealed and not told yet; a slot that was half
-    /// written is written anew. The memory must be nobody else's by now.
+    /// sealed stays as it is, also a datagram that was sealed and not told yet, and an END makes the state
+    /// one that ended; a slot that was half written is written anew. The memory must be nobody else's by now.
     ///
     /// # Errors
-    /// [`RingError`]: no ring, one of another layout, or a slot that does not hold what was sealed.
+    /// [`RingError`]: no ring, one of another layout, numbers that its writer can't have left there, or a
+    /// slot that does not hold what was sealed.
     pub fn reopen(mut memory: Arc<dyn RingMemory>) -> Result<Self, RingError> {
         if Arc::get_mut(&mut memory).is_none() {
             return Err(RingError::Shared);
         }
         let reader = RingReader::attach(memory)?;
         reader.verify()?;
-        let mut sealed = reader.sealed();
+        let told = reader.sealed();
         // The slot is complete before the control page says so, and who READs slots may have had it.
-        if reader.holds(sealed.next())? {
-            sealed = sealed.next();
-        }
+        let sealed = match reader.holds(told.next())? {
+            true => told.next(),
+            false => told,
+        };
         let next_record = reader
             .next_record_after(sealed)
             .ok_or(RingError::Slot { sequence: sealed.0 })?;
+        reader.check_numbers(sealed, next_record)?;
+        let held = reader.held(sealed);
+        let sources = reader.check_checkpoints(&held.data)?;
         let oldest = reader.oldest();
-        let sources = std::array::from_fn(|index| {
-            let source = reader.words.load(checkpoint_offset(index) + WORD);
-            u16::try_from(source.checked_sub(1)?).ok().map(SourceId)
-        });
         let RingReader {
             words,
             identity,
@@ -43,6 +45,9 @@ impl RingWriter {
         let mut words = OwnWords(words);
         words.store(offset::NEXT_RECORD, next_record.0);
         words.store(offset::SEALED, sealed.0);
+        if held.ended {
+            words.store(offset::STATE, PublisherState::Ended as u64);
+        }
         Ok(Self {
             words,
             identity,
@@ -62,21 +67,88 @@ impl RingReader {
     /// source. For a ring that nobody writes just now.
     #[must_use]
     pub fn positions(&self) -> Vec<(SourceId, SourcePosition)> {
-        let mut all: Vec<(SourceId, SourcePosition)> = Vec::new();
-        let mut reach = |source, position| match all.iter_mut().find(|(id, _)| *id == source) {
-            Some((_, at)) => *at = (*at).max(position),
-            None => all.push((source, position)),
-        };
+        let Held { mut data, lost, .. } = self.held(self.sealed());
         for index in 0..CHECKPOINTS_MAX {
-            let source = self.words.load(checkpoint_offset(index) + WORD);
-            let source = source.checked_sub(1).and_then(|id| u16::try_from(id).ok());
-            // One that was being written is behind the datagram that it was written for, which is held.
-            if let Some(at) = source.and_then(|id| self.checkpoint(SourceId(id))) {
-                reach(at.source, at.position);
+            if let Place::Whole(at) = self.checkpoint_at(index)
+                && position_of(&data, at.source).is_none()
+            {
+                data.push((at.source, at.position));
             }
         }
+        for (source, last) in lost {
+            reach(&mut data, source, last);
+        }
+        data
+    }
+
+    /// Refuses numbers that no writer leaves behind which sealed the slots that are there.
+    fn check_numbers(&self, sealed: Sequence, next_record: RecordNumber) -> Result<(), RingError> {
+        let (told, oldest) = (self.sealed(), self.oldest());
+        let slots = self.geometry().slots();
+        let versions = (0..slots).map(|slot| slot::version_before(self.words.slot(Sequence(slot))));
+        if versions.max().unwrap_or(0) > sealed.0 {
+            return Err(damaged("sealed", told.0));
+        }
+        // Each is told right after its slot is complete, the record first.
+        let said = RecordNumber(self.words.load(offset::NEXT_RECORD));
+        if said != next_record && Some(said) != self.next_record_after(told) {
+            return Err(damaged("next record", said.0));
+        }
+        let epochs = self.lineage.epochs();
+        if !self.lineage.is_possible(self.identity.epoch) {
+            return Err(damaged(
+                "epoch continued",
+                epochs.first().map_or(0, |it| it.epoch.0),
+            ));
+        }
+        // What another publisher sealed may have been cut off at either end.
+        let full = sealed
+            .plus(2)
+            .minus(slots)
+            .max(self.identity.first_sequence);
+        if epochs.is_empty() && oldest > full {
+            return Err(damaged("oldest", oldest.0));
+        }
+        let sent = (0..self.identity.fan_outs).map(|index| self.sent(FanOutId(index)));
+        match sent.max() {
+            Some(sent) if sent > sealed => Err(damaged("sent", sent.0)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whose checkpoints there are. None is beyond the datagrams held of its source, and where one was
+    /// being written, the datagram that it was written for is held.
+    fn check_checkpoints(
+        &self,
+        data: &[(SourceId, SourcePosition)],
+    ) -> Result<[Option<SourceId>; CHECKPOINTS_MAX], RingError> {
+        let mut sources = [None; CHECKPOINTS_MAX];
+        for index in 0..CHECKPOINTS_MAX {
+            let (source, possible) = match self.checkpoint_at(index) {
+                Place::Unused => continue,
+                Place::Torn(source) => (source, position_of(data, source).is_some()),
+                Place::Whole(it) => {
+                    let newest = position_of(data, it.source);
+                    (it.source, newest.is_none_or(|newest| it.position <= newest))
+                }
+                Place::Damaged => (SourceId(0), false),
+            };
+            let is_next = sources[..index]
+                .iter()
+                .all(|it| it.is_some() && *it != Some(source));
+            if !possible || !is_next {
+                return Err(damaged("a checkpoint", index as u64));
+            }
+            sources[index] = Some(source);
+        }
+        Ok(sources)
+    }
+
+    /// What the datagrams up to `sealed` say of their sources.
+    fn held(&self, sealed: Sequence) -> Held {
+        let mut all = Held::default();
         let mut buffer = vec![0; self.geometry().slot_len() / WORD];
-        let held = SequenceRange::new(self.oldest(), self.sealed());
+        let held = SequenceRange::new(self.oldest(), sealed);
         for sequence in held.into_iter().flat_map(SequenceRange::iter) {
             let Ok(len) = self.copy(sequence, &mut buffer) else {
                 continue;
@@ -86,16 +158,40 @@ impl RingReader {
             };
             let header = datagram.header();
             match header.kind {
-                Kind::Data => reach(header.source, header.source_position),
+                Kind::Data => reach(&mut all.data, header.source, header.source_position),
                 Kind::Event => {
                     if let Some((source, last)) = last_lost(datagram.payload()) {
-                        reach(source, last);
+                        reach(&mut all.lost, source, last);
                     }
                 }
+                Kind::End => all.ended = true,
                 _ => {}
             }
         }
         all
+    }
+}
+
+/// How far sources are, by the datagrams that a ring holds.
+#[derive(Default)]
+struct Held {
+    /// Up to the last message.
+    data: Vec<(SourceId, SourcePosition)>,
+    /// Up to the last one that was told as lost.
+    lost: Vec<(SourceId, SourcePosition)>,
+    /// They end with END.
+    ended: bool,
+}
+
+fn position_of(all: &[(SourceId, SourcePosition)], source: SourceId) -> Option<SourcePosition> {
+    let found = all.iter().find(|(id, _)| *id == source);
+    found.map(|(_, at)| *at)
+}
+
+fn reach(all: &mut Vec<(SourceId, SourcePosition)>, source: SourceId, to: SourcePosition) {
+    match all.iter_mut().find(|(id, _)| *id == source) {
+        Some((_, at)) => *at = (*at).max(to),
+        None => all.push((source, to)),
     }
 }
 
@@ -121,9 +217,9 @@ fn last_lost(event: &[u8]) -> Option<(SourceId, SourcePosition)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ring::{HeapMemory, Seal};
-    use crate::ring_layout::{Checkpoint, Geometry, RingIdentity};
-    use crate::units::{ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence};
+    use crate::ring::{HeapMemory, Seal, checkpoint_offset};
+    use crate::ring_layout::{CONTROL_PAGE_LEN, Checkpoint, Geometry, RingIdentity};
+    use crate::units::{ChannelId, ConfigHash, Epoch, Nanos};
     use crate::wire::SourceLossReason;
 
     const A: SourceId = SourceId(1);
@@ -159,6 +255,14 @@ mod tests {
             flags: 0,
         })
         .unwrap();
+    }
+
+    fn checkpoint(ring: &mut RingWriter, source: SourceId, position: u64) -> bool {
+        ring.set_checkpoint(Checkpoint {
+            source,
+            position: at(position),
+            session: *b"SESSION\0\0\0\0\0\0\0\0\0",
+        })
     }
 
     fn reopened(ring: RingWriter) -> Result<RingWriter, RingError> {
@@ -219,6 +323,18 @@ mod tests {
     }
 
     #[test]
+    fn a_session_that_was_ended_and_not_told_so_yet_has_ended() {
+        let mut ring = ring();
+        seal(&mut ring, Kind::Data, A, 1, &[7; 56]);
+        let ring = reopened(ring).unwrap();
+        assert_eq!(ring.reader().state(), Some(PublisherState::Live));
+        let mut ring = ring;
+        seal(&mut ring, Kind::End, SourceId(0), 0, &[]);
+        let ring = reopened(ring).unwrap();
+        assert_eq!(ring.reader().state(), Some(PublisherState::Ended));
+    }
+
+    #[test]
     fn a_ring_with_a_slot_that_does_not_verify_or_in_other_hands_is_not_gone_on_with() {
         let mut ring = ring();
         (1..=3).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
@@ -243,18 +359,10 @@ mod tests {
         let mut ring = ring();
         // The ring no longer holds anything of B.
         seal(&mut ring, Kind::Data, B, 70, &[7; 56]);
-        assert!(ring.set_checkpoint(Checkpoint {
-            source: B,
-            position: at(70),
-            session: [0; 16]
-        }));
-        assert!(ring.set_checkpoint(Checkpoint {
-            source: A,
-            position: at(9),
-            session: [0; 16]
-        }));
+        assert!(checkpoint(&mut ring, B, 70));
+        assert!(checkpoint(&mut ring, A, 9));
         (10..40).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
-        assert_eq!(ring.reader().positions(), [(B, at(70)), (A, at(39))]);
+        assert_eq!(ring.reader().positions(), [(A, at(39)), (B, at(70))]);
         let mut body = Vec::new();
         StreamEvent::SourceLost {
             source: A,
@@ -266,13 +374,125 @@ mod tests {
         .write(&mut body);
         seal(&mut ring, Kind::Event, A, 40, &body);
         let mut ring = reopened(ring).unwrap();
-        assert_eq!(ring.reader().positions(), [(B, at(70)), (A, at(42))]);
+        assert_eq!(ring.reader().positions(), [(A, at(42)), (B, at(70))]);
         // And its checkpoints go on in their places.
-        assert!(ring.set_checkpoint(Checkpoint {
-            source: A,
-            position: at(50),
-            session: [0; 16]
-        }));
-        assert_eq!(ring.reader().positions(), [(B, at(70)), (A, at(50))]);
+        assert!(checkpoint(&mut ring, B, 71));
+        assert_eq!(ring.reader().positions(), [(A, at(42)), (B, at(71))]);
+    }
+
+    /// Rings as a writer that was killed may leave them: come round or not, with one source that the ring
+    /// holds and one that it holds no more, in between two stores.
+    fn left_behind() -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        for sealed in [0, 1, 2, 5, 15, 16, 40] {
+            let mut ring = ring();
+            for n in 1..=sealed {
+                let source = if n == 1 && sealed > 16 { B } else { A };
+                seal(&mut ring, Kind::Data, source, n, &[n as u8; 56]);
+                assert!(checkpoint(&mut ring, source, n));
+            }
+            ring.set_sent(FanOutId(0), Sequence(sealed.min(4)));
+            all.push(bytes_of(&ring));
+            ring.open().unwrap();
+            all.push(bytes_of(&ring));
+            ring.append(&[9; 56]).unwrap();
+            seal(&mut ring, Kind::Data, A, sealed + 1, &[9; 56]);
+            all.push(bytes_of(&ring));
+            ring.words_mut().store(offset::SEALED, sealed);
+            all.push(bytes_of(&ring));
+            ring.words_mut().store(offset::NEXT_RECORD, 1 + 2 * sealed);
+            all.push(bytes_of(&ring));
+        }
+        all
+    }
+
+    fn bytes_of(ring: &RingWriter) -> Vec<u8> {
+        let mut bytes = vec![0; ring.geometry().bytes()];
+        ring.reader().raw(0, &mut bytes);
+        bytes
+    }
+
+    /// All that decides how a publisher goes on, but for what it compares itself (what the ring is, which
+    /// epochs it continues, its state), for what goes out again or is asked for (what was sent), and for the
+    /// oldest slot of a ring that is full, which may be out of it.
+    fn goes_on(ring: &RingWriter) -> impl PartialEq + use<> {
+        let (sealed, next_record) = (ring.sealed(), ring.next_record());
+        let held = sealed.minus(14).0..=sealed.0;
+        let held = held.map(|n| ring.slot(Sequence(n)).map(<[u8]>::to_vec));
+        let held: Vec<_> = held.collect();
+        (sealed, next_record, ring.reader().positions(), held)
+    }
+
+    #[test]
+    fn a_word_of_the_control_page_that_was_overwritten_is_found_or_changes_nothing() {
+        let (mut refused, mut same) = (0, 0);
+        for left in left_behind() {
+            let reopen =
+                |bytes: &[u8]| RingWriter::reopen(Arc::new(HeapMemory::left_behind(bytes, || {})));
+            let whole = reopen(&left).unwrap();
+            for at in (0..CONTROL_PAGE_LEN).step_by(WORD) {
+                for value in [0, 1, 2, 3, 1 << 63, u64::MAX] {
+                    let mut bytes = left.clone();
+                    bytes[at..at + WORD].copy_from_slice(&u64::to_le_bytes(value));
+                    let Ok(ring) = reopen(&bytes) else {
+                        refused += 1;
+                        continue;
+                    };
+                    let is_compared = ring.identity() != whole.identity()
+                        || !ring.lineage().is_empty()
+                        || ring.reader().state() != whole.reader().state();
+                    assert!(
+                        is_compared || goes_on(&ring) == goes_on(&whole),
+                        "{value:#x} at {at} of one with {}",
+                        whole.sealed()
+                    );
+                    same += 1;
+                }
+            }
+        }
+        assert!(refused > 1_000 && same > 1_000, "{refused} and {same}");
+    }
+
+    #[test]
+    fn a_checkpoint_that_can_not_be_is_refused() {
+        let spoilt: [&dyn Fn(&mut RingWriter); 4] = [
+            &|ring| assert!(checkpoint(ring, A, 6)),
+            &|ring| ring.words_mut().store(checkpoint_offset(1), 1),
+            &|ring| ring.words_mut().store(checkpoint_offset(0) + WORD, 0),
+            &|ring| ring.words_mut().store(checkpoint_offset(1) + 2 * WORD, 8),
+        ];
+        for (index, spoil) in spoilt.into_iter().enumerate() {
+            let mut ring = self::ring();
+            for n in 1..=5 {
+                seal(&mut ring, Kind::Data, A, n, &[7; 56]);
+            }
+            assert!(checkpoint(&mut ring, A, 5) && checkpoint(&mut ring, B, 7));
+            assert_eq!(ring.reader().positions(), [(A, at(5)), (B, at(7))]);
+            spoil(&mut ring);
+            let (word, value) = ("a checkpoint", [0, 1, 0, 1][index]);
+            let expected = RingError::Control { word, value };
+            assert_eq!(reopened(ring).err(), Some(expected), "{index}");
+        }
+        // One that was being moved, its check before its position.
+        let mut ring = self::ring();
+        seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
+        assert!(checkpoint(&mut ring, A, 5));
+        seal(&mut ring, Kind::Data, A, 6, &[7; 56]);
+        assert!(ring.move_checkpoint(A, at(6)));
+        assert_eq!(
+            ring.reader().checkpoint(A).map(|it| it.position),
+            Some(at(6))
+        );
+        ring.words_mut()
+            .store(checkpoint_offset(0) + 2 * WORD, at(5).0);
+        assert_eq!(ring.reader().checkpoint(A), None);
+        assert_eq!(reopened(ring).unwrap().reader().positions(), [(A, at(6))]);
+        // One whose datagram is held was being written when the writer was killed.
+        let mut ring = self::ring();
+        seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
+        assert!(checkpoint(&mut ring, A, 5));
+        ring.words_mut().store(checkpoint_offset(0), 3);
+        ring.words_mut().store(checkpoint_offset(0) + 2 * WORD, 99);
+        assert_eq!(reopened(ring).unwrap().reader().positions(), [(A, at(5))]);
     }
 }

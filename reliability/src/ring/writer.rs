@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::{
     HEADER_WORDS, OwnWords, RingMemory, RingReader, SEQUENCE_WORD, WORD, Words, check_identity,
-    checkpoint_offset, datagram_len, fan_out_offset, next_record_after, slot, split, words_of,
+    checkpoint_check, checkpoint_offset, datagram_len, fan_out_offset, next_record_after, slot,
+    split, words_of,
 };
 use crate::atomics::Ordering::{Relaxed, Release};
 use crate::atomics::{AtomicU64, fence};
@@ -66,8 +67,8 @@ pub struct RingWriter {
     pub(super) next_record: RecordNumber,
     pub(super) open: Option<OpenSlot>,
     pub(super) sources: [Option<SourceId>; CHECKPOINTS_MAX],
-    /// Whose checkpoint was kept last, and where its position stands.
-    pub(super) kept: Option<(SourceId, usize)>,
+    /// Whose checkpoint was kept last, where it stands, and its check but for the position.
+    pub(super) kept: Option<(SourceId, usize, u64)>,
 }
 
 impl RingWriter {
@@ -411,29 +412,37 @@ impl RingWriter {
             return false;
         };
         self.sources[index] = wanted;
-        self.kept = Some((checkpoint.source, checkpoint_offset(index) + 16));
         let (low, high) = split(checkpoint.session);
         let at = checkpoint_offset(index);
         let version = self.words.0.load(at);
+        let said = [
+            u64::from(checkpoint.source.0) + 1,
+            checkpoint.position.0,
+            low,
+            high,
+        ];
         self.words.store(at, version | 1);
         fence(Release);
-        self.words.store(at + 8, u64::from(checkpoint.source.0) + 1);
-        self.words.store(at + 16, checkpoint.position.0);
-        self.words.store(at + 24, low);
-        self.words.store(at + 32, high);
+        for (word, value) in (1..).zip(said) {
+            self.words.store(at + word * WORD, value);
+        }
+        let check = checkpoint_check(said);
+        self.words.store(at + 5 * WORD, check);
+        self.kept = Some((checkpoint.source, at, check ^ checkpoint.position.0));
         self.words.store(at, (version | 1).wrapping_add(1));
         true
     }
 
-    /// Moves the checkpoint that was kept last, where it is this source's. It changes by one word, so
-    /// nobody finds half of it. `false`, and nothing happened: it is to be kept as a whole.
+    /// Moves the checkpoint that was kept last, where it is this source's: its check and then its position,
+    /// so that who finds half of it sees so. `false`, and nothing happened: it is to be kept as a whole.
     #[inline]
     pub fn move_checkpoint(&mut self, source: SourceId, position: SourcePosition) -> bool {
-        let at = self.kept.filter(|(kept, _)| *kept == source);
-        if let Some((_, at)) = at {
-            self.words.store(at, position.0);
+        let kept = self.kept.filter(|(kept, ..)| *kept == source);
+        if let Some((_, at, check)) = kept {
+            self.words.store(at + 5 * WORD, check ^ position.0);
+            self.words.store(at + 2 * WORD, position.0);
         }
-        at.is_some()
+        kept.is_some()
     }
 
     /// The next checkpoint is kept as a whole, whose ever it is: its session may be another one.

@@ -92,7 +92,7 @@ pub(crate) fn ring_in(memory: Arc<dyn RingMemory>, fan_outs: u8) -> RingWriter {
         channel: CHANNEL,
         epoch: EPOCH,
         config_hash: ConfigHash(7),
-        boot_id: boot_id(),
+        boot_id: boot_id().expect("a boot id"),
         fan_outs,
         first_sequence: Sequence::FIRST,
         first_record: RecordNumber::FIRST,

@@ -149,7 +149,7 @@ impl SharedRing {
         let config = ShmReceiverConfig {
             path: self.path.clone(),
             fan_out: FAN_OUT,
-            boot_id: boot_id(),
+            boot_id: boot_id().expect("a boot id"),
             channel: CHANNEL,
             epoch: EPOCH,
             geometry: geometry(),

@@ -35,12 +35,26 @@ pub const fn tail_len(geometry: Geometry) -> usize {
     2 * copies::area_len(geometry)
 }
 
-/// The host's boot id; zeros where it has none.
-#[must_use]
-pub fn boot_id() -> [u8; 16] {
-    let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+/// Where Linux tells the host's boot id.
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// The host's boot id.
+///
+/// # Errors
+/// What the operating system said: without one, nobody can tell whether the host was started anew.
+pub fn boot_id() -> io::Result<[u8; 16]> {
+    boot_id_of(&std::fs::read_to_string(BOOT_ID)?)
+}
+
+fn boot_id_of(text: &str) -> io::Result<[u8; 16]> {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
-    u128::from_str_radix(&digits, 16).unwrap_or(0).to_be_bytes()
+    match u128::from_str_radix(&digits, 16) {
+        Ok(id) if id != 0 && digits.len() == 32 => Ok(id.to_be_bytes()),
+        _ => Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{BOOT_ID} does not hold 32 hexadecimal digits"),
+        )),
+    }
 }
 
 /// A boot id as a WELCOME has it.
@@ -57,6 +71,12 @@ pub enum ShmError {
     /// The publisher runs elsewhere.
     #[error("the publisher runs in another host, or this one was restarted since")]
     OtherHost,
+    /// This host's boot id can't be read.
+    #[error("this host's boot id can't be read ({source}); is /proc/sys visible here?")]
+    BootId {
+        /// What the operating system said.
+        source: io::Error,
+    },
     /// The file can't be mapped.
     #[error(
         "{path} can't be mapped ({source}); is the publisher's /dev/shm visible here, and may this user read it?"
@@ -102,4 +122,27 @@ pub enum ShmError {
         "the copies behind the ring have another layout than this build reads; upgrade the older side"
     )]
     Layout,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_id_is_read_or_an_error_and_never_zeros() {
+        let text = "01234567-89ab-cdef-0011-223344556677\n";
+        let id = boot_id_of(text).unwrap();
+        assert_eq!(boot_id_text(id), "0123456789abcdef0011223344556677");
+        for wrong in [
+            "",
+            "\n",
+            "0123",
+            "00000000-0000-0000-0000-000000000000\n",
+            "no id",
+        ] {
+            let error = boot_id_of(wrong).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{wrong:?}");
+        }
+        assert!(boot_id().is_ok());
+    }
 }

@@ -58,7 +58,8 @@ impl ShmReceiver {
     /// # Errors
     /// [`ShmError`] says why it can't be had.
     pub fn open(config: &ShmReceiverConfig, after: Sequence) -> Result<Self, ShmError> {
-        if config.boot_id != boot_id() {
+        let ours = boot_id().map_err(|source| ShmError::BootId { source })?;
+        if config.boot_id != ours {
             return Err(ShmError::OtherHost);
         }
         let path = || config.path.clone();

@@ -59,7 +59,7 @@ impl Network for OverShm {
         let config = ShmReceiverConfig {
             path: self.path.clone(),
             fan_out: FanOutId(0),
-            boot_id: boot_id(),
+            boot_id: boot_id().unwrap(),
             channel: offer.channel,
             epoch: offer.epoch,
             geometry: Geometry::new(offer.slot_len, offer.slots).unwrap(),

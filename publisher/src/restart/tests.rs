@@ -1,0 +1,321 @@
+//! What is gone on with and what is not, by the files alone: nothing is sent.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tickcast_reliability::ring::Seal;
+use tickcast_reliability::ring_layout::{CONTROL_PAGE_LEN, Checkpoint, offset};
+use tickcast_reliability::units::SourcePosition;
+use tickcast_reliability::wire::Kind;
+
+use super::*;
+use crate::plan::Plan;
+
+/// The files of a publisher, which outlive it.
+struct Left {
+    config: Value,
+    rings: TempDir,
+    state: TempDir,
+}
+
+impl Left {
+    fn fed(inputs: Value) -> Self {
+        let rings = tempfile::tempdir_in("/dev/shm").unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let channel = |id: u16, name: &str| {
+            let group = format!("239.255.78.{id}:7799");
+            json!({ "id": id, "name": name, "slots": 64,
+                "fan_out": [{ "transport": "udp", "lines": [{ "group": group }] }] })
+        };
+        let config = json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+            "ring_dir": rings.path(), "state_dir": state.path(), "inputs": inputs,
+            "channels": [channel(1, "all"), channel(2, "rest")] });
+        let mut left = Self {
+            config,
+            rings,
+            state,
+        };
+        left.config["channels"][0]["symbols"] = json!(["A*"]);
+        left.config["channels"][1]["symbols"] = json!(["*"]);
+        left
+    }
+
+    /// With a simulator.
+    fn new() -> Self {
+        Self::fed(json!([{ "source": 1, "kind": "simulator" }]))
+    }
+
+    fn plan(&self) -> Plan {
+        Plan::for_handlers(Config::parse(&self.config.to_string()).unwrap()).unwrap()
+    }
+
+    fn open(&self) -> Result<Rings, PublisherError> {
+        let plan = self.plan();
+        Rings::open(&plan.config, plan.channels, Nanos::from_us(1_000))
+    }
+
+    /// Publishes so many datagrams on each channel, and is killed. Which epoch it was.
+    fn publish(&self, datagrams: u64) -> Epoch {
+        let mut opened = self.open().unwrap();
+        for (_, ring) in &mut opened.rings {
+            for n in 1..=datagrams {
+                seal(ring, Kind::Data, n);
+            }
+        }
+        opened.epoch.epoch()
+    }
+
+    /// What a publisher that starts now finds.
+    fn found(&self) -> Result<Result<Vec<RingWriter>, NotWhole>, PublisherError> {
+        let plan = self.plan();
+        let config = plan.config;
+        let before = EpochsBefore::read(Some(self.state.path()), "test")?;
+        let before = before.with_inputs(inputs_hash(&config));
+        let boot_id = boot_id().unwrap();
+        kept(&config, self.rings.path(), &plan.channels, &before, boot_id)
+    }
+
+    /// Why it begins a new epoch; nothing when it goes on.
+    fn why(&self) -> String {
+        let found = self.found().unwrap();
+        found.err().map_or(String::new(), |why| why.to_string())
+    }
+
+    fn ring(&self) -> PathBuf {
+        self.rings.path().join("test.all.ring")
+    }
+
+    fn state(&self) -> PathBuf {
+        self.state.path().join("test.epoch.json")
+    }
+}
+
+fn seal(ring: &mut RingWriter, kind: Kind, position: u64) {
+    let (source, position) = (SourceId(1), SourcePosition::new(0, position));
+    ring.open().unwrap();
+    ring.append(&[7; 56]).unwrap();
+    ring.seal(Seal {
+        kind,
+        count: 1,
+        source,
+        source_position: position,
+        sent_at: Nanos(11),
+        flags: 0,
+    })
+    .unwrap();
+    assert!(ring.set_checkpoint(Checkpoint {
+        source,
+        position,
+        session: [0; 16],
+    }));
+}
+
+#[test]
+fn a_control_page_with_any_word_overwritten_is_gone_on_with_only_where_nothing_is_other() {
+    for datagrams in [3, 64, 200] {
+        let left = Left::new();
+        left.publish(datagrams);
+        let whole = fs::read(left.ring()).unwrap();
+        let goes_on = || {
+            let rings = left.found().unwrap();
+            rings.map(|rings| {
+                let (ring, reader) = (&rings[0], rings[0].reader());
+                assert!(ring.lineage().is_empty());
+                (
+                    ring.sealed(),
+                    ring.oldest(),
+                    ring.next_record(),
+                    reader.positions(),
+                )
+            })
+        };
+        let before = goes_on().unwrap();
+        let mut refused = Vec::new();
+        for at in (0..CONTROL_PAGE_LEN).step_by(8) {
+            for value in [0, 1, 1 << 63, u64::MAX] {
+                let mut bytes = whole.clone();
+                bytes[at..at + 8].copy_from_slice(&u64::to_le_bytes(value));
+                fs::write(left.ring(), bytes).unwrap();
+                match goes_on() {
+                    Ok(after) => assert_eq!(after, before, "{value:#x} at {at}"),
+                    Err(why) => refused.push((at, why.to_string())),
+                }
+            }
+        }
+        for word in [
+            offset::OLDEST,
+            offset::SEALED,
+            offset::FIRST_SEQUENCE,
+            offset::FIRST_RECORD,
+            offset::LINEAGE,
+            offset::STATE,
+            offset::CHECKPOINTS + 8,
+        ] {
+            let why = refused.iter().find(|(at, _)| *at == word);
+            let (_, why) = why.unwrap_or_else(|| panic!("{word} can be anything"));
+            assert!(
+                why.contains("damaged") || why.contains("can't have"),
+                "{why}"
+            );
+        }
+    }
+}
+
+#[test]
+fn only_what_can_be_read_again_or_resumed_is_gone_on_with() {
+    let simulator = json!({ "source": 1, "kind": "simulator" });
+    let own = json!({ "source": 2, "kind": "own" });
+    for (other, why) in [
+        (own.clone(), ""),
+        (
+            json!({ "source": 3, "kind": "udp", "listen": "127.0.0.1:0" }),
+            "source 3 is live",
+        ),
+        (
+            json!({ "source": 4, "kind": "records", "socket": "/run/md.sock", "channel": "all" }),
+            "source 4 is live",
+        ),
+    ] {
+        let left = Left::fed(json!([simulator, own, other]));
+        let left = match other == own {
+            true => Left::fed(json!([simulator, own])),
+            false => left,
+        };
+        let first = left.publish(3);
+        assert!(left.why().starts_with(why) && left.why().is_empty() == why.is_empty());
+        let next = left.open().unwrap();
+        assert_eq!(next.sealed.is_some(), why.is_empty(), "{why}");
+        assert_eq!(next.epoch.epoch() == first, why.is_empty(), "{why}");
+    }
+}
+
+#[test]
+fn a_start_that_can_not_have_a_ring_that_was_kept_fails_and_changes_nothing() {
+    let left = Left::new();
+    let epoch = left.publish(3);
+    let state = fs::read(left.state()).unwrap();
+    let fails = || match left.open() {
+        Err(PublisherError::Memory { channel, .. }) => assert_eq!(channel, "all"),
+        Err(other) => panic!("{other}"),
+        Ok(_) => panic!("it starts"),
+    };
+    // Another publisher has it.
+    let len = fs::metadata(left.ring()).unwrap().len();
+    let (held, _) = SharedMapping::file(&left.ring(), len as usize).unwrap();
+    fails();
+    // Nor is it replaced by one of another length.
+    let mut other = Left::new();
+    other.config["ring_dir"] = left.config["ring_dir"].clone();
+    other.config["channels"][0]["slots"] = json!(128);
+    assert!(matches!(other.open(), Err(PublisherError::Memory { .. })));
+    assert!(!other.state().exists(), "an epoch was kept");
+    drop(held);
+    // The file can't be opened.
+    let aside = left.rings.path().join("aside");
+    fs::rename(left.ring(), &aside).unwrap();
+    fs::create_dir(left.ring()).unwrap();
+    fails();
+    fs::remove_dir(left.ring()).unwrap();
+    fs::rename(&aside, left.ring()).unwrap();
+    assert_eq!(fs::read(left.state()).unwrap(), state);
+    let next = left.open().unwrap();
+    assert!(next.sealed.is_some());
+    assert_eq!(next.epoch.epoch(), epoch);
+}
+
+#[test]
+fn an_epoch_that_could_not_be_kept_is_nobodys_and_none_comes_twice() {
+    let mut left = Left::new();
+    let first = left.publish(3);
+    left.config["inputs"][0]["seed"] = json!(9);
+    // Its state can't be written beside.
+    let beside = left.state().with_extension("new");
+    fs::create_dir(&beside).unwrap();
+    let state = fs::read(left.state()).unwrap();
+    assert!(matches!(left.open(), Err(PublisherError::State { .. })));
+    assert_eq!(fs::read(left.state()).unwrap(), state);
+    fs::remove_dir(&beside).unwrap();
+    let second = left.publish(3);
+    assert!(second > first);
+    assert_eq!(left.why(), "");
+    // One that is behind its rings, as of a backup, is told so, and nothing is published under theirs again.
+    fs::write(left.state(), state).unwrap();
+    left.config["inputs"][0]
+        .as_object_mut()
+        .unwrap()
+        .remove("seed");
+    let why = format!("is of epoch {second}, and the last one kept is {first}");
+    assert!(left.why().contains(&why), "{}", left.why());
+    let third = left.publish(3);
+    assert!(third > second);
+    fs::remove_file(left.state()).unwrap();
+    let why = format!("state_dir does not know of epoch {third} of channel all");
+    assert!(left.why().contains(&why), "{}", left.why());
+    assert!(left.publish(3) > third);
+}
+
+#[test]
+fn what_was_found_of_a_ring_is_said() {
+    let left = Left::new();
+    assert_eq!(left.why(), "no ring of channel all was kept");
+    left.publish(3);
+    assert_eq!(left.why(), "");
+    let whole = fs::read(left.ring()).unwrap();
+    type Spoil<'a> = &'a dyn Fn(&mut Left);
+    let spoilt: [(Spoil<'_>, &str); 8] = [
+        (
+            &|left| fs::remove_file(left.ring()).unwrap(),
+            "no ring of channel all was kept",
+        ),
+        (
+            &|left| fs::write(left.ring(), b"").unwrap(),
+            "no ring of channel all was kept",
+        ),
+        (
+            &|left| fs::write(left.ring(), &whole[..10_000]).unwrap(),
+            "the ring of channel all has 10000 bytes and 98304 are configured",
+        ),
+        (
+            &|left| left.config["channels"][0]["slots"] = json!(128),
+            "the ring of channel all has 98304 bytes and 192512 are configured",
+        ),
+        (
+            &|left| fs::write(left.ring(), vec![0x5a; whole.len()]).unwrap(),
+            "channel all: the memory starts with 0x5a5a5a5a5a5a5a5a, not with the magic of a ring",
+        ),
+        (
+            &|left| left.config["channels"][0]["id"] = json!(3),
+            "channel all is configured otherwise than its ring",
+        ),
+        (
+            &|left| left.config["inputs"][0]["seed"] = json!(9),
+            "the inputs are configured otherwise than before",
+        ),
+        (
+            &|left| drop(fs::remove_file(left.state())),
+            "state_dir does not know of epoch 1000 of channel all: its file of before is gone",
+        ),
+    ];
+    let config = left.config.clone();
+    let mut left = left;
+    for (spoil, why) in spoilt {
+        spoil(&mut left);
+        assert!(left.why().starts_with(why), "{} is not {why}", left.why());
+        fs::write(left.ring(), &whole).unwrap();
+        left.config = config.clone();
+    }
+}
+
+#[test]
+fn a_session_is_ended_by_its_last_datagram_too() {
+    let left = Left::new();
+    let mut opened = left.open().unwrap();
+    // Killed before the state said so.
+    for (_, ring) in &mut opened.rings {
+        seal(ring, Kind::End, 0);
+    }
+    drop(opened);
+    assert_eq!(left.why(), "the session of before was ended");
+}
