@@ -98,6 +98,11 @@ fn what_a_killed_listener_recorded_names_every_injected_loss_and_replays() {
         Some(2),
         "that is before this host was started"
     );
+    let told = text(&nothing.stdout);
+    assert!(
+        told.contains("of that time it says nothing: it runs from"),
+        "{told}"
+    );
 }
 
 #[test]

@@ -267,7 +267,7 @@ impl Recording {
         let pairs = segments.windows(2).rev();
         let follow = pairs.take_while(|pair| pair[0].generation + 1 == pair[1].generation);
         let broken = segments.len().saturating_sub(1 + follow.count());
-        if let Some(lone) = segments.drain(..broken).last() {
+        if let Some(lone) = segments.drain(..broken).next_back() {
             // Nothing but damage breaks the row.
             let base = lone.snapshot.start - SEGMENT_HEAD_LEN;
             let nth = 1 + (base - FILE_HEAD_LEN) / segment_len as usize;

@@ -342,7 +342,7 @@ mod tests {
         assert_eq!(reopened(ring).err(), Some(RingError::Shared));
         drop(other);
         for damaged in [2, 4] {
-            let mut ring = self::ring();
+            let mut ring = ring();
             (1..=4).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
             ring.words_mut().store(offset::SEALED, 3);
             let at = ring.geometry().slot_offset(Sequence(damaged)) + 64;
@@ -462,7 +462,7 @@ mod tests {
             &|ring| ring.words_mut().store(checkpoint_offset(1) + 2 * WORD, 8),
         ];
         for (index, spoil) in spoilt.into_iter().enumerate() {
-            let mut ring = self::ring();
+            let mut ring = ring();
             for n in 1..=5 {
                 seal(&mut ring, Kind::Data, A, n, &[7; 56]);
             }
@@ -474,7 +474,7 @@ mod tests {
             assert_eq!(reopened(ring).err(), Some(expected), "{index}");
         }
         // One that was being moved, its check before its position.
-        let mut ring = self::ring();
+        let mut ring = ring();
         seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
         assert!(checkpoint(&mut ring, A, 5));
         seal(&mut ring, Kind::Data, A, 6, &[7; 56]);
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(ring.reader().checkpoint(A), None);
         assert_eq!(reopened(ring).unwrap().reader().positions(), [(A, at(6))]);
         // One whose datagram is held was being written when the writer was killed.
-        let mut ring = self::ring();
+        let mut ring = ring();
         seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
         assert!(checkpoint(&mut ring, A, 5));
         ring.words_mut().store(checkpoint_offset(0), 3);

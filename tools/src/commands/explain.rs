@@ -79,7 +79,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let mut explanations = explain(&recordings);
     let (mut output, mut whole) = (Output::stdout(), true);
     let each = args.files.iter().zip(&recordings).zip(&mut explanations);
-    let mut any_gap = false;
+    let (mut any_gap, mut any_inside) = (false, at.is_none());
     for (nth, ((file, recording), explanation)) in each.enumerate() {
         let (balance, verdict) = replayed(recording, explanation, args.replay);
         if let Some(gap) = args.gap {
@@ -96,6 +96,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
             }
         }
         let outside = at.and_then(|at| only_near(at, recording, explanation));
+        any_inside |= outside.is_none();
         let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Told);
         whole &= !explanation.findings.iter().any(lost) && explanation.damaged.is_none();
         whole &= verdict.as_ref().is_none_or(|it| it.identical);
@@ -133,6 +134,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         }
     }
     output.flush()?;
+    if !any_inside {
+        let text = args.at.as_deref().unwrap_or_default();
+        return Err(CommandError::Usage(format!(
+            "no record has the time --at {text}; above it says from when to when each runs"
+        )));
+    }
     Ok(Exit::whole_if(whole))
 }
 

@@ -1,9 +1,9 @@
 //! The UDP fan-out: every slot on every line, straight from the ring, in batches.
 //!
-//! One datagram that is due alone is sent as it is, without a header; of several, runs go to the
-//! kernel as one buffer (`sending.rs`), one way through its stack for all of them. The kernel copies
-//! at once, so nothing stays pinned after a post. Each line keeps its own place: one whose send buffer is full waits
-//! alone, and one that can't be given runs is sent datagram by datagram.
+//! One datagram that is due alone is sent as it is, without a header; of several, runs go to the kernel
+//! as one buffer (`sending.rs`), one way through its stack for all of them. The kernel copies at once,
+//! so nothing stays pinned after a post. Each line keeps its own place: one whose send buffer is full
+//! waits alone, and one that can't be given runs is sent datagram by datagram.
 
 use std::io;
 use std::net::SocketAddrV4;

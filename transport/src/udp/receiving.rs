@@ -163,7 +163,8 @@ impl ReceiveBatch {
     /// Asks for as many buffers the next time as were filled, or twice as many where all were: to ask
     /// for one that is not there holds up those that are. And for no more than bring one batch, if they
     /// hold as many datagrams as these did: what was received is to be in the cache when it is read. Where
-    /// nothing was there, what comes next comes alone as a rule. Whether there may be more than was asked for.
+    /// nothing was there, what comes next comes alone as a rule. Whether there may be more than was asked
+    /// for.
     pub(super) fn brought(&mut self, buffers: usize, datagrams: usize) -> bool {
         let all = buffers == self.asked;
         let next = if all { 2 * buffers } else { buffers };
