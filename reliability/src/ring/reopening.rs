@@ -229,7 +229,7 @@ mod tests {
         SourcePosition::new(0, sequence)
     }
 
-    fn ring() -> RingWriter {
+    fn a_ring() -> RingWriter {
         let geometry = Geometry::new(1024, 16).unwrap();
         let identity = RingIdentity {
             channel: ChannelId(1),
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn a_ring_goes_on_where_its_writer_stopped_and_what_was_half_written_is_written_anew() {
         for sealed in [0, 1, 15, 16, 40] {
-            let mut ring = ring();
+            let mut ring = a_ring();
             for n in 1..=sealed {
                 seal(&mut ring, Kind::Data, A, n, &[n as u8; 56]);
             }
@@ -306,7 +306,7 @@ mod tests {
 
     #[test]
     fn a_datagram_that_was_sealed_and_not_told_yet_counts() {
-        let mut ring = ring();
+        let mut ring = a_ring();
         (1..=3).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
         let whole = ring.slot(Sequence(3)).map(<[u8]>::to_vec);
         // As of a writer that was killed between the two.
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_session_that_was_ended_and_not_told_so_yet_has_ended() {
-        let mut ring = ring();
+        let mut ring = a_ring();
         seal(&mut ring, Kind::Data, A, 1, &[7; 56]);
         let ring = reopened(ring).unwrap();
         assert_eq!(ring.reader().state(), Some(PublisherState::Live));
@@ -336,13 +336,13 @@ mod tests {
 
     #[test]
     fn a_ring_with_a_slot_that_does_not_verify_or_in_other_hands_is_not_gone_on_with() {
-        let mut ring = ring();
+        let mut ring = a_ring();
         (1..=3).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
         let other = ring.reader();
         assert_eq!(reopened(ring).err(), Some(RingError::Shared));
         drop(other);
         for damaged in [2, 4] {
-            let mut ring = ring();
+            let mut ring = a_ring();
             (1..=4).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
             ring.words_mut().store(offset::SEALED, 3);
             let at = ring.geometry().slot_offset(Sequence(damaged)) + 64;
@@ -356,7 +356,7 @@ mod tests {
 
     #[test]
     fn positions_are_those_of_the_last_message_sealed_or_told_as_lost() {
-        let mut ring = ring();
+        let mut ring = a_ring();
         // The ring no longer holds anything of B.
         seal(&mut ring, Kind::Data, B, 70, &[7; 56]);
         assert!(checkpoint(&mut ring, B, 70));
@@ -385,7 +385,7 @@ mod tests {
     fn left_behind() -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for sealed in [0, 1, 2, 5, 15, 16, 40] {
-            let mut ring = ring();
+            let mut ring = a_ring();
             for n in 1..=sealed {
                 let source = if n == 1 && sealed > 16 { B } else { A };
                 seal(&mut ring, Kind::Data, source, n, &[n as u8; 56]);
@@ -462,7 +462,7 @@ mod tests {
             &|ring| ring.words_mut().store(checkpoint_offset(1) + 2 * WORD, 8),
         ];
         for (index, spoil) in spoilt.into_iter().enumerate() {
-            let mut ring = ring();
+            let mut ring = a_ring();
             for n in 1..=5 {
                 seal(&mut ring, Kind::Data, A, n, &[7; 56]);
             }
@@ -474,7 +474,7 @@ mod tests {
             assert_eq!(reopened(ring).err(), Some(expected), "{index}");
         }
         // One that was being moved, its check before its position.
-        let mut ring = ring();
+        let mut ring = a_ring();
         seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
         assert!(checkpoint(&mut ring, A, 5));
         seal(&mut ring, Kind::Data, A, 6, &[7; 56]);
@@ -488,7 +488,7 @@ mod tests {
         assert_eq!(ring.reader().checkpoint(A), None);
         assert_eq!(reopened(ring).unwrap().reader().positions(), [(A, at(6))]);
         // One whose datagram is held was being written when the writer was killed.
-        let mut ring = ring();
+        let mut ring = a_ring();
         seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
         assert!(checkpoint(&mut ring, A, 5));
         ring.words_mut().store(checkpoint_offset(0), 3);
