@@ -78,7 +78,7 @@ impl Channels {
                 heartbeat: config.heartbeat,
                 fan_out_margin_slots: channel.fan_out_margin_slots,
             };
-            let recorder = flight::of_channel(config, channel.id)?;
+            let recorder = flight::of_channel(config, channel.id);
             let shared = Arc::new(ChannelShared::new(channel, ring.reader()));
             channels.push(shared.clone());
             let driver = ChannelDriver::new(
@@ -144,7 +144,7 @@ impl Serving {
                 .banning(config.banned.clone())
                 .denying(denied)
                 .mirrored_by(config.hand_over_to.clone())
-                .recording(flight::of_repair(config)?);
+                .recording(flight::of_repair(config));
         let guard = StopOnFailure::new(shared.clone());
         spawn("repair", config.threads.repair_core, move || {
             let served = service.run();

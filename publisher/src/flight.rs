@@ -58,32 +58,24 @@ pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     })
 }
 
-/// What records a channel's publishing, where the config asks for it.
-pub(crate) fn of_channel(
-    config: &Config,
-    channel: ChannelId,
-) -> Result<Option<Recorder>, PublisherError> {
+/// What records a channel's publishing, where the config asks for it and it can be had.
+pub(crate) fn of_channel(config: &Config, channel: ChannelId) -> Option<Recorder> {
     recorder_or_none(config, &channel.to_string(), RecordedSide::Publisher)
 }
 
-/// What records repair, where the config asks for it.
-pub(crate) fn of_repair(config: &Config) -> Result<Option<Recorder>, PublisherError> {
+/// What records repair, where the config asks for it and it can be had.
+pub(crate) fn of_repair(config: &Config) -> Option<Recorder> {
     recorder_or_none(config, "repair", RecordedSide::Repair)
 }
 
-/// A standby that takes over does so without a record rather than not at all.
-fn recorder_or_none(
-    config: &Config,
-    of: &str,
-    side: RecordedSide,
-) -> Result<Option<Recorder>, PublisherError> {
-    match recorder(config, of, side) {
-        Err(error) if config.standby.is_some() => {
-            tracing::error!("{error}; it goes on without");
-            Ok(None)
-        }
-        made => made,
-    }
+/// A publisher runs without a record rather than not at all: on its worst day the room that is missing is
+/// taken by the record of the day.
+fn recorder_or_none(config: &Config, of: &str, side: RecordedSide) -> Option<Recorder> {
+    let made = recorder(config, of, side);
+    made.unwrap_or_else(|error| {
+        tracing::error!("{error}; it goes on without");
+        None
+    })
 }
 
 fn recorder(
@@ -144,5 +136,32 @@ impl Noted {
         }
         let before = self.0[fan_out].get_mut(line)?;
         (std::mem::replace(before, now) != now).then_some(now)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_publisher_whose_flight_record_finds_no_place_runs_without() {
+        let config = Config::parse(
+            r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [],
+                "flight_record": { "directory": "/dev/null/records" },
+                "channels": [{ "id": 1, "name": "all", "slots": 1024,
+                "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.2:7592" }] }] }] }"#,
+        );
+        let config = config.unwrap();
+        let refused = recorder(&config, "repair", RecordedSide::Repair)
+            .err()
+            .unwrap();
+        assert!(
+            refused
+                .to_string()
+                .contains("/dev/null/records/mine.repair.flight"),
+            "{refused}"
+        );
+        assert!(of_repair(&config).is_none());
+        assert!(of_channel(&config, ChannelId(1)).is_none());
     }
 }
