@@ -32,11 +32,12 @@ impl Denied {
         if stats.accept_errors == before || now < self.next_at {
             return None;
         }
-        let errno = Errno::from_raw_os_error(stats.accept_errno);
+        // Not the other way round: what fails over verbs has no number.
+        let is = |errno: &Errno| errno.raw_os_error() == stats.accept_errno;
+        let errno = [Errno::MFILE, Errno::NFILE].into_iter().find(is)?;
         let remedy = match errno {
             Errno::MFILE => "raise this process's limit of open files (LimitNOFILE=, ulimit -n)",
-            Errno::NFILE => "raise the host's limit of open files (sysctl fs.file-max)",
-            _ => return None,
+            _ => "raise the host's limit of open files (sysctl fs.file-max)",
         };
         self.next_at = now.after(EVERY);
         Some((errno, remedy))
@@ -50,22 +51,29 @@ mod tests {
     #[test]
     fn it_is_said_with_what_to_change_and_not_each_time() {
         let mut denied = Denied::default();
-        let mut look = |at_ms, accept_errors, errno: Errno| {
+        let mut look = |at_ms, accept_errors, errno: i32| {
             let stats = ServerStats {
                 accept_errors,
-                accept_errno: errno.raw_os_error(),
+                accept_errno: errno,
                 ..ServerStats::default()
             };
             let news = denied.news(Nanos::from_ms(at_ms), &stats);
             news.map(|(_, remedy)| remedy)
         };
-        assert_eq!(look(1, 0, Errno::MFILE), None, "nothing was counted");
-        assert_eq!(look(2, 1, Errno::PERM), None, "that is something else");
-        let own = look(3, 2, Errno::MFILE).unwrap();
+        let [process, system] = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+        assert_eq!(look(1, 0, process), None, "nothing was counted");
+        for other in [Errno::PERM.raw_os_error(), 0, -1, i32::MAX, i32::MIN] {
+            assert_eq!(
+                look(2, 1 + other as u64 % 7, other),
+                None,
+                "that is something else"
+            );
+        }
+        let own = look(3, 20, process).unwrap();
         assert!(own.contains("LimitNOFILE="), "{own}");
-        assert_eq!(look(10_002, 900, Errno::MFILE), None, "it was said");
-        assert_eq!(look(10_003, 900, Errno::MFILE), None, "it is over");
-        let host = look(10_004, 901, Errno::NFILE).unwrap();
+        assert_eq!(look(10_002, 900, process), None, "it was said");
+        assert_eq!(look(10_003, 900, process), None, "it is over");
+        let host = look(10_004, 901, system).unwrap();
         assert!(host.contains("fs.file-max"), "{host}");
     }
 }
