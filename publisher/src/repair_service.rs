@@ -186,6 +186,7 @@ impl RepairService {
         };
         self.receive(wait)?;
         let now = self.clock.both();
+        self.denied.look(now.monotonic, self.server.stats());
         self.look_at_cursors(now);
         self.write_to_standbys();
         self.core.handle_timeout(now);
@@ -272,7 +273,6 @@ impl RepairService {
             _ => {}
         });
         let stats = self.server.stats();
-        self.denied.look(self.clock.now(), stats);
         let refused = stats.turned_away + stats.accept_errors;
         let service = &self.shared.service;
         service.connections_refused.set(refused);

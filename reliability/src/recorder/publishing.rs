@@ -107,12 +107,8 @@ impl RecordedPublisher {
             return Ok(());
         }
         // One call with a record and without: who keeps none pays for two looks, who keeps one for no call.
+        let before = self.before_sealing(now);
         let Self { core, recorder, .. } = self;
-        let before = core.sealed();
-        if let Some(recorder) = recorder {
-            self.now = now.monotonic;
-            recorder.make_room_for_call(core, now.monotonic);
-        }
         let result = core.begin(message, source, position, now);
         if let Some(recorder) = recorder {
             if !core.is_open() {
@@ -122,6 +118,17 @@ impl RecordedPublisher {
             }
         }
         result
+    }
+
+    /// Makes room for the entry of a call that may seal. What was sealed before it.
+    #[inline(always)]
+    fn before_sealing(&mut self, now: Now) -> Sequence {
+        let Self { core, recorder, .. } = self;
+        if let Some(recorder) = recorder {
+            self.now = now.monotonic;
+            recorder.make_room_for_call(core, now.monotonic);
+        }
+        core.sealed()
     }
 
     /// See [`PublisherCore::add_record`].
@@ -144,12 +151,8 @@ impl RecordedPublisher {
         position: SourcePosition,
         now: Now,
     ) -> bool {
+        let before = self.before_sealing(now);
         let Self { core, recorder, .. } = self;
-        let before = core.sealed();
-        if let Some(recorder) = recorder {
-            self.now = now.monotonic;
-            recorder.make_room_for_call(core, now.monotonic);
-        }
         let begun = core.begin_record(record, source, position, now);
         if let Some(recorder) = recorder {
             if begun {
@@ -164,12 +167,8 @@ impl RecordedPublisher {
     /// See [`PublisherCore::flush`].
     #[inline]
     pub fn flush(&mut self, now: Now, last_of_burst: bool) {
+        let before = self.before_sealing(now);
         let Self { core, recorder, .. } = self;
-        let before = core.sealed();
-        if let Some(recorder) = recorder {
-            self.now = now.monotonic;
-            recorder.make_room_for_call(core, now.monotonic);
-        }
         core.flush(now, last_of_burst);
         if let Some(recorder) = recorder
             && core.sealed() != before
