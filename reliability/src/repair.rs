@@ -140,6 +140,9 @@ impl RepairLog {
             Some(at) if self.entries[at].sequence > entry.sequence => {}
             Some(at) => self.entries[at] = entry,
             None => {
+                // All of it at once, which is untouched until it is needed: what grows by doubling would be
+                // copied, and leave behind what it grew out of.
+                self.entries.reserve_exact(ENTRIES - self.entries.len());
                 self.entries.push(entry);
                 // No more than there are places.
                 *place = self.entries.len() as u16;

@@ -36,6 +36,16 @@ pub(crate) trait Carry {
     fn is_joined(&mut self) -> bool;
     /// Takes a tick; `false`: there is no room now.
     fn publish(&mut self, tick: Tick) -> Outcome<bool>;
+    /// Takes so many ticks from the `first` on as there is room for; how many that were.
+    fn publish_run(&mut self, first: u64, count: u64, at: u64) -> Outcome<u64> {
+        for taken in 0..count {
+            let number = first + taken;
+            if !self.publish(Tick { number, at })? {
+                return Ok(taken);
+            }
+        }
+        Ok(count)
+    }
     /// Sends what was published, and does whatever else is to be done now and then.
     fn drive(&mut self) -> Outcome<()>;
     /// How far the slowest receiver is, where this is to keep a window; `None`: it has a flow
@@ -189,13 +199,7 @@ fn flood(
                 given_up = sent;
             }
         }
-        for _ in 0..room {
-            let number = sent + 1;
-            if !carry.publish(Tick { number, at: now })? {
-                break;
-            }
-            sent = number;
-        }
+        sent += carry.publish_run(sent + 1, room, now)?;
         carry.drive()?;
     }
 }

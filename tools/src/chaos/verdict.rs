@@ -307,8 +307,8 @@ impl Compare {
         let leaks: Vec<_> = leaks
             .map(|(name, it)| {
                 format!(
-                    "{name}: held {} KiB, and later {} KiB",
-                    it.early_kib, it.late_kib
+                    "{name}: held {} KiB, and later {} KiB, at most {} KiB",
+                    it.early_kib, it.late_kib, it.most_kib
                 )
             })
             .collect();
@@ -367,13 +367,14 @@ impl fmt::Display for Verdict {
         for (name, it) in grown_up {
             writeln!(
                 f,
-                "memory of {name} in {} s: {} KiB, later {} KiB",
+                "memory of {name} in {} s: {} KiB, later {} KiB, at most {} KiB",
                 it.life_s,
                 thousands(it.early_kib),
-                thousands(it.late_kib)
+                thousands(it.late_kib),
+                thousands(it.most_kib)
             )?;
         }
-        let most = young.iter().map(|(_, it)| it.late_kib).max();
+        let most = young.iter().map(|(_, it)| it.most_kib).max();
         writeln!(
             f,
             "memory of {} that did not live as long: {} KiB at most",
@@ -544,14 +545,18 @@ mod tests {
             ("left no summary", |_, remains| {
                 remains.published = json!(null);
             }),
-            ("held 1000 KiB, and later 1010 KiB", |_, remains| {
-                let growth = Growth {
-                    life_s: 600,
-                    early_kib: 1_000,
-                    late_kib: 1_010,
-                };
-                remains.growth.push(("s1.1".into(), growth));
-            }),
+            (
+                "held 1000 KiB, and later 1010 KiB, at most 1020 KiB",
+                |_, remains| {
+                    let growth = Growth {
+                        life_s: 600,
+                        early_kib: 1_000,
+                        late_kib: 1_010,
+                        most_kib: 1_020,
+                    };
+                    remains.growth.push(("s1.1".into(), growth));
+                },
+            ),
         ];
         for (n, (found, spoil)) in cases.into_iter().enumerate() {
             let wrong = verdict(spoil).wrong;

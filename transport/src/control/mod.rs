@@ -99,7 +99,8 @@ enum Filled {
 impl Inbox {
     const LEN_MIN: usize = 16 * 1024;
     /// A buffer that grew beyond this for one long message is given back.
-    const LEN_KEPT: usize = 256 * 1024;
+    /// Memory that is kept for the next time; whoever has once read late would hold more for good.
+    const LEN_KEPT: usize = 32 * 1024;
 
     fn new(body_len_max: usize) -> Self {
         Self {
@@ -176,7 +177,8 @@ struct Outbox {
 }
 
 impl Outbox {
-    const LEN_KEPT: usize = 256 * 1024;
+    /// Memory that is kept for the next time; whoever has once read late would hold more for good.
+    const LEN_KEPT: usize = 32 * 1024;
 
     const fn backlog(&self) -> usize {
         self.bytes.len() - self.start

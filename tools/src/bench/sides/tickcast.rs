@@ -124,20 +124,31 @@ impl Carry for Publisher {
 
     #[inline]
     fn publish(&mut self, tick: Tick) -> Outcome<bool> {
-        let record = &mut self.record;
-        record.hd.ts_event = tick.at;
-        record.order_id = tick.number;
-        record.price = Tick::check(tick.number) as i64;
-        record.ts_recv = tick.at;
-        record.sequence = tick.number as u32;
-        record.hd.instrument_id = self.symbol + 1;
+        fill(&mut self.record, tick, self.symbol);
         if let Some(publisher) = &mut self.publisher {
             let from = SourcePosition::new(0, tick.number);
-            publisher.publish(usize::from(self.channel), record, from);
+            publisher.publish(usize::from(self.channel), &self.record, from);
         }
         self.channel = next(self.channel, self.among.channels);
         self.symbol = next(self.symbol, self.among.symbols);
         Ok(true)
+    }
+
+    fn publish_run(&mut self, first: u64, count: u64, at: u64) -> Outcome<u64> {
+        let only = self.among.channels == 1;
+        let publisher = self.publisher.as_mut().filter(|_| only);
+        if let Some(mut channel) = publisher.and_then(|publisher| publisher.channel(0)) {
+            for number in first..first + count {
+                fill(&mut self.record, Tick { number, at }, self.symbol);
+                channel.publish(&self.record, SourcePosition::new(0, number));
+                self.symbol = next(self.symbol, self.among.symbols);
+            }
+            return Ok(count);
+        }
+        for number in first..first + count {
+            self.publish(Tick { number, at })?;
+        }
+        Ok(count)
     }
 
     #[inline]
@@ -160,6 +171,17 @@ impl Drop for Publisher {
             let _ = publisher.end_session(DRAIN);
         }
     }
+}
+
+/// The record that a tick goes as.
+#[inline]
+fn fill(record: &mut MboMsg, tick: Tick, symbol: u32) {
+    record.hd.ts_event = tick.at;
+    record.order_id = tick.number;
+    record.price = Tick::check(tick.number) as i64;
+    record.ts_recv = tick.at;
+    record.sequence = tick.number as u32;
+    record.hd.instrument_id = symbol + 1;
 }
 
 fn next<N: Copy + PartialOrd + std::ops::Add<Output = N> + From<u8>>(at: N, of: N) -> N {
