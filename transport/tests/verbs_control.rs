@@ -174,9 +174,17 @@ fn stranger(
 /// Asks for a cursor for a peer that says nothing: until the device has told of its connection, which may
 /// be after the peer knows, it can be granted nothing.
 fn grant_cursor(server: &mut ControlServer, serving: &mut Serving, peer: PeerId, ring: ShareId) {
+    once_up(server, serving, |server| server.grant_cursor(peer, ring));
+}
+
+fn once_up(
+    server: &mut ControlServer,
+    serving: &mut Serving,
+    mut grant: impl FnMut(&mut ControlServer) -> std::io::Result<()>,
+) {
     until("its connection is not up on this side", || {
         serving.round(server);
-        match server.grant_cursor(peer, ring) {
+        match grant(server) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => false,
             done => {
                 done.unwrap();
@@ -535,7 +543,7 @@ fn who_leaves_while_it_waits_for_a_cursor_waits_no_more_and_the_next_one_gets_it
         assert_eq!(server.awaiting_cursors(), 0, "{n}");
     }
     let (_waiting, last) = stranger(&mut server, &mut serving, at, &config);
-    server.grant(last, ring).unwrap();
+    once_up(&mut server, &mut serving, |server| server.grant(last, ring));
     grant_cursor(&mut server, &mut serving, last, ring);
     drop(holder);
     until("it gets none", || {

@@ -50,8 +50,8 @@ impl ControlServer {
     ///
     /// # Errors
     /// [`io::ErrorKind::NotConnected`] for a peer that is gone; [`io::ErrorKind::Unsupported`] over TCP;
-    /// [`io::ErrorKind::WouldBlock`] for one that has as many rights as it can have; otherwise what the
-    /// device said.
+    /// [`io::ErrorKind::WouldBlock`] for one that has as many rights as it can have, or whose connection
+    /// the device has not told of yet; otherwise what the device said.
     pub fn grant(&mut self, peer: PeerId, share: ShareId) -> io::Result<()> {
         let shared = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
         let peer = self
