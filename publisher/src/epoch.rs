@@ -44,6 +44,8 @@ pub struct EpochState {
     before: Before,
     store: Option<Store>,
     inputs: Option<u64>,
+    /// Why it was opened, where more is known of that than that there was one before.
+    because: Option<EpochReason>,
 }
 
 #[derive(Debug)]
@@ -113,6 +115,7 @@ impl EpochsBefore {
             inputs: self.before.inputs,
             before: self.before.before,
             store: self.store,
+            because: None,
         }
     }
 
@@ -144,6 +147,7 @@ impl EpochsBefore {
             },
             store: self.store,
             inputs: self.inputs,
+            because: None,
         };
         opened.close(&[])?;
         Ok(opened)
@@ -166,16 +170,23 @@ impl EpochState {
         self.epoch
     }
 
+    /// The epoch was opened for this reason.
+    #[must_use]
+    pub(crate) const fn because(mut self, reason: EpochReason) -> Self {
+        self.because = Some(reason);
+        self
+    }
+
     /// What the first datagram of a channel says.
     #[must_use]
     pub fn opened(&self, channel: ChannelId) -> StreamEvent {
         let previous = self.before.epoch;
         StreamEvent::EpochOpened {
-            reason: if previous == Epoch::NONE {
+            reason: self.because.unwrap_or(if previous == Epoch::NONE {
                 EpochReason::Fresh
             } else {
                 EpochReason::Restart
-            },
+            }),
             previous,
             previous_last: self
                 .before

@@ -1,6 +1,6 @@
 //! A publisher that was killed goes on where it stood, in the same epoch: its rings outlived it, and its
 //! inputs can be read again from their beginning. Where any of that does not hold, a new epoch begins, and
-//! the log says why (docs/PROTOCOL.md §9; OPERATIONS).
+//! the log and the stream say why (docs/PROTOCOL.md §9; OPERATIONS).
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use thiserror::Error;
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::ring_layout::{RingError, RingIdentity};
 use tickcast_reliability::units::{Epoch, FanOutId, Nanos, RecordNumber, Sequence, SourceId};
-use tickcast_reliability::wire::PublisherState;
+use tickcast_reliability::wire::{EpochReason, PublisherState};
 use tickcast_transport::mapping::{Kept, SharedMapping};
 use tickcast_transport::shm::{boot_id, tail_len};
 use xxhash_rust::xxh3::xxh3_64;
@@ -74,6 +74,19 @@ impl NotWhole {
             _ => Epoch::NONE,
         }
     }
+
+    /// As the stream says it.
+    const fn reason(&self) -> EpochReason {
+        match self {
+            Self::Gone(_) => EpochReason::RingGone,
+            Self::Length { .. } | Self::Configured(_) | Self::Inputs => EpochReason::Reconfigured,
+            Self::Ended => EpochReason::SessionEnded,
+            Self::Rebooted => EpochReason::Rebooted,
+            Self::Live(_) => EpochReason::LiveInput,
+            Self::Forgotten { .. } | Self::Epoch { .. } => EpochReason::StateGone,
+            Self::Ring { .. } => EpochReason::RingDamaged,
+        }
+    }
 }
 
 impl Rings {
@@ -126,7 +139,10 @@ impl Rings {
             }
             Err(why) => {
                 let is_first = before.last() == Epoch::NONE;
-                let created = Self::create(config, plans, before, (why.above(), boot_id), utc)?;
+                let mut created = Self::create(config, plans, before, (why.above(), boot_id), utc)?;
+                if !(is_first && matches!(why, NotWhole::Gone(_))) {
+                    created.epoch = created.epoch.because(why.reason());
+                }
                 match why {
                     NotWhole::Ended => tracing::info!("a new epoch begins: {why}"),
                     NotWhole::Gone(_) if is_first => {

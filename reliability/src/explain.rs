@@ -10,6 +10,9 @@ mod evidence;
 mod judging;
 mod sent;
 
+use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Included};
+
 pub use judging::explain;
 pub use sent::Serving;
 use serde::Serialize;
@@ -233,7 +236,7 @@ pub enum Happening {
 
 /// Sequences.
 #[derive(Clone, Debug, Default)]
-struct Ranges(std::collections::BTreeMap<u64, u64>);
+struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
     fn insert(&mut self, range: SequenceRange) {
@@ -247,7 +250,7 @@ impl Ranges {
             // By far the most often: the next one.
             if self
                 .0
-                .range(first + 1..=last.saturating_add(1))
+                .range((Excluded(first), Included(last.saturating_add(1))))
                 .next()
                 .is_none()
             {
@@ -270,6 +273,20 @@ impl Ranges {
     fn has(&self, sequence: Sequence) -> bool {
         let below = self.0.range(..=sequence.0).next_back();
         below.is_some_and(|(_, last)| *last >= sequence.0)
+    }
+
+    /// How many sequences of this run.
+    fn count_within(&self, range: SequenceRange) -> u64 {
+        let (first, last) = (range.first.0, range.last.0);
+        let from = self
+            .0
+            .range(..=first)
+            .next_back()
+            .map_or(first, |(from, _)| *from);
+        let overlaps = self.0.range(from..=last).filter_map(|(from, to)| {
+            SequenceRange::new(Sequence((*from).max(first)), Sequence((*to).min(last)))
+        });
+        overlaps.fold(0, |sum, range| sum.saturating_add(range.len()))
     }
 
     fn highest(&self) -> Option<Sequence> {
@@ -310,6 +327,11 @@ mod tests {
             for sequence in 0..310 {
                 assert_eq!(ranges.has(Sequence(sequence)), model.contains(&sequence));
             }
+            let (within, to) = (random >> 40 & 0xff, random >> 20 & 0x3f);
+            let within = within..=within + to;
+            let range = SequenceRange::new(Sequence(*within.start()), Sequence(*within.end()));
+            let count = range.map(|range| ranges.count_within(range));
+            assert_eq!(count, Some(model.range(within).count() as u64));
         }
         let pairs: Vec<_> = ranges.0.iter().collect();
         assert!(pairs.windows(2).all(|pair| pair[0].1 + 1 < *pair[1].0));

@@ -181,11 +181,30 @@ pub struct Now {
 
 /// A run of sequences, both ends included and `first <= last`: it is never empty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Ends")]
 pub struct SequenceRange {
     /// First sequence of the run.
     pub first: Sequence,
     /// Last sequence of the run.
     pub last: Sequence,
+}
+
+/// What is read as a run, whatever it is.
+#[derive(Deserialize)]
+struct Ends {
+    first: Sequence,
+    last: Sequence,
+}
+
+impl TryFrom<Ends> for SequenceRange {
+    type Error = String;
+
+    fn try_from(Ends { first, last }: Ends) -> Result<Self, String> {
+        let wrong = || {
+            format!("a run of sequences from {first} to {last} is none; it ends behind its first")
+        };
+        Self::new(first, last).ok_or_else(wrong)
+    }
 }
 
 impl SequenceRange {

@@ -476,17 +476,62 @@ pub enum StreamEvent {
     },
 }
 
-/// Why an epoch was opened.
+/// Why an epoch was opened (docs/PROTOCOL.md §4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[repr(u16)]
 pub enum EpochReason {
-    /// A first start, or one without a ring from before.
+    /// A first start.
     Fresh = 1,
-    /// A restart that could not continue the ring.
+    /// A restart that could not continue the ring, for a reason that this version does not know, or of a
+    /// publisher that keeps none.
     Restart = 2,
     /// A standby took over.
     Promotion = 3,
+    /// A restart that found no ring.
+    RingGone = 4,
+    /// The host was started anew since.
+    Rebooted = 5,
+    /// A restart with another shape of the ring, or other inputs.
+    Reconfigured = 6,
+    /// A restart with a live input, which does not tell again what it told meanwhile.
+    LiveInput = 7,
+    /// A restart that found a ring that is not whole.
+    RingDamaged = 8,
+    /// The session of before was ended.
+    SessionEnded = 9,
+    /// A restart whose state does not know the epoch of the ring.
+    StateGone = 10,
+}
+
+impl EpochReason {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::Fresh,
+        Self::Restart,
+        Self::Promotion,
+        Self::RingGone,
+        Self::Rebooted,
+        Self::Reconfigured,
+        Self::LiveInput,
+        Self::RingDamaged,
+        Self::SessionEnded,
+        Self::StateGone,
+    ];
+
+    /// Its number on the wire, and which of the restarts it is: who knows no restarts apart sees one.
+    const fn codes(self) -> [u16; 2] {
+        match self {
+            Self::Fresh | Self::Restart | Self::Promotion => [self as u16, 0],
+            _ => [Self::Restart as u16, self as u16],
+        }
+    }
+
+    fn of([reason, restart]: [u16; 2]) -> Option<Self> {
+        let all = || Self::ALL.into_iter();
+        let known = all().find(|it| it.codes() == [reason, restart]);
+        known.or_else(|| all().find(|it| it.codes() == [reason, 0]))
+    }
 }
 
 impl StreamEvent {
@@ -526,9 +571,11 @@ impl StreamEvent {
                 previous,
                 previous_last,
             } => {
+                let [reason, restart] = reason.codes();
                 out.extend(Self::EPOCH_OPENED.to_le_bytes());
-                out.extend((*reason as u16).to_le_bytes());
-                out.extend([0; 4]);
+                out.extend(reason.to_le_bytes());
+                out.extend(restart.to_le_bytes());
+                out.extend([0; 2]);
                 out.extend(previous.0.to_le_bytes());
                 out.extend(previous_last.0.to_le_bytes());
             }
@@ -563,12 +610,7 @@ impl StreamEvent {
                     .collect(),
             }),
             Self::EPOCH_OPENED => Some(Self::EpochOpened {
-                reason: match short(2) {
-                    1 => EpochReason::Fresh,
-                    2 => EpochReason::Restart,
-                    3 => EpochReason::Promotion,
-                    _ => return None,
-                },
+                reason: EpochReason::of([short(2), short(4)])?,
                 previous: Epoch(first),
                 previous_last: Sequence(second),
             }),

@@ -326,37 +326,44 @@ fn a_new_epoch_begins_where_the_ring_is_not_whole_or_not_ours_and_subscribers_ar
             .expect("the ring is written");
     };
     type Spoil<'a> = &'a dyn Fn(&mut Kept);
-    let spoilt: [(Spoil<'_>, &str); 7] = [
+    let spoilt: [(Spoil<'_>, &str, EpochReason); 7] = [
         (
             &|kept| write(&kept.ring(), offset::BOOT_ID, &[0xab; 16]),
             "the host was started anew since",
+            EpochReason::Rebooted,
         ),
         (
             &|kept| std::fs::remove_file(kept.ring()).expect("it is there"),
             "no ring of channel all was kept",
+            EpochReason::RingGone,
         ),
         (
             &|kept| write(&kept.ring(), 4096 + 1472 + 64, &[0xee; 8]),
             "channel all: the slot of sequence 1 does not verify",
+            EpochReason::RingDamaged,
         ),
         (
             &|kept| write(&kept.ring(), offset::CHECKPOINTS + 8, &[0xff; 8]),
             "channel all: the ring's control page is damaged: a checkpoint is 0",
+            EpochReason::RingDamaged,
         ),
         (
             &|kept| write(&kept.ring(), offset::OLDEST, &[0xff; 8]),
             "channel all: the ring's control page is damaged: oldest is 18446744073709551615",
+            EpochReason::RingDamaged,
         ),
         (
             &|kept| kept.config["inputs"][0]["seed"] = json!(8),
             "the inputs are configured otherwise than before",
+            EpochReason::Reconfigured,
         ),
         (
             &|kept| kept.config["channels"][0]["slots"] = json!(16_384),
             "the ring of channel all has ",
+            EpochReason::Reconfigured,
         ),
     ];
-    for (spoil, why) in spoilt {
+    for (spoil, why, reason) in spoilt {
         get_on(&mut followers, 500);
         publisher.kill();
         spoil(&mut kept);
@@ -378,7 +385,7 @@ fn a_new_epoch_begins_where_the_ring_is_not_whole_or_not_ours_and_subscribers_ar
                 }) => Some((*reason, previous.0)),
                 _ => None,
             });
-        assert_eq!(told, Some((EpochReason::Restart, before)), "{why}");
+        assert_eq!(told, Some((reason, before)), "{why}");
     }
     // And of one that was ended nobody goes on either.
     end(&publisher, &mut followers);

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 use tickcast_reliability::ring::Seal;
 use tickcast_reliability::ring_layout::{CONTROL_PAGE_LEN, Checkpoint, offset};
-use tickcast_reliability::units::SourcePosition;
-use tickcast_reliability::wire::Kind;
+use tickcast_reliability::units::{ChannelId, SourcePosition};
+use tickcast_reliability::wire::{Kind, StreamEvent};
 
 use super::*;
 use crate::plan::Plan;
@@ -81,6 +81,11 @@ impl Left {
     fn why(&self) -> String {
         let found = self.found().unwrap();
         found.err().map_or(String::new(), |why| why.to_string())
+    }
+
+    /// The same, as its stream will say it.
+    fn reason(&self) -> Option<EpochReason> {
+        self.found().unwrap().err().map(|why| why.reason())
     }
 
     fn ring(&self) -> PathBuf {
@@ -188,6 +193,9 @@ fn only_what_can_be_read_again_or_resumed_is_gone_on_with() {
         let next = left.open().unwrap();
         assert_eq!(next.sealed.is_some(), why.is_empty(), "{why}");
         assert_eq!(next.epoch.epoch() == first, why.is_empty(), "{why}");
+        if let StreamEvent::EpochOpened { reason, .. } = next.epoch.opened(ChannelId(1)) {
+            assert_eq!(reason == EpochReason::LiveInput, !why.is_empty(), "{why}");
+        }
     }
 }
 
@@ -264,45 +272,54 @@ fn what_was_found_of_a_ring_is_said() {
     assert_eq!(left.why(), "");
     let whole = fs::read(left.ring()).unwrap();
     type Spoil<'a> = &'a dyn Fn(&mut Left);
-    let spoilt: [(Spoil<'_>, &str); 8] = [
+    let spoilt: [(Spoil<'_>, &str, EpochReason); 8] = [
         (
             &|left| fs::remove_file(left.ring()).unwrap(),
             "no ring of channel all was kept",
+            EpochReason::RingGone,
         ),
         (
             &|left| fs::write(left.ring(), b"").unwrap(),
             "no ring of channel all was kept",
+            EpochReason::RingGone,
         ),
         (
             &|left| fs::write(left.ring(), &whole[..10_000]).unwrap(),
             "the ring of channel all has 10000 bytes and 98304 are configured",
+            EpochReason::Reconfigured,
         ),
         (
             &|left| left.config["channels"][0]["slots"] = json!(128),
             "the ring of channel all has 98304 bytes and 192512 are configured",
+            EpochReason::Reconfigured,
         ),
         (
             &|left| fs::write(left.ring(), vec![0x5a; whole.len()]).unwrap(),
             "channel all: the memory starts with 0x5a5a5a5a5a5a5a5a, not with the magic of a ring",
+            EpochReason::RingDamaged,
         ),
         (
             &|left| left.config["channels"][0]["id"] = json!(3),
             "channel all is configured otherwise than its ring",
+            EpochReason::Reconfigured,
         ),
         (
             &|left| left.config["inputs"][0]["seed"] = json!(9),
             "the inputs are configured otherwise than before",
+            EpochReason::Reconfigured,
         ),
         (
             &|left| drop(fs::remove_file(left.state())),
             "state_dir does not know of epoch 1000 of channel all: its file of before is gone",
+            EpochReason::StateGone,
         ),
     ];
     let config = left.config.clone();
     let mut left = left;
-    for (spoil, why) in spoilt {
+    for (spoil, why, reason) in spoilt {
         spoil(&mut left);
         assert!(left.why().starts_with(why), "{} is not {why}", left.why());
+        assert_eq!(left.reason(), Some(reason), "{why}");
         fs::write(left.ring(), &whole).unwrap();
         left.config = config.clone();
     }
@@ -318,4 +335,5 @@ fn a_session_is_ended_by_its_last_datagram_too() {
     }
     drop(opened);
     assert_eq!(left.why(), "the session of before was ended");
+    assert_eq!(left.reason(), Some(EpochReason::SessionEnded));
 }

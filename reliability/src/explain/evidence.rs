@@ -520,7 +520,7 @@ impl Channel {
                 self.sources.push((at, epoch, sequence, event.clone()));
             }
             Event::Overrun(overrun) => {
-                let items = overrun.records + overrun.events;
+                let items = overrun.records.saturating_add(overrun.events);
                 self.overwritten.push((at, sequence, items));
             }
             _ => {}

@@ -147,12 +147,14 @@ const fn told(
 fn add_up(gaps: &[Finding], totals: &mut Totals) {
     for finding in gaps {
         let count = finding.sequences.len();
-        totals.missing += count;
+        totals.missing = totals.missing.saturating_add(count);
         match finding.fate {
             // What can't be read came all the same.
-            Fate::Came(_) | Fate::Lost(LossCause::Unreadable) => totals.came += count,
-            Fate::Lost(_) => totals.lost += count,
-            Fate::Open | Fate::Told => totals.open += count,
+            Fate::Came(_) | Fate::Lost(LossCause::Unreadable) => {
+                totals.came = totals.came.saturating_add(count)
+            }
+            Fate::Lost(_) => totals.lost = totals.lost.saturating_add(count),
+            Fate::Open | Fate::Told => totals.open = totals.open.saturating_add(count),
         }
     }
 }
@@ -170,11 +172,10 @@ fn missed_by_lines(channel: &Channel, totals: &mut Totals) {
         let span = |(from, to): (&u64, &u64)| {
             let range =
                 SequenceRange::new(Sequence((*from).max(first.0)), Sequence((*to).min(last.0)));
-            range.map_or(0, |range| {
-                range.iter().filter(|it| !received.has(*it)).count() as u64
-            })
+            range.map_or(0, |range| range.len() - received.count_within(range))
         };
-        totals.missed_by_lines[usize::from(line.0)] += others.0.iter().map(span).sum::<u64>();
+        let missed = &mut totals.missed_by_lines[usize::from(line.0)];
+        *missed = others.0.iter().map(span).fold(*missed, u64::saturating_add);
     }
 }
 
@@ -272,10 +273,10 @@ impl Judge<'_> {
         let mut sum = Dropped::default();
         let near = |at: Nanos| at >= gap.heard_before && at <= until;
         for (_, dropped) in self.channel.drops.iter().filter(|(at, _)| near(*at)) {
-            sum.buffer += dropped.buffer;
-            sum.oversize += dropped.oversize;
-            sum.q_key += dropped.q_key;
-            sum.restarts += dropped.restarts;
+            sum.buffer = sum.buffer.saturating_add(dropped.buffer);
+            sum.oversize = sum.oversize.saturating_add(dropped.oversize);
+            sum.q_key = sum.q_key.saturating_add(dropped.q_key);
+            sum.restarts = sum.restarts.saturating_add(dropped.restarts);
         }
         // What came meanwhile, and waits in the socket, is read in less time than it came in.
         let stalls = self.evidence.stalls.iter();
@@ -447,7 +448,7 @@ impl Judge<'_> {
                 continue;
             };
             if loss.sequences.last != Sequence(u64::MAX) && origin != Origin::Unreadable {
-                totals.lost_otherwise += rest;
+                totals.lost_otherwise = totals.lost_otherwise.saturating_add(rest);
             }
             findings.push(Finding {
                 origin,
@@ -473,7 +474,7 @@ impl Judge<'_> {
         }
         let gaps = self.channel.gaps.iter().filter(|gap| gap.epoch == epoch);
         let parts = gaps.filter_map(|gap| gap.range.intersection(loss.sequences));
-        let known: u64 = parts.map(|part| part.len()).sum();
+        let known: u64 = parts.map(|part| part.len()).fold(0, u64::saturating_add);
         let rest = loss.sequences.len().saturating_sub(known);
         if rest == 0 {
             return None;

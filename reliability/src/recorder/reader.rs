@@ -374,6 +374,9 @@ impl Segment {
             word.ok().filter(|it| *it <= bytes.len()).ok_or(Damaged)
         };
         let committed = below_end(segment::COMMITTED)?;
+        if word(bytes, segment::FIRST_AT) > TIME_MAX.0 {
+            return Err(Damaged);
+        }
         let len = below_end(segment::SNAPSHOT_LEN)?;
         let entries = SEGMENT_HEAD_LEN + len.next_multiple_of(8);
         if entries > committed {
@@ -399,6 +402,9 @@ impl Segment {
         Ok(Some((segment, damage)))
     }
 }
+
+/// No clock has a later time (292 years): the core need not reckon with the end of all numbers.
+const TIME_MAX: Nanos = Nanos(u64::MAX >> 1);
 
 /// A segment that no recorder writes.
 struct Damaged;
@@ -443,6 +449,9 @@ impl<'a> Entries<'a> {
         let (a, b) = (head[1], u16::from_le_bytes([head[2], head[3]]));
         let since = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
         self.at = self.at.after(Nanos(since.into()));
+        if self.at > TIME_MAX {
+            return Err("an entry of a time that no clock has");
+        }
         let path = || Path::from_index(a).ok_or("an entry of a path that does not exist");
         let datagram = |kept| What::Datagram {
             channel: ChannelId(b),
@@ -542,7 +551,7 @@ impl<'a> Iterator for Entries<'a> {
         let (offset, inputs) = (self.offset, self.inputs);
         Some(match self.entry() {
             Ok(what) => {
-                self.inputs += u64::from(what.is_input());
+                self.inputs = (self.inputs).saturating_add(what.is_input().into());
                 Ok(Entry {
                     at: self.at,
                     inputs,

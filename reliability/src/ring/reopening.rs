@@ -148,7 +148,11 @@ impl RingReader {
     fn held(&self, sealed: Sequence) -> Held {
         let mut all = Held::default();
         let mut buffer = vec![0; self.geometry().slot_len() / WORD];
-        let held = SequenceRange::new(self.oldest(), sealed);
+        // No more than there are slots, whatever the control page says.
+        let oldest = self
+            .oldest()
+            .max(sealed.next().minus(self.geometry().slots()));
+        let held = SequenceRange::new(oldest, sealed);
         for sequence in held.into_iter().flat_map(SequenceRange::iter) {
             let Ok(len) = self.copy(sequence, &mut buffer) else {
                 continue;

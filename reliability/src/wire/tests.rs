@@ -330,3 +330,35 @@ fn only_data_carries_records() {
     );
     assert!(data.records().is_err());
 }
+
+#[test]
+fn a_reason_that_this_version_does_not_know_is_a_restart_and_the_others_come_back_as_they_are() {
+    for reason in EpochReason::ALL {
+        let mut bytes = Vec::new();
+        let opened = StreamEvent::EpochOpened {
+            reason,
+            previous: Epoch(7),
+            previous_last: Sequence(99),
+        };
+        opened.write(&mut bytes);
+        assert_eq!(StreamEvent::parse(&bytes), Some(opened));
+        // As a version reads it that knows three.
+        assert!((1..=3).contains(&bytes[2]), "{reason:?}");
+        bytes[4] = 200;
+        let of = |event| match event {
+            Some(StreamEvent::EpochOpened { reason, .. }) => Some(reason),
+            _ => None,
+        };
+        let plain = [
+            EpochReason::Fresh,
+            EpochReason::Restart,
+            EpochReason::Promotion,
+        ];
+        assert_eq!(
+            of(StreamEvent::parse(&bytes)),
+            Some(plain[usize::from(bytes[2]) - 1])
+        );
+        bytes[2] = 11;
+        assert_eq!(StreamEvent::parse(&bytes), None);
+    }
+}

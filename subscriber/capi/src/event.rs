@@ -153,16 +153,42 @@ causes! {
 #[derive(Clone, Copy, Debug)]
 #[repr(u32)]
 pub enum EpochReason {
-    /// A first start, or one without a ring from before.
+    /// A first start.
     Fresh = 1,
-    /// A restart that could not continue the ring.
+    /// A restart that could not continue the ring, for a reason that this version does not know, or of a
+    /// publisher that keeps none.
     Restart = 2,
     /// A standby took over.
     Promotion = 3,
+    /// A restart that found no ring.
+    RingGone = 4,
+    /// The host was started anew since.
+    Rebooted = 5,
+    /// A restart with another shape of the ring, or other inputs.
+    Reconfigured = 6,
+    /// A restart with a live input, which does not tell again what it told meanwhile.
+    LiveInput = 7,
+    /// A restart that found a ring that is not whole.
+    RingDamaged = 8,
+    /// The session of before was ended.
+    SessionEnded = 9,
+    /// A restart whose state does not know the epoch of the ring.
+    StateGone = 10,
 }
 
 causes! {
-    EpochReason, rust::EpochReason { Fresh = 1, Restart = 2, Promotion = 3, }
+    EpochReason, rust::EpochReason {
+        Fresh = 1,
+        Restart = 2,
+        Promotion = 3,
+        RingGone = 4,
+        Rebooted = 5,
+        Reconfigured = 6,
+        LiveInput = 7,
+        RingDamaged = 8,
+        SessionEnded = 9,
+        StateGone = 10,
+    }
 }
 
 /// Why the repair connection is down, in `cause`.
@@ -681,8 +707,10 @@ mod tests {
                 messages: 11,
                 instruments: Vec::new(),
             }));
+        }
+        for reason in rust::EpochReason::ALL {
             all.push(E::Stream(StreamEvent::EpochOpened {
-                reason: EpochReason::of(reason).unwrap(),
+                reason,
                 previous: Epoch(3),
                 previous_last: Sequence(99),
             }));

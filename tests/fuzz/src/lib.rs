@@ -4,6 +4,7 @@
 //! A fuzzer calls these functions (`make fuzz`), and a test calls each with its committed corpus.
 //! What each one asserts stands at its head; docs/VERIFICATION.md has the table.
 
+mod admin;
 mod bytes;
 mod captures;
 mod config;
@@ -11,20 +12,26 @@ mod control;
 pub mod corpus;
 mod datagram;
 mod feeds;
+mod flight_record;
 mod held;
 mod mutation;
 mod receive_core;
+mod ring;
+mod spoilt;
 #[path = "../../../reliability/tests/receiving/world.rs"]
 #[allow(dead_code, unused_qualifications, reason = "tests use the rest of it")]
 mod world;
 
+pub use admin::admin;
 pub use captures::captures;
 pub use config::config;
 pub use control::control;
 pub use datagram::datagram;
 pub use feeds::{iex_deep, iex_tops, itch, moldudp64};
+pub use flight_record::flight_record;
 pub use mutation::Mutation;
 pub use receive_core::receive_core;
+pub use ring::ring;
 
 /// One way in.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +43,7 @@ pub struct Target {
 }
 
 /// All of them.
-pub const TARGETS: [Target; 9] = [
+pub const TARGETS: [Target; 12] = [
     Target {
         name: "datagram",
         run: datagram,
@@ -72,6 +79,18 @@ pub const TARGETS: [Target; 9] = [
     Target {
         name: "receive_core",
         run: receive_core,
+    },
+    Target {
+        name: "ring",
+        run: ring,
+    },
+    Target {
+        name: "flight_record",
+        run: flight_record,
+    },
+    Target {
+        name: "admin",
+        run: admin,
     },
 ];
 

@@ -1,0 +1,51 @@
+//! A flight record that was damaged: what it holds is told, and run through the core again.
+
+use std::sync::OnceLock;
+
+use tickcast_reliability::delivery::Item;
+use tickcast_reliability::explain::explain;
+use tickcast_reliability::recorder::{Recording, replay, replay_publisher};
+
+use crate::bytes::Bytes;
+use crate::spoilt::{records, spoilt};
+
+/// An error that says something, or entries up to the first that is damaged, in which case that is the
+/// last; an explanation of what there is; a replay that ends, and gets no further than the entries do.
+pub fn flight_record(bytes: &[u8]) {
+    static WHOLE: OnceLock<[Vec<u8>; 2]> = OnceLock::new();
+    let mut input = Bytes(bytes);
+    let which = usize::from(input.byte());
+    let whole = &WHOLE.get_or_init(records)[which & 1];
+    let untouched = input.0.is_empty();
+    let recording = match Recording::read(spoilt(whole, &mut input)) {
+        Ok(recording) => recording,
+        Err(error) => {
+            assert!(!untouched && !error.to_string().is_empty());
+            return;
+        }
+    };
+    let entries: Vec<_> = recording.entries().collect();
+    let damaged = entries.iter().position(Result::is_err);
+    assert!(
+        damaged.is_none_or(|at| at + 1 == entries.len()),
+        "nothing follows an error"
+    );
+    let inputs = entries.iter().flatten().filter(|it| it.what.is_input());
+    let inputs = inputs.count() as u64;
+    let explained = explain(std::slice::from_ref(&recording));
+    assert_eq!(explained.len(), 1);
+    let (ran, difference) = if which & 1 == 0 {
+        let replayed = replay_publisher(&recording);
+        (replayed.inputs, replayed.difference)
+    } else {
+        let replayed = replay(&recording, false, &mut |_: Item<'_>| ());
+        (replayed.inputs, replayed.difference)
+    };
+    assert!(ran <= inputs, "{ran} inputs of {inputs} were run");
+    if untouched {
+        assert!(
+            inputs > 40 && ran == inputs && difference.is_none(),
+            "{difference:?}"
+        );
+    }
+}

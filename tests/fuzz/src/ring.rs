@@ -1,0 +1,94 @@
+//! A ring that a writer left behind, damaged by whatever had hold of it since.
+
+use std::sync::Arc;
+
+use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
+use tickcast_reliability::ring::{HeapMemory, RingReader, RingWriter};
+use tickcast_reliability::units::{Nanos, Now, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::wire::{CrcVerdict, Datagram};
+
+use crate::bytes::Bytes;
+use crate::spoilt::{CHANNEL, geometry, publisher, spoilt};
+
+/// An error that says something, or a ring all of whose datagrams are whole, each under its own sequence,
+/// up to the last that it says was sealed; the next writer goes on behind that.
+pub fn ring(bytes: &[u8]) {
+    let mut input = Bytes(bytes);
+    let count = u64::from(input.byte() % 40);
+    let whole = left_behind(count);
+    let untouched = input.0.is_empty();
+    let memory = Arc::new(HeapMemory::left_behind(&spoilt(&whole, &mut input), || {}));
+    if let Ok(reader) = RingReader::attach(memory) {
+        // Whoever reads meanwhile gets whole datagrams or nothing, whatever stands there.
+        let _ = reader.verify();
+        drop(reader.positions());
+        let (oldest, sealed) = (reader.oldest(), reader.sealed());
+        let sequences = (0..40).flat_map(|n| [oldest.plus(n), sealed.minus(n)]);
+        sequences.for_each(|sequence| copied(&reader, sequence));
+    }
+    let memory = HeapMemory::left_behind(
+        &spoilt(&whole, &mut Bytes(&bytes[1.min(bytes.len())..])),
+        || {},
+    );
+    let mut writer = match RingWriter::reopen(Arc::new(memory)) {
+        Ok(writer) => writer,
+        Err(error) => {
+            assert!(!untouched && !error.to_string().is_empty(), "{error}");
+            return;
+        }
+    };
+    let reader = writer.reader();
+    let (oldest, sealed) = (reader.oldest(), reader.sealed());
+    let held = sealed.0 + 1 - oldest.0;
+    assert!(held <= geometry().slots(), "{held} datagrams are held");
+    for n in 0..held {
+        let sequence = oldest.plus(n);
+        let slot = writer.slot(sequence).expect("it is held");
+        whole_datagram(slot, sequence);
+    }
+    if untouched {
+        assert_eq!(sealed, Sequence(count));
+    }
+    if let Ok(next) = writer.open() {
+        assert_eq!(next, sealed.next());
+    }
+}
+
+/// A datagram that can be copied is of this sequence.
+fn copied(reader: &RingReader, sequence: Sequence) {
+    let mut buffer = vec![0_u64; geometry().slot_len() / 8];
+    if let Ok(len) = reader.copy(sequence, &mut buffer) {
+        assert!(len <= geometry().slot_len());
+    }
+}
+
+fn whole_datagram(bytes: &[u8], sequence: Sequence) {
+    let mut aligned = AlignedCopy::default();
+    let datagram = Datagram::parse(aligned.of(bytes)).expect("a datagram");
+    assert_eq!(datagram.verdict(), CrcVerdict::Good, "{sequence:?}");
+    assert_eq!(
+        (datagram.header().channel, datagram.header().sequence),
+        (CHANNEL, sequence)
+    );
+}
+
+/// The bytes of a ring with so many datagrams sealed.
+fn left_behind(count: u64) -> Vec<u8> {
+    let mut publisher = publisher();
+    let mut batch = RecordBatch::default();
+    batch.put(&MboMsg::default());
+    for n in 1..=count {
+        let now = Now {
+            monotonic: Nanos(n),
+            utc: Nanos(n),
+        };
+        let position = SourcePosition::new(0, n);
+        publisher
+            .publish(&batch, SourceId(1), position, now)
+            .expect("it fits");
+        publisher.flush(now, true);
+    }
+    let mut bytes = vec![0; geometry().bytes()];
+    publisher.ring().reader().raw(0, &mut bytes);
+    bytes
+}
