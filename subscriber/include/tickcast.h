@@ -420,17 +420,46 @@ enum TickcastEpochReason
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     /*
-     A first start, or one without a ring from before.
+     A first start.
      */
     TICKCAST_EPOCH_REASON_FRESH = 1,
     /*
-     A restart that could not continue the ring.
+     A restart that could not continue the ring, for a reason that this version does not know, or of a
+     publisher that keeps none.
      */
     TICKCAST_EPOCH_REASON_RESTART = 2,
     /*
      A standby took over.
      */
     TICKCAST_EPOCH_REASON_PROMOTION = 3,
+    /*
+     A restart that found no ring.
+     */
+    TICKCAST_EPOCH_REASON_RING_GONE = 4,
+    /*
+     The host was started anew since.
+     */
+    TICKCAST_EPOCH_REASON_REBOOTED = 5,
+    /*
+     A restart with another shape of the ring, or other inputs.
+     */
+    TICKCAST_EPOCH_REASON_RECONFIGURED = 6,
+    /*
+     A restart with a live input, which does not tell again what it told meanwhile.
+     */
+    TICKCAST_EPOCH_REASON_LIVE_INPUT = 7,
+    /*
+     A restart that found a ring that is not whole.
+     */
+    TICKCAST_EPOCH_REASON_RING_DAMAGED = 8,
+    /*
+     The session of before was ended.
+     */
+    TICKCAST_EPOCH_REASON_SESSION_ENDED = 9,
+    /*
+     A restart whose state does not know the epoch of the ring.
+     */
+    TICKCAST_EPOCH_REASON_STATE_GONE = 10,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
