@@ -127,15 +127,15 @@ impl Serving {
         unserved.map(Some)
     }
 
-    /// Serves whoever connects, on a thread of its own; a failure ends the session.
+    /// Who serves whoever connects.
     ///
     /// # Errors
-    /// [`PublisherError::System`] when there can be no thread.
-    pub(crate) fn start(
+    /// As [`RepairService::new`].
+    pub(crate) fn service(
         self,
         config: &Config,
         shared: &Arc<Shared>,
-    ) -> Result<Thread<()>, PublisherError> {
+    ) -> Result<RepairService, PublisherError> {
         let denied = config.repair_verbs.as_ref();
         let denied = denied.and_then(|verbs| verbs.denied.clone());
         let service =
@@ -145,6 +145,19 @@ impl Serving {
                 .denying(denied)
                 .mirrored_by(config.hand_over_to.clone())
                 .recording(flight::of_repair(config));
+        Ok(service)
+    }
+
+    /// Has it serve them on a thread of its own; a failure ends the session.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when there can be no thread.
+    pub(crate) fn start(
+        self,
+        config: &Config,
+        shared: &Arc<Shared>,
+    ) -> Result<Thread<()>, PublisherError> {
+        let service = self.service(config, shared)?;
         let guard = StopOnFailure::new(shared.clone());
         spawn("repair", config.threads.repair_core, move || {
             let served = service.run();

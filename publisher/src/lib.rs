@@ -21,6 +21,7 @@ mod building;
 #[doc(hidden)]
 pub mod channels;
 pub mod config;
+mod crowded;
 mod denied;
 #[doc(hidden)]
 pub mod digest;

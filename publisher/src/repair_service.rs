@@ -23,6 +23,7 @@ use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, Serv
 use tickcast_transport::prompt::make_prompt;
 
 use crate::audit::audited;
+use crate::crowded::Crowded;
 use crate::denied::Denied;
 use crate::error::PublisherError;
 use crate::flight::Noted;
@@ -45,6 +46,7 @@ pub fn server_config(repair: &RepairConfig) -> ServerConfig {
     ServerConfig {
         // The core turns further ones away, with a word; the server only if that fails.
         connections_max: repair.peers_max.saturating_add(64),
+        connections_per_address_max: repair.of_one_address_max(),
         // The core closes earlier; a WELCOME with a whole directory must fit on top.
         backlog_bytes_max: repair.backlog_close_bytes.saturating_add(32 << 20),
         join_timeout: Duration::from_micros(repair.join_timeout_us),
@@ -67,6 +69,7 @@ pub struct RepairService {
     out: Vec<u8>,
     stats_at: Nanos,
     denied: Denied,
+    crowded: Crowded,
 }
 
 impl RepairService {
@@ -108,6 +111,7 @@ impl RepairService {
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
             denied: Denied::default(),
+            crowded: Crowded::default(),
         })
     }
 
@@ -187,6 +191,7 @@ impl RepairService {
         self.receive(wait)?;
         let now = self.clock.both();
         self.denied.look(now.monotonic, self.server.stats());
+        self.crowded.look(now.monotonic, self.server.stats());
         self.look_at_cursors(now);
         self.write_to_standbys();
         self.core.handle_timeout(now);
@@ -276,6 +281,8 @@ impl RepairService {
         let refused = stats.turned_away + stats.accept_errors;
         let service = &self.shared.service;
         service.connections_refused.set(refused);
+        let of_address = stats.turned_away_of_address;
+        service.connections_per_address_refused.set(of_address);
         service.access_violations.set(stats.violations);
         service.cursors_leased.set(stats.cursors_leased);
         service.cursors_returned.set(stats.cursors_returned);
@@ -596,3 +603,6 @@ fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) 
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

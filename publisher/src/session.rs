@@ -181,6 +181,15 @@ impl Opened {
         start().inspect_err(|_| shared.shut_down())
     }
 
+    /// What publishes and what serves subscribers, for a test that takes their turns itself.
+    #[cfg(test)]
+    pub(crate) fn by_hand(
+        self,
+    ) -> Result<(Publishing, crate::repair_service::RepairService), PublisherError> {
+        let (parts, to, serving) = self.take_apart(true)?;
+        Ok((to, serving.service(&parts.config, &parts.shared)?))
+    }
+
     /// What publishes, what serves subscribers, and the rest. The epoch is opened, before anyone is
     /// served, so that every joiner finds it so.
     fn take_apart(

@@ -258,6 +258,11 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
             &["repair", "peers_max", "at least 1"],
         ),
         (
+            "/repair",
+            json!({ "peers_max": 8, "peers_per_address_max": 9 }),
+            &["repair", "peers_per_address_max (9)", "peers_max (8)"],
+        ),
+        (
             "/subscribers",
             json!({ "nack_retry_us": 10 }),
             &[

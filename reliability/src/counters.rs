@@ -228,6 +228,8 @@ counters! {
         q_key_dropped,
         /// Times that a line's receive queue broke and was started anew (RDMA).
         receive_restarts,
+        /// WELCOMEs that can't be meant, or are a zombie's: that connection was broken off.
+        welcomes_refused,
     }
 }
 
@@ -258,9 +260,10 @@ counters! {
 }
 
 counters! {
-    /// What the repair side of one channel has done. NACKs are counted in sequences.
+    /// What the repair side of one channel has done. NACKs are counted in sequences; of a range that is
+    /// refused, no more than the ring has slots, whatever it claims.
     pub struct RepairCounters {
-        /// Sequences that NACKs asked for.
+        /// Sequences that NACKs asked for (of a range that is refused, no more than the ring has slots).
         nacked,
         /// Of those, answered with the datagram to the asker alone.
         answered,
@@ -359,9 +362,11 @@ counters! {
         overflow_disconnects,
         /// Connections that the network, the device or the peer's system gave up on.
         connections_broken,
-        /// Connections turned away before they said anything: over verbs too many, or no tickcast;
-        /// also failures to accept.
+        /// Connections turned away before they said anything: too many of one address, over verbs too
+        /// many, or no tickcast; also failures to accept.
         connections_refused,
+        /// Of those, connections of an address that had as many as one may have.
+        connections_per_address_refused,
         /// Connections closed because nothing was heard on them for too long.
         silent_disconnects,
         /// Events that merely inform, dropped because too many waited to be taken.

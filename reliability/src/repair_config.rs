@@ -47,6 +47,9 @@ pub struct RepairConfig {
     pub backlog_close_bytes: usize,
     /// Connections at a time.
     pub peers_max: usize,
+    /// Of those, connections of one IP address; `None` for half of them, so that no host takes the
+    /// places of all others.
+    pub peers_per_address_max: Option<usize>,
     /// How long a connection may take to JOIN.
     pub join_timeout_us: u64,
     /// How long a connection may stay silent after that; subscribers tell their progress every
@@ -72,6 +75,7 @@ impl Default for RepairConfig {
             backlog_pause_bytes: 1 << 20,
             backlog_close_bytes: 4 << 20,
             peers_max: 1024,
+            peers_per_address_max: None,
             join_timeout_us: 2_000_000,
             silent_timeout_us: 60_000_000,
         }
@@ -132,6 +136,7 @@ impl RepairConfig {
             ("joiner_bytes_per_s", self.joiner_bytes_per_s),
             ("pending_ranges_max", self.pending_ranges_max as u64),
             ("peers_max", self.peers_max as u64),
+            ("peers_per_address_max", self.of_one_address_max() as u64),
             ("join_timeout_us", self.join_timeout_us),
             ("silent_timeout_us", self.silent_timeout_us),
         ] {
@@ -173,11 +178,23 @@ impl RepairConfig {
             self.sender_ignore_us,
         )?;
         in_order(
+            "peers_per_address_max",
+            self.of_one_address_max() as u64,
+            "peers_max",
+            self.peers_max as u64,
+        )?;
+        in_order(
             "twice backlog_pause_bytes",
             self.backlog_pause_bytes as u64 * 2,
             "backlog_close_bytes",
             self.backlog_close_bytes as u64,
         )
+    }
+
+    /// How many connections one IP address may have.
+    #[must_use]
+    pub fn of_one_address_max(&self) -> usize {
+        (self.peers_per_address_max).unwrap_or(self.peers_max.div_ceil(2))
     }
 
     /// Checks that a subscriber asks again later than we ignore it.
@@ -285,6 +302,24 @@ mod tests {
         assert!(good.check_against_retry(16).is_ok());
         assert!(good.check_against_link(1_250_000_000).is_ok());
         assert!(good.check_against_link(1_249_999_999).is_err());
+    }
+
+    #[test]
+    fn one_address_has_half_of_all_places_where_nothing_else_is_said() {
+        let of = |peers_max, peers_per_address_max| {
+            let config = RepairConfig {
+                peers_max,
+                peers_per_address_max,
+                ..RepairConfig::default()
+            };
+            config.check().map(|()| config.of_one_address_max())
+        };
+        assert_eq!(RepairConfig::default().of_one_address_max(), 512);
+        assert_eq!((of(1, None), of(9, None)), (Ok(1), Ok(5)));
+        assert_eq!((of(9, Some(1)), of(9, Some(9))), (Ok(1), Ok(9)));
+        let said = |wrong: Result<usize, RepairConfigError>| wrong.unwrap_err().to_string();
+        assert!(said(of(9, Some(0))).contains("peers_per_address_max is 0"));
+        assert!(said(of(9, Some(10))).contains("peers_per_address_max (10) must not be above"));
     }
 
     #[test]

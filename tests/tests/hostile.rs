@@ -2,19 +2,20 @@
 
 mod common;
 
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddrV4, TcpStream, UdpSocket};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpStream, UdpSocket};
 
 use common::{
     Follower, PATIENCE, Publisher, channel, drive, end, endless, free_group, one_channel,
 };
+use socket2::{Domain, Socket, Type};
 use tickcast_reliability::control::{
     ChannelName, Join, JoinChannel, Message, NackClass, Purpose, RefusalReason,
 };
 use tickcast_reliability::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
-use tickcast_reliability::wire::{Header, Kind, crc_of};
+use tickcast_reliability::wire::{Datagram, Header, Kind, crc_of};
 
 /// A datagram whose CRC is right, whatever it says.
 fn forged(epoch: u64, sequence: u64) -> Vec<u8> {
@@ -46,13 +47,13 @@ fn send_from(source: Ipv4Addr, to: SocketAddrV4, datagrams: &[Vec<u8>]) {
     let socket = UdpSocket::bind((source, 0)).expect("a socket");
     socket.set_multicast_loop_v4(true).expect("loop");
     socket.set_multicast_ttl_v4(0).expect("TTL 0");
-    let socket = socket2::Socket::from(socket);
+    let socket = Socket::from(socket);
     socket
         .set_multicast_if_v4(&Ipv4Addr::LOCALHOST)
         .expect("loopback");
     for datagram in datagrams {
         socket
-            .send_to(datagram, &std::net::SocketAddr::from(to).into())
+            .send_to(datagram, &SocketAddr::from(to).into())
             .expect("sent");
     }
 }
@@ -116,6 +117,20 @@ impl Peer {
         Self(stream, Vec::new())
     }
 
+    /// From another address of loopback: a host of its own, as far as the publisher can tell.
+    fn connect_from(address: Ipv4Addr, publisher: &Publisher) -> Self {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("a socket");
+        let from = SocketAddr::from((address, 0));
+        socket.bind(&from.into()).expect("loopback has it");
+        let to: SocketAddr = publisher.control.to_string().parse().expect("an address");
+        socket
+            .connect(&to.into())
+            .expect("the control port answers");
+        let stream = TcpStream::from(socket);
+        stream.set_read_timeout(Some(PATIENCE)).expect("a bound");
+        Self(stream, Vec::new())
+    }
+
     fn say(&mut self, channel: u16, message: &Message<'_>) {
         let mut frame = Vec::new();
         message.write(ChannelId(channel), &mut frame);
@@ -148,7 +163,7 @@ impl Peer {
             match self.0.read(&mut bytes) {
                 Ok(0) => return None,
                 Ok(len) => self.1.extend_from_slice(&bytes[..len]),
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => return None,
                 Err(error) => panic!("nothing was heard: {error}"),
             }
         }
@@ -169,11 +184,7 @@ fn a_join_that_claims_a_higher_epoch_is_counted_and_the_publisher_goes_on() {
     assert_eq!(welcomed, Some(true), "a claim is no reason to refuse");
     peer.say(0, &Message::Leave);
     drop(peer);
-    let metrics = publisher.metrics();
-    let counted = metrics.lines().any(|line| {
-        line.contains("higher_epoch_claims") && !line.starts_with('#') && line.ends_with(" 1")
-    });
-    assert!(counted, "{metrics}");
+    assert_eq!(counted(&publisher, "higher_epoch_claims"), 1);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -218,6 +229,9 @@ fn bad_joins_are_rejected_with_a_reason_and_garbage_closes_only_its_own_connecti
         peer.0.write_all(bytes).expect("written");
         assert!(peer.is_closed(), "{bytes:?}");
     }
+    assert_eq!(counted(&publisher, "joins_rejected"), 3);
+    assert_eq!(counted(&publisher, "unknown_sessions"), 1);
+    assert_eq!(counted(&publisher, "protocol_errors"), garbage.len() as u64);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -239,24 +253,58 @@ fn every_nack_is_answered_however_strange() {
         class: NackClass::Repair,
         ranges: vec![SequenceRange::new(Sequence(first), Sequence(last)).expect("a range")],
     };
+    // What an answer is of, and why it is none.
     let answer = |peer: &mut Peer| {
         peer.hear(|message| match message {
-            Message::Refused(refused) => Some(refused.reason),
-            Message::Datagram(_) => None,
+            Message::Refused(refused) => (refused.range, Some(refused.reason)),
+            Message::Datagram(bytes) => {
+                let datagram = Datagram::parse(bytes).expect("a datagram");
+                (SequenceRange::one(datagram.header().sequence), None)
+            }
             other => panic!("{other:?}"),
         })
         .expect("an answer")
     };
+    let run = |first, last| SequenceRange::new(Sequence(first), Sequence(last)).expect("a range");
     peer.say(1, &nack(epoch, 1, 1));
-    assert_eq!(answer(&mut peer), None, "the datagram itself");
+    assert_eq!(answer(&mut peer), (run(1, 1), None), "the datagram itself");
     peer.say(1, &nack(Epoch(epoch.0 - 1), 1, 1));
-    assert_eq!(answer(&mut peer), Some(RefusalReason::Epoch));
-    peer.say(1, &nack(epoch, u64::MAX - 5, u64::MAX));
-    assert_eq!(answer(&mut peer), Some(RefusalReason::Ahead));
-    // All there is and ever will be: bounded work, and an answer for every part of it.
+    assert_eq!(answer(&mut peer), (run(1, 1), Some(RefusalReason::Epoch)));
+    let ahead = run(u64::MAX - 5, u64::MAX);
+    peer.say(1, &nack(epoch, ahead.first.0, ahead.last.0));
+    assert_eq!(answer(&mut peer), (ahead, Some(RefusalReason::Ahead)));
+    // All there is and ever will be: bounded work, and an answer for every part of it, once.
     peer.say(1, &nack(epoch, 1, u64::MAX));
-    let _first = answer(&mut peer);
+    let mut answers: Vec<_> = std::iter::repeat_with(|| answer(&mut peer))
+        .scan(0_u64, |answered, (range, why)| {
+            (*answered < u64::MAX).then(|| {
+                *answered += range.len();
+                (range, why)
+            })
+        })
+        .collect();
+    answers.sort_unstable_by_key(|(range, _)| range.first);
+    let mut next = Sequence(1);
+    for (range, why) in &answers {
+        assert_eq!(
+            range.first, next,
+            "no part is missing, and none comes twice"
+        );
+        next = range.last.next();
+        let is_right = match why {
+            None => true,
+            Some(RefusalReason::Window) => range.first.0 == 1,
+            Some(why) => *why == RefusalReason::Ahead && range.last.0 == u64::MAX,
+        };
+        assert!(is_right, "what is held is not refused: {range} {why:?}");
+    }
+    let had = answers.iter().filter(|(_, why)| why.is_none()).count() as u64;
+    assert!(had > 1, "what was sent is repaired");
     peer.say(0, &Message::Leave);
+    // The follower may have asked for something as well.
+    assert_eq!(counted(&publisher, "refused_epoch"), 1);
+    assert!(counted(&publisher, "refused_ahead") >= ahead.len() + 1);
+    assert!(counted(&publisher, "_answered{") >= had + 1);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -279,20 +327,29 @@ fn a_peer_that_floods_nacks_and_never_reads_harms_only_itself() {
     for _ in 0..16 {
         nack.write(ChannelId(1), &mut flood);
     }
-    peer.0
-        .set_write_timeout(Some(std::time::Duration::from_millis(200)))
-        .expect("a bound");
-    // Until the publisher closes it, or takes no more.
-    for _ in 0..200 {
-        if peer.0.write_all(&flood).is_err() {
-            break;
+    peer.0.set_nonblocking(true).expect("it can be");
+    // Until the publisher closes it: what is written beyond that comes back as an error.
+    let mut rest = &flood[..];
+    let mut is_closed = false;
+    drive(&mut followers, |_| {
+        while !is_closed {
+            match peer.0.write(rest) {
+                // On with the rest of this one, or with the next.
+                Ok(len) if len < rest.len() => rest = &rest[len..],
+                Ok(_) => rest = &flood,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(_) => is_closed = true,
+            }
         }
-        followers[0].poll();
-    }
-    end(&publisher, &mut followers);
-    let (status, summary) = publisher.finish();
-    assert!(status.success(), "{summary}");
-    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+        is_closed
+    });
+    assert_eq!(counted(&publisher, "overflow_disconnects"), 1);
+    peer.0.set_nonblocking(false).expect("it can be");
+    assert!(peer.is_closed());
+    // What was said of it and not read counts for nothing more.
+    drive(&mut followers, |_| counted(&publisher, "_pending{") == 0);
+    assert_eq!(counted(&publisher, "_subscribers{"), 1);
+    nobody_else_noticed(publisher, followers);
 }
 
 #[test]
@@ -420,8 +477,9 @@ fn a_flood_of_connections_takes_no_more_than_is_allowed_and_who_follows_notices_
     // Each says JOIN, as a subscriber would.
     let mut flood = Vec::new();
     let mut most = 0;
-    for _ in 0..400 {
-        let mut peer = Peer::connect(&publisher);
+    for n in 0..400 {
+        // Of a hundred hosts: of one there would be fewer.
+        let mut peer = Peer::connect_from(Ipv4Addr::new(127, 0, 1, n as u8 % 100), &publisher);
         let _ = peer.0.write_all(&join_frame("flood"));
         flood.push(peer);
         followers[0].poll();
@@ -439,6 +497,9 @@ fn a_flood_of_connections_takes_no_more_than_is_allowed_and_who_follows_notices_
     assert!(welcomed <= 8, "{welcomed} were welcomed");
     assert_eq!(welcomed + rejected, 400);
     assert!(counted(&publisher, "joins_rejected") > 0);
+    assert!(counted(&publisher, "publisher_connections_refused") > 0);
+    let of_address = counted(&publisher, "connections_per_address_refused");
+    assert_eq!(of_address, 0, "no host had more than its share");
     // What is allowed, and what it keeps a moment to say why: not one for each of the flood.
     assert!(
         most <= before + 8 + 64 + 16 + 1,
@@ -470,8 +531,10 @@ fn a_join_that_is_said_again_is_the_end_of_its_connection_or_another_session_and
     assert!(matches!(session(&mut twice), Some(Some(_))));
     twice.0.write_all(&frame).expect("written");
     assert!(twice.is_closed());
+    assert_eq!(counted(&publisher, "protocol_errors"), 1);
     // By somebody who recorded it, on others: each is somebody else, and there are not more than allowed.
-    let mut again: Vec<Peer> = (0..20).map(|_| Peer::connect(&publisher)).collect();
+    let hosts = (1..=20).map(|n| Ipv4Addr::new(127, 0, 1, n));
+    let mut again: Vec<Peer> = (hosts.map(|host| Peer::connect_from(host, &publisher))).collect();
     let sessions = again.iter_mut().filter_map(|peer| {
         let _ = peer.0.write_all(&frame);
         session(peer).flatten()
@@ -482,6 +545,7 @@ fn a_join_that_is_said_again_is_the_end_of_its_connection_or_another_session_and
     sessions.sort_unstable();
     sessions.dedup();
     assert_eq!(sessions.len(), count, "no two have one session");
+    assert_eq!(counted(&publisher, "joins_rejected"), 20 - count as u64);
     drop(again);
     drive(&mut followers, |_| open() <= before);
     // A further connection of a session, twice: the later one is it, and the session goes on.

@@ -11,6 +11,7 @@ use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ControlError, FRAME_HEAD_LEN, FanOutOffer, Instrument,
     Message, RejectCode, UdpLine,
 };
+use tickcast_reliability::counters::RepairServiceCounters;
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use tickcast_reliability::heartbeat::HeartbeatConfig;
 use tickcast_reliability::link::LinkTimers;
@@ -123,6 +124,7 @@ const fn at(us: u64) -> Now {
 struct Publisher {
     core: PublisherCore,
     repair: RepairCore,
+    counters: Arc<RepairServiceCounters>,
     us: u64,
     /// Frames for the subscriber.
     said: Vec<Vec<u8>>,
@@ -158,11 +160,12 @@ impl Publisher {
         };
         let served = vec![(info, ring.reader(), Arc::default())];
         let config = RepairConfig::default();
+        let counters = Arc::<RepairServiceCounters>::default();
         let mut repair = RepairCore::new(
             config,
             "nyc-1".into(),
             served,
-            Arc::default(),
+            counters.clone(),
             [7; 32],
             at(0),
         );
@@ -175,6 +178,7 @@ impl Publisher {
         let mut publisher = Self {
             core,
             repair,
+            counters,
             us: 0,
             said: Vec::new(),
             sent: Vec::new(),
@@ -617,6 +621,7 @@ fn who_has_no_version_in_common_is_told_so_and_neither_side_goes_on() {
         rejected.text
     );
     assert_eq!(publisher.closes(), Some(RejectCode::WireVersion));
+    assert_eq!(publisher.counters.joins_rejected.get(), 1);
     // And a WELCOME of a version that was not offered, of a publisher that should have known better.
     let mut subscriber = Subscriber::new(speaks(2, 2));
     let read = Message::read(frame(1), BODY_LEN_MAX_TO_SUBSCRIBER).expect("a message");
@@ -626,6 +631,8 @@ fn who_has_no_version_in_common_is_told_so_and_neither_side_goes_on() {
     });
     assert!(!subscriber.core.is_joined());
     assert_eq!(subscriber.given, []);
+    let counted = subscriber.core.counters().next().expect("one channel");
+    assert_eq!(counted.welcomes_refused.get(), 1);
 }
 
 #[test]

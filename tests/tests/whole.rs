@@ -299,6 +299,7 @@ fn either_side_may_start_first_and_both_may_come_and_go() {
             .iter()
             .any(|loss| loss.cause == LossCause::Epoch)
     );
+    assert_eq!(followers[0].counters(0).epochs.get(), 2);
     followers[0].assert_balanced();
     // A subscriber goes and another comes; the publisher does not mind.
     let gone = followers.pop().expect("one follower");

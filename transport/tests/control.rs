@@ -258,6 +258,179 @@ fn connections_beyond_the_bound_are_rejected_with_the_reason() {
     assert_eq!((seen.len(), server.peers().count()), (1, 1));
 }
 
+/// A connection to there from this address of loopback.
+fn connect_from(from: [u8; 4], to: SocketAddr) -> TcpStream {
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+    socket.connect(&to.into()).unwrap();
+    socket.into()
+}
+
+#[test]
+fn an_address_has_no_more_connections_than_one_may_and_others_are_let_in() {
+    let config = ServerConfig {
+        connections_max: 8,
+        connections_per_address_max: 3,
+        ..ServerConfig::default()
+    };
+    let (mut server, address) = server(config);
+    let mut seen = Vec::new();
+    let mut greedy: Vec<TcpStream> = (0..40)
+        .map(|_| connect_from([127, 0, 0, 2], address))
+        .collect();
+    until(|| {
+        serve(&mut server, &mut seen);
+        server.stats().turned_away == 37
+    });
+    let stats = *server.stats();
+    assert_eq!((stats.accepted, stats.turned_away_of_address), (3, 37));
+    assert_eq!(stats.crowded_address, Some([127, 0, 0, 2].into()));
+    // The first that is turned away hears why; of the others no more are held than it takes.
+    let mut all = Vec::new();
+    let heard = std::thread::spawn(move || {
+        greedy[3].read_to_end(&mut all).unwrap();
+        (all, greedy)
+    });
+    until(|| {
+        serve(&mut server, &mut seen);
+        heard.is_finished()
+    });
+    let (all, mut greedy) = heard.join().unwrap();
+    let (_, message, _) = Message::read(&all, 1 << 20).unwrap().unwrap();
+    assert!(
+        matches!(message, Message::Rejected(r) if r.code == RejectCode::TooMany
+        && r.text.contains("peers_per_address_max") && r.retry_after_ms > 0)
+    );
+    // Another address has all of its own places.
+    let _others: Vec<TcpStream> = (0..3)
+        .map(|_| connect_from([127, 0, 0, 3], address))
+        .collect();
+    until(|| {
+        serve(&mut server, &mut seen);
+        server.stats().accepted == 6
+    });
+    assert_eq!(server.peers().count(), 6);
+    // A place that is free again is the address's again.
+    greedy.clear();
+    until(|| {
+        serve(&mut server, &mut seen);
+        server.peers().count() == 3
+    });
+    let _again = connect_from([127, 0, 0, 2], address);
+    until(|| {
+        serve(&mut server, &mut seen);
+        server.stats().accepted == 7
+    });
+    assert_eq!(server.stats().turned_away, 37);
+}
+
+#[test]
+fn a_flood_of_connections_is_let_in_a_few_at_a_time() {
+    let (mut server, address) = server(ServerConfig::default());
+    let flood: Vec<TcpStream> = (0..100)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    let mut seen = Vec::new();
+    until(|| {
+        let before = seen.len();
+        serve(&mut server, &mut seen);
+        assert!(seen.len() - before <= 16, "in one go");
+        seen.len() == flood.len()
+    });
+}
+
+#[test]
+fn who_says_much_at_once_is_heard_by_turns_and_nothing_of_it_is_lost() {
+    let (mut server, address) = server(ServerConfig::default());
+    let mut seen = Vec::new();
+    let mut flooding = TcpStream::connect(address).unwrap();
+    let flooder = first_peer(&mut server, &mut seen);
+    let mut modest = TcpStream::connect(address).unwrap();
+    until(|| {
+        serve(&mut server, &mut seen);
+        seen.len() == 2
+    });
+    let leave = frame(&Message::Leave);
+    let names = |seen: &[Seen], of: PeerId| -> Vec<String> {
+        let name = |it: &Seen| match it {
+            Seen::Frame(peer, name) if *peer == of => Some(name.clone()),
+            _ => None,
+        };
+        seen.iter().filter_map(name).collect()
+    };
+    // The modest one's word waits at the server, and then a flood of the other's, who comes before it.
+    let unserved = server.unserved().unwrap();
+    until(|| {
+        serve(&mut server, &mut seen);
+        !unserved.is_any()
+    });
+    seen.clear();
+    modest.write_all(&leave).unwrap();
+    until(|| unserved.is_any());
+    let said: Vec<String> = (0..2_000).map(|n| format!("{n:04}")).collect();
+    let one = frame(&join(&said[0])).len();
+    let flood: Vec<u8> = said.iter().flat_map(|name| frame(&join(name))).collect();
+    let writing = std::thread::spawn(move || {
+        flooding.write_all(&flood).unwrap();
+        flooding
+    });
+    let turn = ServerConfig::default().turn_bytes_max.div_ceil(one);
+    let mut polls = 0;
+    until(|| {
+        let before = names(&seen, flooder).len();
+        serve(&mut server, &mut seen);
+        let in_this = names(&seen, flooder).len() - before;
+        assert!(in_this <= turn, "{in_this} at one go, a turn is {turn}");
+        polls += usize::from(in_this > 0);
+        names(&seen, flooder).len() == said.len()
+    });
+    assert_eq!(names(&seen, flooder), said, "each once, in order");
+    assert!(polls >= said.len().div_ceil(turn));
+    let modest_at = seen
+        .iter()
+        .position(|it| matches!(it, Seen::Frame(peer, _) if *peer != flooder));
+    assert!(
+        modest_at.unwrap() <= turn,
+        "it was heard within the first turn, not after the flood"
+    );
+    // What came with the end, and before it, is heard as well.
+    let mut flooding = writing.join().unwrap();
+    for name in &said[..100] {
+        flooding.write_all(&frame(&join(name))).unwrap();
+    }
+    drop(flooding);
+    until(|| {
+        serve(&mut server, &mut seen);
+        matches!(seen.last(), Some(Seen::Closed(peer, _)) if *peer == flooder)
+    });
+    assert_eq!(names(&seen, flooder).len(), said.len() + 100);
+}
+
+#[test]
+fn what_is_left_of_a_turn_waits_for_nothing_else_to_happen() {
+    let (mut server, address) = server(ServerConfig {
+        turn_bytes_max: 1,
+        ..ServerConfig::default()
+    });
+    let mut seen = Vec::new();
+    let mut stream = TcpStream::connect(address).unwrap();
+    first_peer(&mut server, &mut seen);
+    let said: Vec<u8> = (0..50).flat_map(|_| frame(&join("again"))).collect();
+    stream.write_all(&said).unwrap();
+    let (mut heard, mut in_vain) = (0, 0);
+    while heard < 50 {
+        let before = heard;
+        // Nothing ends this wait but what is to be read, or was read already.
+        let polled = server.poll(Some(Duration::from_secs(120)), |event| {
+            heard += usize::from(matches!(event, ServerEvent::Frame(..)));
+        });
+        polled.unwrap();
+        assert!(heard <= before + 1, "a message a turn");
+        in_vain += usize::from(heard == before);
+        assert!(in_vain < 4, "it waited");
+    }
+}
+
 #[test]
 fn another_thread_wakes_a_poll_without_a_timeout() {
     let (mut server, _) = server(ServerConfig::default());

@@ -15,6 +15,9 @@ use crate::units::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 struct Wants {
     asker: PeerId,
     at: Nanos,
+    /// At what rate it may be answered. It takes a look at all who replay, so each of its ranges is not
+    /// to find it out again.
+    bytes_per_s: u64,
     /// How many more sequences of this NACK are noted.
     left: u64,
     /// Those of them that a multicast has just answered.
@@ -121,6 +124,10 @@ impl RepairCore {
         let mut wants = Wants {
             asker: self.asker(peer),
             at: now.monotonic,
+            bytes_per_s: match class {
+                NackClass::Repair => self.config.subscriber_bytes_per_s,
+                NackClass::Replay => self.config.joiner_bytes_per_s / self.active_joiners(peer),
+            },
             left: LOGGED_MAX,
             answered: Vec::new(),
         };
@@ -178,10 +185,6 @@ impl RepairCore {
             let reason = RefusalReason::Budget;
             return self.refuse_new(id, index, range, reason, AHEAD_RETRY_US);
         }
-        let joiners = match class {
-            NackClass::Repair => 1,
-            NackClass::Replay => self.active_joiners(id),
-        };
         // Its connections share the bound as they share the budget.
         let elsewhere = self.ranges_elsewhere(id, at, class);
         let of = self.peers.get_mut(&id);
@@ -193,10 +196,7 @@ impl RepairCore {
             NackClass::Repair => &mut of.repair,
             NackClass::Replay => &mut of.replay,
         };
-        let rate = match class {
-            NackClass::Repair => self.config.subscriber_bytes_per_s,
-            NackClass::Replay => self.config.joiner_bytes_per_s / joiners,
-        };
+        let rate = wants.bytes_per_s;
         let wanted = queue.sequences().saturating_add(range.len());
         if class == NackClass::Replay && channel.is_too_slow(rate, wanted, range.last) {
             let reason = RefusalReason::TooSlow;
@@ -272,8 +272,9 @@ impl RepairCore {
         retry_after_us: u64,
     ) {
         let channel = &self.channels[index];
-        // One absurd range must not spoil the counters for good.
-        let count = range.len().min(u32::MAX.into());
+        // Nobody who is not mistaken, or lies, asks for more at once than a ring holds. What is claimed
+        // beyond that is not counted: a few such claims would drive the counters to their end.
+        let count = range.len().min(channel.ring.geometry().slots());
         channel.counters.nacked.add(count);
         channel.count_refused(reason, count);
         let id = channel.id;

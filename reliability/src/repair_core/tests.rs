@@ -424,6 +424,7 @@ fn a_connection_beyond_the_limit_is_told_so() {
     let told = rejection(&mut bench, 9, &got);
     assert_eq!(told.code, RejectCode::TooMany);
     assert!(told.retry_after_ms > 0);
+    assert_eq!(bench.core.counters.joins_rejected.get(), 1);
     bench.core.handle_disconnected(PeerId(0));
     bench.join(10);
 }
@@ -492,6 +493,8 @@ fn what_can_not_be_had_is_refused_with_its_reason_and_the_oldest() {
             (RefusalReason::Ahead, run(201, 210))
         ]
     );
+    assert_eq!(bench.counters.refused_window.get(), 53);
+    assert_eq!(bench.counters.refused_ahead.get(), 10);
     assert_eq!(sequences(&got), (153..=200).collect::<Vec<_>>());
     let Got::Refused(refused) = &got[0] else {
         panic!("{got:?}");
@@ -599,6 +602,36 @@ fn giant_ranges_and_storms_of_nacks_take_no_memory_and_are_all_answered() {
 }
 
 #[test]
+fn a_claim_counts_no_more_than_the_ring_has_slots_whatever_it_lies() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(64);
+    for _ in 0..1_000 {
+        // Ahead; then the same of an epoch that is none, and a range that makes no sense.
+        bench.nack(0, NackClass::Repair, &[(65, u64::MAX); 256]);
+        let nack = |epoch, first| Message::Nack {
+            epoch,
+            class: NackClass::Replay,
+            ranges: vec![run(first, u64::MAX); 2],
+        };
+        bench.tell(0, nack(Epoch(8), 1));
+        bench.tell(0, nack(EPOCH, 0));
+        bench.drain();
+    }
+    assert_eq!(bench.counters.refused_ahead.get(), 1_000 * 256 * 64);
+    assert_eq!(bench.counters.refused_epoch.get(), 1_000 * 2 * 64);
+    assert_eq!(bench.counters.refused_malformed.get(), 1_000 * 2 * 64);
+    assert_eq!(bench.counters.nacked.get(), 1_000 * 260 * 64);
+    // What is asked for in earnest is counted to the sequence.
+    bench.repair(0, 60, 70);
+    bench.drain();
+    assert_eq!(bench.counters.refused_ahead.get(), 1_000 * 256 * 64 + 6);
+    // A counter that is at its end stays there.
+    bench.counters.refused_ahead.set(u64::MAX - 1);
+    bench.nack(0, NackClass::Repair, &[(65, u64::MAX); 256]);
+    assert_eq!(bench.counters.refused_ahead.get(), u64::MAX);
+}
+
+#[test]
 fn a_greedy_peer_does_not_starve_another() {
     let config = RepairConfig {
         repair_bytes_per_s: 1_000_000,
@@ -624,6 +657,35 @@ fn a_greedy_peer_does_not_starve_another() {
     assert!(greedy > 300, "and the rest went to the other: {greedy}");
     let bytes = bench.counters.repair_bytes.get();
     assert!(bytes <= 1_000_000 / 10 + 10_000, "{bytes} bytes in 100 ms");
+}
+
+#[test]
+fn who_asks_for_ever_more_is_refused_for_want_of_budget_and_another_is_not() {
+    let config = RepairConfig {
+        pending_ranges_max: 8,
+        subscriber_bytes_per_s: 1,
+        subscriber_burst_bytes: BURST_BYTES_MIN,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 2);
+    bench.publish(10_000);
+    bench.repair(0, 1, 1_000);
+    bench.drain();
+    assert!(bench.counters.pending.get() > 0, "its budget is used up");
+    for round in 1..=10 {
+        let ever_more: Vec<(u64, u64)> = (0..100)
+            .map(|n| 1_000 + round * 300 + 2 * n)
+            .map(|sequence| (sequence, sequence))
+            .collect();
+        bench.nack(0, NackClass::Repair, &ever_more);
+        let refused = refusals(&bench.take(0));
+        let expected = if round == 1 { 93 } else { 100 };
+        assert_eq!(refused.len(), expected, "seven runs wait beside the first");
+        assert!(refused.iter().all(|(why, _)| *why == RefusalReason::Budget));
+    }
+    assert_eq!(bench.counters.refused_budget.get(), 993);
+    bench.repair(1, 9_900, 9_902);
+    assert_eq!(sequences(&bench.take(1)), [9_900, 9_901, 9_902]);
 }
 
 #[test]
@@ -1947,6 +2009,7 @@ fn a_strangers_session_is_refused_and_a_nack_connection_dies_with_its_own_or_alo
         panic!("{got:?}")
     };
     assert_eq!(rejected.code, RejectCode::UnknownSession);
+    assert_eq!(bench.core.counters.unknown_sessions.get(), 1);
     bench.publish(4);
     // It goes alone; what it asked for is abandoned, and its session is as it was.
     bench.connect(1, further(session));

@@ -36,7 +36,7 @@ impl SubscriberCore {
                 .all(|offer| (64..=SLOT_LEN_MAX).contains(&offer.slot_len) && offer.slots > 0)
             && welcome.channels.iter().all(is_possible);
         if !fits {
-            return self.break_off(now, Path::Repair, LinkDownReason::Protocol, on);
+            return self.refuse_welcome(now, LinkDownReason::Protocol, on);
         }
         self.repair.up();
         self.session = welcome.session;
@@ -97,8 +97,13 @@ impl SubscriberCore {
             self.read.rc.offered(now, read);
         }
         if zombie {
-            self.break_off(now, Path::Repair, LinkDownReason::OldEpoch, on);
+            self.refuse_welcome(now, LinkDownReason::OldEpoch, on);
         }
+    }
+
+    fn refuse_welcome(&mut self, now: Nanos, reason: LinkDownReason, on: &mut impl Deliver) {
+        (self.entries.iter()).for_each(|entry| entry.counters.welcomes_refused.increment());
+        self.break_off(now, Path::Repair, reason, on);
     }
 }
 

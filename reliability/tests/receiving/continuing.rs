@@ -415,6 +415,7 @@ fn a_welcome_whose_line_can_not_be_ends_the_connection() {
     let down = Event::RepairLinkDown(LinkDownReason::Protocol);
     let closed = Event::RepairLinkDown(LinkDownReason::Closed);
     assert!(world.saw(&closed) || world.saw(&down));
+    assert!(world.counters().welcomes_refused.get() >= 1);
     assert!(!world.core.is_joined());
     assert_eq!(world.core.receiver(CHANNEL).unwrap().epoch(), Epoch(5));
 }

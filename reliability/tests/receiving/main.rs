@@ -282,6 +282,7 @@ fn what_the_ring_no_longer_holds_is_declared_lost_to_the_record_and_in_order() {
         cause: LossCause::Window,
     };
     assert_eq!(world.losses(), [loss]);
+    assert_eq!(world.counters().lost_records.get(), 12);
     let mut expected = vec![1];
     expected.extend(14..=32);
     assert_eq!(world.records, expected);
@@ -455,6 +456,7 @@ fn while_the_repair_link_is_down_the_clock_stands_still_and_then_goes_on() {
     assert_eq!(world.records, numbers(1..=302));
     assert!(world.saw(&Event::RepairLinkDown(LinkDownReason::Closed)));
     assert!(world.saw(&Event::RepairLinkUp));
+    assert_eq!(world.counters().repair_links_down.get(), 1);
     world.assert_balanced(&publisher, "");
 }
 
@@ -470,6 +472,7 @@ fn a_publisher_silent_on_every_path_is_dead_and_its_open_gaps_are_lost() {
     assert!(world.saw(&Event::Stale) && world.saw(&Event::PublisherDead));
     assert_eq!(world.losses()[0].cause, LossCause::PublisherDead);
     assert_eq!(world.losses()[0].records, Some(1));
+    assert_eq!(world.counters().gaps_lost.get(), 1);
     assert_eq!(world.records, [2, 3]);
 }
 
@@ -483,6 +486,8 @@ fn unanswered_questions_are_retried_a_bounded_number_of_times_and_then_the_link_
     world.pass(Nanos::from_secs(1), &publisher);
     assert!(world.disconnects >= 1);
     assert!(world.saw(&Event::RepairLinkDown(LinkDownReason::Unanswered)));
+    let down = world.counters().repair_links_down.get();
+    assert!(down >= 1 && down == world.disconnects as u64, "{down}");
     let links = world.counters().repair_links_up.get() as usize;
     assert!(
         world.nacks.len() <= 8 * links,
@@ -616,6 +621,11 @@ fn a_confirmed_new_epoch_is_followed_from_its_beginning_and_the_old_tail_is_told
         Epoch(6),
         "a zombie is not followed"
     );
+    let before = world.counters().old_epoch_dropped.get();
+    assert!(before > 0, "its WELCOME");
+    world.hear(A, &old.publish(1));
+    assert_eq!(world.counters().old_epoch_dropped.get(), before + 1);
+    assert_eq!(world.records, [1, 3, 1, 2, 3]);
 }
 
 #[test]
@@ -1104,11 +1114,21 @@ fn a_start_in_a_newer_epoch_does_not_follow_an_older_one() {
 #[test]
 fn a_zombie_is_not_hammered_with_connections() {
     let mut world = World::joined(immediate(), &Publisher::new(9, 1));
-    let zombie = Publisher::new(5, 1);
+    let mut zombie = Publisher::new(5, 1);
     world.cut(LinkDownReason::Closed);
     let before = world.disconnects;
     world.pass(Nanos::from_secs(2), &zombie);
-    assert!(world.disconnects - before < 20);
+    let refused = world.counters().welcomes_refused.get();
+    assert!((1..20).contains(&refused), "{refused}");
+    assert_eq!(refused, (world.disconnects - before) as u64);
+    // Nor is anything followed of what it sends.
+    let of = world.core.receiver(CHANNEL).map(|it| it.epoch());
+    assert_eq!(of, Some(Epoch(9)));
+    assert!(world.counters().old_epoch_dropped.get() >= refused);
+    let dropped = world.counters().old_epoch_dropped.get();
+    world.hear(A, &zombie.publish(1));
+    assert_eq!(world.counters().old_epoch_dropped.get(), dropped + 1);
+    assert!(world.records.is_empty());
 }
 
 #[test]

@@ -153,16 +153,26 @@ impl Inbox {
     }
 
     /// Hands over every whole message; how many.
-    fn messages(
+    fn messages(&mut self, on: impl FnMut(ChannelId, Message<'_>)) -> Result<usize, ControlError> {
+        let mut turn = usize::MAX;
+        self.messages_within(&mut turn, on)
+    }
+
+    /// Hands over whole messages until a turn of so many bytes is used up; how many. While some of the
+    /// turn is left, there is no whole message any more.
+    fn messages_within(
         &mut self,
+        turn: &mut usize,
         mut on: impl FnMut(ChannelId, Message<'_>),
     ) -> Result<usize, ControlError> {
         let mut count = 0;
-        while let Some((channel, message, len)) =
-            Message::read(&self.bytes[self.start..self.end], self.body_len_max)?
+        while *turn > 0
+            && let Some((channel, message, len)) =
+                Message::read(&self.bytes[self.start..self.end], self.body_len_max)?
         {
             on(channel, message);
             self.start += len;
+            *turn = turn.saturating_sub(len);
             count += 1;
         }
         Ok(count)

@@ -4,17 +4,17 @@
 //! It decides nothing: it tells which peer is late with its JOIN, how long each backlog is, and
 //! why a connection ended. Who is closed, and with which last word, is the service's choice.
 
+mod admission;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
-use tickcast_reliability::control::{
-    BODY_LEN_MAX_TO_PUBLISHER, Message, RejectCode, Rejected, RemoteAccess,
-};
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RemoteAccess};
 use tickcast_reliability::peers::Carrier;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::ChannelId;
@@ -24,13 +24,15 @@ use super::sharing::{Right, ShareId};
 use super::unserved::Unserved;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 #[cfg(feature = "rdma")]
-use crate::verbs::{Listener, ReadableMemory, VerbsError};
+use crate::verbs::{Listener, ReadableMemory};
 
 /// Bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Connections at most; further ones get REJECTED with `too_many`.
     pub connections_max: usize,
+    /// Of those, connections of one IP address at most, so that no host takes the places of all others.
+    pub connections_per_address_max: usize,
     /// Of those, connections over verbs at most, because each pins memory; further ones are turned
     /// away without a word.
     pub verbs_connections_max: usize,
@@ -38,6 +40,10 @@ pub struct ServerConfig {
     pub backlog_bytes_max: usize,
     /// Bytes that one poll reads from one peer at most, so that none starves the others.
     pub read_bytes_max: usize,
+    /// After this many bytes of messages one peer's turn in a poll is over, for the same reason: the rest
+    /// of what it said waits for the next poll, which waits for nothing then. A message that was begun
+    /// is finished, so one that is longer is a turn of its own.
+    pub turn_bytes_max: usize,
     /// After how long a peer without a first message is reported.
     pub join_timeout: Duration,
     /// How long a closing peer may take to read its last message.
@@ -48,9 +54,12 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             connections_max: 1024,
+            connections_per_address_max: 512,
             verbs_connections_max: 256,
             backlog_bytes_max: 4 << 20,
             read_bytes_max: 64 << 10,
+            // Some two dozen small NACKs. As many ranges in one NACK cost less, so bytes measure both.
+            turn_bytes_max: 1024,
             join_timeout: Duration::from_secs(2),
             linger: Duration::from_secs(1),
         }
@@ -102,6 +111,10 @@ pub struct ServerStats {
     pub accepted: u64,
     /// Connections turned away because there were too many.
     pub turned_away: u64,
+    /// Of those, connections of an address that had as many as one may have.
+    pub turned_away_of_address: u64,
+    /// The address of the last of them.
+    pub crowded_address: Option<IpAddr>,
     /// Of those accepted, connections over verbs.
     pub accepted_over_verbs: u64,
     /// Connections that broke: the network, the device or the peer's system gave up on them.
@@ -152,8 +165,6 @@ const LISTENER: Token = Token(0);
 const WAKER: Token = Token(1);
 const VERBS_LISTENER: Token = Token(2);
 const FIRST_PEER: usize = 3;
-/// Connections beyond the bound that are held open for as long as their REJECTED takes.
-const TURNED_AWAY_MAX: usize = 16;
 
 pub(super) struct Peer {
     pub(super) conduit: Conduit,
@@ -169,6 +180,8 @@ pub(super) struct Peer {
     messages: u64,
     /// The kernel may have bytes that we have not read: readiness is told only once.
     readable: bool,
+    /// Its turn was over before it had said all that was read of it.
+    interrupted: bool,
     /// It is over behind what there is to be read.
     ending: bool,
     /// Messages were queued since the last write, or the connection takes more again.
@@ -204,7 +217,10 @@ pub struct ControlServer {
     /// Who is let write one once one is free, and beside what.
     pub(super) awaiting_cursors: VecDeque<(PeerId, ShareId)>,
     next_peer: usize,
+    /// Connections may wait to be accepted: that is told only once, too.
     accept_pending: bool,
+    /// Not because there were many at a time, but since accepting failed.
+    accept_failed: bool,
     config: ServerConfig,
     pub(super) stats: ServerStats,
     /// Peers to look at in this round; kept for its memory.
@@ -239,6 +255,7 @@ impl ControlServer {
             awaiting_cursors: VecDeque::new(),
             next_peer: FIRST_PEER,
             accept_pending: true,
+            accept_failed: false,
             config,
             stats: ServerStats::default(),
             round: Vec::new(),
@@ -383,7 +400,7 @@ impl ControlServer {
         let mut wait = timeout;
         let mut at_most = |span: Duration| wait = Some(wait.map_or(span, |wait| wait.min(span)));
         for peer in self.peers.values() {
-            if peer.readable {
+            if peer.readable || peer.interrupted {
                 at_most(Duration::ZERO);
             }
             match peer.phase {
@@ -396,129 +413,11 @@ impl ControlServer {
             }
         }
         if self.accept_pending {
-            // Left pending only by a failure to accept, which a little patience may cure.
-            at_most(Duration::from_millis(10));
+            // A failure a little patience may cure.
+            let patience = if self.accept_failed { 10 } else { 0 };
+            at_most(Duration::from_millis(patience));
         }
         wait
-    }
-
-    fn accept(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
-        #[cfg(feature = "rdma")]
-        self.accept_over_verbs(now, on);
-        loop {
-            match self.listener.accept() {
-                Ok((stream, address)) => {
-                    let admitted = (stream.set_nodelay(true))
-                        .and_then(|()| self.admit(Conduit::Tcp(stream), address, now, on));
-                    // What failed is counted; the connection is dropped.
-                    if let Err(error) = admitted {
-                        self.stats.not_accepted(&error);
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.accept_pending = false;
-                    return;
-                }
-                Err(error)
-                    if matches!(
-                        error.kind(),
-                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
-                    ) => {}
-                Err(error) => {
-                    self.stats.not_accepted(&error);
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Takes connections over verbs, or turns them away before anything is made for them.
-    #[cfg(feature = "rdma")]
-    fn accept_over_verbs(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
-        let Some(mut listener) = self.verbs_listener.take() else {
-            return;
-        };
-        loop {
-            let is_one = |peer: &&Peer| matches!(peer.conduit, Conduit::Verbs(_));
-            let (all, ones) = (self.peers.len(), self.peers.values().filter(is_one).count());
-            if all >= self.config.connections_max || ones >= self.config.verbs_connections_max {
-                if !listener.turn_away() {
-                    break;
-                }
-                self.stats.turned_away += 1;
-                continue;
-            }
-            match listener.accept() {
-                None => break,
-                Some(Ok(stream)) => {
-                    let address = SocketAddr::V4(stream.peer_address());
-                    let conduit = Conduit::Verbs(Box::new(stream));
-                    let admitted = self.admit(conduit, address, now, on);
-                    match admitted {
-                        Ok(()) => self.stats.accepted_over_verbs += 1,
-                        Err(error) => self.stats.not_accepted(&error),
-                    }
-                }
-                Some(Err(VerbsError::Crowded)) => self.stats.turned_away += 1,
-                Some(Err(_)) => self.stats.accept_errors += 1,
-            }
-        }
-        self.verbs_listener = Some(listener);
-    }
-
-    fn admit(
-        &mut self,
-        mut conduit: Conduit,
-        address: SocketAddr,
-        now: Instant,
-        on: &mut impl FnMut(ServerEvent<'_>),
-    ) -> io::Result<()> {
-        let turned_away = self.peers.len() >= self.config.connections_max;
-        if turned_away {
-            self.stats.turned_away += 1;
-            if self.peers.len() >= self.config.connections_max + TURNED_AWAY_MAX {
-                return Ok(());
-            }
-        }
-        let id = PeerId(self.next_peer);
-        let carrier = conduit.carrier();
-        conduit.register(self.poll.registry(), Token(id.0))?;
-        self.next_peer += 1;
-        self.peers.insert(
-            id,
-            Peer {
-                conduit,
-                granting: Vec::new(),
-                cursors: Vec::new(),
-                address,
-                inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
-                outbox: Outbox::default(),
-                connected_at: now,
-                heard_at: now,
-                messages: 0,
-                readable: true,
-                ending: false,
-                writable: true,
-                overdue_told: false,
-                phase: Phase::Open,
-                turned_away,
-            },
-        );
-        if turned_away {
-            let rejected = Message::Rejected(Rejected {
-                code: RejectCode::TooMany,
-                text: format!(
-                    "the publisher serves {} connections at most; try again later",
-                    self.config.connections_max
-                ),
-                retry_after_ms: 1_000,
-            });
-            self.close(id, Some((ChannelId(0), &rejected)));
-        } else {
-            self.stats.accepted += 1;
-            on(ServerEvent::Connected(id, address, carrier));
-        }
-        Ok(())
     }
 
     fn serve(&mut self, id: PeerId, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
@@ -657,6 +556,28 @@ impl ControlServer {
 }
 
 impl Peer {
+    /// Of a connection that is there from now on.
+    fn new(conduit: Conduit, address: SocketAddr, now: Instant, turned_away: bool) -> Self {
+        Self {
+            conduit,
+            granting: Vec::new(),
+            cursors: Vec::new(),
+            address,
+            inbox: Inbox::new(BODY_LEN_MAX_TO_PUBLISHER),
+            outbox: Outbox::default(),
+            connected_at: now,
+            heard_at: now,
+            messages: 0,
+            readable: true,
+            interrupted: false,
+            ending: false,
+            writable: true,
+            overdue_told: false,
+            phase: Phase::Open,
+            turned_away,
+        }
+    }
+
     const fn info(&self) -> PeerInfo {
         PeerInfo {
             address: self.address,
@@ -673,10 +594,19 @@ impl Peer {
         now: Instant,
         mut on: impl FnMut(ChannelId, Message<'_>),
     ) -> Result<(), CloseReason> {
-        let mut read = 0;
+        let (mut read, mut turn) = (0, config.turn_bytes_max);
         // Reading may take the word that there is room as well.
         self.writable |= self.readable && self.conduit.tells_both_at_once();
-        while self.readable && read < config.read_bytes_max {
+        loop {
+            if matches!(self.phase, Phase::Closing { .. }) {
+                self.inbox.clear();
+            } else {
+                self.messages += self.inbox.messages_within(&mut turn, &mut on)? as u64;
+            }
+            self.interrupted = turn == 0;
+            if !self.readable || self.interrupted || read >= config.read_bytes_max {
+                return Ok(());
+            }
             let held = self.inbox.end - self.inbox.start;
             let filled = (self.inbox.fill(&mut self.conduit)).map_err(CloseReason::Io)?;
             read += (self.inbox.end - self.inbox.start).saturating_sub(held);
@@ -693,13 +623,7 @@ impl Peer {
                 }
                 Filled::End => return Err(CloseReason::ByPeer),
             }
-            if matches!(self.phase, Phase::Closing { .. }) {
-                self.inbox.clear();
-            } else {
-                self.messages += self.inbox.messages(&mut on)? as u64;
-            }
         }
-        Ok(())
     }
 
     fn write(&mut self, now: Instant) -> Result<(), CloseReason> {

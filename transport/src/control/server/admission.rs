@@ -1,0 +1,171 @@
+//! Who comes is let in, within the bounds of all and of one address, or turned away with a word: a flood of
+//! connections holds up nobody who is there, takes no more descriptors than allowed, and one host takes
+//! no more places than one may have.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Instant;
+
+use mio::Token;
+use tickcast_reliability::control::{Message, RejectCode, Rejected};
+use tickcast_reliability::units::ChannelId;
+
+use super::{ControlServer, Peer, PeerId, ServerEvent};
+use crate::control::conduit::Conduit;
+#[cfg(feature = "rdma")]
+use crate::verbs::VerbsError;
+
+/// Connections that one poll accepts at most over TCP; those that wait come next.
+const ACCEPTED_MAX: usize = 16;
+/// Connections beyond the bounds that are held open for as long as their REJECTED takes.
+const TURNED_AWAY_MAX: usize = 16;
+/// When whoever is turned away may come again.
+const RETRY_AFTER_MS: u64 = 1_000;
+
+/// The connections that there are, as a newcomer finds them.
+#[derive(Default)]
+struct Crowd {
+    /// Those that were let in.
+    served: usize,
+    /// Of those, the ones from the newcomer's address.
+    of_address: usize,
+    /// Those that are being told why they were not.
+    turned_away: usize,
+}
+
+impl ControlServer {
+    pub(super) fn accept(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+        #[cfg(feature = "rdma")]
+        self.accept_over_verbs(now, on);
+        self.accept_failed = false;
+        for _ in 0..ACCEPTED_MAX {
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    let admitted = (stream.set_nodelay(true))
+                        .and_then(|()| self.admit(Conduit::Tcp(stream), address, now, on));
+                    // What failed is counted; the connection is dropped.
+                    if let Err(error) = admitted {
+                        self.stats.not_accepted(&error);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.accept_pending = false;
+                    return;
+                }
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::Interrupted | io::ErrorKind::ConnectionAborted
+                    ) => {}
+                Err(error) => {
+                    self.stats.not_accepted(&error);
+                    self.accept_failed = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Takes connections over verbs, or turns them away before anything is made for them.
+    #[cfg(feature = "rdma")]
+    fn accept_over_verbs(&mut self, now: Instant, on: &mut impl FnMut(ServerEvent<'_>)) {
+        let Some(mut listener) = self.verbs_listener.take() else {
+            return;
+        };
+        loop {
+            let is_one = |peer: &&Peer| matches!(peer.conduit, Conduit::Verbs(_));
+            let (all, ones) = (self.peers.len(), self.peers.values().filter(is_one).count());
+            if all >= self.config.connections_max || ones >= self.config.verbs_connections_max {
+                if !listener.turn_away() {
+                    break;
+                }
+                self.stats.turned_away += 1;
+                continue;
+            }
+            match listener.accept() {
+                None => break,
+                Some(Ok(stream)) => {
+                    let address = SocketAddr::V4(stream.peer_address());
+                    let conduit = Conduit::Verbs(Box::new(stream));
+                    let admitted = self.admit(conduit, address, now, on);
+                    match admitted {
+                        Ok(()) => self.stats.accepted_over_verbs += 1,
+                        Err(error) => self.stats.not_accepted(&error),
+                    }
+                }
+                Some(Err(VerbsError::Crowded)) => self.stats.turned_away += 1,
+                Some(Err(_)) => self.stats.accept_errors += 1,
+            }
+        }
+        self.verbs_listener = Some(listener);
+    }
+
+    fn admit(
+        &mut self,
+        mut conduit: Conduit,
+        address: SocketAddr,
+        now: Instant,
+        on: &mut impl FnMut(ServerEvent<'_>),
+    ) -> io::Result<()> {
+        let crowd = self.crowd(address.ip());
+        let refusal = self.refusal(&crowd, address.ip());
+        if refusal.is_some() && crowd.turned_away >= TURNED_AWAY_MAX {
+            return Ok(());
+        }
+        let id = PeerId(self.next_peer);
+        let carrier = conduit.carrier();
+        conduit.register(self.poll.registry(), Token(id.0))?;
+        self.next_peer += 1;
+        let peer = Peer::new(conduit, address, now, refusal.is_some());
+        self.peers.insert(id, peer);
+        if let Some(text) = refusal {
+            let rejected = Message::Rejected(Rejected {
+                code: RejectCode::TooMany,
+                text,
+                retry_after_ms: RETRY_AFTER_MS,
+            });
+            self.close(id, Some((ChannelId(0), &rejected)));
+        } else {
+            self.stats.accepted += 1;
+            on(ServerEvent::Connected(id, address, carrier));
+        }
+        Ok(())
+    }
+
+    /// Why there is no place for one more from there, if there is none: that is counted.
+    fn refusal(&mut self, crowd: &Crowd, address: IpAddr) -> Option<String> {
+        let (config, stats) = (&self.config, &mut self.stats);
+        let text = if crowd.served >= config.connections_max {
+            format!(
+                "the publisher serves {} connections at most; try again later",
+                config.connections_max
+            )
+        } else if crowd.of_address >= config.connections_per_address_max {
+            stats.turned_away_of_address += 1;
+            stats.crowded_address = Some(address);
+            format!(
+                "the publisher serves {} connections of one address at most, and {address} has them; raise \
+                 its peers_per_address_max, or try again later",
+                config.connections_per_address_max
+            )
+        } else {
+            return None;
+        };
+        stats.turned_away += 1;
+        Some(text)
+    }
+
+    fn crowd(&self, address: IpAddr) -> Crowd {
+        // One address has one name, whether it came as IPv4 or as IPv4 within IPv6.
+        let address = address.to_canonical();
+        let mut crowd = Crowd::default();
+        for peer in self.peers.values() {
+            let is_served = !peer.turned_away;
+            crowd.turned_away += usize::from(peer.turned_away);
+            crowd.served += usize::from(is_served);
+            let is_its = peer.address.ip().to_canonical() == address;
+            crowd.of_address += usize::from(is_served && is_its);
+        }
+        crowd
+    }
+}
