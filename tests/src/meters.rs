@@ -8,7 +8,7 @@ use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::repair_core::Destination;
 use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::units::{Nanos, SequenceRange};
 
 use crate::feed::Feed;
 
@@ -175,10 +175,13 @@ impl Meters {
         Ok(())
     }
 
-    /// `peer` asked for so many sequences, and the publisher has heard it.
-    pub fn asked(&mut self, peer: PeerId, sequences: u64, feeds: &[Feed]) {
+    /// `peer` asked for these on a channel whose ring has so many slots, and the publisher has heard it. Each
+    /// sequence counts, but of each part of a range that is refused no more than a ring.
+    pub fn asked(&mut self, peer: PeerId, ranges: &[SequenceRange], slots: u64, feeds: &[Feed]) {
         let counted = Counted::of(feeds).nacked;
-        if counted - self.seen.nacked != sequences {
+        // What is held, what is no longer, and what is not yet: a range has three parts at most.
+        let of = |most: u64| ranges.iter().map(|it| it.len().min(most)).sum::<u64>();
+        if !(of(slots)..=of(slots.saturating_mul(3))).contains(&(counted - self.seen.nacked)) {
             self.unheard.insert(peer);
         }
         self.seen.nacked = counted;

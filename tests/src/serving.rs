@@ -376,8 +376,8 @@ impl World {
                     let Some((epoch, class, ranges)) = asked else {
                         continue;
                     };
-                    let wanted = ranges.iter().map(|r| r.len()).sum::<u64>();
-                    publisher.meters.asked(peer, wanted, &publisher.feeds);
+                    let slots = feed.map_or(u64::MAX, |feed| feed.reader.geometry().slots());
+                    (publisher.meters).asked(peer, &ranges, slots, &publisher.feeds);
                     if let Some(feed) = publisher.feeds.iter().find(|f| f.channel == channel)
                         && let Some(asker) = &asker
                     {

@@ -16,6 +16,7 @@ use tickcast_reliability::units::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Datagram, Header, Kind, crc_of};
+use tickcast_subscriber::{Loss, LossCause, Start};
 
 /// A datagram whose CRC is right, whatever it says.
 fn forged(epoch: u64, sequence: u64) -> Vec<u8> {
@@ -144,7 +145,7 @@ impl Peer {
             purpose: Purpose::Repair,
             channels: vec![JoinChannel {
                 channel: ChannelName::Name(channel.into()),
-                start: tickcast_subscriber::Start::Live,
+                start: Start::Live,
                 confirmed_epoch: Epoch(confirmed_epoch),
             }],
         };
@@ -275,14 +276,12 @@ fn every_nack_is_answered_however_strange() {
     assert_eq!(answer(&mut peer), (ahead, Some(RefusalReason::Ahead)));
     // All there is and ever will be: bounded work, and an answer for every part of it, once.
     peer.say(1, &nack(epoch, 1, u64::MAX));
-    let mut answers: Vec<_> = std::iter::repeat_with(|| answer(&mut peer))
-        .scan(0_u64, |answered, (range, why)| {
-            (*answered < u64::MAX).then(|| {
-                *answered += range.len();
-                (range, why)
-            })
-        })
-        .collect();
+    let (mut answers, mut answered) = (Vec::new(), 0);
+    while answered < u64::MAX {
+        let (range, why) = answer(&mut peer);
+        answered += range.len();
+        answers.push((range, why));
+    }
     answers.sort_unstable_by_key(|(range, _)| range.first);
     let mut next = Sequence(1);
     for (range, why) in &answers {
@@ -303,8 +302,8 @@ fn every_nack_is_answered_however_strange() {
     peer.say(0, &Message::Leave);
     // The follower may have asked for something as well.
     assert_eq!(counted(&publisher, "refused_epoch"), 1);
-    assert!(counted(&publisher, "refused_ahead") >= ahead.len() + 1);
-    assert!(counted(&publisher, "_answered{") >= had + 1);
+    assert!(counted(&publisher, "refused_ahead") > ahead.len());
+    assert!(counted(&publisher, "_answered{") > had);
     end(&publisher, &mut followers);
     let (status, summary) = publisher.finish();
     assert!(status.success());
@@ -374,7 +373,10 @@ fn a_forged_end_ends_nothing_and_what_it_displaced_is_told() {
     let follower = &followers[0];
     follower.assert_balanced();
     assert!(follower.counters(0).fencing_violations.get() > 0);
+    let fenced = |loss: &Loss| loss.cause == LossCause::Fenced;
+    assert!(follower.losses.iter().all(fenced));
     let lost: u64 = follower.losses.iter().filter_map(|loss| loss.records).sum();
+    assert_eq!(follower.counters(0).lost_records.get(), lost);
     let delivered = follower.counters(0).delivered_records.get();
     let published = common::number(&summary, "published_records");
     assert_eq!(
@@ -432,7 +434,7 @@ fn join_frame(name: &str) -> Vec<u8> {
         purpose: Purpose::Repair,
         channels: vec![JoinChannel {
             channel: ChannelName::Name("all".into()),
-            start: tickcast_subscriber::Start::Live,
+            start: Start::Live,
             confirmed_epoch: Epoch(0),
         }],
     };
@@ -443,7 +445,7 @@ fn join_frame(name: &str) -> Vec<u8> {
 
 #[test]
 fn a_join_that_comes_byte_by_byte_and_never_ends_is_cut_off_in_time_and_harms_nobody() {
-    let (publisher, mut followers) = narrow(16, 200_000);
+    let (publisher, mut followers) = narrow(32, 200_000);
     // A head that announces as much as may be, and a body of which there is always more.
     let head = [&(64 * 1024_u32).to_le_bytes()[..], &[1, 0, 0, 0]].concat();
     let mut slow: Vec<(Peer, usize)> = (0..12).map(|_| (Peer::connect(&publisher), 0)).collect();

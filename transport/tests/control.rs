@@ -407,31 +407,6 @@ fn who_says_much_at_once_is_heard_by_turns_and_nothing_of_it_is_lost() {
 }
 
 #[test]
-fn what_is_left_of_a_turn_waits_for_nothing_else_to_happen() {
-    let (mut server, address) = server(ServerConfig {
-        turn_bytes_max: 1,
-        ..ServerConfig::default()
-    });
-    let mut seen = Vec::new();
-    let mut stream = TcpStream::connect(address).unwrap();
-    first_peer(&mut server, &mut seen);
-    let said: Vec<u8> = (0..50).flat_map(|_| frame(&join("again"))).collect();
-    stream.write_all(&said).unwrap();
-    let (mut heard, mut in_vain) = (0, 0);
-    while heard < 50 {
-        let before = heard;
-        // Nothing ends this wait but what is to be read, or was read already.
-        let polled = server.poll(Some(Duration::from_secs(120)), |event| {
-            heard += usize::from(matches!(event, ServerEvent::Frame(..)));
-        });
-        polled.unwrap();
-        assert!(heard <= before + 1, "a message a turn");
-        in_vain += usize::from(heard == before);
-        assert!(in_vain < 4, "it waited");
-    }
-}
-
-#[test]
 fn another_thread_wakes_a_poll_without_a_timeout() {
     let (mut server, _) = server(ServerConfig::default());
     let waker = server.waker();

@@ -151,7 +151,7 @@ fn add_up(gaps: &[Finding], totals: &mut Totals) {
         match finding.fate {
             // What can't be read came all the same.
             Fate::Came(_) | Fate::Lost(LossCause::Unreadable) => {
-                totals.came = totals.came.saturating_add(count)
+                totals.came = totals.came.saturating_add(count);
             }
             Fate::Lost(_) => totals.lost = totals.lost.saturating_add(count),
             Fate::Open | Fate::Told => totals.open = totals.open.saturating_add(count),

@@ -644,3 +644,42 @@ impl Peer {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::net::{Ipv4Addr, TcpStream};
+
+    use super::*;
+
+    #[test]
+    fn what_is_left_of_a_turn_waits_for_nothing_else_to_happen() {
+        let config = ServerConfig {
+            turn_bytes_max: 1,
+            ..ServerConfig::default()
+        };
+        let mut server = ControlServer::bind((Ipv4Addr::LOCALHOST, 0).into(), config).unwrap();
+        let mut stream = TcpStream::connect(server.local_address().unwrap()).unwrap();
+        let mut said = Vec::new();
+        for _ in 0..50 {
+            Message::Leave.write(ChannelId(1), &mut said);
+        }
+        stream.write_all(&said).unwrap();
+        let mut heard = 0;
+        while heard < 50 {
+            let before = heard;
+            server
+                .poll(None, |event| {
+                    heard += usize::from(matches!(event, ServerEvent::Frame(..)));
+                })
+                .unwrap();
+            assert!(heard <= before + 1, "a message is a turn");
+            // All of it was read at once, so that the kernel has nothing to tell of.
+            if heard > before {
+                assert_eq!(server.wait_at_most(None), Some(Duration::ZERO));
+            }
+        }
+        server.poll(None, |_| ()).unwrap();
+        assert_eq!(server.wait_at_most(None), None, "it is all said");
+    }
+}
