@@ -6,15 +6,13 @@ use std::net::IpAddr;
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::control::ServerStats;
 
-/// It is said this often at most.
-const EVERY: Nanos = Nanos::from_secs(10);
+use crate::seldom::Seldom;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Crowded {
     turned_away: u64,
-    /// Not before this it is said again.
-    next_at: Nanos,
+    seldom: Seldom,
 }
 
 impl Crowded {
@@ -33,11 +31,11 @@ impl Crowded {
     /// Who it was, and how many were turned away since it was said last.
     fn news(&mut self, now: Nanos, stats: &ServerStats) -> Option<(IpAddr, u64)> {
         let count = stats.turned_away_of_address - self.turned_away;
-        if count == 0 || now < self.next_at {
+        if count == 0 || !self.seldom.is_due(now) {
             return None;
         }
         self.turned_away = stats.turned_away_of_address;
-        self.next_at = now.after(EVERY);
+        self.seldom.said(now);
         stats.crowded_address.map(|address| (address, count))
     }
 }

@@ -5,15 +5,13 @@ use rustix::io::Errno;
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::control::ServerStats;
 
-/// It is said this often at most.
-const EVERY: Nanos = Nanos::from_secs(10);
+use crate::seldom::Seldom;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Denied {
     errors: u64,
-    /// Not before this it is said again.
-    next_at: Nanos,
+    seldom: Seldom,
 }
 
 impl Denied {
@@ -29,7 +27,7 @@ impl Denied {
 
     fn news(&mut self, now: Nanos, stats: &ServerStats) -> Option<(Errno, &'static str)> {
         let before = std::mem::replace(&mut self.errors, stats.accept_errors);
-        if stats.accept_errors == before || now < self.next_at {
+        if stats.accept_errors == before || !self.seldom.is_due(now) {
             return None;
         }
         // Not the other way round: what fails over verbs has no number.
@@ -39,7 +37,7 @@ impl Denied {
             Errno::MFILE => "raise this process's limit of open files (LimitNOFILE=, ulimit -n)",
             _ => "raise the host's limit of open files (sysctl fs.file-max)",
         };
-        self.next_at = now.after(EVERY);
+        self.seldom.said(now);
         Some((errno, remedy))
     }
 }

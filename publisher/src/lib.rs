@@ -61,6 +61,7 @@ pub mod records;
 pub mod repair_service;
 mod restart;
 mod rights;
+mod seldom;
 #[doc(hidden)]
 pub mod service;
 mod session;

@@ -140,14 +140,14 @@ impl Rings {
             Err(why) => {
                 let is_first = before.last() == Epoch::NONE;
                 let mut created = Self::create(config, plans, before, (why.above(), boot_id), utc)?;
-                if !(is_first && matches!(why, NotWhole::Gone(_))) {
-                    created.epoch = created.epoch.because(why.reason());
-                }
-                match why {
-                    NotWhole::Ended => tracing::info!("a new epoch begins: {why}"),
-                    NotWhole::Gone(_) if is_first => {
-                        tracing::info!("the first epoch begins: {why}");
-                    }
+                let reason = match why {
+                    NotWhole::Gone(_) if is_first => EpochReason::Fresh,
+                    _ => why.reason(),
+                };
+                created.epoch = created.epoch.because(reason);
+                match reason {
+                    EpochReason::Fresh => tracing::info!("the first epoch begins: {why}"),
+                    EpochReason::SessionEnded => tracing::info!("a new epoch begins: {why}"),
                     _ => tracing::warn!("a new epoch begins: {why}"),
                 }
                 Ok(created)

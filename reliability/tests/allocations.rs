@@ -1,94 +1,20 @@
 //! In steady state the path of a tick allocates nothing: publish, pack, seal on one side; check,
 //! order, deliver on the other. Counted, not timed.
 
-use std::sync::Arc;
+mod pair;
 
-use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Welcome};
-use tickcast_reliability::delivery::{Item, LineId, Start};
-use tickcast_reliability::lineage::Lineage;
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use pair::{CHANNEL, FAN_OUT};
+use tickcast_reliability::delivery::{Item, LineId};
+use tickcast_reliability::publisher_core::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::recorder::{RecordOrigin, RecordedCore, Recorder};
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
-    SourcePosition,
-};
+use tickcast_reliability::ring_layout::Geometry;
+use tickcast_reliability::units::{Nanos, Now, SourceId, SourcePosition};
 
-const CHANNEL: ChannelId = ChannelId(1);
-const FAN_OUT: FanOutId = FanOutId(0);
-
-fn publisher() -> PublisherCore {
+/// Both sides, before the first datagram.
+fn sides() -> (PublisherCore, RecordedCore) {
     let geometry = Geometry::new(1472, 1024).unwrap();
-    let identity = RingIdentity {
-        channel: CHANNEL,
-        epoch: Epoch(5),
-        config_hash: ConfigHash(0),
-        boot_id: [0; 16],
-        fan_outs: 1,
-        first_sequence: Sequence(1),
-        first_record: RecordNumber(1),
-    };
-    let ring = RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity).unwrap();
-    PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), Nanos(0))
-}
-
-/// A subscriber that the publisher has welcomed before its first datagram.
-fn subscriber() -> RecordedCore {
-    let wanted = ChannelWanted {
-        channel: ChannelName::Id(CHANNEL),
-        start: Start::Live,
-        config: ReceiverConfig::default(),
-        lines: Some(1),
-    };
-    let settings = SubscriberSettings {
-        name: "s".into(),
-        channels: vec![wanted],
-        link: LinkTimers::default(),
-        seed: 1,
-    };
-    let mut core = RecordedCore::new(settings, Nanos(0));
-    let on = &mut |_: Item<'_>| {};
-    core.handle_timeout(Nanos(0), on);
-    assert_eq!(core.poll_action(), Some(Action::Connect(Path::Repair)));
-    core.handle_connected(Nanos(0), Path::Repair);
-    let offer = ChannelOffer {
-        channel: CHANNEL,
-        name: "c".into(),
-        epoch: Epoch(5),
-        newest: Sequence(0),
-        oldest: Sequence(1),
-        oldest_record: RecordNumber(1),
-        next_record: RecordNumber(1),
-        slot_len: 1472,
-        slots: 1024,
-        config_hash: ConfigHash(0),
-        ended: false,
-        fan_outs: vec![],
-        directory: vec![],
-        continues: Lineage::default(),
-        history: None,
-    };
-    let welcome = Welcome {
-        wire_version: 1,
-        publisher: "p".into(),
-        session: 1,
-        repairs: vec![],
-        channels: vec![offer],
-    };
-    core.handle_message(
-        Nanos(0),
-        Path::Repair,
-        CHANNEL,
-        &Message::Welcome(welcome),
-        on,
-    );
-    while core.poll_action().is_some() {}
-    core
+    (pair::publisher(geometry), pair::subscriber(geometry, None))
 }
 
 /// Publishes one datagram of `messages` orders and carries it over. How many records arrived.
@@ -132,7 +58,7 @@ fn round(
 
 #[test]
 fn a_tick_is_published_and_delivered_without_an_allocation() {
-    let (mut publisher, mut subscriber) = (publisher(), subscriber());
+    let (mut publisher, mut subscriber) = sides();
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
     let warm_up: u64 = (1..=2_000)
@@ -151,7 +77,7 @@ fn a_tick_is_published_and_delivered_without_an_allocation() {
 
 #[test]
 fn a_record_is_kept_without_an_allocation_but_for_few_where_a_segment_begins() {
-    let (mut publisher, mut subscriber) = (publisher(), subscriber());
+    let (mut publisher, mut subscriber) = sides();
     let area = Box::new(vec![0; 32 << 20]);
     subscriber.record(Recorder::new(area, &RecordOrigin::default()).unwrap());
     let mut batch = RecordBatch::default();

@@ -15,6 +15,8 @@ mod feeds;
 mod flight_record;
 mod held;
 mod mutation;
+#[path = "../../../reliability/tests/pair/mod.rs"]
+mod pair;
 mod receive_core;
 mod ring;
 mod spoilt;

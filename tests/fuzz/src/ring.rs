@@ -8,7 +8,8 @@ use tickcast_reliability::units::{Nanos, Now, Sequence, SourceId, SourcePosition
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
 use crate::bytes::Bytes;
-use crate::spoilt::{CHANNEL, geometry, publisher, spoilt};
+use crate::pair::CHANNEL;
+use crate::spoilt::{geometry, publisher, spoilt};
 
 /// An error that says something, or a ring all of whose datagrams are whole, each under its own sequence,
 /// up to the last that it says was sealed; the next writer goes on behind that.
@@ -17,8 +18,9 @@ pub fn ring(bytes: &[u8]) {
     let count = u64::from(input.byte() % 40);
     let whole = left_behind(count);
     let untouched = input.0.is_empty();
-    let memory = Arc::new(HeapMemory::left_behind(&spoilt(&whole, &mut input), || {}));
-    if let Ok(reader) = RingReader::attach(memory) {
+    let left = spoilt(&whole, &mut input);
+    let memory = || Arc::new(HeapMemory::left_behind(&left, || {}));
+    if let Ok(reader) = RingReader::attach(memory()) {
         // Whoever reads meanwhile gets whole datagrams or nothing, whatever stands there.
         let _ = reader.verify();
         drop(reader.positions());
@@ -26,11 +28,7 @@ pub fn ring(bytes: &[u8]) {
         let sequences = (0..40).flat_map(|n| [oldest.plus(n), sealed.minus(n)]);
         sequences.for_each(|sequence| copied(&reader, sequence));
     }
-    let memory = HeapMemory::left_behind(
-        &spoilt(&whole, &mut Bytes(&bytes[1.min(bytes.len())..])),
-        || {},
-    );
-    let mut writer = match RingWriter::reopen(Arc::new(memory)) {
+    let mut writer = match RingWriter::reopen(memory()) {
         Ok(writer) => writer,
         Err(error) => {
             assert!(!untouched && !error.to_string().is_empty(), "{error}");
@@ -54,7 +52,7 @@ pub fn ring(bytes: &[u8]) {
     }
 }
 
-/// A datagram that can be copied is of this sequence.
+/// What can be copied is no longer than a slot.
 fn copied(reader: &RingReader, sequence: Sequence) {
     let mut buffer = vec![0_u64; geometry().slot_len() / 8];
     if let Ok(len) = reader.copy(sequence, &mut buffer) {

@@ -1,31 +1,16 @@
 //! What a publisher and a subscriber leave behind in memory, and how an input spoils it.
 
-use std::sync::Arc;
-
-use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Welcome};
-use tickcast_reliability::delivery::{Item, LineId, Start};
-use tickcast_reliability::lineage::Lineage;
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::delivery::{Item, LineId};
+use tickcast_reliability::publisher_core::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::recorder::layout::{RECORD_LEN_MIN, RecordOrigin, RecordedSide};
-use tickcast_reliability::recorder::{RecordedCore, RecordedPublisher, Recorder};
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
-    SourcePosition,
-};
+use tickcast_reliability::recorder::{RecordedPublisher, Recorder};
+use tickcast_reliability::ring_layout::Geometry;
+use tickcast_reliability::units::{Epoch, Nanos, Now, Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
 
 use crate::bytes::Bytes;
-
-/// The channel that everything is of.
-pub(crate) const CHANNEL: ChannelId = ChannelId(1);
-const FAN_OUT: FanOutId = FanOutId(0);
-const EPOCH: Epoch = Epoch(5);
+use crate::pair::{self, CHANNEL, FAN_OUT};
 
 /// Bytes that an input spoils as it says: bits, bytes and words at any place, the end cut off.
 pub(crate) fn spoilt(whole: &[u8], input: &mut Bytes<'_>) -> Vec<u8> {
@@ -53,19 +38,7 @@ fn fill(bytes: &mut [u8], at: usize, word: u64) {
 
 /// A publisher that writes the smallest ring, before its first datagram.
 pub(crate) fn publisher() -> PublisherCore {
-    let geometry = geometry();
-    let identity = RingIdentity {
-        channel: CHANNEL,
-        epoch: EPOCH,
-        config_hash: ConfigHash(3),
-        boot_id: [7; 16],
-        fan_outs: 1,
-        first_sequence: Sequence(1),
-        first_record: RecordNumber(1),
-    };
-    let memory = Arc::new(HeapMemory::new(geometry));
-    let ring = RingWriter::create(memory, geometry, identity).expect("a ring");
-    PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), Nanos(0))
+    pair::publisher(geometry())
 }
 
 /// The shape of that ring.
@@ -78,7 +51,7 @@ pub(crate) fn geometry() -> Geometry {
 pub(crate) fn records() -> [Vec<u8>; 2] {
     let mut publisher = RecordedPublisher::new(publisher());
     publisher.record(recorder(RecordedSide::Publisher));
-    let mut subscriber = subscriber();
+    let mut subscriber = pair::subscriber(geometry(), Some(recorder(RecordedSide::Subscriber)));
     let on = &mut |_: Item<'_>| {};
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
@@ -153,56 +126,4 @@ fn used(bytes: &[u8]) -> Vec<u8> {
     bytes[12..16].copy_from_slice(&1_u32.to_le_bytes());
     bytes[16..24].copy_from_slice(&(committed as u64).to_le_bytes());
     bytes
-}
-
-/// A subscriber that the publisher has welcomed before its first datagram.
-fn subscriber() -> RecordedCore {
-    let wanted = ChannelWanted {
-        channel: ChannelName::Id(CHANNEL),
-        start: Start::Live,
-        config: ReceiverConfig::default(),
-        lines: Some(1),
-    };
-    let settings = SubscriberSettings {
-        name: "s".into(),
-        channels: vec![wanted],
-        link: LinkTimers::default(),
-        seed: 1,
-    };
-    let mut core = RecordedCore::new(settings, Nanos(0));
-    core.record(recorder(RecordedSide::Subscriber));
-    let on = &mut |_: Item<'_>| {};
-    core.handle_timeout(Nanos(0), on);
-    while let Some(action) = core.poll_action() {
-        if action == Action::Connect(Path::Repair) {
-            core.handle_connected(Nanos(0), Path::Repair);
-        }
-    }
-    let offer = ChannelOffer {
-        channel: CHANNEL,
-        name: "c".into(),
-        epoch: EPOCH,
-        newest: Sequence(0),
-        oldest: Sequence(1),
-        oldest_record: RecordNumber(1),
-        next_record: RecordNumber(1),
-        slot_len: geometry().slot_len() as u32,
-        slots: geometry().slots(),
-        config_hash: ConfigHash(3),
-        ended: false,
-        fan_outs: vec![],
-        directory: vec![],
-        continues: Lineage::default(),
-        history: None,
-    };
-    let welcome = Message::Welcome(Welcome {
-        wire_version: 1,
-        publisher: "p".into(),
-        session: 1,
-        repairs: vec![],
-        channels: vec![offer],
-    });
-    core.handle_message(Nanos(0), Path::Repair, CHANNEL, &welcome, on);
-    while core.poll_action().is_some() {}
-    core
 }

@@ -38,13 +38,7 @@ pub(crate) trait Carry {
     fn publish(&mut self, tick: Tick) -> Outcome<bool>;
     /// Takes so many ticks from the `first` on as there is room for; how many that were.
     fn publish_run(&mut self, first: u64, count: u64, at: u64) -> Outcome<u64> {
-        for taken in 0..count {
-            let number = first + taken;
-            if !self.publish(Tick { number, at })? {
-                return Ok(taken);
-            }
-        }
-        Ok(count)
+        one_by_one(self, first, count, at)
     }
     /// Sends what was published, and does whatever else is to be done now and then.
     fn drive(&mut self) -> Outcome<()>;
@@ -55,6 +49,22 @@ pub(crate) trait Carry {
     fn notes(&self) -> Vec<String> {
         Vec::new()
     }
+}
+
+/// [`Carry::publish_run`] of who has no other way for it.
+pub(crate) fn one_by_one<C: Carry + ?Sized>(
+    carry: &mut C,
+    first: u64,
+    count: u64,
+    at: u64,
+) -> Outcome<u64> {
+    for taken in 0..count {
+        let number = first + taken;
+        if !carry.publish(Tick { number, at })? {
+            return Ok(taken);
+        }
+    }
+    Ok(count)
 }
 
 /// Takes ticks.

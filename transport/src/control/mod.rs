@@ -99,8 +99,7 @@ enum Filled {
 impl Inbox {
     const LEN_MIN: usize = 16 * 1024;
     /// A buffer that grew beyond this for one long message is given back.
-    /// Memory that is kept for the next time; whoever has once read late would hold more for good.
-    const LEN_KEPT: usize = 32 * 1024;
+    const LEN_KEPT: usize = 256 * 1024;
 
     fn new(body_len_max: usize) -> Self {
         Self {

@@ -15,7 +15,7 @@ use tickcast_transport::gauges::SharedGauges;
 
 use super::{DRAIN, SOCKET_BYTES, gauges};
 use crate::bench::protocol::{Among, Load, Outcome, Role, Task, Tick};
-use crate::bench::side::{Carry, Take};
+use crate::bench::side::{Carry, Take, one_by_one};
 
 /// IP and UDP headers.
 const BEFORE: usize = 28;
@@ -145,10 +145,7 @@ impl Carry for Publisher {
             }
             return Ok(count);
         }
-        for number in first..first + count {
-            self.publish(Tick { number, at })?;
-        }
-        Ok(count)
+        one_by_one(self, first, count, at)
     }
 
     #[inline]

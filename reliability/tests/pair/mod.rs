@@ -1,0 +1,92 @@
+//! A publisher before its first datagram, and a subscriber that it has welcomed: what tests begin with that
+//! carry datagrams from the one to the other by hand.
+
+use std::sync::Arc;
+
+use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Welcome};
+use tickcast_reliability::delivery::{Item, Start};
+use tickcast_reliability::lineage::Lineage;
+use tickcast_reliability::link::LinkTimers;
+use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
+use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::recorder::{RecordedCore, Recorder};
+use tickcast_reliability::ring::{HeapMemory, RingWriter};
+use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
+use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
+use tickcast_reliability::units::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, RecordNumber, Sequence,
+};
+
+/// The channel that everything is of, and its only fan-out.
+pub(crate) const CHANNEL: ChannelId = ChannelId(1);
+/// See [`CHANNEL`].
+pub(crate) const FAN_OUT: FanOutId = FanOutId(0);
+const EPOCH: Epoch = Epoch(5);
+const CONFIG_HASH: ConfigHash = ConfigHash(3);
+
+/// A publisher that writes a ring of this shape.
+pub(crate) fn publisher(geometry: Geometry) -> PublisherCore {
+    let identity = RingIdentity {
+        channel: CHANNEL,
+        epoch: EPOCH,
+        config_hash: CONFIG_HASH,
+        boot_id: [7; 16],
+        fan_outs: 1,
+        first_sequence: Sequence(1),
+        first_record: RecordNumber(1),
+    };
+    let memory = Arc::new(HeapMemory::new(geometry));
+    let ring = RingWriter::create(memory, geometry, identity).expect("a ring");
+    PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), Nanos(0))
+}
+
+/// A subscriber of that publisher, which keeps a record from its beginning if one is given.
+pub(crate) fn subscriber(geometry: Geometry, recorder: Option<Recorder>) -> RecordedCore {
+    let wanted = ChannelWanted {
+        channel: ChannelName::Id(CHANNEL),
+        start: Start::Live,
+        config: ReceiverConfig::default(),
+        lines: Some(1),
+    };
+    let settings = SubscriberSettings {
+        name: "s".into(),
+        channels: vec![wanted],
+        link: LinkTimers::default(),
+        seed: 1,
+    };
+    let mut core = RecordedCore::new(settings, Nanos(0));
+    if let Some(recorder) = recorder {
+        core.record(recorder);
+    }
+    let on = &mut |_: Item<'_>| {};
+    core.handle_timeout(Nanos(0), on);
+    assert_eq!(core.poll_action(), Some(Action::Connect(Path::Repair)));
+    core.handle_connected(Nanos(0), Path::Repair);
+    let offer = ChannelOffer {
+        channel: CHANNEL,
+        name: "c".into(),
+        epoch: EPOCH,
+        newest: Sequence(0),
+        oldest: Sequence(1),
+        oldest_record: RecordNumber(1),
+        next_record: RecordNumber(1),
+        slot_len: geometry.slot_len() as u32,
+        slots: geometry.slots(),
+        config_hash: CONFIG_HASH,
+        ended: false,
+        fan_outs: vec![],
+        directory: vec![],
+        continues: Lineage::default(),
+        history: None,
+    };
+    let welcome = Message::Welcome(Welcome {
+        wire_version: 1,
+        publisher: "p".into(),
+        session: 1,
+        repairs: vec![],
+        channels: vec![offer],
+    });
+    core.handle_message(Nanos(0), Path::Repair, CHANNEL, &welcome, on);
+    while core.poll_action().is_some() {}
+    core
+}
