@@ -2,6 +2,10 @@
 //! again, in order, through a bounded channel. Who must not wait never does: what finds no room is
 //! lost, and the loss takes its place in the order; a file waits.
 //!
+//! The batch that came back last is used first: however many there are, few circulate while the publish
+//! thread keeps up, and those are in the caches. The others have had their memory since the start, so that
+//! a publish thread that falls behind costs the feed no page fault.
+//!
 //! What was lost is kept where both ends see it, so that it is told even when the sender says
 //! nothing more: by the sender before its next message, or by the receiver once it has drained the
 //! hop.
@@ -21,6 +25,8 @@ use crate::loss::SourceLoss;
 
 /// Messages and incidents in a batch, about.
 pub const BATCH_LEN: usize = 64;
+/// Room of a batch that has its memory from the start: two of the largest usual records a message.
+const ROOM_WORDS: usize = BATCH_LEN * 2 * 8;
 /// Between two looks for room, of who waits for it.
 const ROOM_EVERY: Duration = Duration::from_micros(50);
 
@@ -69,6 +75,16 @@ pub struct Batch {
 }
 
 impl Batch {
+    /// One whose memory is there, and not only promised: every page was written to.
+    fn with_room() -> Self {
+        let mut cells: Vec<Cell> = std::iter::repeat_with(Cell::default)
+            .take(BATCH_LEN)
+            .collect();
+        cells.clear();
+        let messages = RecordBatches::with_room(BATCH_LEN, ROOM_WORDS);
+        Self { cells, messages }
+    }
+
     #[inline]
     fn message(&mut self, position: SourcePosition, records: RecordSlice<'_>) {
         self.messages.push(records);
@@ -132,17 +148,21 @@ impl Ends {
     }
 }
 
-/// Makes a hop of so many batches. `is_live`: lose rather than wait.
+/// Makes a hop of so many batches, of which `ready` have their memory from the start. `is_live`: lose
+/// rather than wait.
 #[must_use]
-pub fn hop(batches: usize, is_live: bool) -> (HopSender, HopReceiver) {
+pub fn hop(batches: usize, ready: usize, is_live: bool) -> (HopSender, HopReceiver) {
     let (full, taken) = bounded(batches);
     // One more than can be under way: giving a batch back never waits.
     let (back, empty) = bounded(batches + 2);
     let ends: Arc<Ends> = Arc::default();
+    let mut spare = Vec::with_capacity(batches + 2);
+    spare.extend(std::iter::repeat_with(Batch::with_room).take(ready));
     let sender = HopSender {
         full,
         empty,
-        batch: Batch::default(),
+        batch: spare.pop().unwrap_or_default(),
+        spare,
         ends: ends.clone(),
         is_losing: false,
         lost: 0,
@@ -158,6 +178,8 @@ pub struct HopSender {
     empty: Receiver<Batch>,
     /// Holds a place in `full` as soon as it holds an item.
     batch: Batch,
+    /// Batches to use next, the one that came back last on top.
+    spare: Vec<Batch>,
     ends: Arc<Ends>,
     /// Whether something may be in `ends.lost`.
     is_losing: bool,
@@ -197,7 +219,8 @@ impl HopSender {
         if self.batch.is_empty() {
             return;
         }
-        let fresh = self.empty.try_recv().unwrap_or_default();
+        self.reclaim();
+        let fresh = self.spare.pop().unwrap_or_default();
         let batch = std::mem::replace(&mut self.batch, fresh);
         self.batch.clear();
         // Never waits for a live one: only this end fills the hop, and it had a place.
@@ -247,7 +270,7 @@ impl HopSender {
         let capacity = self.full.capacity().unwrap_or(usize::MAX);
         let enough = (capacity / 2).min(BATCH_LEN);
         while self.full.len() > enough || self.full.is_full() {
-            if self.is_closed || self.ends.closed.load(SeqCst) || self.is_abandoned() {
+            if self.is_closed || self.ends.closed.load(SeqCst) || !self.reclaim() {
                 return true;
             }
             if Instant::now() >= until {
@@ -258,11 +281,16 @@ impl HopSender {
         true
     }
 
-    /// Whether the receiver is gone, as the way back shows.
-    fn is_abandoned(&mut self) -> bool {
-        match self.empty.try_recv() {
-            Ok(_) | Err(TryRecvError::Empty) => false,
-            Err(TryRecvError::Disconnected) => true,
+    /// Takes in what was given back; `false`: nobody is there to give anything back.
+    #[inline]
+    fn reclaim(&mut self) -> bool {
+        loop {
+            match self.empty.try_recv() {
+                // The receiver makes one at times, to tell a loss: no more are kept than there were.
+                Ok(batch) if self.spare.len() < self.spare.capacity() => self.spare.push(batch),
+                Ok(_) => {}
+                Err(why) => return why == TryRecvError::Empty,
+            }
         }
     }
 
@@ -455,7 +483,7 @@ mod tests {
 
     #[test]
     fn what_a_live_input_loses_is_told_in_its_place() {
-        let (mut sender, receiver) = hop(1, true);
+        let (mut sender, receiver) = hop(1, 0, true);
         for n in 1..=4 {
             assert_eq!(sender.push(at(n), &message(n as u32)), n == 1);
             sender.flush();
@@ -478,7 +506,7 @@ mod tests {
     fn it_allocates_no_more_when_other_messages_are_the_large_ones() {
         let (small, mut large) = (message(1), RecordBatch::default());
         (0..40).for_each(|id| large.extend(message(id).records()));
-        let (mut sender, receiver) = hop(4, true);
+        let (mut sender, receiver) = hop(4, 0, true);
         let mut round = |large_at: usize| {
             for n in 0..BATCH_LEN {
                 let records = if n == large_at { &large } else { &small };
@@ -507,7 +535,7 @@ mod tests {
             (1..=128, (1..=128).collect()),
             (1..=129, vec![]),
         ] {
-            let (mut sender, receiver) = hop(1, true);
+            let (mut sender, receiver) = hop(1, 0, true);
             sender.push(at(1), &message(1));
             sender.flush();
             let mut twice = of(ids.clone());
@@ -521,7 +549,7 @@ mod tests {
     #[test]
     fn who_waits_for_room_goes_on_when_there_is_some_or_nobody_is_left_and_gives_up_in_time() {
         let long = || Instant::now() + Duration::from_secs(3600);
-        let (mut sender, receiver) = hop(2, true);
+        let (mut sender, receiver) = hop(2, 0, true);
         assert!(sender.wait_for_room(Instant::now()), "it is empty");
         for n in 1..=2 {
             assert!(sender.push(at(n), &message(1)));
@@ -540,7 +568,7 @@ mod tests {
         }
         receiver.close();
         assert!(sender.wait_for_room(long()), "closed");
-        let (mut sender, receiver) = hop(1, true);
+        let (mut sender, receiver) = hop(1, 0, true);
         sender.push(at(1), &message(1));
         sender.flush();
         drop(receiver);
@@ -549,7 +577,7 @@ mod tests {
 
     #[test]
     fn a_gap_that_finds_no_room_is_still_told_and_stays_before_what_follows() {
-        let (mut sender, receiver) = hop(1, true);
+        let (mut sender, receiver) = hop(1, 0, true);
         sender.message(at(1), &message(1));
         sender.flush();
         for from in [2, 7] {
@@ -568,7 +596,7 @@ mod tests {
 
     #[test]
     fn whatever_the_threads_do_each_message_comes_or_is_told_as_lost_in_order() {
-        let (mut sender, receiver) = hop(4, true);
+        let (mut sender, receiver) = hop(4, 0, true);
         const MESSAGES: u64 = 200_000;
         let feed = std::thread::spawn(move || {
             let mut accepted = 0;
@@ -608,7 +636,7 @@ mod tests {
     #[test]
     fn what_was_accepted_before_the_hop_was_closed_is_taken_and_nothing_after() {
         for round in 0..200 {
-            let (mut sender, receiver) = hop(1024, true);
+            let (mut sender, receiver) = hop(1024, 0, true);
             let feed = std::thread::spawn(move || {
                 let mut accepted = 0;
                 while let Some(taken) = sender.while_open(|hop| {
@@ -641,8 +669,52 @@ mod tests {
     }
 
     #[test]
+    fn a_feed_whose_publish_thread_falls_behind_allocates_nothing() {
+        let (mut sender, receiver) = hop(8, 9, true);
+        let message = message(1);
+        let all = 8 * BATCH_LEN as u64;
+        let counted = allocation_counter::measure(|| {
+            assert!((1..=all).all(|n| sender.push(at(n), &message)));
+        });
+        assert_eq!(counted.count_total, 0, "from its first moment: {counted:?}");
+        assert!(!sender.push(at(all + 1), &message), "that was all of it");
+        for _ in 0..20 {
+            while let Taken::Batch(batch) = receiver.take() {
+                receiver.give_back(batch);
+            }
+            sender.push(at(1), &message);
+            sender.flush();
+        }
+        assert!(
+            sender.spare.len() <= 10,
+            "those that told losses are not kept"
+        );
+    }
+
+    #[test]
+    fn few_batches_circulate_while_the_publish_thread_keeps_up() {
+        let (mut sender, receiver) = hop(64, 65, true);
+        let mut used = std::collections::HashSet::new();
+        for n in 1..=1_000 {
+            // Fell behind once: all have been under way.
+            let behind = if n == 100 { 64 } else { 1 };
+            for _ in 0..behind {
+                sender.push(at(n), &message(1));
+                sender.flush();
+            }
+            while let Taken::Batch(batch) = receiver.take() {
+                if n > 101 {
+                    used.insert(batch.cells.as_ptr());
+                }
+                receiver.give_back(batch);
+            }
+        }
+        assert!(used.len() <= 2, "{} of 65", used.len());
+    }
+
+    #[test]
     fn batches_are_used_again_and_the_order_is_kept() {
-        let (mut sender, receiver) = hop(4, false);
+        let (mut sender, receiver) = hop(4, 0, false);
         let mut expected = Vec::new();
         let mut told = Vec::new();
         for n in 1..=300 {
@@ -660,7 +732,7 @@ mod tests {
 
     #[test]
     fn a_feed_notices_that_nobody_takes_its_messages() {
-        let (mut sender, receiver) = hop(2, false);
+        let (mut sender, receiver) = hop(2, 0, false);
         drop(receiver);
         sender.message(at(1), &message(1));
         sender.flush();

@@ -25,6 +25,8 @@ use crate::shared::Shared;
 
 /// Batches taken from one source before the others have their turn and what is sealed is sent.
 const BATCHES_A_ROUND: usize = 4;
+/// Batches of a hop that have their memory (some 15 KiB each) from the start, at most.
+const READY_MAX: usize = 4_096;
 
 /// The time now, on both clocks.
 #[must_use]
@@ -105,7 +107,8 @@ pub fn start_feeds(
 ) -> Result<Feeds, PublisherError> {
     let (mut receivers, mut threads) = (Vec::new(), Vec::new());
     for input in inputs {
-        let (sender, receiver) = hop(hop_batches, input.is_live());
+        let ready = (hop_batches + 1).min(READY_MAX);
+        let (sender, receiver) = hop(hop_batches, ready, input.is_live());
         let (name, shared) = (format!("feed-{}", input.shared().source), shared.clone());
         let guard = StopOnFailure::new(shared.clone());
         threads.push(spawn(&name, core, move || {

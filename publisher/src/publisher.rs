@@ -146,7 +146,7 @@ impl Publisher {
             return Err(ChannelError::NoSource { name: name_of() });
         };
         // Messages are handed over one by one, so that none waits for the next.
-        let (sender, receiver) = hop(self.config.threads.hop_batches * BATCH_LEN, true);
+        let (sender, receiver) = hop(self.config.threads.hop_batches * BATCH_LEN, BATCH_LEN, true);
         let arrived = self.arrivals.send((place, receiver));
         if arrived.is_err() || self.shared.is_stopping() {
             return Err(ChannelError::Stopped);

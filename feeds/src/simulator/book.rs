@@ -71,6 +71,18 @@ pub struct Book {
 }
 
 impl Book {
+    /// An empty book that allocates nothing more until so many orders rest in it.
+    #[must_use]
+    pub fn with_capacity(orders: usize) -> Self {
+        Self {
+            nodes: Vec::with_capacity(orders),
+            free: Vec::with_capacity(orders),
+            live: Vec::with_capacity(orders),
+            bids: Vec::with_capacity(orders),
+            asks: Vec::with_capacity(orders),
+        }
+    }
+
     /// Orders resting.
     #[must_use]
     pub const fn len(&self) -> usize {

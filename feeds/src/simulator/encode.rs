@@ -3,7 +3,7 @@
 use crate::moldudp64::{END_OF_SESSION, HEADER_LEN, Header, Session};
 
 /// Messages that were made but are in no packet yet, each behind its length.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Outbox {
     blocks: Vec<u8>,
     taken: usize,
@@ -11,6 +11,15 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
+    /// An empty one with room for what any event of the market says.
+    pub(super) fn new() -> Self {
+        Self {
+            blocks: Vec::with_capacity(1_024),
+            taken: 0,
+            made: 0,
+        }
+    }
+
     /// Appends a message.
     #[inline]
     pub(super) fn push<const N: usize>(&mut self, message: [u8; N]) {

@@ -28,6 +28,12 @@ const RETAIL_PER_MILLION: f64 = 200.0;
 /// Share of fills that are at a better price than the resting order's.
 const IMPROVED: f64 = 0.03;
 
+/// At so many times its depth a book gets no further orders, unless there is nothing else to do.
+const FULLNESS_MAX: f64 = 2.0;
+/// A book begins with room for all that it will hold, so that a long day takes no more memory than its first
+/// minute; up to so many orders, as nobody fills 65,535 deep books.
+const ROOM_MAX: usize = 256;
+
 /// One symbol.
 #[derive(Clone, Debug)]
 pub(super) struct Symbol {
@@ -64,9 +70,10 @@ impl Market {
         let weight = |n: usize| ((n + 1) as f64).powf(-arrivals.skew);
         let total: f64 = (0..names.len()).map(weight).sum();
         let base_per_s = arrivals.base_per_s * names.len() as f64 / total;
+        let room = (FULLNESS_MAX as usize * config.depth as usize).min(ROOM_MAX);
         let symbols = names.into_iter().enumerate().map(|(n, stock)| Symbol {
             stock,
-            book: Book::default(),
+            book: Book::with_capacity(room),
             hawkes: Hawkes::new(
                 base_per_s * weight(n),
                 arrivals.branching,
@@ -275,11 +282,11 @@ impl Market {
         if chance < self.rare[2] && !is_paused {
             return self.rare_event(symbol, now, chance, out);
         }
-        let fullness = (self.symbols[symbol].book.len() as f64 / self.depth).min(2.0);
+        let fullness = (self.symbols[symbol].book.len() as f64 / self.depth).min(FULLNESS_MAX);
         let mix = &self.mix;
         let trades = if is_paused { 0.0 } else { 1.0 };
         let weights = [
-            mix.add * (2.0 - fullness),
+            mix.add * (FULLNESS_MAX - fullness),
             mix.delete * fullness,
             mix.replace,
             mix.execute * trades,

@@ -3,8 +3,7 @@
 //!
 //! A day runs in stages: directory and opening, a session in which each symbol's orders arrive as
 //! a self-exciting process ([`hawkes`]) and are matched by price and time ([`book`]), closing, end
-//! of session. Time is simulated; nothing here waits. Without growth of the books nothing is
-//! allocated.
+//! of session. Time is simulated; nothing here waits. Once it runs nothing is allocated.
 
 pub mod book;
 pub mod config;
@@ -111,7 +110,7 @@ impl Simulator {
             day_ends_at: DAY_NS - begins_at_ns,
             messages_max: unless_zero(config.messages),
             coalesce_ns: config.coalesce_us.saturating_mul(1_000),
-            outbox: Outbox::default(),
+            outbox: Outbox::new(),
             writer: PacketWriter::new(&config.session, config.payload_max),
             packet_at: 0,
             sent_at: 0,

@@ -88,6 +88,24 @@ struct End {
 }
 
 impl RecordBatches {
+    /// Empty, with room for so many messages of so many words (8 bytes each) in all, every page of which is
+    /// there already.
+    #[must_use]
+    pub fn with_room(messages: usize, words: usize) -> Self {
+        let end = End {
+            at: 1,
+            count: 1,
+            names: false,
+        };
+        // What is allocated zeroed may be a promise of the system's, kept at the first write: no zeros here.
+        let mut all = Self {
+            words: vec![1; words],
+            ends: vec![end; messages],
+        };
+        all.clear();
+        all
+    }
+
     /// Adds a copy of a message behind the others.
     #[inline]
     pub fn push(&mut self, message: RecordSlice<'_>) {
