@@ -3,7 +3,8 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use common::{run, text};
 use serde_json::Value;
@@ -25,6 +26,29 @@ fn bench(args: &[&str]) -> (Value, String, Option<i32>) {
     let html = std::fs::read_to_string(&html).expect("a page");
     let summary = serde_json::from_slice(&summary).expect("JSON");
     (summary, html, done.status.code())
+}
+
+/// A program that says what peers say: what it does of the task in `$1`, in the shell's words.
+fn peers(folder: &Path, script: &str) -> PathBuf {
+    let program = folder.join("peers");
+    // Written by a process of its own: one that this one has open for writing could not be started.
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod +x \"$0\"",
+    ]);
+    let written = shell.arg(&program).arg(script).status();
+    assert!(written.unwrap().success());
+    program
+}
+
+/// What a process of a peer did, in its words.
+fn part(ticks: u64, declared_lost: u64) -> String {
+    format!(
+        r#"{{"done":{{"ticks":{ticks},"declared_lost":{declared_lost},"missing":0,"wrong":0,"rate_per_s":1.0,
+"cpu_ns":1,"memory_bytes":1,"notes":[]}}}}"#
+    )
+    .replace('\n', "")
 }
 
 fn path(path: &Path) -> &str {
@@ -266,4 +290,33 @@ fn a_measure_that_does_not_exist_is_a_usage_error_that_names_those_that_do() {
     let done = run(&["bench", "--only", "speed-of-light"]);
     assert_eq!(done.status.code(), Some(2));
     assert!(text(&done.stderr).contains("throughput-1500-1"));
+}
+
+#[test]
+fn what_was_sent_is_what_the_sender_says_and_not_what_came() {
+    let folder = tempfile::tempdir().unwrap();
+    // Ten there, eight back, and not a word of the other two.
+    let script = format!(
+        r#"case "$1" in
+*'"role":"ping"'*)
+    echo '{{"ready":""}}'; read order; echo '"joined"'; read order; echo '{{"sent":10}}'; echo '{}' ;;
+*) echo '{{"ready":""}}'; echo '"joined"'; read order; echo '{}' ;;
+esac"#,
+        part(8, 0),
+        part(8, 0)
+    );
+    let peers = peers(folder.path(), &script);
+    let args = ["--only", "rtt", "--contender", "aeron"];
+    let (summary, ..) = bench(&[&args[..], &["--peers", path(&peers)]].concat());
+    let rows = rows(&summary);
+    let [("rtt", row)] = rows[..] else {
+        panic!("one row: {rows:?}");
+    };
+    let books = &row["books"];
+    assert_eq!(
+        (&books["sent"], &books["delivered"]),
+        (&10.into(), &8.into()),
+        "{row}"
+    );
+    assert_eq!(row["balances"], false);
 }

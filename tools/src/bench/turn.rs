@@ -212,7 +212,7 @@ impl Taking<'_> {
         let ids = [ping.id(), echo.id()];
         let before = Spent::now(ids);
         ping.tell(&Order::Go);
-        self.sent(&mut ping)?;
+        let ticks = self.sent(&mut ping)?;
         let noise = Spent::now(ids).since(before);
         let stop = self.setting.stop;
         let waited = ping.part(stop, Duration::ZERO)?;
@@ -220,7 +220,7 @@ impl Taking<'_> {
         let echoed = echo.part(stop, Duration::ZERO)?;
         Ok(Turn {
             sender: Part {
-                ticks: waited.ticks + waited.missing + waited.declared_lost,
+                ticks,
                 memory_bytes: echoed.memory_bytes,
                 cpu_ns: waited.cpu_ns,
                 ..Part::default()
