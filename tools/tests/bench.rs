@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{run, text};
+use common::{Running, run, text, tickcast};
 use serde_json::Value;
 
 /// Runs some of it; what it wrote, and its exit code.
@@ -319,4 +319,79 @@ esac"#,
         "{row}"
     );
     assert_eq!(row["balances"], false);
+}
+
+#[test]
+fn a_host_that_refuses_namespaces_is_no_fault_of_the_command_line_and_no_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["bench", "--tiny", "--quiet", "--only", "latency-100k"];
+    let run = |path: &Path| {
+        let mut command = tickcast(&args);
+        Running::of(command.env("PATH", path)).output()
+    };
+    let done = run(folder.path());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(4), "there is no ip: {said}");
+    assert!(said.contains("--loopback"), "what to do: {said}");
+    let script =
+        "echo 'mount --make-shared /run/netns failed: Operation not permitted' >&2; exit 1";
+    let refuses = peers(folder.path(), script);
+    std::fs::rename(refuses, folder.path().join("ip")).unwrap();
+    let done = run(folder.path());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(4), "{said}");
+    assert!(said.contains("Operation not permitted"), "{said}");
+}
+
+/// A namespace that goes with its test.
+struct Namespace(String);
+
+impl Namespace {
+    fn add(process: u32) -> Option<Self> {
+        let name = format!("tickcast-{process}-left");
+        let added = Command::new("ip").args(["netns", "add", &name]).output();
+        added.ok()?.status.success().then(|| Self(name))
+    }
+
+    fn is_there(&self) -> bool {
+        let listed = Command::new("ip").args(["netns", "list"]).output();
+        text(&listed.unwrap().stdout)
+            .lines()
+            .any(|line| line.split(' ').next() == Some(&self.0))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+#[test]
+fn a_run_takes_away_what_dead_ones_left_and_nothing_of_the_living() {
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let (dead, living) = (gone.id(), std::process::id());
+    let shm = Path::new("/dev/shm");
+    let at = if shm.is_dir() {
+        shm.into()
+    } else {
+        std::env::temp_dir()
+    };
+    let folder = |process: u32| {
+        let name = format!("tickcast-bench-{process}-");
+        tempfile::Builder::new()
+            .prefix(&name)
+            .tempdir_in(&at)
+            .unwrap()
+    };
+    let folders = [folder(dead), folder(living)];
+    let namespaces = [Namespace::add(dead), Namespace::add(living)];
+    bench(&["--only", "host-rtt", "--contender", "tickcast-shm"]);
+    assert!(!folders[0].path().exists() && folders[1].path().exists());
+    let [Some(dead), Some(living)] = &namespaces else {
+        println!("SKIPPED: this host lets us make no namespaces");
+        return;
+    };
+    assert!(!dead.is_there() && living.is_there());
 }

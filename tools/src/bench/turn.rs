@@ -11,6 +11,7 @@ use super::plan::{Measure, Way};
 use super::protocol::{Load, Order, Part, Role, Task, Word};
 use super::quiet::{Noise, Spent};
 use crate::exit::CommandError;
+use crate::leftovers;
 use crate::network::End;
 use crate::signals::Stop;
 
@@ -55,8 +56,8 @@ pub(crate) fn take_turn(
     seed: u64,
 ) -> Result<Turn, CommandError> {
     let folder = tempfile::Builder::new()
-        .prefix("tickcast-bench-")
-        .tempdir_in(memory())
+        .prefix(&leftovers::folder_prefix())
+        .tempdir_in(leftovers::memory())
         .map_err(|source| CommandError::Host {
             what: "make a folder in memory",
             source,
@@ -73,15 +74,6 @@ pub(crate) fn take_turn(
         Way::There => turn.there(),
         Way::ThereAndBack => turn.there_and_back(),
     }
-}
-
-/// Where files are in memory.
-fn memory() -> std::path::PathBuf {
-    let shm = Path::new("/dev/shm");
-    if shm.is_dir() {
-        return shm.into();
-    }
-    std::env::temp_dir()
 }
 
 /// Groups for the ways there and back, of this run alone, as runs may share a loopback.

@@ -1,6 +1,7 @@
 //! `tickcast bench`: tickcast beside a raw floor and beside peers, in one run that anyone can repeat.
 //! Contenders take turns, so what counts is the ratio between them, not the machine.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +16,7 @@ use crate::bench::sides;
 use crate::bench::turn::{Setting, take_turn};
 use crate::exit::{CommandError, Exit};
 use crate::files::{check_writable, write_json, write_text};
+use crate::leftovers;
 use crate::network::Network;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -86,13 +88,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     for file in [&args.summary, &args.html].into_iter().flatten() {
         check_writable(file)?;
     }
+    leftovers::sweep();
     let is_loopback = args.loopback;
     if !is_loopback && measures.iter().any(|m| m.place != Place::Host) {
-        Network::is_possible().map_err(|error| {
-            CommandError::Problem(format!(
-                "{error}\nnetwork namespaces need root; run as root, or with --loopback, whose figures \
+        Network::is_possible().map_err(|error| CommandError::Host {
+            what: "make network namespaces",
+            source: io::Error::other(format!(
+                "{error}\nthey need root, and `ip`; with --loopback it goes without, and then figures \
                  compare with no network's"
-            ))
+            )),
         })?;
     }
     let machine = Machine::look(Duration::from_millis(if args.tiny { 100 } else { 1_000 }));
