@@ -293,6 +293,26 @@ fn a_measure_that_does_not_exist_is_a_usage_error_that_names_those_that_do() {
 }
 
 #[test]
+fn a_contender_who_takes_no_part_is_a_usage_error_that_names_those_who_do() {
+    for (args, who) in [
+        (&["--contender", "tickcats"][..], "tickcats"),
+        (
+            &["--list", "--contender", "tickcast", "--contender", "Aeron"],
+            "Aeron",
+        ),
+        (&["--only", "loss", "--contender", "floor"], "floor"),
+    ] {
+        let done = run(&[&["bench", "--tiny", "--loopback"], args].concat());
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {said}");
+        assert!(
+            said.contains(&format!("{who:?}")) && said.contains("aeron-defaults"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
 fn what_was_sent_is_what_the_sender_says_and_not_what_came() {
     let folder = tempfile::tempdir().unwrap();
     // Ten there, eight back, and not a word of the other two.

@@ -1,6 +1,7 @@
 //! `tickcast bench`: tickcast beside a raw floor and beside peers, in one run that anyone can repeat.
 //! Contenders take turns, so what counts is the ratio between them, not the machine.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -190,6 +191,19 @@ impl Args {
             return Err(CommandError::Usage(format!(
                 "no measure has {:?} in its name; there are {}",
                 self.only,
+                known.join(", ")
+            )));
+        }
+        let taking_part: BTreeSet<_> = measures
+            .iter()
+            .flat_map(|m| m.contenders)
+            .copied()
+            .collect();
+        let mut unknown = self.contender.iter();
+        if let Some(unknown) = unknown.find(|name| !taking_part.contains(name.as_str())) {
+            let known: Vec<_> = taking_part.into_iter().collect();
+            return Err(CommandError::Usage(format!(
+                "{unknown:?} takes no part in what is to be measured; those who do are {}",
                 known.join(", ")
             )));
         }
