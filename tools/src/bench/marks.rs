@@ -1,4 +1,4 @@
-//! The marks that tickcast is held to: ratios within one run, met or not.
+//! The marks that tickcast is held to: ratios within one run, met or not, or not safely measured.
 
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ struct Mark {
     measure: &'static str,
     figure: Figure,
     ours: &'static str,
-    /// Whom it is held against; nobody, where the mark is a figure and no ratio.
+    /// Whom it is held against: a contender, [`SCHEDULE`], or [`NOBODY`].
     theirs: &'static str,
     wanted: Wanted,
 }
@@ -36,6 +36,8 @@ const fn outright(least: f64, measure: &'static str, figure: Figure, ours: &'sta
 
 /// Stands where a mark is a figure and no ratio.
 pub(crate) const NOBODY: &str = "";
+/// Stands where a rate is held against what the measure's own schedule wants.
+const SCHEDULE: &str = "schedule";
 
 const fn at_least(
     factor: f64,
@@ -84,7 +86,7 @@ const MARKS: [Mark; 19] = [
     at_most(0.5, "loss-0.1", Figure::P999Ns, "tickcast", "aeron"),
     at_most(0.5, "loss-0.1", Figure::LostP50Ns, "tickcast", "aeron"),
     at_most(0.5, "loss-0.1", Figure::LostP99Ns, "tickcast", "aeron"),
-    at_least(0.99, "loss-5", "tickcast", "aeron"),
+    at_least(0.99, "loss-5", "tickcast", SCHEDULE),
     at_most(0.5, "loss-5", Figure::P99Ns, "tickcast", "aeron"),
     outright(20e6, "feed-simulator", Figure::DecodedPerS, "tickcast"),
     outright(10e6, "feed-simulator", Figure::MessagesPerS, "tickcast"),
@@ -149,12 +151,14 @@ pub(crate) fn judge(measured: &[Measured]) -> Vec<Judged> {
 fn judged(mark: &Mark, measured: &[Measured]) -> Judged {
     let measure = measured.iter().find(|m| m.measure.id == mark.measure);
     let values = |contender: &str| Some(measure?.row(contender)?.values(mark.figure));
-    let ratio = if mark.theirs == NOBODY {
-        let ours = values(mark.ours).unwrap_or_default();
-        Spread::of(ours.into_iter().flatten())
-    } else {
-        let both = values(mark.ours).zip(values(mark.theirs));
-        both.and_then(|(ours, theirs)| ratio(&ours, &theirs))
+    let ours = values(mark.ours).unwrap_or_default();
+    let ratio = match mark.theirs {
+        NOBODY => Spread::of(ours.into_iter().flatten()),
+        SCHEDULE => {
+            let wanted = measure.and_then(|m| m.measure.scheduled_per_s());
+            ratio(&ours, &vec![wanted; ours.len()])
+        }
+        theirs => ratio(&ours, &values(theirs).unwrap_or_default()),
     };
     let verdict = match (ratio, mark.wanted) {
         (None, _) => Verdict::NotMeasured,
@@ -188,7 +192,11 @@ mod tests {
             let measure = measures.iter().find(|m| m.id == mark.measure);
             let measure = measure.unwrap_or_else(|| panic!("no measure {}", mark.measure));
             for contender in [mark.ours, mark.theirs] {
-                let is_one = contender == NOBODY || measure.contenders.contains(&contender);
+                let is_one = match contender {
+                    NOBODY => true,
+                    SCHEDULE => measure.scheduled_per_s().is_some(),
+                    name => measure.contenders.contains(&name),
+                };
                 assert!(is_one, "{contender}");
             }
         }
@@ -211,33 +219,56 @@ mod tests {
         }
     }
 
+    fn turn(rate_per_s: f64) -> Turn {
+        let part = Part {
+            rate_per_s,
+            ..Part::default()
+        };
+        Turn {
+            receivers: vec![part],
+            ..Turn::default()
+        }
+    }
+
+    fn row(contender: &'static str, rates: &[f64]) -> Row {
+        let mut row = Row::new(contender);
+        for &rate in rates {
+            row.add(Ok(turn(rate)));
+        }
+        row
+    }
+
+    /// What becomes of the mark of a measure that looks at a rate.
+    fn rate_mark(id: &str, rows: Vec<Row>) -> Judged {
+        let measure = all(Size::Full).into_iter().find(|m| m.id == id);
+        let measure = measure.expect("its measure");
+        let judged = judge(&[Measured { measure, rows }]).into_iter();
+        let mut of_rate = judged.filter(|j| j.measure == id && j.figure == Figure::RatePerS);
+        of_rate.next().expect("its mark")
+    }
+
     #[test]
     fn a_mark_is_met_at_its_ratio_missed_below_and_not_judged_without_both() {
-        let measured = |ours: f64, theirs: &[f64]| {
-            let row = |contender, rates: &[f64]| {
-                let mut row = Row::new(contender);
-                for &rate_per_s in rates {
-                    let part = Part {
-                        rate_per_s,
-                        ..Part::default()
-                    };
-                    row.add(Ok(Turn {
-                        receivers: vec![part],
-                        ..Turn::default()
-                    }));
-                }
-                row
-            };
-            let measure = all(Size::Full).remove(0);
-            vec![Measured {
-                measure,
-                rows: vec![row("tickcast", &[ours]), row("aeron", theirs)],
-            }]
+        let verdict = |ours, theirs: &[f64]| {
+            let mut rows = vec![row("tickcast", &[ours])];
+            if !theirs.is_empty() {
+                rows.push(row("aeron", theirs));
+            }
+            rate_mark("throughput-1500-1", rows).verdict
         };
-        let verdict = |measured: Vec<Measured>| judge(&measured)[0].verdict;
-        assert_eq!(verdict(measured(8.0, &[1.0])), Verdict::Met);
-        assert_eq!(verdict(measured(7.9, &[1.0])), Verdict::NotMet);
-        assert_eq!(verdict(measured(8.0, &[])), Verdict::NotMeasured);
-        assert_eq!(verdict(Vec::new()), Verdict::NotMeasured);
+        assert_eq!(verdict(8.0, &[1.0]), Verdict::Met);
+        assert_eq!(verdict(7.9, &[1.0]), Verdict::NotMet);
+        assert_eq!(verdict(8.0, &[]), Verdict::NotMeasured);
+        assert!(judge(&[]).iter().all(|j| j.verdict == Verdict::NotMeasured));
+    }
+
+    #[test]
+    fn the_full_rate_is_the_schedules_and_not_that_of_a_peer_as_slow() {
+        let verdict = |ours, theirs| {
+            let rows = vec![row("tickcast", &[ours]), row("aeron", &[theirs])];
+            rate_mark("loss-5", rows).verdict
+        };
+        assert_eq!(verdict(19_000.0, 19_000.0), Verdict::NotMet);
+        assert_eq!(verdict(19_900.0, 40_000.0), Verdict::Met);
     }
 }
