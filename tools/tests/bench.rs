@@ -28,6 +28,15 @@ fn bench(args: &[&str]) -> (Value, String, Option<i32>) {
     (summary, html, done.status.code())
 }
 
+/// Where a bench has its folders.
+fn memory() -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() {
+        return shm.into();
+    }
+    std::env::temp_dir()
+}
+
 /// A program that says what peers say: what it does of the task in `$1`, in the shell's words.
 fn peers(folder: &Path, script: &str) -> PathBuf {
     let program = folder.join("peers");
@@ -292,6 +301,58 @@ fn a_measure_that_does_not_exist_is_a_usage_error_that_names_those_that_do() {
     assert!(text(&done.stderr).contains("throughput-1500-1"));
 }
 
+/// What became of a mark.
+fn mark<'a>(summary: &'a Value, measure: &str, figure: &str, theirs: &str) -> &'a Value {
+    let mut marks = summary["marks"].as_array().expect("marks").iter();
+    let of = |mark: &&Value| {
+        (mark["measure"] == measure && mark["figure"] == figure)
+            && (mark["ours"] == "tickcast" && mark["theirs"] == theirs)
+    };
+    marks.find(of).expect("a mark")
+}
+
+#[test]
+fn a_mark_is_not_safely_measured_where_a_peer_fails_and_all_reports_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let peers = peers(folder.path(), r#"echo '{"failed":"no driver"}'"#);
+    let args = [
+        "--only",
+        "latency-100k",
+        "--rounds",
+        "2",
+        "--peers",
+        path(&peers),
+    ];
+    let (summary, html, _) = bench(&args);
+    let mark = mark(&summary, "latency-100k", "p50_ns", "aeron");
+    assert_eq!(mark["verdict"], "not_safely_measured", "{mark}");
+    assert_eq!(
+        (&mark["rounds_judged"], &mark["rounds"]),
+        (&0.into(), &2.into())
+    );
+    let why = "2 of 2 rounds of aeron failed";
+    assert_eq!(mark["doubts"], serde_json::json!([why]));
+    assert!(html.contains(why) && html.contains("<td>0 of 2</td>"));
+    let all = [
+        &["bench", "--tiny", "--loopback", "--no-pins", "--quiet"][..],
+        &args,
+    ]
+    .concat();
+    let done = run(&all);
+    let table = text(&done.stdout);
+    assert!(table.contains(why) && table.contains("0 of 2"), "{table}");
+    let rows = rows(&summary);
+    let of = |name: &str| {
+        rows.iter()
+            .find(|(_, row)| row["contender"] == name)
+            .unwrap()
+            .1
+    };
+    let values = |name: &str| of(name)["values"]["rate_per_s"].as_array().unwrap();
+    assert_eq!(values("aeron"), &[Value::Null, Value::Null]);
+    assert!(values("tickcast").len() == 2 && values("tickcast").iter().all(Value::is_number));
+}
+
 #[test]
 fn a_contender_who_takes_no_part_is_a_usage_error_that_names_those_who_do() {
     for (args, who) in [
@@ -392,17 +453,11 @@ fn a_run_takes_away_what_dead_ones_left_and_nothing_of_the_living() {
     let mut gone = Command::new("true").spawn().unwrap();
     gone.wait().unwrap();
     let (dead, living) = (gone.id(), std::process::id());
-    let shm = Path::new("/dev/shm");
-    let at = if shm.is_dir() {
-        shm.into()
-    } else {
-        std::env::temp_dir()
-    };
     let folder = |process: u32| {
         let name = format!("tickcast-bench-{process}-");
         tempfile::Builder::new()
             .prefix(&name)
-            .tempdir_in(&at)
+            .tempdir_in(memory())
             .unwrap()
     };
     let folders = [folder(dead), folder(living)];

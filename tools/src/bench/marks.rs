@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::results::{Figure, Measured};
+use super::results::{Figure, Measured, Row};
 use super::statistics::{Spread, ratio};
 
 /// What a ratio must be.
@@ -108,7 +108,12 @@ pub(crate) struct Judged {
     wanted: Wanted,
     /// The ratio, of the rounds in which both had a turn.
     pub(crate) ratio: Option<Spread>,
+    /// By how many rounds it was judged, of how many.
+    pub(crate) rounds_judged: usize,
+    pub(crate) rounds: usize,
     pub(crate) verdict: Verdict,
+    /// Why it was not safely measured, in words.
+    pub(crate) doubts: Vec<String>,
 }
 
 /// Whether a mark was met.
@@ -117,6 +122,8 @@ pub(crate) struct Judged {
 pub(crate) enum Verdict {
     Met,
     NotMet,
+    /// The ratio says nothing for sure: turns are missing, or ticks.
+    NotSafelyMeasured,
     /// Somebody was not there.
     NotMeasured,
 }
@@ -126,6 +133,7 @@ impl Verdict {
         match self {
             Self::Met => "met",
             Self::NotMet => "NOT MET",
+            Self::NotSafelyMeasured => "NOT SAFELY MEASURED",
             Self::NotMeasured => "not measured",
         }
     }
@@ -150,18 +158,35 @@ pub(crate) fn judge(measured: &[Measured]) -> Vec<Judged> {
 
 fn judged(mark: &Mark, measured: &[Measured]) -> Judged {
     let measure = measured.iter().find(|m| m.measure.id == mark.measure);
-    let values = |contender: &str| Some(measure?.row(contender)?.values(mark.figure));
-    let ours = values(mark.ours).unwrap_or_default();
-    let ratio = match mark.theirs {
-        NOBODY => Spread::of(ours.into_iter().flatten()),
-        SCHEDULE => {
-            let wanted = measure.and_then(|m| m.measure.scheduled_per_s());
-            ratio(&ours, &vec![wanted; ours.len()])
-        }
-        theirs => ratio(&ours, &values(theirs).unwrap_or_default()),
+    let against = match mark.theirs {
+        NOBODY | SCHEDULE => None,
+        theirs => Some(theirs),
     };
+    let looked_at = [mark.ours].into_iter().chain(against);
+    let rows: Option<Vec<&Row>> = looked_at.map(|name| measure?.row(name)).collect();
+    let rows = rows.unwrap_or_default();
+    let ratio = match rows[..] {
+        [ours, theirs] => ratio(ours.values(mark.figure), theirs.values(mark.figure)),
+        [ours] if mark.theirs == NOBODY => {
+            Spread::of(ours.values(mark.figure).iter().copied().flatten())
+        }
+        [ours] => {
+            let values = ours.values(mark.figure);
+            let wanted = measure.and_then(|m| m.measure.scheduled_per_s());
+            ratio(values, &vec![wanted; values.len()])
+        }
+        _ => None,
+    };
+    let rounds = rows.iter().map(|row| row.rounds).max().unwrap_or(0);
+    let rounds_judged = ratio.map_or(0, |ratio| ratio.turns);
+    let mut doubts: Vec<String> = rows.iter().flat_map(|row| row.doubts()).collect();
+    if doubts.is_empty() && rounds_judged < rounds {
+        let without = rounds - rounds_judged;
+        doubts.push(format!("{without} of {rounds} rounds have no such figure"));
+    }
     let verdict = match (ratio, mark.wanted) {
-        (None, _) => Verdict::NotMeasured,
+        _ if rows.is_empty() => Verdict::NotMeasured,
+        _ if !doubts.is_empty() => Verdict::NotSafelyMeasured,
         (Some(ratio), Wanted::AtLeast(factor)) if ratio.median >= factor => Verdict::Met,
         (Some(ratio), Wanted::AtMost(factor)) if ratio.median <= factor => Verdict::Met,
         _ => Verdict::NotMet,
@@ -173,7 +198,10 @@ fn judged(mark: &Mark, measured: &[Measured]) -> Judged {
         theirs: mark.theirs,
         wanted: mark.wanted,
         ratio,
+        rounds_judged,
+        rounds,
         verdict,
+        doubts,
     }
 }
 
@@ -182,7 +210,6 @@ mod tests {
     use super::*;
     use crate::bench::plan::{Size, all};
     use crate::bench::protocol::Part;
-    use crate::bench::results::Row;
     use crate::bench::turn::Turn;
 
     #[test]
@@ -231,7 +258,7 @@ mod tests {
     }
 
     fn row(contender: &'static str, rates: &[f64]) -> Row {
-        let mut row = Row::new(contender);
+        let mut row = Row::new(contender, rates.len());
         for &rate in rates {
             row.add(Ok(turn(rate)));
         }
@@ -270,5 +297,65 @@ mod tests {
         };
         assert_eq!(verdict(19_000.0, 19_000.0), Verdict::NotMet);
         assert_eq!(verdict(19_900.0, 40_000.0), Verdict::Met);
+    }
+
+    #[test]
+    fn a_mark_is_judged_only_where_every_round_came_to_an_end_and_nothing_was_lost() {
+        let throughput =
+            |ours: Row, theirs: Row| rate_mark("throughput-1500-1", vec![ours, theirs]);
+        let failed = |mut row: Row| {
+            row.rounds += 1;
+            row.add(Err("it fell over".into()));
+            row
+        };
+        let lossy = |mut row: Row| {
+            let mut turn = turn(9.0);
+            turn.sender.ticks = 12;
+            turn.receivers[0].declared_lost = 12;
+            row.rounds += 1;
+            row.add(Ok(turn));
+            row
+        };
+        let ours = || row("tickcast", &[9.0, 9.0]);
+        let aeron = || row("aeron", &[1.0, 1.0]);
+        let whole = throughput(ours(), aeron());
+        assert_eq!((whole.verdict, whole.rounds_judged), (Verdict::Met, 2));
+        assert!(whole.doubts.is_empty());
+        let of = |judged: Judged| {
+            assert_eq!(judged.verdict, Verdict::NotSafelyMeasured);
+            (
+                judged.rounds_judged,
+                judged.rounds,
+                judged.doubts.join("; "),
+            )
+        };
+        let said = |judged, of: usize, why: &str| (judged, of, why.to_owned());
+        assert_eq!(
+            of(throughput(failed(ours()), row("aeron", &[1.0, 1.0, 1.0]))),
+            said(2, 3, "1 of 3 rounds of tickcast failed")
+        );
+        assert_eq!(
+            of(throughput(
+                row("tickcast", &[9.0, 9.0, 9.0]),
+                failed(aeron())
+            )),
+            said(2, 3, "1 of 3 rounds of aeron failed")
+        );
+        assert_eq!(
+            of(throughput(lossy(ours()), row("aeron", &[1.0, 1.0, 1.0]))),
+            said(3, 3, "tickcast declared 12 ticks lost")
+        );
+        assert_eq!(
+            of(throughput(
+                row("tickcast", &[9.0, 9.0, 9.0]),
+                lossy(aeron())
+            )),
+            said(3, 3, "aeron declared 12 ticks lost")
+        );
+        let nothing = row("tickcast", &[]);
+        let judged = throughput(failed(nothing), row("aeron", &[1.0]));
+        assert_eq!(of(judged), said(0, 1, "1 of 1 rounds of tickcast failed"));
+        let judged = throughput(ours(), row("aeron", &[1.0, 0.0]));
+        assert_eq!(of(judged), said(1, 2, "1 of 2 rounds have no such figure"));
     }
 }

@@ -324,13 +324,17 @@ impl Bench<'_> {
         };
         let taking_part = measure.contenders.iter().copied();
         let mut rows: Vec<(Row, &Program)> = taking_part
-            .filter_map(|name| Some((Row::new(name), self.programs.of(name)?)))
+            .filter_map(|name| {
+                Some((
+                    Row::new(name, rounds(&measure, name)),
+                    self.programs.of(name)?,
+                ))
+            })
             .collect();
-        let turns = |row: &Row| rounds(&measure, row.contender);
-        let most = rows.iter().map(|(row, _)| turns(row)).max();
+        let most = rows.iter().map(|(row, _)| row.rounds).max();
         for round in 0..most.unwrap_or(0) {
             for (row, program) in &mut rows {
-                if round >= turns(row) {
+                if round >= row.rounds {
                     continue;
                 }
                 tell(&format!("{} {}", measure.id, row.contender));
