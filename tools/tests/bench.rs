@@ -6,7 +6,7 @@ mod common;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use common::{Running, run, text, tickcast};
+use common::{Running, run, signal, text, tickcast, wait_for};
 use serde_json::Value;
 
 /// Runs some of it; what it wrote, and its exit code.
@@ -351,6 +351,102 @@ fn a_mark_is_not_safely_measured_where_a_peer_fails_and_all_reports_say_why() {
     let values = |name: &str| of(name)["values"]["rate_per_s"].as_array().unwrap();
     assert_eq!(values("aeron"), &[Value::Null, Value::Null]);
     assert!(values("tickcast").len() == 2 && values("tickcast").iter().all(Value::is_number));
+}
+
+#[test]
+fn files_are_written_although_nobody_reads_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("a.json");
+    let mut running = Running::start(&[
+        "bench",
+        "--tiny",
+        "--loopback",
+        "--no-pins",
+        "--quiet",
+        "--only",
+        "host-rtt",
+        "--contender",
+        "tickcast-shm",
+        "--summary",
+        path(&summary),
+    ]);
+    drop(running.child().stdout.take());
+    running.output();
+    assert!(summary.is_file());
+}
+
+#[test]
+fn a_run_that_is_interrupted_tells_what_it_has_and_leaves_nothing_behind() {
+    for name in ["TERM", "HUP"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (summary, begun) = (folder.path().join("a.json"), folder.path().join("begun"));
+        // The peer, whose turn is the second, never says a word.
+        let script = format!("touch '{}'; exec cat", begun.display());
+        let peers = peers(folder.path(), &script);
+        let mut running = Running::start(&[
+            "bench",
+            "--tiny",
+            "--loopback",
+            "--no-pins",
+            "--quiet",
+            "--only",
+            "latency-100k",
+            "--rounds",
+            "3",
+            "--peers",
+            path(&peers),
+            "--summary",
+            path(&summary),
+        ]);
+        let id = running.child().id();
+        wait_for("the peer's turn", || begun.exists().then_some(()));
+        signal(id, name);
+        let done = running.output();
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{name}: {said}");
+        assert!(said.contains("interrupted"), "{name}: {said}");
+        let table = text(&done.stdout);
+        assert!(
+            table.contains("WARNING: the run was interrupted"),
+            "{name}: {table}"
+        );
+        let summary: Value = serde_json::from_slice(&std::fs::read(&summary).unwrap()).unwrap();
+        assert_eq!(summary["is_interrupted"], true);
+        let rows = rows(&summary);
+        let of = |name: &str| {
+            rows.iter()
+                .find(|(_, row)| row["contender"] == name)
+                .unwrap()
+                .1
+        };
+        assert_eq!(
+            of("tickcast")["values"]["rate_per_s"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
+        assert_eq!(
+            of("aeron")["failures"],
+            serde_json::json!([]),
+            "it was not its fault"
+        );
+        let mark = mark(&summary, "latency-100k", "p50_ns", "aeron");
+        assert_eq!(mark["verdict"], "not_safely_measured", "{mark}");
+        let doubts = mark["doubts"].to_string();
+        assert!(
+            doubts.contains("2 of 3 rounds of tickcast were not taken"),
+            "{doubts}"
+        );
+        assert!(
+            doubts.contains("3 of 3 rounds of aeron were not taken"),
+            "{doubts}"
+        );
+        let mine = format!("tickcast-bench-{id}-");
+        let left = std::fs::read_dir(memory()).unwrap().flatten();
+        let mut left = left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&mine));
+        assert!(left.next().is_none(), "{name}");
+    }
 }
 
 #[test]

@@ -289,6 +289,8 @@ pub(crate) struct Results {
     pub(crate) is_debug_build: bool,
     pub(crate) machine: Machine,
     pub(crate) absent: Vec<Absent>,
+    /// Whether it ended before all turns were taken: by a signal, or as the host refused something.
+    pub(crate) is_interrupted: bool,
     pub(crate) measures: Vec<Measured>,
     pub(crate) marks: Vec<super::marks::Judged>,
 }

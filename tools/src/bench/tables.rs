@@ -34,6 +34,9 @@ pub(crate) fn remarks(results: &Results) -> Vec<String> {
         machine.processor, machine.kernel, machine.cores
     )];
     let mut warn = |text: String| all.push(format!("WARNING: {text}"));
+    if results.is_interrupted {
+        warn("the run was interrupted: this is what there was until then".into());
+    }
     if results.is_debug_build {
         warn("this is a debug build: the figures mean nothing".into());
     }

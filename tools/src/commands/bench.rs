@@ -113,6 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
             no_capture.then(sides::no_capture).into_iter().collect(),
         ]
         .concat(),
+        is_interrupted: false,
         measures: Vec::new(),
         marks: Vec::new(),
     };
@@ -134,35 +135,42 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let turns: usize = measures.iter().map(turns_at).sum();
     let mut progress = Progress::new("bench", Some(turns as u64), args.quiet);
     let mut done = 0;
-    for measure in measures {
-        let of = Bench {
-            args,
-            programs: &programs,
-            cores: if args.no_pins {
-                &[]
-            } else {
-                &results.machine.cores
-            },
-            stop: &stop,
-        };
-        let measured = of.measure(measure, rounds, |what| {
+    let of = Bench {
+        args,
+        programs: &programs,
+        cores: if args.no_pins {
+            &[]
+        } else {
+            &results.machine.cores
+        },
+        stop: &stop,
+    };
+    // What was measured before something went wrong is as good as ever.
+    let ended = measures.into_iter().try_for_each(|measure| {
+        let mut rows = of.rows(&measure, rounds);
+        let ended = of.take_turns(&measure, &mut rows, |what| {
             done += 1;
             progress.show(done, || what.to_owned());
-        })?;
-        results.measures.push(measured);
-    }
+        });
+        results.measures.push(Measured { measure, rows });
+        ended
+    });
     progress.finish();
+    results.is_interrupted = ended.is_err();
     results.marks = marks::judge(&results.measures);
-    let mut output = Output::stdout();
-    output.line(&results)?;
-    output.flush()?;
-    if let Some(path) = &args.summary {
-        write_json(path, &results)?;
-    }
-    if let Some(path) = &args.html {
-        write_text(path, &html::page(&results))?;
-    }
+    // First the files: whoever reads the table may go away.
+    let written = args.write(&results);
+    let shown = show(&results);
+    written?;
+    ended?;
+    shown?;
     Ok(Exit::whole_if(results.is_whole()))
+}
+
+fn show(results: &Results) -> Result<(), CommandError> {
+    let mut output = Output::stdout();
+    output.line(results)?;
+    output.flush()
 }
 
 /// Takes part in a measurement.
@@ -208,6 +216,16 @@ impl Args {
             )));
         }
         Ok((size, measures))
+    }
+
+    fn write(&self, results: &Results) -> Result<(), CommandError> {
+        if let Some(path) = &self.summary {
+            write_json(path, results)?;
+        }
+        if let Some(path) = &self.html {
+            write_text(path, &html::page(results))?;
+        }
+        Ok(())
     }
 }
 
@@ -300,13 +318,22 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Those who take part in a measure.
+    fn rows(&self, measure: &Measure, rounds: impl Fn(&Measure, &str) -> usize) -> Vec<Row> {
+        let taking_part = measure.contenders.iter();
+        taking_part
+            .filter(|name| self.programs.of(name).is_some())
+            .map(|name| Row::new(name, rounds(measure, name)))
+            .collect()
+    }
+
     /// Everyone takes turns: A B C A B C.
-    fn measure(
+    fn take_turns(
         &self,
-        measure: Measure,
-        rounds: impl Fn(&Measure, &str) -> usize,
+        measure: &Measure,
+        rows: &mut [Row],
         mut tell: impl FnMut(&str),
-    ) -> Result<Measured, CommandError> {
+    ) -> Result<(), CommandError> {
         let ends = measure.receivers + 1;
         let network = if self.args.loopback {
             Network::loopback(ends)
@@ -322,30 +349,21 @@ impl Bench<'_> {
             cores: self.cores,
             stop: self.stop,
         };
-        let taking_part = measure.contenders.iter().copied();
-        let mut rows: Vec<(Row, &Program)> = taking_part
-            .filter_map(|name| {
-                Some((
-                    Row::new(name, rounds(&measure, name)),
-                    self.programs.of(name)?,
-                ))
-            })
-            .collect();
-        let most = rows.iter().map(|(row, _)| row.rounds).max();
+        let most = rows.iter().map(|row| row.rounds).max();
         for round in 0..most.unwrap_or(0) {
-            for (row, program) in &mut rows {
-                if round >= row.rounds {
-                    continue;
-                }
-                tell(&format!("{} {}", measure.id, row.contender));
+            for row in rows.iter_mut().filter(|row| round < row.rounds) {
                 let name = row.contender;
-                match take_turn(&measure, name, program, &setting, round as u64 + 1) {
-                    Err(CommandError::Interrupted) => return Err(CommandError::Interrupted),
+                let Some(program) = self.programs.of(name) else {
+                    continue;
+                };
+                tell(&format!("{} {name}", measure.id));
+                match take_turn(measure, name, program, &setting, round as u64 + 1) {
+                    // A signal to all of us ends processes too: that is no failure of theirs.
+                    Err(_) if self.stop.asked() => return Err(CommandError::Interrupted),
                     turn => row.add(turn.map_err(|error| error.to_string())),
                 }
             }
         }
-        let rows = rows.into_iter().map(|(row, _)| row).collect();
-        Ok(Measured { measure, rows })
+        Ok(())
     }
 }
