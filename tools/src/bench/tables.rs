@@ -237,12 +237,14 @@ pub(crate) fn mark_cells(marks: &[Judged]) -> (Vec<String>, Vec<Vec<String>>) {
         let ratio = mark.ratio.map(|ratio| shown(ratio.median));
         let spread =
             (mark.ratio).map(|ratio| format!("{} to {}", shown(ratio.low), shown(ratio.high)));
+        let rounds =
+            (mark.rounds > 0).then(|| format!("{} of {}", mark.rounds_judged, mark.rounds));
         vec![
             name(mark),
             mark.wanted(),
             ratio.unwrap_or_else(|| "-".into()),
             spread.unwrap_or_else(|| "-".into()),
-            format!("{} of {}", mark.rounds_judged, mark.rounds),
+            rounds.unwrap_or_else(|| "-".into()),
             mark.verdict.text().to_owned(),
         ]
     };
