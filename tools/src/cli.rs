@@ -14,7 +14,8 @@ use crate::commands::{bench, chaos, demo, doctor, explain, inject, listen, promo
 #[command(
     name = "tickcast",
     version,
-    after_help = "Exit codes: 0 whole, 1 loss or finding, 2 usage or config, 3 unreachable, 4 internal."
+    after_help = "Exit codes: 0 whole, 1 loss or finding, 2 usage or config, 3 unreachable, \
+                  4 internal, or refused by the host."
 )]
 pub(crate) struct Cli {
     /// What to do.

@@ -104,8 +104,8 @@ pub(crate) enum CommandError {
         code: Option<i32>,
         log: String,
     },
-    /// A signal ended it before there was a result.
-    #[error("interrupted before there was a result")]
+    /// A signal ended it before it was done.
+    #[error("interrupted before it was done")]
     Interrupted,
     /// The host refuses something that has nothing to do with what was asked for.
     #[error("can't {what}: {source}")]

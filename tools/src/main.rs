@@ -11,6 +11,7 @@ mod digest;
 mod exit;
 mod faults;
 mod files;
+mod leftovers;
 mod network;
 mod output;
 mod packets;

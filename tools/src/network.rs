@@ -1,11 +1,13 @@
-//! Networks of namespaces that a run makes for itself, and takes away again whatever happens. Nothing
-//! of the host's own network is touched.
+//! Networks of namespaces that a run makes for itself, and takes away again; what a run that was killed
+//! leaves, the next one does ([`leftovers`]). Nothing of the host's own network is touched.
 
+use std::io;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::exit::CommandError;
+use crate::leftovers;
 
 /// Where a process is.
 #[derive(Clone, Debug)]
@@ -57,7 +59,7 @@ impl Network {
     /// Two ends with a pair of devices between them.
     ///
     /// # Errors
-    /// [`CommandError::Problem`] names the step that the host refused.
+    /// [`CommandError::Host`] names the step that the host refused.
     pub(crate) fn pair(mtu: usize) -> Result<Self, CommandError> {
         let mut network = Self::default();
         let (a, b) = (network.add_end()?, network.add_end()?);
@@ -73,7 +75,7 @@ impl Network {
     /// So many ends at a bridge.
     ///
     /// # Errors
-    /// [`CommandError::Problem`] names the step that the host refused.
+    /// [`CommandError::Host`] names the step that the host refused.
     pub(crate) fn bridge(ends: usize, mtu: usize) -> Result<Self, CommandError> {
         let mut network = Self::default();
         let middle = network.add("bridge")?;
@@ -101,7 +103,7 @@ impl Network {
     /// Pulls an end's cable out of the bridge, or puts it in again.
     ///
     /// # Errors
-    /// [`CommandError::Problem`] as above; where there is no bridge, that.
+    /// [`CommandError::Host`] as above; where there is no bridge, that.
     pub(crate) fn plug(&self, at: usize, is_in: bool) -> Result<(), CommandError> {
         let state = if is_in { "up" } else { "down" };
         ip(&["-n", self.middle()?, "link", "set", &port(at), state])
@@ -133,8 +135,15 @@ impl Network {
     }
 
     fn add(&mut self, what: &str) -> Result<String, CommandError> {
-        let name = format!("tickcast-{}-{what}", std::process::id());
-        ip(&["netns", "add", &name])?;
+        let name = leftovers::namespace(what);
+        ip(&["netns", "add", &name]).map_err(|error| {
+            if namespaces().contains(&name) {
+                return refused(format!(
+                    "the namespace {name} is there already; `ip netns del {name}` takes it away"
+                ));
+            }
+            error
+        })?;
         self.names.push(name.clone());
         ip(&["-n", &name, "link", "set", "lo", "up"])?;
         Ok(name)
@@ -170,10 +179,28 @@ impl Network {
 impl Drop for Network {
     fn drop(&mut self) {
         for name in &self.names {
-            // What can't be removed is named by `ip` on stderr.
-            let _ = ip(&["netns", "del", name]);
+            // What can't be removed now is swept away by the next run.
+            let _ = remove(name);
         }
     }
+}
+
+/// All namespaces of this host that have a name; none where it doesn't say.
+pub(crate) fn namespaces() -> Vec<String> {
+    let listed = Command::new("ip").args(["netns", "list"]).output();
+    let text = listed.map(|output| output.stdout).unwrap_or_default();
+    // A name, and perhaps a number in brackets.
+    let lines = String::from_utf8_lossy(&text);
+    let names = lines.lines().filter_map(|line| line.split(' ').next());
+    names.map(str::to_owned).collect()
+}
+
+/// Removes one, whoever made it.
+///
+/// # Errors
+/// [`CommandError::Host`] when the host refuses.
+pub(crate) fn remove(namespace: &str) -> Result<(), CommandError> {
+    ip(&["netns", "del", namespace])
 }
 
 /// The device at the bridge that an end is plugged into.
@@ -198,9 +225,41 @@ fn run(program: &str, args: &[&str]) -> Result<(), CommandError> {
         return Ok(());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(CommandError::Problem(format!(
+    Err(refused(format!(
         "`{program} {}` failed: {}",
         args.join(" "),
         said.trim()
     )))
+}
+
+fn refused(why: String) -> CommandError {
+    CommandError::Host {
+        what: "set up a network",
+        source: io::Error::other(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exit::Exit;
+
+    #[test]
+    fn a_namespace_that_is_there_already_stays_and_the_error_says_what_to_do() {
+        let mut first = Network::default();
+        if let Err(error) = first.add("twice") {
+            println!("SKIPPED: this host has no namespaces for us: {error}");
+            return;
+        }
+        let error = Network::default().add("twice").unwrap_err();
+        let name = leftovers::namespace("twice");
+        assert_eq!(error.exit(), Exit::Internal);
+        assert!(
+            error.to_string().contains(&format!("ip netns del {name}")),
+            "{error}"
+        );
+        assert!(namespaces().contains(&name), "it is not ours to remove");
+        drop(first);
+        assert!(!namespaces().contains(&name), "it goes with who made it");
+    }
 }

@@ -1,10 +1,10 @@
-//! SIGINT and SIGTERM end a command in order: it finishes what it holds and reports. A second one
-//! ends it at once.
+//! SIGINT, SIGTERM and SIGHUP end a command in order: it finishes what it holds and reports. A second one
+//! ends it at once. Under `nohup` a hang-up ends nothing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::{CommandError, Exit};
 
@@ -19,7 +19,12 @@ impl Stop {
     /// [`CommandError::Host`] when the system does not let us.
     pub(crate) fn on_signals() -> Result<Self, CommandError> {
         let asked = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM] {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let all = [SIGINT, SIGTERM, SIGHUP];
+        for signal in all
+            .into_iter()
+            .filter(|&it| it != SIGHUP || !ignores(&status, it))
+        {
             // In this order: the first signal finds the flag unset and only sets it.
             signal_hook::flag::register_conditional_shutdown(
                 signal,
@@ -38,5 +43,26 @@ impl Stop {
     /// Whether a signal came.
     pub(crate) fn asked(&self) -> bool {
         self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whether a process ignores a signal, by what the system says of it.
+fn ignores(status: &str, signal: i32) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_whoever_started_us_ignores_stays_ignored() {
+        let nohup = "Name:\tx\nSigIgn:\t0000000000001001\nSigCgt:\t0000000000000000\n";
+        assert!(ignores(nohup, SIGHUP));
+        assert!(!ignores(nohup, SIGINT));
+        assert!(!ignores("Name:\tx\nSigCgt:\t0000000000000001\n", SIGHUP));
+        assert!(!ignores("", SIGHUP));
     }
 }

@@ -3,9 +3,10 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
-use common::{run, text};
+use common::{Running, run, signal, text, tickcast, wait_for};
 use serde_json::Value;
 
 /// Runs some of it; what it wrote, and its exit code.
@@ -25,6 +26,38 @@ fn bench(args: &[&str]) -> (Value, String, Option<i32>) {
     let html = std::fs::read_to_string(&html).expect("a page");
     let summary = serde_json::from_slice(&summary).expect("JSON");
     (summary, html, done.status.code())
+}
+
+/// Where a bench has its folders.
+fn memory() -> PathBuf {
+    let shm = Path::new("/dev/shm");
+    if shm.is_dir() {
+        return shm.into();
+    }
+    std::env::temp_dir()
+}
+
+/// A program that says what peers say: what it does of the task in `$1`, in the shell's words.
+fn peers(folder: &Path, script: &str) -> PathBuf {
+    let program = folder.join("peers");
+    // Written by a process of its own: one that this one has open for writing could not be started.
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        "printf '#!/bin/sh\\n%s\\n' \"$1\" >\"$0\" && chmod +x \"$0\"",
+    ]);
+    let written = shell.arg(&program).arg(script).status();
+    assert!(written.unwrap().success());
+    program
+}
+
+/// What a process of a peer did, in its words.
+fn part(ticks: u64, declared_lost: u64) -> String {
+    format!(
+        r#"{{"done":{{"ticks":{ticks},"declared_lost":{declared_lost},"missing":0,"wrong":0,"rate_per_s":1.0,
+"cpu_ns":1,"memory_bytes":1,"notes":[]}}}}"#
+    )
+    .replace('\n', "")
 }
 
 fn path(path: &Path) -> &str {
@@ -266,4 +299,281 @@ fn a_measure_that_does_not_exist_is_a_usage_error_that_names_those_that_do() {
     let done = run(&["bench", "--only", "speed-of-light"]);
     assert_eq!(done.status.code(), Some(2));
     assert!(text(&done.stderr).contains("throughput-1500-1"));
+}
+
+/// What became of a mark.
+fn mark<'a>(summary: &'a Value, measure: &str, figure: &str, theirs: &str) -> &'a Value {
+    let mut marks = summary["marks"].as_array().expect("marks").iter();
+    let of = |mark: &&Value| {
+        (mark["measure"] == measure && mark["figure"] == figure)
+            && (mark["ours"] == "tickcast" && mark["theirs"] == theirs)
+    };
+    marks.find(of).expect("a mark")
+}
+
+#[test]
+fn a_mark_is_not_safely_measured_where_a_peer_fails_and_all_reports_say_why() {
+    let folder = tempfile::tempdir().unwrap();
+    let peers = peers(folder.path(), r#"echo '{"failed":"no driver"}'"#);
+    let args = [
+        "--only",
+        "latency-100k",
+        "--rounds",
+        "2",
+        "--peers",
+        path(&peers),
+    ];
+    let (summary, html, _) = bench(&args);
+    let mark = mark(&summary, "latency-100k", "p50_ns", "aeron");
+    assert_eq!(mark["verdict"], "not_safely_measured", "{mark}");
+    assert_eq!(
+        (&mark["rounds_judged"], &mark["rounds"]),
+        (&0.into(), &2.into())
+    );
+    let why = "2 of 2 rounds of aeron failed";
+    assert_eq!(mark["doubts"], serde_json::json!([why]));
+    assert!(html.contains(why) && html.contains("<td>0 of 2</td>"));
+    let all = [
+        &["bench", "--tiny", "--loopback", "--no-pins", "--quiet"][..],
+        &args,
+    ]
+    .concat();
+    let done = run(&all);
+    let table = text(&done.stdout);
+    assert!(table.contains(why) && table.contains("0 of 2"), "{table}");
+    let rows = rows(&summary);
+    let of = |name: &str| {
+        rows.iter()
+            .find(|(_, row)| row["contender"] == name)
+            .unwrap()
+            .1
+    };
+    let values = |name: &str| of(name)["values"]["rate_per_s"].as_array().unwrap();
+    assert_eq!(values("aeron"), &[Value::Null, Value::Null]);
+    assert!(values("tickcast").len() == 2 && values("tickcast").iter().all(Value::is_number));
+}
+
+#[test]
+fn files_are_written_although_nobody_reads_the_table() {
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("a.json");
+    let mut running = Running::start(&[
+        "bench",
+        "--tiny",
+        "--loopback",
+        "--no-pins",
+        "--quiet",
+        "--only",
+        "host-rtt",
+        "--contender",
+        "tickcast-shm",
+        "--summary",
+        path(&summary),
+    ]);
+    drop(running.child().stdout.take());
+    running.output();
+    assert!(summary.is_file());
+}
+
+#[test]
+fn a_run_that_is_interrupted_tells_what_it_has_and_leaves_nothing_behind() {
+    // Under `nohup`, which processes of a test inherit, a hang-up ends nothing.
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let ignored = status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:\t"));
+    let ignored = u64::from_str_radix(ignored.unwrap(), 16).unwrap();
+    let names: &[&str] = if ignored & 1 == 1 {
+        &["TERM"]
+    } else {
+        &["TERM", "HUP"]
+    };
+    for name in names {
+        let folder = tempfile::tempdir().unwrap();
+        let (summary, begun) = (folder.path().join("a.json"), folder.path().join("begun"));
+        // The peer, whose turn is the second, never says a word.
+        let script = format!("touch '{}'; exec cat", begun.display());
+        let peers = peers(folder.path(), &script);
+        let mut running = Running::start(&[
+            "bench",
+            "--tiny",
+            "--loopback",
+            "--no-pins",
+            "--quiet",
+            "--only",
+            "latency-100k",
+            "--rounds",
+            "3",
+            "--peers",
+            path(&peers),
+            "--summary",
+            path(&summary),
+        ]);
+        let id = running.child().id();
+        wait_for("the peer's turn", || begun.exists().then_some(()));
+        signal(id, name);
+        let done = running.output();
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(1), "{name}: {said}");
+        assert!(said.contains("interrupted"), "{name}: {said}");
+        let table = text(&done.stdout);
+        assert!(
+            table.contains("WARNING: the run was interrupted"),
+            "{name}: {table}"
+        );
+        let summary: Value = serde_json::from_slice(&std::fs::read(&summary).unwrap()).unwrap();
+        assert_eq!(summary["is_interrupted"], true);
+        let rows = rows(&summary);
+        let of = |name: &str| {
+            rows.iter()
+                .find(|(_, row)| row["contender"] == name)
+                .unwrap()
+                .1
+        };
+        assert_eq!(
+            of("tickcast")["values"]["rate_per_s"]
+                .as_array()
+                .unwrap()
+                .len(),
+            1
+        );
+        assert_eq!(
+            of("aeron")["failures"],
+            serde_json::json!([]),
+            "it was not its fault"
+        );
+        let mark = mark(&summary, "latency-100k", "p50_ns", "aeron");
+        assert_eq!(mark["verdict"], "not_safely_measured", "{mark}");
+        let doubts = mark["doubts"].to_string();
+        assert!(
+            doubts.contains("2 of 3 rounds of tickcast were not taken"),
+            "{doubts}"
+        );
+        assert!(
+            doubts.contains("3 of 3 rounds of aeron were not taken"),
+            "{doubts}"
+        );
+        let mine = format!("tickcast-bench-{id}-");
+        let left = std::fs::read_dir(memory()).unwrap().flatten();
+        let mut left = left.filter(|entry| entry.file_name().to_string_lossy().starts_with(&mine));
+        assert!(left.next().is_none(), "{name}");
+    }
+}
+
+#[test]
+fn a_contender_who_takes_no_part_is_a_usage_error_that_names_those_who_do() {
+    for (args, who) in [
+        (&["--contender", "tickcats"][..], "tickcats"),
+        (
+            &["--list", "--contender", "tickcast", "--contender", "Aeron"],
+            "Aeron",
+        ),
+        (&["--only", "loss", "--contender", "floor"], "floor"),
+    ] {
+        let done = run(&[&["bench", "--tiny", "--loopback"], args].concat());
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {said}");
+        assert!(
+            said.contains(&format!("{who:?}")) && said.contains("aeron-defaults"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn what_was_sent_is_what_the_sender_says_and_not_what_came() {
+    let folder = tempfile::tempdir().unwrap();
+    // Ten there, eight back, and not a word of the other two.
+    let script = format!(
+        r#"case "$1" in
+*'"role":"ping"'*)
+    echo '{{"ready":""}}'; read order; echo '"joined"'; read order; echo '{{"sent":10}}'; echo '{}' ;;
+*) echo '{{"ready":""}}'; echo '"joined"'; read order; echo '{}' ;;
+esac"#,
+        part(8, 0),
+        part(8, 0)
+    );
+    let peers = peers(folder.path(), &script);
+    let args = ["--only", "rtt", "--contender", "aeron"];
+    let (summary, ..) = bench(&[&args[..], &["--peers", path(&peers)]].concat());
+    let rows = rows(&summary);
+    let [("rtt", row)] = rows[..] else {
+        panic!("one row: {rows:?}");
+    };
+    let books = &row["books"];
+    assert_eq!(
+        (&books["sent"], &books["delivered"]),
+        (&10.into(), &8.into()),
+        "{row}"
+    );
+    assert_eq!(row["balances"], false);
+}
+
+#[test]
+fn a_host_that_refuses_namespaces_is_no_fault_of_the_command_line_and_no_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    let args = ["bench", "--tiny", "--quiet", "--only", "latency-100k"];
+    let run = |path: &Path| {
+        let mut command = tickcast(&args);
+        Running::of(command.env("PATH", path)).output()
+    };
+    let done = run(folder.path());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(4), "there is no ip: {said}");
+    assert!(said.contains("--loopback"), "what to do: {said}");
+    let script =
+        "echo 'mount --make-shared /run/netns failed: Operation not permitted' >&2; exit 1";
+    let refuses = peers(folder.path(), script);
+    std::fs::rename(refuses, folder.path().join("ip")).unwrap();
+    let done = run(folder.path());
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(4), "{said}");
+    assert!(said.contains("Operation not permitted"), "{said}");
+}
+
+/// A namespace that goes with its test.
+struct Namespace(String);
+
+impl Namespace {
+    fn add(process: u32) -> Option<Self> {
+        let name = format!("tickcast-{process}-left");
+        let added = Command::new("ip").args(["netns", "add", &name]).output();
+        added.ok()?.status.success().then(|| Self(name))
+    }
+
+    fn is_there(&self) -> bool {
+        let listed = Command::new("ip").args(["netns", "list"]).output();
+        text(&listed.unwrap().stdout)
+            .lines()
+            .any(|line| line.split(' ').next() == Some(&self.0))
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
+    }
+}
+
+#[test]
+fn a_run_takes_away_what_dead_ones_left_and_nothing_of_the_living() {
+    let mut gone = Command::new("true").spawn().unwrap();
+    gone.wait().unwrap();
+    let (dead, living) = (gone.id(), std::process::id());
+    let folder = |process: u32| {
+        let name = format!("tickcast-bench-{process}-");
+        tempfile::Builder::new()
+            .prefix(&name)
+            .tempdir_in(memory())
+            .unwrap()
+    };
+    let folders = [folder(dead), folder(living)];
+    let namespaces = [Namespace::add(dead), Namespace::add(living)];
+    bench(&["--only", "host-rtt", "--contender", "tickcast-shm"]);
+    assert!(!folders[0].path().exists() && folders[1].path().exists());
+    let [Some(dead), Some(living)] = &namespaces else {
+        println!("SKIPPED: this host lets us make no namespaces");
+        return;
+    };
+    assert!(!dead.is_there() && living.is_there());
 }

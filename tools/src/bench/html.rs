@@ -6,7 +6,7 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 use super::results::{Figure, Measured, Results, Row};
-use super::tables::{cells, mark_cells, remarks};
+use super::tables::{cells, doubts, mark_cells, remarks};
 
 const WIDTH: u32 = 760;
 const HEIGHT: u32 = 300;
@@ -33,14 +33,16 @@ pub(crate) fn page(results: &Results) -> String {
     }
     out.push_str("</ul>\n<h2>Marks</h2>\n");
     table(&mut out, &mark_cells(&results.marks));
+    for doubt in doubts(&results.marks) {
+        warning(&mut out, &doubt);
+    }
     for measured in &results.measures {
         let _ = writeln!(out, "<h2>{}</h2>", escaped(measured.measure.title));
         out.push_str(&plot(measured));
         table(&mut out, &cells(measured));
         for row in &measured.rows {
             for why in row.failures.iter().take(1) {
-                let why = escaped(why);
-                let _ = writeln!(out, "<p class=\"warning\">{}: {why}</p>", row.contender);
+                warning(&mut out, &format!("{}: {why}", row.contender));
             }
             for note in &row.notes {
                 let _ = writeln!(out, "<p>{}: {}</p>", row.contender, escaped(note));
@@ -55,6 +57,10 @@ fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
+}
+
+fn warning(out: &mut String, text: &str) {
+    let _ = writeln!(out, "<p class=\"warning\">{}</p>", escaped(text));
 }
 
 fn table(out: &mut String, (headings, rows): &(Vec<String>, Vec<Vec<String>>)) {
@@ -217,7 +223,7 @@ mod tests {
     use crate::bench::turn::Turn;
 
     fn measured(at: usize, contender: &'static str) -> Measured {
-        let mut row = Row::new(contender);
+        let mut row = Row::new(contender, 1);
         let latency = Latency {
             count: 1,
             p50: 2_000,

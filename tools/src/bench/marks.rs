@@ -1,8 +1,8 @@
-//! The marks that tickcast is held to: ratios within one run, met or not.
+//! The marks that tickcast is held to: ratios within one run, met or not, or not safely measured.
 
 use serde::Serialize;
 
-use super::results::{Figure, Measured};
+use super::results::{Figure, Measured, Row};
 use super::statistics::{Spread, ratio};
 
 /// What a ratio must be.
@@ -18,7 +18,7 @@ struct Mark {
     measure: &'static str,
     figure: Figure,
     ours: &'static str,
-    /// Whom it is held against; nobody, where the mark is a figure and no ratio.
+    /// Whom it is held against: a contender, [`SCHEDULE`], or [`NOBODY`].
     theirs: &'static str,
     wanted: Wanted,
 }
@@ -36,6 +36,8 @@ const fn outright(least: f64, measure: &'static str, figure: Figure, ours: &'sta
 
 /// Stands where a mark is a figure and no ratio.
 pub(crate) const NOBODY: &str = "";
+/// Stands where a rate is held against what the measure's own schedule wants.
+const SCHEDULE: &str = "schedule";
 
 const fn at_least(
     factor: f64,
@@ -84,7 +86,7 @@ const MARKS: [Mark; 19] = [
     at_most(0.5, "loss-0.1", Figure::P999Ns, "tickcast", "aeron"),
     at_most(0.5, "loss-0.1", Figure::LostP50Ns, "tickcast", "aeron"),
     at_most(0.5, "loss-0.1", Figure::LostP99Ns, "tickcast", "aeron"),
-    at_least(0.99, "loss-5", "tickcast", "aeron"),
+    at_least(0.99, "loss-5", "tickcast", SCHEDULE),
     at_most(0.5, "loss-5", Figure::P99Ns, "tickcast", "aeron"),
     outright(20e6, "feed-simulator", Figure::DecodedPerS, "tickcast"),
     outright(10e6, "feed-simulator", Figure::MessagesPerS, "tickcast"),
@@ -106,7 +108,12 @@ pub(crate) struct Judged {
     wanted: Wanted,
     /// The ratio, of the rounds in which both had a turn.
     pub(crate) ratio: Option<Spread>,
+    /// By how many rounds it was judged, of how many.
+    pub(crate) rounds_judged: usize,
+    pub(crate) rounds: usize,
     pub(crate) verdict: Verdict,
+    /// Why it was not safely measured, in words.
+    pub(crate) doubts: Vec<String>,
 }
 
 /// Whether a mark was met.
@@ -115,6 +122,8 @@ pub(crate) struct Judged {
 pub(crate) enum Verdict {
     Met,
     NotMet,
+    /// The ratio says nothing for sure: turns are missing, or ticks.
+    NotSafelyMeasured,
     /// Somebody was not there.
     NotMeasured,
 }
@@ -124,6 +133,7 @@ impl Verdict {
         match self {
             Self::Met => "met",
             Self::NotMet => "NOT MET",
+            Self::NotSafelyMeasured => "NOT SAFELY MEASURED",
             Self::NotMeasured => "not measured",
         }
     }
@@ -148,16 +158,35 @@ pub(crate) fn judge(measured: &[Measured]) -> Vec<Judged> {
 
 fn judged(mark: &Mark, measured: &[Measured]) -> Judged {
     let measure = measured.iter().find(|m| m.measure.id == mark.measure);
-    let values = |contender: &str| Some(measure?.row(contender)?.values(mark.figure));
-    let ratio = if mark.theirs == NOBODY {
-        let ours = values(mark.ours).unwrap_or_default();
-        Spread::of(ours.into_iter().flatten())
-    } else {
-        let both = values(mark.ours).zip(values(mark.theirs));
-        both.and_then(|(ours, theirs)| ratio(&ours, &theirs))
+    let against = match mark.theirs {
+        NOBODY | SCHEDULE => None,
+        theirs => Some(theirs),
     };
+    let looked_at = [mark.ours].into_iter().chain(against);
+    let rows: Option<Vec<&Row>> = looked_at.map(|name| measure?.row(name)).collect();
+    let rows = rows.unwrap_or_default();
+    let ratio = match rows[..] {
+        [ours, theirs] => ratio(ours.values(mark.figure), theirs.values(mark.figure)),
+        [ours] if mark.theirs == NOBODY => {
+            Spread::of(ours.values(mark.figure).iter().copied().flatten())
+        }
+        [ours] => {
+            let values = ours.values(mark.figure);
+            let wanted = measure.and_then(|m| m.measure.scheduled_per_s());
+            ratio(values, &vec![wanted; values.len()])
+        }
+        _ => None,
+    };
+    let rounds = rows.iter().map(|row| row.rounds).max().unwrap_or(0);
+    let rounds_judged = ratio.map_or(0, |ratio| ratio.turns);
+    let mut doubts: Vec<String> = rows.iter().flat_map(|row| row.doubts()).collect();
+    if doubts.is_empty() && rounds_judged < rounds {
+        let without = rounds - rounds_judged;
+        doubts.push(format!("{without} of {rounds} rounds have no such figure"));
+    }
     let verdict = match (ratio, mark.wanted) {
-        (None, _) => Verdict::NotMeasured,
+        _ if rows.is_empty() => Verdict::NotMeasured,
+        _ if !doubts.is_empty() => Verdict::NotSafelyMeasured,
         (Some(ratio), Wanted::AtLeast(factor)) if ratio.median >= factor => Verdict::Met,
         (Some(ratio), Wanted::AtMost(factor)) if ratio.median <= factor => Verdict::Met,
         _ => Verdict::NotMet,
@@ -169,7 +198,10 @@ fn judged(mark: &Mark, measured: &[Measured]) -> Judged {
         theirs: mark.theirs,
         wanted: mark.wanted,
         ratio,
+        rounds_judged,
+        rounds,
         verdict,
+        doubts,
     }
 }
 
@@ -178,7 +210,6 @@ mod tests {
     use super::*;
     use crate::bench::plan::{Size, all};
     use crate::bench::protocol::Part;
-    use crate::bench::results::Row;
     use crate::bench::turn::Turn;
 
     #[test]
@@ -188,7 +219,11 @@ mod tests {
             let measure = measures.iter().find(|m| m.id == mark.measure);
             let measure = measure.unwrap_or_else(|| panic!("no measure {}", mark.measure));
             for contender in [mark.ours, mark.theirs] {
-                let is_one = contender == NOBODY || measure.contenders.contains(&contender);
+                let is_one = match contender {
+                    NOBODY => true,
+                    SCHEDULE => measure.scheduled_per_s().is_some(),
+                    name => measure.contenders.contains(&name),
+                };
                 assert!(is_one, "{contender}");
             }
         }
@@ -211,33 +246,116 @@ mod tests {
         }
     }
 
+    fn turn(rate_per_s: f64) -> Turn {
+        let part = Part {
+            rate_per_s,
+            ..Part::default()
+        };
+        Turn {
+            receivers: vec![part],
+            ..Turn::default()
+        }
+    }
+
+    fn row(contender: &'static str, rates: &[f64]) -> Row {
+        let mut row = Row::new(contender, rates.len());
+        for &rate in rates {
+            row.add(Ok(turn(rate)));
+        }
+        row
+    }
+
+    /// What becomes of the mark of a measure that looks at a rate.
+    fn rate_mark(id: &str, rows: Vec<Row>) -> Judged {
+        let measure = all(Size::Full).into_iter().find(|m| m.id == id);
+        let measure = measure.expect("its measure");
+        let judged = judge(&[Measured { measure, rows }]).into_iter();
+        let mut of_rate = judged.filter(|j| j.measure == id && j.figure == Figure::RatePerS);
+        of_rate.next().expect("its mark")
+    }
+
     #[test]
     fn a_mark_is_met_at_its_ratio_missed_below_and_not_judged_without_both() {
-        let measured = |ours: f64, theirs: &[f64]| {
-            let row = |contender, rates: &[f64]| {
-                let mut row = Row::new(contender);
-                for &rate_per_s in rates {
-                    let part = Part {
-                        rate_per_s,
-                        ..Part::default()
-                    };
-                    row.add(Ok(Turn {
-                        receivers: vec![part],
-                        ..Turn::default()
-                    }));
-                }
-                row
-            };
-            let measure = all(Size::Full).remove(0);
-            vec![Measured {
-                measure,
-                rows: vec![row("tickcast", &[ours]), row("aeron", theirs)],
-            }]
+        let verdict = |ours, theirs: &[f64]| {
+            let mut rows = vec![row("tickcast", &[ours])];
+            if !theirs.is_empty() {
+                rows.push(row("aeron", theirs));
+            }
+            rate_mark("throughput-1500-1", rows).verdict
         };
-        let verdict = |measured: Vec<Measured>| judge(&measured)[0].verdict;
-        assert_eq!(verdict(measured(8.0, &[1.0])), Verdict::Met);
-        assert_eq!(verdict(measured(7.9, &[1.0])), Verdict::NotMet);
-        assert_eq!(verdict(measured(8.0, &[])), Verdict::NotMeasured);
-        assert_eq!(verdict(Vec::new()), Verdict::NotMeasured);
+        assert_eq!(verdict(8.0, &[1.0]), Verdict::Met);
+        assert_eq!(verdict(7.9, &[1.0]), Verdict::NotMet);
+        assert_eq!(verdict(8.0, &[]), Verdict::NotMeasured);
+        assert!(judge(&[]).iter().all(|j| j.verdict == Verdict::NotMeasured));
+    }
+
+    #[test]
+    fn the_full_rate_is_the_schedules_and_not_that_of_a_peer_as_slow() {
+        let verdict = |ours, theirs| {
+            let rows = vec![row("tickcast", &[ours]), row("aeron", &[theirs])];
+            rate_mark("loss-5", rows).verdict
+        };
+        assert_eq!(verdict(19_000.0, 19_000.0), Verdict::NotMet);
+        assert_eq!(verdict(19_900.0, 40_000.0), Verdict::Met);
+    }
+
+    #[test]
+    fn a_mark_is_judged_only_where_every_round_came_to_an_end_and_nothing_was_lost() {
+        let throughput =
+            |ours: Row, theirs: Row| rate_mark("throughput-1500-1", vec![ours, theirs]);
+        let failed = |mut row: Row| {
+            row.rounds += 1;
+            row.add(Err("it fell over".into()));
+            row
+        };
+        let lossy = |mut row: Row| {
+            let mut turn = turn(9.0);
+            turn.sender.ticks = 12;
+            turn.receivers[0].declared_lost = 12;
+            row.rounds += 1;
+            row.add(Ok(turn));
+            row
+        };
+        let ours = || row("tickcast", &[9.0, 9.0]);
+        let aeron = || row("aeron", &[1.0, 1.0]);
+        let whole = throughput(ours(), aeron());
+        assert_eq!((whole.verdict, whole.rounds_judged), (Verdict::Met, 2));
+        assert!(whole.doubts.is_empty());
+        let of = |judged: Judged| {
+            assert_eq!(judged.verdict, Verdict::NotSafelyMeasured);
+            (
+                judged.rounds_judged,
+                judged.rounds,
+                judged.doubts.join("; "),
+            )
+        };
+        let said = |judged, of: usize, why: &str| (judged, of, why.to_owned());
+        assert_eq!(
+            of(throughput(failed(ours()), row("aeron", &[1.0, 1.0, 1.0]))),
+            said(2, 3, "1 of 3 rounds of tickcast failed")
+        );
+        assert_eq!(
+            of(throughput(
+                row("tickcast", &[9.0, 9.0, 9.0]),
+                failed(aeron())
+            )),
+            said(2, 3, "1 of 3 rounds of aeron failed")
+        );
+        assert_eq!(
+            of(throughput(lossy(ours()), row("aeron", &[1.0, 1.0, 1.0]))),
+            said(3, 3, "tickcast declared 12 ticks lost")
+        );
+        assert_eq!(
+            of(throughput(
+                row("tickcast", &[9.0, 9.0, 9.0]),
+                lossy(aeron())
+            )),
+            said(3, 3, "aeron declared 12 ticks lost")
+        );
+        let nothing = row("tickcast", &[]);
+        let judged = throughput(failed(nothing), row("aeron", &[1.0]));
+        assert_eq!(of(judged), said(0, 1, "1 of 1 rounds of tickcast failed"));
+        let judged = throughput(ours(), row("aeron", &[1.0, 0.0]));
+        assert_eq!(of(judged), said(1, 2, "1 of 2 rounds have no such figure"));
     }
 }

@@ -58,6 +58,15 @@ impl Measure {
         )
     }
 
+    /// Ticks a second that its schedule wants, over its span; `None`: it has none that takes time.
+    pub(crate) fn scheduled_per_s(&self) -> Option<f64> {
+        let Load::Paced { ticks, .. } = self.load else {
+            return None;
+        };
+        let span_ns = self.load.due_ns(ticks.max(1));
+        (span_ns > 0).then(|| ticks as f64 * 1e9 / span_ns as f64)
+    }
+
     /// Whether what counts is the rate, not the latency.
     pub(crate) const fn is_flood(&self) -> bool {
         matches!(self.load, Load::Flood { .. } | Load::Feed { .. })
@@ -430,6 +439,21 @@ mod tests {
     fn every_measure_has_a_name_of_its_own() {
         let names: BTreeSet<_> = all(Size::Full).iter().map(|m| m.id).collect();
         assert_eq!(names.len(), all(Size::Full).len());
+    }
+
+    #[test]
+    fn a_schedule_wants_its_ticks_within_its_span_and_a_flood_wants_nothing() {
+        let of = |id| all(Size::Full).into_iter().find(|m| m.id == id).unwrap();
+        let mut lossy = of("loss-5");
+        let wanted = lossy.scheduled_per_s().unwrap();
+        assert!((20_000.0..20_001.0).contains(&wanted), "{wanted}");
+        assert_eq!(of("throughput-1500-1").scheduled_per_s(), None);
+        lossy.load = Load::Paced {
+            rate_per_s: 20_000,
+            burst: 1_000,
+            ticks: 1_000,
+        };
+        assert_eq!(lossy.scheduled_per_s(), None, "all are due at once");
     }
 
     #[test]

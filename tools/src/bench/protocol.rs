@@ -187,7 +187,8 @@ pub(crate) struct Part {
     pub(crate) missing: u64,
     /// Ticks that were not as they were sent, or not in their place.
     pub(crate) wrong: u64,
-    /// A second, between the first and the last of the measured ones.
+    /// A second, between the first and the last of the measured ones; of a schedule, of all that came
+    /// from its begin on.
     pub(crate) rate_per_s: f64,
     /// From when it was due to when it was taken; of a ping, there and back.
     pub(crate) latency: Option<Latency>,

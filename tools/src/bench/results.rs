@@ -116,7 +116,11 @@ impl Books {
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Row {
     pub(crate) contender: &'static str,
+    /// How many rounds it was to take a turn in.
+    pub(crate) rounds: usize,
     pub(crate) figures: BTreeMap<Figure, Spread>,
+    /// Each figure of each round, in order; nothing of one that failed.
+    values: BTreeMap<Figure, Vec<Option<f64>>>,
     pub(crate) books: Books,
     pub(crate) balances: bool,
     /// Turns in which others took so much of the machine that its figures say little.
@@ -131,9 +135,11 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    pub(crate) fn new(contender: &'static str) -> Self {
+    pub(crate) fn new(contender: &'static str, rounds: usize) -> Self {
         Self {
             contender,
+            rounds,
+            balances: true,
             ..Self::default()
         }
     }
@@ -154,20 +160,83 @@ impl Row {
             }
         }
         self.balances = self.books.balance();
-        let of = |figure| {
-            Some((
-                figure,
-                Spread::of(self.values(figure).into_iter().flatten())?,
-            ))
-        };
-        self.figures = Figure::ALL.into_iter().filter_map(of).collect();
+        for figure in Figure::ALL {
+            let turns = self.turns.iter();
+            let values: Vec<_> = turns.map(|turn| figure.of(turn.as_ref()?)).collect();
+            if let Some(spread) = Spread::of(values.iter().copied().flatten()) {
+                self.figures.insert(figure, spread);
+            }
+            self.values.insert(figure, values);
+        }
         self.curve = self.middle_curve();
     }
 
     /// A figure of each round, in order.
-    pub(crate) fn values(&self, figure: Figure) -> Vec<Option<f64>> {
-        let of = |turn: &Option<Turn>| figure.of(turn.as_ref()?);
-        self.turns.iter().map(of).collect()
+    pub(crate) fn values(&self, figure: Figure) -> &[Option<f64>] {
+        self.values.get(&figure).map_or(&[], Vec::as_slice)
+    }
+
+    /// How many turns it took to their end.
+    pub(crate) fn whole_turns(&self) -> usize {
+        self.turns.iter().flatten().count()
+    }
+
+    /// Whether it is tickcast, by whatever way.
+    fn is_ours(&self) -> bool {
+        self.contender.starts_with("tickcast")
+    }
+
+    /// Why its figures say nothing for sure, in words; nothing where they do.
+    pub(crate) fn doubts(&self) -> Vec<String> {
+        let Self {
+            contender, rounds, ..
+        } = self;
+        let Books {
+            sent,
+            delivered,
+            declared_lost,
+            missing,
+            wrong,
+        } = self.books;
+        let mut all = Vec::new();
+        let mut doubt = |count: u64, what: String| {
+            if count > 0 {
+                all.push(what);
+            }
+        };
+        let failed = self.failures.len();
+        let untaken = rounds.saturating_sub(self.turns.len());
+        doubt(
+            failed as u64,
+            format!("{failed} of {rounds} rounds of {contender} failed"),
+        );
+        doubt(
+            untaken as u64,
+            format!("{untaken} of {rounds} rounds of {contender} were not taken"),
+        );
+        doubt(
+            wrong,
+            format!("{contender} delivered {wrong} ticks damaged or out of place"),
+        );
+        // A floor is a raw program: what it misses, nobody repairs.
+        if !self.contender.starts_with("floor") {
+            doubt(
+                declared_lost,
+                format!("{contender} declared {declared_lost} ticks lost"),
+            );
+            doubt(
+                missing,
+                format!("{missing} ticks of {contender} are missing"),
+            );
+            doubt(
+                sent.abs_diff(delivered + declared_lost + missing),
+                format!(
+                    "the books of {contender} do not balance: {sent} sent, {delivered} delivered, \
+                     {declared_lost} declared lost, {missing} missing"
+                ),
+            );
+        }
+        all
     }
 
     pub(crate) fn median(&self, figure: Figure) -> Option<f64> {
@@ -220,6 +289,8 @@ pub(crate) struct Results {
     pub(crate) is_debug_build: bool,
     pub(crate) machine: Machine,
     pub(crate) absent: Vec<Absent>,
+    /// Whether it ended before all turns were taken: by a signal, or as the host refused something.
+    pub(crate) is_interrupted: bool,
     pub(crate) measures: Vec<Measured>,
     pub(crate) marks: Vec<super::marks::Judged>,
 }
@@ -242,7 +313,7 @@ impl Results {
     /// its own came to an end.
     pub(crate) fn is_whole(&self) -> bool {
         let rows = self.measures.iter().flat_map(|measured| &measured.rows);
-        let mut ours = rows.filter(|row| row.contender.starts_with("tickcast"));
+        let mut ours = rows.filter(|row| row.is_ours());
         ours.all(|row| row.balances && row.failures.is_empty())
     }
 }
@@ -272,7 +343,7 @@ mod tests {
 
     #[test]
     fn books_balance_when_all_that_was_sent_came_or_was_declared_lost() {
-        let mut row = Row::new("tickcast");
+        let mut row = Row::new("tickcast", 3);
         row.add(Ok(turn(100, &[(100, 0, 5.0), (90, 10, 3.0)])));
         assert!(row.balances);
         let Books {
@@ -300,7 +371,7 @@ mod tests {
 
     #[test]
     fn the_slowest_receiver_counts_and_a_failed_turn_is_no_value() {
-        let mut row = Row::new("tickcast");
+        let mut row = Row::new("tickcast", 3);
         row.add(Ok(turn(10, &[(10, 0, 5.0), (10, 0, 3.0)])));
         row.add(Err("it fell over".into()));
         row.add(Ok(turn(10, &[(10, 0, 7.0)])));
@@ -308,5 +379,62 @@ mod tests {
         assert_eq!(row.median(Figure::RatePerS), Some(5.0));
         assert_eq!(row.median(Figure::SenderCpuNs), Some(2e6));
         assert_eq!(row.failures, ["it fell over"]);
+    }
+
+    #[test]
+    fn programs_read_the_value_of_each_round_in_order() {
+        let mut row = Row::new("tickcast", 3);
+        row.add(Ok(turn(10, &[(10, 0, 5.0)])));
+        row.add(Err("it fell over".into()));
+        row.add(Ok(turn(10, &[(10, 0, 7.0)])));
+        let json = serde_json::to_value(&row).unwrap();
+        let values = &json["values"];
+        assert_eq!(values["rate_per_s"], serde_json::json!([5.0, null, 7.0]));
+        let nothing = serde_json::json!([null, null, null]);
+        assert_eq!(values["p50_ns"], nothing, "nothing was timed");
+        for figure in Figure::ALL {
+            let name = serde_json::to_value(figure).unwrap();
+            let name = name.as_str().unwrap();
+            assert_eq!(values[name].as_array().map(Vec::len), Some(3), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_row_says_why_its_figures_are_in_doubt_and_a_floor_may_miss_ticks() {
+        let row = |contender, turns: &[Result<Turn, String>]| {
+            let mut row = Row::new(contender, 3);
+            turns.iter().cloned().for_each(|turn| row.add(turn));
+            row.doubts()
+        };
+        let whole = || Ok(turn(10, &[(10, 0, 5.0)]));
+        assert!(row("tickcast", &[whole(), whole(), whole()]).is_empty());
+        let failed = || Err("it fell over".to_owned());
+        assert_eq!(
+            row("floor", &[whole(), failed()]),
+            [
+                "1 of 3 rounds of floor failed",
+                "1 of 3 rounds of floor were not taken"
+            ]
+        );
+        let lossy = || Ok(turn(10, &[(7, 2, 5.0)]));
+        let turns = [whole(), whole(), lossy()];
+        assert_eq!(
+            row("aeron", &turns),
+            [
+                "aeron declared 2 ticks lost",
+                "1 ticks of aeron are missing"
+            ]
+        );
+        assert!(row("floor-no-gso", &turns).is_empty());
+        let mut twice = turn(10, &[(10, 0, 5.0)]);
+        twice.receivers[0].wrong = 1;
+        twice.sender.ticks = 9;
+        assert_eq!(
+            row("tickcast", &[whole(), whole(), Ok(twice)]),
+            [
+                "tickcast delivered 1 ticks damaged or out of place",
+                "the books of tickcast do not balance: 29 sent, 30 delivered, 0 declared lost, 0 missing"
+            ]
+        );
     }
 }

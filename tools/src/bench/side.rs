@@ -243,7 +243,7 @@ pub(crate) fn receive(desk: &Desk, task: &Task, take: &mut impl Take) -> Outcome
     desk.say(&Word::Joined);
     let share_core = task.receivers > 1;
     let mut account = Account::new(task.load)?;
-    let mut cpu = 0;
+    let (mut cpu, mut waits_from) = (0, 0);
     loop {
         let before = account.taken;
         let came = take.poll(|tick, was_dropped| account.take(tick, was_dropped, desk.clock))?;
@@ -252,17 +252,18 @@ pub(crate) fn receive(desk: &Desk, task: &Task, take: &mut impl Take) -> Outcome
                 cpu = cpu_ns();
             }
             take.received(account.last);
-            account.mark((desk.clock)());
+            waits_from = (desk.clock)();
+            account.mark(waits_from);
         } else if !came {
             let expected = desk.expected.load(Relaxed);
             let now = (desk.clock)();
             if account.last >= expected
-                || (expected < u64::MAX && now.saturating_sub(account.at) > MISSING_AFTER_NS)
+                || (expected < u64::MAX && now.saturating_sub(waits_from) > MISSING_AFTER_NS)
             {
                 break;
             }
             if expected == u64::MAX {
-                account.at = account.at.max(now);
+                waits_from = now;
             }
             if share_core {
                 std::thread::yield_now();
@@ -396,8 +397,9 @@ struct Account {
     last: u64,
     taken: u64,
     wrong: u64,
-    /// When the rate began to be taken, and how many there were then.
+    /// When the rate of a flood began to be taken, and how many there were then.
     from: Option<(u64, u64)>,
+    /// When the first was published, or the schedule began.
     first: u64,
     /// When something came last.
     at: u64,
@@ -432,7 +434,7 @@ impl Account {
             return;
         }
         if self.taken == 0 {
-            self.first = tick.at;
+            self.first = tick.at.saturating_sub(self.load.due_ns(tick.number));
         }
         self.last = tick.number;
         self.taken += 1;
@@ -453,14 +455,15 @@ impl Account {
             if self.first == 0 {
                 self.first = now;
             }
-            if now - self.first >= FLOOD_WARM_UP_NS || self.is_timed {
+            if now - self.first >= FLOOD_WARM_UP_NS && !self.is_timed {
                 self.from = Some((now, self.taken));
             }
         }
     }
 
     fn part(&self, expected: u64, declared_lost: u64) -> Part {
-        // What all came at once is timed from when the first was published.
+        // What all came at once is timed from when the first was published, and what has a schedule
+        // from its begin: who is late from the first tick on does not keep it.
         let from = self.from.filter(|(_, before)| *before < self.taken);
         let (from, before) = from.unwrap_or((self.first, 0));
         let took = self.at.saturating_sub(from).max(1);
@@ -571,6 +574,27 @@ mod tests {
             part.recovered.map(|r| r.count),
             Some(1),
             "one had been dropped"
+        );
+    }
+
+    #[test]
+    fn a_rate_on_a_schedule_is_of_all_that_came_since_it_began() {
+        let load = Load::Paced {
+            rate_per_s: 1_000,
+            burst: 1,
+            ticks: 20,
+        };
+        let mut account = Account::new(load).expect("histograms");
+        // The first two were lost, and the third is late.
+        for number in 3..=20 {
+            let at = 1_000_000_000 + load.due_ns(number);
+            account.take(Some(Tick { number, at }), false, || 0);
+            account.mark(1_000_000_000 + 30_000_000 + number * 1_000_000);
+        }
+        assert_eq!(
+            account.part(20, 0).rate_per_s.round(),
+            360.0,
+            "18 in 50 milliseconds"
         );
     }
 

@@ -14,7 +14,11 @@ impl Display for Results {
             writeln!(f, "{}", measure(measured))?;
         }
         writeln!(f, "Marks: ratios within the rounds of this run, medians")?;
-        writeln!(f, "{}\n", marks(&self.marks))?;
+        writeln!(f, "{}", marks(&self.marks))?;
+        for doubt in doubts(&self.marks) {
+            writeln!(f, "{doubt}")?;
+        }
+        writeln!(f)?;
         for remark in remarks(self) {
             writeln!(f, "{remark}")?;
         }
@@ -30,6 +34,9 @@ pub(crate) fn remarks(results: &Results) -> Vec<String> {
         machine.processor, machine.kernel, machine.cores
     )];
     let mut warn = |text: String| all.push(format!("WARNING: {text}"));
+    if results.is_interrupted {
+        warn("the run was interrupted: this is what there was until then".into());
+    }
     if results.is_debug_build {
         warn("this is a debug build: the figures mean nothing".into());
     }
@@ -137,8 +144,7 @@ pub(crate) fn cells(measured: &Measured) -> (Vec<String>, Vec<Vec<String>>) {
         });
         cells.push(spread.unwrap_or_else(|| "-".into()));
         let mut turns = String::new();
-        let good = row.values(Figure::RatePerS).len() - row.failures.len();
-        let _ = write!(turns, "{good}");
+        let _ = write!(turns, "{} of {}", row.whole_turns(), row.rounds);
         if !row.failures.is_empty() {
             let _ = write!(turns, ", {} FAILED", row.failures.len());
         }
@@ -181,22 +187,45 @@ fn measure(measured: &Measured) -> String {
     out
 }
 
+/// What a mark is about.
+fn name(mark: &Judged) -> String {
+    let figure = match mark.figure {
+        Figure::RatePerS => "rate",
+        Figure::P50Ns => "p50",
+        Figure::P90Ns => "p90",
+        Figure::P99Ns => "p99",
+        Figure::P999Ns => "p99.9",
+        Figure::LostP50Ns => "p50 of the lost",
+        Figure::LostP99Ns => "p99 of the lost",
+        Figure::DecodedPerS => "decoding alone",
+        Figure::MessagesPerS => "decoded to delivered",
+        _ => "cost",
+    };
+    let against = if mark.theirs == NOBODY { "" } else { " / " };
+    format!(
+        "{}: {figure}, {}{against}{}",
+        mark.measure, mark.ours, mark.theirs
+    )
+}
+
+/// Why marks were not safely measured, a line each.
+pub(crate) fn doubts(marks: &[Judged]) -> Vec<String> {
+    let in_doubt = marks.iter().filter(|mark| !mark.doubts.is_empty());
+    in_doubt
+        .map(|mark| {
+            format!(
+                "{}: not safely measured: {}",
+                name(mark),
+                mark.doubts.join("; ")
+            )
+        })
+        .collect()
+}
+
 /// Headings and cells of the marks.
 pub(crate) fn mark_cells(marks: &[Judged]) -> (Vec<String>, Vec<Vec<String>>) {
-    let headings = ["mark", "wanted", "measured", "spread", "verdict"];
+    let headings = ["mark", "wanted", "measured", "spread", "rounds", "verdict"];
     let row = |mark: &Judged| {
-        let figure = match mark.figure {
-            Figure::RatePerS => "rate",
-            Figure::P50Ns => "p50",
-            Figure::P90Ns => "p90",
-            Figure::P99Ns => "p99",
-            Figure::P999Ns => "p99.9",
-            Figure::LostP50Ns => "p50 of the lost",
-            Figure::LostP99Ns => "p99 of the lost",
-            Figure::DecodedPerS => "decoding alone",
-            Figure::MessagesPerS => "decoded to delivered",
-            _ => "cost",
-        };
         let outright = mark.theirs == NOBODY;
         let shown = |value: f64| {
             if outright {
@@ -208,15 +237,14 @@ pub(crate) fn mark_cells(marks: &[Judged]) -> (Vec<String>, Vec<Vec<String>>) {
         let ratio = mark.ratio.map(|ratio| shown(ratio.median));
         let spread =
             (mark.ratio).map(|ratio| format!("{} to {}", shown(ratio.low), shown(ratio.high)));
-        let against = if outright { "" } else { " / " };
+        let rounds =
+            (mark.rounds > 0).then(|| format!("{} of {}", mark.rounds_judged, mark.rounds));
         vec![
-            format!(
-                "{}: {figure}, {}{against}{}",
-                mark.measure, mark.ours, mark.theirs
-            ),
+            name(mark),
             mark.wanted(),
             ratio.unwrap_or_else(|| "-".into()),
             spread.unwrap_or_else(|| "-".into()),
+            rounds.unwrap_or_else(|| "-".into()),
             mark.verdict.text().to_owned(),
         ]
     };

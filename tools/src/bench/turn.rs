@@ -11,6 +11,7 @@ use super::plan::{Measure, Way};
 use super::protocol::{Load, Order, Part, Role, Task, Word};
 use super::quiet::{Noise, Spent};
 use crate::exit::CommandError;
+use crate::leftovers;
 use crate::network::End;
 use crate::signals::Stop;
 
@@ -55,8 +56,8 @@ pub(crate) fn take_turn(
     seed: u64,
 ) -> Result<Turn, CommandError> {
     let folder = tempfile::Builder::new()
-        .prefix("tickcast-bench-")
-        .tempdir_in(memory())
+        .prefix(&leftovers::folder_prefix())
+        .tempdir_in(leftovers::memory())
         .map_err(|source| CommandError::Host {
             what: "make a folder in memory",
             source,
@@ -73,15 +74,6 @@ pub(crate) fn take_turn(
         Way::There => turn.there(),
         Way::ThereAndBack => turn.there_and_back(),
     }
-}
-
-/// Where files are in memory.
-fn memory() -> std::path::PathBuf {
-    let shm = Path::new("/dev/shm");
-    if shm.is_dir() {
-        return shm.into();
-    }
-    std::env::temp_dir()
 }
 
 /// Groups for the ways there and back, of this run alone, as runs may share a loopback.
@@ -212,7 +204,7 @@ impl Taking<'_> {
         let ids = [ping.id(), echo.id()];
         let before = Spent::now(ids);
         ping.tell(&Order::Go);
-        self.sent(&mut ping)?;
+        let ticks = self.sent(&mut ping)?;
         let noise = Spent::now(ids).since(before);
         let stop = self.setting.stop;
         let waited = ping.part(stop, Duration::ZERO)?;
@@ -220,7 +212,7 @@ impl Taking<'_> {
         let echoed = echo.part(stop, Duration::ZERO)?;
         Ok(Turn {
             sender: Part {
-                ticks: waited.ticks + waited.missing + waited.declared_lost,
+                ticks,
                 memory_bytes: echoed.memory_bytes,
                 cpu_ns: waited.cpu_ns,
                 ..Part::default()

@@ -61,11 +61,14 @@ impl Disk {
             .arg(&at);
         match mount.output() {
             Ok(output) if output.status.success() => Ok(Self(at)),
-            Ok(output) => Err(CommandError::Problem(format!(
-                "a file system can't be mounted at {}: {}",
-                at.display(),
-                String::from_utf8_lossy(&output.stderr).trim()
-            ))),
+            Ok(output) => Err(CommandError::Host {
+                what: "mount a file system",
+                source: std::io::Error::other(format!(
+                    "at {}: {}",
+                    at.display(),
+                    String::from_utf8_lossy(&output.stderr).trim()
+                )),
+            }),
             Err(source) => Err(CommandError::Start {
                 path: "mount".into(),
                 source,

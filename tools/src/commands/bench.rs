@@ -1,6 +1,8 @@
 //! `tickcast bench`: tickcast beside a raw floor and beside peers, in one run that anyone can repeat.
 //! Contenders take turns, so what counts is the ratio between them, not the machine.
 
+use std::collections::BTreeSet;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -15,6 +17,7 @@ use crate::bench::sides;
 use crate::bench::turn::{Setting, take_turn};
 use crate::exit::{CommandError, Exit};
 use crate::files::{check_writable, write_json, write_text};
+use crate::leftovers;
 use crate::network::Network;
 use crate::output::Output;
 use crate::progress::Progress;
@@ -86,13 +89,15 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     for file in [&args.summary, &args.html].into_iter().flatten() {
         check_writable(file)?;
     }
+    leftovers::sweep();
     let is_loopback = args.loopback;
     if !is_loopback && measures.iter().any(|m| m.place != Place::Host) {
-        Network::is_possible().map_err(|error| {
-            CommandError::Problem(format!(
-                "{error}\nnetwork namespaces need root; run as root, or with --loopback, whose figures \
+        Network::is_possible().map_err(|error| CommandError::Host {
+            what: "make network namespaces",
+            source: io::Error::other(format!(
+                "{error}\nthey need root, and `ip`; with --loopback it goes without, and then figures \
                  compare with no network's"
-            ))
+            )),
         })?;
     }
     let machine = Machine::look(Duration::from_millis(if args.tiny { 100 } else { 1_000 }));
@@ -108,6 +113,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
             no_capture.then(sides::no_capture).into_iter().collect(),
         ]
         .concat(),
+        is_interrupted: false,
         measures: Vec::new(),
         marks: Vec::new(),
     };
@@ -129,35 +135,42 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let turns: usize = measures.iter().map(turns_at).sum();
     let mut progress = Progress::new("bench", Some(turns as u64), args.quiet);
     let mut done = 0;
-    for measure in measures {
-        let of = Bench {
-            args,
-            programs: &programs,
-            cores: if args.no_pins {
-                &[]
-            } else {
-                &results.machine.cores
-            },
-            stop: &stop,
-        };
-        let measured = of.measure(measure, rounds, |what| {
+    let of = Bench {
+        args,
+        programs: &programs,
+        cores: if args.no_pins {
+            &[]
+        } else {
+            &results.machine.cores
+        },
+        stop: &stop,
+    };
+    // What was measured before something went wrong is as good as ever.
+    let ended = measures.into_iter().try_for_each(|measure| {
+        let mut rows = of.rows(&measure, rounds);
+        let ended = of.take_turns(&measure, &mut rows, |what| {
             done += 1;
             progress.show(done, || what.to_owned());
-        })?;
-        results.measures.push(measured);
-    }
+        });
+        results.measures.push(Measured { measure, rows });
+        ended
+    });
     progress.finish();
+    results.is_interrupted = ended.is_err();
     results.marks = marks::judge(&results.measures);
-    let mut output = Output::stdout();
-    output.line(&results)?;
-    output.flush()?;
-    if let Some(path) = &args.summary {
-        write_json(path, &results)?;
-    }
-    if let Some(path) = &args.html {
-        write_text(path, &html::page(&results))?;
-    }
+    // First the files: whoever reads the table may go away.
+    let written = args.write(&results);
+    let shown = show(&results);
+    written?;
+    ended?;
+    shown?;
     Ok(Exit::whole_if(results.is_whole()))
+}
+
+fn show(results: &Results) -> Result<(), CommandError> {
+    let mut output = Output::stdout();
+    output.line(results)?;
+    output.flush()
 }
 
 /// Takes part in a measurement.
@@ -189,7 +202,30 @@ impl Args {
                 known.join(", ")
             )));
         }
+        let taking_part: BTreeSet<_> = measures
+            .iter()
+            .flat_map(|m| m.contenders)
+            .copied()
+            .collect();
+        let mut unknown = self.contender.iter();
+        if let Some(unknown) = unknown.find(|name| !taking_part.contains(name.as_str())) {
+            let known: Vec<_> = taking_part.into_iter().collect();
+            return Err(CommandError::Usage(format!(
+                "{unknown:?} takes no part in what is to be measured; those who do are {}",
+                known.join(", ")
+            )));
+        }
         Ok((size, measures))
+    }
+
+    fn write(&self, results: &Results) -> Result<(), CommandError> {
+        if let Some(path) = &self.summary {
+            write_json(path, results)?;
+        }
+        if let Some(path) = &self.html {
+            write_text(path, &html::page(results))?;
+        }
+        Ok(())
     }
 }
 
@@ -282,13 +318,22 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Those who take part in a measure.
+    fn rows(&self, measure: &Measure, rounds: impl Fn(&Measure, &str) -> usize) -> Vec<Row> {
+        let taking_part = measure.contenders.iter();
+        taking_part
+            .filter(|name| self.programs.of(name).is_some())
+            .map(|name| Row::new(name, rounds(measure, name)))
+            .collect()
+    }
+
     /// Everyone takes turns: A B C A B C.
-    fn measure(
+    fn take_turns(
         &self,
-        measure: Measure,
-        rounds: impl Fn(&Measure, &str) -> usize,
+        measure: &Measure,
+        rows: &mut [Row],
         mut tell: impl FnMut(&str),
-    ) -> Result<Measured, CommandError> {
+    ) -> Result<(), CommandError> {
         let ends = measure.receivers + 1;
         let network = if self.args.loopback {
             Network::loopback(ends)
@@ -304,26 +349,21 @@ impl Bench<'_> {
             cores: self.cores,
             stop: self.stop,
         };
-        let taking_part = measure.contenders.iter().copied();
-        let mut rows: Vec<(Row, &Program)> = taking_part
-            .filter_map(|name| Some((Row::new(name), self.programs.of(name)?)))
-            .collect();
-        let turns = |row: &Row| rounds(&measure, row.contender);
-        let most = rows.iter().map(|(row, _)| turns(row)).max();
+        let most = rows.iter().map(|row| row.rounds).max();
         for round in 0..most.unwrap_or(0) {
-            for (row, program) in &mut rows {
-                if round >= turns(row) {
-                    continue;
-                }
-                tell(&format!("{} {}", measure.id, row.contender));
+            for row in rows.iter_mut().filter(|row| round < row.rounds) {
                 let name = row.contender;
-                match take_turn(&measure, name, program, &setting, round as u64 + 1) {
-                    Err(CommandError::Interrupted) => return Err(CommandError::Interrupted),
+                let Some(program) = self.programs.of(name) else {
+                    continue;
+                };
+                tell(&format!("{} {name}", measure.id));
+                match take_turn(measure, name, program, &setting, round as u64 + 1) {
+                    // A signal to all of us ends processes too: that is no failure of theirs.
+                    Err(_) if self.stop.asked() => return Err(CommandError::Interrupted),
                     turn => row.add(turn.map_err(|error| error.to_string())),
                 }
             }
         }
-        let rows = rows.into_iter().map(|(row, _)| row).collect();
-        Ok(Measured { measure, rows })
+        Ok(())
     }
 }

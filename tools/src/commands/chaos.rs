@@ -12,6 +12,7 @@ use crate::chaos::verdict::Verdict;
 use crate::chaos::{side, stranger};
 use crate::exit::{CommandError, Exit};
 use crate::files::{Folder, check_writable, write_json};
+use crate::leftovers;
 use crate::output::Output;
 use crate::processes::this_program;
 use crate::progress::Progress;
@@ -85,6 +86,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         output.flush()?;
         return Ok(Exit::Whole);
     }
+    leftovers::sweep();
     match stage::is_possible() {
         Err(error) if args.or_skip => {
             eprintln!("chaos: SKIPPED, nothing was tested: {error}");

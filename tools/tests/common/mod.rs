@@ -24,8 +24,7 @@ pub(crate) fn tickcast(args: &[&str]) -> Command {
 
 /// Runs it to its end.
 pub(crate) fn run(args: &[&str]) -> Output {
-    let running = Running(Some(tickcast(args).spawn().unwrap()));
-    running.output()
+    Running::start(args).output()
 }
 
 /// A process that does not outlive its test.
@@ -33,7 +32,11 @@ pub(crate) struct Running(Option<Child>);
 
 impl Running {
     pub(crate) fn start(args: &[&str]) -> Self {
-        Self(Some(tickcast(args).spawn().unwrap()))
+        Self::of(&mut tickcast(args))
+    }
+
+    pub(crate) fn of(command: &mut Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
     }
 
     pub(crate) fn child(&mut self) -> &mut Child {

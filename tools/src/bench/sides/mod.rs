@@ -1,6 +1,7 @@
 //! This workspace's own contenders: tickcast over UDP with and without runs of datagrams and over
 //! shared memory, and the kernel alone.
 
+mod crowd;
 mod feed;
 mod floor;
 mod tickcast;
@@ -56,7 +57,7 @@ fn take_part(desk: &Desk, task: &Task) -> Outcome<()> {
         Role::Receive => {
             let address = task.connect.as_deref().unwrap_or_default();
             if task.spread.subscribers > 1 {
-                let mut crowd = tickcast::Crowd::join(task, address)?;
+                let mut crowd = tickcast::Follower::join_crowd(task, address)?;
                 return side::receive(desk, task, &mut crowd);
             }
             let mut subscriber = tickcast::Follower::join(task, address)?;

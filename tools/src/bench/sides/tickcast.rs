@@ -1,7 +1,6 @@
 //! tickcast as its users have it: a publisher with ring, fan-out and repair service, and the
 //! subscriber library.
 
-use std::collections::VecDeque;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use tickcast_subscriber::record::{MboMsg, RecordBatch, RecordHeader, RecordRef, 
 use tickcast_subscriber::{Event, Interface, Item, Position, Subscriber, Transport};
 use tickcast_transport::gauges::SharedGauges;
 
+use super::crowd::Crowd;
 use super::{DRAIN, SOCKET_BYTES, gauges};
 use crate::bench::protocol::{Among, Load, Outcome, Role, Task, Tick};
 use crate::bench::side::{Carry, Take, one_by_one};
@@ -241,6 +241,13 @@ impl Follower {
         Self::join_as(task, address, 0)
     }
 
+    /// Several of one process.
+    pub(super) fn join_crowd(task: &Task, address: &str) -> Outcome<Crowd<Self>> {
+        let members = 0..task.spread.subscribers;
+        let all = members.map(|member| Self::join_as(task, address, member));
+        Ok(Crowd::of(all.collect::<Outcome<_>>()?))
+    }
+
     fn join_as(task: &Task, address: &str, member: usize) -> Outcome<Self> {
         let channels = task.spread.channels;
         let transport = if task.contender == "tickcast-shm" {
@@ -328,69 +335,6 @@ impl Take for Follower {
             format!("{datagrams} datagrams, {found} missing of which {came} came, {nacks} NACKs")
         };
         monitor.channels().iter().map(of).collect()
-    }
-}
-
-/// Several subscribers of one process, polled in turn. It has a tick when all of them have it.
-pub(super) struct Crowd {
-    all: Vec<Follower>,
-    /// How far each is.
-    last: Vec<u64>,
-    /// What the first has and others may not.
-    waiting: VecDeque<(Tick, bool)>,
-}
-
-impl Crowd {
-    pub(super) fn join(task: &Task, address: &str) -> Outcome<Self> {
-        let members = 0..task.spread.subscribers;
-        let all = members.map(|member| Follower::join_as(task, address, member));
-        Ok(Self {
-            all: all.collect::<Outcome<_>>()?,
-            last: vec![0; task.spread.subscribers],
-            waiting: VecDeque::new(),
-        })
-    }
-}
-
-impl Take for Crowd {
-    fn is_joined(&mut self) -> bool {
-        self.all.iter_mut().all(Take::is_joined)
-    }
-
-    fn poll(&mut self, mut on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool> {
-        let mut came = false;
-        let waiting = &mut self.waiting;
-        for (member, (follower, last)) in self.all.iter_mut().zip(&mut self.last).enumerate() {
-            came |= follower.poll(|tick, was_dropped| match tick {
-                Some(tick) if tick.number > *last => {
-                    *last = tick.number;
-                    if member == 0 {
-                        waiting.push_back((tick, was_dropped));
-                    }
-                }
-                _ => on(None, was_dropped),
-            })?;
-        }
-        let all_have = self.last.iter().copied().min().unwrap_or(0);
-        while let Some((tick, was_dropped)) = waiting.pop_front_if(|(t, _)| t.number <= all_have) {
-            on(Some(tick), was_dropped);
-        }
-        Ok(came)
-    }
-
-    fn received(&mut self, number: u64) {
-        if let Some(first) = self.all.first_mut() {
-            first.received(number);
-        }
-    }
-
-    fn declared_lost(&mut self) -> u64 {
-        let lost = self.all.iter_mut().map(Take::declared_lost);
-        lost.max().unwrap_or(0)
-    }
-
-    fn notes(&self) -> Vec<String> {
-        self.all.first().map(Take::notes).unwrap_or_default()
     }
 }
 
