@@ -9,7 +9,8 @@ mod common;
 mod kept;
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -21,6 +22,9 @@ use tickcast_reliability::ring_layout::offset;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::record::{Action, MboMsg};
 use tickcast_subscriber::{EpochReason, Event, Item, StreamEvent, Subscriber};
+
+/// Memory that is no longer behind its address, on Linux.
+const SIGBUS: i32 = 7;
 
 fn follower(publisher: &Publisher, dropped: f64) -> Follower {
     let faults = FaultConfig {
@@ -395,4 +399,24 @@ fn a_new_epoch_begins_where_the_ring_is_not_whole_or_not_ours_and_subscribers_ar
         log.contains("the session of before was ended") && again > epoch,
         "{log}"
     );
+}
+
+#[test]
+fn a_ring_that_is_cut_under_its_publisher_ends_it_by_a_signal_and_the_next_start_begins_anew() {
+    let kept = Kept::new(2_000, 1);
+    let (mut publisher, _, before) = kept.started();
+    let mut followers = [follower(&publisher, 0.0)];
+    get_on(&mut followers, 500);
+    // Whose file it is may do that, or root; nobody else.
+    let mode = std::fs::metadata(kept.ring()).expect("it is there").mode();
+    assert_eq!(mode & 0o022, 0, "{mode:o}");
+    let ring = std::fs::OpenOptions::new().write(true).open(kept.ring());
+    ring.and_then(|ring| ring.set_len(0)).expect("it is cut");
+    assert_eq!(publisher.ended().signal(), Some(SIGBUS));
+    let (_publisher, log, epoch) = kept.started();
+    assert!(log.contains("a new epoch begins: "), "{log}");
+    assert!(epoch > before);
+    drive(&mut followers, |all| {
+        all[0].last(1).is_some_and(|at| at.epoch.0 == epoch)
+    });
 }

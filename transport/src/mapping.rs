@@ -7,7 +7,7 @@
 use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
@@ -341,6 +341,9 @@ fn open_locked(path: &Path) -> Result<File, MappingError> {
 fn locked(path: &Path, make: bool) -> Result<Option<File>, MappingError> {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(make).truncate(false);
+    // Who could write it could cut it, and then whoever has it mapped ends by SIGBUS: nobody but its owner,
+    // whatever the umask.
+    options.mode(0o644);
     for _ in 0..8 {
         let file = match options.open(path) {
             Ok(file) => file,
@@ -415,6 +418,20 @@ mod tests {
         let mapping = SharedMapping::memfd("ring", 10_000).unwrap();
         assert_eq!((mapping.as_ptr().addr() % 4096, mapping.len()), (0, 10_000));
         assert!(bytes(&mapping).iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn whatever_the_umask_nobody_but_its_owner_may_write_a_ring() {
+        let path = in_memory("rights");
+        // SAFETY: any mask is one; no other test here looks at the rights of what it makes.
+        let before = unsafe { libc::umask(0) };
+        let made = SharedMapping::file(&path, 8192);
+        // SAFETY: as above.
+        unsafe { libc::umask(before) };
+        let mode = std::fs::metadata(&path).unwrap().mode();
+        std::fs::remove_file(&path).unwrap();
+        assert!(made.is_ok());
+        assert_eq!(mode & 0o777, 0o644, "{mode:o}");
     }
 
     #[test]

@@ -178,12 +178,12 @@ impl Publisher {
         let _ = self.child.wait();
     }
 
-    /// Waits until it has ended, and reads its summary.
-    pub fn finish(mut self) -> (ExitStatus, Value) {
+    /// Waits until it has ended.
+    pub fn ended(&mut self) -> ExitStatus {
         let began = Instant::now();
-        let status = loop {
+        loop {
             if let Some(status) = self.child.try_wait().expect("the child can be asked") {
-                break status;
+                return status;
             }
             assert!(
                 began.elapsed() < PATIENCE,
@@ -191,7 +191,12 @@ impl Publisher {
                 self.log()
             );
             std::thread::sleep(Duration::from_millis(5));
-        };
+        }
+    }
+
+    /// Waits until it has ended, and reads its summary.
+    pub fn finish(mut self) -> (ExitStatus, Value) {
+        let status = self.ended();
         let summary = std::fs::read_to_string(self.folder.path().join("summary.json"));
         let summary = summary.unwrap_or_else(|e| panic!("no summary ({e}):\n{}", self.log()));
         (
