@@ -135,10 +135,12 @@ struct Ends {
 
 impl Ends {
     fn lost(&self) -> MutexGuard<'_, Vec<SourceLoss>> {
+        // locks: where something was lost, here as below.
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lose(&self, reason: SourceLossReason, at: SourcePosition, n: u64, instruments: &[u32]) {
+        // locks: something is lost.
         let mut all = self.lost();
         match all.iter_mut().find(|loss| loss.reason == reason) {
             Some(loss) => loss.add(n, instruments),
@@ -311,6 +313,7 @@ impl HopSender {
 
     #[cold]
     fn tell_lost(&mut self) {
+        // locks: something was lost.
         let mut all = self.ends.lost();
         for loss in all.drain(..) {
             self.batch.other(What::Lost(loss));
@@ -429,6 +432,7 @@ impl HopReceiver {
         if !self.ends.has_lost.load(Acquire) {
             return None;
         }
+        // locks: something was lost.
         let mut all = self.ends.lost();
         // As long as a loss is kept here nothing follows it; what has come meanwhile is older.
         if !self.taken.is_empty() {

@@ -505,9 +505,9 @@ impl Publishing {
         let shared = &self.shared;
         let channels = source.router.route(records, |announced| {
             for channel in announced.channels.iter() {
-                shared.channels[channel]
-                    .directory()
-                    .put(announced.instrument.clone());
+                let channel = &shared.channels[channel];
+                // locks: where an instrument is named, which no tick does.
+                channel.directory().put(announced.instrument.clone());
             }
         });
         if channels.is_empty() {

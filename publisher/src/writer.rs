@@ -278,6 +278,7 @@ impl ChannelWriter {
         instruments: &[Instrument],
         wait: Duration,
     ) -> Result<(), WriteError> {
+        // locks: where instruments are named, which no tick does.
         let mut directory = self.channel.directory();
         for instrument in instruments {
             directory.put(instrument.clone());

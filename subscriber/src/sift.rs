@@ -315,6 +315,7 @@ impl Sift {
 
     #[cold]
     fn show(&mut self) {
+        // locks: where a name was learned, and waits for nobody.
         let Ok(mut shown) = self.shared.directory.try_lock() else {
             return;
         };

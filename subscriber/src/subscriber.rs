@@ -306,6 +306,7 @@ impl Subscriber {
         if problem.is_some() || self.problem_told {
             let text = problem.map(ToString::to_string);
             let told = text.is_some();
+            // locks: while there is a problem, and waits for nobody.
             if let Ok(mut problem) = shared.problem.try_lock() {
                 *problem = text;
                 self.problem_told = told;

@@ -176,6 +176,91 @@ fn libraries_neither_panic_nor_print() {
     assert_eq!(lines_found(may_panic, "publisher/src/main.rs", bad), []);
 }
 
+/// Where a lock may live: nothing that every tick passes. What the publisher's and the subscriber's threads
+/// show to others, the passing on of what was lost, a standby's promotion; the handles of C, one of which
+/// a call tries once, however many ticks it delivers; the network of tests; what a device's connections
+/// share.
+const LOCKING: [&str; 9] = [
+    "publisher/src/hand_over.rs",
+    "publisher/src/hop.rs",
+    "publisher/src/shared.rs",
+    "publisher/src/standby.rs",
+    "subscriber/capi/src/handle.rs",
+    "subscriber/src/monitor.rs",
+    "transport/src/memory/",
+    "transport/src/verbs/cursor.rs",
+    "transport/src/verbs/watch.rs",
+];
+
+/// What every tick passes on its way, beside the core: these may not even call what locks, but for
+/// what comes seldom, where a comment says so.
+const HOT: [&str; 17] = [
+    "feeds/src/",
+    "publisher/src/hop.rs",
+    "publisher/src/inline.rs",
+    "publisher/src/input.rs",
+    "publisher/src/pipeline.rs",
+    "publisher/src/publish.rs",
+    "publisher/src/straight.rs",
+    "publisher/src/writer.rs",
+    "reliability/src/",
+    "subscriber/src/latest",
+    "subscriber/src/local_ring",
+    "subscriber/src/polled.rs",
+    "subscriber/src/session.rs",
+    "subscriber/src/sift.rs",
+    "subscriber/src/split.rs",
+    "subscriber/src/subscriber.rs",
+    "subscriber/src/worker.rs",
+];
+
+fn lock_on_the_way_of_a_tick(source: &Source) -> Vec<Violation> {
+    if !source.is_library() {
+        return Vec::new();
+    }
+    let is_one_of = |paths: &[&str]| paths.iter().any(|path| source.path.starts_with(path));
+    let mut found = Vec::new();
+    if !is_one_of(&LOCKING) {
+        let names = r"\b(?:Mutex|RwLock|Condvar|parking_lot|Barrier)\b";
+        let what = |what| format!("`{what}`: a lock is not for this file");
+        let names = matches(&source.product, names).into_iter();
+        found.extend(names.map(|(line, name)| violation(line, what(name))));
+    }
+    if is_one_of(&HOT) {
+        // The last three are calls of ours that lock.
+        let taking = r"\.(?:try_)?lock\(\)|\blocked\(|\.(?:directory|subscribers|lost)\(\)";
+        let taking = matches(&source.product, taking).into_iter();
+        let unsaid = taking.filter(|(line, _)| !source.comment_above(*line).contains("locks:"));
+        let what = |what| format!("`{what}` on a tick's way; without a `// locks:` comment above");
+        found.extend(unsaid.map(|(line, call)| violation(line, what(call))));
+    }
+    found
+}
+
+#[test]
+fn no_lock_is_on_the_way_of_a_tick() {
+    holds(lock_on_the_way_of_a_tick);
+    let tree = Tree::read();
+    for path in LOCKING.iter().chain(&HOT) {
+        let is_there = tree.files.iter().any(|file| file.path.starts_with(path));
+        assert!(is_there, "there is no {path}");
+    }
+    let bad = "use std::sync::Mutex;\n// a Mutex\nstruct A(std::sync::RwLock<u8>);\nfn f() {\n    \
+               a.lock();\n    // locks: once an hour\n    a.try_lock();\n    b.directory().put(c);\n}\n\
+               #[cfg(test)]\nmod tests { use parking_lot::Mutex; }\n";
+    let rule = lock_on_the_way_of_a_tick;
+    assert_eq!(
+        lines_found(rule, "publisher/src/publish.rs", bad),
+        [1, 3, 5, 8]
+    );
+    assert_eq!(lines_found(rule, "publisher/src/hop.rs", bad), [5, 8]);
+    assert_eq!(
+        lines_found(rule, "transport/src/udp/sending.rs", bad),
+        [1, 3]
+    );
+    assert_eq!(lines_found(rule, "publisher/src/shared.rs", bad), []);
+}
+
 fn unit_first(source: &Source) -> Vec<Violation> {
     if !source.is_rust() {
         return Vec::new();
