@@ -1,7 +1,8 @@
 //! The system's two clocks by the processor's time-stamp counter: one instruction where each of them
 //! takes several times as long, and both at once.
 //!
-//! It is used only where the kernel itself keeps time by it, for then it counts evenly on all cores.
+//! It is used only where the kernel itself keeps time by it, for then it counts evenly on all cores;
+//! every ten seconds that is asked again, and where the kernel went over to another, so do we, for good.
 //! The first to read it more than a millisecond after the last look at the system's clocks looks at
 //! them anew, so what it says is theirs but for nanoseconds. Protocol time never steps back: where the
 //! line that was drawn ran ahead, the next one is drawn less steep.
@@ -29,6 +30,8 @@ const LOOK_NS: u64 = 3_000;
 const SLEW_DIVISOR: u64 = 10;
 /// By how much the first line leads: more than a look is off.
 const LEAD_NS: u64 = LOOK_NS / 2;
+/// The kernel is asked after this whether it still keeps time by the counter.
+const ASK_NS: u64 = 10_000_000_000;
 /// Bits behind the point of a rate.
 const SHIFT: u32 = 32;
 
@@ -144,6 +147,25 @@ impl Lines {
         }
         self.lock.store(false, Release);
     }
+
+    /// Draws no line any more, and keeps as told what is read off the last one. Whether it could: not
+    /// while somebody draws.
+    #[cold]
+    fn leave(&self, count: impl FnOnce() -> u64) -> bool {
+        // Kept for good.
+        if self.lock.swap(true, Acquire) {
+            return false;
+        }
+        let drawn = self.drawn.load(Acquire);
+        if drawn > 0 {
+            let line = Line::load(&self.lines[drawn as usize & 1]);
+            let said = line.said_until(count()).monotonic;
+            // Others may be at its end.
+            let end = line.at(line.counts).monotonic;
+            self.told.fetch_max(said.max(end), Relaxed);
+        }
+        true
+    }
 }
 
 impl Line {
@@ -239,70 +261,162 @@ impl Line {
     }
 }
 
-static LINES: Lines = Lines::new();
-/// Whether the counter can be used: not known yet, yes, or no.
-static USABLE: AtomicU8 = AtomicU8::new(UNKNOWN);
+/// What is read, and whether the counter may be.
+trait Source {
+    fn count(&self) -> u64;
+
+    fn system(&self, clock: libc::clockid_t) -> u64;
+
+    /// Whether the kernel keeps time by the counter, which it does only while all cores agree on it.
+    fn is_kept(&self) -> bool;
+}
+
+/// The clocks of a process.
+struct Clocks {
+    lines: Lines,
+    /// Whether the counter is used, one of those below.
+    used: AtomicU8,
+    /// When the kernel was asked last whether it keeps time by the counter.
+    asked: AtomicU64,
+}
+
 const UNKNOWN: u8 = 0;
 const YES: u8 = 1;
-const NO: u8 = 2;
+/// No more; the system's clock may still be behind what was said by the counter.
+const LEFT: u8 = 2;
+const NO: u8 = 3;
+
+static CLOCKS: Clocks = Clocks::new();
 
 /// Both clocks; `None` where they are to be asked themselves.
 #[inline]
 pub(crate) fn both() -> Option<Both> {
-    if USABLE.load(Relaxed) == YES
-        && let Read::Fresh(both) = LINES.read(count)
-    {
-        return Some(both);
-    }
-    otherwise()
+    CLOCKS.both(&Machine)
 }
 
-#[cold]
-fn otherwise() -> Option<Both> {
-    match USABLE.load(Relaxed) {
-        YES => {}
-        UNKNOWN => {
-            let usable = if is_kept_by_the_kernel() { YES } else { NO };
-            USABLE.store(usable, Relaxed);
-            return None;
+impl Clocks {
+    const fn new() -> Self {
+        Self {
+            lines: Lines::new(),
+            used: AtomicU8::new(UNKNOWN),
+            asked: AtomicU64::new(0),
         }
-        _ => return None,
     }
-    LINES.draw(look);
-    match LINES.read(count) {
-        Read::Fresh(both) => Some(both),
-        // Whoever draws the next line was interrupted.
-        Read::Stale(both) => {
-            let monotonic = system(libc::CLOCK_MONOTONIC).max(both.monotonic);
-            LINES.told.fetch_max(monotonic, Relaxed);
-            let utc = system(libc::CLOCK_REALTIME);
-            Some(Both { monotonic, utc })
+
+    #[inline]
+    fn both(&self, source: &impl Source) -> Option<Both> {
+        if self.used.load(Relaxed) == YES
+            && let Read::Fresh(both) = self.lines.read(|| source.count())
+        {
+            return Some(both);
         }
-        Read::Nothing => None,
+        self.otherwise(source)
+    }
+
+    #[cold]
+    fn otherwise(&self, source: &impl Source) -> Option<Both> {
+        match self.used.load(Acquire) {
+            YES if self.is_kept_still(source) => {}
+            UNKNOWN => {
+                let used = if source.is_kept() { YES } else { NO };
+                self.asked
+                    .store(source.system(libc::CLOCK_MONOTONIC), Relaxed);
+                self.used.store(used, Relaxed);
+                return None;
+            }
+            NO => return None,
+            _ => return self.beside(source),
+        }
+        self.lines.draw(|| look(source));
+        match self.lines.read(|| source.count()) {
+            Read::Fresh(both) => Some(both),
+            // Whoever draws the next line was interrupted.
+            Read::Stale(both) => {
+                let both = system(source, both.monotonic);
+                self.lines.told.fetch_max(both.monotonic, Relaxed);
+                Some(both)
+            }
+            Read::Nothing => None,
+        }
+    }
+
+    /// Whether the counter may still be used; asks the kernel once in a while, and leaves the counter
+    /// where the kernel has.
+    fn is_kept_still(&self, source: &impl Source) -> bool {
+        let (now, asked) = (
+            source.system(libc::CLOCK_MONOTONIC),
+            self.asked.load(Relaxed),
+        );
+        if now.saturating_sub(asked) < ASK_NS {
+            return true;
+        }
+        // Who comes second goes by the first one's answer.
+        let is_first = (self.asked)
+            .compare_exchange(asked, now, Relaxed, Relaxed)
+            .is_ok();
+        if !is_first || source.is_kept() {
+            return true;
+        }
+        if !self.lines.leave(|| source.count()) {
+            self.asked.store(asked, Relaxed);
+            return true;
+        }
+        self.used.store(LEFT, Release);
+        tracing::warn!(
+            "the kernel no longer keeps time by the processor's counter (current_clocksource is not tsc): from now on its clocks are asked, which takes longer"
+        );
+        false
+    }
+
+    /// What the system's clocks say once the counter was left, while that would be a step back.
+    fn beside(&self, source: &impl Source) -> Option<Both> {
+        let told = self.lines.told.load(Relaxed);
+        if source.system(libc::CLOCK_MONOTONIC) < told {
+            return Some(system(source, told));
+        }
+        self.used.store(NO, Relaxed);
+        None
     }
 }
 
-/// Whether the kernel keeps time by the counter, which it does only while all cores agree on it.
-fn is_kept_by_the_kernel() -> bool {
-    const CURRENT: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-    cfg!(target_arch = "x86_64")
-        && std::fs::read_to_string(CURRENT).is_ok_and(|name| name.trim() == "tsc")
+/// The system's clocks, protocol time no earlier than what was told.
+fn system(source: &impl Source, told: u64) -> Both {
+    Both {
+        monotonic: source.system(libc::CLOCK_MONOTONIC).max(told),
+        utc: source.system(libc::CLOCK_REALTIME),
+    }
 }
 
-fn system(clock: libc::clockid_t) -> u64 {
-    super::clock::read(clock).0
+/// This machine's counter and kernel.
+struct Machine;
+
+impl Source for Machine {
+    #[inline]
+    fn count(&self) -> u64 {
+        count()
+    }
+
+    fn system(&self, clock: libc::clockid_t) -> u64 {
+        super::clock::read(clock).0
+    }
+
+    fn is_kept(&self) -> bool {
+        const CURRENT: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        cfg!(target_arch = "x86_64")
+            && std::fs::read_to_string(CURRENT).is_ok_and(|name| name.trim() == "tsc")
+    }
 }
 
 /// Both clocks at one count, if nothing came between.
-fn look() -> Option<Look> {
+fn look(source: &impl Source) -> Option<Look> {
     (0..3).find_map(|_| {
         // From before the count on: what comes between makes it no look.
-        let first = system(libc::CLOCK_MONOTONIC);
-        let before = count();
-        let began = system(libc::CLOCK_MONOTONIC);
-        let middle = count();
-        let utc = system(libc::CLOCK_REALTIME);
-        let monotonic = system(libc::CLOCK_MONOTONIC);
+        let first = source.system(libc::CLOCK_MONOTONIC);
+        let before = source.count();
+        let began = source.system(libc::CLOCK_MONOTONIC);
+        let middle = source.count();
+        let utc = source.system(libc::CLOCK_REALTIME);
+        let monotonic = source.system(libc::CLOCK_MONOTONIC);
         let took = monotonic.checked_sub(began)?;
         let at = Both {
             monotonic: began,
@@ -490,12 +604,101 @@ mod tests {
         assert_eq!(found, Read::Fresh(at(RATE_NS + LINE_NS, 0).at));
     }
 
+    /// A machine of whose time so much has passed, whose kernel keeps time by the counter or not.
+    struct Fake {
+        ns: Cell<u64>,
+        kept: Cell<bool>,
+        asked: Cell<u32>,
+    }
+
+    impl Source for Fake {
+        fn count(&self) -> u64 {
+            at(self.ns.get(), 0).count
+        }
+
+        fn system(&self, clock: libc::clockid_t) -> u64 {
+            let Both { monotonic, utc } = at(self.ns.get(), 0).at;
+            match clock {
+                libc::CLOCK_MONOTONIC => monotonic,
+                _ => utc,
+            }
+        }
+
+        fn is_kept(&self) -> bool {
+            self.asked.set(self.asked.get() + 1);
+            self.kept.get()
+        }
+    }
+
+    #[test]
+    fn a_counter_that_the_kernel_gives_up_is_given_up_too_and_time_does_not_step_back() {
+        let (clocks, mut last) = (Clocks::new(), 0);
+        let machine = Fake {
+            ns: Cell::new(0),
+            kept: Cell::new(true),
+            asked: Cell::new(0),
+        };
+        // Reads every half a line for so long; whether by the counter, or beside it.
+        let mut read_for = |span: u64| {
+            let until = machine.ns.get() + span;
+            let mut by = None;
+            while machine.ns.get() < until {
+                machine.ns.set(machine.ns.get() + LINE_NS / 2);
+                by = clocks.both(&machine);
+                let now = by.map_or(machine.system(libc::CLOCK_MONOTONIC), |both| both.monotonic);
+                assert!(now >= last, "at {}", machine.ns.get());
+                last = now;
+            }
+            by.is_some()
+        };
+        assert!(read_for(2 * RATE_NS));
+        machine.kept.set(false);
+        assert!(read_for(ASK_NS - 3 * RATE_NS), "it was asked not long ago");
+        assert_eq!(machine.asked.get(), 1);
+        assert!(!read_for(2 * RATE_NS), "the system's clocks are read");
+        machine.kept.set(true);
+        assert!(!read_for(2 * ASK_NS), "for good");
+        assert_eq!(machine.asked.get(), 2);
+    }
+
+    #[test]
+    fn a_counter_that_is_left_stands_until_the_system_has_come_that_far() {
+        let (clocks, lines) = (Clocks::new(), started());
+        let machine = Fake {
+            ns: Cell::new(RATE_NS + 10),
+            kept: Cell::new(false),
+            asked: Cell::new(0),
+        };
+        let Read::Fresh(said) = read(&lines, machine.ns.get()) else {
+            panic!("it was just drawn")
+        };
+        assert!(
+            said.monotonic > machine.system(libc::CLOCK_MONOTONIC),
+            "it leads"
+        );
+        assert!(lines.leave(|| machine.count()));
+        assert!(!lines.leave(|| machine.count()), "once");
+        let clocks = Clocks {
+            lines,
+            used: AtomicU8::new(LEFT),
+            ..clocks
+        };
+        for ns in [RATE_NS + 20, RATE_NS + LINE_NS - 1_000] {
+            machine.ns.set(ns);
+            let both = clocks.both(&machine).expect("the system is behind");
+            assert!(both.monotonic >= said.monotonic);
+            assert_eq!(both.utc, at(ns, 0).at.utc);
+        }
+        machine.ns.set(RATE_NS + LINE_NS + LEAD_NS);
+        assert_eq!(clocks.both(&machine), None);
+    }
+
     #[test]
     fn the_counter_agrees_with_the_systems_clocks() {
-        if !is_kept_by_the_kernel() {
+        if !Machine.is_kept() {
             return println!("SKIPPED: the kernel does not keep time by the counter");
         }
-        let system = || system(libc::CLOCK_MONOTONIC);
+        let system = || Machine.system(libc::CLOCK_MONOTONIC);
         let until = system() + 2 * RATE_NS;
         let (mut found, mut last) = (0, 0);
         while system() < until || found < 1_000 {
