@@ -96,7 +96,7 @@ tickcast_reliability::counters! {
         line_gso_datagrams,
         /// Zeros between those, which make them equally long.
         line_gso_padding_bytes,
-        /// Runs that the kernel would not cut: after the first it is given none.
+        /// Runs that the kernel would not cut: after each it is given none for a while.
         line_gso_refused,
         /// Times that the send buffer was full.
         line_stalls,

@@ -114,7 +114,7 @@ pub struct SendStats {
     pub bytes: u64,
     /// Calls into the operating system or to the device.
     pub batches: u64,
-    /// Whether runs of datagrams are handed over as one buffer (GSO): asked for, and not refused.
+    /// Whether runs of datagrams are handed over as one buffer (GSO): asked for, and not refused of late.
     pub gso: bool,
     /// Runs of two datagrams at least that went as one buffer.
     pub runs: u64,
@@ -122,7 +122,7 @@ pub struct SendStats {
     pub run_datagrams: u64,
     /// Zeros between those datagrams, so that they are equally long.
     pub padding_bytes: u64,
-    /// Runs that the operating system would not cut; it is given none after the first.
+    /// Runs that the operating system would not cut; after each it is given none for a while.
     pub runs_refused: u64,
     /// Times the send queue was full.
     pub stalls: u64,

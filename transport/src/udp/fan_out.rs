@@ -3,7 +3,8 @@
 //! One datagram that is due alone is sent as it is, without a header; of several, runs go to the kernel
 //! as one buffer (`sending.rs`), one way through its stack for all of them. The kernel copies at once,
 //! so nothing stays pinned after a post. Each line keeps its own place: one whose send buffer is full
-//! waits alone, and one that can't be given runs is sent datagram by datagram.
+//! waits alone, and one that can't be given runs is sent datagram by datagram; where one was refused,
+//! for a while (`offload.rs`).
 
 use std::io;
 use std::net::SocketAddrV4;
@@ -15,7 +16,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::units::{Sequence, SequenceRange};
 
 use super::interface::Interface;
-use super::offload::{cutting_was_refused, segment_max};
+use super::offload::{Runs, cutting_was_refused, segment_max};
 use super::sending::{Gathered, SendBatch};
 use super::socket::{
     BufferGrant, Direction, UdpError, UdpWarning, check_group, check_mtu, check_range, describe,
@@ -70,8 +71,7 @@ struct Line {
     socket: Socket,
     /// The last sequence that this line is done with.
     taken: Sequence,
-    /// The longest segments of a run; 0 where none are sent.
-    segment_max: usize,
+    runs: Runs,
 }
 
 /// How far a line came with a batch.
@@ -134,7 +134,7 @@ impl UdpFanOut {
             lines.push(Line {
                 socket,
                 taken: Sequence::NONE,
-                segment_max: longest,
+                runs: Runs::new(longest),
             });
         }
         Ok(Self {
@@ -202,14 +202,18 @@ impl UdpFanOut {
                 let last = first.plus(BATCH_MAX as u64 - 1).min(range.last);
                 let datagrams = SequenceRange { first, last }.iter();
                 let datagrams = datagrams.map(|sequence| slot(slots, sequence, max));
-                let mut batch = self.batch.gather(line.segment_max, datagrams)?;
                 let stats = &mut self.stats[i];
+                let longest = line.runs.segment_max(stats.datagrams);
+                let mut batch = self.batch.gather(longest, datagrams)?;
+                let runs = stats.runs;
                 let taken = send_all(i, &line.socket, &mut batch, stats)?;
                 line.taken = line.taken.plus(taken.datagrams as u64);
                 stalled[i] = taken.full;
                 stats.stalls += u64::from(taken.full);
                 if taken.uncut {
-                    line.send_one_by_one(i, stats);
+                    line.runs.refused(i, stats);
+                } else if stats.runs > runs && !stats.gso {
+                    Runs::passed(i, stats);
                 }
             }
             if !worked {
@@ -268,21 +272,6 @@ impl FanOut for UdpFanOut {
 
     fn stats(&self) -> &[SendStats] {
         &self.stats
-    }
-}
-
-impl Line {
-    /// Gives up sending runs: what would not be cut at one time will not be at the next.
-    #[cold]
-    fn send_one_by_one(&mut self, line: usize, stats: &mut SendStats) {
-        self.segment_max = 0;
-        stats.gso = false;
-        stats.runs_refused += 1;
-        let reason = io::Error::from_raw_os_error(stats.last_errno);
-        tracing::warn!(
-            line,
-            "the network would not cut a run of datagrams ({reason}); from now on they are sent one by one, at several times the cost under load"
-        );
     }
 }
 
@@ -425,7 +414,7 @@ mod tests {
         let line = |socket| Line {
             socket: Socket::from(OwnedFd::from(socket)),
             taken: Sequence::NONE,
-            segment_max: 0,
+            runs: Runs::new(0),
         };
         let fan_out = UdpFanOut {
             lines: near.into_iter().map(line).collect(),
@@ -524,18 +513,29 @@ mod tests {
         assert_eq!((on_a, on_b), (vec![1, 2, 3], vec![1, 2, 3]));
     }
 
-    #[test]
-    fn a_kernel_that_will_not_cut_a_run_is_given_datagrams_one_by_one_and_none_is_lost() {
+    /// A fan-out whose kernel will not cut its runs, for want of checksums to cut by; its receiver, and
+    /// how to have it cut them again.
+    fn uncut() -> (UdpFanOut, std::net::UdpSocket, impl Fn(&UdpFanOut)) {
         let receiver = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         receiver.set_nonblocking(true).unwrap();
         let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         socket.connect(receiver.local_addr().unwrap()).unwrap();
-        // Without checksums the kernel has nothing to cut by.
-        set_option(&socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, 1i32).unwrap();
+        let no_check = |socket: &Socket, value: i32| {
+            set_option(socket, libc::SOL_SOCKET, libc::SO_NO_CHECK, value).unwrap();
+        };
         let (mut fan_out, _) = fan_out(1);
         fan_out.lines[0].socket = socket.into();
-        fan_out.lines[0].segment_max = 64;
+        fan_out.lines[0].runs = Runs::new(64);
         fan_out.stats[0].gso = true;
+        no_check(&fan_out.lines[0].socket, 1);
+        (fan_out, receiver, move |fan_out| {
+            no_check(&fan_out.lines[0].socket, 0);
+        })
+    }
+
+    #[test]
+    fn a_kernel_that_will_not_cut_a_run_is_given_datagrams_one_by_one_and_none_is_lost() {
+        let (mut fan_out, receiver, _) = uncut();
         let slots = Wide((0..=100).map(|n| [n; 64]).collect());
         for (first, last) in [(1, 1), (2, 90), (91, 100)] {
             let posted = fan_out.post(&slots, up_to(first, last)).unwrap();
@@ -550,6 +550,36 @@ mod tests {
         assert_eq!((stats.datagrams, stats.refused), (100, 0));
         assert_eq!((stats.gso, stats.runs, stats.runs_refused), (false, 0, 1));
         assert_eq!(stats.last_errno, libc::EINVAL);
+    }
+
+    #[test]
+    fn runs_are_tried_again_after_a_while_and_sent_where_they_pass() {
+        let (mut fan_out, receiver, cut_again) = uncut();
+        let slots = Wide(vec![[7; 64]; 1 + 64]);
+        let mut bytes = [0; 64];
+        // So many datagrams, 64 a post; what the line says then.
+        let mut send = |fan_out: &mut UdpFanOut, datagrams: u64| {
+            for _ in 0..datagrams / 64 {
+                fan_out.reset();
+                let posted = fan_out.post(&slots, up_to(1, 64)).unwrap();
+                assert_eq!(posted.last, Some(Sequence(64)));
+                (0..64).for_each(|_| assert_eq!(receiver.recv(&mut bytes).unwrap(), 64));
+            }
+            let stats = fan_out.stats()[0];
+            (stats.gso, stats.runs_refused, stats.runs > 0)
+        };
+        assert_eq!(send(&mut fan_out, 4096), (false, 1, false));
+        assert_eq!(
+            send(&mut fan_out, 8192),
+            (false, 2, false),
+            "tried, in vain"
+        );
+        cut_again(&fan_out);
+        assert_eq!(
+            send(&mut fan_out, 64),
+            (true, 2, true),
+            "they are sent again"
+        );
     }
 
     #[test]

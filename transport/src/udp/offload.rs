@@ -1,4 +1,5 @@
-//! Runs of datagrams as one buffer: whether this kernel can, and what to say where it can't.
+//! Runs of datagrams as one buffer: whether this kernel can, when to try again after it would not, and
+//! what to say where it can't.
 
 use std::io;
 use std::os::fd::AsRawFd;
@@ -6,6 +7,71 @@ use std::os::fd::AsRawFd;
 use super::UDP_LEN_MAX;
 use super::interface::ResolvedInterface;
 use super::socket::{HEADERS_LEN, UdpWarning, set_option};
+use crate::SendStats;
+
+/// So many datagrams go one by one after the first run that was refused; twice as many after each
+/// further one,
+const PAUSE_MIN: u64 = 1 << 12;
+/// up to so many: what refuses for good costs a run and a log line in millions.
+const PAUSE_MAX: u64 = 1 << 24;
+
+/// The runs of a line, and when they are tried again after one was refused. It is timed by the
+/// datagrams that the line sent: without load nothing is lost by waiting.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Runs {
+    /// The longest segments; 0 where none are sent.
+    segment_max: usize,
+    /// None are sent before the line has sent so many datagrams.
+    from: u64,
+    /// How many go one by one after the next refusal.
+    pause: u64,
+}
+
+impl Runs {
+    /// Runs of segments that are no longer than this; 0: none.
+    pub(super) const fn new(segment_max: usize) -> Self {
+        Self {
+            segment_max,
+            from: 0,
+            pause: PAUSE_MIN,
+        }
+    }
+
+    /// How long the segments of a run may be now, 0 for no run, on a line that has sent so many
+    /// datagrams.
+    pub(super) const fn segment_max(&self, datagrams: u64) -> usize {
+        if datagrams < self.from {
+            0
+        } else {
+            self.segment_max
+        }
+    }
+
+    /// One was refused: for a while datagrams go one by one.
+    #[cold]
+    pub(super) fn refused(&mut self, line: usize, stats: &mut SendStats) {
+        let pause = self.pause;
+        self.from = stats.datagrams.saturating_add(pause);
+        self.pause = (pause * 2).min(PAUSE_MAX);
+        stats.gso = false;
+        stats.runs_refused += 1;
+        let reason = io::Error::from_raw_os_error(stats.last_errno);
+        tracing::warn!(
+            line,
+            "the network would not cut a run of datagrams ({reason}); the next {pause} are sent one by one, at several times the cost under load, and then a run is tried again"
+        );
+    }
+
+    /// One passed after all.
+    #[cold]
+    pub(super) fn passed(line: usize, stats: &mut SendStats) {
+        stats.gso = true;
+        tracing::info!(
+            line,
+            "the network cuts runs of datagrams again, so they are sent"
+        );
+    }
+}
 
 /// The longest segments of a run that `socket` may be given, 0 where this kernel cuts none; and what
 /// to say of it. What is longer than the interface carries is never a segment: the kernel would
@@ -92,6 +158,21 @@ mod tests {
             text.contains("UDP_GRO") && text.contains("239.1.1.1:7"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn after_each_refusal_it_waits_for_twice_as_many_datagrams_up_to_a_bound() {
+        let (mut runs, mut stats) = (Runs::new(1472), SendStats::default());
+        for n in 0..20 {
+            assert_eq!(runs.segment_max(stats.datagrams), 1472);
+            runs.refused(0, &mut stats);
+            let pause = (PAUSE_MIN << n).min(PAUSE_MAX);
+            assert_eq!(runs.segment_max(stats.datagrams + pause - 1), 0);
+            stats.datagrams += pause;
+        }
+        assert_eq!((stats.runs_refused, stats.gso), (20, false));
+        Runs::passed(0, &mut stats);
+        assert!(stats.gso, "it is told that they are sent again");
     }
 
     #[test]
