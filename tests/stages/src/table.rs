@@ -1,5 +1,8 @@
 //! The committed table: instructions of each stage, and why it grew where it did. Reading, judging
 //! and writing it.
+//!
+//! A stage is held against the lowest count that it had since its own last reason was stated, so that
+//! growth can't come in steps, before a reason or after it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -12,15 +15,22 @@ pub const GROWTH_MAX: f64 = 0.03;
 
 const PROGRAM: &str = "- program: ";
 const LIBC: &str = "- C library: ";
-const HEAD: &str = "| stage | per | ours | C library | lowest | why it grew |";
+const ANEW: &str = "- begun anew: ";
+const HEAD: &str = "| stage | per | ours | C library | lowest | since | why it grew |";
 
 /// What counts depend on besides the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// What the program's own instructions depend on.
     pub program: String,
-    /// What the C library's depend on.
+    /// What the C library's depend on, and valgrind.
     pub libc: String,
+}
+
+impl std::fmt::Display for Environment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}; {}", self.program, self.libc)
+    }
 }
 
 /// A row.
@@ -36,11 +46,42 @@ pub struct Row {
     pub libc: f64,
     /// The fewest of both together that the table ever had.
     pub lowest: f64,
-    /// Why they are more now, where they are.
+    /// The fewest since the last reason was stated for this row: what is to be grown from.
+    pub since: f64,
+    /// Why it is more than the lowest, where it is: all reasons since then.
     pub reason: String,
 }
 
 impl Row {
+    /// The row of a stage that has none.
+    fn first(stage: &Stage, count: &Count) -> Self {
+        let (ours, libc) = (rounded(count.ours), rounded(count.libc));
+        let sum = rounded(ours + libc);
+        Self {
+            stage: stage.name.to_owned(),
+            per: stage.per.to_owned(),
+            ours,
+            libc,
+            lowest: sum,
+            since: sum,
+            reason: String::new(),
+        }
+    }
+
+    /// Takes over what the row before it remembers; `reason` is stated now, for this growth.
+    fn go_on_from(&mut self, before: &Self, reason: Option<&str>) {
+        let sum = self.lowest;
+        self.lowest = before.lowest.min(sum);
+        if reason.is_none() {
+            self.since = before.since.min(sum);
+        }
+        if grew(self.lowest, sum) {
+            let reasons = [before.reason.as_str(), reason.unwrap_or_default()];
+            let stated = reasons.into_iter().filter(|reason| !reason.is_empty());
+            self.reason = one_line(&stated.collect::<Vec<_>>().join("; "));
+        }
+    }
+
     fn sum(&self) -> f64 {
         self.ours + self.libc
     }
@@ -51,6 +92,9 @@ impl Row {
 pub struct Table {
     /// Where it was counted.
     pub environment: Environment,
+    /// Why it holds nothing of the counts before its first, and where those were made. Empty where it is
+    /// the first of all.
+    pub anew: String,
     /// One for each stage.
     pub rows: Vec<Row>,
 }
@@ -72,6 +116,11 @@ fn rounded(count: f64) -> f64 {
     (count * 10.0).round() / 10.0
 }
 
+/// As it may stand in a cell.
+fn one_line(text: &str) -> String {
+    text.replace(['|', '\n'], " ")
+}
+
 impl Table {
     /// Reads a table as [`write`](Self::write) writes it.
     ///
@@ -84,6 +133,7 @@ impl Table {
             program: of(PROGRAM).unwrap_or_default().to_owned(),
             libc: of(LIBC).unwrap_or_default().to_owned(),
         };
+        table.anew = of(ANEW).unwrap_or_default().to_owned();
         let lines = text
             .lines()
             .enumerate()
@@ -91,8 +141,8 @@ impl Table {
         for (at, line) in lines.skip(2).take_while(|(_, line)| line.starts_with('|')) {
             let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
             let wrong = |what: &str| format!("line {}: {what}: {line}", at + 1);
-            let [stage, per, ours, libc, lowest, reason] = cells[..] else {
-                return Err(wrong("six cells are wanted"));
+            let [stage, per, ours, libc, lowest, since, reason] = cells[..] else {
+                return Err(wrong("seven cells are wanted"));
             };
             let number = |cell: &str| match cell.parse::<f64>() {
                 Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),
@@ -104,6 +154,7 @@ impl Table {
                 ours: number(ours)?,
                 libc: number(libc)?,
                 lowest: number(lowest)?,
+                since: number(since)?,
                 reason: reason.to_owned(),
             });
         }
@@ -138,40 +189,48 @@ impl Table {
             if !stages.iter().any(|stage| stage.name == row.stage) {
                 faults.push(format!("{}: there is no such stage", row.stage));
             }
-            if grew(row.lowest, row.sum()) && row.reason.is_empty() {
-                let (stage, sum, lowest) = (&row.stage, row.sum(), row.lowest);
+            let (stage, sum) = (&row.stage, row.sum());
+            let is_unsaid = row.reason.is_empty() && grew(row.lowest, sum);
+            if is_unsaid || grew(row.since, sum) {
+                let lowest = if is_unsaid { row.lowest } else { row.since };
                 let what =
                     format!("{stage}: {sum:.1} is more than it was at its lowest, {lowest:.1}");
-                faults.push(what + ", and the table says no reason");
+                faults.push(what + ", and the table says no reason for that");
             }
         }
         faults
     }
 
-    /// Holds a count against its row. The C library's share is only compared where `environment` is
-    /// the table's; `None` where nothing is to be compared.
+    /// Holds a count against its row, and both parts together against the lowest since the row's last
+    /// reason. The C library's is only compared where `environment` is the table's; `None` where nothing
+    /// is to be compared.
     #[must_use]
     pub fn judge(&self, row: &Row, count: &Count, environment: &Environment) -> Option<Verdict> {
         if environment.program != self.environment.program {
             return None;
         }
-        let mut pairs = vec![(row.ours, rounded(count.ours))];
-        if environment.libc == self.environment.libc {
-            pairs.push((row.sum(), rounded(count.ours) + rounded(count.libc)));
-        }
+        let (ours, libc) = (rounded(count.ours), rounded(count.libc));
+        let by_ours = (row.ours, ours);
+        let (to_row, judged) = if environment.libc == self.environment.libc {
+            let sum = ours + libc;
+            ((row.sum(), sum), vec![by_ours, (row.since, sum)])
+        } else {
+            (by_ours, vec![by_ours])
+        };
         let share = |(before, now): &(f64, f64)| now / before.max(0.1) - 1.0;
-        let most = pairs.iter().filter(|(before, now)| grew(*before, *now));
-        match most.map(share).reduce(f64::max) {
-            Some(share) => Some(Verdict::Grew(share)),
-            None => pairs.last().map(|pair| Verdict::Within(share(pair))),
-        }
+        let most = judged.iter().filter(|(before, now)| grew(*before, *now));
+        Some(match most.map(share).reduce(f64::max) {
+            Some(share) => Verdict::Grew(share),
+            None => Verdict::Within(share(&to_row)),
+        })
     }
 
     /// This table with what was counted in place of what it had. Stages that were not counted keep
-    /// their rows.
+    /// their rows, and `reason` goes to those alone that grew since their last one.
     ///
     /// # Errors
-    /// Each stage that grew without a reason.
+    /// Each stage that grew without a reason; or that the table was made elsewhere, and so can't say
+    /// which did.
     pub fn renewed(
         &self,
         stages: &[Stage],
@@ -179,57 +238,68 @@ impl Table {
         environment: &Environment,
         reason: &str,
     ) -> Result<Self, Vec<String>> {
-        let mut faults = Vec::new();
-        let mut rows = Vec::new();
+        self.made_here(environment).map_err(|what| vec![what])?;
+        let (mut faults, mut rows) = (Vec::new(), Vec::new());
         for stage in stages {
             let before = self.row(stage);
             let Some(count) = counts.get(stage.name) else {
                 rows.extend(before.cloned());
                 continue;
             };
-            let (ours, libc) = (rounded(count.ours), rounded(count.libc));
-            let same = environment == &self.environment;
-            let before = before.filter(|row| same && row.per == stage.per);
-            let verdict = before.and_then(|row| self.judge(row, count, environment));
-            if let Some(Verdict::Grew(share)) = verdict
-                && reason.is_empty()
-            {
-                let percent = share * 100.0;
-                faults.push(format!("{} grew by {percent:.1} %", stage.name));
+            let mut row = Row::first(stage, count);
+            if let Some(before) = before.filter(|row| row.per == stage.per) {
+                let grown = match self.judge(before, count, environment) {
+                    Some(Verdict::Grew(share)) => Some(share),
+                    _ => None,
+                };
+                row.go_on_from(before, grown.map(|_| reason));
+                if let Some(share) = grown.filter(|_| reason.is_empty()) {
+                    let (name, percent, lowest) = (stage.name, share * 100.0, before.since);
+                    faults.push(format!(
+                        "{name} grew by {percent:.1} % (lowest: {lowest:.1})"
+                    ));
+                }
             }
-            let sum = rounded(ours + libc);
-            let lowest = before.map_or(sum, |row| row.lowest.min(sum));
-            let kept = match (&verdict, before) {
-                _ if !grew(lowest, sum) => "",
-                (Some(Verdict::Grew(_)), _) | (_, None) => reason,
-                // What it crept up by since is told, where something is.
-                (_, Some(row)) if row.reason.is_empty() => reason,
-                (_, Some(row)) => &row.reason,
-            };
-            if grew(lowest, sum)
-                && kept.is_empty()
-                && !faults.iter().any(|f| f.starts_with(stage.name))
-            {
-                faults.push(format!(
-                    "{} crept up from {lowest:.1} to {sum:.1}",
-                    stage.name
-                ));
-            }
-            rows.push(Row {
-                stage: stage.name.to_owned(),
-                per: stage.per.to_owned(),
-                ours,
-                libc,
-                lowest,
-                reason: kept.replace(['|', '\n'], " "),
-            });
+            rows.push(row);
         }
         match faults.is_empty() {
             true => Ok(Self {
                 environment: environment.clone(),
+                anew: self.anew.clone(),
                 rows,
             }),
             false => Err(faults),
+        }
+    }
+
+    /// A table of what was counted here, which knows nothing of the counts of this one but where they
+    /// were made, and why they are left behind.
+    #[must_use]
+    pub fn begun_anew(
+        &self,
+        stages: &[Stage],
+        counts: &BTreeMap<&str, Count>,
+        environment: &Environment,
+        reason: &str,
+    ) -> Self {
+        let rows = stages.iter();
+        let rows = rows.filter_map(|stage| Some(Row::first(stage, counts.get(stage.name)?)));
+        Self {
+            environment: environment.clone(),
+            anew: format!("{} (before: {})", one_line(reason), self.environment),
+            rows: rows.collect(),
+        }
+    }
+
+    /// Whether its counts can all be compared with those made here.
+    ///
+    /// # Errors
+    /// Where it was made, and where this is.
+    pub fn made_here(&self, here: &Environment) -> Result<(), String> {
+        let of = &self.environment;
+        match of == here || *self == Self::default() {
+            true => Ok(()),
+            false => Err(format!("the table is of {of}, and this is {here}")),
         }
     }
 
@@ -242,8 +312,11 @@ impl Table {
              columns\nmean, and what can be compared with what, is in [PERFORMANCE](../../docs/PERFORMANCE.md#instruction-counts).\n\n",
         );
         let Environment { program, libc } = &self.environment;
-        let _ = writeln!(text, "{PROGRAM}{program}\n{LIBC}{libc}\n\n{HEAD}");
-        text += "|---|---|---:|---:|---:|---|\n";
+        let _ = writeln!(text, "{PROGRAM}{program}\n{LIBC}{libc}");
+        if !self.anew.is_empty() {
+            let _ = writeln!(text, "{ANEW}{}", self.anew);
+        }
+        let _ = writeln!(text, "\n{HEAD}\n|---|---|---:|---:|---:|---:|---|");
         for row in &self.rows {
             let Row {
                 stage,
@@ -251,11 +324,12 @@ impl Table {
                 ours,
                 libc,
                 lowest,
+                since,
                 reason,
             } = row;
             let _ = writeln!(
                 text,
-                "| `{stage}` | {per} | {ours:.1} | {libc:.1} | {lowest:.1} | {reason} |"
+                "| `{stage}` | {per} | {ours:.1} | {libc:.1} | {lowest:.1} | {since:.1} | {reason} |"
             );
         }
         text
@@ -329,7 +403,7 @@ mod tests {
         let cut = table().write().replace("| 50.0 | 0.0 |", "| fifty | 0.0 |");
         assert!(Table::read(&cut).is_err_and(|what| what.contains("no number")));
         let cut = table().write().replace(" 50.0 | 0.0 |", " 50.0 |");
-        assert!(Table::read(&cut).is_err_and(|what| what.contains("six cells")));
+        assert!(Table::read(&cut).is_err_and(|what| what.contains("seven cells")));
     }
 
     #[test]
@@ -377,40 +451,85 @@ mod tests {
         assert_eq!(Table::default().faults(&STAGES).len(), 2, "no table at all");
     }
 
+    /// `table` with these counts of "read", for this reason.
+    fn read_renewed(table: &Table, read: f64, reason: &str) -> Result<Table, Vec<String>> {
+        table.renewed(&STAGES, &counts(90.0, read), &here(), reason)
+    }
+
     #[test]
     fn growth_is_not_written_without_a_reason_and_not_by_hand_either() {
         let refused = table().renewed(&STAGES, &counts(99.0, 50.0), &here(), "");
-        assert_eq!(refused, Err(vec!["pack grew by 10.0 %".to_owned()]));
+        let told = "pack grew by 10.0 % (lowest: 100.0)".to_owned();
+        assert_eq!(refused, Err(vec![told]));
         let mut by_hand = table();
         by_hand.rows[1].ours = 55.0;
         assert!(by_hand.faults(&STAGES)[0].contains("no reason"));
         by_hand.rows[1].reason = "it checks more".to_owned();
-        assert!(by_hand.faults(&STAGES).is_empty());
-        // The reason stays while the stage does as it is, and goes when it shrinks again.
-        let next = by_hand.renewed(&STAGES, &counts(90.0, 55.2), &here(), "");
-        assert_eq!(next.expect("it stayed").rows[1].reason, "it checks more");
-        let next = by_hand.renewed(&STAGES, &counts(90.0, 49.0), &here(), "");
-        let next = next.expect("it shrank");
-        assert_eq!(
-            (next.rows[1].lowest, next.rows[1].reason.as_str()),
-            (49.0, "")
+        assert!(
+            by_hand.faults(&STAGES)[0].contains("no reason"),
+            "of before"
         );
+        by_hand.rows[1].since = 55.0;
+        assert_eq!(by_hand.faults(&STAGES), Vec::<String>::new());
+        // The reason stays while the stage does as it is, and goes when it shrinks again.
+        let next = read_renewed(&by_hand, 55.2, "").expect("it stayed");
+        assert_eq!(next.rows[1].reason, "it checks more");
+        let next = read_renewed(&by_hand, 49.0, "").expect("it shrank");
+        let Row {
+            lowest,
+            since,
+            reason,
+            ..
+        } = &next.rows[1];
+        assert_eq!((*lowest, *since, reason.as_str()), (49.0, 49.0, ""));
     }
 
     #[test]
-    fn small_steps_add_up() {
+    fn small_steps_add_up_before_a_reason_and_after_it() {
         let mut table = table();
-        for read in [51.0, 51.5] {
-            let renewed = table.renewed(&STAGES, &counts(90.0, read), &here(), "");
-            table = renewed.expect("3 % is allowed");
+        let steps = [
+            ([51.0, 51.4], 52.9, "5.8 % (lowest: 50.0)", "so it is"),
+            ([53.9, 54.4], 56.0, "5.9 % (lowest: 52.9)", "and so"),
+        ];
+        for (small, last, told, reason) in steps {
+            for read in small {
+                table = read_renewed(&table, read, "").expect("3 % is allowed");
+            }
+            let refused = read_renewed(&table, last, "");
+            assert_eq!(refused, Err(vec![format!("read grew by {told}")]));
+            // Nor does a run that only compares let it pass.
+            let verdict = table.judge(&table.rows[1], &count(last, 0.0), &here());
+            assert!(matches!(verdict, Some(Verdict::Grew(_))), "{verdict:?}");
+            table = read_renewed(&table, last, reason).expect("a reason");
         }
-        let refused = table.renewed(&STAGES, &counts(90.0, 52.9), &here(), "");
-        assert_eq!(
-            refused,
-            Err(vec!["read crept up from 50.0 to 52.9".to_owned()])
-        );
-        let renewed = table.renewed(&STAGES, &counts(90.0, 52.9), &here(), "so it is");
-        assert_eq!(renewed.expect("a reason").rows[1].reason, "so it is");
+        assert_eq!(table.rows[1].reason, "so it is; and so");
+        assert_eq!((table.rows[1].lowest, table.rows[1].since), (50.0, 56.0));
+    }
+
+    #[test]
+    fn a_reason_goes_to_the_rows_alone_that_grew() {
+        let both = counts(92.6, 55.0);
+        let next = table().renewed(&STAGES, &both, &here(), "it reads more");
+        let next = next.expect("a reason");
+        let of = |n: usize| (next.rows[n].since, next.rows[n].reason.as_str());
+        assert_eq!(of(0), (100.0, ""), "2.6 % are none, and not forgotten");
+        assert_eq!(of(1), (55.0, "it reads more"));
+    }
+
+    #[test]
+    fn made_elsewhere_a_table_forgets_its_lowest_only_where_it_says_so() {
+        for there in [elsewhere(true), elsewhere(false)] {
+            let refused = table().renewed(&STAGES, &counts(99.0, 60.0), &there, "so it is");
+            let refused = refused.expect_err("nothing can be compared");
+            assert!(refused[0].contains("other") && refused[0].contains("glibc 2"));
+            let anew = table().begun_anew(&STAGES, &counts(99.0, 60.0), &there, "a new\nRust");
+            assert_eq!(anew.anew, format!("a new Rust (before: {})", here()));
+            assert_eq!((anew.rows[1].lowest, anew.faults(&STAGES).len()), (60.0, 0));
+            // It is told from then on.
+            assert_eq!(Table::read(&anew.write()).as_ref(), Ok(&anew));
+            let next = anew.renewed(&STAGES, &counts(99.0, 59.0), &there, "");
+            assert_eq!(next.expect("it shrank").anew, anew.anew);
+        }
     }
 
     #[test]

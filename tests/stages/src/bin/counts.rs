@@ -1,6 +1,6 @@
 //! Counts the instructions of every stage under callgrind and holds them against the committed
-//! table. Exit: 0 no stage grew (or nothing could be counted here, which is said), 1 one did or the
-//! table is wrong, 2 usage.
+//! table. Exit: 0 no stage grew (or nothing could be compared here, which is said, and which
+//! `--must-compare` makes a fault), 1 one did or the table is wrong, 2 usage.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,9 +31,17 @@ struct Args {
     /// Writes the table instead of comparing with it.
     #[arg(long)]
     write: bool,
-    /// Why a stage may take more than before; goes into the table.
+    /// Why stages may take more than before; goes into the rows of those that do. Where each has a reason
+    /// of its own: `--only`, one after the other.
     #[arg(long, default_value = "")]
     reason: String,
+    /// With `--write` and a reason: forgets the counts of a table that was made elsewhere, by another
+    /// Rust, glibc or valgrind, and says so in the new one.
+    #[arg(long, requires = "write", conflicts_with = "only")]
+    anew: bool,
+    /// Fails where a stage could not be compared with its row, whatever the reason.
+    #[arg(long, conflicts_with = "write")]
+    must_compare: bool,
     /// Only the stages whose names contain this.
     #[arg(long)]
     only: Option<String>,
@@ -57,6 +65,21 @@ fn main() -> ExitCode {
     if let Some(name) = &args.stage {
         return perform(name);
     }
+    let wanted = |stage: &&Stage| {
+        args.only
+            .as_ref()
+            .is_none_or(|only| stage.name.contains(only))
+    };
+    let stages: Vec<Stage> = STAGES.iter().filter(wanted).copied().collect();
+    if stages.is_empty() {
+        let only = args.only.as_deref().unwrap_or_default();
+        let names: Vec<_> = STAGES.iter().map(|stage| stage.name).collect();
+        eprintln!(
+            "--only {only}: no stage's name contains that; there are {}",
+            names.join(", ")
+        );
+        return ExitCode::from(2);
+    }
     let text = std::fs::read_to_string(&args.table).unwrap_or_default();
     let table = match Table::read(&text) {
         Ok(table) => table,
@@ -68,21 +91,21 @@ fn main() -> ExitCode {
         faults.extend(of_another_rust(&table));
     }
     let Some(valgrind) = version() else {
-        eprintln!(
-            "SKIPPED: valgrind is not installed (Debian: valgrind): no instruction was counted"
-        );
+        const LACKING: &str =
+            "valgrind is not installed (Debian: valgrind): no instruction was counted";
+        eprintln!("SKIPPED: {LACKING}");
+        faults.extend((args.must_compare || args.write).then(|| LACKING.to_owned()));
         return fail(&faults);
     };
     let environment = environment(&valgrind);
-    if !args.write {
+    if args.write {
+        faults.extend(not_to_be_written(&args, &table, &environment));
+        if !faults.is_empty() {
+            return fail(&faults);
+        }
+    } else {
         say_what_is_compared(&table, &environment);
     }
-    let wanted = |stage: &&Stage| {
-        args.only
-            .as_ref()
-            .is_none_or(|only| stage.name.contains(only))
-    };
-    let stages: Vec<Stage> = STAGES.iter().filter(wanted).copied().collect();
     let judge = |stage: &Stage, count: &Count| {
         let row = table.row(stage)?;
         table.judge(row, count, &environment)
@@ -100,18 +123,25 @@ fn main() -> ExitCode {
     if args.write {
         return write(&args, &table, &counts, &environment, faults);
     }
+    let mut uncompared = Vec::new();
     for stage in &stages {
-        let count = counts.get(stage.name);
-        let verdict = count.and_then(|count| judge(stage, count));
-        if let Some(Verdict::Grew(share)) = verdict {
-            let (name, percent) = (stage.name, share * 100.0);
-            faults.push(format!(
-                "{name} takes {percent:.1} % more than the table has"
-            ));
+        let (name, count) = (stage.name, counts.get(stage.name));
+        match count.and_then(|count| judge(stage, count)) {
+            Some(Verdict::Grew(share)) => {
+                let percent = share * 100.0;
+                faults.push(format!(
+                    "{name} takes {percent:.1} % more than the table has"
+                ));
+            }
+            Some(Verdict::Within(_)) => {}
+            None => uncompared.push(name),
         }
     }
     if !faults.is_empty() {
         faults.push("where that is meant: make counts-write REASON='why'".to_owned());
+    }
+    if args.must_compare {
+        faults.extend(uncompared_all_the_same(&table, &environment, &uncompared));
     }
     fail(&faults)
 }
@@ -125,6 +155,28 @@ fn of_another_rust(table: &Table) -> Option<String> {
     let made = &table.environment.program;
     (!made.ends_with(&format!("Rust {pinned}")))
         .then(|| format!("the table is of {made}, and rust-toolchain.toml has Rust {pinned}"))
+}
+
+/// Why the table is not to be written here.
+fn not_to_be_written(args: &Args, table: &Table, here: &Environment) -> Option<String> {
+    match (table.made_here(here), args.anew) {
+        (Ok(()), false) => None,
+        (Ok(()), true) => Some("--anew: the table was made here, and forgets nothing".to_owned()),
+        (Err(_), true) if !args.reason.trim().is_empty() => None,
+        (Err(what), _) => Some(format!(
+            "{what}: its counts can't be compared with those made here, so growth would pass unseen. Count where it was made; or have it forgotten, and told in the table: make counts-write REASON='why' COUNTS_ARGS=--anew"
+        )),
+    }
+}
+
+/// What `--must-compare` says of stages that were left out, wholly or in part.
+fn uncompared_all_the_same(table: &Table, here: &Environment, stages: &[&str]) -> Option<String> {
+    let what = match table.made_here(here) {
+        Err(what) => what,
+        Ok(()) if stages.is_empty() => return None,
+        Ok(()) => stages.join(", "),
+    };
+    Some(format!("NOT COMPARED, and --must-compare was said: {what}"))
 }
 
 /// Does a stage, under valgrind or not.
@@ -166,8 +218,9 @@ fn environment(valgrind: &str) -> Environment {
     } else {
         "without"
     };
-    let rust = said("rustc", &["--version"]);
-    let rust = rust.split(' ').nth(1).unwrap_or(&rust);
+    // Of the compiler that built this, whatever is in PATH now.
+    let rust = env!("TICKCAST_BUILT_BY");
+    let rust = rust.split(' ').nth(1).unwrap_or(rust);
     let profile = if cfg!(debug_assertions) {
         "debug"
     } else {
@@ -186,7 +239,7 @@ fn say_what_is_compared(table: &Table, here: &Environment) {
     let of = &table.environment;
     if of.program != here.program {
         eprintln!(
-            "SKIPPED: the table is of {}, this is {}: the counts are shown, and not compared",
+            "SKIPPED: the table is of {}, this is {}: the counts are shown, and NOT COMPARED",
             of.program, here.program
         );
     } else if of.libc != here.libc {
@@ -319,9 +372,6 @@ fn write(
     environment: &Environment,
     mut faults: Vec<String>,
 ) -> ExitCode {
-    if args.only.is_some() && *environment != table.environment {
-        faults.push("the table was made elsewhere: write all of it, without --only".to_owned());
-    }
     if args.only.is_none() && counts.len() < STAGES.len() {
         faults.push("not every stage could be counted: the table is left as it was".to_owned());
     }
@@ -329,7 +379,11 @@ fn write(
         return fail(&faults);
     }
     let reason = args.reason.trim();
-    let renewed = match table.renewed(STAGES, counts, environment, reason) {
+    let renewed = match args.anew {
+        true => Ok(table.begun_anew(STAGES, counts, environment, reason)),
+        false => table.renewed(STAGES, counts, environment, reason),
+    };
+    let renewed = match renewed {
         Ok(renewed) => renewed,
         Err(mut grown) => {
             grown.push("say why, and it is written: make counts-write REASON='why'".to_owned());

@@ -1,0 +1,128 @@
+//! The program itself: what it could not compare it says, and fails for where it must compare.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+const TABLE: &str = include_str!("../../golden/counts.md");
+/// Counted in a moment, also in a debug build.
+const STAGE: &str = "header-encode";
+
+fn counts(table: &Path, path: Option<&str>, args: &[&str]) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_counts"));
+    command.arg("--table").arg(table).args(args);
+    if let Some(path) = path {
+        command.env("PATH", path);
+    }
+    let Output { status, stderr, .. } = command.output().expect("it runs");
+    (status.code(), String::from_utf8_lossy(&stderr).into_owned())
+}
+
+/// A table that was made by a compiler of this name.
+fn table_by(rust: &str) -> (tempfile::TempDir, std::path::PathBuf) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("counts.md");
+    let pinned = "release build by";
+    assert!(TABLE.contains(pinned));
+    std::fs::write(&path, TABLE.replace(pinned, rust)).expect("it is written");
+    (folder, path)
+}
+
+fn has_valgrind() -> bool {
+    let is_here = Command::new("valgrind").arg("--version").output().is_ok();
+    if !is_here {
+        println!("SKIPPED: valgrind is not installed");
+    }
+    is_here
+}
+
+#[test]
+fn a_stage_that_does_not_exist_is_a_mistake_and_those_are_told_that_do() {
+    let (_folder, table) = table_by("release build by");
+    let (code, said) = counts(&table, None, &["--only", "windwo"]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains("windwo") && said.contains("window-in-order, window-one"),
+        "{said}"
+    );
+}
+
+#[test]
+fn what_is_not_compared_fails_where_it_must_be() {
+    if !has_valgrind() {
+        return;
+    }
+    let (_folder, table) = table_by("another build by");
+    let (code, said) = counts(&table, None, &["--only", STAGE]);
+    assert!(
+        code == Some(0) && said.contains("NOT COMPARED"),
+        "{code:?} {said}"
+    );
+    let (code, said) = counts(&table, None, &["--only", STAGE, "--must-compare"]);
+    assert!(
+        code == Some(1) && said.contains("another build by"),
+        "{code:?} {said}"
+    );
+}
+
+#[test]
+fn without_valgrind_nothing_is_counted_which_fails_where_it_must_be() {
+    let (_folder, table) = table_by("release build by");
+    let nowhere = Some("/nowhere");
+    let (code, said) = counts(&table, nowhere, &[]);
+    assert!(
+        code == Some(0) && said.contains("SKIPPED: valgrind"),
+        "{code:?} {said}"
+    );
+    for args in [&["--must-compare"][..], &["--write"]] {
+        let (code, said) = counts(&table, nowhere, args);
+        assert!(
+            code == Some(1) && said.contains("valgrind"),
+            "{code:?} {said}"
+        );
+    }
+}
+
+#[test]
+fn a_table_that_was_made_elsewhere_is_not_written_over_in_silence() {
+    if !has_valgrind() {
+        return;
+    }
+    let (_folder, table) = table_by("another build by");
+    let before = std::fs::read_to_string(&table).expect("it is there");
+    for args in [
+        &["--write", "--reason", "so it is"][..],
+        &["--write", "--anew"],
+    ] {
+        let (code, said) = counts(&table, None, args);
+        assert!(
+            code == Some(1) && said.contains("another build by"),
+            "{code:?} {said}"
+        );
+        assert!(said.contains("--anew"), "{said}");
+    }
+    let after = std::fs::read_to_string(&table).expect("it is there");
+    assert_eq!(before, after);
+}
+
+#[test]
+fn the_compiler_that_is_told_is_the_one_that_built_it() {
+    if !has_valgrind() {
+        return;
+    }
+    let (folder, table) = table_by("another build by");
+    // Another rustc comes first in PATH.
+    let other = folder.path().join("rustc");
+    std::fs::write(&other, "#!/bin/sh\necho 'rustc 0.1.2 (x)'\n").expect("it is written");
+    let mut mode = std::fs::metadata(&other)
+        .expect("it is there")
+        .permissions();
+    std::os::unix::fs::PermissionsExt::set_mode(&mut mode, 0o755);
+    std::fs::set_permissions(&other, mode).expect("it is ours");
+    let path = std::env::var("PATH").expect("a path");
+    let path = format!("{}:{path}", folder.path().display());
+    let (_, said) = counts(&table, Some(&path), &["--write"]);
+    assert!(
+        said.contains("by Rust ") && !said.contains("0.1.2"),
+        "{said}"
+    );
+}
