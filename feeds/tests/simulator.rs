@@ -125,6 +125,17 @@ fn assert_uncrossed(book: &Book, seed: u64) {
     }
 }
 
+/// Counts records, and keeps nothing.
+struct Records(u64);
+
+impl Sink for Records {
+    fn message(&mut self, _: SourcePosition, records: &RecordBatch) {
+        self.0 += records.len() as u64;
+    }
+
+    fn incident(&mut self, _: Incident) {}
+}
+
 fn decoder() -> ItchDecoder {
     ItchDecoder::new(ItchSettings {
         trade_date: TradeDate::Fixed(date(2025, 3, 7)),
@@ -500,6 +511,37 @@ proptest! {
     }
 }
 
+/// So the market, and the decoder that reads it, hold in the last hour of a day what they held in its first
+/// minute.
+#[test]
+fn neither_the_simulated_market_nor_its_decoder_allocates_once_it_runs() {
+    let config = SimulatorConfig {
+        symbols: 200,
+        messages: 0,
+        duration_ms: 3_600_000,
+        ..SimulatorConfig::default()
+    };
+    for seed in [1, 7] {
+        let mut simulator = Simulator::new(&config, seed).unwrap();
+        let (mut decoder, mut seen) = (decoder(), Records(0));
+        let mut until = |messages: u64| {
+            while decoder.counts().total() < messages {
+                let packet = simulator.next_packet().expect("an hour of trading");
+                let packet = Packet {
+                    received_at: Nanos(1 + packet.at.0),
+                    payload: packet.payload,
+                };
+                decoder.packet(packet, &mut seen);
+            }
+        };
+        // The opening: instruments become known.
+        until(10_000);
+        let counted = allocation_counter::measure(|| until(3_000_000));
+        assert_eq!(counted.count_total, 0, "seed {seed}: {counted:?}");
+        assert!(seen.0 > 2_990_000, "seed {seed}: {} records", seen.0);
+    }
+}
+
 /// Not a test: prints how fast it is. `cargo test --release -- --ignored --nocapture speed`.
 #[test]
 #[ignore = "measures"]
@@ -516,14 +558,7 @@ fn speed() {
         lens.push(packet.payload.len());
     }
     let made = start.elapsed().as_secs_f64();
-    struct Nothing(u64);
-    impl Sink for Nothing {
-        fn message(&mut self, _: SourcePosition, records: &RecordBatch) {
-            self.0 += records.len() as u64;
-        }
-        fn incident(&mut self, _: Incident) {}
-    }
-    let (mut decoder, mut sink, mut at) = (decoder(), Nothing(0), 0);
+    let (mut decoder, mut sink, mut at) = (decoder(), Records(0), 0);
     let start = std::time::Instant::now();
     for len in &lens {
         let payload = &bytes[at..at + len];

@@ -145,8 +145,9 @@ impl Publisher {
         let Some(source) = own_source(&self.config, name) else {
             return Err(ChannelError::NoSource { name: name_of() });
         };
-        // Messages are handed over one by one, so that none waits for the next.
-        let (sender, receiver) = hop(self.config.threads.hop_batches * BATCH_LEN, BATCH_LEN, true);
+        // Messages are handed over one by one, so that none waits for the next; batches for many, with their
+        // memory from the start, would be room for nothing.
+        let (sender, receiver) = hop(self.config.threads.hop_batches * BATCH_LEN, 0, true);
         let arrived = self.arrivals.send((place, receiver));
         if arrived.is_err() || self.shared.is_stopping() {
             return Err(ChannelError::Stopped);

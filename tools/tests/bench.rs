@@ -9,18 +9,15 @@ use std::process::Command;
 use common::{Running, run, signal, text, tickcast, wait_for};
 use serde_json::Value;
 
+/// A moment of it, that needs no rights.
+const TINY: [&str; 5] = ["bench", "--tiny", "--loopback", "--no-pins", "--quiet"];
+
 /// Runs some of it; what it wrote, and its exit code.
 fn bench(args: &[&str]) -> (Value, String, Option<i32>) {
     let folder = tempfile::tempdir().unwrap();
     let (summary, html) = (folder.path().join("a.json"), folder.path().join("a.html"));
     let files = ["--summary", path(&summary), "--html", path(&html)];
-    let all = [
-        &["bench", "--tiny", "--loopback", "--no-pins", "--quiet"],
-        &files[..],
-        args,
-    ]
-    .concat();
-    let done = run(&all);
+    let done = run(&[&TINY[..], &files, args].concat());
     let said = text(&done.stderr).to_owned() + &text(&done.stdout);
     let summary = std::fs::read(&summary).unwrap_or_else(|error| panic!("{error}: {said}"));
     let html = std::fs::read_to_string(&html).expect("a page");
@@ -77,6 +74,18 @@ fn rows(summary: &Value) -> Vec<(&str, &Value)> {
                 .map(move |row| (id, row))
         })
         .collect()
+}
+
+/// The row of who took part in one measure.
+fn row_of<'a>(rows: &[(&str, &'a Value)], contender: &str) -> &'a Value {
+    let row = rows.iter().find(|(_, row)| row["contender"] == contender);
+    row.expect("its row").1
+}
+
+/// Its rate in each round.
+fn rates<'a>(rows: &[(&str, &'a Value)], contender: &str) -> &'a [Value] {
+    let rates = &row_of(rows, contender)["values"]["rate_per_s"];
+    rates.as_array().expect("one a round")
 }
 
 /// Everything that was sent came, or was declared lost, and nothing came twice.
@@ -333,43 +342,22 @@ fn a_mark_is_not_safely_measured_where_a_peer_fails_and_all_reports_say_why() {
     let why = "2 of 2 rounds of aeron failed";
     assert_eq!(mark["doubts"], serde_json::json!([why]));
     assert!(html.contains(why) && html.contains("<td>0 of 2</td>"));
-    let all = [
-        &["bench", "--tiny", "--loopback", "--no-pins", "--quiet"][..],
-        &args,
-    ]
-    .concat();
-    let done = run(&all);
+    let done = run(&[&TINY[..], &args].concat());
     let table = text(&done.stdout);
     assert!(table.contains(why) && table.contains("0 of 2"), "{table}");
     let rows = rows(&summary);
-    let of = |name: &str| {
-        rows.iter()
-            .find(|(_, row)| row["contender"] == name)
-            .unwrap()
-            .1
-    };
-    let values = |name: &str| of(name)["values"]["rate_per_s"].as_array().unwrap();
-    assert_eq!(values("aeron"), &[Value::Null, Value::Null]);
-    assert!(values("tickcast").len() == 2 && values("tickcast").iter().all(Value::is_number));
+    let rates = |name| rates(&rows, name);
+    assert_eq!(rates("aeron"), &[Value::Null, Value::Null]);
+    assert!(rates("tickcast").len() == 2 && rates("tickcast").iter().all(Value::is_number));
 }
 
 #[test]
 fn files_are_written_although_nobody_reads_the_table() {
     let folder = tempfile::tempdir().unwrap();
     let summary = folder.path().join("a.json");
-    let mut running = Running::start(&[
-        "bench",
-        "--tiny",
-        "--loopback",
-        "--no-pins",
-        "--quiet",
-        "--only",
-        "host-rtt",
-        "--contender",
-        "tickcast-shm",
-        "--summary",
-        path(&summary),
-    ]);
+    let only = ["--only", "host-rtt", "--contender", "tickcast-shm"];
+    let files = ["--summary", path(&summary)];
+    let mut running = Running::start(&[&TINY[..], &only, &files].concat());
     drop(running.child().stdout.take());
     running.output();
     assert!(summary.is_file());
@@ -394,21 +382,9 @@ fn a_run_that_is_interrupted_tells_what_it_has_and_leaves_nothing_behind() {
         // The peer, whose turn is the second, never says a word.
         let script = format!("touch '{}'; exec cat", begun.display());
         let peers = peers(folder.path(), &script);
-        let mut running = Running::start(&[
-            "bench",
-            "--tiny",
-            "--loopback",
-            "--no-pins",
-            "--quiet",
-            "--only",
-            "latency-100k",
-            "--rounds",
-            "3",
-            "--peers",
-            path(&peers),
-            "--summary",
-            path(&summary),
-        ]);
+        let only = ["--only", "latency-100k", "--rounds", "3"];
+        let files = ["--peers", path(&peers), "--summary", path(&summary)];
+        let mut running = Running::start(&[&TINY[..], &only, &files].concat());
         let id = running.child().id();
         wait_for("the peer's turn", || begun.exists().then_some(()));
         signal(id, name);
@@ -424,21 +400,9 @@ fn a_run_that_is_interrupted_tells_what_it_has_and_leaves_nothing_behind() {
         let summary: Value = serde_json::from_slice(&std::fs::read(&summary).unwrap()).unwrap();
         assert_eq!(summary["is_interrupted"], true);
         let rows = rows(&summary);
-        let of = |name: &str| {
-            rows.iter()
-                .find(|(_, row)| row["contender"] == name)
-                .unwrap()
-                .1
-        };
+        assert_eq!(rates(&rows, "tickcast").len(), 1);
         assert_eq!(
-            of("tickcast")["values"]["rate_per_s"]
-                .as_array()
-                .unwrap()
-                .len(),
-            1
-        );
-        assert_eq!(
-            of("aeron")["failures"],
+            row_of(&rows, "aeron")["failures"],
             serde_json::json!([]),
             "it was not its fault"
         );

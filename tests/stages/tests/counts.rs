@@ -17,6 +17,15 @@ fn counts(table: &Path, path: Option<&str>, args: &[&str]) -> (Option<i32>, Stri
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
+/// It ends with this code, and says this.
+fn assert_ends(table: &Path, path: Option<&str>, args: &[&str], wanted: i32, word: &str) {
+    let (code, said) = counts(table, path, args);
+    assert!(
+        code == Some(wanted) && said.contains(word),
+        "{args:?}: {code:?} {said}"
+    );
+}
+
 /// A table that was made by a compiler of this name.
 fn table_by(rust: &str) -> (tempfile::TempDir, std::path::PathBuf) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -52,33 +61,18 @@ fn what_is_not_compared_fails_where_it_must_be() {
         return;
     }
     let (_folder, table) = table_by("another build by");
-    let (code, said) = counts(&table, None, &["--only", STAGE]);
-    assert!(
-        code == Some(0) && said.contains("NOT COMPARED"),
-        "{code:?} {said}"
-    );
-    let (code, said) = counts(&table, None, &["--only", STAGE, "--must-compare"]);
-    assert!(
-        code == Some(1) && said.contains("another build by"),
-        "{code:?} {said}"
-    );
+    let must = ["--only", STAGE, "--must-compare"];
+    assert_ends(&table, None, &must[..2], 0, "NOT COMPARED");
+    assert_ends(&table, None, &must, 1, "another build by");
 }
 
 #[test]
 fn without_valgrind_nothing_is_counted_which_fails_where_it_must_be() {
     let (_folder, table) = table_by("release build by");
     let nowhere = Some("/nowhere");
-    let (code, said) = counts(&table, nowhere, &[]);
-    assert!(
-        code == Some(0) && said.contains("SKIPPED: valgrind"),
-        "{code:?} {said}"
-    );
+    assert_ends(&table, nowhere, &[], 0, "SKIPPED: valgrind");
     for args in [&["--must-compare"][..], &["--write"]] {
-        let (code, said) = counts(&table, nowhere, args);
-        assert!(
-            code == Some(1) && said.contains("valgrind"),
-            "{code:?} {said}"
-        );
+        assert_ends(&table, nowhere, args, 1, "valgrind");
     }
 }
 

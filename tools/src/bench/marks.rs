@@ -321,41 +321,50 @@ mod tests {
         let whole = throughput(ours(), aeron());
         assert_eq!((whole.verdict, whole.rounds_judged), (Verdict::Met, 2));
         assert!(whole.doubts.is_empty());
-        let of = |judged: Judged| {
-            assert_eq!(judged.verdict, Verdict::NotSafelyMeasured);
+        let three = |contender, rate| row(contender, &[rate; 3]);
+        let (nothing, half) = (row("tickcast", &[]), row("aeron", &[1.0, 0.0]));
+        for (ours, theirs, judged, of, why) in [
             (
-                judged.rounds_judged,
-                judged.rounds,
-                judged.doubts.join("; "),
-            )
-        };
-        let said = |judged, of: usize, why: &str| (judged, of, why.to_owned());
-        assert_eq!(
-            of(throughput(failed(ours()), row("aeron", &[1.0, 1.0, 1.0]))),
-            said(2, 3, "1 of 3 rounds of tickcast failed")
-        );
-        assert_eq!(
-            of(throughput(
-                row("tickcast", &[9.0, 9.0, 9.0]),
-                failed(aeron())
-            )),
-            said(2, 3, "1 of 3 rounds of aeron failed")
-        );
-        assert_eq!(
-            of(throughput(lossy(ours()), row("aeron", &[1.0, 1.0, 1.0]))),
-            said(3, 3, "tickcast declared 12 ticks lost")
-        );
-        assert_eq!(
-            of(throughput(
-                row("tickcast", &[9.0, 9.0, 9.0]),
-                lossy(aeron())
-            )),
-            said(3, 3, "aeron declared 12 ticks lost")
-        );
-        let nothing = row("tickcast", &[]);
-        let judged = throughput(failed(nothing), row("aeron", &[1.0]));
-        assert_eq!(of(judged), said(0, 1, "1 of 1 rounds of tickcast failed"));
-        let judged = throughput(ours(), row("aeron", &[1.0, 0.0]));
-        assert_eq!(of(judged), said(1, 2, "1 of 2 rounds have no such figure"));
+                failed(ours()),
+                three("aeron", 1.0),
+                2,
+                3,
+                "1 of 3 rounds of tickcast failed",
+            ),
+            (
+                three("tickcast", 9.0),
+                failed(aeron()),
+                2,
+                3,
+                "1 of 3 rounds of aeron failed",
+            ),
+            (
+                lossy(ours()),
+                three("aeron", 1.0),
+                3,
+                3,
+                "tickcast declared 12 ticks lost",
+            ),
+            (
+                three("tickcast", 9.0),
+                lossy(aeron()),
+                3,
+                3,
+                "aeron declared 12 ticks lost",
+            ),
+            (
+                failed(nothing),
+                row("aeron", &[1.0]),
+                0,
+                1,
+                "1 of 1 rounds of tickcast failed",
+            ),
+            (ours(), half, 1, 2, "1 of 2 rounds have no such figure"),
+        ] {
+            let mark = throughput(ours, theirs);
+            assert_eq!(mark.verdict, Verdict::NotSafelyMeasured, "{why}");
+            assert_eq!((mark.rounds_judged, mark.rounds), (judged, of), "{why}");
+            assert_eq!(mark.doubts, [why]);
+        }
     }
 }
