@@ -115,7 +115,7 @@ impl Serving {
     ///
     /// # Errors
     /// [`PublisherError::System`] when the process is out of descriptors.
-    pub(crate) fn unserved(&self, config: &Config) -> Result<Option<Unserved>, PublisherError> {
+    pub(crate) fn unserved(&mut self, config: &Config) -> Result<Option<Unserved>, PublisherError> {
         if config.threads.repair_core.is_some() {
             return Ok(None);
         }

@@ -1,11 +1,13 @@
 //! Lets the thread that repairs run before one that never sleeps on its core, as soon as anybody waits
-//! for it. Such a thread is else not interrupted before its turn is over, which takes milliseconds.
+//! for it. Such a thread is else not interrupted before its turn is over, which takes milliseconds, or,
+//! where the scheduler knows that repair is prompt, by an interrupt from the core that the question came
+//! in on, which takes microseconds.
 
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::control::Unserved;
 
 /// It is looked this often whether anybody waits: each time takes a system call.
-const LOOK_EVERY: Nanos = Nanos::from_us(5);
+const LOOK_EVERY: Nanos = Nanos::from_us(2);
 
 /// What a publishing thread does when it has nothing to send.
 pub(crate) struct GivingWay {

@@ -165,7 +165,7 @@ impl Opened {
     pub(crate) fn serve(self) -> Result<(Publishing, Served, Option<Unserved>), PublisherError> {
         let shared = self.shared.clone();
         let start = || {
-            let (mut parts, to, serving) = self.take_apart(true)?;
+            let (mut parts, to, mut serving) = self.take_apart(true)?;
             let unserved = serving.unserved(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let admin = parts.start_admin()?;

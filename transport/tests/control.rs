@@ -2,6 +2,8 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::{Join, Message, Purpose, RejectCode, Rejected};
@@ -11,6 +13,7 @@ use tickcast_transport::control::{
     ClientConfig, ClientEvent, CloseReason, ControlClient, ControlServer, PeerId, SendError,
     ServerConfig, ServerEvent, resolve,
 };
+use tickcast_transport::pin::{Core, pin_to};
 
 fn join(name: &str) -> Message<'static> {
     Message::Join(Join {
@@ -415,7 +418,6 @@ fn another_thread_wakes_a_poll_without_a_timeout() {
     waking.join().unwrap();
 }
 
-/// Polls a client and notes what happened.
 #[test]
 fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
     let (mut server, address) = server(ServerConfig::default());
@@ -443,6 +445,75 @@ fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
     assert!(!unserved.is_any(), "all that came was told");
 }
 
+/// A server that another thread looks at, from that core on this one, while a peer asks `asked` times and
+/// waits to be heard; then how often that thread ended a poll, and when it looks no more, that the peer is
+/// heard all the same.
+fn asked_while_looked_at(cores: [usize; 2], asked: u64) -> u64 {
+    let (mut server, address) = server(ServerConfig::default());
+    let unserved = server.unserved().unwrap();
+    let (heard, stop) = (&AtomicU64::new(0), &AtomicBool::new(false));
+    let told = std::thread::scope(|scope| {
+        let served = scope.spawn(move || {
+            pin_to(Core(cores[0])).unwrap();
+            while !stop.load(Relaxed) {
+                let mut seen = Vec::new();
+                let polled = server.poll(Some(Duration::from_secs(1)), |event| {
+                    seen.push(matches!(event, ServerEvent::Frame(..)));
+                });
+                polled.unwrap();
+                let frames = seen.iter().filter(|is_frame| **is_frame).count();
+                heard.fetch_add(frames as u64, Relaxed);
+            }
+            server.stats().told_by_another
+        });
+        let mut stream = TcpStream::connect(address).unwrap();
+        let mut say = move |count: u64, while_waiting: &dyn Fn()| {
+            stream.write_all(&frame(&join("one"))).unwrap();
+            until(|| {
+                while_waiting();
+                heard.load(Relaxed) == count
+            });
+        };
+        let looking = scope.spawn(move || {
+            pin_to(Core(cores[1])).unwrap();
+            for count in 1..=asked {
+                say(count, &|| {
+                    let waits = unserved.is_any();
+                    if waits || cores[0] == cores[1] {
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            say
+        });
+        let mut say = looking.join().unwrap();
+        // As if whoever looked were busy for good.
+        say(asked + 1, &|| std::thread::sleep(Duration::from_millis(1)));
+        stop.store(true, Relaxed);
+        served.join().unwrap()
+    });
+    assert_eq!(heard.load(Relaxed), asked + 1);
+    told
+}
+
+#[test]
+fn a_poll_is_ended_by_the_thread_that_looks_on_its_core_and_else_by_what_comes() {
+    let available: Vec<usize> = (0..64).filter(|core| can_pin(*core)).collect();
+    let told = asked_while_looked_at([available[0]; 2], 2_000);
+    assert!(told > 100, "{told} of 2000");
+    match available[..] {
+        [one, other, ..] => assert_eq!(asked_while_looked_at([one, other], 200), 0),
+        _ => eprintln!("SKIPPED: there is one core alone, so none other can look"),
+    }
+}
+
+fn can_pin(core: usize) -> bool {
+    std::thread::spawn(move || pin_to(Core(core)).is_ok())
+        .join()
+        .unwrap()
+}
+
+/// Polls a client and notes what happened.
 fn attend(client: &mut ControlClient, seen: &mut Vec<String>) {
     client.poll(SystemClock.now(), |event| {
         seen.push(match event {

@@ -21,7 +21,7 @@ use tickcast_reliability::units::ChannelId;
 
 use super::conduit::{Conduit, Cursors, Granted, Leased, Shared};
 use super::sharing::{Right, ShareId};
-use super::unserved::Unserved;
+use super::unserved::{Unserved, Watched};
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 #[cfg(feature = "rdma")]
 use crate::verbs::{Listener, ReadableMemory};
@@ -138,6 +138,8 @@ pub struct ServerStats {
     pub protocol_errors: u64,
     /// Messages not queued because a peer's backlog was full.
     pub overflows: u64,
+    /// Polls that the thread that looks ended (see [`ControlServer::unserved`]).
+    pub told_by_another: u64,
 }
 
 impl ServerStats {
@@ -221,6 +223,7 @@ pub struct ControlServer {
     accept_pending: bool,
     /// Not because there were many at a time, but since accepting failed.
     accept_failed: bool,
+    watched: Watched,
     config: ServerConfig,
     pub(super) stats: ServerStats,
     /// Peers to look at in this round; kept for its memory.
@@ -256,6 +259,7 @@ impl ControlServer {
             next_peer: FIRST_PEER,
             accept_pending: true,
             accept_failed: false,
+            watched: Watched::default(),
             config,
             stats: ServerStats::default(),
             round: Vec::new(),
@@ -342,12 +346,14 @@ impl ControlServer {
         self.waker.clone()
     }
 
-    /// What lets another thread see whether something waits for [`poll`](Self::poll).
+    /// What lets another thread see whether something waits for [`poll`](Self::poll): one thread, the
+    /// last one that this was called for. While it looks, on the core of the thread that polls, that one
+    /// is woken by it, or sees for itself after milliseconds.
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn unserved(&self) -> io::Result<Unserved> {
-        Unserved::of(&self.poll)
+    pub fn unserved(&mut self) -> io::Result<Unserved> {
+        self.watched.by_another(&self.poll)
     }
 
     /// Writes what is queued, waits at most `timeout` for something to happen (`None`: for as long
@@ -362,9 +368,11 @@ impl ControlServer {
     ) -> io::Result<()> {
         self.flush();
         let timeout = self.wait_at_most(timeout);
-        match self.poll.poll(&mut self.events, timeout) {
-            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
-            _ => {}
+        let (poll, events) = (&mut self.poll, &mut self.events);
+        match (self.watched).wait(timeout, |timeout| poll.poll(events, timeout)) {
+            Ok(told) => self.stats.told_by_another += u64::from(told),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
         }
         for event in &self.events {
             match event.token() {
