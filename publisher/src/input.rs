@@ -1,6 +1,8 @@
 //! An input that is open: packets come out of a file, a simulation or a socket when they are due,
 //! are decoded, and everything that came of them is counted.
 
+mod live;
+
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,11 +17,10 @@ use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::units::{Nanos, Now, SourcePosition};
-use tickcast_transport::udp::{FeedReceiver, FeedReceiverConfig, Interface};
+use tickcast_transport::udp::Interface;
 
-use crate::config::{
-    CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig, UdpInputConfig,
-};
+use self::live::Live;
+use crate::config::{CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig};
 use crate::error::PublisherError;
 use crate::hop::Intake;
 use crate::loss::{SourceLoss, SourceLossReason};
@@ -78,12 +79,6 @@ enum Packets {
     Records(Box<RecordsInput>),
 }
 
-struct Live {
-    receiver: FeedReceiver,
-    decoder: Option<Box<dyn Decoder>>,
-    settings: Settings,
-}
-
 impl Input {
     /// Opens an input, the `index`-th of the config; `None` for one that has nothing to open.
     ///
@@ -126,7 +121,7 @@ impl Input {
                 )
             }
             InputConfig::Udp(input) => {
-                let live = open_live(input, interface, settings(input.trade_date.as_deref())?)?;
+                let live = Live::open(input, interface, settings(input.trade_date.as_deref())?)?;
                 (Packets::Udp(Box::new(live)), Pace::Max, 0, None)
             }
             InputConfig::Records(input) => {
@@ -452,78 +447,6 @@ fn open_simulator(
     let begins_at = Nanos(clock.utc(begins_at_ns));
     let decoder = Format::MoldUdp64Itch50.decoder(settings);
     Ok(Packets::Simulator(Box::new(simulator), decoder, begins_at))
-}
-
-fn open_live(
-    input: &UdpInputConfig,
-    interface: &Interface,
-    settings: Settings,
-) -> Result<Live, PublisherError> {
-    let receiver = FeedReceiver::open(&FeedReceiverConfig {
-        listen: input.listen,
-        interface: input.interface.clone().unwrap_or_else(|| interface.clone()),
-        source: input.from,
-        datagram_len_max: 9_000,
-        receive_buffer_bytes: input.receive_buffer_bytes,
-        batch: 64,
-        busy_poll_us: None,
-    });
-    let receiver = receiver.map_err(|source| PublisherError::Listening {
-        source_id: input.source.0,
-        source,
-    })?;
-    Ok(Live {
-        receiver,
-        decoder: input
-            .format
-            .of_packets()
-            .map(|f| f.decoder(settings.clone())),
-        settings,
-    })
-}
-
-impl Live {
-    fn poll(
-        &mut self,
-        now: Now,
-        shared: &SourceShared,
-        sink: &mut dyn Intake,
-    ) -> Result<Polled, PublisherError> {
-        let counters = &shared.counters;
-        let (decoder, settings) = (&mut self.decoder, &self.settings);
-        let mut all = u64::MAX;
-        let mut sink = Counting {
-            counters,
-            records_left: &mut all,
-            out: sink,
-        };
-        let received = self.receiver.poll(&mut |datagram| {
-            counters.source_packets.increment();
-            counters.source_bytes.add(datagram.bytes.len() as u64);
-            if decoder.is_none() {
-                let found = Format::detect(datagram.bytes);
-                *decoder = found.map(|format| format.decoder(settings.clone()));
-            }
-            match decoder {
-                Some(decoder) => decoder.packet(
-                    Packet {
-                        received_at: now.utc,
-                        payload: datagram.bytes,
-                    },
-                    &mut sink,
-                ),
-                None => counters.source_unrecognised_packets.increment(),
-            }
-        });
-        match received {
-            Ok(0) => Ok(Polled::Idle),
-            Ok(_) => Ok(Polled::Worked),
-            Err(source) => Err(PublisherError::Receive {
-                source_id: shared.source.0,
-                source,
-            }),
-        }
-    }
 }
 
 /// Looks out for the last message that was sealed before.

@@ -78,7 +78,7 @@ mod writer;
 
 pub use config::Config;
 pub use error::{ChannelError, ConfigError, PublisherError, WriteError};
-pub use loss::{SourceLoss, SourceLossReason};
+pub use loss::{SourceLoss, SourceLossReason, Unread};
 pub use monitor::{ChannelStatus, Monitor};
 pub use publisher::Publisher;
 pub use shared::SubscriberStatus;

@@ -1,5 +1,6 @@
 //! Source messages that will never be published, as they are told in the stream.
 
+pub use tickcast_reliability::recorder::Unread;
 use tickcast_reliability::units::SourcePosition;
 pub use tickcast_reliability::wire::SourceLossReason;
 use tickcast_reliability::wire::StreamEvent;
@@ -24,6 +25,16 @@ pub struct SourceLoss {
     pub messages: u64,
     /// The instruments concerned; empty: all of the source. More than 128 are told as all.
     pub instruments: Vec<u32>,
+    /// Where the venue's packets were dropped in this host, before they were read; `None` where nobody
+    /// knows of any. For the log and the flight record: the stream does not say it.
+    pub unread: Option<Unread>,
+}
+
+impl SourceLoss {
+    /// The same, of packets that came and were dropped before anybody read them.
+    pub(crate) fn unread(self, unread: Option<Unread>) -> Self {
+        Self { unread, ..self }
+    }
 }
 
 impl SourceLoss {
@@ -45,6 +56,7 @@ impl SourceLoss {
             from,
             messages,
             instruments: Vec::new(),
+            unread: None,
         }
     }
 
@@ -64,6 +76,7 @@ impl SourceLoss {
             from,
             messages,
             instruments: Vec::new(),
+            unread: None,
         }
     }
 
@@ -80,6 +93,7 @@ impl SourceLoss {
             from,
             messages,
             instruments: if all { &[] } else { instruments }.to_vec(),
+            unread: None,
         }
     }
 

@@ -15,7 +15,7 @@ use tickcast_reliability::publisher_core::{
     PublisherConfig, PublisherCore, PublisherEvent, Transmit,
 };
 use tickcast_reliability::record::{RecordSlice, WireRecord, names_instruments};
-use tickcast_reliability::recorder::{Note, RecordedPublisher, Recorder};
+use tickcast_reliability::recorder::{Note, RecordedPublisher, Recorder, Unread};
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::sequencer::PublishError;
 use tickcast_reliability::units::{
@@ -160,6 +160,11 @@ impl ChannelDriver {
         let sequence = self.core.event(event, now);
         self.reset_fan_outs();
         sequence.map_err(|error| self.failed(error))
+    }
+
+    /// Notes in the flight record, if one is kept, what happened around the channel.
+    fn note(&mut self, note: Note) {
+        self.core.note(note);
     }
 
     /// Ends the session: seals END.
@@ -594,7 +599,16 @@ impl Publishing {
         let last = shifted(loss.last(), *ordinals);
         match loss.reason {
             SourceLossReason::Gap => {
-                tracing::warn!(source = source.0, %from, messages, "the source has a gap");
+                if let Some(Unread { packets, paused }) = loss.unread {
+                    let paused_us = paused.0 / 1000;
+                    tracing::warn!(
+                        source = source.0, %from, messages, packets, paused_us,
+                        "packets of the source were dropped in this host, before its socket was read; use a core \
+                         of its own or a larger receive_buffer_bytes"
+                    );
+                } else {
+                    tracing::warn!(source = source.0, %from, messages, "the source has a gap");
+                }
                 if *counts {
                     counters.source_gaps.increment();
                     counters.source_missing_messages.add(loss.known_messages());
@@ -628,6 +642,9 @@ impl Publishing {
         for channel in channels.iter() {
             if self.resumed.is_some() && self.is_mirrored(channel, source, last) {
                 continue;
+            }
+            if let Some(unread) = loss.unread {
+                self.drivers[channel].note(Note::Unread(source, unread));
             }
             if let Err(error) = self.drivers[channel].event(&event, now) {
                 self.failure.get_or_insert(error);

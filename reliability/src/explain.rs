@@ -31,6 +31,13 @@ use crate::wire::SourceLossReason;
 pub enum Origin {
     /// Before the publisher: the venue's line had a gap that nothing filled.
     SourceLine,
+    /// Before the publisher or in its host: its record was not given, which tells whether the packets that
+    /// are missing came to its socket.
+    SourceLineOrInput,
+    /// In the publisher's host, in the socket of an input, for want of a buffer, although it was read.
+    InputBuffer,
+    /// In the publisher's host, in the socket of an input, for want of a buffer, because it was not read.
+    InputStall,
     /// In the publisher: between its feed and its publish thread.
     FeedHop,
     /// Before the publisher: messages that could not be read.
@@ -53,6 +60,9 @@ pub enum Origin {
     SendQueue,
     /// On the way here, on this line: another line, or another host, had them.
     Wire(LineId),
+    /// On the way here, or behind the publisher's network stack in its own interface or uplink: with one
+    /// line, and the record of one host beside the publisher's, nobody knows.
+    WireOrUplink,
     /// On the way here or in the publisher's send queue: with one line and one record nobody knows.
     WireOrSendQueue,
     /// In this host, for want of a buffer, although the application polled.

@@ -22,6 +22,7 @@ use std::sync::atomic::{Ordering::Release, compiler_fence};
 
 pub use layout::{
     Dropped, Input, Note, Published, RecordOrigin, RecordedSide, SealedBy, Sending, Served, Told,
+    Unread,
 };
 pub use outputs::Outputs;
 pub use publishing::RecordedPublisher;

@@ -9,7 +9,7 @@ use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Trans
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::record::{InstrumentDefMsg, MboMsg, RecordBatch, RecordHeader};
 use tickcast_reliability::recorder::{
-    Note, RecordOrigin, RecordedPublisher, RecordedSide, Recorder, Recording, Sending,
+    Note, RecordOrigin, RecordedPublisher, RecordedSide, Recorder, Recording, Sending, Unread,
     replay_publisher,
 };
 use tickcast_reliability::ring::{HeapMemory, RingWriter};
@@ -167,6 +167,12 @@ impl BothSides {
         };
         let now = self.now();
         assert!(self.publisher.event(&event, now).is_ok());
+    }
+
+    /// The same, of packets that were dropped in the publisher's host.
+    pub fn lose_unread(&mut self, unread: Unread) {
+        self.publisher.note(Note::Unread(SOURCE, unread));
+        self.lose_source(SourceLossReason::Gap);
     }
 
     /// A message comes that no datagram can hold.

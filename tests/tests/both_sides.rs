@@ -8,7 +8,7 @@ use tickcast_reliability::delivery::{Delivery, LineId};
 use tickcast_reliability::explain::{Explanation, Fate, Finding, How, Origin, explain};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::{Recording, replay_publisher};
+use tickcast_reliability::recorder::{Recording, Unread, replay_publisher};
 use tickcast_reliability::units::{FanOutId, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::SourceLossReason;
 use tickcast_tests::both_sides::BothSides;
@@ -36,7 +36,7 @@ fn origins(explained: &(Explanation, [Explanation; 2])) -> [Origin; 2] {
 }
 
 #[test]
-fn what_was_handed_to_the_network_and_did_not_come_was_lost_on_the_wire() {
+fn what_was_handed_to_the_network_and_did_not_come_was_lost_behind_it() {
     let mut both = both(1);
     both.seal(5);
     both.send_but(&[(0, 13), (0, 14)]);
@@ -44,7 +44,8 @@ fn what_was_handed_to_the_network_and_did_not_come_was_lost_on_the_wire() {
     let explained = both.explain();
     assert_eq!(
         origins(&explained),
-        [Origin::WireOrSendQueue, Origin::Wire(A)]
+        [Origin::WireOrSendQueue, Origin::WireOrUplink],
+        "it may have been dropped in the publisher's own interface"
     );
     assert_eq!(only(&explained.1[0]).sequences, range(13, 14));
     let publisher = &explained.1[1];
@@ -93,7 +94,7 @@ fn what_the_network_refused_to_take_is_named_with_its_line() {
     both.refused(0, 2);
     both.subscriber.repair(13..=14);
     both.seal(2);
-    // What is lost later, and refused by nobody, is the wire's.
+    // What is lost later was refused by nobody.
     both.send_but(&[(0, 16)]);
     both.subscriber.repair(16..=16);
     let explained = both.explain();
@@ -103,7 +104,7 @@ fn what_the_network_refused_to_take_is_named_with_its_line() {
         told,
         [
             (range(13, 14), Origin::SendRefused(A)),
-            (range(16, 16), Origin::Wire(A))
+            (range(16, 16), Origin::WireOrUplink)
         ]
     );
     let own = only(&explained.1[1]);
@@ -148,10 +149,41 @@ fn what_the_source_lost_is_named_on_both_sides_with_its_reason() {
         let (alone, [with, publisher]) = both.explain();
         for explained in [&alone, &with, &publisher] {
             let found = only(explained);
+            let origin = match origin {
+                // Whether it came to the publisher's host only its record says.
+                Origin::SourceLine if std::ptr::eq(explained, &alone) => Origin::SourceLineOrInput,
+                origin => origin,
+            };
             assert_eq!((found.origin, found.fate), (origin, Fate::Told));
             assert_eq!(found.source, Some((reason, 4)));
         }
         assert_eq!(only(&publisher).sequences, range(13, 13));
+    }
+}
+
+#[test]
+fn what_the_publishers_own_socket_dropped_is_not_put_down_to_the_venue() {
+    for (paused, origin) in [
+        (Nanos::ZERO, Origin::InputBuffer),
+        (Nanos::from_ms(30), Origin::InputStall),
+    ] {
+        let mut both = both(1);
+        both.seal(1);
+        both.lose_unread(Unread { packets: 9, paused });
+        both.seal(1);
+        both.lose_source(SourceLossReason::Gap);
+        both.send();
+        let (_, [with, publisher]) = both.explain();
+        for explained in [&with, &publisher] {
+            let [unread, gap] = &explained.findings[..] else {
+                panic!("{explained:#?}")
+            };
+            assert_eq!((unread.origin, unread.buffer_drops), (origin, 9));
+            let stalled = unread.stalled_for.unwrap_or(Nanos::ZERO);
+            assert_eq!(stalled, paused);
+            // The next one is the venue's own.
+            assert_eq!((gap.origin, gap.buffer_drops), (Origin::SourceLine, 0));
+        }
     }
 }
 
@@ -201,7 +233,7 @@ fn a_refusal_for_want_of_budget_is_told_with_what_it_came_to() {
     }
     let explained = both.explain();
     let found = only(&explained.1[0]);
-    assert_eq!(found.origin, Origin::Wire(A));
+    assert_eq!(found.origin, Origin::WireOrUplink);
     assert_eq!(found.fate, Fate::Lost(LossCause::Deadline));
     assert_eq!(found.refused, Some((RefusalReason::Budget, 2)));
 }

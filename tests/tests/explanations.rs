@@ -318,7 +318,7 @@ fn what_was_sent_while_we_joined_the_group_is_no_ones_wire() {
 #[test]
 fn what_the_publisher_never_had_is_named_by_its_own_word() {
     for (reason, origin) in [
-        (SourceLossReason::Gap, Origin::SourceLine),
+        (SourceLossReason::Gap, Origin::SourceLineOrInput),
         (SourceLossReason::Overflow, Origin::FeedHop),
         (SourceLossReason::Malformed, Origin::SourceUnreadable),
     ] {

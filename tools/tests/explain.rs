@@ -2,10 +2,13 @@
 
 mod common;
 
+use std::net::UdpSocket;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use common::{Publisher, Running, run, signal, text, wait_for};
 use serde_json::Value;
+use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 
 /// A path on tmpfs that nothing else uses, gone with the test.
 struct Record(PathBuf);
@@ -210,6 +213,65 @@ fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
         sent["explanation"]["totals"]["sealed"]
     );
     again.end();
+}
+
+#[test]
+fn what_a_publishers_socket_dropped_while_it_stood_still_is_told_from_a_gap_of_the_venue() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut publisher = Publisher::live_recorded(folder.path());
+    let market = SimulatorConfig {
+        symbols: 5,
+        messages: 1 << 20,
+        ..SimulatorConfig::default()
+    };
+    let mut simulator = Simulator::new(&market, 1).unwrap();
+    let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (listen, id) = (publisher.input.clone(), publisher.id());
+    let mut send = |count: u64, pause: Duration| {
+        for _ in 0..count {
+            let packet = simulator.next_packet().unwrap();
+            if pause < Duration::MAX {
+                feed.send_to(packet.payload, &listen).unwrap();
+                std::thread::sleep(pause);
+            }
+        }
+    };
+    let paced = Duration::from_micros(200);
+    send(20, paced);
+    // One that is withheld is the venue's gap.
+    send(1, Duration::MAX);
+    send(20, paced);
+    let file = folder.path().join("test.7.flight");
+    let findings = || explained(&[], &file).0["explanation"]["findings"].clone();
+    wait_for("the venue's gap", || {
+        (findings().as_array()?.len() == 1).then_some(())
+    });
+    signal(id, "STOP");
+    send(4_000, Duration::ZERO);
+    std::thread::sleep(Duration::from_millis(100));
+    signal(id, "CONT");
+    let last = wait_for("the loss", || {
+        send(1, paced);
+        let findings = findings();
+        let unread = |it: &&Value| it["origin"] == "input_stall";
+        findings.as_array()?.iter().find(unread).cloned()
+    });
+    publisher.end();
+    assert!(last["buffer_drops"].as_u64().unwrap() > 0, "{last}");
+    assert!(
+        last["stalled_for"].as_u64().unwrap() >= 100_000_000,
+        "{last}"
+    );
+    assert_eq!(findings()[0]["origin"], "source_line");
+    let words = text(&run(&["explain", file.to_str().unwrap()]).stdout);
+    assert!(
+        words.contains("in the publisher's host, in the socket of its input"),
+        "{words}"
+    );
+    assert!(
+        words.contains("before the publisher: the venue's lines had a gap"),
+        "{words}"
+    );
 }
 
 #[test]

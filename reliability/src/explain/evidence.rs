@@ -365,6 +365,7 @@ impl Evidence {
             Note::Sending(fan_out, line, sending) => {
                 self.sent.counted(at, fan_out, line, sending);
             }
+            Note::Unread(source, unread) => self.sent.unread(source, unread),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::evidence::{Channel, Evidence, Gap};
-use super::sent::Left;
+use super::sent::{Left, SourceLost};
 use super::{Explanation, Fate, Finding, How, Origin, Ranges, Totals};
 use crate::delivery::LineId;
 use crate::loss::{Loss, LossCause};
@@ -80,19 +80,21 @@ fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>)
             ..told(record, channel, epoch, at, sequences)
         }
     };
-    for (at, sequence, event, oversize) in &sent.sources {
+    for lost in &sent.sources {
         let StreamEvent::SourceLost {
             reason, messages, ..
-        } = event
+        } = lost.event
         else {
             continue;
         };
-        let origin = origin_of_source(*reason, *oversize);
-        let stalled = evidence.stalled_before(*at);
+        let origin = origin_of_source(reason, Some(lost));
+        let stalled = evidence.stalled_before(lost.at);
+        let stalled = stalled.filter(|_| origin == Origin::FeedHop);
         findings.push(Finding {
-            source: Some((*reason, *messages)),
-            stalled_for: stalled.filter(|_| origin == Origin::FeedHop),
-            ..found(*at, origin, SequenceRange::one(*sequence))
+            source: Some((reason, messages)),
+            stalled_for: stalled.or_else(|| paused(lost)),
+            buffer_drops: lost.unread.map_or(0, |it| it.packets),
+            ..found(lost.at, origin, SequenceRange::one(lost.sequence))
         });
     }
     for (at, fan_out, skipped) in &sent.torn_down {
@@ -106,13 +108,25 @@ fn of_publisher(record: usize, evidence: &Evidence, findings: &mut Vec<Finding>)
     }
 }
 
-const fn origin_of_source(reason: SourceLossReason, oversize: bool) -> Origin {
-    match reason {
-        SourceLossReason::Gap => Origin::SourceLine,
-        SourceLossReason::Overflow if oversize => Origin::Oversize,
-        SourceLossReason::Overflow => Origin::FeedHop,
-        SourceLossReason::Malformed => Origin::SourceUnreadable,
+/// Where what a stream says was lost of a source was lost, by what the publisher's record knows of it.
+fn origin_of_source(reason: SourceLossReason, known: Option<&SourceLost>) -> Origin {
+    match (reason, known) {
+        (SourceLossReason::Gap, None) => Origin::SourceLineOrInput,
+        (SourceLossReason::Gap, Some(lost)) => match lost.unread {
+            None => Origin::SourceLine,
+            Some(_) if paused(lost).is_some() => Origin::InputStall,
+            Some(_) => Origin::InputBuffer,
+        },
+        (SourceLossReason::Overflow, Some(lost)) if lost.oversize => Origin::Oversize,
+        (SourceLossReason::Overflow, _) => Origin::FeedHop,
+        (SourceLossReason::Malformed, _) => Origin::SourceUnreadable,
     }
+}
+
+/// For how long the input had not been read before.
+fn paused(lost: &SourceLost) -> Option<Nanos> {
+    let paused = lost.unread.map(|it| it.paused);
+    paused.filter(|span| *span > Nanos::ZERO)
 }
 
 /// Something that was no gap, but told.
@@ -261,9 +275,10 @@ impl Judge<'_> {
         all.find_map(|it| it.sent.left(self.id, epoch, sequence))
     }
 
-    fn was_oversize(&self, epoch: Epoch, event: &StreamEvent) -> bool {
+    /// What the publisher's record says of a loss of a source, where one was given that does.
+    fn source_lost(&self, epoch: Epoch, event: &StreamEvent) -> Option<&SourceLost> {
         let mut all = self.all.iter();
-        all.any(|it| it.sent.was_oversize(self.id, epoch, event))
+        all.find_map(|it| it.sent.source_lost(self.id, epoch, event))
     }
 
     /// What the transport counted between what came before the gap and when it was found, and for how
@@ -397,7 +412,7 @@ impl Judge<'_> {
             Some(Left::Refused(line)) if had.is_none() => Origin::SendRefused(line),
             _ if had.is_some() => Origin::Wire(had.unwrap_or(LineId(0))),
             Some(_) if by_all => Origin::Uplink,
-            Some(_) => Origin::Wire(LineId(0)),
+            Some(_) => Origin::WireOrUplink,
             None if by_all => Origin::SendQueue,
             None => Origin::WireOrSendQueue,
         }
@@ -430,9 +445,12 @@ impl Judge<'_> {
             else {
                 continue;
             };
+            let known = self.source_lost(*epoch, event);
             findings.push(Finding {
-                origin: origin_of_source(*reason, self.was_oversize(*epoch, event)),
+                origin: origin_of_source(*reason, known),
                 source: Some((*reason, *messages)),
+                stalled_for: known.and_then(paused),
+                buffer_drops: known.and_then(|it| it.unread).map_or(0, |it| it.packets),
                 ..base(*at, *epoch, SequenceRange::one(*sequence))
             });
         }

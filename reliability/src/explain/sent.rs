@@ -10,8 +10,8 @@ use crate::control::{Message, RefusalReason};
 use crate::delivery::LineId;
 use crate::peers::PeerId;
 use crate::publisher_core::PublisherEvent;
-use crate::recorder::{Published, Sending};
-use crate::units::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
+use crate::recorder::{Published, Sending, Unread};
+use crate::units::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange, SourceId};
 use crate::wire::{Header, Kind, StreamEvent};
 
 /// One channel's publisher.
@@ -21,18 +21,42 @@ pub(super) struct Sent {
     of: Option<(ChannelId, Epoch)>,
     sealed: Ranges,
     fan_outs: BTreeMap<FanOutId, FanOut>,
-    /// What the source lost, and under which number the stream tells of it.
-    pub(super) sources: Vec<(Nanos, Sequence, StreamEvent, Oversize)>,
+    /// What the source lost, in the order told.
+    pub(super) sources: Vec<SourceLost>,
     /// What was told of and has no number yet.
-    pending: Option<(Nanos, StreamEvent, Oversize)>,
+    pending: Option<SourceLost>,
+    /// What the loss of a source is due to that is told next.
+    unread: Option<(SourceId, Unread)>,
     /// When fan-outs were torn down, and what each never sent.
     pub(super) torn_down: Vec<(Nanos, FanOutId, SequenceRange)>,
     /// When a line refused datagrams, how many, and which it may have been.
     pub(super) refused: Vec<Refusal>,
 }
 
-/// Whether a message was lost because it was larger than a datagram.
-pub(super) type Oversize = bool;
+/// What was lost of a source.
+#[derive(Debug)]
+pub(super) struct SourceLost {
+    pub(super) at: Nanos,
+    /// Under which number the stream tells of it.
+    pub(super) sequence: Sequence,
+    pub(super) event: StreamEvent,
+    /// Whether a message was larger than a datagram.
+    pub(super) oversize: bool,
+    /// What the input's own socket had dropped of it.
+    pub(super) unread: Option<Unread>,
+}
+
+impl SourceLost {
+    const fn of(at: Nanos, event: StreamEvent, oversize: bool, unread: Option<Unread>) -> Self {
+        Self {
+            at,
+            sequence: Sequence::NONE,
+            event,
+            oversize,
+            unread,
+        }
+    }
+}
 
 /// The network refused datagrams on a line.
 #[derive(Debug)]
@@ -72,17 +96,22 @@ impl Sent {
         self.of = Some((header.channel, header.epoch));
         self.sealed.insert(SequenceRange::one(header.sequence));
         if header.kind == Kind::Event
-            && let Some((at, event, oversize)) = self.pending.take()
+            && let Some(lost) = self.pending.take()
         {
-            self.sources.push((at, header.sequence, event, oversize));
+            self.sources.push(SourceLost {
+                sequence: header.sequence,
+                ..lost
+            });
         }
     }
 
     pub(super) fn published(&mut self, at: Nanos, what: &Published) {
         use crate::wire::SourceLossReason::Overflow;
+        let unread = self.unread.take();
         self.pending = match what {
-            Published::Event(event @ StreamEvent::SourceLost { .. }, _) => {
-                Some((at, event.clone(), false))
+            Published::Event(event @ StreamEvent::SourceLost { source, .. }, _) => {
+                let unread = unread.filter(|(of, _)| of == source).map(|(_, it)| it);
+                Some(SourceLost::of(at, event.clone(), false, unread))
             }
             Published::TooLarge {
                 source,
@@ -97,10 +126,15 @@ impl Sent {
                     messages: 1,
                     instruments: instruments.clone(),
                 };
-                Some((at, lost, true))
+                Some(SourceLost::of(at, lost, true, None))
             }
             _ => None,
         };
+    }
+
+    /// What is lost next of a source was dropped in the publisher's host.
+    pub(super) const fn unread(&mut self, source: SourceId, unread: Unread) {
+        self.unread = Some((source, unread));
     }
 
     pub(super) fn posted(&mut self, at: Nanos, fan_out: FanOutId, up_to: Sequence) {
@@ -180,15 +214,20 @@ impl Sent {
         Some(refused.map_or(Left::Handed, |it| Left::Refused(it.line)))
     }
 
-    /// Whether what the stream tells of was a message larger than a datagram.
-    pub(super) fn was_oversize(&self, id: ChannelId, epoch: Epoch, event: &StreamEvent) -> bool {
+    /// What is known here of a loss that the stream tells of.
+    pub(super) fn source_lost(
+        &self,
+        id: ChannelId,
+        epoch: Epoch,
+        event: &StreamEvent,
+    ) -> Option<&SourceLost> {
         let place = |event: &StreamEvent| match event {
             StreamEvent::SourceLost { source, from, .. } => Some((*source, *from)),
             StreamEvent::EpochOpened { .. } => None,
         };
-        let mut sources = self.sources.iter();
-        self.of == Some((id, epoch))
-            && sources.any(|(_, _, known, over)| *over && place(known) == place(event))
+        let sources = (self.of == Some((id, epoch))).then_some(&self.sources);
+        let mut sources = sources.into_iter().flatten();
+        sources.find(|it| place(&it.event) == place(event))
     }
 }
 

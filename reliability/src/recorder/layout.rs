@@ -234,6 +234,17 @@ pub enum Note {
     Overrun(ChannelId, u64),
     /// What a line of a publisher's fan-out counted, which went up.
     Sending(FanOutId, LineId, Sending),
+    /// What was lost of a source, which is told next, was dropped in the publisher's host.
+    Unread(SourceId, Unread),
+}
+
+/// Packets of a venue that came to an input's socket, and were dropped before they were read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unread {
+    /// Packets that the kernel dropped for want of a buffer since it last told of any.
+    pub packets: u64,
+    /// For how long nobody had read before; zero where that was no pause worth a word.
+    pub paused: Nanos,
 }
 
 /// What a line of a fan-out could not send, since it was opened.

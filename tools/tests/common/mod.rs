@@ -245,6 +245,14 @@ impl Publisher {
         Self::of("127.0.0.1:0", &udp)
     }
 
+    /// The same from a socket that holds little, with flight records in this directory.
+    pub(crate) fn live_recorded(directory: &Path) -> Self {
+        let udp = serde_json::json!({
+            "source": 1, "kind": "udp", "listen": "127.0.0.1:0", "receive_buffer_bytes": 1 << 16,
+        });
+        Self::with("127.0.0.1:0", &udp, 4_096, Some(directory))
+    }
+
     fn of(control: &str, input: &serde_json::Value) -> Self {
         Self::with(control, input, 4_096, None)
     }

@@ -178,11 +178,11 @@ impl Receive for UdpReceiver {
         let mut received = 0;
         for (i, (line, stats)) in self.lines.iter_mut().zip(&mut self.stats).enumerate() {
             let id = LineId(i as u8);
-            received += line.poll(id, stats, &mut |from, bytes| {
+            received += line.poll(id, stats, &mut |datagram| {
                 on(Received {
                     line: id,
-                    from,
-                    bytes,
+                    from: datagram.from,
+                    bytes: datagram.bytes,
                     received_at: now,
                     whole: false,
                 });
@@ -225,6 +225,8 @@ pub struct FeedDatagram<'a> {
     pub from: Ipv4Addr,
     /// Its bytes.
     pub bytes: &'a [u8],
+    /// Datagrams that the kernel had dropped when it came, for want of a buffer, since the socket was opened.
+    pub dropped: u64,
 }
 
 /// Receives an exchange feed by UDP, multicast or unicast.
@@ -276,10 +278,7 @@ impl FeedReceiver {
     /// # Errors
     /// [`ReceiveError`] when the socket is of no more use.
     pub fn poll(&mut self, on: &mut dyn FnMut(FeedDatagram<'_>)) -> Result<usize, ReceiveError> {
-        self.line
-            .poll(LineId(0), &mut self.stats, &mut |from, bytes| {
-                on(FeedDatagram { from, bytes });
-            })
+        self.line.poll(LineId(0), &mut self.stats, on)
     }
 
     /// The address it listens at, with the port that the system chose.
@@ -413,7 +412,7 @@ impl Line {
         &mut self,
         id: LineId,
         stats: &mut ReceiveStats,
-        on: &mut dyn FnMut(Ipv4Addr, &[u8]),
+        on: &mut dyn FnMut(FeedDatagram<'_>),
     ) -> Result<usize, ReceiveError> {
         let mut left = self.batch.batch();
         loop {
@@ -430,7 +429,7 @@ impl Line {
         &mut self,
         id: LineId,
         stats: &mut ReceiveStats,
-        on: &mut dyn FnMut(Ipv4Addr, &[u8]),
+        on: &mut dyn FnMut(FeedDatagram<'_>),
     ) -> Result<Lot, ReceiveError> {
         let count = match self.batch.receive(self.socket.as_raw_fd()) {
             Ok(count) => count,
@@ -469,7 +468,11 @@ impl Line {
                 stats.datagrams += 1;
                 stats.bytes += bytes.len() as u64;
                 handed += 1;
-                on(buffer.from, self.aside.aligned(bytes));
+                on(FeedDatagram {
+                    from: buffer.from,
+                    bytes: self.aside.aligned(bytes),
+                    dropped: stats.buffer_drops,
+                });
             }
         }
         Ok(Lot {

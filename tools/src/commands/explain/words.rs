@@ -52,7 +52,13 @@ pub(super) fn of(file: &Path, recording: &Recording, explained: &Explanation) ->
 
 fn finding_in_words(recording: &Recording, it: &Finding) -> Vec<String> {
     let what = match it.origin {
-        Origin::SourceLine | Origin::FeedHop | Origin::SourceUnreadable | Origin::Oversize => {
+        Origin::SourceLine
+        | Origin::SourceLineOrInput
+        | Origin::InputBuffer
+        | Origin::InputStall
+        | Origin::FeedHop
+        | Origin::SourceUnreadable
+        | Origin::Oversize => {
             let messages = it.source.map_or(0, |(_, messages)| messages);
             let messages = match messages {
                 u64::MAX => "an unknown number of".to_owned(),
@@ -148,6 +154,20 @@ fn place(it: &Finding) -> String {
         Origin::SourceLine => {
             "before the publisher: the venue's lines had a gap that nothing filled".into()
         }
+        Origin::SourceLineOrInput => "before the publisher, or in its host: the record of its channel (NAME.ID.flight) \
+                                      would tell whether what is missing came to its socket"
+            .into(),
+        Origin::InputBuffer => format!(
+            "in the publisher's host, in the socket of its input: the kernel dropped {} of the venue's just \
+             then, although it was read; make receive_buffer_bytes larger",
+            datagrams(it.buffer_drops)
+        ),
+        Origin::InputStall => format!(
+            "in the publisher's host, in the socket of its input: nobody had read it for {}, and the kernel \
+             dropped {} of the venue's meanwhile",
+            stalled.unwrap_or_default(),
+            datagrams(it.buffer_drops)
+        ),
         Origin::FeedHop => format!(
             "in the publisher, between its feed and its publish thread: the hop was full; {}",
             stalled.map_or("see its tickcast_source_* counters".into(), |it| format!(
@@ -185,6 +205,10 @@ fn place(it: &Finding) -> String {
         Origin::Wire(line) => format!(
             "on the wire of line {line}: they came otherwise, and nothing in this host dropped any"
         ),
+        Origin::WireOrUplink => "on the wire, or in the publisher's own interface or uplink, behind its network \
+                                 stack, which took them: nothing in this host dropped any. A second line, \
+                                 or the record of another host, would tell which"
+            .into(),
         Origin::WireOrSendQueue => "on the wire, or in the publisher's send queue: nothing in this host \
                                     dropped any. A second line, or the record of another host beside \
                                     this one, would tell which"
@@ -331,6 +355,9 @@ fn name(origin: Origin) -> String {
     let line = |what: &str, line: LineId| format!("{what}, line {line}");
     match origin {
         Origin::SourceLine => "source line".into(),
+        Origin::SourceLineOrInput => "source line, or publisher's input".into(),
+        Origin::InputBuffer => "publisher's input, socket buffer".into(),
+        Origin::InputStall => "publisher's input, nobody read".into(),
         Origin::FeedHop => "feed hop".into(),
         Origin::SourceUnreadable => "source, unreadable".into(),
         Origin::Oversize => "larger than a datagram".into(),
@@ -340,6 +367,7 @@ fn name(origin: Origin) -> String {
         Origin::Uplink => "uplink".into(),
         Origin::SendQueue => "send queue or uplink".into(),
         Origin::Wire(it) => line("wire", it),
+        Origin::WireOrUplink => "wire or uplink".into(),
         Origin::WireOrSendQueue => "wire or send queue".into(),
         Origin::SocketBuffer => "socket buffer".into(),
         Origin::PollStall => "socket buffer, nobody polled".into(),
