@@ -18,11 +18,11 @@ use crate::error::PublisherError;
 use crate::hand_over::HandOver;
 use crate::input::{Input, instrument_base};
 use crate::pipeline::{self, Arrival, Thread, now, spawn};
-use crate::plan::Plan;
+use crate::plan::{Plan, digest_breaks};
 use crate::publish::{Publishing, Source, Taking};
 use crate::repair_service::server_config;
 use crate::restart::Rings;
-use crate::shared::{Shared, SourceShared};
+use crate::shared::{PublishedBefore, Shared, SourceShared};
 use crate::standby::keeping::{Positions, position_of};
 use crate::summary::Summary;
 
@@ -201,7 +201,8 @@ impl Opened {
         let mut to = Publishing::new(drivers, sources, self.shared.clone());
         let began = now();
         if let Some(sealed) = self.sealed {
-            to = to.replaying(sealed);
+            let channels = &self.config.channels;
+            to = to.replaying(sealed, |at| digest_breaks(&self.config, &channels[at].name));
         }
         // One that was killed before it had sealed anything has not said so yet.
         let opened = |at: usize| {
@@ -249,8 +250,14 @@ fn resume(
     inputs: &mut Inputs,
 ) -> Vec<Positions> {
     for (channel, sealed) in channels.shared.iter().zip(&sealed) {
-        // Nobody else has set it.
+        // Nobody else has set them.
         let _ = channel.resumed.set(sealed.clone());
+        let (last, first) = (channel.ring.sealed(), channel.ring.identity().first_record);
+        let next = channel.ring.next_record_after(last).unwrap_or(first);
+        let _ = channel.before.set(PublishedBefore {
+            sealed: last,
+            published_records: next.since(first),
+        });
     }
     let is_replayed = |source: &SourceId| {
         let input = config.inputs.iter().find(|it| it.source() == *source);

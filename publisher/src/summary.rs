@@ -34,9 +34,16 @@ impl Summary {
                 all.insert("id".into(), json!(channel.plan.id));
                 all.insert("name".into(), json!(channel.plan.name));
                 all.insert("epoch".into(), json!(shared.epoch));
-                all.insert("digest".into(), json!(channel.digest()));
+                let (digest, missing) = match channel.digest() {
+                    None => (None, None),
+                    Some(Ok(digest)) => (Some(digest), None),
+                    Some(Err(why)) => (None, Some(why)),
+                };
+                all.insert("digest".into(), json!(digest));
+                all.insert("digest_missing".into(), json!(missing));
                 all.insert("sealed".into(), json!(channel.ring.sealed()));
                 all.insert("ring_holds_s".into(), json!(channel.plan.holds_s));
+                all.insert("before".into(), json!(channel.before.get()));
                 channel
                     .sender
                     .each(|name, _, value| put(&mut all, name, value));
@@ -114,7 +121,7 @@ impl Summary {
         &self.json
     }
 
-    /// Records published, on all channels.
+    /// Records published by this process, on all channels.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
