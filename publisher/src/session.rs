@@ -388,8 +388,8 @@ impl Served {
             result = result.and(join(admin, "admin"));
         }
         result?;
-        self.epoch.close_if_ended(&self.shared)?;
-        Ok(Summary::of(&self.shared))
+        let kept = self.epoch.close_if_ended(&self.shared);
+        Summary::of(&self.shared).unless(kept)
     }
 }
 
