@@ -35,7 +35,7 @@ struct Again {
     given: Option<SourcePosition>,
     /// Of the records that the ring holds.
     held: Xxh3,
-    /// Where the ring does not hold all: position and bytes of the first datagram that it does hold.
+    /// Where the ring does not hold all: position and bytes of the first datagram of it that it does hold.
     begins: Option<(SourcePosition, usize)>,
     /// The end of what was given up to there.
     end: Vec<u8>,
@@ -123,7 +123,8 @@ fn held(ring: &RingReader, sealed: &Positions) -> Vec<Again> {
         last: *last,
         given: None,
         held: Xxh3::new(),
-        begins: None,
+        // Of one that it holds nothing of, no bytes.
+        begins: (!is_whole).then_some((*last, 0)),
         end: Vec::new(),
         again: Xxh3::new(),
     };
@@ -260,6 +261,19 @@ mod tests {
             let shorter = (1..messages).map(|n| (n, n));
             let differs = [A, B].map(|it| it == source(messages, each));
             assert_eq!(after(&ring, each, shorter), differs);
+        }
+    }
+
+    #[test]
+    fn of_a_source_that_the_ring_holds_no_more_its_position_must_come_again() {
+        // A told only the first ones.
+        let (reader, sealed) = published(999, 500);
+        reader.each_held(|datagram| assert_eq!(datagram.header().source, B));
+        for (last, differs) in [(498, true), (499, false)] {
+            let all = held(&reader, &sealed).into_iter();
+            let mut again = { all }.find(|it| it.source == A).unwrap();
+            (1..=last).for_each(|n| again.take(at(n), message(n).bytes()));
+            assert_eq!(again.differs().is_some(), differs, "{last}");
         }
     }
 
