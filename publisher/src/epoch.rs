@@ -8,10 +8,11 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
 
 use crate::error::PublisherError;
+use crate::restart::inputs::{Captures, Inputs};
 use crate::shared::Shared;
 
 /// What the state file holds.
@@ -24,6 +25,9 @@ struct State {
     /// Hash of the inputs that it was opened for.
     #[serde(default)]
     inputs: Option<u64>,
+    /// Which files their captures were.
+    #[serde(default)]
+    captures: Captures,
     /// The one before it, which it is told with.
     #[serde(default)]
     before: Before,
@@ -43,7 +47,7 @@ pub struct EpochState {
     epoch: Epoch,
     before: Before,
     store: Option<Store>,
-    inputs: Option<u64>,
+    inputs: Inputs,
     /// Why it was opened, where more is known of that than that there was one before.
     because: Option<EpochReason>,
 }
@@ -61,7 +65,7 @@ struct Store {
 pub struct EpochsBefore {
     before: State,
     store: Option<Store>,
-    inputs: Option<u64>,
+    inputs: Inputs,
 }
 
 impl EpochsBefore {
@@ -87,14 +91,14 @@ impl EpochsBefore {
         Ok(Self {
             before,
             store,
-            inputs: None,
+            inputs: Inputs::default(),
         })
     }
 
-    /// Who opens an epoch has inputs of this hash.
+    /// Who opens an epoch has these inputs.
     #[must_use]
-    pub(crate) const fn with_inputs(mut self, hash: u64) -> Self {
-        self.inputs = Some(hash);
+    pub(crate) fn with_inputs(mut self, inputs: Inputs) -> Self {
+        self.inputs = inputs;
         self
     }
 
@@ -105,14 +109,19 @@ impl EpochsBefore {
 
     /// Whether the last epoch was opened for the same inputs.
     pub(crate) fn has_same_inputs(&self) -> bool {
-        self.inputs.is_some() && self.before.inputs == self.inputs
+        self.inputs.hash.is_some() && self.before.inputs == self.inputs.hash
+    }
+
+    /// Whose capture is another file than when the last epoch was opened, for the same inputs.
+    pub(crate) fn changed_capture(&self) -> Option<SourceId> {
+        self.inputs.changed_since(&self.before.captures)
     }
 
     /// Goes on in the last epoch that was kept.
     pub(crate) fn go_on(self) -> EpochState {
         EpochState {
             epoch: self.before.epoch,
-            inputs: self.before.inputs,
+            inputs: self.inputs,
             before: self.before.before,
             store: self.store,
             because: None,
@@ -223,7 +232,8 @@ impl EpochState {
                 .iter()
                 .map(|(channel, last)| (channel.0, *last))
                 .collect(),
-            inputs: self.inputs,
+            inputs: self.inputs.hash,
+            captures: self.inputs.captures.clone(),
             before: self.before.clone(),
         })
     }

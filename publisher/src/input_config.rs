@@ -285,6 +285,11 @@ impl InputConfig {
     pub(crate) const fn is_replayed(&self) -> bool {
         matches!(self, Self::Capture(_) | Self::Simulator(_))
     }
+
+    /// Whether a restart can go on with it: it gives the same again, or knows where to go on.
+    pub(crate) const fn is_gone_on_with(&self) -> bool {
+        self.is_replayed() || matches!(self, Self::Own(_))
+    }
 }
 
 /// The part of a simulator input that is not the market.

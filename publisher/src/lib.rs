@@ -30,6 +30,7 @@ pub mod epoch;
 pub mod error;
 mod fan_out_config;
 mod flight;
+mod given_again;
 mod giving_way;
 #[doc(hidden)]
 pub mod hand_over;

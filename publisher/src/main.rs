@@ -119,7 +119,10 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         let ready = json!({ "control": control, "admin": admin, "inputs": inputs });
         write_whole(path, &ready)?;
     }
-    let summary = publisher.run()?;
+    let (summary, kept) = match publisher.run() {
+        Err(PublisherError::EndNotKept { summary, source }) => (*summary, Err(*source)),
+        ended => (ended?, Ok(())),
+    };
     if let Some(path) = &cli.summary {
         write_whole(path, summary.json())?;
     }
@@ -132,6 +135,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         loss = summary.has_loss(),
         "done"
     );
+    kept?;
     Ok(if summary.has_loss() {
         ExitCode::from(1)
     } else {

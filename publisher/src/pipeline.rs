@@ -178,6 +178,7 @@ impl Origin {
                 Taken::Nothing => return (worked, true),
                 Taken::Ended => {
                     self.ended = true;
+                    to.source_ended(self.source, now());
                     return (worked, true);
                 }
             }
@@ -325,6 +326,9 @@ pub fn inline(
                     tracing::error!(source = input.shared().source.0, "{error}");
                     ended[index] = true;
                 }
+            }
+            if ended[index] {
+                to.source_ended(index, now);
             }
         }
         let now = now();

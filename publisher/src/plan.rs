@@ -130,7 +130,7 @@ impl Plan {
         let rules = rules(&config, &mut warnings)?;
         inputs(&config, &mut warnings)?;
         timers(&config, &mut warnings)?;
-        ring_dir(&config, &channels)?;
+        ring_dir(&config, &channels, &mut warnings)?;
         flight::check(&config)?;
         if !(2..=1 << 20).contains(&config.threads.hop_batches) {
             let remedy = "it must be from 2 to 1048576";
@@ -208,6 +208,20 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
         plans.push(plan);
     }
     Ok(plans)
+}
+
+/// Why there is no digest of a channel behind a restart in the same epoch, where there is none: what was
+/// published before must come again, and in the order in which it came.
+pub(crate) fn digest_breaks(config: &Config, channel: &str) -> Option<&'static str> {
+    let is_for_it = |it: &&InputConfig| it.channel().is_none_or(|name| name == channel);
+    let mut inputs = config.inputs.iter().filter(is_for_it);
+    match (inputs.next(), inputs.next()) {
+        (Some(only), None) if only.is_replayed() => None,
+        (Some(_), Some(_)) => {
+            Some("records of several inputs do not come again in the order of before")
+        }
+        _ => Some("what handlers published before does not come again"),
+    }
 }
 
 fn channel_plan(
@@ -502,7 +516,11 @@ fn socket(path: &Path, at: &str) -> Result<(), ConfigError> {
 }
 
 /// Rings that outlive the publisher are of use only to one that knows its last epoch.
-fn ring_dir(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
+fn ring_dir(
+    config: &Config,
+    channels: &[ChannelPlan],
+    warnings: &mut Vec<String>,
+) -> Result<(), ConfigError> {
     let Some(directory) = &config.ring_dir else {
         return Ok(());
     };
@@ -523,10 +541,19 @@ fn ring_dir(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError
              that or this out"
         ));
     }
-    match SharedMapping::check_directory(directory) {
-        Ok(()) => Ok(()),
-        Err(error) => wrong(error.to_string()),
+    if let Err(error) = SharedMapping::check_directory(directory) {
+        return wrong(error.to_string());
     }
+    if config.digest && config.inputs.iter().all(InputConfig::is_gone_on_with) {
+        warnings.extend(channels.iter().filter_map(|channel| {
+            let why = digest_breaks(config, &channel.name)?;
+            let name = &channel.name;
+            Some(format!(
+                "channel {name} has no digest after a restart that goes on in its epoch: {why}"
+            ))
+        }));
+    }
+    Ok(())
 }
 
 fn no_records(at: &str) -> ConfigError {

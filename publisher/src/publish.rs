@@ -28,6 +28,7 @@ use crate::channels::{ChannelSet, Router};
 use crate::digest::Digest;
 use crate::error::PublisherError;
 use crate::flight::Noted;
+use crate::given_again::{Differs, GivenAgain};
 use crate::hand_over::Standing;
 use crate::hop::Item;
 use crate::loss::SourceLoss;
@@ -138,11 +139,25 @@ impl ChannelDriver {
         is_begun
     }
 
-    /// Counts a message in the digest that was sealed before.
+    /// Counts a message in the digest that was published before. What of it was: nothing where it does not
+    /// fit a datagram.
     #[cold]
-    fn pass_over(&mut self, message: RecordSlice<'_>) {
+    fn pass_over<'a>(&mut self, message: RecordSlice<'a>) -> RecordSlice<'a> {
+        if message.bytes().len() > self.core.ring().payload_max() {
+            return RecordSlice::default();
+        }
         if let Some(digest) = &mut self.digest {
             digest.add(message);
+        }
+        message
+    }
+
+    /// Takes no digest where records were published before that do not come again as they came.
+    fn without_digest(&mut self, why: &'static str) {
+        let ring = self.core.ring();
+        if self.digest.is_some() && ring.next_record() > ring.identity().first_record {
+            self.digest = None;
+            self.shared.set_digest(Err(why));
         }
     }
 
@@ -206,7 +221,7 @@ impl ChannelDriver {
     /// Shows the digest of what was published so far.
     pub fn show_digest(&self) {
         if let Some(digest) = &self.digest {
-            self.shared.set_digest(digest.to_hex());
+            self.shared.set_digest(Ok(digest.to_hex()));
         }
     }
 
@@ -391,8 +406,8 @@ pub struct Publishing {
     shared: Arc<Shared>,
     /// What the channels have already, where they go on from mirrors.
     resumed: Option<Resumed>,
-    /// Whether those are given again from the beginning, and count in the digests.
-    replayed: bool,
+    /// Where those are given again from the beginning, and count in the digests.
+    given_again: Option<GivenAgain>,
     /// The first thing that went wrong where no error could be returned.
     failure: Option<PublisherError>,
 }
@@ -406,7 +421,7 @@ impl Publishing {
             sources,
             shared,
             resumed: None,
-            replayed: false,
+            given_again: None,
             failure: None,
         };
         all.straighten();
@@ -444,13 +459,25 @@ impl Publishing {
         self
     }
 
-    /// As [`resuming`](Self::resuming), where the sources give everything again from the beginning.
+    /// As [`resuming`](Self::resuming), where the sources give everything again from the beginning. Of a
+    /// channel where that can come in another order there is no digest, for the reason given.
     #[must_use]
-    pub(crate) fn replaying(self, sealed: Vec<Positions>) -> Self {
-        Self {
-            replayed: true,
-            ..self.resuming(sealed)
+    pub(crate) fn replaying(
+        mut self,
+        sealed: Vec<Positions>,
+        digest_breaks: impl Fn(usize) -> Option<&'static str>,
+    ) -> Self {
+        let rings = self
+            .drivers
+            .iter()
+            .map(|driver| driver.core.ring().reader());
+        self.given_again = Some(GivenAgain::of(rings, sealed.iter()));
+        for (channel, driver) in self.drivers.iter_mut().enumerate() {
+            if let Some(why) = digest_breaks(channel) {
+                driver.without_digest(why);
+            }
         }
+        self.resuming(sealed)
     }
 
     /// Publishes what was kept of a source, on the channels that it was for when it came.
@@ -541,10 +568,7 @@ impl Publishing {
             shifted(at, *ordinals)
         };
         for channel in channels.iter() {
-            if self.resumed.is_some() && self.is_mirrored(channel, source, at) {
-                if self.replayed {
-                    self.drivers[channel].pass_over(records);
-                }
+            if self.resumed.is_some() && self.is_mirrored(channel, source, at, records, now) {
                 continue;
             }
             if let Err(error) = self.drivers[channel].publish(records, source, at, now) {
@@ -567,9 +591,16 @@ impl Publishing {
         }
     }
 
-    /// Whether a channel has a message already, that its mirror had.
+    /// Whether a channel has a message already, that its mirror or its ring had.
     #[cold]
-    fn is_mirrored(&mut self, channel: usize, source: SourceId, at: SourcePosition) -> bool {
+    fn is_mirrored(
+        &mut self,
+        channel: usize,
+        source: SourceId,
+        at: SourcePosition,
+        records: RecordSlice<'_>,
+        now: Now,
+    ) -> bool {
         let Some(resumed) = &mut self.resumed else {
             return false;
         };
@@ -578,7 +609,50 @@ impl Publishing {
             self.resumed = None;
             self.straighten();
         }
+        if !has {
+            self.was_given_again(channel, source, now);
+        } else if let Some(again) = &mut self.given_again {
+            let records = self.drivers[channel].pass_over(records);
+            again.take(channel, source, at, records);
+        }
         has
+    }
+
+    /// A source is beyond what was published of it, or has ended: where it did not give the same again,
+    /// nobody knows what is missing from there on, and that is told.
+    fn was_given_again(&mut self, channel: usize, source: SourceId, now: Now) {
+        let again = self.given_again.as_mut();
+        let Some(Differs { last, given }) = again.and_then(|it| it.end(channel, source)) else {
+            return;
+        };
+        let driver = &mut self.drivers[channel];
+        tracing::error!(
+            channel = driver.shared.plan.name,
+            source = source.0,
+            %last,
+            given = given.map(tracing::field::display),
+            "the source does not give again what was published of it: its capture was cut or replaced, or is read otherwise; what follows is told as lost in part"
+        );
+        let lost = StreamEvent::SourceLost {
+            source,
+            reason: SourceLossReason::Gap,
+            from: SourcePosition(last.0.saturating_add(1)),
+            messages: u64::MAX,
+            instruments: Vec::new(),
+        };
+        driver.without_digest("what was published before did not come again");
+        if let Err(error) = driver.event(&lost, now) {
+            self.failure.get_or_insert(error);
+        }
+    }
+
+    /// A source has nothing more to tell. What it did not give again is known only where it was not stopped.
+    #[cold]
+    pub(crate) fn source_ended(&mut self, index: usize, now: Now) {
+        if !self.shared.is_stopping() {
+            let source = self.sources[index].shared.source;
+            (0..self.drivers.len()).for_each(|at| self.was_given_again(at, source, now));
+        }
     }
 
     fn lost(&mut self, index: usize, loss: &SourceLoss, now: Now) {
@@ -640,7 +714,8 @@ impl Publishing {
             instruments: loss.instruments.clone(),
         };
         for channel in channels.iter() {
-            if self.resumed.is_some() && self.is_mirrored(channel, source, last) {
+            let none = RecordSlice::default();
+            if self.resumed.is_some() && self.is_mirrored(channel, source, last, none, now) {
                 continue;
             }
             if let Some(unread) = loss.unread {

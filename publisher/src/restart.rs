@@ -2,6 +2,8 @@
 //! inputs can be read again from their beginning. Where any of that does not hold, a new epoch begins, and
 //! the log and the stream say why (docs/PROTOCOL.md §9; OPERATIONS).
 
+pub(crate) mod inputs;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,13 +14,13 @@ use tickcast_reliability::units::{Epoch, FanOutId, Nanos, RecordNumber, Sequence
 use tickcast_reliability::wire::{EpochReason, PublisherState};
 use tickcast_transport::mapping::{Kept, SharedMapping};
 use tickcast_transport::shm::{boot_id, tail_len};
-use xxhash_rust::xxh3::xxh3_64;
 
-use crate::config::{Config, InputConfig};
+use crate::config::Config;
 use crate::epoch::{EpochState, EpochsBefore};
 use crate::error::PublisherError;
 use crate::plan::ChannelPlan;
 use crate::standby::keeping::Positions;
+use inputs::Inputs;
 
 /// The rings of a publisher that begins, and the epoch that it publishes in.
 pub(crate) struct Rings {
@@ -50,6 +52,10 @@ enum NotWhole {
     Configured(String),
     #[error("the inputs are configured otherwise than before")]
     Inputs,
+    #[error(
+        "the capture of source {0} is not the file that it was: its length or the time it was written is another"
+    )]
+    Capture(SourceId),
     #[error("source {0} is live: what it told meanwhile, and what its decoder knew, is gone")]
     Live(SourceId),
     #[error(
@@ -82,6 +88,7 @@ impl NotWhole {
             Self::Length { .. } | Self::Configured(_) | Self::Inputs => EpochReason::Reconfigured,
             Self::Ended => EpochReason::SessionEnded,
             Self::Rebooted => EpochReason::Rebooted,
+            Self::Capture(_) => EpochReason::SourceChanged,
             Self::Live(_) => EpochReason::LiveInput,
             Self::Forgotten { .. } | Self::Epoch { .. } => EpochReason::StateGone,
             Self::Ring { .. } => EpochReason::RingDamaged,
@@ -101,7 +108,7 @@ impl Rings {
         utc: Nanos,
     ) -> Result<Self, PublisherError> {
         let before = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
-        let before = before.with_inputs(inputs_hash(config));
+        let before = before.with_inputs(Inputs::of(config));
         let Some(directory) = &config.ring_dir else {
             let nobodys = boot_id().unwrap_or_default();
             return Self::create(config, plans, before, (Epoch::NONE, nobodys), utc);
@@ -233,8 +240,10 @@ fn can_resume(config: &Config, before: &EpochsBefore) -> Result<(), NotWhole> {
     if !before.has_same_inputs() {
         return Err(NotWhole::Inputs);
     }
-    let resumes = |it: &InputConfig| it.is_replayed() || matches!(it, InputConfig::Own(_));
-    match config.inputs.iter().find(|it| !resumes(it)) {
+    if let Some(source) = before.changed_capture() {
+        return Err(NotWhole::Capture(source));
+    }
+    match config.inputs.iter().find(|it| !it.is_gone_on_with()) {
         Some(live) => Err(NotWhole::Live(live.source())),
         None => Ok(()),
     }
@@ -325,18 +334,6 @@ const fn identity_of(plan: &ChannelPlan, epoch: Epoch, boot_id: [u8; 16]) -> Rin
 /// Where the ring of a channel is kept.
 fn path_of(directory: &Path, config: &Config, plan: &ChannelPlan) -> PathBuf {
     directory.join(format!("{}.{}.ring", config.name, plan.name))
-}
-
-/// What the inputs are and where their messages go, as a number: other inputs, or the same ones in other
-/// places, would not tell again what was told.
-fn inputs_hash(config: &Config) -> u64 {
-    let symbols: Vec<_> = config
-        .channels
-        .iter()
-        .map(|c| (&c.name, &c.symbols))
-        .collect();
-    let all = serde_json::json!([config.inputs, symbols]);
-    xxh3_64(all.to_string().as_bytes())
 }
 
 #[cfg(test)]

@@ -18,11 +18,11 @@ use crate::error::PublisherError;
 use crate::hand_over::HandOver;
 use crate::input::{Input, instrument_base};
 use crate::pipeline::{self, Arrival, Thread, now, spawn};
-use crate::plan::Plan;
+use crate::plan::{Plan, digest_breaks};
 use crate::publish::{Publishing, Source, Taking};
 use crate::repair_service::server_config;
 use crate::restart::Rings;
-use crate::shared::{Shared, SourceShared};
+use crate::shared::{PublishedBefore, Shared, SourceShared};
 use crate::standby::keeping::{Positions, position_of};
 use crate::summary::Summary;
 
@@ -201,7 +201,8 @@ impl Opened {
         let mut to = Publishing::new(drivers, sources, self.shared.clone());
         let began = now();
         if let Some(sealed) = self.sealed {
-            to = to.replaying(sealed);
+            let channels = &self.config.channels;
+            to = to.replaying(sealed, |at| digest_breaks(&self.config, &channels[at].name));
         }
         // One that was killed before it had sealed anything has not said so yet.
         let opened = |at: usize| {
@@ -249,8 +250,14 @@ fn resume(
     inputs: &mut Inputs,
 ) -> Vec<Positions> {
     for (channel, sealed) in channels.shared.iter().zip(&sealed) {
-        // Nobody else has set it.
+        // Nobody else has set them.
         let _ = channel.resumed.set(sealed.clone());
+        let (last, first) = (channel.ring.sealed(), channel.ring.identity().first_record);
+        let next = channel.ring.next_record_after(last).unwrap_or(first);
+        let _ = channel.before.set(PublishedBefore {
+            sealed: last,
+            published_records: next.since(first),
+        });
     }
     let is_replayed = |source: &SourceId| {
         let input = config.inputs.iter().find(|it| it.source() == *source);
@@ -381,8 +388,8 @@ impl Served {
             result = result.and(join(admin, "admin"));
         }
         result?;
-        self.epoch.close_if_ended(&self.shared)?;
-        Ok(Summary::of(&self.shared))
+        let kept = self.epoch.close_if_ended(&self.shared);
+        Summary::of(&self.shared).unless(kept)
     }
 }
 
@@ -396,11 +403,12 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use tickcast_feeds::source::{Decoder, MessageCounts, Packet, Sink};
-    use tickcast_reliability::record::words_as_bytes;
-    use tickcast_reliability::units::{Epoch, Sequence};
+    use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
+    use tickcast_reliability::units::{Epoch, Sequence, SourcePosition};
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 
     use super::*;
+    use crate::hop::Item;
 
     #[derive(Default)]
     struct Panics(MessageCounts);
@@ -453,6 +461,83 @@ mod tests {
             }
             previous = epoch;
             std::fs::remove_file(rings.path().join("test.all.ring")).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_again_as_it_was_published_is_told_before_what_follows_and_nothing_else_is()
+    {
+        // Position, what it says, and of how many records: 100 do not fit a datagram.
+        type Given = (u64, u64, usize);
+        // What is given again, what then, whether it is stopped then, and what is told.
+        type Case<'a> = (&'a [Given], Option<Given>, bool, &'a [&'a str]);
+        let published: [Given; 3] = [(1, 1, 1), (2, 2, 100), (3, 3, 1)];
+        let give = |to: &mut Publishing, given: &[Given]| {
+            for (sequence, order_id, records) in given {
+                let mut message = RecordBatch::default();
+                (0..*records).for_each(|_| {
+                    message.put(&MboMsg {
+                        order_id: *order_id,
+                        ..MboMsg::default()
+                    });
+                });
+                let item = Item::Message(SourcePosition::new(0, *sequence), (&message).into());
+                to.take(0, &item, now());
+            }
+            to.flush(now());
+        };
+        let (same, next) = (&published[..], (4, 4, 1));
+        let (altered, shorter) = ([(1, 1, 1), (2, 2, 100), (3, 9, 1)], &published[..2]);
+        let cases: [Case<'_>; 6] = [
+            (same, Some(next), false, &["4"]),
+            (same, None, false, &[]),
+            (&altered, Some(next), false, &["lost", "4"]),
+            (&altered, None, false, &["lost"]),
+            (shorter, None, false, &["lost"]),
+            // Who was told to stop does not know what would have come.
+            (shorter, None, true, &[]),
+        ];
+        for (given, beyond, is_stopped, expected) in cases {
+            let (rings, state) = (
+                tempfile::tempdir_in("/dev/shm").unwrap(),
+                tempfile::tempdir().unwrap(),
+            );
+            let config = serde_json::json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+                "ring_dir": rings.path(), "state_dir": state.path(), "digest": true,
+                "inputs": [{ "source": 7, "kind": "simulator" }],
+                "channels": [{ "id": 1, "name": "all", "slots": 64, "fan_out": [{ "transport": "udp",
+                    "lines": [{ "group": "239.255.78.1:7799" }] }] }] });
+            let open = || {
+                let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
+                Opened::open(plan, Arc::default()).unwrap()
+            };
+            let (mut to, _service) = open().by_hand().unwrap();
+            give(&mut to, &published);
+            drop((to, _service));
+            let opened = open();
+            let (shared, sealed) = (opened.shared().clone(), opened.sealed.clone());
+            let last = shared.channels[0].ring.sealed();
+            assert!(sealed.is_some(), "it goes on");
+            let (mut to, _service) = opened.by_hand().unwrap();
+            give(&mut to, given);
+            beyond.iter().for_each(|next| give(&mut to, &[*next]));
+            if is_stopped {
+                shared.stop();
+            }
+            to.source_ended(0, now());
+            let mut told = Vec::new();
+            shared.channels[0].ring.each_held(|datagram| {
+                let header = datagram.header();
+                if header.sequence > last {
+                    told.push(match StreamEvent::parse(datagram.payload()) {
+                        Some(StreamEvent::SourceLost {
+                            messages: u64::MAX, ..
+                        }) => "lost".to_owned(),
+                        _ => header.source_position.sequence().to_string(),
+                    });
+                }
+            });
+            assert_eq!(told, expected, "{given:?}, then {beyond:?}");
         }
     }
 

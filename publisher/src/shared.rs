@@ -11,7 +11,7 @@ use tickcast_feeds::source::MessageCounts;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::counters::{RepairCounters, RepairServiceCounters, SenderCounters};
 use tickcast_reliability::ring::RingReader;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SourceId, SourcePosition};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SourceId, SourcePosition};
 use tickcast_transport::SendStats;
 
 use crate::admin::AdminCounters;
@@ -224,12 +224,14 @@ pub struct ChannelShared {
     pub ring: RingReader,
     /// How far each source was sealed when the ring was gone on with after a restart.
     pub resumed: OnceLock<Vec<(SourceId, SourcePosition)>>,
+    /// What of the epoch was published before, where the ring was gone on with.
+    pub before: OnceLock<PublishedBefore>,
     /// Subscribers that have joined, told by the repair service.
     pub subscribers: AtomicU32,
     /// The hold-off advised, told by the repair service.
     pub hold_off_us: AtomicU32,
     directory: Mutex<Directory>,
-    digest: Mutex<Option<String>>,
+    digest: Mutex<Option<Result<String, &'static str>>>,
 }
 
 impl ChannelShared {
@@ -250,6 +252,7 @@ impl ChannelShared {
             repair: Arc::default(),
             ring,
             resumed: OnceLock::new(),
+            before: OnceLock::new(),
             subscribers: AtomicU32::new(0),
             hold_off_us: AtomicU32::new(0),
             directory: Mutex::default(),
@@ -263,16 +266,25 @@ impl ChannelShared {
         locked(&self.directory)
     }
 
-    /// Shows the digest of the records published so far.
-    pub fn set_digest(&self, digest: String) {
+    /// Shows the digest of the records published so far, or why there is none.
+    pub fn set_digest(&self, digest: Result<String, &'static str>) {
         *locked(&self.digest) = Some(digest);
     }
 
-    /// The digest of all records, once the session has ended.
+    /// The digest of all records of the epoch, once the session has ended, or why there is none.
     #[must_use]
-    pub fn digest(&self) -> Option<String> {
+    pub fn digest(&self) -> Option<Result<String, &'static str>> {
         locked(&self.digest).clone()
     }
+}
+
+/// What a channel had published in its epoch when this publisher went on in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PublishedBefore {
+    /// The last sequence sealed.
+    pub sealed: Sequence,
+    /// Records.
+    pub published_records: u64,
 }
 
 /// What a subscriber last said of itself on one channel.

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::audit_file;
+use crate::error::PublisherError;
 use crate::shared::Shared;
 
 /// What a publisher did, taken at one moment.
@@ -34,8 +35,15 @@ impl Summary {
                 all.insert("id".into(), json!(channel.plan.id));
                 all.insert("name".into(), json!(channel.plan.name));
                 all.insert("epoch".into(), json!(shared.epoch));
-                all.insert("digest".into(), json!(channel.digest()));
+                let (digest, missing) = match channel.digest() {
+                    None => (None, None),
+                    Some(Ok(digest)) => (Some(digest), None),
+                    Some(Err(why)) => (None, Some(why)),
+                };
+                all.insert("digest".into(), json!(digest));
+                all.insert("digest_missing".into(), json!(missing));
                 all.insert("sealed".into(), json!(channel.ring.sealed()));
+                all.insert("before".into(), json!(channel.before.get()));
                 all.insert("ring_holds_s".into(), json!(channel.plan.holds_s));
                 channel
                     .sender
@@ -101,7 +109,19 @@ impl Summary {
         Self { json, lost }
     }
 
-    /// The summary as JSON.
+    /// This, or an error that carries it where the end of the session could not be kept.
+    pub(crate) fn unless(self, kept: Result<(), PublisherError>) -> Result<Self, PublisherError> {
+        match kept {
+            Ok(()) => Ok(self),
+            Err(source) => Err(PublisherError::EndNotKept {
+                summary: Box::new(self),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// The summary as JSON. Of each channel, `digest` and `sealed` are of the whole epoch, and `before` says
+    /// what an earlier life of this publisher had published in it; counters are of this life.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {
@@ -114,7 +134,7 @@ impl Summary {
         &self.json
     }
 
-    /// Records published, on all channels.
+    /// Records published by this process, on all channels.
     ///
     /// ```
     /// # fn f(monitor: &tickcast_publisher::Monitor) {

@@ -477,6 +477,38 @@ fn a_restart_opens_a_higher_epoch_and_says_where_the_last_one_ended() {
 }
 
 #[test]
+fn a_session_whose_end_can_not_be_kept_has_its_summary_and_exit_2() {
+    let state = tempfile::tempdir().unwrap();
+    let mut input = simulator(100);
+    input["wait_for_subscribers"] = json!(0);
+    let mut config = config(group(), input);
+    config["state_dir"] = json!(state.path());
+    config["linger_ms"] = json!(0);
+    config["end_when_inputs_end"] = json!(false);
+    let publisher = Publisher::start(&config);
+    // Where the next state is written, before it takes the place of the last.
+    std::fs::create_dir(state.path().join("test.epoch.new")).unwrap();
+    wait_for("all that is published", || {
+        let answer = publisher.get("/status");
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        let status: serde_json::Value = serde_json::from_str(body).ok()?;
+        (status["source"]["ended"] == 1).then_some(())
+    });
+    publisher.terminate();
+    let log = publisher.path("log");
+    let log = std::fs::File::open(log).unwrap();
+    let (code, summary) = publisher.finish();
+    let log = std::io::read_to_string(log).unwrap();
+    assert_eq!(code, Some(2), "{log}");
+    assert!(log.contains("state_dir: can't write"), "{log}");
+    assert_eq!(summary["ended"], true, "{log}");
+    assert!(
+        summary["source"]["messages_total"].as_u64() >= Some(100),
+        "{log}"
+    );
+}
+
+#[test]
 fn a_capture_that_can_not_be_read_is_refused_at_the_start() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("config.json");

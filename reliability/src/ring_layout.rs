@@ -201,7 +201,8 @@ pub struct Checkpoint {
     pub source: SourceId,
     /// Position of the last message sealed.
     pub position: SourcePosition,
-    /// The venue's name of its session, padded with zeros; all zeros when it has none.
+    /// The venue's name of its session, padded with zeros; all zeros when it has none. For people: who goes
+    /// on compares what is given again, not what it is called.
     pub session: [u8; 16],
 }
 

@@ -502,11 +502,13 @@ pub enum EpochReason {
     SessionEnded = 9,
     /// A restart whose state does not know the epoch of the ring.
     StateGone = 10,
+    /// A restart whose capture is no longer the file that it was.
+    SourceChanged = 11,
 }
 
 impl EpochReason {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Fresh,
         Self::Restart,
         Self::Promotion,
@@ -517,6 +519,7 @@ impl EpochReason {
         Self::RingDamaged,
         Self::SessionEnded,
         Self::StateGone,
+        Self::SourceChanged,
     ];
 
     /// Its number on the wire, and which of the restarts it is: who knows no restarts apart sees one.

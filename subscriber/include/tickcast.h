@@ -460,6 +460,10 @@ enum TickcastEpochReason
      A restart whose state does not know the epoch of the ring.
      */
     TICKCAST_EPOCH_REASON_STATE_GONE = 10,
+    /*
+     A restart whose capture is no longer the file that it was.
+     */
+    TICKCAST_EPOCH_REASON_SOURCE_CHANGED = 11,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

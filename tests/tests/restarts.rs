@@ -14,7 +14,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{Follower, PATIENCE, Publisher, channel, drive, end, number};
+use common::{Follower, PATIENCE, Publisher, channel, drive, drive_to_end, end, number};
 use kept::Kept;
 use serde_json::{Value, json};
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
@@ -103,8 +103,13 @@ const VENUE: (u64, u16, u64) = (u32::MAX as u64, 20, 7);
 const MESSAGES_PER_S: u64 = 4_000;
 
 /// The first messages of the venue, one after the other.
-fn venue(messages: u64, mut each: impl FnMut(&[u8])) {
-    let (all, symbols, seed) = VENUE;
+fn venue(messages: u64, each: impl FnMut(&[u8])) {
+    venue_of(VENUE.2, messages, each);
+}
+
+/// As [`venue`], of a market from this seed.
+fn venue_of(seed: u64, messages: u64, mut each: impl FnMut(&[u8])) {
+    let (all, symbols, _) = VENUE;
     let market = SimulatorConfig {
         symbols,
         messages: all,
@@ -298,13 +303,23 @@ fn the_book_behind_a_recorded_day_is_the_venues_after_kills_of_the_publisher() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("day");
     // More than is read by the end, however slow the machine is; that it ends by itself would be seen.
+    let day = recorded(VENUE.2, 200_000 + rounds() * 20_000);
+    std::fs::write(&file, day).expect("the day is written");
+    assert_its_book_is_the_venues(capture(&file));
+}
+
+/// So many messages of a market from this seed, as a BinaryFILE.
+fn recorded(seed: u64, messages: u64) -> Vec<u8> {
     let mut day = Vec::new();
-    venue(200_000 + rounds() * 20_000, |message| {
+    venue_of(seed, messages, |message| {
         day.extend((message.len() as u16).to_be_bytes());
         day.extend(message);
     });
-    std::fs::write(&file, day).expect("the day is written");
-    assert_its_book_is_the_venues(json!({
+    day
+}
+
+fn capture(file: &Path) -> Value {
+    json!({
         "source": 1,
         "kind": "capture",
         "file": file,
@@ -312,7 +327,126 @@ fn the_book_behind_a_recorded_day_is_the_venues_after_kills_of_the_publisher() {
         "trade_date": "2019-01-30",
         "pace": { "messages_per_s": MESSAGES_PER_S },
         "wait_for_subscribers": 1,
-    }));
+    })
+}
+
+/// Whether a subscriber was told that messages of the source were lost, nobody knows how many.
+fn was_told_of_a_loss(follower: &Follower) -> bool {
+    follower.saw(|event| {
+        matches!(
+            event,
+            Event::Stream(StreamEvent::SourceLost {
+                messages: u64::MAX,
+                ..
+            })
+        )
+    })
+}
+
+#[test]
+fn a_capture_that_is_another_file_by_now_begins_a_new_epoch_and_subscribers_are_told() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("day");
+    let day = recorded(VENUE.2, 100_000);
+    std::fs::write(&file, &day).expect("the day is written");
+    let kept = Kept::fed(capture(&file));
+    let (mut publisher, _, mut before) = kept.started();
+    let mut followers = [follower(&publisher, 0.0)];
+    // Cut, and another one of the same length.
+    for other in [day[..20_000].to_vec(), recorded(8, 100_000)] {
+        get_on(&mut followers, 500);
+        publisher.kill();
+        std::fs::write(&file, other).expect("the day is written");
+        let (again, log, epoch) = kept.started();
+        publisher = again;
+        let why = "a new epoch begins: the capture of source 1 is not the file that it was";
+        assert!(log.contains(why), "{log}");
+        assert!(epoch > before);
+        drive(&mut followers, |all| {
+            all[0].last(1).is_some_and(|at| at.epoch.0 == epoch)
+        });
+        assert!(followers[0].saw(|event| matches!(
+            event,
+            Event::Stream(StreamEvent::EpochOpened { reason: EpochReason::SourceChanged, previous, .. })
+                if previous.0 == before
+        )));
+        before = epoch;
+    }
+}
+
+#[test]
+fn a_capture_that_gives_something_else_or_less_than_was_published_is_told_as_lost_and_exit_1() {
+    const MESSAGES: u64 = 8_000;
+    let day = recorded(VENUE.2, MESSAGES);
+    // As if it were the same file. What follows a length of zero is not read.
+    let shorter = [&day[..40_000], &vec![0; day.len() - 40_000]].concat();
+    let mut another = recorded(8, MESSAGES);
+    another.resize(day.len(), 0);
+    for mode in ["threaded", "inline"] {
+        for (replaced, is_whole) in [(&day, true), (&shorter, false), (&another, false)] {
+            let folder = tempfile::tempdir().expect("a folder");
+            let file = folder.path().join("day");
+            std::fs::write(&file, &day).expect("the day is written");
+            let modified = std::fs::metadata(&file).and_then(|file| file.modified());
+            let mut kept = Kept::fed(capture(&file));
+            kept.config["threads"] = json!({ "mode": mode });
+            let (mut publisher, _, before) = kept.started();
+            let mut followers = [follower(&publisher, 0.0)];
+            get_on(&mut followers, 3_000);
+            publisher.kill();
+            std::fs::write(&file, replaced).expect("the day is written");
+            let written = std::fs::OpenOptions::new().write(true).open(&file);
+            let dated = written.and_then(|file| file.set_modified(modified?));
+            dated.expect("it is dated as before");
+            let (publisher, log, epoch) = kept.started();
+            assert_eq!(epoch, before, "{log}");
+            drive_to_end(&mut followers);
+            assert_eq!(was_told_of_a_loss(&followers[0]), !is_whole, "{mode}");
+            let (status, summary) = publisher.finish();
+            assert_eq!(status.code(), Some(i32::from(!is_whole)), "{mode}");
+            let lost = number(channel(&summary), "source_messages_lost");
+            assert_eq!(lost, u64::from(!is_whole), "{mode}");
+            assert_eq!(channel(&summary)["digest"].is_string(), is_whole, "{mode}");
+        }
+    }
+}
+
+#[test]
+fn after_a_restart_the_digest_of_two_inputs_is_missing_with_a_reason_and_what_was_before_is_told_apart()
+ {
+    let mut kept = Kept::new(2_000, 1);
+    let mut second = kept.config["inputs"][0].clone();
+    second["source"] = json!(2);
+    second["seed"] = json!(9);
+    kept.config["inputs"] = json!([kept.config["inputs"][0], second]);
+    let mut publisher = kept.start();
+    assert!(
+        publisher
+            .log()
+            .contains("channel all has no digest after a restart"),
+        "it is said beforehand: {}",
+        publisher.log()
+    );
+    let mut followers = [follower(&publisher, 0.0)];
+    get_on(&mut followers, 2_000);
+    publisher.kill();
+    let publisher = kept.start();
+    get_on(&mut followers, 2_000);
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    let published = channel(&summary);
+    assert_eq!(published["digest"], Value::Null);
+    let why = published["digest_missing"].as_str().expect("a reason");
+    assert!(why.contains("several inputs"), "{why}");
+    let before = number(&published["before"], "published_records");
+    assert!(before >= 2_000);
+    assert_eq!(
+        before + number(published, "published_records"),
+        records(&followers[0]),
+        "this life and the one before are the epoch"
+    );
+    assert!(number(&published["before"], "sealed") < number(published, "sealed"));
 }
 
 #[test]

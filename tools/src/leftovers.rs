@@ -1,12 +1,13 @@
-//! What runs that were killed left behind goes when the next one begins: network namespaces, and folders
-//! in memory. A name tells the process it belongs to, and nothing of one that lives is touched.
+//! What runs that were killed left behind goes when the next one begins: network namespaces, file systems,
+//! and folders in memory. A name tells the process it belongs to, and nothing of one that lives is touched.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::network;
 
-/// So begin the names of namespaces; then comes the process.
+/// So begin the names of namespaces and of file systems; then comes the process.
 const NAMESPACE: &str = "tickcast-";
 /// So begin those of folders.
 const FOLDER: &str = "tickcast-bench-";
@@ -14,6 +15,11 @@ const FOLDER: &str = "tickcast-bench-";
 /// How this process calls a namespace.
 pub(crate) fn namespace(what: &str) -> String {
     format!("{}{what}", own(NAMESPACE))
+}
+
+/// How this process calls a file system that it mounts.
+pub(crate) fn file_system() -> String {
+    format!("{}disk", own(NAMESPACE))
 }
 
 /// How the names of its folders begin.
@@ -39,7 +45,39 @@ pub(crate) fn sweep() {
             tell(&name);
         }
     }
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+    left_file_systems(&mounts).for_each(|at| sweep_file_system(&at));
     sweep_folders(&memory());
+}
+
+/// Where file systems are that were left, by what the kernel says of all.
+fn left_file_systems(mounts: &str) -> impl Iterator<Item = PathBuf> {
+    let at = |line: &str| {
+        let mut words = line.split(' ');
+        let (name, at) = (words.next()?, words.next()?);
+        // So the kernel writes a space.
+        is_left(name, NAMESPACE).then(|| at.replace("\\040", " ").into())
+    };
+    mounts.lines().filter_map(at)
+}
+
+/// With the temporary folder that it stands in. One that was asked for by name keeps its logs.
+fn sweep_file_system(at: &Path) {
+    let unmounted = Command::new("umount").arg("-l").arg(at).output();
+    if !unmounted.is_ok_and(|it| it.status.success()) {
+        return;
+    }
+    tell(&at.display().to_string());
+    let folder = at
+        .parent()
+        .filter(|it| it.starts_with(std::env::temp_dir()));
+    let is_ours = |folder: &&Path| {
+        let name = folder.file_name().unwrap_or_default();
+        name.to_string_lossy().starts_with("tickcast-chaos-")
+    };
+    if let Some(folder) = folder.filter(is_ours) {
+        let _ = fs::remove_dir_all(folder);
+    }
 }
 
 fn sweep_folders(within: &Path) {
@@ -90,6 +128,19 @@ mod tests {
         ] {
             assert_eq!(is_left(&name, NAMESPACE), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn a_file_system_is_left_where_the_process_it_is_named_after_is_gone() {
+        let mounts = format!(
+            "tickcast-{NOBODY}-disk /tmp/tickcast-chaos-a/disk tmpfs rw 0 0\n\
+             tickcast-1-disk /tmp/tickcast-chaos-b/disk tmpfs rw 0 0\n\
+             tmpfs /tmp tmpfs rw 0 0\n\
+             tickcast-{NOBODY}-disk /tmp/with\\040space/disk tmpfs rw 0 0\n"
+        );
+        let left: Vec<PathBuf> = left_file_systems(&mounts).collect();
+        let expected = ["/tmp/tickcast-chaos-a/disk", "/tmp/with space/disk"];
+        assert_eq!(left, expected.map(PathBuf::from));
     }
 
     #[test]

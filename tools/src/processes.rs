@@ -96,6 +96,16 @@ impl Drop for Process {
     }
 }
 
+/// The program and arguments of `command`, killed as soon as the thread that starts it is gone: also where
+/// that was killed itself, and could end nobody.
+pub(crate) fn killed_with_us(command: &Command) -> Command {
+    // It becomes the program, and is no process beside it.
+    let mut tied = Command::new("setpriv");
+    tied.args(["--pdeathsig", "KILL"]);
+    tied.arg(command.get_program()).args(command.get_args());
+    tied
+}
+
 /// This program, to be started again with another verb.
 pub(crate) fn this_program() -> Result<PathBuf, CommandError> {
     std::env::current_exe().map_err(|source| CommandError::Host {

@@ -72,7 +72,7 @@ impl Left {
         let plan = self.plan();
         let config = plan.config;
         let before = EpochsBefore::read(Some(self.state.path()), "test")?;
-        let before = before.with_inputs(inputs_hash(&config));
+        let before = before.with_inputs(Inputs::of(&config));
         let boot_id = boot_id().unwrap();
         kept(&config, self.rings.path(), &plan.channels, &before, boot_id)
     }
@@ -323,6 +323,42 @@ fn what_was_found_of_a_ring_is_said() {
         fs::write(left.ring(), &whole).unwrap();
         left.config = config.clone();
     }
+}
+
+#[test]
+fn how_fast_an_input_is_read_is_no_reason_for_a_new_epoch_and_another_file_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("day");
+    fs::write(&file, b"a day").unwrap();
+    let capture = json!({ "source": 1, "kind": "capture", "file": file });
+    let simulator = json!({ "source": 2, "kind": "simulator" });
+    let mut left = Left::fed(json!([capture, simulator]));
+    left.publish(3);
+    for input in [0, 1] {
+        left.config["inputs"][input]["pace"] = json!("max");
+        left.config["inputs"][input]["wait_for_subscribers"] = json!(3);
+        assert_eq!(left.why(), "");
+    }
+    let modified = fs::metadata(&file).unwrap().modified().unwrap();
+    let dated = |modified| {
+        let opened = fs::OpenOptions::new().write(true).open(&file).unwrap();
+        opened.set_modified(modified).unwrap();
+    };
+    for (bytes, later_s) in [("a da", 0), ("a day and more", 0), ("A DAY", 1)] {
+        fs::write(&file, bytes).unwrap();
+        dated(modified + std::time::Duration::from_secs(later_s));
+        let why = "the capture of source 1 is not the file that it was";
+        assert!(left.why().starts_with(why), "{}", left.why());
+        assert_eq!(left.reason(), Some(EpochReason::SourceChanged));
+    }
+    fs::write(&file, b"a day").unwrap();
+    dated(modified);
+    assert_eq!(left.why(), "");
+    // And it is known from then on.
+    fs::write(&file, b"another day").unwrap();
+    let second = left.publish(3);
+    assert_eq!(left.why(), "");
+    assert_eq!(left.open().unwrap().epoch.epoch(), second);
 }
 
 #[test]

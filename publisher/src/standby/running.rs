@@ -144,17 +144,17 @@ impl Standby {
         let published = join(publish, "publish");
         base.current().shut_down();
         base.shut_down();
-        let mut result = Ok(());
+        let (mut result, mut kept) = (Ok(()), Ok(()));
         for feed in feeds {
             result = result.and(join(feed, "feed"));
         }
         let opened = published?;
         if let Some(opened) = opened {
             result = result.and(join(opened.repair, "repair"));
-            result = result.and(opened.epoch.close_if_ended(&opened.shared));
+            kept = opened.epoch.close_if_ended(&opened.shared);
         }
         result.and(join(admin, "admin"))?;
-        Ok(Summary::of(base.current()))
+        Summary::of(base.current()).unless(kept)
     }
 }
 

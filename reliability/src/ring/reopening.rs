@@ -144,9 +144,12 @@ impl RingReader {
         Ok(sources)
     }
 
-    /// What the datagrams up to `sealed` say of their sources.
-    fn held(&self, sealed: Sequence) -> Held {
-        let mut all = Held::default();
+    /// Each datagram that is held, the oldest first. For a ring that nobody writes just now.
+    pub fn each_held(&self, each: impl FnMut(&Datagram<'_>)) {
+        self.each_up_to(self.sealed(), each);
+    }
+
+    fn each_up_to(&self, sealed: Sequence, mut each: impl FnMut(&Datagram<'_>)) {
         let mut buffer = vec![0; self.geometry().slot_len() / WORD];
         // No more than there are slots, whatever the control page says.
         let oldest = self
@@ -157,9 +160,16 @@ impl RingReader {
             let Ok(len) = self.copy(sequence, &mut buffer) else {
                 continue;
             };
-            let Ok(datagram) = Datagram::parse(&words_as_bytes(&buffer)[..len]) else {
-                continue;
-            };
+            if let Ok(datagram) = Datagram::parse(&words_as_bytes(&buffer)[..len]) {
+                each(&datagram);
+            }
+        }
+    }
+
+    /// What the datagrams up to `sealed` say of their sources.
+    fn held(&self, sealed: Sequence) -> Held {
+        let mut all = Held::default();
+        self.each_up_to(sealed, |datagram| {
             let header = datagram.header();
             match header.kind {
                 Kind::Data => reach(&mut all.data, header.source, header.source_position),
@@ -171,7 +181,7 @@ impl RingReader {
                 Kind::End => all.ended = true,
                 _ => {}
             }
-        }
+        });
         all
     }
 }

@@ -174,6 +174,8 @@ pub enum EpochReason {
     SessionEnded = 9,
     /// A restart whose state does not know the epoch of the ring.
     StateGone = 10,
+    /// A restart whose capture is no longer the file that it was.
+    SourceChanged = 11,
 }
 
 causes! {
@@ -188,6 +190,7 @@ causes! {
         RingDamaged = 8,
         SessionEnded = 9,
         StateGone = 10,
+        SourceChanged = 11,
     }
 }
 

@@ -19,8 +19,9 @@ use super::schedule::{Fault, Who};
 use super::{side, stranger};
 use crate::exit::CommandError;
 use crate::files::{Folder, write_json};
+use crate::leftovers;
 use crate::network::Network;
-use crate::processes::{Process, this_program};
+use crate::processes::{Process, killed_with_us, this_program};
 
 /// The channels: the first on one line, the second on two.
 pub(crate) const CHANNELS: [(&str, &[&str]); 2] = [("first", &["AAA*", "AAB*"]), ("rest", &["*"])];
@@ -44,7 +45,7 @@ pub(crate) struct Setting {
     pub(crate) messages_per_s: u64,
 }
 
-/// A file system in memory, of a size of its own. It goes with this.
+/// A file system in memory, of a size of its own. It goes with this, or when the next run begins.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -57,7 +58,7 @@ impl Disk {
         let size = format!("size={DISK_MIB}m");
         let mut mount = Command::new("mount");
         mount
-            .args(["-t", "tmpfs", "-o", &size, "tickcast"])
+            .args(["-t", "tmpfs", "-o", &size, &leftovers::file_system()])
             .arg(&at);
         match mount.output() {
             Ok(output) if output.status.success() => Ok(Self(at)),
@@ -275,6 +276,7 @@ impl Stage {
                 command
             }
         };
+        let command = killed_with_us(&command);
         let process = Process::start(&name, command, &self.setting.folder)?;
         self.actors[at].process = Some(process);
         Ok(())
@@ -401,7 +403,7 @@ impl Stage {
         command
             .arg("chaos-side")
             .arg(json!({"stranger": task}).to_string());
-        Process::start("stranger", command, &self.setting.folder)
+        Process::start("stranger", killed_with_us(&command), &self.setting.folder)
     }
 
     /// Starts again who has gone, and looks at everybody's memory.
