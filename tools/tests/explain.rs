@@ -275,6 +275,28 @@ fn what_a_publishers_socket_dropped_while_it_stood_still_is_told_from_a_gap_of_t
 }
 
 #[test]
+fn what_the_publishers_own_interface_dropped_is_told_from_the_wire() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let Some(mut publisher) = Publisher::on_a_slow_link(folder.path()) else {
+        return;
+    };
+    let file = folder.path().join("test.7.flight");
+    let refused = wait_for("a loss", || {
+        let told = explained(&[], &file).0;
+        let findings = told["explanation"]["findings"].as_array()?;
+        let refused = |it: &&Value| it["origin"]["send_refused"] == 0;
+        findings.iter().find(refused).cloned()
+    });
+    assert!(refused["buffer_drops"].as_u64().unwrap() > 0, "{refused}");
+    signal(publisher.id(), "KILL");
+    let words = text(&run(&["explain", file.to_str().unwrap()]).stdout);
+    assert!(
+        words.contains("the network refused datagrams on line A"),
+        "{words}"
+    );
+}
+
+#[test]
 fn what_is_no_record_is_refused_with_a_sentence() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("other");

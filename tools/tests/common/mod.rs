@@ -186,6 +186,30 @@ pub(crate) fn publisher_bin() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
+fn config(
+    control: &str,
+    input: &serde_json::Value,
+    slots: u32,
+    records: Option<&Path>,
+    fan_out: &serde_json::Value,
+) -> serde_json::Value {
+    serde_json::json!({
+        "name": "test",
+        "control": control,
+        "admin": "127.0.0.1:0",
+        "channels": [{
+            "id": 7, "name": "all", "slots": slots, "peak_datagrams_per_s": 4_000,
+            "fan_out": [fan_out],
+        }],
+        "inputs": [input],
+        // Room for a whole recording, however long this thread has to wait for a core.
+        "threads": {"hop_batches": 1 << 14},
+        "digest": true,
+        "linger_ms": 30_000,
+        "flight_record": records.map(|it| serde_json::json!({"directory": it, "mib": 16})),
+    })
+}
+
 /// A running publisher of one channel, `all`, with a simulated market.
 pub(crate) struct Publisher {
     folder: tempfile::TempDir,
@@ -253,31 +277,55 @@ impl Publisher {
         Self::with("127.0.0.1:0", &udp, 4_096, Some(directory))
     }
 
+    /// The simulated market out of an interface that lets a tenth of it through, in a network of its own,
+    /// with flight records in this directory. `None`, said loudly, where no such network can be made.
+    pub(crate) fn on_a_slow_link(directory: &Path) -> Option<Self> {
+        const LINK: &str = "ip link set lo up && ip link add veth0 type veth peer name veth1 \
+             && ip address add 10.99.0.1/24 dev veth0 && ip link set veth0 up && ip link set veth1 up \
+             && tc qdisc add dev veth0 root tbf rate 500kbit burst 5kb limit 20kb";
+        let within = |script: &str| {
+            let mut command = Command::new("unshare");
+            command.args(["--net", "sh", "-c", script]);
+            command
+        };
+        let tried = within(LINK).output();
+        if !tried.is_ok_and(|it| it.status.success()) {
+            eprintln!("SKIPPED: no network of one's own with a queue can be made here");
+            return None;
+        }
+        let mut command = within(&format!("{LINK} && exec \"$0\" \"$@\""));
+        command.arg(publisher_bin());
+        let simulator = serde_json::json!({
+            "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
+            "pace": {"messages_per_s": 10_000},
+        });
+        let line = serde_json::json!({ "group": group(), "interface": "veth0" });
+        let fan_out = serde_json::json!({"transport": "udp", "lines": [line]});
+        let config = config(
+            "127.0.0.1:0",
+            &simulator,
+            1 << 16,
+            Some(directory),
+            &fan_out,
+        );
+        Some(Self::run(command, &config, group()))
+    }
+
     fn of(control: &str, input: &serde_json::Value) -> Self {
         Self::with(control, input, 4_096, None)
     }
 
     fn with(control: &str, input: &serde_json::Value, slots: u32, records: Option<&Path>) -> Self {
+        let group = group();
+        let fan_out = serde_json::json!({"transport": "udp", "lines": [{"group": group}]});
+        let config = config(control, input, slots, records, &fan_out);
+        Self::run(Command::new(publisher_bin()), &config, group)
+    }
+
+    fn run(mut command: Command, config: &serde_json::Value, group: SocketAddrV4) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
-        let group = group();
-        let config = serde_json::json!({
-            "name": "test",
-            "control": control,
-            "admin": "127.0.0.1:0",
-            "channels": [{
-                "id": 7, "name": "all", "slots": slots, "peak_datagrams_per_s": 4_000,
-                "fan_out": [{"transport": "udp", "lines": [{"group": group}]}],
-            }],
-            "inputs": [input],
-            // Room for a whole recording, however long this thread has to wait for a core.
-            "threads": {"hop_batches": 1 << 14},
-            "digest": true,
-            "linger_ms": 30_000,
-            "flight_record": records.map(|it| serde_json::json!({"directory": it, "mib": 16})),
-        });
         std::fs::write(path("config.json"), config.to_string()).unwrap();
-        let mut command = Command::new(publisher_bin());
         for (option, name) in [
             ("--config", "config.json"),
             ("--summary", "summary.json"),

@@ -210,6 +210,11 @@ pub(super) fn open_sender(
         "choose the interface",
         set_option(&socket, libc::IPPROTO_IP, libc::IP_MULTICAST_IF, chosen),
     )?;
+    // Else the queue of the interface drops what it has no room for, and nobody here hears of it.
+    step(
+        "hear of what its interface drops",
+        set_option(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1i32),
+    )?;
     step("set the TTL", socket.set_multicast_ttl_v4(ttl.into()))?;
     step("set the loop-back", socket.set_multicast_loop_v4(true))?;
     step("connect a sender", socket.connect(&group.into()))?;

@@ -183,7 +183,7 @@ fn place(it: &Finding) -> String {
         ),
         Origin::SendRefused(line) => format!(
             "in the publisher's host: the network refused datagrams on line {line} just then; look at the \
-             send buffer, the interface, the route{}",
+             interface, its queue, the route{}",
             match it.buffer_drops {
                 0 => String::new(),
                 count => format!(" ({} of these)", datagrams(count)),
