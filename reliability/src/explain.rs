@@ -63,6 +63,8 @@ pub enum Origin {
     /// On the way here, or behind the publisher's network stack in its own interface or uplink: with one
     /// line, and the record of one host beside the publisher's, nobody knows.
     WireOrUplink,
+    /// Nowhere: they came on this line, later than something told of them. See [`Finding::late`].
+    Late(LineId),
     /// On the way here or in the publisher's send queue: with one line and one record nobody knows.
     WireOrSendQueue,
     /// In this host, for want of a buffer, although the application polled.
@@ -142,6 +144,25 @@ pub enum How {
     Read,
 }
 
+/// Why datagrams came late on their line, as far as the records show it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Delay {
+    /// A fault held them back that was injected in this host.
+    Injected,
+    /// What was sent after them came before them on the same line.
+    Overtaken,
+    /// The application had not polled for so long: they waited in this host.
+    PollStall(Nanos),
+    /// The publish thread had not come back for so long before it sent them, by the publisher's record.
+    PublisherStall(Nanos),
+    /// Nothing of the channel had come for so long, on any line: the publisher or the network stood still.
+    Silence(Nanos),
+    /// The line went on in order: something else was faster.
+    Behind,
+}
+
 /// Something that was missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Finding {
@@ -170,6 +191,8 @@ pub struct Finding {
     pub asked: u32,
     /// How long the application had not polled just before, where it had not.
     pub stalled_for: Option<Nanos>,
+    /// When the last of it came on its line after all, and why only then, where it was late and not lost.
+    pub late: Option<(Nanos, Delay)>,
     /// How many datagrams the kernel or the device dropped just then.
     pub buffer_drops: u64,
     /// Of what the publisher lost of a source: why, and how many messages.

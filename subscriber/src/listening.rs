@@ -226,7 +226,7 @@ impl Listening {
                     told.push(first.previous());
                 }
                 let new = SequenceRange::new(first.max(told[nth].next()), last);
-                if let Some(new) = new.filter(|_| entry.kind.is_drop() && told[nth] < last) {
+                if let Some(new) = new.filter(|_| entry.kind.withholds() && told[nth] < last) {
                     core.note(now, Note::Injected(entry.channel, line, entry.epoch, new));
                 }
                 told[nth] = last;

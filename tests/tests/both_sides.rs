@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::{Delivery, LineId};
-use tickcast_reliability::explain::{Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::recorder::{Recording, Unread, replay_publisher};
@@ -201,6 +201,32 @@ fn an_overflow_of_the_hop_says_for_how_long_the_publish_thread_had_stood_still()
         assert_eq!(found.origin, Origin::FeedHop);
         assert_eq!(found.stalled_for, stalled.map(Nanos::from_ms));
     }
+}
+
+#[test]
+fn what_waited_for_a_publish_thread_that_stood_still_was_late_for_that() {
+    let mut both = both(1);
+    both.seal(2);
+    both.send();
+    // Sealed, and told of by who repairs, but not sent yet.
+    both.seal(2);
+    both.subscriber.status(14);
+    both.stall_ms(30);
+    both.subscriber.status(14);
+    both.subscriber.repair(13..=14);
+    both.send();
+    let (alone, [with, publisher]) = both.explain();
+    for (explained, known) in [(&alone, false), (&with, true)] {
+        let found = only(explained);
+        assert_eq!(
+            (found.origin, found.fate, found.sequences),
+            (Origin::Late(A), CAME, range(13, 14))
+        );
+        let stalled = Delay::PublisherStall(Nanos::from_ms(30));
+        let why = found.late.map(|(_, why)| why);
+        assert_eq!(why == Some(stalled), known, "{found:#?}");
+    }
+    assert!(publisher.findings.is_empty(), "{publisher:#?}");
 }
 
 #[test]

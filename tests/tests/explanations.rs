@@ -3,7 +3,7 @@
 
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::{Delivery, Item, LineId, Start};
-use tickcast_reliability::explain::{Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
@@ -399,8 +399,101 @@ fn what_was_overtaken_on_its_line_came_late_and_was_not_lost() {
     let found = only(&explained);
     assert_eq!(
         (found.origin, found.fate),
-        (Origin::Wire(A), Fate::Came(How::Late(A)))
+        (Origin::Late(A), Fate::Came(How::Late(A)))
     );
+    assert_eq!(why_late(found), Delay::Overtaken);
+}
+
+fn why_late(found: &Finding) -> Delay {
+    found.late.expect("it is late").1
+}
+
+/// STATUS tells of 13 to 20 when nothing of them has come for 60 ms, and repair brings them before the
+/// line does.
+fn overtake_the_line(meanwhile: impl FnOnce(&mut Stage)) -> Explanation {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.bytes(0, &heartbeat(12));
+    stage.wait_ms(60);
+    meanwhile(&mut stage);
+    stage.status(20);
+    stage.wait_ms(2);
+    stage.status(20);
+    stage.repair(13..=20);
+    stage.hear(0, 13..=22);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.fate, found.sequences),
+        (Origin::Late(A), Fate::Came(How::Repair), range(13, 20))
+    );
+    explained
+}
+
+#[test]
+fn what_the_line_brings_once_a_stopped_publisher_or_a_link_goes_on_was_late_and_not_lost() {
+    let explained = overtake_the_line(|_| ());
+    let Delay::Silence(silence) = why_late(only(&explained)) else {
+        panic!("{explained:#?}");
+    };
+    assert!(silence >= Nanos::from_ms(62), "{silence:?}");
+}
+
+#[test]
+fn what_waited_for_an_application_that_stood_still_was_late_for_that() {
+    let stall = Nanos::from_ms(60);
+    let explained = overtake_the_line(|stage| stage.note(Note::Stall(stall)));
+    assert_eq!(why_late(only(&explained)), Delay::PollStall(stall));
+}
+
+#[test]
+fn what_an_injected_fault_held_back_was_late_for_that() {
+    let held_back = Note::Injected(CHANNEL, A, EPOCH, range(13, 14));
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    stage.hear(0, 15..=15);
+    stage.note(held_back);
+    stage.repair(13..=14);
+    stage.hear(0, 13..=14);
+    stage.hear(0, 16..=18);
+    let explained = stage.explain();
+    assert_eq!(origin_of_two(&explained), Origin::Late(A));
+    assert_eq!(why_late(only(&explained)), Delay::Injected);
+}
+
+#[test]
+fn what_one_line_lost_and_the_other_brought_only_after_repair_was_lost_on_that_one() {
+    let mut stage = Stage::new(ordered(), 2);
+    stage.hear(0, 11..=12);
+    stage.hear(1, 11..=12);
+    stage.hear(0, 15..=18);
+    stage.wait_ms(5);
+    stage.repair(13..=14);
+    stage.hear(1, 13..=18);
+    let explained = stage.explain();
+    assert_eq!(origin_of_two(&explained), Origin::Wire(A));
+}
+
+#[test]
+fn what_both_lines_bring_later_than_a_status_that_tells_of_it_was_lost_on_neither() {
+    let mut stage = Stage::new(ordered(), 2);
+    for line in [0, 1] {
+        stage.hear(line, 11..=12);
+        stage.bytes(line, &heartbeat(12));
+    }
+    stage.wait_ms(60);
+    stage.status(20);
+    stage.wait_ms(2);
+    stage.status(20);
+    stage.hear(0, 13..=22);
+    stage.hear(1, 13..=22);
+    let explained = stage.explain();
+    let found = only(&explained);
+    assert_eq!(
+        (found.origin, found.sequences),
+        (Origin::Late(A), range(13, 20))
+    );
+    assert_eq!(found.fate, Fate::Came(How::OtherLine(A)));
 }
 
 #[test]

@@ -53,7 +53,7 @@ pub(super) struct Channel {
     pub(super) received: BTreeMap<(Epoch, LineId), Ranges>,
     /// What came of an epoch that was not followed then.
     pub(super) early: BTreeMap<Epoch, Ranges>,
-    /// What was dropped on purpose, in the same way.
+    /// What was dropped or held back on purpose, in the same way.
     pub(super) injected: BTreeMap<(Epoch, LineId), Ranges>,
     /// What was sent before we joined.
     pub(super) history: BTreeMap<Epoch, Ranges>,
@@ -90,10 +90,24 @@ pub(super) struct Gap {
     pub(super) heard_before: Nanos,
     /// What became of each.
     pub(super) fates: BTreeMap<Sequence, (Fate, Nanos)>,
+    /// The line whose datagram showed that it was missing, where one did.
+    pub(super) found_on: Option<LineId>,
+    /// For how long nothing had come when a datagram came next after it was told of otherwise.
+    pub(super) silence: Option<Nanos>,
+    /// What a line itself brought once it was missing.
+    pub(super) late: BTreeMap<(Sequence, LineId), Late>,
     /// When which of it was asked for.
     pub(super) asked: Vec<SequenceRange>,
     /// Which of it the publisher refused, and why.
     pub(super) refused: Vec<(SequenceRange, RefusalReason)>,
+}
+
+/// A datagram that its line brought when it was known to be missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Late {
+    pub(super) at: Nanos,
+    /// Whether the line had brought something later before it.
+    pub(super) overtaken: bool,
 }
 
 impl Gap {
@@ -104,6 +118,9 @@ impl Gap {
             found_at,
             heard_before,
             fates: BTreeMap::new(),
+            found_on: None,
+            silence: None,
+            late: BTreeMap::new(),
             asked: Vec::new(),
             refused: Vec::new(),
         }
@@ -199,7 +216,11 @@ impl Evidence {
                     self.sent.sealed(&header);
                 }
             }
-            What::Posted(fan_out, up_to) => self.sent.posted(at, *fan_out, *up_to),
+            What::Posted(fan_out, up_to) => {
+                let stalled = self.stalls.last().copied();
+                let stalled = stalled.filter(|(stall, span)| at <= stall.after(*span));
+                (self.sent).posted(at, *fan_out, *up_to, stalled.map(|(_, span)| span));
+            }
             What::Published(published) => self.sent.published(at, published),
             What::Happened(event) => self.sent.happened(at, event),
             What::Heard(_, _, message) => {
@@ -383,16 +404,24 @@ impl Channel {
             }
             return;
         }
+        let heard_at = self.heard_at;
+        let told_since = self.gaps.iter_mut().rev();
+        let told_since = told_since.take_while(|gap| gap.found_at >= heard_at);
+        for gap in told_since.filter(|gap| gap.found_on.is_none()) {
+            gap.silence.get_or_insert(at.since(heard_at));
+        }
         let sequenced = header.kind.is_sequenced();
         if sequenced {
             let resent = header.relay & relay_flags::RETRANSMITTED != 0;
-            let how = match (resent, self.passed(line, header)) {
+            let overtaken = self.passed(line, header);
+            let how = match (resent, overtaken) {
                 (true, _) => How::Multicast,
                 (false, true) => How::Late(line),
                 (false, false) => How::OtherLine(line),
             };
             self.came(at, header.epoch, header.sequence, how);
             if !resent {
+                self.came_late(at, line, header, overtaken);
                 let received = self.received.entry((header.epoch, line)).or_default();
                 received.insert(SequenceRange::one(header.sequence));
             }
@@ -402,7 +431,11 @@ impl Channel {
         } else {
             header.sequence
         };
-        self.heard_of(at, known);
+        if self.heard_of(at, known)
+            && let Some(gap) = self.gaps.last_mut()
+        {
+            gap.found_on = Some(line);
+        }
         self.heard = self.heard.max(header.sequence);
         self.heard_at = at;
     }
@@ -414,16 +447,18 @@ impl Channel {
         highest.is_some_and(|highest| highest > header.sequence)
     }
 
-    /// All up to here was sent: what was not heard of is missing.
-    fn heard_of(&mut self, at: Nanos, last: Sequence) {
+    /// All up to here was sent: what was not heard of is missing. Says whether anything is.
+    fn heard_of(&mut self, at: Nanos, last: Sequence) -> bool {
         let Some(range) = SequenceRange::new(self.heard.next(), last).filter(|_| last > self.heard)
         else {
-            return;
+            return false;
         };
         self.heard = last;
-        if range.len() <= GAP_LEN_MAX {
+        let is_gap = range.len() <= GAP_LEN_MAX;
+        if is_gap {
             self.missing(self.epoch, range, at);
         }
+        is_gap
     }
 
     fn missing(&mut self, epoch: Epoch, range: SequenceRange, at: Nanos) {
@@ -452,6 +487,18 @@ impl Channel {
         }
         if let Some((gap, _)) = self.gaps_of(epoch, SequenceRange::one(sequence)).next() {
             gap.fates.entry(sequence).or_insert((Fate::Came(how), at));
+        }
+    }
+
+    /// Its line brings it itself: whatever had overtaken it, it was not lost there.
+    fn came_late(&mut self, at: Nanos, line: LineId, header: &Header, overtaken: bool) {
+        let (epoch, sequence) = (header.epoch, header.sequence);
+        if (epoch, sequence) > self.last_missing {
+            return;
+        }
+        let late = Late { at, overtaken };
+        if let Some((gap, _)) = self.gaps_of(epoch, SequenceRange::one(sequence)).next() {
+            gap.late.entry((sequence, line)).or_insert(late);
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::evidence::{Channel, Evidence, Gap};
 use super::sent::{Left, SourceLost};
-use super::{Explanation, Fate, Finding, How, Origin, Ranges, Totals};
+use super::{Delay, Explanation, Fate, Finding, Origin, Ranges, Totals};
 use crate::delivery::LineId;
 use crate::loss::{Loss, LossCause};
 use crate::recorder::{Dropped, Recording};
@@ -13,6 +13,9 @@ use crate::wire::{SourceLossReason, StreamEvent};
 
 /// What was counted is told with the next look at the sockets' counts, which may be so much later.
 const TOLD_WITHIN: Nanos = Nanos::from_ms(20);
+
+/// What is shorter lies between any two datagrams.
+const SILENCE_MIN: Nanos = Nanos::from_ms(1);
 
 /// Explains records, each for itself, and what they missed together as what it was.
 #[must_use]
@@ -150,6 +153,7 @@ const fn told(
         settled_at: at,
         asked: 0,
         stalled_for: None,
+        late: None,
         buffer_drops: 0,
         source: None,
         records: None,
@@ -212,11 +216,17 @@ impl Judge<'_> {
                 let open = (Fate::Open, self.evidence.to);
                 let (fate, at) = gap.fates.get(&sequence).copied().unwrap_or(open);
                 let origin = self.origin(gap, sequence, fate, (around, stalled_for));
+                let late = match origin {
+                    Origin::Late(line) => self.delay(gap, sequence, line),
+                    _ => None,
+                };
+                let why = |it: Option<(Nanos, Delay)>| it.map(|(_, why)| why);
                 if let Some(it) = &mut last
-                    && (it.origin, it.fate) == (origin, fate)
+                    && (it.origin, it.fate, why(it.late)) == (origin, fate, why(late))
                 {
                     it.sequences.last = sequence;
                     it.settled_at = it.settled_at.max(at);
+                    it.late = late.or(it.late);
                     continue;
                 }
                 findings.extend(last.take());
@@ -227,6 +237,7 @@ impl Judge<'_> {
                 last = Some(Finding {
                     asked: u32::try_from(asked.count()).unwrap_or(u32::MAX),
                     settled_at: at,
+                    late,
                     stalled_for: stalled_for.filter(|_| buffered || origin == Origin::RingOverrun),
                     buffer_drops: if buffered { around.buffer } else { 0 },
                     refused: refused.next_back().map(|(_, reason)| (*reason, times)),
@@ -262,6 +273,7 @@ impl Judge<'_> {
             settled_at: of.found_at,
             asked: 0,
             stalled_for: None,
+            late: None,
             buffer_drops: 0,
             source: None,
             records: lost.and_then(|(_, _, loss)| loss.records),
@@ -312,6 +324,12 @@ impl Judge<'_> {
         let has = |of: &BTreeMap<Epoch, Ranges>| of.get(&epoch).is_some_and(|it| it.has(sequence));
         if matches!(fate, Fate::Lost(LossCause::Unreadable)) {
             return Origin::Unreadable;
+        }
+        let late = self.late_on(gap, sequence);
+        if let Some(line) = late
+            && !has(&channel.turned_away)
+        {
+            return Origin::Late(line);
         }
         // What was never sent was lost there, whatever else happened here.
         match self.left(epoch, sequence) {
@@ -374,13 +392,54 @@ impl Judge<'_> {
             {
                 return Origin::PublisherGone;
             }
-            Fate::Came(How::OtherLine(line)) if channel.lines > 1 => {
-                return Origin::Wire(LineId(1 - line.0));
-            }
-            Fate::Came(How::Late(line)) => return Origin::Wire(line),
             _ => {}
         }
-        self.way(epoch, sequence)
+        // The other line brought it, and this one never.
+        let mut brought = lines().filter(|line| gap.late.contains_key(&(sequence, *line)));
+        match brought.next() {
+            Some(line) => Origin::Wire(LineId(1 - line.0)),
+            None => self.way(epoch, sequence),
+        }
+    }
+
+    /// The line that something was late on, and not lost: it brought it itself once it was missing. Where
+    /// the other one passed it by, it was lost there, and came late only for that.
+    fn late_on(&self, gap: &Gap, sequence: Sequence) -> Option<LineId> {
+        let brought = |line: &LineId| gap.late.contains_key(&(sequence, *line));
+        if let Some(line) = gap.found_on.filter(brought) {
+            return Some(line);
+        }
+        let passed_by = |line: LineId| {
+            let received = self.channel.received.get(&(gap.epoch, line));
+            let later = received.is_some_and(|it| it.highest() > Some(sequence));
+            later && !received.is_some_and(|it| it.has(sequence))
+        };
+        let mut first = lines().filter(brought);
+        first.find(|line| !passed_by(LineId(1 - line.0)))
+    }
+
+    /// When something came late on its line, and why.
+    fn delay(&self, gap: &Gap, sequence: Sequence, line: LineId) -> Option<(Nanos, Delay)> {
+        let late = gap.late.get(&(sequence, line))?;
+        let injected = self.channel.injected.get(&(gap.epoch, line));
+        if injected.is_some_and(|it| it.has(sequence)) {
+            return Some((late.at, Delay::Injected));
+        }
+        if late.overtaken || gap.found_on == Some(line) {
+            return Some((late.at, Delay::Overtaken));
+        }
+        let meanwhile = |at: Nanos| gap.heard_before <= at && at <= late.at;
+        let stalls = self.evidence.stalls.iter();
+        let stalled = stalls.filter(|(at, _)| meanwhile(*at));
+        if let Some(span) = stalled.map(|(_, span)| *span).max() {
+            return Some((late.at, Delay::PollStall(span)));
+        }
+        let mut sent = self.all.iter().map(|it| &it.sent);
+        if let Some(span) = sent.find_map(|it| it.held_up(self.id, gap.epoch, sequence)) {
+            return Some((late.at, Delay::PublisherStall(span)));
+        }
+        let silence = gap.silence.filter(|span| *span >= SILENCE_MIN);
+        Some((late.at, silence.map_or(Delay::Behind, Delay::Silence)))
     }
 
     /// It came on no line, and nothing in this host speaks against it: what others saw decides.

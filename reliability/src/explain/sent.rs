@@ -76,6 +76,8 @@ struct FanOut {
     /// What was handed over last, at one look at the clock.
     lately: Option<(Nanos, SequenceRange)>,
     counted: BTreeMap<LineId, Sending>,
+    /// What was handed over only when nobody had come back for so long.
+    held_up: Vec<(SequenceRange, Nanos)>,
 }
 
 /// What became of a datagram on the publisher's side.
@@ -137,7 +139,14 @@ impl Sent {
         self.unread = Some((source, unread));
     }
 
-    pub(super) fn posted(&mut self, at: Nanos, fan_out: FanOutId, up_to: Sequence) {
+    /// A fan-out was handed what is sealed up to here, once the publish thread had `stalled` for so long.
+    pub(super) fn posted(
+        &mut self,
+        at: Nanos,
+        fan_out: FanOutId,
+        up_to: Sequence,
+        stalled: Option<Nanos>,
+    ) {
         let first = self.sealed.lowest();
         let of = self.fan_outs.entry(fan_out).or_default();
         let from = of.up_to.map(Sequence::next).or(first).unwrap_or(up_to);
@@ -145,6 +154,7 @@ impl Sent {
             && of.up_to.is_none_or(|before| up_to > before)
         {
             of.posted.insert(range);
+            of.held_up.extend(stalled.map(|span| (range, span)));
             of.up_to = Some(up_to);
             let with = of.lately.filter(|(then, _)| *then == at);
             let first = with.map_or(range.first, |(_, before)| before.first);
@@ -212,6 +222,14 @@ impl Sent {
         let mut refused = self.refused.iter();
         let refused = refused.find(|it| it.among.contains(sequence));
         Some(refused.map_or(Left::Handed, |it| Left::Refused(it.line)))
+    }
+
+    /// For how long a datagram waited here for a publish thread that did not come back.
+    pub(super) fn held_up(&self, id: ChannelId, epoch: Epoch, it: Sequence) -> Option<Nanos> {
+        let fan_outs = self.fan_outs.values();
+        let held_up = fan_outs.flat_map(|of| of.held_up.iter());
+        let of = held_up.filter(|(range, _)| self.of == Some((id, epoch)) && range.contains(it));
+        of.map(|(_, span)| *span).max()
     }
 
     /// What is known here of a loss that the stream tells of.

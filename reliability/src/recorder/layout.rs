@@ -228,7 +228,7 @@ pub enum Note {
     Stall(Nanos),
     /// The transport's counts of a channel, which went up.
     Dropped(ChannelId, Dropped),
-    /// Datagrams that came on a line, and that an injected fault dropped.
+    /// Datagrams that came on a line, and that an injected fault dropped or held back.
     Injected(ChannelId, LineId, Epoch, SequenceRange),
     /// The application did not take so many items of its local ring before they were overwritten.
     Overrun(ChannelId, u64),

@@ -49,6 +49,12 @@ impl FaultKind {
             Self::Drop | Self::BurstDrop | Self::ScriptedDrop | Self::PartitionDrop
         )
     }
+
+    /// Whether the datagram does not come out when it came in.
+    #[must_use]
+    pub const fn withholds(self) -> bool {
+        self.is_drop() || matches!(self, Self::Reorder | Self::Delay)
+    }
 }
 
 /// Datagrams counted. Always: passed in + duplicated = passed out + dropped + held.

@@ -6,7 +6,7 @@ use std::path::Path;
 use jiff::Timestamp;
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::explain::{Explanation, Fate, Finding, How, Origin};
+use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Origin};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::recorder::{RecordedSide, Recording, Replayed};
 use tickcast_reliability::units::Nanos;
@@ -91,7 +91,10 @@ fn finding_in_words(recording: &Recording, it: &Finding) -> Vec<String> {
         it.channel,
         it.epoch,
     )];
-    lines.push(format!("  lost {}", place(it)));
+    lines.push(match it.origin {
+        Origin::Late(line) => format!("  {}", late(it, line)),
+        _ => format!("  lost {}", place(it)),
+    });
     lines.extend(fate(recording, it).map(|words| format!("  {words}")));
     lines.extend(it.refused.map(|(reason, times)| {
         let times = match times {
@@ -145,6 +148,34 @@ fn datagrams(count: u64) -> String {
         1 => "1 datagram".into(),
         many => format!("{} datagrams", thousands(many)),
     }
+}
+
+/// Why it came late, and was not lost.
+fn late(it: &Finding, line: LineId) -> String {
+    let Some((at, delay)) = it.late else {
+        return format!("late on line {line}, not lost");
+    };
+    let why = match delay {
+        Delay::Injected => "on purpose: an injected fault held them back in this host".into(),
+        Delay::Overtaken => "what was sent after them came before them".into(),
+        Delay::PollStall(it) => format!(
+            "in this host: the application had not polled for {}",
+            span(it.0)
+        ),
+        Delay::PublisherStall(it) => format!(
+            "in the publisher: its publish thread had not come back for {}",
+            span(it.0)
+        ),
+        Delay::Silence(it) => format!(
+            "nothing of the channel had come for {}: the publisher stood still, or the network",
+            span(it.0)
+        ),
+        _ => "the line went on in order, and something else was faster".into(),
+    };
+    format!(
+        "late on line {line}, not lost: it brought them itself, {} after that was found; {why}",
+        span(at.since(it.found_at).0)
+    )
 }
 
 /// Where it was lost, after "lost".
@@ -368,6 +399,7 @@ fn name(origin: Origin) -> String {
         Origin::SendQueue => "send queue or uplink".into(),
         Origin::Wire(it) => line("wire", it),
         Origin::WireOrUplink => "wire or uplink".into(),
+        Origin::Late(it) => line("nowhere: late", it),
         Origin::WireOrSendQueue => "wire or send queue".into(),
         Origin::SocketBuffer => "socket buffer".into(),
         Origin::PollStall => "socket buffer, nobody polled".into(),
