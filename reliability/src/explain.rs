@@ -1,7 +1,8 @@
 //! Why something was missing: from the entries of a record to findings, each with where the datagrams
 //! were lost, what shows it, and what became of them. A pure function; no clock, no I/O.
 //!
-//! `evidence.rs` walks the record once and notes what was missing and what else happened;
+//! `evidence.rs` walks the record once and notes what was missing and what else happened; what the
+//! window had no room for it has from a replay, since nobody else knows how full it was.
 //! `judging.rs` puts the two together. Several records of one channel know more than one: what all
 //! of them missed at once was lost before their ways part. A publisher's record knows what was sent
 //! (`sent.rs`), and so tells what lies before the network from what lies in it.

@@ -232,6 +232,47 @@ fn what_came_when_the_window_was_full_is_told_from_what_was_lost_first() {
 }
 
 #[test]
+fn what_came_when_the_window_was_full_is_found_between_what_was_lost_and_asked_for_or_not() {
+    let config = ReceiverConfig {
+        window_slots: 16,
+        ..ordered()
+    };
+    let off = ReceiverConfig {
+        repair: false,
+        ..config
+    };
+    // With repair, without, and with a record that ends before anything was asked for.
+    for (config, repaired) in [(config, true), (off, false), (config, false)] {
+        let mut stage = Stage::new(config, 1);
+        stage.hear(0, 11..=12);
+        // 13 is lost, 14 to 28 wait; then every other one is lost, and the others find no room.
+        stage.hear(0, 14..=28);
+        for sequence in (30..=40).step_by(2) {
+            stage.hear(0, sequence..=sequence);
+        }
+        if repaired {
+            stage.repair(13..=13);
+            stage.wait_ms(1);
+            stage.repair(29..=40);
+            stage.hear(0, 41..=43);
+        }
+        if !config.repair {
+            stage.wait_ms(200);
+        }
+        let explained = stage.explain();
+        let lost = |origin| {
+            let findings = explained.findings.iter().filter(|it| it.origin == origin);
+            let sequences = findings.flat_map(|it| it.sequences.iter().map(|it| it.0));
+            sequences.collect::<Vec<_>>()
+        };
+        let every_other = |first: u64| (first..=40).step_by(2).collect::<Vec<_>>();
+        assert_eq!(lost(Origin::WindowFull), every_other(30), "{explained:#?}");
+        let on_the_way = [vec![13], every_other(29)].concat();
+        assert_eq!(lost(Origin::WireOrSendQueue), on_the_way, "{explained:#?}");
+    }
+}
+
+#[test]
 fn when_no_multicast_comes_while_the_publisher_goes_on_the_silence_is_named() {
     let mut stage = Stage::new(ordered(), 1);
     stage.hear(0, 11..=12);

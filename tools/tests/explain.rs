@@ -106,6 +106,11 @@ fn what_a_killed_listener_recorded_names_every_injected_loss_and_replays() {
         told.contains("of that time it says nothing: it runs from"),
         "{told}"
     );
+    assert_eq!(
+        told.lines().count(),
+        2,
+        "and nothing of what was missing: {told}"
+    );
 }
 
 #[test]

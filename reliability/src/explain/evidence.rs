@@ -8,7 +8,9 @@ use super::{Fate, Happening, How, Ranges};
 use crate::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RefusalReason, Welcome};
 use crate::delivery::{Event, LineId};
 use crate::loss::{Loss, LossCause};
-use crate::recorder::{Dropped, Entry, Input, Note, Recording, Served, What, stripped};
+use crate::recorder::{
+    Dropped, Entry, Input, Note, Recording, Served, What, stripped, turned_away,
+};
 use crate::subscriber_core::Path;
 use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, Header, Kind, StreamEvent, relay_flags};
@@ -59,9 +61,8 @@ pub(super) struct Channel {
     pub(super) history: BTreeMap<Epoch, Ranges>,
     /// What the ring in this host no longer held.
     pub(super) overrun: BTreeMap<Epoch, Ranges>,
-    /// What came and found no room, and what came with two contents.
+    /// What came and found no room.
     pub(super) turned_away: BTreeMap<Epoch, Ranges>,
-    doubted: Ranges,
     pub(super) gaps: Vec<Gap>,
     /// Nothing of a later sequence is in any gap.
     last_missing: (Epoch, Sequence),
@@ -138,7 +139,7 @@ impl Evidence {
             damaged: recording.damage().map(|it| it.to_string()),
             ..Self::default()
         };
-        let mut began = false;
+        let (mut began, turned_away) = (false, turned_away(recording));
         for entry in recording.entries() {
             match entry {
                 Ok(entry) => {
@@ -146,7 +147,7 @@ impl Evidence {
                         evidence.from = entry.at;
                     }
                     evidence.to = entry.at;
-                    evidence.entry(&entry);
+                    evidence.entry(&entry, !turned_away.contains(&entry.offset));
                 }
                 Err(error) => evidence.damaged = Some(error.to_string()),
             }
@@ -171,7 +172,8 @@ impl Evidence {
         near.map(|(_, span)| *span).max()
     }
 
-    fn entry(&mut self, entry: &Entry<'_>) {
+    /// Takes an entry; whether the window had room for it, where it is a datagram.
+    fn entry(&mut self, entry: &Entry<'_>, has_room: bool) {
         let at = entry.at;
         match &entry.what {
             What::Datagram {
@@ -189,13 +191,13 @@ impl Evidence {
                 }
                 self.on_lines[usize::from(line.0)] += 1;
                 if header.channel == *channel {
-                    of.datagram(at, *line, &header);
+                    of.datagram(at, *line, &header, has_room);
                 }
             }
             What::Message(path, channel, message) => self.message(at, *path, *channel, message),
             What::Remote(_, bytes) => self.brought(at, bytes),
             What::Input(input) => self.input(at, input),
-            What::Sent(_, _, frames) => self.sent(at, frames),
+            What::Sent(_, _, frames) => self.sent(frames),
             What::Told(told) => {
                 let of = self.channels.entry(told.channel).or_default();
                 of.told(at, told.epoch, told.sequence, &told.event);
@@ -342,13 +344,13 @@ impl Evidence {
     }
 
     /// What was asked for: that is what the core knew to be missing.
-    fn sent(&mut self, at: Nanos, mut frames: &[u8]) {
+    fn sent(&mut self, mut frames: &[u8]) {
         while let Ok(Some((channel, message, len))) =
             Message::read(frames, BODY_LEN_MAX_TO_PUBLISHER)
         {
             if let Message::Nack { epoch, ranges, .. } = &message {
                 let of = self.channels.entry(channel).or_default();
-                ranges.iter().for_each(|range| of.asked(at, *epoch, *range));
+                ranges.iter().for_each(|range| of.asked(*epoch, *range));
             }
             frames = &frames[len..];
         }
@@ -392,7 +394,7 @@ impl Evidence {
 }
 
 impl Channel {
-    fn datagram(&mut self, at: Nanos, line: LineId, header: &Header) {
+    fn datagram(&mut self, at: Nanos, line: LineId, header: &Header, has_room: bool) {
         if self.epoch == Epoch::NONE && !self.begun {
             // The record begins in the middle: so does what is known.
             (self.epoch, self.heard) = (header.epoch, header.sequence);
@@ -419,14 +421,22 @@ impl Channel {
                 (false, true) => How::Late(line),
                 (false, false) => How::OtherLine(line),
             };
-            self.came(at, header.epoch, header.sequence, how);
+            if has_room {
+                self.came(at, header.epoch, header.sequence, how);
+            }
             if !resent {
-                self.came_late(at, line, header, overtaken);
+                if has_room {
+                    self.came_late(at, line, header, overtaken);
+                } else {
+                    let turned_away = self.turned_away.entry(header.epoch).or_default();
+                    turned_away.insert(SequenceRange::one(header.sequence));
+                }
                 let received = self.received.entry((header.epoch, line)).or_default();
                 received.insert(SequenceRange::one(header.sequence));
             }
         }
-        let known = if sequenced {
+        // What finds no room is missing like what did not come.
+        let known = if sequenced && has_room {
             header.sequence.previous()
         } else {
             header.sequence
@@ -463,6 +473,19 @@ impl Channel {
 
     fn missing(&mut self, epoch: Epoch, range: SequenceRange, at: Nanos) {
         self.last_missing = self.last_missing.max((epoch, range.last));
+        // Of what finds no room, one after the other is one gap.
+        let turned_away = self.turned_away.get(&epoch);
+        let is_away = |it: Sequence| turned_away.is_some_and(|away| away.has(it));
+        if let Some(gap) = self.gaps.last_mut()
+            && (gap.epoch, gap.range.last.next()) == (epoch, range.first)
+            && range.len() == 1
+            && gap.range.len() < GAP_LEN_MAX
+            && is_away(range.first)
+            && is_away(gap.range.last)
+        {
+            gap.range.last = range.last;
+            return;
+        }
         self.gaps.push(Gap::new(epoch, range, at, self.heard_at));
     }
 
@@ -502,41 +525,9 @@ impl Channel {
         }
     }
 
-    fn asked(&mut self, at: Nanos, epoch: Epoch, range: SequenceRange) {
-        if range.len() <= GAP_LEN_MAX {
-            self.find_turned_away(at, epoch, range);
-        }
+    fn asked(&mut self, epoch: Epoch, range: SequenceRange) {
         for (gap, part) in self.gaps_of(epoch, range) {
             gap.asked.push(part);
-        }
-    }
-
-    /// What is asked for although a line had brought it found no room then, but for what is asked about
-    /// because it came with two contents.
-    fn find_turned_away(&mut self, at: Nanos, epoch: Epoch, range: SequenceRange) {
-        let mut lines = self.received.iter().filter(|((of, _), _)| *of == epoch);
-        let began = |it: &Ranges| it.has(range.first) || it.has(range.last);
-        if !lines.any(|(_, received)| began(received)) {
-            return;
-        }
-        for sequence in range.iter() {
-            let mut lines = self.received.iter().filter(|((of, _), _)| *of == epoch);
-            let came = lines.any(|(_, received)| received.has(sequence));
-            let one = SequenceRange::one(sequence);
-            if !came || self.doubted.has(sequence) || self.gaps_of(epoch, one).next().is_some() {
-                continue;
-            }
-            self.turned_away.entry(epoch).or_default().insert(one);
-            match self.gaps.last_mut() {
-                Some(gap)
-                    if (gap.epoch, gap.found_at) == (epoch, at)
-                        && gap.range.last.next() == sequence =>
-                {
-                    gap.range.last = sequence;
-                    self.last_missing = self.last_missing.max((epoch, sequence));
-                }
-                _ => self.missing(epoch, one, at),
-            }
         }
     }
 
@@ -551,9 +542,6 @@ impl Channel {
             }
             Event::EpochContinued { to, last, .. } if *to != self.epoch => {
                 (self.epoch, self.heard, self.told) = (*to, *last, None);
-            }
-            Event::FencingViolation { sequence, .. } => {
-                self.doubted.insert(SequenceRange::one(*sequence));
             }
             Event::Lost(loss) => self.lose(at, epoch, *loss),
             Event::Stale => self.stale = true,

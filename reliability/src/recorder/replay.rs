@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::reader::{Entry, Recording, RecordingError, What};
 use super::{Input, Outputs, RecordOrigin, RecordedCore, RecordedSide, Recorder, Told, stripped};
-use crate::delivery::{Deliver, Event, Via};
+use crate::delivery::{Deliver, Event, Item, Via};
 use crate::loss::LossCause;
 use crate::recorder::layout::RECORD_LEN_MIN;
 use crate::subscriber_core::SubscriberCore;
@@ -119,6 +119,24 @@ fn witness(after: u64, keep_log: bool) -> Option<Recorder> {
 /// words. What is delivered goes to `on`; the values in its records are not those of then.
 #[must_use]
 pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> Replayed {
+    run(recording, keep_log, on, |_| ())
+}
+
+/// Where the entries stand of datagrams for which the window had no room, as far as the record can be run.
+pub(crate) fn turned_away(recording: &Recording) -> BTreeSet<usize> {
+    let mut offsets = BTreeSet::new();
+    let on = &mut |_: Item<'_>| ();
+    run(recording, false, on, |offset| _ = offsets.insert(offset));
+    offsets
+}
+
+/// See [`replay`]; `no_room` is told of every datagram that the window has no room for.
+fn run(
+    recording: &Recording,
+    keep_log: bool,
+    on: &mut impl Deliver,
+    mut no_room: impl FnMut(usize),
+) -> Replayed {
     let is_it = recording.side() == RecordedSide::Subscriber;
     let mut segments = recording.segments().iter().enumerate().filter(|_| is_it);
     let begin = segments.find_map(|(nth, segment)| {
@@ -140,7 +158,12 @@ pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> R
     };
     let walked = Replayed::walk(recording, nth, |entry| {
         run.at = entry.at;
-        run.entry(&entry.what, on)
+        let before = run.window_full();
+        run.entry(&entry.what, on)?;
+        if run.window_full() > before {
+            no_room(entry.offset);
+        }
+        Ok(())
     });
     Replayed {
         core: Some(run.core),
@@ -207,6 +230,11 @@ impl Run {
             _ => return Err("an entry of another core"),
         }
         Ok(())
+    }
+
+    fn window_full(&self) -> u64 {
+        let counters = self.core.counters();
+        counters.map(|it| it.window_full_dropped.get()).sum()
     }
 
     fn whole(&self, kept: &[u8], verdict: CrcVerdict) -> Vec<u8> {

@@ -54,6 +54,9 @@ struct Report<'a> {
     origin: &'a RecordOrigin,
     whole: bool,
     explanation: &'a Explanation,
+    /// How many sequences the findings do not explain; left out where nobody knows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unexplained: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     replay: Option<Verdict>,
 }
@@ -81,7 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let each = args.files.iter().zip(&recordings).zip(&mut explanations);
     let (mut any_gap, mut any_inside) = (false, at.is_none());
     for (nth, ((file, recording), explanation)) in each.enumerate() {
-        let (balance, verdict) = replayed(recording, explanation, args.replay);
+        let (balance, unexplained, verdict) = replayed(recording, explanation, args.replay);
+        // A gap alone is told of without the sums.
+        let unexplained = unexplained.filter(|_| args.gap.is_none());
         if let Some(gap) = args.gap {
             explanation.findings.retain(|it| it.gap == gap);
             any_gap |= !explanation.findings.is_empty();
@@ -97,8 +102,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         }
         let outside = at.and_then(|at| only_near(at, recording, explanation));
         any_inside |= outside.is_none();
-        let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Told);
-        whole &= !explanation.findings.iter().any(lost) && explanation.damaged.is_none();
+        whole &= is_whole(explanation, unexplained) && explanation.damaged.is_none();
         whole &= verdict.as_ref().is_none_or(|it| it.identical);
         if args.json {
             let report = Report {
@@ -106,6 +110,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
                 origin: recording.origin(),
                 whole: recording.is_whole(),
                 explanation,
+                unexplained,
                 replay: verdict,
             };
             let line = serde_json::to_string(&report);
@@ -116,18 +121,23 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         if nth > 0 {
             output.line("")?;
         }
-        for line in words::of(file, recording, explanation) {
-            output.line(line)?;
-        }
-        if let Some(outside) = outside {
-            output.line(outside)?;
-        }
-        if args.gap.is_some() {
-            for line in timeline::around(&recordings, nth, &explanation.findings) {
-                output.line(line)?;
+        let mut lines = words::head(file, recording, explanation);
+        match outside {
+            // Nothing is known of that time, and so nothing is said to have been missing or not.
+            Some(outside) => lines.push(outside),
+            None => {
+                lines.extend(words::findings(recording, explanation));
+                match args.gap {
+                    Some(_) => {
+                        let around = timeline::around(&recordings, nth, &explanation.findings);
+                        lines.extend(around);
+                    }
+                    None => lines.push(balance),
+                }
             }
-        } else {
-            output.line(balance)?;
+        }
+        for line in lines {
+            output.line(line)?;
         }
         if let Some(verdict) = verdict {
             output.line(verdict.words)?;
@@ -141,6 +151,12 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         )));
     }
     Ok(Exit::whole_if(whole))
+}
+
+/// Whether nothing was lost for good, and nothing was lost that no finding explains.
+fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
+    let lost = |it: &Finding| matches!(it.fate, Fate::Lost(_) | Fate::Told);
+    !explanation.findings.iter().any(lost) && unexplained.is_none_or(|count| count == 0)
 }
 
 fn open(path: &Path) -> Result<Recording, CommandError> {
@@ -234,16 +250,17 @@ fn only_near(at: At, recording: &Recording, explanation: &mut Explanation) -> Op
     })
 }
 
-/// What the record's sums are held against, and what a replay comes to, where that is asked for.
+/// What the record's sums are held against, how many sequences they do not explain, and what a replay
+/// comes to, where that is asked for.
 fn replayed(
     recording: &Recording,
     explanation: &Explanation,
     asked: bool,
-) -> (String, Option<Verdict>) {
+) -> (String, Option<u64>, Option<Verdict>) {
     match recording.side() {
         RecordedSide::Publisher => {
             let verdict = || verdict(recording, &replay_publisher(recording));
-            (words::sent(explanation), asked.then(verdict))
+            (words::sent(explanation), None, asked.then(verdict))
         }
         RecordedSide::Repair => {
             let verdict = || {
@@ -256,13 +273,13 @@ fn replayed(
                     .into(),
             }
             };
-            (words::served(explanation), asked.then(verdict))
+            (words::served(explanation), None, asked.then(verdict))
         }
         _ => {
             let replayed = replay(recording, false, &mut |_: Item<'_>| ());
             let verdict = || verdict(recording, &replayed);
-            let balance = words::balance(recording, explanation, &replayed);
-            (balance, asked.then(verdict))
+            let (balance, unexplained) = words::balance(recording, explanation, &replayed);
+            (balance, unexplained, asked.then(verdict))
         }
     }
 }
@@ -310,6 +327,11 @@ fn verdict<Core>(recording: &Recording, replayed: &Replayed<Core>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
+    use tickcast_reliability::link::LinkTimers;
+    use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
+    use tickcast_reliability::recorder::{RecordedCore, Recorder};
+    use tickcast_reliability::subscriber_core::SubscriberSettings;
+
     use super::*;
 
     /// 2026-11-24, 14:30 UTC.
@@ -318,6 +340,34 @@ mod tests {
     fn seconds_in(text: &str) -> Option<f64> {
         let at = At::parse(text).ok()?;
         Some((at.utc(BEGAN) - i128::from(BEGAN.0)) as f64 / 1e9)
+    }
+
+    #[test]
+    fn what_no_finding_explains_is_counted_and_ends_with_exit_code_1() {
+        let settings = SubscriberSettings {
+            name: "idle".into(),
+            channels: Vec::new(),
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let mut core = RecordedCore::new(settings, BEGAN);
+        let area = Box::new(vec![0; RECORD_LEN_MIN]);
+        core.record(Recorder::new(area, &RecordOrigin::default()).unwrap());
+        core.handle_timeout(Nanos(BEGAN.0 + 1), &mut |_: Item<'_>| ());
+        let recording = core.stop_recording().unwrap().into_bytes();
+        let recording = Recording::read(recording).unwrap();
+        let mut explanation = explain(std::slice::from_ref(&recording)).remove(0);
+        let (words, unexplained, _) = replayed(&recording, &explanation, false);
+        assert!(
+            words.ends_with("the findings add up to the same"),
+            "{words}"
+        );
+        assert!(is_whole(&explanation, unexplained));
+        // As if the core had counted three more.
+        (explanation.totals.missing, explanation.totals.open) = (3, 2);
+        let (words, unexplained, _) = replayed(&recording, &explanation, false);
+        assert!(words.ends_with("; 3 are not explained"), "{words}");
+        assert!(!is_whole(&explanation, unexplained));
     }
 
     #[test]

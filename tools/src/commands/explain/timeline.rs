@@ -213,7 +213,9 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
             it.buffer, it.oversize
         ),
         What::Note(Note::Injected(channel, line, _, range)) => {
-            format!("channel {channel}, line {line}: an injected fault dropped or held back {range}")
+            format!(
+                "channel {channel}, line {line}: an injected fault dropped or held back {range}"
+            )
         }
         What::Note(it) => format!("{it:?}"),
         _ => return None,

@@ -13,8 +13,8 @@ use tickcast_reliability::units::Nanos;
 
 use crate::table::{span, table, thousands};
 
-/// All that is said of a record.
-pub(super) fn of(file: &Path, recording: &Recording, explained: &Explanation) -> Vec<String> {
+/// What a record is.
+pub(super) fn head(file: &Path, recording: &Recording, explained: &Explanation) -> Vec<String> {
     let origin = recording.origin();
     let lasted = span(explained.to.since(explained.from).0);
     let mut lines = vec![format!(
@@ -37,6 +37,12 @@ pub(super) fn of(file: &Path, recording: &Recording, explained: &Explanation) ->
     if let Some(damaged) = &explained.damaged {
         lines.push(damaged.clone());
     }
+    lines
+}
+
+/// What was missing.
+pub(super) fn findings(recording: &Recording, explained: &Explanation) -> Vec<String> {
+    let mut lines = Vec::new();
     for finding in &explained.findings {
         lines.push(String::new());
         lines.extend(finding_in_words(recording, finding));
@@ -423,12 +429,23 @@ fn name(origin: Origin) -> String {
     }
 }
 
-/// Whether the findings add up to what the core counted.
-pub(super) fn balance(recording: &Recording, it: &Explanation, replayed: &Replayed) -> String {
-    let Some(core) = replayed.core.as_ref().filter(|_| recording.is_whole()) else {
-        return "the sums can't be held against the core's counters: the record does not hold its beginning"
-            .into();
+/// Whether the findings add up to what the core counted, and how many sequences they do not explain;
+/// `None` where nobody knows.
+pub(super) fn balance(
+    recording: &Recording,
+    it: &Explanation,
+    replayed: &Replayed,
+) -> (String, Option<u64>) {
+    let unknown = |why: &str| {
+        let words = format!("the sums can't be held against the core's counters: {why}");
+        (words, None)
     };
+    let Some(core) = replayed.core.as_ref().filter(|_| recording.is_whole()) else {
+        return unknown("the record does not hold its beginning");
+    };
+    if replayed.difference.is_some() || replayed.stopped.is_some() {
+        return unknown("a replay does not come to its end");
+    }
     let mut counted = [0; 4];
     for counters in core.counters() {
         counters.each(|name, _, value| {
@@ -448,12 +465,18 @@ pub(super) fn balance(recording: &Recording, it: &Explanation, replayed: &Replay
     let counted_words = format!(
         "the core counted {missing} sequences missing: {came} came, {lost} lost, {open} open"
     );
-    if totals == counted {
+    let apart = totals.iter().zip(counted).map(|(it, of)| it.abs_diff(of));
+    let unexplained = apart.max().unwrap_or(0);
+    let words = if unexplained == 0 {
         format!("{counted_words}; the findings add up to the same")
     } else {
-        let [missing, came, lost, open] = totals.map(thousands);
-        format!("{counted_words}; the findings explain {missing}: {came}, {lost}, {open}")
-    }
+        let ([missing, came, lost, open], not) = (totals.map(thousands), thousands(unexplained));
+        format!(
+            "{counted_words}; the findings explain {missing}: {came} came, {lost} lost, {open} open; {not} \
+             are not explained"
+        )
+    };
+    (words, Some(unexplained))
 }
 
 /// The time of day, UTC.
