@@ -15,13 +15,13 @@ use tickcast_transport::control::{ControlServer, ShareId, Unserved};
 use tickcast_transport::mapping::SharedMapping;
 
 use crate::audit;
+use crate::channel_driver::ChannelDriver;
 use crate::config::Config;
 use crate::error::{ConfigError, PublisherError};
 use crate::flight;
 use crate::pipeline::{StopOnFailure, Thread, spawn};
 use crate::plan::ChannelPlan;
 use crate::plan::fan_out::Use;
-use crate::publish::ChannelDriver;
 use crate::repair_service::{RepairService, server_config};
 use crate::shared::{ChannelShared, Shared};
 

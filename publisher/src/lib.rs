@@ -19,6 +19,8 @@ pub mod audit_file;
 mod bans;
 mod building;
 #[doc(hidden)]
+pub mod channel_driver;
+#[doc(hidden)]
 pub mod channels;
 pub mod config;
 mod crowded;

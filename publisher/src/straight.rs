@@ -4,8 +4,9 @@
 use tickcast_reliability::record::{RecordBatch, WireRecord, names_instruments};
 use tickcast_reliability::units::{Now, SourceId, SourcePosition};
 
+use crate::channel_driver::ChannelDriver;
 use crate::error::PublisherError;
-use crate::publish::{ChannelDriver, Publishing, Taking};
+use crate::publish::{Publishing, Taking};
 
 /// One channel of an [`InlinePublisher`](crate::inline::InlinePublisher), for as long as nothing else is
 /// done with it.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::json;
+use tickcast_publisher::channel_driver::ChannelDriver;
 use tickcast_publisher::config::Config;
 use tickcast_publisher::plan::Plan;
-use tickcast_publisher::publish::ChannelDriver;
 use tickcast_publisher::shared::ChannelShared;
 use tickcast_reliability::publisher_core::PublisherConfig;
 use tickcast_reliability::record::{MboMsg, RType, RecordBatch, RecordHeader};

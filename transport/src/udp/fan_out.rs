@@ -386,8 +386,8 @@ fn outcome(line: usize, result: io::Result<usize>) -> Result<Outcome, FanOutErro
         Err(source) => source,
     };
     match source.raw_os_error() {
-        // ENOBUFS is not among them: the interface's queue has dropped it. Whoever tried until it passes would
-        // send it to this host's own receivers each time.
+        // ENOBUFS is not among them: the interface's queue has dropped it. Whoever tried until it passes
+        // would send it to this host's own receivers each time.
         Some(libc::EAGAIN | libc::ENOMEM | libc::EINTR) => Ok(Outcome::Full),
         Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT | libc::EDESTADDRREQ) | None => {
             Err(FanOutError::Io {
