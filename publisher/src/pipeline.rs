@@ -394,6 +394,13 @@ pub(crate) fn finish(
         let now = now();
         let worked = to.drive(now)?;
         if shared.have_all_reached_end() || now.monotonic >= until {
+            let short = shared.service.subscribers_short_of_end.get();
+            if !shared.have_all_reached_end() && short > 0 {
+                tracing::warn!(
+                    subscribers = short,
+                    "the session is over, and they have not reached its end; a longer linger_ms would wait for them"
+                );
+            }
             to.stop(now.monotonic);
             return Ok(());
         }

@@ -513,6 +513,8 @@ impl RepairService {
         }
         if self.shared.is_ended() {
             self.shared.set_all_reached_end(self.core.all_reached_end());
+            let short = self.core.short_of_end() as u64;
+            self.shared.service.subscribers_short_of_end.set(short);
         }
         if now < self.stats_at {
             return;

@@ -323,6 +323,9 @@ counters! {
 counters! {
     /// What the repair service of a publisher has done, all channels together.
     pub struct RepairServiceCounters {
+        /// Subscribers that have not reached the end of the session, or broke off short of it and are waited
+        /// for; 0 before the session ends (a gauge).
+        subscribers_short_of_end,
         /// Connections taken.
         connections,
         /// Connections there are now (a gauge).

@@ -34,6 +34,8 @@ use crate::ring::RingReader;
 use crate::units::{ChannelId, Epoch, Nanos, Now};
 use crate::wire::WireVersions;
 
+/// For how long a subscriber whose connection broke is expected again: it tries at least once a second.
+const ABSENT_MAX: Nanos = Nanos::from_secs(5);
 /// Between measurements of the live rate and looks at silent connections.
 const TICK: Nanos = Nanos::from_ms(100);
 /// A peer is reported as slow no more often.
@@ -197,6 +199,8 @@ pub struct RepairCore {
     events: VecDeque<RepairEvent>,
     /// How many of those are news.
     news: usize,
+    /// Subscribers whose connection broke short of the end, and until when they are waited for.
+    absent: Vec<(String, Nanos)>,
     tick_at: Nanos,
     scratch: Vec<u64>,
     counters: Arc<RepairServiceCounters>,
@@ -214,6 +218,7 @@ impl fmt::Debug for RepairCore {
             .field("repair", &self.repair)
             .field("joiners", &self.joiners)
             .field("tick_at", &self.tick_at)
+            .field("absent", &self.absent)
             .finish_non_exhaustive()
     }
 }
@@ -259,6 +264,7 @@ impl RepairCore {
             mirrored: Vec::new(),
             session_numbers: ChaCha20Rng::from_seed(secret),
             round: VecDeque::new(),
+            absent: Vec::new(),
             events: VecDeque::new(),
             news: 0,
             tick_at: now.after(TICK),
@@ -354,6 +360,14 @@ impl RepairCore {
 
     /// A connection is gone. What it still waited for is abandoned.
     pub fn handle_disconnected(&mut self, peer: PeerId) {
+        let known = self.peers.get(&peer);
+        let subscriber = known.filter(|it| matches!(it.role, Role::Subscriber { .. }));
+        if let Some(it) = subscriber.filter(|it| !self.has_reached_end(it))
+            && self.absent.len() < self.config.peers_max
+        {
+            let until = self.tick_at.after(ABSENT_MAX);
+            self.absent.push((it.name.clone(), until));
+        }
         self.remove(peer, false, false, None);
     }
 
@@ -363,6 +377,7 @@ impl RepairCore {
             return;
         }
         self.tick_at = now.monotonic.after(TICK);
+        self.absent.retain(|(_, until)| now.monotonic < *until);
         for channel in &mut self.channels {
             channel.measure(now.monotonic);
             channel.log.handle_timeout(now.monotonic);
@@ -440,25 +455,30 @@ impl RepairCore {
         (subscribers, hold_off_us.saturating_mul(1 << wider))
     }
 
-    /// Whether every channel has ended, and every subscriber of it has said that it reached END and
+    /// Whether every channel has ended, and every subscriber has said that it reached END and
     /// was told by STATUS that this is the end: one that was told nothing waits for a publisher who
-    /// is gone. With nobody joined, an ended channel counts as reached.
+    /// is gone. Whose connection broke before that comes again, and is waited for, for 5 s. With nobody
+    /// joined, an ended channel counts as reached.
     #[must_use]
     pub fn all_reached_end(&self) -> bool {
-        self.channels.iter().enumerate().all(|(index, channel)| {
-            let view = channel.view();
-            let reached = |peer: &Peer| {
-                peer.is_closing()
-                    || (peer.channels.iter())
-                        .filter(|c| c.channel == index)
-                        .all(|c| {
-                            c.told_end && c.progress.is_some_and(|p| p.sequence >= view.newest)
-                        })
-            };
-            let subscribers = self.peers.values();
-            let mut subscribers = subscribers
-                .filter(|p| matches!(p.role, Role::Subscriber { .. } | Role::Closing(_)));
-            view.ended && subscribers.all(reached)
+        self.channels.iter().all(|channel| channel.view().ended) && self.short_of_end() == 0
+    }
+
+    /// How many subscribers have not reached END on all their channels, or were not told that it is the end:
+    /// those who are here, and those who are waited for.
+    #[must_use]
+    pub fn short_of_end(&self) -> usize {
+        let here = self.peers.values();
+        let here = here.filter(|it| matches!(it.role, Role::Subscriber { .. }));
+        let short = here.filter(|it| !self.has_reached_end(it)).count();
+        short + self.absent.len()
+    }
+
+    fn has_reached_end(&self, peer: &Peer) -> bool {
+        peer.channels.iter().all(|of| {
+            let view = self.channels[of.channel].view();
+            let at_end = of.progress.is_some_and(|p| p.sequence >= view.newest);
+            view.ended && of.told_end && at_end
         })
     }
 

@@ -76,6 +76,9 @@ impl RepairCore {
             now.monotonic,
         );
         let owner = peer;
+        if let Some(at) = (self.absent.iter()).position(|(name, _)| *name == join.name) {
+            self.absent.swap_remove(at);
+        }
         self.sessions.insert(session, Session { owner, bucket });
         if let Some(state) = self.peers.get_mut(&peer) {
             state.role = Role::Subscriber {

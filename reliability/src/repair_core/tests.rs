@@ -986,6 +986,32 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     assert!(!bench.core.all_reached_end(), "one that has just come");
     bench.tell(5, Message::Leave);
     assert!(bench.core.all_reached_end());
+    // One whose connection breaks short of the end comes again, and is waited for until it has reached it.
+    let named = |name: &str| Join {
+        name: name.into(),
+        ..join("equities")
+    };
+    bench.connect(6, named("six"));
+    bench.core.handle_disconnected(PeerId(6));
+    let waits = |bench: &Bench| (bench.core.short_of_end(), bench.core.all_reached_end());
+    assert_eq!(waits(&bench), (1, false));
+    bench.connect(7, named("seven"));
+    assert_eq!(waits(&bench), (2, false), "that is somebody else");
+    bench.core.handle_disconnected(PeerId(7));
+    bench.connect(8, named("six"));
+    bench.tell(8, progress(21));
+    bench.take(8);
+    assert_eq!(waits(&bench), (1, false));
+    // One that had reached it is not missed, and one that does not come is given up.
+    bench.core.handle_disconnected(PeerId(8));
+    bench.core.handle_disconnected(PeerId(0));
+    assert_eq!(waits(&bench), (1, false));
+    bench.pass(4_800_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(waits(&bench), (1, false), "it may come yet");
+    bench.pass(400_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(waits(&bench), (0, true));
     let left = bench.events().into_iter().any(|e| {
         matches!(
             e,

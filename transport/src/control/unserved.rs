@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::Poll;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -20,6 +20,8 @@ use rustix::thread::sched_getcpu;
 /// The longest sleep that relies on another thread's looking. Longer than between two ticks of most
 /// kernels: then its timer is not the next one to fire, and costs the device nothing to set and to reset.
 const DOZE_MAX: Duration = Duration::from_millis(5);
+/// Who looks less often than this, all in all, does something else as well, and is not relied on.
+const LOOKED_WITHIN: Duration = Duration::from_micros(100);
 /// Cores that are told apart; of the numbers of others only these bits.
 const CORES: u64 = 1 << 16;
 
@@ -76,6 +78,14 @@ impl Watch {
         }
     }
 
+    /// Whether it was looked often enough to sleep on it again, after `before`, which was then.
+    fn is_looked_at(&self, before: u64, then: Instant) -> bool {
+        let looks = (self.looks.load(Relaxed) / CORES).saturating_sub(before / CORES);
+        let looks = u32::try_from(looks).unwrap_or(u32::MAX);
+        // One alone says nothing of how often.
+        looks > 1 && LOOKED_WITHIN.saturating_mul(looks) >= then.elapsed()
+    }
+
     /// Sleeps until it is woken, whether it was, or for this long.
     fn doze(&self, at_most: Duration) -> Result<bool, Errno> {
         let timeout = at_most.try_into().unwrap_or(ZERO);
@@ -126,11 +136,11 @@ impl Watched {
         let Some(watch) = (self.by.as_deref()).filter(|_| timeout != Some(Duration::ZERO)) else {
             return for_events(timeout).map(|()| false);
         };
-        let before = watch.looks.load(Relaxed);
+        let (before, began) = (watch.looks.load(Relaxed), Instant::now());
         let is_here = before % CORES == sched_getcpu() as u64 % CORES;
         if !(self.is_looked_at && is_here) {
             let waited = for_events(timeout);
-            self.is_looked_at = watch.looks.load(Relaxed) != before;
+            self.is_looked_at = watch.is_looked_at(before, began);
             return waited.map(|()| false);
         }
         let at_most = timeout.map_or(DOZE_MAX, |timeout| timeout.min(DOZE_MAX));
@@ -138,7 +148,7 @@ impl Watched {
         let told = watch.doze(at_most);
         // One that tells just now wakes the next sleep in vain.
         watch.is_dozing.store(false, Relaxed);
-        self.is_looked_at = watch.looks.load(Relaxed) != before;
+        self.is_looked_at = watch.is_looked_at(before, began);
         for_events(Some(Duration::ZERO))?;
         Ok(told?)
     }
