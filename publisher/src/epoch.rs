@@ -52,6 +52,34 @@ pub struct EpochState {
     because: Option<EpochReason>,
 }
 
+/// Where it is kept that what was published in an epoch did not come again: no later life of it can tell
+/// its digest.
+#[derive(Clone, Debug)]
+pub(crate) struct NotAgain {
+    path: Option<PathBuf>,
+    epoch: Epoch,
+}
+
+impl NotAgain {
+    /// Whether an earlier life kept it of this epoch.
+    pub(crate) fn is_kept(&self) -> bool {
+        let text = self
+            .path
+            .as_deref()
+            .and_then(|it| std::fs::read_to_string(it).ok());
+        text.is_some_and(|text| text.trim() == self.epoch.to_string())
+    }
+
+    /// Keeps it.
+    pub(crate) fn keep(&self) {
+        let Some(path) = &self.path else { return };
+        if let Err(error) = std::fs::write(path, format!("{}\n", self.epoch)) {
+            let path = path.display();
+            tracing::error!(%path, %error, "a later life of this epoch will not know that its digest is wrong");
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Store {
     directory: PathBuf,
@@ -203,6 +231,18 @@ impl EpochState {
                 .get(&channel.0)
                 .copied()
                 .unwrap_or_default(),
+        }
+    }
+
+    /// Where it is kept that what was published in this epoch did not come again.
+    pub(crate) fn not_again(&self) -> NotAgain {
+        let path = self
+            .store
+            .as_ref()
+            .map(|it| it.path.with_extension("not-again"));
+        NotAgain {
+            path,
+            epoch: self.epoch,
         }
     }
 

@@ -13,6 +13,7 @@ use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 use crate::channel_driver::ChannelDriver;
 use crate::channels::{ChannelSet, Router};
+use crate::epoch::NotAgain;
 use crate::error::PublisherError;
 use crate::given_again::{Differs, GivenAgain};
 use crate::hand_over::Standing;
@@ -21,6 +22,9 @@ use crate::loss::SourceLoss;
 use crate::shared::{Shared, SourceShared};
 use crate::standby::agreement::shifted;
 use crate::standby::keeping::{Entry, Positions, Resumed, What};
+
+/// Why there is no digest where a source did not give again what was published of it.
+pub(crate) const NOT_AGAIN: &str = "what was published before did not come again";
 
 /// One source of what is published.
 pub struct Source {
@@ -83,6 +87,8 @@ pub struct Publishing {
     resumed: Option<Resumed>,
     /// Where those are given again from the beginning, and count in the digests.
     given_again: Option<GivenAgain>,
+    /// Where it is kept that they were not.
+    not_again: Option<NotAgain>,
     /// The first thing that went wrong where no error could be returned.
     failure: Option<PublisherError>,
 }
@@ -97,6 +103,7 @@ impl Publishing {
             shared,
             resumed: None,
             given_again: None,
+            not_again: None,
             failure: None,
         };
         all.straighten();
@@ -140,10 +147,12 @@ impl Publishing {
     pub(crate) fn replaying(
         mut self,
         sealed: Vec<Positions>,
+        not_again: NotAgain,
         digest_breaks: impl Fn(usize) -> Option<&'static str>,
     ) -> Self {
         let rings = self.drivers.iter().map(|driver| driver.ring().reader());
         self.given_again = Some(GivenAgain::of(rings, sealed.iter()));
+        self.not_again = Some(not_again);
         for (channel, driver) in self.drivers.iter_mut().enumerate() {
             if let Some(why) = digest_breaks(channel) {
                 driver.without_digest(why);
@@ -312,7 +321,11 @@ impl Publishing {
             messages: u64::MAX,
             instruments: Vec::new(),
         };
-        driver.without_digest("what was published before did not come again");
+        driver.without_digest(NOT_AGAIN);
+        // On the thread that publishes, this once: what it would publish next can't be trusted anyway.
+        if let Some(not_again) = &self.not_again {
+            not_again.keep();
+        }
         if let Err(error) = driver.event(&lost, now) {
             self.failure.get_or_insert(error);
         }
@@ -447,12 +460,23 @@ impl Publishing {
         Ok(())
     }
 
+    /// Takes no digest where what was published has not all come again: it would be of a part.
+    fn stopped_behind(&mut self) {
+        if self.resumed.is_some() && self.given_again.is_some() {
+            let why = "it was stopped before all that was published had come again";
+            self.drivers
+                .iter_mut()
+                .for_each(|it| it.without_digest(why));
+        }
+    }
+
     /// Ends the session on every channel.
     ///
     /// # Errors
     /// As [`ChannelDriver::end`].
     pub fn end(&mut self, now: Now) -> Result<(), PublisherError> {
         self.sources.iter_mut().for_each(Source::count);
+        self.stopped_behind();
         for driver in &mut self.drivers {
             driver.end(now)?;
         }
@@ -466,7 +490,8 @@ impl Publishing {
     }
 
     /// Shows the digests of what was published so far.
-    pub fn show_digests(&self) {
+    pub fn show_digests(&mut self) {
+        self.stopped_behind();
         self.drivers.iter().for_each(ChannelDriver::show_digest);
     }
 

@@ -19,7 +19,7 @@ use crate::hand_over::HandOver;
 use crate::input::{Input, instrument_base};
 use crate::pipeline::{self, Arrival, Thread, now, spawn};
 use crate::plan::{Plan, digest_breaks};
-use crate::publish::{Publishing, Source, Taking};
+use crate::publish::{NOT_AGAIN, Publishing, Source, Taking};
 use crate::repair_service::server_config;
 use crate::restart::Rings;
 use crate::shared::{PublishedBefore, Shared, SourceShared};
@@ -201,8 +201,10 @@ impl Opened {
         let mut to = Publishing::new(drivers, sources, self.shared.clone());
         let began = now();
         if let Some(sealed) = self.sealed {
-            let channels = &self.config.channels;
-            to = to.replaying(sealed, |at| digest_breaks(&self.config, &channels[at].name));
+            let (channels, not_again) = (&self.config.channels, self.epoch.not_again());
+            let kept = not_again.is_kept().then_some(NOT_AGAIN);
+            let why = |at: usize| kept.or_else(|| digest_breaks(&self.config, &channels[at].name));
+            to = to.replaying(sealed, not_again, why);
         }
         // One that was killed before it had sealed anything has not said so yet.
         let opened = |at: usize| {

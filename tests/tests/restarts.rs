@@ -407,8 +407,55 @@ fn a_capture_that_gives_something_else_or_less_than_was_published_is_told_as_los
             let lost = number(channel(&summary), "source_messages_lost");
             assert_eq!(lost, u64::from(!is_whole), "{mode}");
             assert_eq!(channel(&summary)["digest"].is_string(), is_whole, "{mode}");
+            assert_eq!(kept.not_again().exists(), !is_whole, "{mode}");
         }
     }
+}
+
+#[test]
+fn no_life_of_an_epoch_tells_a_digest_once_what_was_published_did_not_come_again() {
+    let kept = Kept::new(2_000, 1);
+    let (mut publisher, _, epoch) = kept.started();
+    let mut followers = [follower(&publisher, 0.0)];
+    for (of, has_digest) in [(epoch - 1, true), (epoch, false)] {
+        get_on(&mut followers, 500);
+        publisher.kill();
+        // As a life before left it, which found that out; the ring has come round since.
+        std::fs::write(kept.not_again(), format!("{of}\n")).expect("it is written");
+        let (again, _, same) = kept.started();
+        assert_eq!(same, epoch);
+        publisher = again;
+        get_on(&mut followers, 500);
+        let (_, told) = publisher.ask("/status", None);
+        let told: Value = serde_json::from_str(&told).expect("JSON");
+        let missing = &channel(&told)["digest_missing"];
+        assert_eq!(missing.is_null(), has_digest, "{missing}");
+    }
+    end(&publisher, &mut followers);
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    assert_eq!(channel(&summary)["digest"], Value::Null);
+    let why = &channel(&summary)["digest_missing"];
+    assert_eq!(why, "what was published before did not come again");
+}
+
+#[test]
+fn a_publisher_that_is_stopped_before_all_came_again_tells_no_digest_of_a_part() {
+    let mut kept = Kept::new(2_000, 1);
+    kept.config["inputs"][0]["pace"] = json!("max");
+    let mut publisher = kept.start();
+    let mut followers = [follower(&publisher, 0.0)];
+    get_on(&mut followers, 500_000);
+    publisher.kill();
+    let publisher = kept.start();
+    publisher.terminate();
+    let (status, summary) = publisher.finish();
+    assert!(status.success());
+    assert_eq!(channel(&summary)["digest"], Value::Null);
+    let why = channel(&summary)["digest_missing"]
+        .as_str()
+        .expect("a reason");
+    assert!(why.starts_with("it was stopped before"), "{why}");
 }
 
 #[test]

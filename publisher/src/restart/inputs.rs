@@ -57,7 +57,10 @@ impl Inputs {
 
     /// Whose capture is no longer the file that it was; both are of one config.
     pub(crate) fn changed_since(&self, before: &Captures) -> Option<SourceId> {
-        let is_other = |(source, file): &(&u16, &CaptureFile)| before.get(source) != Some(file);
+        // What was not kept, as by an earlier version, is not known to be another.
+        let is_other = |(source, file): &(&u16, &CaptureFile)| {
+            before.get(source).is_some_and(|before| before != *file)
+        };
         let changed = self.captures.iter().find(is_other);
         changed.map(|(source, _)| SourceId(*source))
     }

@@ -354,6 +354,13 @@ fn how_fast_an_input_is_read_is_no_reason_for_a_new_epoch_and_another_file_is() 
     fs::write(&file, b"a day").unwrap();
     dated(modified);
     assert_eq!(left.why(), "");
+    // An earlier version kept nothing of it; then only what it gives again can tell.
+    let state = fs::read_to_string(left.state()).unwrap();
+    let mut earlier: Value = serde_json::from_str(&state).unwrap();
+    earlier.as_object_mut().unwrap().remove("captures");
+    fs::write(left.state(), earlier.to_string()).unwrap();
+    assert_eq!(left.why(), "");
+    fs::write(left.state(), state).unwrap();
     // And it is known from then on.
     fs::write(&file, b"another day").unwrap();
     let second = left.publish(3);

@@ -21,7 +21,7 @@ pub struct Kept {
     pub config: Value,
     /// On tmpfs, with the ring of channel "all".
     rings: TempDir,
-    _state: TempDir,
+    state: TempDir,
 }
 
 impl Kept {
@@ -42,7 +42,7 @@ impl Kept {
         Self {
             config,
             rings,
-            _state: state,
+            state,
         }
     }
 
@@ -52,6 +52,11 @@ impl Kept {
 
     pub fn ring(&self) -> PathBuf {
         self.rings.path().join("test.all.ring")
+    }
+
+    /// Where a publisher keeps that something did not come again.
+    pub fn not_again(&self) -> PathBuf {
+        self.state.path().join("test.epoch.not-again")
     }
 
     /// What the log of a publisher that starts now says, and the epoch that it publishes in.
