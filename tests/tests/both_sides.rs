@@ -113,6 +113,41 @@ fn what_the_network_refused_to_take_is_named_with_its_line() {
 }
 
 #[test]
+fn what_went_out_is_not_said_to_be_refused_because_something_was_later() {
+    let mut both = both(1);
+    both.seal(5);
+    both.send_but(&[(0, 13)]);
+    for refused in 1..=20 {
+        both.stall_ms(1);
+        both.refused(0, refused);
+    }
+    both.subscriber.repair(13..=13);
+    let explained = both.explain();
+    assert_eq!(only(&explained.1[0]).origin, Origin::WireOrUplink);
+    let publisher = &explained.1[1];
+    assert!(publisher.findings.is_empty(), "{publisher:#?}");
+}
+
+#[test]
+fn refusals_of_the_same_datagrams_are_one_finding_with_all_that_were_counted() {
+    let mut both = both(2);
+    both.seal(2);
+    both.send();
+    // Line A is refused them, and line B waits.
+    both.seal(3);
+    for refused in [1, 3] {
+        both.stall_ms(1);
+        both.refused(0, refused);
+    }
+    both.send_but(&[(0, 13), (0, 14), (0, 15)]);
+    both.refused(0, 4);
+    let publisher = &both.explain().1[1];
+    let found = only(publisher);
+    assert_eq!(found.origin, Origin::SendRefused(A));
+    assert_eq!((found.sequences, found.buffer_drops), (range(13, 15), 4));
+}
+
+#[test]
 fn what_was_sealed_and_not_sent_when_the_publisher_died_is_named_so() {
     let mut both = both(1);
     both.seal(2);

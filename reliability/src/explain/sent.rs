@@ -62,9 +62,10 @@ impl SourceLost {
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) at: Nanos,
+    fan_out: FanOutId,
     pub(super) line: LineId,
     pub(super) count: u64,
-    /// What was handed to it last.
+    /// What was being handed to it then.
     pub(super) among: SequenceRange,
 }
 
@@ -180,16 +181,29 @@ impl Sent {
         let of = self.fan_outs.entry(fan_out).or_default();
         let before = of.counted.insert(line, now).unwrap_or_default();
         let count = now.refused.saturating_sub(before.refused);
-        if let Some((_, among)) = of.lately
-            && count > 0
-        {
-            self.refused.push(Refusal {
-                at,
-                line,
-                count,
-                among,
-            });
+        // What went out at an earlier look was counted at that one. Where nothing was handed over at this
+        // one, a line may still wait with what the other was refused.
+        let lately = of.lately.filter(|(then, _)| *then == at);
+        let waiting = || SequenceRange::new(of.up_to?.next(), self.sealed.highest()?);
+        let among = lately.map(|(_, range)| range).or_else(waiting);
+        let Some(among) = among.filter(|_| count > 0) else {
+            return;
+        };
+        let mut before = self.refused.iter_mut().rev();
+        let before = before.find(|it| (it.fan_out, it.line) == (fan_out, line));
+        if let Some(it) = before.filter(|it| it.among.last >= among.first) {
+            it.count = it.count.saturating_add(count);
+            it.among.first = it.among.first.min(among.first);
+            it.among.last = it.among.last.max(among.last);
+            return;
         }
+        self.refused.push(Refusal {
+            at,
+            fan_out,
+            line,
+            count,
+            among,
+        });
     }
 
     /// How many datagrams were sealed, and how many handed to some fan-out.

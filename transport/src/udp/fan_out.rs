@@ -177,10 +177,12 @@ impl UdpFanOut {
                 continue;
             }
             let stats = &mut self.stats[i];
-            if send_alone(i, &line.socket, bytes, stats)? {
+            let alone = send_alone(i, &line.socket, bytes, stats)?;
+            if alone == Alone::Full {
                 stats.stalls += 1;
                 stalled = true;
             } else {
+                stats.refused += u64::from(alone == Alone::Refused);
                 line.taken = sequence;
             }
         }
@@ -251,9 +253,11 @@ impl FanOut for UdpFanOut {
         check_len(bytes, self.datagram_len_max)?;
         let mut everywhere = true;
         for (i, line) in self.lines.iter().enumerate() {
-            let full = send_alone(i, &line.socket, bytes, &mut self.stats[i])?;
-            self.stats[i].copies_dropped += u64::from(full);
-            everywhere &= !full;
+            let stats = &mut self.stats[i];
+            let alone = send_alone(i, &line.socket, bytes, stats)?;
+            // No sequence of the stream is missing for it: it is not counted among what was refused.
+            stats.copies_dropped += u64::from(alone != Alone::Sent);
+            everywhere &= alone != Alone::Full;
         }
         Ok(everywhere)
     }
@@ -298,15 +302,23 @@ fn check_len(bytes: &[u8], max: usize) -> Result<(), FanOutError> {
     Ok(())
 }
 
-/// Sends one datagram, for which the kernel needs neither a header nor an address. Whether the send
-/// buffer is full.
+/// What became of one datagram.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Alone {
+    Sent,
+    /// The send buffer is full.
+    Full,
+    Refused,
+}
+
+/// Sends one datagram, for which the kernel needs neither a header nor an address.
 #[inline]
 fn send_alone(
     line: usize,
     socket: &Socket,
     bytes: &[u8],
     stats: &mut SendStats,
-) -> Result<bool, FanOutError> {
+) -> Result<Alone, FanOutError> {
     // As in `send_all`: the first error may be an earlier datagram's.
     for is_last in [false, true] {
         let sent = socket.send_with_flags(bytes, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
@@ -315,17 +327,14 @@ fn send_alone(
                 stats.batches += 1;
                 stats.datagrams += 1;
                 stats.bytes += bytes.len() as u64;
-                break;
+                return Ok(Alone::Sent);
             }
-            Outcome::Full => return Ok(true),
-            Outcome::Refused(errno) if is_last => {
-                stats.last_errno = errno;
-                stats.refused += 1;
-            }
+            Outcome::Full => return Ok(Alone::Full),
+            Outcome::Refused(errno) if is_last => stats.last_errno = errno,
             Outcome::Refused(_) => {}
         }
     }
-    Ok(false)
+    Ok(Alone::Refused)
 }
 
 /// Sends the batch, up to what does not pass.
@@ -622,5 +631,9 @@ mod tests {
             fan_out.send_copy(&[0; 8]).unwrap(),
             "refused is not stalled"
         );
+        // No datagram of the stream is missing for a heartbeat that was refused.
+        let stats = fan_out.stats();
+        assert_eq!((stats[0].refused, stats[0].copies_dropped), (5, 1));
+        assert_eq!((stats[1].refused, stats[1].copies_dropped), (0, 0));
     }
 }
