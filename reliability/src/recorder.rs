@@ -29,7 +29,7 @@ pub use publishing::RecordedPublisher;
 pub use reader::{Entry, Recording, RecordingError, What, generation_offsets};
 pub use recorded::RecordedCore;
 pub use repairing::RecordedRepair;
-pub(crate) use replay::turned_away;
+pub(crate) use replay::Witnessed;
 pub use replay::{Difference, Replayed, Stopped, replay};
 pub use republish::replay_publisher;
 use serde::Serialize;

@@ -1,6 +1,8 @@
 //! Losses staged one by one, each in another place: the record of each says where it was, what became
 //! of it, and adds up to what was counted.
 
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::{Delivery, Item, LineId, Start};
 use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
@@ -270,6 +272,53 @@ fn what_came_when_the_window_was_full_is_found_between_what_was_lost_and_asked_f
         let on_the_way = [vec![13], every_other(29)].concat();
         assert_eq!(lost(Origin::WireOrSendQueue), on_the_way, "{explained:#?}");
     }
+}
+
+#[test]
+fn whatever_is_lost_late_or_turned_away_the_findings_add_up_to_what_was_counted() {
+    let mut turned_away = 0;
+    for seed in 0..150 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut up_to = |n: u64| u64::from(random.next_u32()) % n;
+        let config = ReceiverConfig {
+            window_slots: 16,
+            repair: up_to(8) > 0,
+            delivery: match up_to(4) {
+                0 => Delivery::OrderedWithin(Nanos::from_ms(2)),
+                _ => Delivery::Ordered,
+            },
+            ..ordered()
+        };
+        let lines = 1 + up_to(2);
+        let mut stage = Stage::new(config, lines as usize);
+        let mut newest = 10;
+        for _ in 0..60 {
+            let line = up_to(lines) as u8;
+            let back = (newest - up_to(30).min(newest - 1)).max(1);
+            let to = (back + up_to(20)).min(newest);
+            match up_to(9) {
+                0..=2 => {
+                    stage.hear(line, newest + 1..=newest + 1 + up_to(12));
+                    newest += 12;
+                }
+                3 => newest += 1 + up_to(20),
+                4 => stage.hear(line, back..=to),
+                5 => stage.repair(back..=to),
+                6 => stage.status(newest),
+                7 => stage.bytes(line, &heartbeat(newest)),
+                _ => stage.wait_ms(1 + up_to(40)),
+            }
+        }
+        println!("seed {seed}, {config:?}");
+        let explained = stage.explain();
+        turned_away += u64::from(
+            explained
+                .findings
+                .iter()
+                .any(|it| it.origin == Origin::WindowFull),
+        );
+    }
+    assert!(turned_away > 50, "only {turned_away} had a full window");
 }
 
 #[test]

@@ -8,9 +8,7 @@ use super::{Fate, Happening, How, Ranges};
 use crate::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RefusalReason, Welcome};
 use crate::delivery::{Event, LineId};
 use crate::loss::{Loss, LossCause};
-use crate::recorder::{
-    Dropped, Entry, Input, Note, Recording, Served, What, stripped, turned_away,
-};
+use crate::recorder::{Dropped, Entry, Input, Note, Recording, Served, What, Witnessed, stripped};
 use crate::subscriber_core::Path;
 use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, Header, Kind, StreamEvent, relay_flags};
@@ -49,8 +47,11 @@ pub(super) struct Channel {
     /// How many lines it is listened to on.
     pub(super) lines: usize,
     slot_len: usize,
-    /// When a datagram came last.
+    /// When a datagram came last, and when the one before it.
     heard_at: Nanos,
+    heard_before: Nanos,
+    /// What the entry in hand shows to be missing.
+    unheard: Option<SequenceRange>,
     /// What came on each line, of each epoch.
     pub(super) received: BTreeMap<(Epoch, LineId), Ranges>,
     /// What came of an epoch that was not followed then.
@@ -128,6 +129,15 @@ impl Gap {
     }
 }
 
+/// What the core did with what an entry brings.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Whether the window had room for it.
+    has_room: bool,
+    /// Whether it may have been missing: what came too late for that, or twice, was not.
+    fills: bool,
+}
+
 /// More sequences are not looked at one by one.
 pub(super) const GAP_LEN_MAX: u64 = 1 << 20;
 
@@ -139,7 +149,7 @@ impl Evidence {
             damaged: recording.damage().map(|it| it.to_string()),
             ..Self::default()
         };
-        let (mut began, turned_away) = (false, turned_away(recording));
+        let (mut began, witnessed) = (false, Witnessed::of(recording));
         for entry in recording.entries() {
             match entry {
                 Ok(entry) => {
@@ -147,7 +157,14 @@ impl Evidence {
                         evidence.from = entry.at;
                     }
                     evidence.to = entry.at;
-                    evidence.entry(&entry, !turned_away.contains(&entry.offset));
+                    let known = witnessed.known.contains(&entry.offset);
+                    let taken = Taken {
+                        has_room: !witnessed.no_room.contains(&entry.offset),
+                        fills: !known || witnessed.filled.contains(&entry.offset),
+                    };
+                    evidence.entry(&entry, taken);
+                    let found = witnessed.found.get(&entry.offset);
+                    evidence.found(&entry, found.map_or(&[], |it| it), known);
                 }
                 Err(error) => evidence.damaged = Some(error.to_string()),
             }
@@ -172,8 +189,33 @@ impl Evidence {
         near.map(|(_, span)| *span).max()
     }
 
-    /// Takes an entry; whether the window had room for it, where it is a datagram.
-    fn entry(&mut self, entry: &Entry<'_>, has_room: bool) {
+    /// Notes what an entry showed to be missing: by the core's own account where that is `known`, else by
+    /// what is gone by here.
+    fn found(
+        &mut self,
+        entry: &Entry<'_>,
+        found: &[(ChannelId, Epoch, SequenceRange)],
+        known: bool,
+    ) {
+        let line = match entry.what {
+            What::Datagram { line, .. } => Some(line),
+            _ => None,
+        };
+        for of in self.channels.values_mut() {
+            if let Some(range) = of.unheard.take().filter(|_| !known) {
+                of.missing(of.epoch, range, entry.at, line);
+            }
+        }
+        for (channel, epoch, range) in found {
+            let of = self.channels.entry(*channel).or_default();
+            if range.len() <= GAP_LEN_MAX {
+                of.missing(*epoch, *range, entry.at, line);
+            }
+        }
+    }
+
+    /// Takes an entry.
+    fn entry(&mut self, entry: &Entry<'_>, taken: Taken) {
         let at = entry.at;
         match &entry.what {
             What::Datagram {
@@ -191,11 +233,13 @@ impl Evidence {
                 }
                 self.on_lines[usize::from(line.0)] += 1;
                 if header.channel == *channel {
-                    of.datagram(at, *line, &header, has_room);
+                    of.datagram(at, *line, &header, taken);
                 }
             }
-            What::Message(path, channel, message) => self.message(at, *path, *channel, message),
-            What::Remote(_, bytes) => self.brought(at, bytes),
+            What::Message(path, channel, message) => {
+                self.message(at, *path, *channel, message, taken);
+            }
+            What::Remote(_, bytes) if taken.fills => self.brought(at, bytes),
             What::Input(input) => self.input(at, input),
             What::Sent(_, _, frames) => self.sent(frames),
             What::Told(told) => {
@@ -206,7 +250,11 @@ impl Evidence {
                 self.timeline.push((at, words));
             }
             What::Note(note) => self.note(at, note),
-            What::Look(_) | What::Ask(_) | What::Action(_) | What::Request(_) => {}
+            What::Look(_)
+            | What::Ask(_)
+            | What::Action(_)
+            | What::Request(_)
+            | What::Remote(..) => {}
             what => self.of_publisher(at, what),
         }
     }
@@ -256,7 +304,14 @@ impl Evidence {
         }
     }
 
-    fn message(&mut self, at: Nanos, path: Path, channel: ChannelId, message: &Message<'_>) {
+    fn message(
+        &mut self,
+        at: Nanos,
+        path: Path,
+        channel: ChannelId,
+        message: &Message<'_>,
+        taken: Taken,
+    ) {
         let how = match path {
             Path::Repair => How::Repair,
             Path::Replay => How::Replay,
@@ -268,7 +323,7 @@ impl Evidence {
             Message::Datagram(bytes) => {
                 let of = self.channels.entry(channel).or_default();
                 if let Some(header) = header_of(bytes) {
-                    of.came(at, header.epoch, header.sequence, how);
+                    of.answered(at, &header, how, taken);
                 }
             }
             Message::Refused(it) => {
@@ -283,7 +338,7 @@ impl Evidence {
                     let before = of.told.replace(status.newest);
                     let believed = if of.stale { of.told } else { before };
                     if let Some(newest) = believed {
-                        of.heard_of(at, newest);
+                        of.heard_of(newest);
                     }
                 }
             }
@@ -333,7 +388,7 @@ impl Evidence {
                 let of = self.channels.entry(channel).or_default();
                 of.overrun.entry(epoch).or_default().insert(range);
                 if epoch == of.epoch {
-                    of.heard_of(at, range.last);
+                    of.heard_of(range.last);
                 }
             }
             Input::Listening(channel, lines) => {
@@ -394,7 +449,7 @@ impl Evidence {
 }
 
 impl Channel {
-    fn datagram(&mut self, at: Nanos, line: LineId, header: &Header, has_room: bool) {
+    fn datagram(&mut self, at: Nanos, line: LineId, header: &Header, taken: Taken) {
         if self.epoch == Epoch::NONE && !self.begun {
             // The record begins in the middle: so does what is known.
             (self.epoch, self.heard) = (header.epoch, header.sequence);
@@ -421,11 +476,11 @@ impl Channel {
                 (false, true) => How::Late(line),
                 (false, false) => How::OtherLine(line),
             };
-            if has_room {
+            if taken.has_room && taken.fills {
                 self.came(at, header.epoch, header.sequence, how);
             }
             if !resent {
-                if has_room {
+                if taken.has_room {
                     self.came_late(at, line, header, overtaken);
                 } else {
                     let turned_away = self.turned_away.entry(header.epoch).or_default();
@@ -436,18 +491,14 @@ impl Channel {
             }
         }
         // What finds no room is missing like what did not come.
-        let known = if sequenced && has_room {
+        let known = if sequenced && taken.has_room {
             header.sequence.previous()
         } else {
             header.sequence
         };
-        if self.heard_of(at, known)
-            && let Some(gap) = self.gaps.last_mut()
-        {
-            gap.found_on = Some(line);
-        }
+        self.heard_of(known);
         self.heard = self.heard.max(header.sequence);
-        self.heard_at = at;
+        self.heard_before = std::mem::replace(&mut self.heard_at, at);
     }
 
     /// Whether this line has brought something later already.
@@ -457,21 +508,17 @@ impl Channel {
         highest.is_some_and(|highest| highest > header.sequence)
     }
 
-    /// All up to here was sent: what was not heard of is missing. Says whether anything is.
-    fn heard_of(&mut self, at: Nanos, last: Sequence) -> bool {
-        let Some(range) = SequenceRange::new(self.heard.next(), last).filter(|_| last > self.heard)
-        else {
-            return false;
-        };
-        self.heard = last;
-        let is_gap = range.len() <= GAP_LEN_MAX;
-        if is_gap {
-            self.missing(self.epoch, range, at);
+    /// All up to here was sent: what was not heard of is missing.
+    fn heard_of(&mut self, last: Sequence) {
+        if last > self.heard {
+            let range = SequenceRange::new(self.heard.next(), last);
+            self.unheard = range.filter(|range| range.len() <= GAP_LEN_MAX);
+            self.heard = last;
         }
-        is_gap
     }
 
-    fn missing(&mut self, epoch: Epoch, range: SequenceRange, at: Nanos) {
+    /// These are missing, as a datagram on that line showed, or something else.
+    fn missing(&mut self, epoch: Epoch, range: SequenceRange, at: Nanos, line: Option<LineId>) {
         self.last_missing = self.last_missing.max((epoch, range.last));
         // Of what finds no room, one after the other is one gap.
         let turned_away = self.turned_away.get(&epoch);
@@ -486,7 +533,14 @@ impl Channel {
             gap.range.last = range.last;
             return;
         }
-        self.gaps.push(Gap::new(epoch, range, at, self.heard_at));
+        let heard_before = match line {
+            Some(_) => self.heard_before,
+            None => self.heard_at,
+        };
+        self.gaps.push(Gap {
+            found_on: line,
+            ..Gap::new(epoch, range, at, heard_before)
+        });
     }
 
     /// The gaps of an epoch that have something of this range, newest first.
@@ -510,6 +564,21 @@ impl Channel {
         }
         if let Some((gap, _)) = self.gaps_of(epoch, SequenceRange::one(sequence)).next() {
             gap.fates.entry(sequence).or_insert((Fate::Came(how), at));
+        }
+    }
+
+    /// Something came over a connection; what finds no room is missing as before.
+    fn answered(&mut self, at: Nanos, header: &Header, how: How, taken: Taken) {
+        if taken.has_room && taken.fills {
+            self.came(at, header.epoch, header.sequence, how);
+        }
+        if header.epoch == self.epoch && header.kind.is_sequenced() {
+            let known = match taken.has_room {
+                true => header.sequence.previous(),
+                false => header.sequence,
+            };
+            self.heard_of(known);
+            self.heard = self.heard.max(header.sequence);
         }
     }
 

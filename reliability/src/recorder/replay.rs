@@ -1,7 +1,8 @@
 //! A record run through the core again: the same inputs must give the same outputs, and where they do
 //! not, the first that differs is named.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use super::reader::{Entry, Recording, RecordingError, What};
 use super::{Input, Outputs, RecordOrigin, RecordedCore, RecordedSide, Recorder, Told, stripped};
@@ -9,7 +10,7 @@ use crate::delivery::{Deliver, Event, Item, Via};
 use crate::loss::LossCause;
 use crate::recorder::layout::RECORD_LEN_MIN;
 use crate::subscriber_core::SubscriberCore;
-use crate::units::{Epoch, Nanos, Sequence};
+use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, SEQUENCE_OFFSET};
 
 /// What a replay came to.
@@ -119,23 +120,81 @@ fn witness(after: u64, keep_log: bool) -> Option<Recorder> {
 /// words. What is delivered goes to `on`; the values in its records are not those of then.
 #[must_use]
 pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> Replayed {
-    run(recording, keep_log, on, |_| ())
+    run(recording, keep_log, on, |_, _| ())
 }
 
-/// Where the entries stand of datagrams for which the window had no room, as far as the record can be run.
-pub(crate) fn turned_away(recording: &Recording) -> BTreeSet<usize> {
-    let mut offsets = BTreeSet::new();
-    let on = &mut |_: Item<'_>| ();
-    run(recording, false, on, |offset| _ = offsets.insert(offset));
-    offsets
+/// What the core did with each entry, by where the entry stands, as far as the record can be run.
+#[derive(Debug, Default)]
+pub(crate) struct Witnessed {
+    /// Of which entries that is known.
+    pub(crate) known: Range<usize>,
+    /// Datagrams for which the window had no room.
+    pub(crate) no_room: BTreeSet<usize>,
+    /// What brought something that was missing.
+    pub(crate) filled: BTreeSet<usize>,
+    /// What was found missing.
+    pub(crate) found: BTreeMap<usize, Vec<(ChannelId, Epoch, SequenceRange)>>,
 }
 
-/// See [`replay`]; `no_room` is told of every datagram that the window has no room for.
+/// What one channel's receiver had counted, and the highest sequence it had heard of.
+type Counted = ([u64; 3], Sequence);
+
+impl Witnessed {
+    /// What the core of a subscriber's record did.
+    pub(crate) fn of(recording: &Recording) -> Self {
+        let (mut all, mut before) = (Self::default(), Vec::<Counted>::new());
+        run(recording, false, &mut |_: Item<'_>| (), |offset, core| {
+            if all.known.is_empty() {
+                all.known.start = offset;
+            }
+            all.known.end = offset + 1;
+            all.entry(offset, core, &mut before);
+        });
+        all
+    }
+
+    fn entry(&mut self, offset: usize, core: &SubscriberCore, before: &mut Vec<Counted>) {
+        let receivers = core.entries().enumerate();
+        for (index, receiver) in receivers.filter_map(|(index, it)| Some((index, it?))) {
+            let counters = receiver.counters();
+            let counted = [
+                &counters.gaps_detected,
+                &counters.gaps_recovered,
+                &counters.window_full_dropped,
+            ];
+            let (counted, heard) = (counted.map(|it| it.get()), receiver.progress().1);
+            // One that a record begins with has counted before.
+            if before.len() <= index {
+                before.resize(index + 1, (counted, heard));
+            }
+            let (was, heard_before) = std::mem::replace(&mut before[index], (counted, heard));
+            if counted[1] > was[1] {
+                self.filled.insert(offset);
+            }
+            if counted[2] > was[2] {
+                self.no_room.insert(offset);
+            }
+            let count = counted[0].saturating_sub(was[0]);
+            if count == 0 {
+                continue;
+            }
+            // All up to what is heard of now, but for what shows it by having come itself.
+            let came = u64::from(heard.since(heard_before) > count);
+            let last = heard.minus(came);
+            if let Some(range) = SequenceRange::new(last.minus(count - 1), last) {
+                let found = self.found.entry(offset).or_default();
+                found.push((receiver.channel(), receiver.epoch(), range));
+            }
+        }
+    }
+}
+
+/// See [`replay`]; `after` is shown the core once it has what an entry holds.
 fn run(
     recording: &Recording,
     keep_log: bool,
     on: &mut impl Deliver,
-    mut no_room: impl FnMut(usize),
+    mut after: impl FnMut(usize, &SubscriberCore),
 ) -> Replayed {
     let is_it = recording.side() == RecordedSide::Subscriber;
     let mut segments = recording.segments().iter().enumerate().filter(|_| is_it);
@@ -158,11 +217,8 @@ fn run(
     };
     let walked = Replayed::walk(recording, nth, |entry| {
         run.at = entry.at;
-        let before = run.window_full();
         run.entry(&entry.what, on)?;
-        if run.window_full() > before {
-            no_room(entry.offset);
-        }
+        after(entry.offset, &run.core);
         Ok(())
     });
     Replayed {
@@ -230,11 +286,6 @@ impl Run {
             _ => return Err("an entry of another core"),
         }
         Ok(())
-    }
-
-    fn window_full(&self) -> u64 {
-        let counters = self.core.counters();
-        counters.map(|it| it.window_full_dropped.get()).sum()
     }
 
     fn whole(&self, kept: &[u8], verdict: CrcVerdict) -> Vec<u8> {
