@@ -25,8 +25,8 @@ pub struct SourceLoss {
     pub messages: u64,
     /// The instruments concerned; empty: all of the source. More than 128 are told as all.
     pub instruments: Vec<u32>,
-    /// Where the venue's packets were dropped in this host, before they were read; `None` where nobody
-    /// knows of any. For the log and the flight record: the stream does not say it.
+    /// Packets that were dropped in this host just then, before they were read, and may be these; `None`
+    /// where nobody knows of any. For the log and the flight record: the stream does not say it.
     pub unread: Option<Unread>,
 }
 

@@ -362,8 +362,8 @@ impl Publishing {
                     let paused_us = paused.0 / 1000;
                     tracing::warn!(
                         source = source.0, %from, messages, packets, paused_us,
-                        "packets of the source were dropped in this host, before its socket was read; use a core \
-                         of its own or a larger receive_buffer_bytes"
+                        "the source has a gap, and the kernel dropped packets in its socket just then, which may be \
+                         these; use a core of its own or a larger receive_buffer_bytes"
                     );
                 } else {
                     tracing::warn!(source = source.0, %from, messages, "the source has a gap");

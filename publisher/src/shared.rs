@@ -100,9 +100,9 @@ tickcast_reliability::counters! {
         line_gso_refused,
         /// Times that the send buffer was full.
         line_stalls,
-        /// Datagrams that the network refused.
+        /// Datagrams of the stream that the network refused.
         line_refused,
-        /// Heartbeats and multicast repairs that found no room.
+        /// Heartbeats and multicast repairs that found no room or were refused.
         line_copies_dropped,
         /// Datagrams dropped when the fan-out was torn down, or given back unsent by a device.
         line_flushed,

@@ -1,8 +1,9 @@
 //! Why something was missing: from the entries of a record to findings, each with where the datagrams
 //! were lost, what shows it, and what became of them. A pure function; no clock, no I/O.
 //!
-//! `evidence.rs` walks the record once and notes what was missing and what else happened; what the
-//! window had no room for it has from a replay, since nobody else knows how full it was.
+//! `evidence.rs` walks the record once and notes what was missing and what else happened; what was found
+//! missing, what filled that and what the window had no room for it has from a replay: the core itself says
+//! it, as far as the record can be run.
 //! `judging.rs` puts the two together. Several records of one channel know more than one: what all
 //! of them missed at once was lost before their ways part. A publisher's record knows what was sent
 //! (`sent.rs`), and so tells what lies before the network from what lies in it.
@@ -35,9 +36,10 @@ pub enum Origin {
     /// Before the publisher or in its host: its record was not given, which tells whether the packets that
     /// are missing came to its socket.
     SourceLineOrInput,
-    /// In the publisher's host, in the socket of an input, for want of a buffer, although it was read.
+    /// Perhaps in the publisher's host: the socket of an input dropped packets just then for want of a
+    /// buffer, although it was read. They may have been these, or a stranger's while the venue had a gap.
     InputBuffer,
-    /// In the publisher's host, in the socket of an input, for want of a buffer, because it was not read.
+    /// The same, because the socket was not read.
     InputStall,
     /// In the publisher: between its feed and its publish thread.
     FeedHop,
@@ -64,7 +66,8 @@ pub enum Origin {
     /// On the way here, or behind the publisher's network stack in its own interface or uplink: with one
     /// line, and the record of one host beside the publisher's, nobody knows.
     WireOrUplink,
-    /// Nowhere: they came on this line, later than something told of them. See [`Finding::late`].
+    /// Nowhere: they came on this line, later than something told of them, or before anything did that is
+    /// believed. See [`Finding::late`].
     Late(LineId),
     /// On the way here or in the publisher's send queue: with one line and one record nobody knows.
     WireOrSendQueue,
@@ -194,7 +197,7 @@ pub struct Finding {
     pub stalled_for: Option<Nanos>,
     /// When the last of it came on its line after all, and why only then, where it was late and not lost.
     pub late: Option<(Nanos, Delay)>,
-    /// How many datagrams the kernel or the device dropped just then.
+    /// How many datagrams the kernel or the device dropped just then, whosever they were.
     pub buffer_drops: u64,
     /// Of what the publisher lost of a source: why, and how many messages.
     pub source: Option<(SourceLossReason, u64)>,

@@ -530,6 +530,54 @@ fn what_the_line_brings_once_a_stopped_publisher_or_a_link_goes_on_was_late_and_
 }
 
 #[test]
+fn what_line_and_repair_bring_in_the_look_that_tells_of_it_was_late_whichever_came_first() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=16);
+    stage.bytes(0, &heartbeat(16));
+    stage.wait_ms(60);
+    // All at one time: the line's first, repair for the others, and then the line's again.
+    stage.status(34);
+    stage.bytes(0, &data(EPOCH, 17, 0));
+    stage.repair(18..=34);
+    for sequence in 18..=36 {
+        stage.bytes(0, &data(EPOCH, sequence, 0));
+    }
+    assert_eq!(stage.counted("duplicates"), 17);
+    let explained = stage.explain();
+    let told = explained.findings.iter();
+    let told: Vec<_> = told.map(|it| (it.sequences, it.origin, it.fate)).collect();
+    let by = |how| (Origin::Late(A), Fate::Came(how));
+    let ((late, on_line), (_, repaired)) = (by(How::OtherLine(A)), by(How::Repair));
+    assert_eq!(
+        told,
+        [
+            (range(17, 17), late, on_line),
+            (range(18, 34), late, repaired)
+        ]
+    );
+}
+
+#[test]
+fn what_the_line_brought_before_anybody_vouched_for_it_was_not_lost_on_the_wire() {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    // So far ahead that nobody believes it until STATUS says the same.
+    stage.hear(0, 70_000..=70_000);
+    assert_eq!(stage.counted("leap_dropped"), 1);
+    stage.status(70_000);
+    let explained = stage.explain();
+    let told = explained.findings.iter();
+    let told: Vec<_> = told.map(|it| (it.sequences, it.origin)).collect();
+    assert_eq!(
+        told,
+        [
+            (range(13, 69_999), Origin::WireOrSendQueue),
+            (range(70_000, 70_000), Origin::Late(A))
+        ]
+    );
+}
+
+#[test]
 fn what_waited_for_an_application_that_stood_still_was_late_for_that() {
     let stall = Nanos::from_ms(60);
     let explained = overtake_the_line(|stage| stage.note(Note::Stall(stall)));

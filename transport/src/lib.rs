@@ -126,9 +126,9 @@ pub struct SendStats {
     pub runs_refused: u64,
     /// Times the send queue was full.
     pub stalls: u64,
-    /// Datagrams that the network refused and that were therefore not sent on this line.
+    /// Datagrams of the stream that the network refused and that were therefore not sent on this line.
     pub refused: u64,
-    /// Copied datagrams that found no room.
+    /// Copied datagrams that found no room or were refused.
     pub copies_dropped: u64,
     /// Of the datagrams handed over, those that came back unsent: dropped by [`FanOut::reset`], or
     /// given up by a device.

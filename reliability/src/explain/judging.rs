@@ -395,17 +395,23 @@ impl Judge<'_> {
             _ => {}
         }
         // The other line brought it, and this one never.
-        let mut brought = lines().filter(|line| gap.late.contains_key(&(sequence, *line)));
+        let mut brought = lines().filter(|line| self.brought(gap, sequence, *line));
         match brought.next() {
             Some(line) => Origin::Wire(LineId(1 - line.0)),
             None => self.way(epoch, sequence),
         }
     }
 
-    /// The line that something was late on, and not lost: it brought it itself once it was missing. Where
-    /// the other one passed it by, it was lost there, and came late only for that.
+    /// Whether a line brought something itself: once it was missing, or before, when it was not believed.
+    fn brought(&self, gap: &Gap, sequence: Sequence, line: LineId) -> bool {
+        let received = self.channel.received.get(&(gap.epoch, line));
+        received.is_some_and(|it| it.has(sequence))
+    }
+
+    /// The line that something was late on, and not lost: it brought it itself. Where the other one passed
+    /// it by, it was lost there, and came late only for that.
     fn late_on(&self, gap: &Gap, sequence: Sequence) -> Option<LineId> {
-        let brought = |line: &LineId| gap.late.contains_key(&(sequence, *line));
+        let brought = |line: &LineId| self.brought(gap, sequence, *line);
         if let Some(line) = gap.found_on.filter(brought) {
             return Some(line);
         }

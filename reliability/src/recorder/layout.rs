@@ -234,11 +234,12 @@ pub enum Note {
     Overrun(ChannelId, u64),
     /// What a line of a publisher's fan-out counted, which went up.
     Sending(FanOutId, LineId, Sending),
-    /// What was lost of a source, which is told next, was dropped in the publisher's host.
+    /// What was lost of a source, which is told next, may have been dropped in the publisher's host.
     Unread(SourceId, Unread),
 }
 
-/// Packets of a venue that came to an input's socket, and were dropped before they were read.
+/// Packets that came to an input's socket, and were dropped before they were read: the venue's, or a
+/// stranger's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unread {
     /// Packets that the kernel dropped for want of a buffer since it last told of any.
@@ -252,9 +253,9 @@ pub struct Unread {
 pub struct Sending {
     /// Times the send queue was full; what waited then went later.
     pub stalls: u64,
-    /// Datagrams that the network refused, and that were not sent on this line.
+    /// Datagrams of the stream that the network refused, and that were not sent on this line.
     pub refused: u64,
-    /// Copies, of heartbeats and repairs, that found no room.
+    /// Copies, of heartbeats and repairs, that found no room or were refused.
     pub copies_dropped: u64,
     /// Datagrams that a device or a reset gave back unsent.
     pub flushed: u64,

@@ -156,6 +156,14 @@ fn datagrams(count: u64) -> String {
     }
 }
 
+/// As a socket counts them, whoever sent them.
+fn packets(count: u64) -> String {
+    match count {
+        1 => "1 packet".into(),
+        many => format!("{} packets", thousands(many)),
+    }
+}
+
 /// Why it came late, and was not lost.
 fn late(it: &Finding, line: LineId) -> String {
     let Some((at, delay)) = it.late else {
@@ -195,15 +203,15 @@ fn place(it: &Finding) -> String {
                                       would tell whether what is missing came to its socket"
             .into(),
         Origin::InputBuffer => format!(
-            "in the publisher's host, in the socket of its input: the kernel dropped {} of the venue's just \
-             then, although it was read; make receive_buffer_bytes larger",
-            datagrams(it.buffer_drops)
+            "in the publisher's host, in the socket of its input, or before it: the kernel dropped {} there \
+             just then, which may be these, although it was read; a larger receive_buffer_bytes would tell",
+            packets(it.buffer_drops)
         ),
         Origin::InputStall => format!(
-            "in the publisher's host, in the socket of its input: nobody had read it for {}, and the kernel \
-             dropped {} of the venue's meanwhile",
+            "in the publisher's host, in the socket of its input, or before it: nobody had read it for {}, and \
+             the kernel dropped {} there just then, which may be these",
             stalled.unwrap_or_default(),
-            datagrams(it.buffer_drops)
+            packets(it.buffer_drops)
         ),
         Origin::FeedHop => format!(
             "in the publisher, between its feed and its publish thread: the hop was full; {}",
@@ -496,4 +504,46 @@ fn full_time(recording: &Recording, at: Nanos) -> String {
     let utc = Timestamp::from_nanosecond(i128::from(recording.utc(at).0)).unwrap_or_default();
     let date = utc.strftime("%Y-%m-%d");
     format!("{date} {}", time(recording, at))
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
+    use tickcast_reliability::wire::SourceLossReason;
+
+    use super::*;
+
+    #[test]
+    fn packets_that_an_input_dropped_may_be_what_is_missing_and_no_more_is_claimed() {
+        let of = |origin, buffer_drops, stalled_for| Finding {
+            record: 0,
+            gap: 1,
+            channel: ChannelId(1),
+            epoch: Epoch(1),
+            sequences: SequenceRange::one(Sequence(1)),
+            found_at: Nanos::ZERO,
+            heard_before: Nanos::ZERO,
+            origin,
+            fate: Fate::Told,
+            settled_at: Nanos::ZERO,
+            asked: 0,
+            stalled_for,
+            late: None,
+            buffer_drops,
+            source: Some((SourceLossReason::Gap, 4)),
+            records: None,
+            refused: None,
+        };
+        let stall = Some(Nanos::from_ms(30));
+        for (found, packets) in [
+            (of(Origin::InputBuffer, 9, None), "9 packets"),
+            (of(Origin::InputBuffer, 1, None), "1 packet"),
+            (of(Origin::InputStall, 9, stall), "9 packets"),
+        ] {
+            let said = place(&found);
+            let claim = format!("the kernel dropped {packets} there just then, which may be these");
+            assert!(said.contains(&claim), "{said}");
+            assert!(said.contains("or before it"), "{said}");
+        }
+    }
 }
