@@ -18,8 +18,9 @@ use rustix::io::{Errno, read, write};
 use rustix::thread::sched_getcpu;
 
 /// The longest sleep that relies on another thread's looking. Longer than between two ticks of most
-/// kernels: then its timer is not the next one to fire, and costs the device nothing to set and to reset.
-const DOZE_MAX: Duration = Duration::from_millis(5);
+/// kernels: then its timer is not the next one to fire, and costs the device nothing to set and to reset;
+/// and not so short that its end would disturb the thread that looks.
+const DOZE_MAX: Duration = Duration::from_millis(20);
 /// Who looks less often than this, all in all, does something else as well, and is not relied on.
 const LOOKED_WITHIN: Duration = Duration::from_micros(100);
 /// Cores that are told apart; of the numbers of others only these bits.
