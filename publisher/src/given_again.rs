@@ -78,6 +78,12 @@ impl GivenAgain {
         let index = all.iter().position(|again| again.source == source)?;
         all.swap_remove(index).differs()
     }
+
+    /// Nothing more comes on the channel: whether something that was published is missing, or is not the same.
+    pub(crate) fn is_missing(&mut self, channel: usize) -> bool {
+        let all = self.0.get_mut(channel);
+        all.is_some_and(|all| all.drain(..).any(|again| again.differs().is_some()))
+    }
 }
 
 impl Again {

@@ -460,13 +460,16 @@ impl Publishing {
         Ok(())
     }
 
-    /// Takes no digest where what was published has not all come again: it would be of a part.
+    /// Takes no digest of a channel where what was published has not all come again: it would be of a part.
     fn stopped_behind(&mut self) {
-        if self.resumed.is_some() && self.given_again.is_some() {
-            let why = "it was stopped before all that was published had come again";
-            self.drivers
-                .iter_mut()
-                .for_each(|it| it.without_digest(why));
+        let Some(again) = &mut self.given_again else {
+            return;
+        };
+        for (channel, driver) in self.drivers.iter_mut().enumerate() {
+            if again.is_missing(channel) {
+                driver
+                    .without_digest("it was stopped before all that was published had come again");
+            }
         }
     }
 

@@ -471,8 +471,14 @@ mod tests {
     {
         // Position, what it says, and of how many records: 100 do not fit a datagram.
         type Given = (u64, u64, usize);
-        // What is given again, what then, whether it is stopped then, and what is told.
-        type Case<'a> = (&'a [Given], Option<Given>, bool, &'a [&'a str]);
+        // What is given again, what then, whether it is stopped then, what is told, and why no digest is.
+        type Case<'a> = (
+            &'a [Given],
+            Option<Given>,
+            bool,
+            &'a [&'a str],
+            Option<&'a str>,
+        );
         let published: [Given; 3] = [(1, 1, 1), (2, 2, 100), (3, 3, 1)];
         let give = |to: &mut Publishing, given: &[Given]| {
             for (sequence, order_id, records) in given {
@@ -490,16 +496,20 @@ mod tests {
         };
         let (same, next) = (&published[..], (4, 4, 1));
         let (altered, shorter) = ([(1, 1, 1), (2, 2, 100), (3, 9, 1)], &published[..2]);
-        let cases: [Case<'_>; 6] = [
-            (same, Some(next), false, &["4"]),
-            (same, None, false, &[]),
-            (&altered, Some(next), false, &["lost", "4"]),
-            (&altered, None, false, &["lost"]),
-            (shorter, None, false, &["lost"]),
+        let stopped = Some("it was stopped before all that was published had come again");
+        let differs = Some(NOT_AGAIN);
+        let cases: [Case<'_>; 8] = [
+            (same, Some(next), false, &["4"], None),
+            (same, None, false, &[], None),
+            (&altered, Some(next), false, &["lost", "4"], differs),
+            (&altered, None, false, &["lost"], differs),
+            (shorter, None, false, &["lost"], differs),
             // Who was told to stop does not know what would have come.
-            (shorter, None, true, &[]),
+            (shorter, None, true, &[], stopped),
+            (&[], None, true, &[], stopped),
+            (same, None, true, &[], None),
         ];
-        for (given, beyond, is_stopped, expected) in cases {
+        for (given, beyond, is_stopped, expected, why) in cases {
             let (rings, state) = (
                 tempfile::tempdir_in("/dev/shm").unwrap(),
                 tempfile::tempdir().unwrap(),
@@ -540,6 +550,9 @@ mod tests {
                 }
             });
             assert_eq!(told, expected, "{given:?}, then {beyond:?}");
+            to.end(now()).unwrap();
+            let digest = shared.channels[0].digest().expect("one, or why not");
+            assert_eq!(digest.err(), why, "{given:?}, then {beyond:?}");
         }
     }
 
