@@ -79,7 +79,8 @@ impl GivenAgain {
         all.swap_remove(index).differs()
     }
 
-    /// Nothing more comes on the channel: whether something that was published is missing, or is not the same.
+    /// Nothing more comes on the channel: whether something that was published is missing, or is
+    /// not the same.
     pub(crate) fn is_missing(&mut self, channel: usize) -> bool {
         let all = self.0.get_mut(channel);
         all.is_some_and(|all| all.drain(..).any(|again| again.differs().is_some()))
