@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 use mio::Poll;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::{Errno, read, write};
-use rustix::thread::sched_getcpu;
 
 /// The longest sleep that relies on another thread's looking. Longer than between two ticks of most
 /// kernels: then its timer is not the next one to fire, and costs the device nothing to set and to reset;
@@ -67,7 +66,7 @@ struct Watch {
 impl Watch {
     fn looked(&self) {
         let count = self.looks.load(Relaxed) / CORES + 1;
-        let core = sched_getcpu() as u64 % CORES;
+        let core = core();
         self.looks.store(count * CORES + core, Relaxed);
     }
 
@@ -99,6 +98,13 @@ impl Watch {
             Err(error) => Err(error),
         }
     }
+}
+
+/// The core that this thread is on just now.
+fn core() -> u64 {
+    // SAFETY: it takes nothing and gives a number. Exercised by
+    // `tests/control.rs::a_poll_is_ended_by_the_thread_that_spins_on_its_core_and_else_by_what_comes`.
+    (unsafe { libc::sched_getcpu() }) as u64 % CORES
 }
 
 /// The side of the thread that is watched.
@@ -138,7 +144,7 @@ impl Watched {
             return for_events(timeout).map(|()| false);
         };
         let (before, began) = (watch.looks.load(Relaxed), Instant::now());
-        let is_here = before % CORES == sched_getcpu() as u64 % CORES;
+        let is_here = before % CORES == core();
         if !(self.is_looked_at && is_here) {
             let waited = for_events(timeout);
             self.is_looked_at = watch.is_looked_at(before, began);
