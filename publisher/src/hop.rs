@@ -123,8 +123,8 @@ impl Batch {
 /// What both ends see.
 #[derive(Debug, Default)]
 struct Ends {
-    /// What was lost and not told yet, one entry for each reason. While there is any, the sender
-    /// sends nothing else before it.
+    /// What was lost and not told yet, one entry for each reason, and one for what was dropped unread in
+    /// this host. While there is any, the sender sends nothing else before it.
     lost: Mutex<Vec<SourceLoss>>,
     has_lost: AtomicBool,
     /// Set by the receiver: nothing more is taken.
@@ -139,12 +139,12 @@ impl Ends {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lose(&self, reason: SourceLossReason, at: SourcePosition, n: u64, instruments: &[u32]) {
+    fn lose(&self, loss: SourceLoss) {
         // locks: something is lost.
         let mut all = self.lost();
-        match all.iter_mut().find(|loss| loss.reason == reason) {
-            Some(loss) => loss.add(n, instruments),
-            None => all.push(SourceLoss::of(reason, at, n, instruments)),
+        match all.iter_mut().find(|it| it.is_like(&loss)) {
+            Some(it) => it.add(&loss),
+            None => all.push(loss),
         }
         self.has_lost.store(true, Release);
     }
@@ -334,7 +334,8 @@ impl HopSender {
                 break; // told as all
             }
         }
-        (self.ends).lose(SourceLossReason::Overflow, position, 1, &ids);
+        let loss = SourceLoss::of(SourceLossReason::Overflow, position, 1, &ids);
+        self.ends.lose(loss);
         self.is_losing = true;
         self.lost += 1;
     }
@@ -353,7 +354,8 @@ impl Intake for HopSender {
             self.batch.other(What::Lost(loss));
             return self.flush_when_long();
         }
-        (self.ends).lose(loss.reason, loss.from, loss.messages, &loss.instruments);
+        let whole = SourceLoss::of(loss.reason, loss.from, loss.messages, &loss.instruments);
+        self.ends.lose(whole.unread(loss.unread));
         self.is_losing = true;
     }
 }
@@ -450,7 +452,9 @@ impl HopReceiver {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::loss::Unread;
     use tickcast_reliability::record::{MboMsg, RType, RecordHeader};
+    use tickcast_reliability::units::Nanos;
 
     fn message(instrument: u32) -> RecordBatch {
         let mut batch = RecordBatch::default();
@@ -504,6 +508,31 @@ mod tests {
         sender.flush();
         assert_eq!(drain(&receiver), ["Overflow 1 from 6 of [6]", "m7"]);
         assert_eq!(sender.lost_messages(), 4);
+    }
+
+    #[test]
+    fn what_was_dropped_unread_is_told_apart_from_the_venues_gaps_also_where_the_hop_was_full() {
+        let (mut sender, receiver) = hop(1, 0, true);
+        sender.push(at(1), &message(1));
+        sender.flush();
+        let unread = |packets, ms| {
+            let paused = Nanos::from_ms(ms);
+            Some(Unread { packets, paused })
+        };
+        // Who stood still for long finds packets dropped, and then no room for all that waited.
+        sender.lost(SourceLoss::gap(at(2), 3).unread(unread(5, 30)));
+        sender.lost(SourceLoss::gap(at(9), 1));
+        sender.lost(SourceLoss::gap(at(12), 2).unread(unread(4, 0)));
+        let mut told = Vec::new();
+        while let Taken::Batch(batch) = receiver.take() {
+            for item in batch.items() {
+                if let Item::Lost(loss) = item {
+                    told.push((loss.from, loss.messages, loss.unread));
+                }
+            }
+            receiver.give_back(batch);
+        }
+        assert_eq!(told, [(at(2), 5, unread(9, 30)), (at(9), 1, None)]);
     }
 
     #[test]

@@ -31,13 +31,6 @@ pub struct SourceLoss {
 }
 
 impl SourceLoss {
-    /// The same, of packets that came and were dropped before anybody read them.
-    pub(crate) fn unread(self, unread: Option<Unread>) -> Self {
-        Self { unread, ..self }
-    }
-}
-
-impl SourceLoss {
     /// The venue's stream had a gap of so many messages (`u64::MAX`: nobody knows), of any
     /// instrument.
     ///
@@ -80,6 +73,11 @@ impl SourceLoss {
         }
     }
 
+    /// The same, of packets that came and were dropped before anybody read them.
+    pub(crate) fn unread(self, unread: Option<Unread>) -> Self {
+        Self { unread, ..self }
+    }
+
     /// The loss of `messages` of these instruments; instrument 0 concerns the whole source.
     pub(crate) fn of(
         reason: SourceLossReason,
@@ -114,9 +112,19 @@ impl SourceLoss {
         }
     }
 
-    /// More was lost for the same reason.
-    pub(crate) fn add(&mut self, messages: u64, instruments: &[u32]) {
-        self.messages = self.messages.saturating_add(messages);
+    /// Whether both can be told as one: neither is the venue's where the other was dropped in this host.
+    pub(crate) fn is_like(&self, other: &Self) -> bool {
+        (self.reason, self.unread.is_some()) == (other.reason, other.unread.is_some())
+    }
+
+    /// More was lost of what [is like](Self::is_like) it.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.messages = self.messages.saturating_add(other.messages);
+        if let (Some(unread), Some(more)) = (&mut self.unread, other.unread) {
+            unread.packets = unread.packets.saturating_add(more.packets);
+            unread.paused = unread.paused.max(more.paused);
+        }
+        let instruments = &other.instruments;
         if self.instruments.is_empty() || instruments.is_empty() || instruments.contains(&0) {
             return self.instruments.clear();
         }
@@ -138,21 +146,23 @@ mod tests {
     #[test]
     fn losses_add_up_and_too_many_instruments_are_all() {
         let at = SourcePosition::new(0, 5);
-        let mut loss = SourceLoss::of(SourceLossReason::Overflow, at, 1, &[7]);
+        let of =
+            |messages, ids: &[u32]| SourceLoss::of(SourceLossReason::Overflow, at, messages, ids);
+        let mut loss = of(1, &[7]);
         for id in [8, 7, 9] {
-            loss.add(1, &[id]);
+            loss.add(&of(1, &[id]));
         }
         assert_eq!((loss.messages, &loss.instruments[..]), (4, &[7, 8, 9][..]));
         let mut whole = loss.clone();
-        whole.add(1, &[0]);
+        whole.add(&of(1, &[0]));
         assert!(whole.instruments.is_empty());
-        whole.add(1, &[7]);
+        whole.add(&of(1, &[7]));
         assert!(whole.instruments.is_empty(), "all stays all");
         for id in 100..300 {
-            loss.add(1, &[id]);
+            loss.add(&of(1, &[id]));
         }
         assert!(loss.instruments.is_empty(), "too many to name");
-        loss.add(u64::MAX, &[1]);
+        loss.add(&of(u64::MAX, &[1]));
         assert_eq!(loss.messages, u64::MAX, "unknown stays unknown");
     }
 }
