@@ -12,6 +12,7 @@ use crate::config::UdpInputConfig;
 use crate::error::PublisherError;
 use crate::hop::Intake;
 use crate::loss::{SourceLoss, Unread};
+use crate::pipeline;
 use crate::shared::SourceShared;
 
 /// Who has not read for so long has paused: that is worth a word where packets were dropped.
@@ -70,7 +71,7 @@ impl Live {
         let received = self.receiver.poll(&mut |datagram| {
             counters.source_packets.increment();
             counters.source_bytes.add(datagram.bytes.len() as u64);
-            drops.packet(datagram.dropped);
+            drops.packet(datagram.dropped, || pipeline::now().monotonic);
             let mut attributing = Attributing {
                 drops,
                 out: &mut *sink,
@@ -128,15 +129,18 @@ impl Drops {
         self.now = now;
     }
 
-    /// A packet is in hand, and so many were dropped before it came.
+    /// A packet is in hand, and so many were dropped before it came. Where any were, the clock is asked
+    /// again: who stood still just as it read had looked at it before.
     #[inline]
-    fn packet(&mut self, dropped: u64) {
+    fn packet(&mut self, dropped: u64, clock: impl FnOnce() -> Nanos) {
         self.fresh = dropped - std::mem::replace(&mut self.counted, dropped);
+        if self.fresh > 0 {
+            return self.read(clock());
+        }
         // What came meanwhile, and waited in the socket, is read in less time than it came in.
-        if self.fresh == 0
-            && self
-                .pause
-                .is_some_and(|(over, span)| self.now > over.after(span))
+        if self
+            .pause
+            .is_some_and(|(over, span)| self.now > over.after(span))
         {
             self.pause = None;
         }
@@ -177,5 +181,26 @@ impl Sink for Attributing<'_> {
             }
             incident => self.out.incident(incident),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stood_still_just_as_it_read_had_paused() {
+        let ms = Nanos::from_ms;
+        let paused = |stopped: u64| {
+            let mut drops = Drops::default();
+            drops.read(ms(100));
+            drops.read(ms(101));
+            drops.packet(0, || panic!("nothing was dropped"));
+            // Before the next look at the clock.
+            drops.packet(9, || ms(101 + stopped));
+            drops.of_gap().map(|it| (it.packets, it.paused))
+        };
+        assert_eq!(paused(145), Some((9, ms(145))));
+        assert_eq!(paused(0), Some((9, ms(1))), "what there was before");
     }
 }
