@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
+use tickcast_transport::whole_file::write_whole;
 
 use crate::error::PublisherError;
 use crate::restart::inputs::{Captures, Inputs};
@@ -73,7 +74,7 @@ impl NotAgain {
     /// Keeps it.
     pub(crate) fn keep(&self) {
         let Some(path) = &self.path else { return };
-        if let Err(error) = std::fs::write(path, format!("{}\n", self.epoch)) {
+        if let Err(error) = write_whole(path, format!("{}\n", self.epoch).as_bytes()) {
             let path = path.display();
             tracing::error!(%path, %error, "a later life of this epoch will not know that its digest is wrong");
         }

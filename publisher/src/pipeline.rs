@@ -393,9 +393,10 @@ pub(crate) fn finish(
     loop {
         let now = now();
         let worked = to.drive(now)?;
-        if shared.have_all_reached_end() || now.monotonic >= until {
+        let all_reached = shared.have_all_reached_end();
+        if all_reached || now.monotonic >= until {
             let short = shared.service.subscribers_short_of_end.get();
-            if !shared.have_all_reached_end() && short > 0 {
+            if !all_reached && short > 0 {
                 tracing::warn!(
                     subscribers = short,
                     "the session is over, and they have not reached its end; a longer linger_ms would wait for them"

@@ -85,10 +85,9 @@ pub struct Publishing {
     shared: Arc<Shared>,
     /// What the channels have already, where they go on from mirrors.
     resumed: Option<Resumed>,
-    /// Where those are given again from the beginning, and count in the digests.
-    given_again: Option<GivenAgain>,
-    /// Where it is kept that they were not.
-    not_again: Option<NotAgain>,
+    /// Where those are given again from the beginning, and count in the digests: what was, and where it is
+    /// kept that something was not.
+    given_again: Option<(GivenAgain, NotAgain)>,
     /// The first thing that went wrong where no error could be returned.
     failure: Option<PublisherError>,
 }
@@ -103,7 +102,6 @@ impl Publishing {
             shared,
             resumed: None,
             given_again: None,
-            not_again: None,
             failure: None,
         };
         all.straighten();
@@ -151,8 +149,7 @@ impl Publishing {
         digest_breaks: impl Fn(usize) -> Option<&'static str>,
     ) -> Self {
         let rings = self.drivers.iter().map(|driver| driver.ring().reader());
-        self.given_again = Some(GivenAgain::of(rings, sealed.iter()));
-        self.not_again = Some(not_again);
+        self.given_again = Some((GivenAgain::of(rings, sealed.iter()), not_again));
         for (channel, driver) in self.drivers.iter_mut().enumerate() {
             if let Some(why) = digest_breaks(channel) {
                 driver.without_digest(why);
@@ -292,7 +289,7 @@ impl Publishing {
         }
         if !has {
             self.was_given_again(channel, source, now);
-        } else if let Some(again) = &mut self.given_again {
+        } else if let Some((again, _)) = &mut self.given_again {
             let records = self.drivers[channel].pass_over(records);
             again.take(channel, source, at, records);
         }
@@ -302,8 +299,10 @@ impl Publishing {
     /// A source is beyond what was published of it, or has ended: where it did not give the same again,
     /// nobody knows what is missing from there on, and that is told.
     fn was_given_again(&mut self, channel: usize, source: SourceId, now: Now) {
-        let again = self.given_again.as_mut();
-        let Some(Differs { last, given }) = again.and_then(|it| it.end(channel, source)) else {
+        let Some((again, not_again)) = &mut self.given_again else {
+            return;
+        };
+        let Some(Differs { last, given }) = again.end(channel, source) else {
             return;
         };
         let driver = &mut self.drivers[channel];
@@ -323,9 +322,7 @@ impl Publishing {
         };
         driver.without_digest(NOT_AGAIN);
         // On the thread that publishes, this once: what it would publish next can't be trusted anyway.
-        if let Some(not_again) = &self.not_again {
-            not_again.keep();
-        }
+        not_again.keep();
         if let Err(error) = driver.event(&lost, now) {
             self.failure.get_or_insert(error);
         }
@@ -462,7 +459,7 @@ impl Publishing {
 
     /// Takes no digest of a channel where what was published has not all come again: it would be of a part.
     fn stopped_behind(&mut self) {
-        let Some(again) = &mut self.given_again else {
+        let Some((again, _)) = &mut self.given_again else {
             return;
         };
         for (channel, driver) in self.drivers.iter_mut().enumerate() {

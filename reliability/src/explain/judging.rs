@@ -325,9 +325,8 @@ impl Judge<'_> {
         if matches!(fate, Fate::Lost(LossCause::Unreadable)) {
             return Origin::Unreadable;
         }
-        let late = self.late_on(gap, sequence);
-        if let Some(line) = late
-            && !has(&channel.turned_away)
+        if !has(&channel.turned_away)
+            && let Some(line) = self.late_on(gap, sequence)
         {
             return Origin::Late(line);
         }
@@ -418,7 +417,7 @@ impl Judge<'_> {
         let passed_by = |line: LineId| {
             let received = self.channel.received.get(&(gap.epoch, line));
             let later = received.is_some_and(|it| it.highest() > Some(sequence));
-            later && !received.is_some_and(|it| it.has(sequence))
+            later && !brought(&line)
         };
         let mut first = lines().filter(brought);
         first.find(|line| !passed_by(LineId(1 - line.0)))

@@ -186,6 +186,22 @@ pub(crate) fn publisher_bin() -> PathBuf {
     BUILT.get_or_init(build).clone()
 }
 
+/// A simulated market that does not end.
+fn endless_market(messages_per_s: u32) -> serde_json::Value {
+    serde_json::json!({
+        "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
+        "pace": {"messages_per_s": messages_per_s},
+    })
+}
+
+/// A port of this host.
+fn live_input(receive_buffer_bytes: u32) -> serde_json::Value {
+    serde_json::json!({
+        "source": 1, "kind": "udp", "listen": "127.0.0.1:0",
+        "receive_buffer_bytes": receive_buffer_bytes,
+    })
+}
+
 fn config(
     control: &str,
     input: &serde_json::Value,
@@ -240,19 +256,13 @@ impl Publisher {
     /// Publishes a simulated market until it is told to end, with a ring that holds the first
     /// seconds of it.
     pub(crate) fn endless() -> Self {
-        let simulator = serde_json::json!({
-            "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
-            "pace": {"messages_per_s": 5_000},
-        });
+        let simulator = endless_market(5_000);
         Self::with("127.0.0.1:0", &simulator, 1 << 16, None)
     }
 
     /// The same with flight records in this directory.
     pub(crate) fn recorded(directory: &Path) -> Self {
-        let simulator = serde_json::json!({
-            "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
-            "pace": {"messages_per_s": 5_000},
-        });
+        let simulator = endless_market(5_000);
         Self::with("127.0.0.1:0", &simulator, 1 << 16, Some(directory))
     }
 
@@ -263,17 +273,13 @@ impl Publisher {
 
     /// Publishes what comes to a port of this host, until it is told to end.
     pub(crate) fn live() -> Self {
-        let udp = serde_json::json!({
-            "source": 1, "kind": "udp", "listen": "127.0.0.1:0", "receive_buffer_bytes": 4 << 20,
-        });
+        let udp = live_input(4 << 20);
         Self::of("127.0.0.1:0", &udp)
     }
 
     /// The same from a socket that holds little, with flight records in this directory.
     pub(crate) fn live_recorded(directory: &Path) -> Self {
-        let udp = serde_json::json!({
-            "source": 1, "kind": "udp", "listen": "127.0.0.1:0", "receive_buffer_bytes": 1 << 16,
-        });
+        let udp = live_input(1 << 16);
         Self::with("127.0.0.1:0", &udp, 4_096, Some(directory))
     }
 
@@ -295,10 +301,7 @@ impl Publisher {
         }
         let mut command = within(&format!("{LINK} && exec \"$0\" \"$@\""));
         command.arg(publisher_bin());
-        let simulator = serde_json::json!({
-            "source": 1, "kind": "simulator", "symbols": 20, "messages": u32::MAX,
-            "pace": {"messages_per_s": 10_000},
-        });
+        let simulator = endless_market(10_000);
         let line = serde_json::json!({ "group": group(), "interface": "veth0" });
         let fan_out = serde_json::json!({"transport": "udp", "lines": [line]});
         let config = config(

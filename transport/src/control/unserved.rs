@@ -66,8 +66,7 @@ struct Watch {
 impl Watch {
     fn looked(&self) {
         let count = self.looks.load(Relaxed) / CORES + 1;
-        let core = core();
-        self.looks.store(count * CORES + core, Relaxed);
+        self.looks.store(count * CORES + core(), Relaxed);
     }
 
     fn wake(&self) {

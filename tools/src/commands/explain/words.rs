@@ -150,17 +150,18 @@ pub(super) fn served(it: &Explanation) -> String {
 }
 
 fn datagrams(count: u64) -> String {
-    match count {
-        1 => "1 datagram".into(),
-        many => format!("{} datagrams", thousands(many)),
-    }
+    counted(count, "datagram")
 }
 
 /// As a socket counts them, whoever sent them.
 fn packets(count: u64) -> String {
+    counted(count, "packet")
+}
+
+fn counted(count: u64, what: &str) -> String {
     match count {
-        1 => "1 packet".into(),
-        many => format!("{} packets", thousands(many)),
+        1 => format!("1 {what}"),
+        many => format!("{} {what}s", thousands(many)),
     }
 }
 
