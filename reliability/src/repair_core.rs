@@ -18,6 +18,7 @@ mod mirroring;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use rand_chacha::ChaCha20Rng;
@@ -360,9 +361,14 @@ impl RepairCore {
 
     /// A connection is gone. What it still waited for is abandoned.
     pub fn handle_disconnected(&mut self, peer: PeerId) {
-        let known = self.peers.get(&peer);
-        let subscriber = known.filter(|it| matches!(it.role, Role::Subscriber { .. }));
-        if let Some(it) = subscriber.filter(|it| !self.has_reached_end(it))
+        let is_subscriber = |it: &Peer| matches!(it.role, Role::Subscriber { .. });
+        let known = self.peers.get(&peer).filter(|it| is_subscriber(it));
+        // Where the end of a connection is heard late, its subscriber may be here again by then.
+        let is_back = |name: &str| {
+            let mut later = self.peers.range((Bound::Excluded(peer), Bound::Unbounded));
+            later.any(|(_, it)| is_subscriber(it) && it.name == name)
+        };
+        if let Some(it) = known.filter(|it| !self.has_reached_end(it) && !is_back(&it.name))
             && self.absent.len() < self.config.peers_max
         {
             let until = self.tick_at.after(ABSENT_MAX);

@@ -1012,6 +1012,13 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     bench.pass(400_000);
     bench.core.handle_timeout(bench.now);
     assert_eq!(waits(&bench), (0, true));
+    // One that was here again before its first connection was known to be gone is not waited for twice.
+    bench.connect(9, named("nine"));
+    bench.connect(10, named("nine"));
+    bench.core.handle_disconnected(PeerId(9));
+    assert_eq!(waits(&bench), (1, false));
+    bench.tell(10, progress(21));
+    assert_eq!(waits(&bench), (0, true));
     let left = bench.events().into_iter().any(|e| {
         matches!(
             e,
