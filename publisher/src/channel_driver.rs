@@ -114,6 +114,30 @@ impl ChannelDriver {
             || self.begin_record(record, source, position, now)
     }
 
+    /// As [`put_record`](Self::put_record), for records that are a message each, the first of them at this
+    /// position and the others behind it. How many were published: the next one must go the other way.
+    #[inline]
+    pub fn put_run<R: WireRecord>(
+        &mut self,
+        records: &[R],
+        source: SourceId,
+        first: SourcePosition,
+        now: Now,
+    ) -> usize {
+        let mut put = 0;
+        loop {
+            let at = first.plus(put as u64);
+            put += self.core.add_run(&records[put..], source, at);
+            let Some(next) = records.get(put) else {
+                return put;
+            };
+            if !self.begin_record(next, source, first.plus(put as u64), now) {
+                return put;
+            }
+            put += 1;
+        }
+    }
+
     fn begin_record<R: WireRecord>(
         &mut self,
         record: &R,

@@ -216,13 +216,18 @@ mod tests {
             channel.publish(&trade(1, n, 1), SourcePosition::new(0, n as u64));
         }
         drop(channel);
+        let run: Vec<_> = (1_001..=1_500).map(|n| trade(1, n, 1)).collect();
+        for (first, run) in [(1_001, &run[..300]), (1_301, &run[300..]), (1_501, &[])] {
+            let mut channel = publisher.channel(0).unwrap();
+            channel.publish_run(run, SourcePosition::new(0, first));
+        }
         assert!(publisher.drive().unwrap());
         let source = &publisher.shared.sources[publisher.first];
-        assert_eq!(source.counters.source_messages.get(), 1_000);
-        assert_eq!(source.counters.source_records.get(), 1_000);
+        assert_eq!(source.counters.source_messages.get(), 1_500);
+        assert_eq!(source.counters.source_records.get(), 1_500);
         assert!(publisher.channel(1).is_none(), "there is one");
         let summary = publisher.end_session(Duration::ZERO).unwrap();
-        assert_eq!(summary.published_records(), 1_000);
+        assert_eq!(summary.published_records(), 1_500);
     }
 
     #[test]

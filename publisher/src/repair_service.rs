@@ -210,6 +210,11 @@ impl RepairService {
                 tracing::debug!(%address, "a connection was accepted");
                 core.handle_connected(clock.both(), peers.add(connection, address), carrier);
             }
+            ServerEvent::Unconfirmed(connection, bytes) => {
+                if let Some(peer) = peers.of(connection) {
+                    core.handle_on_the_way(peer, bytes);
+                }
+            }
             ServerEvent::Frame(connection, channel, message) => {
                 let Some(peer) = peers.of(connection) else {
                     return;

@@ -76,6 +76,33 @@ impl InlineChannel<'_> {
         }
     }
 
+    /// As [`publish`](Self::publish), for records that are a message each: the first stands at this position
+    /// of its source, and each of the others right behind the one before.
+    ///
+    /// ```
+    /// # use tickcast_publisher::straight::InlineChannel;
+    /// # use tickcast_publisher::{SourcePosition, trade};
+    /// # fn f(channel: &mut InlineChannel<'_>) {
+    /// let fills = [trade(7, 101_500_000_000, 200), trade(7, 101_520_000_000, 50)];
+    /// channel.publish_run(&fills, SourcePosition::new(0, 4_711));
+    /// # }
+    /// ```
+    #[inline]
+    pub fn publish_run<R: WireRecord>(&mut self, records: &[R], first: SourcePosition) {
+        const { assert!(!names_instruments(R::RTYPE), "it is to be looked at") };
+        self.taken += records.len() as u64;
+        let (mut left, mut first) = (records, first);
+        loop {
+            let put = (self.driver).put_run(left, self.source, first, self.now);
+            let [next, rest @ ..] = &left[put..] else {
+                return;
+            };
+            first = first.plus(put as u64);
+            self.tell(next, first);
+            (left, first) = (rest, first.plus(1));
+        }
+    }
+
     /// Publishes a record as a message, to hear what is wrong, or to have it recorded.
     #[cold]
     fn tell<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {

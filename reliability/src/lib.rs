@@ -22,6 +22,7 @@ pub mod loss;
 pub mod mirror;
 pub mod mirror_writes;
 pub mod nack;
+mod on_the_way;
 pub mod order;
 mod overrun;
 pub mod peers;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::budget::TokenBucket;
 use crate::control::{Grant, Join, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
 use crate::mirror_writes::MirrorWriter;
+use crate::on_the_way::OnTheWay;
 use crate::pending::PendingRanges;
 use crate::units::Nanos;
 use crate::wire::WireVersions;
@@ -98,6 +99,8 @@ pub(crate) struct Peer {
     pub(crate) outbox: Vec<u8>,
     /// Bytes that the driver has not got rid of yet.
     pub(crate) backlog: usize,
+    /// What it was given that has not arrived.
+    pub(crate) on_the_way: OnTheWay,
     pub(crate) heard_at: Nanos,
     /// Whether it stands in the round of those with something to be sent.
     pub(crate) in_round: bool,
@@ -122,6 +125,7 @@ impl Peer {
             channels: Vec::new(),
             outbox: Vec::new(),
             backlog: 0,
+            on_the_way: OnTheWay::default(),
             heard_at: now,
             in_round: false,
             blocked_until: Nanos::ZERO,

@@ -191,6 +191,19 @@ impl PublisherCore {
         self.sequencer.add_record(record, source, position)
     }
 
+    /// As [`add_record`](Self::add_record), for as many of these records as the open datagram has room for,
+    /// each a message: the first stands at this position, and the others follow it. How many were added;
+    /// the next one needs [`begin_record`](Self::begin_record).
+    #[inline]
+    pub fn add_run<R: WireRecord>(
+        &mut self,
+        records: &[R],
+        source: SourceId,
+        first: SourcePosition,
+    ) -> usize {
+        self.sequencer.add_run(records, source, first)
+    }
+
     /// As [`add_record`](Self::add_record), for one that was not taken there: a datagram begins with it.
     /// `false`, and it was not published: it needs [`publish`](Self::publish), which says why.
     pub fn begin_record<R: WireRecord>(

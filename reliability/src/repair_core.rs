@@ -359,6 +359,15 @@ impl RepairCore {
         }
     }
 
+    /// So many of the bytes given out for this peer have not arrived at its system yet, unsent ones among
+    /// them. Told before what it asks: what is on its way is not given again. A driver that can't know
+    /// it does not say it, and then whoever asks again is answered again.
+    pub fn handle_on_the_way(&mut self, peer: PeerId, bytes: usize) {
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.on_the_way.has_left(bytes);
+        }
+    }
+
     /// A connection is gone. What it still waited for is abandoned.
     pub fn handle_disconnected(&mut self, peer: PeerId) {
         let is_subscriber = |it: &Peer| matches!(it.role, Role::Subscriber { .. });

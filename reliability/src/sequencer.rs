@@ -158,6 +158,28 @@ impl Sequencer {
         }
     }
 
+    /// As [`add_record`](Self::add_record), for as many of these records as the open slot has room for, each
+    /// a message; the first stands at this position, and the others follow it. How many were added.
+    #[inline]
+    pub(crate) fn add_run<R: WireRecord>(
+        &mut self,
+        records: &[R],
+        source: SourceId,
+        first: SourcePosition,
+    ) -> usize {
+        let Some(open) = (self.open.as_mut()).filter(|open| open.source == source) else {
+            return 0;
+        };
+        let added = self.ring.append_run(records);
+        if added > 0 {
+            open.position = first.plus(added as u64 - 1);
+            // As in `add`.
+            open.count += added as u16;
+            open.messages += added as u64;
+        }
+        added
+    }
+
     /// Adds one message of a source, which is never split. It is sealed by a later message that
     /// does not fit beside it, or by [`Self::flush`]. A message of no records only moves the
     /// position of its source.
@@ -568,6 +590,54 @@ mod tests {
         assert_eq!(counted(&straight), (40, 40, 5 * 64 + 40 * 56));
         assert_eq!(counted(&straight), counted(&batched));
         assert!(!straight.add_record(&wrong, A, at(41)), "nothing is open");
+    }
+
+    #[test]
+    fn a_run_of_records_is_what_a_message_of_each_would_be() {
+        let (mut by_runs, mut batched) = (sequencer(1, 1), sequencer(1, 1));
+        let mut n = 1;
+        // Longer than a slot, as long as one (17), of another source, none.
+        for (len, source) in [(1, A), (40, A), (17, A), (3, B), (0, B), (5, B), (1, A)] {
+            let record = |n: u64| {
+                let mut record = MboMsg {
+                    order_id: n,
+                    ..MboMsg::default()
+                };
+                record.hd.rtype = 0xee; // not believed
+                record
+            };
+            let run: Vec<MboMsg> = (n..n + len).map(record).collect();
+            for (i, record) in run.iter().enumerate() {
+                let mut batch = RecordBatch::default();
+                batch.put(record);
+                let position = at(n + i as u64);
+                batched.publish(&batch, source, position, UTC).unwrap();
+            }
+            let mut left = &run[..];
+            while let [next, ..] = left {
+                let mut added = by_runs.add_run(left, source, at(n));
+                if added == 0 {
+                    assert!(by_runs.begin_record(next, source, at(n), UTC));
+                    added = 1;
+                }
+                (left, n) = (&left[added..], n + added as u64);
+            }
+        }
+        let last = batched.flush(UTC, true);
+        assert_eq!(by_runs.flush(UTC, true), last);
+        for sequence in 1..=last.unwrap().0 {
+            let slot = |s: &Sequencer| s.ring().slot(Sequence(sequence)).map(<[u8]>::to_vec);
+            assert_eq!(slot(&by_runs), slot(&batched), "{sequence}");
+        }
+        for (name, s) in [("runs", &by_runs), ("messages", &batched)] {
+            assert_eq!(s.counters.published_messages.get(), 67, "{name}");
+            assert_eq!(s.counters.published_records.get(), 67, "{name}");
+        }
+        assert_eq!(
+            by_runs.add_run(&[MboMsg::default()], A, at(99)),
+            0,
+            "nothing is open"
+        );
     }
 
     #[test]

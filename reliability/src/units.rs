@@ -288,6 +288,12 @@ impl SourcePosition {
         Self(((ordinal as u64) << Self::SEQUENCE_BITS) | sequence)
     }
 
+    /// So many messages behind this one, of the same session; beyond 48 bits it saturates.
+    #[must_use]
+    pub const fn plus(self, messages: u64) -> Self {
+        Self::new(self.ordinal(), self.sequence().saturating_add(messages))
+    }
+
     /// Session changes and sequence resets before this message.
     #[must_use]
     pub const fn ordinal(self) -> u16 {

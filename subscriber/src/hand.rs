@@ -78,19 +78,48 @@ impl Kept {
     }
 }
 
-/// Calls the application's closure.
-pub(crate) struct Caller<'a, F> {
-    on: F,
+/// How an application takes what it is given.
+pub(crate) trait Take {
+    fn item(&mut self, item: Item<'_>);
+    /// Records that follow each other, from this position on; `given` is how many of them it was given, also
+    /// where this panics.
+    fn records(&mut self, first: &Position, records: Records<'_>, given: &mut u64);
+}
+
+/// One item after the other, by a closure.
+pub(crate) struct ByItem<F>(pub(crate) F);
+
+impl<F: FnMut(Item<'_>)> Take for ByItem<F> {
+    #[inline]
+    fn item(&mut self, item: Item<'_>) {
+        (self.0)(item);
+    }
+
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>, given: &mut u64) {
+        let mut position = *first;
+        for record in records {
+            // Before the call: if it panics, it was given the record all the same.
+            *given += 1;
+            (self.0)(Item::Record(&position, record));
+            position.record = first.record.plus(*given);
+        }
+    }
+}
+
+/// Calls the application's code.
+pub(crate) struct Caller<'a, T> {
+    to: T,
     backlog: &'a mut Backlog,
     /// What it was given of each channel: who reads on from here begins with that.
     told: &'a mut [Totals],
     panic: Option<Box<dyn Any + Send>>,
 }
 
-impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
-    pub(crate) const fn new(on: F, backlog: &'a mut Backlog, told: &'a mut [Totals]) -> Self {
+impl<'a, T: Take> Caller<'a, T> {
+    pub(crate) const fn new(to: T, backlog: &'a mut Backlog, told: &'a mut [Totals]) -> Self {
         Self {
-            on,
+            to,
             backlog,
             told,
             panic: None,
@@ -108,10 +137,10 @@ impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
             Item::Event(position, event) => self.told[channel].event(position, event),
         }
         // The closure's own state is its owner's to judge, who gets the panic.
-        self.panic = catch_unwind(AssertUnwindSafe(|| (self.on)(item))).err();
+        self.panic = catch_unwind(AssertUnwindSafe(|| self.to.item(item))).err();
     }
 
-    /// Calls it with each of these records.
+    /// Gives it these records.
     #[inline]
     pub(crate) fn call_all(&mut self, channel: usize, first: &Position, records: Records<'_>) {
         if self.panic.is_some() {
@@ -119,18 +148,12 @@ impl<'a, F: FnMut(Item<'_>)> Caller<'a, F> {
                 (self.backlog).keep(channel, Item::Record(position, record));
             });
         }
-        let (on, mut position, mut given) = (&mut self.on, *first, 0);
+        let (to, mut given) = (&mut self.to, 0);
         // As in `call`: its own state is its owner's to judge.
-        let called = catch_unwind(AssertUnwindSafe(|| {
-            for record in records {
-                // Before the call, as in `call`.
-                given += 1;
-                on(Item::Record(&position, record));
-                position.record = first.record.plus(given);
-            }
-        }));
+        let called = catch_unwind(AssertUnwindSafe(|| to.records(first, records, &mut given)));
         if let Err(panic) = called {
             self.panic = Some(panic);
+            let mut position = *first;
             position.record = first.record.plus(given);
             let left = records.skip(given as usize);
             position.each(left, |position, record| {
@@ -172,14 +195,14 @@ impl Outcome {
     }
 }
 
-/// Hands items to a closure, conflating `latest` channels on the way.
-pub(crate) struct ToClosure<'a, F> {
-    pub(crate) caller: Caller<'a, F>,
+/// Hands items to the application, conflating `latest` channels on the way.
+pub(crate) struct ToApplication<'a, T> {
+    pub(crate) caller: Caller<'a, T>,
     pub(crate) latest: &'a mut [Option<LatestReader>],
     pub(crate) shared: &'a Shared,
 }
 
-impl<F: FnMut(Item<'_>)> ToClosure<'_, F> {
+impl<T: Take> ToApplication<'_, T> {
     /// Hands over what has changed of a `latest` channel.
     #[inline]
     pub(crate) fn flush(&mut self, channel: usize) {
@@ -206,7 +229,7 @@ impl<F: FnMut(Item<'_>)> ToClosure<'_, F> {
     }
 }
 
-impl<F: FnMut(Item<'_>)> Hand for ToClosure<'_, F> {
+impl<T: Take> Hand for ToApplication<'_, T> {
     #[inline]
     fn record(&mut self, channel: usize, position: &Position, record: RecordRef<'_>) {
         self.flush(channel);
@@ -287,7 +310,9 @@ mod tests {
         let (mut backlog, mut told) = (Backlog::default(), [Totals::default(); 2]);
         let position = position_at(&Totals::default());
         let mut caller = Caller::new(
-            |item: Item<'_>| assert!(!matches!(item, Item::Event(_, Event::Live)), "planned"),
+            ByItem(|item: Item<'_>| {
+                assert!(!matches!(item, Item::Event(_, Event::Live)), "planned");
+            }),
             &mut backlog,
             &mut told,
         );
@@ -329,7 +354,7 @@ mod tests {
                 given.push((position.record.0, order_id));
                 assert!(order_id != panics_at, "planned");
             };
-            let mut caller = Caller::new(on, &mut backlog, &mut told);
+            let mut caller = Caller::new(ByItem(on), &mut backlog, &mut told);
             caller.call_all(1, &position, run.records());
             // What comes after it waits as a whole.
             caller.call_all(1, &position, run.records());

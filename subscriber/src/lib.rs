@@ -50,6 +50,7 @@ mod monitor;
 mod packed;
 mod polled;
 mod problems;
+mod runs;
 mod session;
 mod sift;
 mod split;
@@ -78,7 +79,8 @@ pub use worker::Running;
 pub use tickcast_reliability::control::ChannelName;
 pub use tickcast_reliability::counters::ReceiverCounters;
 pub use tickcast_reliability::delivery::{
-    Delivery, Event, Item, LineId, LinkDownReason, Overrun, Place, Position, Quality, Start, Via,
+    Deliver, Delivery, Event, Item, LineId, LinkDownReason, Overrun, Place, Position, Quality,
+    Start, Via,
 };
 pub use tickcast_reliability::loss::{Loss, LossCause};
 pub use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};

@@ -21,7 +21,7 @@ use crate::driver::Driver;
 use crate::endpoints::Endpoints;
 use crate::error::{ChannelError, FilterError, SpawnError, SubscribeError};
 use crate::filter::InstrumentFilter;
-use crate::hand::{Backlog, Caller, Hand, Keeping, ToClosure};
+use crate::hand::{Backlog, ByItem, Caller, Hand, Keeping, Take, ToApplication};
 use crate::latency::ChannelLatency;
 use crate::latest::{CellWriter, LatestReader};
 use crate::listening::Listening;
@@ -158,8 +158,14 @@ impl Subscriber {
     /// ```
     #[inline]
     pub fn poll(&mut self, on: impl FnMut(Item<'_>)) -> Polled {
+        self.poll_to(ByItem(on))
+    }
+
+    /// One poll, of which the items go there.
+    #[inline]
+    pub(crate) fn poll_to(&mut self, to: impl Take) -> Polled {
         let now = SystemClock.now();
-        self.calling(on, |it, hand, has_caught_up| {
+        self.calling(to, |it, hand, has_caught_up| {
             let mut polled = Polled::default();
             if has_caught_up {
                 polled = it.poll_into(now, hand);
@@ -171,21 +177,21 @@ impl Subscriber {
         })
     }
 
-    /// Does something with a hand that calls `on`, once `on` was given what was kept for it, if
-    /// that could be. A panic of `on` goes on when everything is in its place again.
+    /// Does something with a hand that gives to `to`, once it was given what was kept for it, if
+    /// that could be. A panic of its goes on when everything is in its place again.
     #[inline]
-    fn calling<F: FnMut(Item<'_>), T>(
+    fn calling<T: Take, D>(
         &mut self,
-        on: F,
-        act: impl FnOnce(&mut Self, &mut ToClosure<'_, F>, bool) -> T,
-    ) -> T {
+        to: T,
+        act: impl FnOnce(&mut Self, &mut ToApplication<'_, T>, bool) -> D,
+    ) -> D {
         let shared = self.shared.take();
         let shared = shared.unwrap_or_else(|| Arc::clone(&self.sift.shared));
         let mut backlog = std::mem::take(&mut self.backlog);
         let mut latest = std::mem::take(&mut self.latest);
         let mut told = std::mem::take(&mut self.told);
-        let mut hand = ToClosure {
-            caller: Caller::new(on, &mut backlog, &mut told),
+        let mut hand = ToApplication {
+            caller: Caller::new(to, &mut backlog, &mut told),
             latest: &mut latest,
             shared: &shared,
         };
@@ -240,11 +246,11 @@ impl Subscriber {
 
     /// Takes what else has come, so that it can be conflated, and hands over what has changed of
     /// `latest` channels.
-    fn poll_on<F: FnMut(Item<'_>)>(
+    fn poll_on(
         &mut self,
         now: Nanos,
         polled: &mut Polled,
-        hand: &mut ToClosure<'_, F>,
+        hand: &mut ToApplication<'_, impl Take>,
     ) {
         let mut more = polled.datagrams;
         for _ in 1..LATEST_ROUNDS {
@@ -260,7 +266,7 @@ impl Subscriber {
     }
 
     /// Hands over what has changed of `latest` channels, and tells how much was conflated.
-    fn flush<F: FnMut(Item<'_>)>(&mut self, now: Nanos, hand: &mut ToClosure<'_, F>) {
+    fn flush(&mut self, now: Nanos, hand: &mut ToApplication<'_, impl Take>) {
         for index in 0..hand.latest.len() {
             hand.flush(index);
             let Some(latest) = &mut hand.latest[index] else {
@@ -692,7 +698,7 @@ impl Subscriber {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     pub fn leave_with(mut self, on: impl FnMut(Item<'_>)) -> Summary {
-        self.calling(on, |it, hand, _| {
+        self.calling(ByItem(on), |it, hand, _| {
             it.leave_into(hand);
             it.flush(Nanos::MAX, hand);
         });

@@ -279,6 +279,7 @@ impl World {
         bytes: &[u8],
     ) -> Result<(), String> {
         let of = &mut self.connections[connection];
+        of.pipe(up).under_way -= bytes.len();
         let (number, index) = (of.subscriber, of.publisher);
         let open = if up { of.far } else { of.near };
         if !open {

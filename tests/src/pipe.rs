@@ -17,6 +17,8 @@ pub const RECEIVE_BUFFER: usize = 64 << 10;
 pub struct Pipe {
     /// Written and not yet on its way.
     pub unsent: VecDeque<u8>,
+    /// Bytes that are.
+    pub under_way: usize,
     /// Arrived and not yet taken as whole frames.
     pub received: Vec<u8>,
     /// Whether a step is scheduled.
@@ -37,6 +39,7 @@ impl Pipe {
         piece.extend_from_slice(&before[..split]);
         piece.extend_from_slice(&after[..len - split]);
         self.unsent.drain(..len);
+        self.under_way += len;
         piece
     }
 }

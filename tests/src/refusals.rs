@@ -255,8 +255,16 @@ impl Refusals {
         }
         let may = self.may.get(&(peer, feed.channel));
         let mut may = may.into_iter().flatten();
+        // What a question begins with is not refused with it where it is on its way already.
+        let answered = matches!(
+            refused.reason,
+            RefusalReason::TooSlow | RefusalReason::Budget
+        );
         let fits = |may: &May| {
-            (may.reason, may.range) == (refused.reason, refused.range)
+            let (of, it) = (may.range, refused.range);
+            may.reason == refused.reason
+                && of.last == it.last
+                && (of.first == it.first || answered && of.first < it.first)
                 && (may.retry_us.0..=may.retry_us.1).contains(&retry_us)
         };
         if may.any(fits) {

@@ -336,6 +336,7 @@ impl World {
                     payer,
                     path,
                     up,
+                    down,
                     ..
                 } = &mut self.connections[connection];
                 let (peer, payer, path) = (*peer, *payer, *path);
@@ -356,6 +357,11 @@ impl World {
                         } => Some((*epoch, *class, ranges.clone())),
                         _ => None,
                     };
+                    // As over TCP; a reliable connection over verbs does not tell.
+                    if asked.is_some() && path != Path::Nack {
+                        let left = down.unsent.len() + down.under_way;
+                        publisher.repair.handle_on_the_way(peer, left);
+                    }
                     let progress = match &message {
                         Message::Progress(progress) => Some(*progress),
                         _ => None,

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::control::{Join, Message, Purpose, RejectCode, Rejected};
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::control::{Join, Message, NackClass, Purpose, RejectCode, Rejected};
+use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{
     ClientConfig, ClientEvent, CloseReason, ControlClient, ControlServer, PeerId, SendError,
@@ -34,6 +34,7 @@ fn frame(message: &Message<'_>) -> Vec<u8> {
 #[derive(Clone, Debug, PartialEq)]
 enum Seen {
     Connected(PeerId),
+    Unconfirmed(PeerId, usize),
     Frame(PeerId, String),
     Overdue(PeerId),
     Closed(PeerId, String),
@@ -52,6 +53,7 @@ fn serve(server: &mut ControlServer, seen: &mut Vec<Seen>) {
             ServerEvent::Frame(peer, _, Message::Join(join)) => Seen::Frame(peer, join.name),
             ServerEvent::Frame(peer, _, message) => Seen::Frame(peer, format!("{message:?}")),
             ServerEvent::JoinOverdue(peer) => Seen::Overdue(peer),
+            ServerEvent::Unconfirmed(peer, bytes) => Seen::Unconfirmed(peer, bytes),
             ServerEvent::Granted(..)
             | ServerEvent::CursorGranted(..)
             | ServerEvent::CursorRefused(..) => {
@@ -117,6 +119,60 @@ fn a_frame_that_comes_in_pieces_is_handed_over_whole() {
     });
     assert!(matches!(&seen[3], Seen::Closed(p, why) if *p == peer && why.contains("other side")));
     assert!(server.peer(peer).is_none());
+}
+
+#[test]
+fn what_was_given_and_has_not_arrived_is_told_before_a_question() {
+    let (mut server, address) = server(ServerConfig::default());
+    let stream = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    stream.set_recv_buffer_size(8 << 10).unwrap();
+    stream.connect(&address.into()).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    let mut stream = TcpStream::from(stream);
+    let mut seen = Vec::new();
+    let peer = first_peer(&mut server, &mut seen);
+    let question = frame(&Message::Nack {
+        epoch: Epoch(1),
+        class: NackClass::Repair,
+        ranges: vec![SequenceRange::one(Sequence(1))],
+    });
+    // It asks until the server is told of so many bytes.
+    let mut asks = |server: &mut ControlServer, stream: &mut TcpStream, expected: usize| {
+        until(|| {
+            seen.clear();
+            stream.write_all(&question).unwrap();
+            until(|| {
+                serve(server, &mut seen);
+                seen.len() >= 2
+            });
+            let [Seen::Unconfirmed(of, bytes), Seen::Frame(..)] = &seen[..] else {
+                panic!("{seen:?}");
+            };
+            assert_eq!(*of, peer);
+            *bytes == expected
+        });
+    };
+    asks(&mut server, &mut stream, 0);
+    let given = vec![frame(&Message::Leave); 1 << 18].concat();
+    server.send_frames(peer, &given).unwrap();
+    server.flush();
+    assert!(server.peer(peer).unwrap().backlog_bytes < given.len());
+    // The system at the other end has what can be read there, and nothing else arrives.
+    let mut arrived = vec![0; given.len()];
+    let mut settled = 0;
+    until(|| {
+        let now = stream.peek(&mut arrived).unwrap_or(0);
+        std::thread::sleep(Duration::from_millis(100));
+        std::mem::replace(&mut settled, now) == now && now > 0
+    });
+    asks(&mut server, &mut stream, given.len() - settled);
+    let mut read = 0;
+    until(|| {
+        server.flush();
+        read += stream.read(&mut arrived).unwrap_or(0);
+        read == given.len()
+    });
+    asks(&mut server, &mut stream, 0);
 }
 
 #[test]

@@ -76,7 +76,7 @@ impl Serving {
             }
             ServerEvent::Frame(_, _, message) => panic!("{message:?}"),
             ServerEvent::JoinOverdue(_) => self.overdue += 1,
-            ServerEvent::Granted(..) => {}
+            ServerEvent::Granted(..) | ServerEvent::Unconfirmed(..) => {}
             ServerEvent::CursorGranted(peer, ..) => self.cursors.push(peer),
             ServerEvent::CursorRefused(_, _, error) => panic!("{error}"),
             ServerEvent::Closed(peer, reason) => self.closed.push((peer, reason)),

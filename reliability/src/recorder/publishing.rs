@@ -142,6 +142,17 @@ impl RecordedPublisher {
         self.core.add_record(record, source, position)
     }
 
+    /// See [`PublisherCore::add_run`].
+    #[inline]
+    pub fn add_run<R: WireRecord>(
+        &mut self,
+        records: &[R],
+        source: SourceId,
+        first: SourcePosition,
+    ) -> usize {
+        self.core.add_run(records, source, first)
+    }
+
     /// See [`PublisherCore::begin_record`].
     #[inline]
     pub fn begin_record<R: WireRecord>(

@@ -32,6 +32,7 @@ impl RepairCore {
             return Served::Nothing;
         };
         if !peer.outbox.is_empty() {
+            peer.on_the_way.give(peer.outbox.len(), None);
             out.append(&mut peer.outbox);
             if let Role::Closing(reason) = &peer.role {
                 let reason = reason.clone();
@@ -93,7 +94,9 @@ impl RepairCore {
             floor = Sequence::NONE;
         }
         if let Some(gone) = queue.take_below(floor) {
-            return refuse_pending(channel, gone, id, out);
+            let len = refuse_pending(channel, gone, out);
+            peer.on_the_way.give(len, None);
+            return Served::Sent(Destination::Peer(id));
         }
         let answer = match class {
             NackClass::Repair => channel.log.answer(sequence, channel.subscribers),
@@ -126,7 +129,9 @@ impl RepairCore {
         let Ok(len) = channel.ring.copy(sequence, &mut self.scratch) else {
             queue.pop();
             channel.counters.lapped_copies.increment();
-            return refuse_pending(channel, SequenceRange::one(sequence), id, out);
+            let len = refuse_pending(channel, SequenceRange::one(sequence), out);
+            peer.on_the_way.give(len, None);
+            return Served::Sent(Destination::Peer(id));
         };
         let bytes = &words_as_bytes(&self.scratch)[..len];
         let start = out.len();
@@ -138,6 +143,7 @@ impl RepairCore {
         } else {
             Message::Datagram(bytes).write(channel.id, out);
             channel.log.sent_unicast(sequence);
+            (peer.on_the_way).give(out.len() - start, Some((at, sequence)));
             start + FRAME_HEAD_LEN
         };
         out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
@@ -192,16 +198,12 @@ impl RepairCore {
     }
 }
 
-/// Refuses sequences that were pending and that the ring no longer holds.
-fn refuse_pending(
-    channel: &mut Channel,
-    gone: SequenceRange,
-    peer: PeerId,
-    out: &mut Vec<u8>,
-) -> Served {
+/// Refuses sequences that were pending and that the ring no longer holds; how many bytes say so.
+fn refuse_pending(channel: &mut Channel, gone: SequenceRange, out: &mut Vec<u8>) -> usize {
     channel.drop_pending(gone.len());
     channel.count_refused(RefusalReason::Window, gone.len());
     let refusal = channel.refusal(gone, RefusalReason::Window, 0);
+    let start = out.len();
     Message::Refused(refusal).write(channel.id, out);
-    Served::Sent(Destination::Peer(peer))
+    out.len() - start
 }

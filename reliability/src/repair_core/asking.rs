@@ -165,7 +165,15 @@ impl RepairCore {
             let held =
                 SequenceRange::new(range.first.max(view.oldest), range.last.min(view.askable));
             let Some(held) = held else { continue };
-            self.queue(peer, index, at, class, held, &mut wants);
+            let Some(state) = self.peers.get(&peer) else {
+                return;
+            };
+            let rest = state.on_the_way.rest_of(at, held);
+            let on_the_way = held.len() - rest.map_or(0, |rest| rest.len());
+            (self.channels[index].counters.nacked_again).add(on_the_way);
+            if let Some(rest) = rest {
+                self.queue(peer, index, at, class, rest, &mut wants);
+            }
         }
         self.enter_round(peer);
     }

@@ -944,6 +944,37 @@ fn a_peer_that_does_not_read_gets_no_more_datagrams_and_is_closed_in_the_end() {
 }
 
 #[test]
+fn what_is_on_its_way_is_not_given_again_however_often_it_is_asked_for() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
+    bench.publish(40);
+    let left = |bench: &mut Bench, bytes| bench.core.handle_on_the_way(PeerId(0), bytes);
+    left(&mut bench, 0);
+    bench.repair(0, 1, 3);
+    assert_eq!(sequences(&bench.take(0)), [1, 2, 3]);
+    // None of it has arrived.
+    for again in 1..=4 {
+        left(&mut bench, usize::MAX);
+        bench.repair(0, 1, 3);
+        assert!(sequences(&bench.take(0)).is_empty());
+        assert_eq!(bench.counters.nacked_again.get(), 3 * again);
+    }
+    bench.nack(0, NackClass::Replay, &[(2, 5)]);
+    assert_eq!(sequences(&bench.take(0)), [4, 5]);
+    assert_eq!(bench.counters.nacked_again.get(), 14);
+    // Another connection has not been given it.
+    bench.pass(1_000);
+    bench.repair(1, 1, 3);
+    assert_eq!(sequences(&bench.take(1)), [1, 2, 3]);
+    // It has arrived: who still asks has not got it.
+    bench.pass(1_000);
+    left(&mut bench, 0);
+    bench.repair(0, 2, 4);
+    assert_eq!(sequences(&bench.take(0)), [2, 3, 4]);
+    assert_eq!(bench.counters.nacked.get(), 11);
+    bench.check();
+}
+
+#[test]
 fn progress_is_answered_by_status_and_counts_towards_the_end() {
     let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
     bench.publish(20);

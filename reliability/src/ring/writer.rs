@@ -238,6 +238,21 @@ impl RingWriter {
         true
     }
 
+    /// As [`append_record`](Self::append_record), for as many of these, from the first on, as the open slot
+    /// has room for; how many that are.
+    #[inline]
+    pub fn append_run<R: WireRecord>(&mut self, records: &[R]) -> usize {
+        let words = R::LEN / WORD;
+        let room = self.open.map_or(0, OpenSlot::room) / R::LEN;
+        let run = &records[..room.min(records.len())];
+        if let Some(to) = self.place_for(run.len() * words) {
+            for (to, record) in to.chunks_exact(words).zip(run) {
+                slot::put(to, headed::<R>(record_words(record)));
+            }
+        }
+        run.len()
+    }
+
     /// Where so many words go behind what the open slot holds; they count as appended.
     #[inline]
     fn place_for(&mut self, words: usize) -> Option<&[AtomicU64]> {

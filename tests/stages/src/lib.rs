@@ -77,6 +77,7 @@ pub const STAGES: &[Stage] = &[
     stage("path-udp-one", "record", paths::udp_one),
     stage("path-shm-one", "record", paths::shm_one),
     stage("product-udp", "record", product::udp),
+    stage("product-udp-runs", "record", product::udp_runs),
     stage("product-shm", "record", product::shm),
     stage("recorded-udp", "record", product::recorded),
     stage(

@@ -8,12 +8,12 @@ use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_PUBLISHER, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Message,
     UdpLine,
 };
-use tickcast_reliability::delivery::{Item, LineId, Start};
+use tickcast_reliability::delivery::{Deliver, Item, LineId, Position, Start};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::peers::{Carrier, PeerId};
 use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader, WireRecord};
+use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader, Records, WireRecord};
 use tickcast_reliability::recorder::{RecordOrigin, RecordedCore, Recorder};
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
@@ -120,6 +120,26 @@ impl Application {
             && let Some(record) = record.get::<MboMsg>()
         {
             self.records += 1;
+            self.sum = self.sum.wrapping_add(black_box(record).order_id);
+        }
+    }
+}
+
+impl Deliver for Application {
+    #[inline]
+    fn item(&mut self, item: Item<'_>) {
+        self.take(item);
+    }
+
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>) {
+        let Some(run) = records.all_of::<MboMsg>() else {
+            return first.each(records, |position, record| {
+                self.take(Item::Record(position, record));
+            });
+        };
+        self.records += run.len() as u64;
+        for record in run {
             self.sum = self.sum.wrapping_add(black_box(record).order_id);
         }
     }

@@ -15,6 +15,9 @@ use crate::{Opened, steps};
 
 /// Datagrams that are published before they are sent, as a busy feed does.
 const DATAGRAMS: u64 = 64;
+const RECORDS_OF_STEP: u64 = DATAGRAMS * RECORDS as u64;
+/// Records that a feed has at once, where it has them by the packet.
+const PACKET: usize = 32;
 const SOCKET_BYTES: usize = 4 << 20;
 const LOOKS_MAX: u32 = 1_000_000;
 const CHANNEL: &str = "all";
@@ -32,6 +35,7 @@ struct Product {
     publisher: InlinePublisher,
     application: Application,
     record: MboMsg,
+    packet: [MboMsg; PACKET],
     _folder: tempfile::TempDir,
 }
 
@@ -66,6 +70,7 @@ impl Product {
             publisher,
             application: Application::default(),
             record: record(0),
+            packet: std::array::from_fn(|_| record(0)),
             _folder: folder,
         };
         let mut has_joined = false;
@@ -83,9 +88,10 @@ impl Product {
         self.publisher.drive().expect("it is sent");
     }
 
+    /// Record after record, delivered one by one.
     fn run(&mut self) -> u64 {
         let before = self.application.records;
-        let records = DATAGRAMS * u64::from(RECORDS);
+        let records = RECORDS_OF_STEP;
         let mut channel = (self.publisher.channel(0)).expect("nothing is looked through");
         for _ in 0..records {
             self.record.order_id += 1;
@@ -98,6 +104,29 @@ impl Product {
         while self.application.records - before < records {
             let application = &mut self.application;
             self.subscriber.poll(|item| application.take(item));
+            looks += 1;
+            assert!(looks < LOOKS_MAX, "this host lost a datagram");
+        }
+        self.application.records - before
+    }
+
+    /// As many at once as a venue's packet has, delivered by the run.
+    fn run_by_runs(&mut self) -> u64 {
+        let before = self.application.records;
+        let mut channel = (self.publisher.channel(0)).expect("nothing is looked through");
+        for _ in 0..RECORDS_OF_STEP / PACKET as u64 {
+            let first = self.record.order_id + 1;
+            for record in &mut self.packet {
+                self.record.order_id += 1;
+                record.order_id = self.record.order_id;
+            }
+            channel.publish_run(&self.packet, SourcePosition::new(0, first));
+        }
+        drop(channel);
+        self.drive();
+        let mut looks = 0;
+        while self.application.records - before < RECORDS_OF_STEP {
+            self.subscriber.poll_runs(&mut self.application);
             looks += 1;
             assert!(looks < LOOKS_MAX, "this host lost a datagram");
         }
@@ -129,6 +158,16 @@ pub(crate) fn udp() -> Opened {
         Product::open(Transport::Udp, None),
         Product::drive,
         Product::run,
+    )
+}
+
+/// Over UDP multicast, by runs of records on both sides.
+pub(crate) fn udp_runs() -> Opened {
+    has_runs()?;
+    steps(
+        Product::open(Transport::Udp, None),
+        Product::drive,
+        Product::run_by_runs,
     )
 }
 

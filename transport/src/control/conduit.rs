@@ -8,8 +8,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::ops::Range;
 use std::sync::Arc;
 
+use libc::c_int;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
+use rustix::ioctl::{Getter, Opcode, ioctl};
 use tickcast_reliability::control::RemoteAccess;
 #[cfg(not(feature = "rdma"))]
 use tickcast_reliability::cursor::CURSOR_WORDS;
@@ -27,6 +29,9 @@ use crate::verbs::{
     Completed, CursorEntry, CursorTable, Device, GrantId, InboxMemory, ReadableMemory,
     RemoteMemory, Stream, StreamConfig, StreamEnd, VerbsError, WRITES_MAX,
 };
+
+/// The request for what of a stream the other side has not confirmed: tcp(7), SIOCOUTQ.
+const TIOCOUTQ: Opcode = libc::TIOCOUTQ as Opcode;
 
 /// A connection, or an attempt at one.
 pub(super) enum Conduit {
@@ -161,6 +166,20 @@ impl Conduit {
 
     pub(super) const fn is_tcp(&self) -> bool {
         matches!(self, Self::Tcp(_))
+    }
+
+    /// Bytes that were written and that the other system has not confirmed, where this one knows.
+    pub(super) fn unconfirmed(&self) -> Option<usize> {
+        match self {
+            // SAFETY: TIOCOUTQ writes one c_int, which is what this getter expects. Exercised by
+            // `what_was_given_and_has_not_arrived_is_told_before_a_question`.
+            Self::Tcp(stream) => unsafe {
+                let bytes = ioctl(stream, Getter::<TIOCOUTQ, c_int>::new()).ok()?;
+                usize::try_from(bytes).ok()
+            },
+            #[cfg(feature = "rdma")]
+            Self::Verbs(_) => None,
+        }
     }
 
     /// Begins to connect over TCP.

@@ -75,6 +75,9 @@ pub struct PeerId(usize);
 pub enum ServerEvent<'a> {
     /// Somebody connected, from there and so.
     Connected(PeerId, SocketAddr, Carrier),
+    /// A peer asks, and so many bytes given to it have not arrived at its system yet, those queued
+    /// among them; told before its NACK, over TCP.
+    Unconfirmed(PeerId, usize),
     /// A message, valid within the call.
     Frame(PeerId, ChannelId, Message<'a>),
     /// No whole message has come within `join_timeout`; said once. Close it.
@@ -433,7 +436,10 @@ impl ControlServer {
             return;
         };
         let before = peer.messages;
-        let mut result = peer.read(&self.config, now, |channel, message| {
+        let mut result = peer.read(&self.config, now, |unconfirmed, channel, message| {
+            if let Some(bytes) = unconfirmed {
+                on(ServerEvent::Unconfirmed(id, bytes));
+            }
             on(ServerEvent::Frame(id, channel, message));
         });
         self.stats.messages += peer.messages - before;
@@ -600,7 +606,7 @@ impl Peer {
         &mut self,
         config: &ServerConfig,
         now: Instant,
-        mut on: impl FnMut(ChannelId, Message<'_>),
+        mut on: impl FnMut(Option<usize>, ChannelId, Message<'_>),
     ) -> Result<(), CloseReason> {
         let (mut read, mut turn) = (0, config.turn_bytes_max);
         // Reading may take the word that there is room as well.
@@ -609,7 +615,13 @@ impl Peer {
             if matches!(self.phase, Phase::Closing { .. }) {
                 self.inbox.clear();
             } else {
-                self.messages += self.inbox.messages_within(&mut turn, &mut on)? as u64;
+                let (conduit, queued) = (&self.conduit, self.outbox.backlog());
+                let told = |channel, message: Message<'_>| {
+                    let asks = matches!(message, Message::Nack { .. });
+                    let unconfirmed = asks.then(|| conduit.unconfirmed()).flatten();
+                    on(unconfirmed.map(|bytes| bytes + queued), channel, message);
+                };
+                self.messages += self.inbox.messages_within(&mut turn, told)? as u64;
             }
             self.interrupted = turn == 0;
             if !self.readable || self.interrupted || read >= config.read_bytes_max {

@@ -319,6 +319,9 @@ impl Publisher {
                     peers.insert(connection, PeerId(*last));
                     core.handle_connected(now, PeerId(*last), carrier);
                 }
+                ServerEvent::Unconfirmed(connection, bytes) => {
+                    core.handle_on_the_way(peers[&connection], bytes);
+                }
                 ServerEvent::Frame(connection, channel, message) => {
                     core.handle_message(now, peers[&connection], channel, message);
                 }
