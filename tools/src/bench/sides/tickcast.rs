@@ -8,8 +8,10 @@ use serde_json::json;
 use tickcast_publisher::inline::InlinePublisher;
 use tickcast_publisher::{Config, SourcePosition};
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::record::{MboMsg, RecordBatch, RecordHeader, RecordRef, WireRecord};
-use tickcast_subscriber::{Event, Interface, Item, Position, Subscriber, Transport};
+use tickcast_subscriber::record::{
+    MboMsg, RecordBatch, RecordHeader, RecordRef, Records, WireRecord,
+};
+use tickcast_subscriber::{Deliver, Event, Interface, Item, Position, Subscriber, Transport};
 use tickcast_transport::gauges::SharedGauges;
 
 use super::crowd::Crowd;
@@ -22,6 +24,10 @@ const BEFORE: usize = 28;
 /// Bytes of the ring, about: what Aeron's three terms take, of 16 MiB each.
 const RING_BYTES: usize = 48 << 20;
 
+/// Records that are published together at most, where so many ticks are due: as many as a venue's packet
+/// may have.
+const PACKET: usize = 32;
+
 /// Publishes ticks as MBO records.
 pub(super) struct Publisher {
     publisher: Option<InlinePublisher>,
@@ -33,6 +39,8 @@ pub(super) struct Publisher {
     channel: u16,
     symbol: u32,
     record: MboMsg,
+    /// Ticks that are published together.
+    packet: [MboMsg; PACKET],
 }
 
 fn channel_name(index: u16) -> String {
@@ -89,11 +97,8 @@ impl Publisher {
             among,
             channel: 0,
             symbol: 0,
-            record: MboMsg {
-                hd: RecordHeader::new::<MboMsg>(MboMsg::RTYPE, 1, 1, 0),
-                size: 100,
-                ..MboMsg::default()
-            },
+            record: blank(),
+            packet: std::array::from_fn(|_| blank()),
         })
     }
 }
@@ -138,10 +143,17 @@ impl Carry for Publisher {
         let only = self.among.channels == 1;
         let publisher = self.publisher.as_mut().filter(|_| only);
         if let Some(mut channel) = publisher.and_then(|publisher| publisher.channel(0)) {
-            for number in first..first + count {
-                fill(&mut self.record, Tick { number, at }, self.symbol);
-                channel.publish(&self.record, SourcePosition::new(0, number));
-                self.symbol = next(self.symbol, self.among.symbols);
+            let mut number = first;
+            while number < first + count {
+                let due = (first + count - number).min(PACKET as u64);
+                let packet = &mut self.packet[..due as usize];
+                let position = SourcePosition::new(0, number);
+                for record in &mut *packet {
+                    fill(record, Tick { number, at }, self.symbol);
+                    self.symbol = next(self.symbol, self.among.symbols);
+                    number += 1;
+                }
+                channel.publish_run(packet, position);
             }
             return Ok(count);
         }
@@ -167,6 +179,15 @@ impl Drop for Publisher {
             // What was measured is told already.
             let _ = publisher.end_session(DRAIN);
         }
+    }
+}
+
+/// A record, but for what is a tick's own.
+fn blank() -> MboMsg {
+    MboMsg {
+        hd: RecordHeader::new::<MboMsg>(MboMsg::RTYPE, 1, 1, 0),
+        size: 100,
+        ..MboMsg::default()
     }
 }
 
@@ -236,6 +257,40 @@ impl Told {
     }
 }
 
+/// Tells of what is delivered, as it comes.
+struct Telling<'a, F> {
+    told: &'a mut Told,
+    to_join: &'a mut usize,
+    on: &'a mut F,
+}
+
+impl<F: FnMut(Option<Tick>, bool)> Deliver for Telling<'_, F> {
+    #[inline]
+    fn item(&mut self, item: Item<'_>) {
+        match item {
+            Item::Record(position, record) => {
+                let tick = self.told.tick(position, record);
+                (self.on)(tick, position.quality.repaired);
+            }
+            Item::Event(_, Event::Joined { .. }) => *self.to_join = self.to_join.saturating_sub(1),
+            Item::Event(..) => {}
+        }
+    }
+
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>) {
+        let run = records.all_of::<MboMsg>();
+        let Some(run) = run.filter(|_| matches!(self.told, Told::ByTick)) else {
+            return first.each(records, |position, record| {
+                self.item(Item::Record(position, record));
+            });
+        };
+        for record in run {
+            (self.on)(tick(Some(record)), first.quality.repaired);
+        }
+    }
+}
+
 impl Follower {
     pub(super) fn join(task: &Task, address: &str) -> Outcome<Self> {
         Self::join_as(task, address, 0)
@@ -299,13 +354,10 @@ impl Take for Follower {
 
     #[inline]
     fn poll(&mut self, mut on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool> {
-        let (to_join, told) = (&mut self.to_join, &mut self.told);
-        let polled = self.subscriber.poll(|item| match item {
-            Item::Record(position, record) => {
-                on(told.tick(position, record), position.quality.repaired);
-            }
-            Item::Event(_, Event::Joined { .. }) => *to_join = to_join.saturating_sub(1),
-            Item::Event(..) => {}
+        let polled = self.subscriber.poll_runs(&mut Telling {
+            told: &mut self.told,
+            to_join: &mut self.to_join,
+            on: &mut on,
         });
         if polled.problem
             && let Some(problem) = self.subscriber.problem()
