@@ -26,8 +26,8 @@ impl<D: Deliver> Take for ByRun<'_, D> {
 }
 
 impl Subscriber {
-    /// As [`poll`](Subscriber::poll), where records are handed over by the run: those of a datagram, as a slice
-    /// of their type where they are all of one ([`Records::all_of`](Records::all_of)). What is the
+    /// As [`poll`](Subscriber::poll), where records are handed over by the run: those of a datagram, as a
+    /// slice of their type where they are all of one ([`Records::all_of`]). What is the
     /// same for all of them is then looked at once.
     ///
     /// # How it can fail
@@ -43,7 +43,7 @@ impl Subscriber {
     /// impl Deliver for Volume {
     ///     fn item(&mut self, item: Item<'_>) {
     ///         match item {
-    ///             Item::Record(_, record) => self.0 += record.get::<MboMsg>().map_or(0, |it| it.size.into()),
+    ///             Item::Record(_, it) => self.0 += it.get::<MboMsg>().map_or(0, |it| it.size.into()),
     ///             Item::Event(position, event) => println!("after {}: {event}", position.sequence),
     ///         }
     ///     }
