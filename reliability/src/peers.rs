@@ -136,6 +136,11 @@ impl Peer {
         }
     }
 
+    /// Whether it joined for repair: it stands for its subscriber.
+    pub(crate) const fn is_subscriber(&self) -> bool {
+        matches!(self.role, Role::Subscriber { .. })
+    }
+
     /// Whether anything waits to be sent.
     pub(crate) fn has_work(&self) -> bool {
         !self.outbox.is_empty()

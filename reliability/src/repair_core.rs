@@ -370,12 +370,11 @@ impl RepairCore {
 
     /// A connection is gone. What it still waited for is abandoned.
     pub fn handle_disconnected(&mut self, peer: PeerId) {
-        let is_subscriber = |it: &Peer| matches!(it.role, Role::Subscriber { .. });
-        let known = self.peers.get(&peer).filter(|it| is_subscriber(it));
+        let known = self.peers.get(&peer).filter(|it| it.is_subscriber());
         // Where the end of a connection is heard late, its subscriber may be here again by then.
         let is_back = |name: &str| {
             let mut later = self.peers.range((Bound::Excluded(peer), Bound::Unbounded));
-            later.any(|(_, it)| is_subscriber(it) && it.name == name)
+            later.any(|(_, it)| it.is_subscriber() && it.name == name)
         };
         if let Some(it) = known.filter(|it| !self.has_reached_end(it) && !is_back(&it.name))
             && self.absent.len() < self.config.peers_max
@@ -483,8 +482,7 @@ impl RepairCore {
     /// those who are here, and those who are waited for.
     #[must_use]
     pub fn short_of_end(&self) -> usize {
-        let here = self.peers.values();
-        let here = here.filter(|it| matches!(it.role, Role::Subscriber { .. }));
+        let here = self.peers.values().filter(|it| it.is_subscriber());
         let short = here.filter(|it| !self.has_reached_end(it)).count();
         short + self.absent.len()
     }

@@ -6,6 +6,7 @@ use arrayvec::ArrayVec;
 use super::{Destination, RepairCore, Served};
 use crate::budget::TokenBucket;
 use crate::control::{FRAME_HEAD_LEN, Message, NackClass, RefusalReason};
+use crate::on_the_way::OnTheWay;
 use crate::peers::{PeerId, Role};
 use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
@@ -94,9 +95,7 @@ impl RepairCore {
             floor = Sequence::NONE;
         }
         if let Some(gone) = queue.take_below(floor) {
-            let len = refuse_pending(channel, gone, out);
-            peer.on_the_way.give(len, None);
-            return Served::Sent(Destination::Peer(id));
+            return refuse_pending(channel, gone, (id, &mut peer.on_the_way), out);
         }
         let answer = match class {
             NackClass::Repair => channel.log.answer(sequence, channel.subscribers),
@@ -129,9 +128,8 @@ impl RepairCore {
         let Ok(len) = channel.ring.copy(sequence, &mut self.scratch) else {
             queue.pop();
             channel.counters.lapped_copies.increment();
-            let len = refuse_pending(channel, SequenceRange::one(sequence), out);
-            peer.on_the_way.give(len, None);
-            return Served::Sent(Destination::Peer(id));
+            let gone = SequenceRange::one(sequence);
+            return refuse_pending(channel, gone, (id, &mut peer.on_the_way), out);
         };
         let bytes = &words_as_bytes(&self.scratch)[..len];
         let start = out.len();
@@ -198,12 +196,18 @@ impl RepairCore {
     }
 }
 
-/// Refuses sequences that were pending and that the ring no longer holds; how many bytes say so.
-fn refuse_pending(channel: &mut Channel, gone: SequenceRange, out: &mut Vec<u8>) -> usize {
+/// Refuses sequences that were pending and that the ring no longer holds.
+fn refuse_pending(
+    channel: &mut Channel,
+    gone: SequenceRange,
+    (peer, on_the_way): (PeerId, &mut OnTheWay),
+    out: &mut Vec<u8>,
+) -> Served {
     channel.drop_pending(gone.len());
     channel.count_refused(RefusalReason::Window, gone.len());
     let refusal = channel.refusal(gone, RefusalReason::Window, 0);
     let start = out.len();
     Message::Refused(refusal).write(channel.id, out);
-    out.len() - start
+    on_the_way.give(out.len() - start, None);
+    Served::Sent(Destination::Peer(peer))
 }

@@ -62,7 +62,7 @@ impl RepairCore {
         let Some(state) = self.peers.get_mut(&peer) else {
             return;
         };
-        if progress.epoch != channel.epoch || !matches!(state.role, Role::Subscriber { .. }) {
+        if progress.epoch != channel.epoch || !state.is_subscriber() {
             return;
         }
         let of = &mut state.channels[at];

@@ -90,29 +90,20 @@ impl Product {
 
     /// Record after record, delivered one by one.
     fn run(&mut self) -> u64 {
-        let before = self.application.records;
-        let records = RECORDS_OF_STEP;
         let mut channel = (self.publisher.channel(0)).expect("nothing is looked through");
-        for _ in 0..records {
+        for _ in 0..RECORDS_OF_STEP {
             self.record.order_id += 1;
             let position = SourcePosition::new(0, self.record.order_id);
             channel.publish(&self.record, position);
         }
         drop(channel);
-        self.drive();
-        let mut looks = 0;
-        while self.application.records - before < records {
-            let application = &mut self.application;
-            self.subscriber.poll(|item| application.take(item));
-            looks += 1;
-            assert!(looks < LOOKS_MAX, "this host lost a datagram");
-        }
-        self.application.records - before
+        self.deliver(|subscriber, application| {
+            subscriber.poll(|item| application.take(item));
+        })
     }
 
     /// As many at once as a venue's packet has, delivered by the run.
     fn run_by_runs(&mut self) -> u64 {
-        let before = self.application.records;
         let mut channel = (self.publisher.channel(0)).expect("nothing is looked through");
         for _ in 0..RECORDS_OF_STEP / PACKET as u64 {
             let first = self.record.order_id + 1;
@@ -123,10 +114,19 @@ impl Product {
             channel.publish_run(&self.packet, SourcePosition::new(0, first));
         }
         drop(channel);
+        self.deliver(|subscriber, application| {
+            subscriber.poll_runs(application);
+        })
+    }
+
+    /// Sends what was published, and polls until all of it has come; how much that is.
+    #[inline(always)]
+    fn deliver(&mut self, mut poll: impl FnMut(&mut Subscriber, &mut Application)) -> u64 {
+        let before = self.application.records;
         self.drive();
         let mut looks = 0;
         while self.application.records - before < RECORDS_OF_STEP {
-            self.subscriber.poll_runs(&mut self.application);
+            poll(&mut self.subscriber, &mut self.application);
             looks += 1;
             assert!(looks < LOOKS_MAX, "this host lost a datagram");
         }
