@@ -8,8 +8,10 @@ use tickcast_transport::control::Unserved;
 
 /// It is looked this often whether anybody waits: each time takes a system call.
 const LOOK_EVERY: Nanos = Nanos::from_us(2);
+/// And so much later while there is something to send: who sleeps because we look would sleep on.
+const BUSY: Nanos = Nanos::from_us(48);
 
-/// What a publishing thread does when it has nothing to send.
+/// What a publishing thread does for the one that repairs.
 pub(crate) struct GivingWay {
     /// Whether anybody waits; `None` where repair has a core of its own. Where it has none, it may run on
     /// ours whenever the scheduler has it so, and nobody tells: so it is looked for all the same.
@@ -31,7 +33,17 @@ impl GivingWay {
         if now < self.look_at {
             return false;
         }
-        self.look(now)
+        let waits = self.look(now);
+        if waits {
+            std::thread::yield_now();
+        }
+        waits
+    }
+
+    /// Has the other one woken, if it is time to look and somebody waits, and keeps the core. Whether it had.
+    #[inline]
+    pub(crate) fn busy(&mut self, now: Nanos) -> bool {
+        now >= self.look_at.after(BUSY) && self.look(now)
     }
 
     #[cold]
@@ -41,11 +53,7 @@ impl GivingWay {
             return false;
         };
         self.look_at = now.after(LOOK_EVERY);
-        let waits = unserved.is_any();
-        if waits {
-            std::thread::yield_now();
-        }
-        waits
+        unserved.is_any()
     }
 }
 
@@ -74,6 +82,12 @@ mod tests {
         }
         now = now.after(LOOK_EVERY);
         assert!(giving_way.idle(now), "somebody waits still");
+        let looks_at = now.after(LOOK_EVERY).after(BUSY);
+        assert!(
+            !giving_way.busy(Nanos(looks_at.0 - 1)),
+            "it looks too often"
+        );
+        assert!(giving_way.busy(looks_at), "however busy");
         let mut come = false;
         while !come {
             server.poll(None, |_| come = true).unwrap();
@@ -86,7 +100,7 @@ mod tests {
     #[test]
     fn where_repair_has_a_core_of_its_own_nobody_gives_way() {
         let mut giving_way = GivingWay::to(None);
-        assert!(!giving_way.idle(Nanos::ZERO));
+        assert!(!giving_way.idle(Nanos::ZERO) && !giving_way.busy(Nanos::from_secs(1)));
         assert_eq!(giving_way.look_at, Nanos::MAX, "nor looks");
     }
 }

@@ -136,9 +136,10 @@ impl InlinePublisher {
         };
         to.flush(self.now);
         let worked = to.drive(self.now)?;
-        if !worked {
-            self.giving_way.idle(self.now.monotonic);
-        }
+        match worked {
+            true => self.giving_way.busy(self.now.monotonic),
+            false => self.giving_way.idle(self.now.monotonic),
+        };
         Ok(worked)
     }
 

@@ -57,6 +57,10 @@ pub enum PathHealth {
     Exhausted,
 }
 
+/// PROGRESS that waits for its STATUS: beyond these the next one comes no sooner than `progress_us` after
+/// the last.
+const UNANSWERED_MAX: u8 = 4;
+
 impl Receiver {
     /// Collects all gaps that are due, marks them as asked, and tells whether the path answers.
     pub fn collect_asks(&mut self, now: Nanos, asks: &mut Asks) -> PathHealth {
@@ -321,6 +325,11 @@ impl Receiver {
         if status.epoch != self.epoch {
             return;
         }
+        // The last one may answer for those before it.
+        self.unanswered = match status.echo == self.progress_said_at {
+            true => 0,
+            false => self.unanswered.saturating_sub(1),
+        };
         let ahead = status.newest > self.heard;
         if let Some(change) = self.liveness.heard_repair(ahead, now) {
             self.note_liveness(change, now);
@@ -355,18 +364,32 @@ impl Receiver {
         let _ = self.liveness.heard_repair(false, now);
     }
 
-    /// The PROGRESS to send if it is due.
+    /// Whether it is time to say how far we are, and to find out how far the publisher is.
+    pub(crate) fn is_progress_due(&self, now: Nanos) -> bool {
+        now >= self.progress_at && self.link_up
+    }
+
+    /// The PROGRESS to send if it is due. While so many wait for their STATUS that the link is slower than
+    /// they come, there is none: they would leave repairs no room on it.
     pub fn take_progress(&mut self, now: Nanos) -> Option<Progress> {
-        if now < self.progress_at || !self.link_up {
+        if !self.is_progress_due(now) {
             return None;
         }
-        let every_us = if self.is_following() {
-            self.config.follow_us
-        } else {
-            self.config.progress_us
-        };
-        self.progress_told_at = now;
-        self.progress_at = now.after(Nanos::from_us(every_us.into()));
+        let every = Nanos::from_us(self.config.progress_us.into());
+        let soon = Nanos::from_us(self.config.follow_us.into());
+        let limited = !planted(Bug::StatusWithoutLimit);
+        let is_held = limited
+            && self.unanswered >= UNANSWERED_MAX
+            && now < self.progress_said_at.after(every);
+        self.progress_looked_at = now;
+        if is_held {
+            self.progress_at = now.after(soon).min(self.progress_said_at.after(every));
+            return None;
+        }
+        let next = if self.is_following() { soon } else { every };
+        self.progress_at = now.after(next);
+        self.progress_said_at = now;
+        self.unanswered = self.unanswered.saturating_add(1);
         let (sequence, heard) = self.progress();
         Some(Progress {
             epoch: self.epoch,
@@ -386,7 +409,7 @@ impl Receiver {
     /// Asks the publisher how far it is, soon but not more often than the config allows.
     pub(crate) fn ask_status_soon(&mut self, now: Nanos) {
         let soonest = self
-            .progress_told_at
+            .progress_looked_at
             .after(Nanos::from_us(self.config.follow_us.into()));
         let limited = !planted(Bug::StatusWithoutLimit);
         self.progress_at = (self.progress_at).min(if limited { soonest.max(now) } else { now });

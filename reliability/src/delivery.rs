@@ -237,6 +237,13 @@ pub trait Deliver {
     /// Takes records that follow each other; `first` is the position of the first of them.
     #[inline]
     fn records(&mut self, first: &Position, records: Records<'_>) {
+        self.one_by_one(first, records);
+    }
+
+    /// Takes these records as items, one after the other: for runs that [`records`](Self::records) makes
+    /// nothing of.
+    #[inline]
+    fn one_by_one(&mut self, first: &Position, records: Records<'_>) {
         first.each(records, |position, record| {
             self.item(Item::Record(position, record));
         });

@@ -65,6 +65,8 @@ pub(crate) struct PeerChannel {
     pub(crate) channel: usize,
     /// What it last said of itself, of the channel's epoch.
     pub(crate) progress: Option<Progress>,
+    /// The clock of its last PROGRESS, while that waits for STATUS.
+    pub(crate) owes_status: Option<Nanos>,
     /// Whether a STATUS told it that the session has ended: what it heard as END ends nothing alone.
     pub(crate) told_end: bool,
     /// Whether it was reported as slow.
@@ -144,7 +146,8 @@ impl Peer {
     /// Whether anything waits to be sent.
     pub(crate) fn has_work(&self) -> bool {
         !self.outbox.is_empty()
-            || (self.channels.iter()).any(|c| !c.repair.is_empty() || !c.replay.is_empty())
+            || (self.channels.iter())
+                .any(|c| c.owes_status.is_some() || !c.repair.is_empty() || !c.replay.is_empty())
     }
 
     /// Of a subscriber, its further connection of this kind.

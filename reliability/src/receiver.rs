@@ -92,9 +92,12 @@ pub struct Receiver {
     pub(crate) link_silent: bool,
     /// Whether replay can be asked for.
     pub(crate) replay: ReplayPath,
-    /// When to tell progress next, and when it was told last.
+    /// When to tell progress next, when that was looked at last, and when it was said.
     pub(crate) progress_at: Nanos,
-    pub(crate) progress_told_at: Nanos,
+    pub(crate) progress_looked_at: Nanos,
+    pub(crate) progress_said_at: Nanos,
+    /// How many of those STATUS has not answered.
+    pub(crate) unanswered: u8,
     /// The sequence of END, once the publisher said over the repair path that it was sent.
     pub(crate) end_at: Option<Sequence>,
     /// Whether a datagram said so, which alone ends nothing.
@@ -176,7 +179,9 @@ impl Receiver {
             link_silent: false,
             replay: ReplayPath::Unwanted,
             progress_at: now,
-            progress_told_at: Nanos::ZERO,
+            progress_looked_at: Nanos::ZERO,
+            progress_said_at: Nanos::ZERO,
+            unanswered: 0,
             end_at: None,
             end_heard: None,
             beginning: None,

@@ -329,11 +329,10 @@ impl RepairCore {
                 };
                 self.progress(now, peer, index, at, progress);
                 self.renew_tokens(now, peer, index, at, progress.read_bytes);
-                let status = self.channels[index].status(progress.sent_at, now);
                 if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.channels[at].told_end |= status.ended;
+                    peer.channels[at].owes_status = Some(progress.sent_at);
                 }
-                self.say(peer, channel, &Message::Status(status));
+                self.enter_round(peer);
             }
             (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, &wish),
             _ => self.break_off(peer, "a message that subscribers do not send".into()),
@@ -421,7 +420,7 @@ impl RepairCore {
     pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
         for _ in 0..self.round.len() {
             let id = self.round.pop_front()?;
-            let served = self.serve(id, now.monotonic, out);
+            let served = self.serve(id, now, out);
             let Some(peer) = self.peers.get_mut(&id) else {
                 if let Served::Sent(destination) = served {
                     return Some(destination);

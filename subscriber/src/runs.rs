@@ -51,7 +51,7 @@ impl Subscriber {
     ///     fn records(&mut self, first: &Position, records: Records<'_>) {
     ///         match records.all_of::<MboMsg>() {
     ///             Some(run) => self.0 += run.iter().map(|it| u64::from(it.size)).sum::<u64>(),
-    ///             None => first.each(records, |position, record| self.item(Item::Record(position, record))),
+    ///             None => self.one_by_one(first, records),
     ///         }
     ///     }
     /// }

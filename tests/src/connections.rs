@@ -314,6 +314,7 @@ impl World {
                 self.trace.note(self.now, "refused", number, first, last);
             }
             self.subscribers[number].answers(channel, path, &message, self.now);
+            let epoch = (self.subscribers[number].core.receiver(channel)).map(|it| it.epoch());
             for of in &mut self.subscribers[number].following {
                 of.justified.message(of.channel, channel, &message);
                 match message {
@@ -326,7 +327,12 @@ impl World {
                             .for_each(|offer| of.beginning.welcomed(offer));
                     }
                     Message::Refused(_) if of.channel == channel => of.beginning.message(&message),
-                    Message::Status(_) if of.channel == channel => of.beside.status(),
+                    Message::Status(status) if of.channel == channel => {
+                        of.beside.status();
+                        if epoch == Some(status.epoch) {
+                            of.asked.pace.status(status.echo, self.now);
+                        }
+                    }
                     Message::Grant(grant) if of.channel == channel => {
                         of.soon.granted(&grant, self.now);
                     }

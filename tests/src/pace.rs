@@ -15,6 +15,8 @@ type Checked = Result<(), String>;
 
 /// As late as a timer may fire, and a smoothed round trip may be rounded.
 const SLACK: Nanos = Nanos(5_000);
+/// With so many words that no STATUS has answered the next one waits for longer.
+const UNANSWERED_MAX: u64 = 4;
 /// The round trip assumed before the first one was measured.
 const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
 /// No longer round trip counts.
@@ -107,6 +109,9 @@ pub struct Pace {
     /// When it was told how far it is last, and whether the next such word may come at any time.
     progress_at: Option<Nanos>,
     progress_free: bool,
+    /// How many of those words no STATUS has answered.
+    unanswered: u64,
+    answered_at: Nanos,
     /// Hold-off and group as advised, since when, and the runs that were found missing until now.
     advice: (Nanos, u32),
     advised_at: Nanos,
@@ -140,6 +145,8 @@ impl Pace {
             welcomed_at: Nanos::ZERO,
             progress_at: None,
             progress_free: true,
+            unanswered: 0,
+            answered_at: Nanos::ZERO,
             advice: (Nanos::ZERO, 0),
             advised_at: Nanos::ZERO,
             episodes: 0,
@@ -341,7 +348,7 @@ impl Pace {
     /// A WELCOME comes.
     pub fn welcomed(&mut self, now: Nanos) {
         self.over.clear();
-        (self.welcomed_at, self.is_up) = (now, true);
+        (self.welcomed_at, self.is_up, self.unanswered) = (now, true, 0);
         self.progress_free = true;
     }
 
@@ -368,11 +375,14 @@ impl Pace {
     /// That it was long ago that it said how far it is.
     pub fn on_time(&self, now: Nanos) -> Checked {
         let every_us = match self.stale_at {
-            Some(_) => self.config.follow_us,
-            None => self.config.progress_us,
+            Some(_) if self.unanswered < UNANSWERED_MAX => self.config.follow_us,
+            _ => self.config.progress_us,
         };
         let since = self.progress_at.max(self.stale_at).unwrap_or(Nanos::ZERO);
-        let since = since.max(self.welcomed_at).max(self.awake_at);
+        let since = since
+            .max(self.welcomed_at)
+            .max(self.awake_at)
+            .max(self.answered_at);
         let due = since.after(Nanos::from_us(every_us.into()));
         if self.is_up && now > due.after(SLACK) {
             return Err(format!("at {now} has not said how far it is, due at {due}"));
@@ -388,6 +398,14 @@ impl Pace {
         let free = std::mem::take(&mut self.progress_free);
         let before = self.progress_at.replace(now);
         self.said += 1;
+        let waits = self.unanswered;
+        self.unanswered += 1;
+        let least = Nanos::from_us(self.config.progress_us.into());
+        if waits >= UNANSWERED_MAX && before.is_some_and(|before| now < before.after(least)) {
+            return Err(format!(
+                "a PROGRESS at {now}, where {waits} wait for STATUS"
+            ));
+        }
         let every = Nanos::from_us(self.config.follow_us.into());
         match before {
             Some(before) if !free && now < before.after(every) => {
@@ -395,6 +413,15 @@ impl Pace {
             }
             _ => Ok(()),
         }
+    }
+
+    /// STATUS comes, of the epoch that is followed, to the PROGRESS that it echoes.
+    pub fn status(&mut self, echo: Nanos, now: Nanos) {
+        self.answered_at = now;
+        self.unanswered = match self.progress_at == Some(echo) {
+            true => 0,
+            false => self.unanswered.saturating_sub(1),
+        };
     }
 
     /// A heartbeat advises a hold-off for a group of this many.

@@ -1,14 +1,14 @@
 //! What a publisher answers by multicast, and says by STATUS, held against what it was asked
 //! (docs/PROTOCOL.md §6.2, §6.3). A question counts as answered by multicast only where one goes out
-//! that it waited for, or went out just before it came; a multicast needs enough who ask; and STATUS
-//! says how the ring stood when PROGRESS came.
+//! that it waited for, or went out just before it came; a multicast needs enough who ask; and STATUS,
+//! which answers the last PROGRESS, says how the ring stands (where it is written meanwhile, how it stood at some time since).
 //!
 //! Who waits is known here from NACKs and answers alone. What the core refuses for want of room is
 //! not subtracted, so that more may seem to wait, and to ask, than do. The core's log of who asked
 //! holds a window: in larger rings it may have forgotten what is known here, and how many asked is
 //! not looked at.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, Message, NackClass, Progress, Status,
@@ -49,8 +49,8 @@ pub struct Replies {
     wanted: BTreeMap<(ChannelId, u64), Wanted>,
     /// Answered by multicast, and bytes of repair, as counted so far.
     counted: BTreeMap<ChannelId, (u64, u64)>,
-    /// What STATUS must say next.
-    statuses: BTreeMap<(PeerId, ChannelId), VecDeque<Status>>,
+    /// What STATUS would have said to the last PROGRESS, where that waits.
+    statuses: BTreeMap<(PeerId, ChannelId), Status>,
     /// STATUS messages that were looked at.
     pub statuses_seen: u64,
     /// Questions that a multicast answered.
@@ -150,24 +150,8 @@ impl Replies {
 
     /// PROGRESS was given to the core.
     pub fn told(&mut self, peer: PeerId, feed: &Feed, progress: Progress, now: Now) {
-        let reader = &feed.reader;
-        let slots = reader.geometry().slots();
-        let safe = slots - (slots / 64).max(16).min(slots / 4);
-        let sealed = reader.sealed();
-        let floor = reader.oldest().max(sealed.next().minus(safe));
-        let newest = reader.sent_by_all().max(floor.previous());
-        let next_record = reader.next_record_after(newest);
-        let status = Status {
-            epoch: reader.identity().epoch,
-            newest,
-            oldest: floor.min(newest.next()),
-            next_record: next_record.unwrap_or_default(),
-            echo: progress.sent_at,
-            answered_at: now.utc,
-            ended: reader.state() == Some(PublisherState::Ended) && newest == sealed,
-        };
-        let of = self.statuses.entry((peer, feed.channel)).or_default();
-        of.push_back(status);
+        let status = status_of(feed, progress.sent_at, now);
+        self.statuses.insert((peer, feed.channel), status);
     }
 
     /// Bytes go out; `paused` of these peers read nothing now, and keep what waits.
@@ -180,7 +164,7 @@ impl Replies {
         out: &[u8],
         (feeds, subscribers): (&[Feed], &dyn Fn(ChannelId) -> u32),
         paused: &dyn Fn(PeerId) -> bool,
-        now: Nanos,
+        now: Now,
     ) -> Checked {
         let newly: Vec<_> = feeds.iter().map(|feed| self.newly(feed)).collect();
         let peer = match destination {
@@ -189,7 +173,7 @@ impl Replies {
                 let at = at.ok_or("a multicast of no channel")?;
                 let datagram = Datagram::parse(out).map_err(|e| e.to_string())?;
                 let key = (channel, datagram.header().sequence.0);
-                let (answered, askers) = self.multicast(key, newly[at].0, paused, now)?;
+                let (answered, askers) = self.multicast(key, newly[at].0, paused, now.monotonic)?;
                 self.answered_seen += answered;
                 return match is_forgetful(&feeds[at]) {
                     true => Ok(()),
@@ -219,11 +203,15 @@ impl Replies {
                     }
                 }
                 Message::Status(status) => {
-                    let due = self.statuses.get_mut(&(peer, channel));
-                    let due = due.and_then(VecDeque::pop_front);
-                    if due != Some(status) {
-                        return Err(format!("{status:?} for {peer:?}, due is {due:?}"));
-                    }
+                    let then = self.statuses.remove(&(peer, channel));
+                    let then =
+                        then.ok_or_else(|| format!("{status:?} for {peer:?}, who waits for none"))?;
+                    is_between(
+                        &then,
+                        &status,
+                        &status_of(&feeds[at], then.echo, now),
+                        &feeds[at],
+                    )?;
                     self.statuses_seen += 1;
                 }
                 _ => {}
@@ -266,6 +254,42 @@ impl Replies {
             )),
             false => Ok(()),
         }
+    }
+}
+
+/// What STATUS says of the ring as it stands.
+fn status_of(feed: &Feed, echo: Nanos, now: Now) -> Status {
+    let reader = &feed.reader;
+    let slots = reader.geometry().slots();
+    let safe = slots - (slots / 64).max(16).min(slots / 4);
+    let sealed = reader.sealed();
+    let floor = reader.oldest().max(sealed.next().minus(safe));
+    let newest = reader.sent_by_all().max(floor.previous());
+    Status {
+        epoch: reader.identity().epoch,
+        newest,
+        oldest: floor.min(newest.next()),
+        next_record: reader.next_record_after(newest).unwrap_or_default(),
+        echo,
+        answered_at: now.utc,
+        ended: reader.state() == Some(PublisherState::Ended) && newest == sealed,
+    }
+}
+
+/// Whether a STATUS tells what was, between two that would have been right.
+fn is_between(before: &Status, status: &Status, after: &Status, feed: &Feed) -> Checked {
+    let between = Status {
+        newest: status.newest.clamp(before.newest, after.newest),
+        oldest: status.oldest.clamp(before.oldest, after.oldest),
+        next_record: (feed.reader.next_record_after(status.newest)).unwrap_or(status.next_record),
+        ended: after.ended && (before.ended || status.ended),
+        ..*after
+    };
+    match *status == between {
+        true => Ok(()),
+        false => Err(format!(
+            "{status:?} is not between {before:?} and {after:?}"
+        )),
     }
 }
 

@@ -180,8 +180,11 @@ impl World {
                 let connection = of.get(&peer).map(|at| &self.connections[*at]);
                 connection.is_some_and(|it| it.down.unsent.len() >= pause)
             };
-            let group = |channel| repair.group(channel).0;
-            (replies.given(destination, &out, (feeds, &group), &paused, self.now))
+            let (group, now) = (
+                |channel| repair.group(channel).0,
+                now_of(self.now, self.utc),
+            );
+            (replies.given(destination, &out, (feeds, &group), &paused, now))
                 .map_err(|what| format!("publisher {index}: {what}"))?;
             publisher.gave_out(destination, &out)?;
             if let Destination::Peer(peer) = destination {

@@ -7,12 +7,12 @@ use super::{Destination, RepairCore, Served};
 use crate::budget::TokenBucket;
 use crate::control::{FRAME_HEAD_LEN, Message, NackClass, RefusalReason};
 use crate::on_the_way::OnTheWay;
-use crate::peers::{PeerId, Role};
+use crate::peers::{Peer, PeerId, Role};
 use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
 use crate::repair::Answer;
 use crate::repair_channel::Channel;
-use crate::units::{Nanos, Sequence, SequenceRange};
+use crate::units::{Nanos, Now, Sequence, SequenceRange};
 use crate::wire::{RELAY_OFFSET, relay_flags};
 
 impl RepairCore {
@@ -28,7 +28,7 @@ impl RepairCore {
         }
     }
 
-    pub(super) fn serve(&mut self, id: PeerId, now: Nanos, out: &mut Vec<u8>) -> Served {
+    pub(super) fn serve(&mut self, id: PeerId, now: Now, out: &mut Vec<u8>) -> Served {
         let Some(peer) = self.peers.get_mut(&id) else {
             return Served::Nothing;
         };
@@ -45,6 +45,9 @@ impl RepairCore {
             // `handle_backlog` brings it back.
             return Served::Nothing;
         }
+        if tell_status(peer, &self.channels, now, out) {
+            return Served::Sent(Destination::Peer(id));
+        }
         let mut until = Nanos::MAX;
         for _ in 0..peer.channels.len() * 2 {
             let Some(peer) = self.peers.get_mut(&id) else {
@@ -55,7 +58,7 @@ impl RepairCore {
                 0 => (peer.turn / 2, NackClass::Repair),
                 _ => (peer.turn / 2, NackClass::Replay),
             };
-            match self.serve_queue(id, at, class, now, out) {
+            match self.serve_queue(id, at, class, now.monotonic, out) {
                 Served::Sent(destination) => return Served::Sent(destination),
                 Served::Blocked(time) => until = until.min(time),
                 Served::Nothing => {}
@@ -194,6 +197,23 @@ impl RepairCore {
         channel.drop_pending(answered);
         channel.counters.answered_by_multicast.add(answered);
     }
+}
+
+/// Answers a peer's last PROGRESS on each channel; whether there was one. Over a link that takes no more,
+/// those before it are answered by that: news that is old when it comes would only take room from repairs.
+fn tell_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8>) -> bool {
+    let start = out.len();
+    for of in &mut peer.channels {
+        if let Some(asked_at) = of.owes_status.take() {
+            let channel = &channels[of.channel];
+            let status = channel.status(asked_at, now);
+            of.told_end |= status.ended;
+            Message::Status(status).write(channel.id, out);
+        }
+    }
+    let told = out.len() - start;
+    peer.on_the_way.give(told, None);
+    told > 0
 }
 
 /// Refuses sequences that were pending and that the ring no longer holds.

@@ -1012,6 +1012,8 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     bench.tell(1, progress(20));
     assert!(!bench.core.all_reached_end());
     bench.tell(1, progress(21));
+    assert!(!bench.core.all_reached_end(), "no STATUS has told it");
+    bench.take(1);
     assert!(bench.core.all_reached_end());
     bench.join(5);
     assert!(!bench.core.all_reached_end(), "one that has just come");
@@ -1049,6 +1051,7 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
     bench.core.handle_disconnected(PeerId(9));
     assert_eq!(waits(&bench), (1, false));
     bench.tell(10, progress(21));
+    bench.take(10);
     assert_eq!(waits(&bench), (0, true));
     let left = bench.events().into_iter().any(|e| {
         matches!(
@@ -1061,6 +1064,38 @@ fn progress_is_answered_by_status_and_counts_towards_the_end() {
         )
     });
     assert!(left);
+}
+
+#[test]
+fn over_a_link_that_takes_no_more_one_status_answers_all_that_asked_for_it() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(20);
+    let progress = |sent_at| {
+        Message::Progress(Progress {
+            epoch: EPOCH,
+            sequence: Sequence(1),
+            lost_records: 0,
+            heard: Sequence(1),
+            sent_at: Nanos(sent_at),
+            read_bytes: 0,
+        })
+    };
+    let pause = RepairConfig::default().backlog_pause_bytes;
+    bench.core.handle_backlog(PeerId(0), pause);
+    // More than a connection may leave unread, if each were answered.
+    for sent_at in 0..100_000 {
+        bench.tell(0, progress(sent_at));
+        assert_eq!(bench.take(0), []);
+    }
+    bench.nack(0, NackClass::Repair, &[(2, 3)]);
+    bench.core.handle_backlog(PeerId(0), pause - 1);
+    let got = bench.take(0);
+    let [Got::Status(status), Got::Datagram(..), Got::Datagram(..)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(status.echo, Nanos(99_999));
+    bench.tell(0, progress(7));
+    assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.echo == Nanos(7)));
 }
 
 #[test]

@@ -28,10 +28,9 @@ impl SubscriberCore {
                 continue;
             };
             let (channel, epoch) = (receiver.channel(), receiver.epoch());
-            let progress = receiver.take_progress(now);
-            // Who asks how far the publisher is looks for itself as well.
-            let watches = progress.is_some() && receiver.is_following();
-            if let Some(progress) = progress {
+            // Who is to ask how far the publisher is looks for itself as well.
+            let watches = receiver.is_progress_due(now) && receiver.is_following();
+            if let Some(progress) = receiver.take_progress(now) {
                 Message::Progress(progress).write(channel, &mut self.out_repair);
             }
             let ladder = entry.wanted.config.ladder;

@@ -2,7 +2,7 @@
 //! at times chosen by hand.
 
 use tickcast_reliability::asking::{Asks, PathHealth};
-use tickcast_reliability::control::RefusalReason;
+use tickcast_reliability::control::{RefusalReason, Status};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
@@ -577,6 +577,46 @@ fn silence_is_told_and_the_publishers_word_then_counts_at_once() {
     assert!(!alone.receiver.take_rejoin());
     alone.later(1);
     assert!(alone.receiver.take_rejoin(), "every 200 ms");
+}
+
+#[test]
+fn a_publisher_that_does_not_answer_is_not_asked_without_end() {
+    let config = ReceiverConfig {
+        stale_us: 30_000,
+        follow_us: 1_000,
+        progress_us: 100_000,
+        ..quiet()
+    };
+    let publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
+    alone.later(30_000);
+    // When it asked, in milliseconds from now on.
+    let asks = |alone: &mut Alone, ms: u64| {
+        let asked = (0..ms).filter_map(|ms| {
+            alone.later(1_000);
+            let progress = alone.receiver.take_progress(alone.now)?;
+            Some((ms + 1, progress.sent_at))
+        });
+        asked.collect::<Vec<_>>()
+    };
+    let asked = asks(&mut alone, 350);
+    let at = asked.iter().map(|it| it.0).collect::<Vec<_>>();
+    assert_eq!(at, [1, 2, 3, 103, 203, 303], "one waited before");
+    let mut answer = |alone: &mut Alone, echo| {
+        let status = Status {
+            echo,
+            ..publisher.status()
+        };
+        alone.status(&status);
+    };
+    // Old news makes room for one more question, an answer to the last for all of them.
+    for (_, sent_at) in &asked[..4] {
+        answer(&mut alone, *sent_at);
+    }
+    assert_eq!(asks(&mut alone, 50).len(), 1);
+    let last = asks(&mut alone, 100).last().unwrap().1;
+    answer(&mut alone, last);
+    assert_eq!(asks(&mut alone, 50).len(), 4);
 }
 
 #[test]

@@ -134,9 +134,7 @@ impl Deliver for Application {
     #[inline]
     fn records(&mut self, first: &Position, records: Records<'_>) {
         let Some(run) = records.all_of::<MboMsg>() else {
-            return first.each(records, |position, record| {
-                self.take(Item::Record(position, record));
-            });
+            return self.one_by_one(first, records);
         };
         self.records += run.len() as u64;
         for record in run {

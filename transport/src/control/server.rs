@@ -6,6 +6,7 @@
 
 mod admission;
 
+use std::cell::OnceCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV4};
@@ -616,10 +617,16 @@ impl Peer {
                 self.inbox.clear();
             } else {
                 let (conduit, queued) = (&self.conduit, self.outbox.backlog());
+                // The system is asked once, however many questions one read has brought.
+                let unconfirmed = OnceCell::new();
                 let told = |channel, message: Message<'_>| {
                     let asks = matches!(message, Message::Nack { .. });
-                    let unconfirmed = asks.then(|| conduit.unconfirmed()).flatten();
-                    on(unconfirmed.map(|bytes| bytes + queued), channel, message);
+                    let bytes = asks.then(|| *unconfirmed.get_or_init(|| conduit.unconfirmed()));
+                    on(
+                        bytes.flatten().map(|bytes| bytes + queued),
+                        channel,
+                        message,
+                    );
                 };
                 self.messages += self.inbox.messages_within(&mut turn, told)? as u64;
             }

@@ -281,9 +281,7 @@ impl<F: FnMut(Option<Tick>, bool)> Deliver for Telling<'_, F> {
     fn records(&mut self, first: &Position, records: Records<'_>) {
         let run = records.all_of::<MboMsg>();
         let Some(run) = run.filter(|_| matches!(self.told, Told::ByTick)) else {
-            return first.each(records, |position, record| {
-                self.item(Item::Record(position, record));
-            });
+            return self.one_by_one(first, records);
         };
         for record in run {
             (self.on)(tick(Some(record)), first.quality.repaired);
