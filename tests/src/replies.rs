@@ -1,7 +1,8 @@
 //! What a publisher answers by multicast, and says by STATUS, held against what it was asked
 //! (docs/PROTOCOL.md §6.2, §6.3). A question counts as answered by multicast only where one goes out
 //! that it waited for, or went out just before it came; a multicast needs enough who ask; and STATUS,
-//! which answers the last PROGRESS, says how the ring stands (where it is written meanwhile, how it stood at some time since).
+//! which answers the last PROGRESS, says how the ring stands (where it is written meanwhile, how it stood
+//! at some time since).
 //!
 //! Who waits is known here from NACKs and answers alone. What the core refuses for want of room is
 //! not subtracted, so that more may seem to wait, and to ask, than do. The core's log of who asked

@@ -602,7 +602,7 @@ fn a_publisher_that_does_not_answer_is_not_asked_without_end() {
     let asked = asks(&mut alone, 350);
     let at = asked.iter().map(|it| it.0).collect::<Vec<_>>();
     assert_eq!(at, [1, 2, 3, 103, 203, 303], "one waited before");
-    let mut answer = |alone: &mut Alone, echo| {
+    let answer = |alone: &mut Alone, echo| {
         let status = Status {
             echo,
             ..publisher.status()
