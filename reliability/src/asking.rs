@@ -60,6 +60,8 @@ pub enum PathHealth {
 /// PROGRESS that waits for its STATUS: beyond these the next one comes no sooner than `progress_us` after
 /// the last.
 const UNANSWERED_MAX: u8 = 4;
+/// What the publisher denies to have sent is left alone for this long at the most.
+const DENIED_MAX: Nanos = Nanos::from_ms(100);
 
 impl Receiver {
     /// Collects all gaps that are due, marks them as asked, and tells whether the path answers.
@@ -311,13 +313,28 @@ impl Receiver {
             RefusalReason::Malformed => self.lose(refused.range, LossCause::Refused),
             RefusalReason::Budget | RefusalReason::Ahead | RefusalReason::Epoch => {
                 let least = Nanos::from_us(self.config.nack_retry_us.into());
-                let wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
+                let mut wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
+                if refused.reason == RefusalReason::Ahead {
+                    wait = wait.max(self.denied(now));
+                }
                 self.postpone(refused.range, now.after(wait));
                 self.doubt_again(refused.range, now.after(wait));
             }
         }
         self.order.advance(&self.counters, on);
         self.handle_timeout(now, on);
+    }
+
+    /// The publisher says that it has not sent yet what we heard of, as a stranger's heartbeat would have it:
+    /// how long that is left alone. The longer it says so the longer, until it has sent that much.
+    fn denied(&mut self, now: Nanos) -> Nanos {
+        let told = self.told.map_or(Sequence::NONE, |(newest, _)| newest);
+        let known = told.max(self.order.next().previous());
+        let (since, _) = *match &mut self.denied {
+            Some(denied) if denied.1 > known => denied,
+            denied => denied.insert((now, self.heard)),
+        };
+        Nanos(now.since(since).0 / 2).min(DENIED_MAX)
     }
 
     /// The publisher's word on how far it is. An epoch other than ours is the caller's to follow.

@@ -87,6 +87,7 @@ impl Receiver {
         self.geometry = geometry_of(offer.slots, offer.slot_len as usize);
         self.progress_at = now;
         self.unanswered = 0;
+        self.denied = None;
         self.note_link_up();
         let welcomed = if self.epoch == Epoch::NONE {
             self.begin(now, offer, start, on);

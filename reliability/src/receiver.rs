@@ -49,6 +49,8 @@ pub struct Receiver {
     /// What the publisher said last, over the repair path, that it has sent; and the number of the
     /// record after it.
     pub(crate) told: Option<(Sequence, RecordNumber)>,
+    /// Since when the publisher says that it has not sent yet what was heard of, and how far that went.
+    pub(crate) denied: Option<(Nanos, Sequence)>,
     /// Whether a datagram leapt so far that the publisher's word on it is awaited.
     pub(crate) leapt: bool,
     pub(crate) gaps: Gaps,
@@ -152,6 +154,7 @@ impl Receiver {
             slots,
             heard: Sequence::NONE,
             told: None,
+            denied: None,
             leapt: false,
             gaps: Gaps::default(),
             order: Order::new(channel, window, config.delivery == Delivery::Arrival),

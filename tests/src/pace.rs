@@ -17,6 +17,8 @@ type Checked = Result<(), String>;
 const SLACK: Nanos = Nanos(5_000);
 /// With so many words that no STATUS has answered the next one waits for longer.
 const UNANSWERED_MAX: u64 = 4;
+/// What is said to be ahead is asked for again after this at the latest.
+const DENIED_MAX: Nanos = Nanos::from_ms(100);
 /// The round trip assumed before the first one was measured.
 const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
 /// No longer round trip counts.
@@ -312,6 +314,8 @@ impl Pace {
                 let soonest = now.after(Nanos(least / 4 * 3)).0.saturating_sub(SLACK.0);
                 (Nanos(soonest), now.after(Nanos(most / 4 * 5)))
             }
+            // One that keeps saying so is asked less often.
+            RefusalReason::Ahead => (now.after(wait), now.after(wait.max(DENIED_MAX))),
             _ => (now.after(wait), now.after(wait)),
         };
         for (_, question) in self.questions.range_mut(range.first.0..=range.last.0) {

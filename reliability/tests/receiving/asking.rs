@@ -300,7 +300,13 @@ fn a_refusal_to_answer_now_is_no_failed_try_and_is_waited_out() {
         RefusalReason::Epoch,
     ] {
         let (publisher, mut alone) = missing_one(config, 1);
-        for (retry_after_us, wait_us) in [(100_000, 100_000), (0, 50)] {
+        // What has not been sent for so long is asked for less often.
+        let then = if reason == RefusalReason::Ahead {
+            50_000
+        } else {
+            50
+        };
+        for (retry_after_us, wait_us) in [(100_000, 100_000), (0, then)] {
             assert_eq!(alone.asks(), [run(2, 2)]);
             alone.refuse(&publisher, (2, 2), reason, retry_after_us);
             assert_eq!(alone.due(), Nanos::from_us(wait_us), "{reason:?}");
@@ -617,6 +623,38 @@ fn a_publisher_that_does_not_answer_is_not_asked_without_end() {
     let last = asks(&mut alone, 100).last().unwrap().1;
     answer(&mut alone, last);
     assert_eq!(asks(&mut alone, 50).len(), 4);
+}
+
+#[test]
+fn what_the_publisher_denies_to_have_sent_is_asked_for_less_and_less_often() {
+    let mut publisher = Publisher::new(5, 1);
+    let mut alone = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
+    alone.hear(A, &publisher.publish(1));
+    // A stranger's heartbeat, within the ring.
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    alone.hear(A, &publisher.heartbeat());
+    let asked = |alone: &mut Alone, publisher: &Publisher, ms: u64| {
+        let mut questions = 0;
+        for _ in 0..ms * 10 {
+            alone.later(100);
+            for range in alone.asks() {
+                questions += 1;
+                let of = (range.first.0, range.last.0);
+                alone.refuse(publisher, of, RefusalReason::Ahead, 100);
+            }
+        }
+        questions
+    };
+    let first = asked(&mut alone, &publisher, 1_000);
+    assert!((10..40).contains(&first), "{first} questions");
+    // Every 100 ms, and no longer.
+    assert_eq!(asked(&mut alone, &publisher, 1_000), 10);
+    // It has sent that much, and then something new is denied: as at first.
+    alone.status(&publisher.status());
+    (0..20).for_each(|_| drop(publisher.publish(1)));
+    alone.hear(A, &publisher.heartbeat());
+    let again = asked(&mut alone, &publisher, 1_000);
+    assert!((10..60).contains(&again), "{again} questions");
 }
 
 #[test]

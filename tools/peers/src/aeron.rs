@@ -26,8 +26,11 @@ const MTU_ALIGN: usize = 32;
 const CLIENT_EVERY: u32 = 64;
 /// Fragments of one poll.
 const FRAGMENTS: usize = 256;
-/// Rounds of the driver after a step, as long as it has something to do: one sends 16 datagrams.
+/// Rounds of the driver of one that sends, as long as it has something to do: one sends 16 datagrams. Who
+/// polls takes what one round brought, and lets nothing wait for a round that brings nothing.
 const ROUNDS: u32 = 8;
+/// Within one host the driver moves nothing: it only has to run now and then.
+const IN_HOST_EVERY: u32 = 16;
 
 /// A media driver, unless another process has it, and a client.
 #[derive(Clone)]
@@ -37,7 +40,9 @@ struct Inner {
     // Dropped in this order.
     client: Aeron,
     driver: Option<AeronDriver>,
-    client_at: Cell<u32>,
+    /// It is run at one call of so many.
+    driver_every: u32,
+    calls: Cell<u32>,
 }
 
 impl Host {
@@ -72,26 +77,28 @@ impl Host {
         Ok(Self(Rc::new(Inner {
             client,
             driver,
-            client_at: Cell::new(0),
+            driver_every: if in_host { IN_HOST_EVERY } else { 1 },
+            calls: Cell::new(0),
         })))
     }
 
-    /// Whether the driver had something to do.
+    /// Runs the driver for so many rounds at most; whether it had something to do.
     #[inline]
-    fn work(&self) -> Outcome<bool> {
+    fn work(&self, rounds: u32) -> Outcome<bool> {
+        let calls = self.0.calls.get().wrapping_add(1);
+        self.0.calls.set(calls);
         let mut worked = false;
-        if let Some(driver) = &self.0.driver {
-            for _ in 0..ROUNDS {
+        if let Some(driver) = &self.0.driver
+            && calls.is_multiple_of(self.0.driver_every)
+        {
+            for _ in 0..rounds {
                 if driver.main_do_work()? == 0 {
                     break;
                 }
                 worked = true;
             }
         }
-        let at = self.0.client_at.get() + 1;
-        self.0.client_at.set(at);
-        if at >= CLIENT_EVERY {
-            self.0.client_at.set(0);
+        if calls.is_multiple_of(CLIENT_EVERY) {
             self.0.client.main_do_work()?;
         }
         Ok(worked)
@@ -103,7 +110,7 @@ impl Host {
     ) -> Outcome<T> {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
-            self.work()?;
+            self.work(1)?;
             self.0.client.main_do_work()?;
             if let Some(it) = poll().map_err(Into::into)? {
                 return Ok(it);
@@ -215,7 +222,7 @@ impl Carry for Sender {
 
     #[inline]
     fn drive(&mut self) -> Outcome<()> {
-        self.host.work().map(drop)
+        self.host.work(ROUNDS).map(drop)
     }
 
     fn received(&self) -> Option<u64> {
@@ -258,7 +265,7 @@ impl Take for Receiver {
 
     #[inline]
     fn poll(&mut self, mut on: impl FnMut(Option<Tick>, bool)) -> Outcome<bool> {
-        let worked = self.host.work()?;
+        let worked = self.host.work(1)?;
         let is_lossy = self.is_lossy;
         let came = self.subscription.poll_fn(
             |bytes, _header| {

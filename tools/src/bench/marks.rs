@@ -140,6 +140,20 @@ impl Verdict {
 }
 
 impl Judged {
+    /// The verdict in words. That of the median alone is no safe one.
+    pub(crate) fn verdict_text(&self) -> String {
+        let safe = self.ratio.is_none_or(|ratio| match self.wanted {
+            Wanted::AtLeast(factor) => (ratio.low >= factor) == (ratio.high >= factor),
+            Wanted::AtMost(factor) => (ratio.low <= factor) == (ratio.high <= factor),
+        });
+        match self.verdict {
+            Verdict::Met | Verdict::NotMet if !safe => {
+                format!("{}, but not in every round", self.verdict.text())
+            }
+            verdict => verdict.text().to_owned(),
+        }
+    }
+
     pub(crate) fn wanted(&self) -> String {
         match self.wanted {
             Wanted::AtLeast(least) if self.theirs == NOBODY => {
@@ -290,6 +304,19 @@ mod tests {
     }
 
     #[test]
+    fn a_verdict_of_the_median_alone_says_that_it_is_no_safe_one() {
+        let text = |rates: &[f64]| {
+            let theirs = vec![1.0; rates.len()];
+            let rows = vec![row("tickcast", rates), row("aeron", &theirs)];
+            rate_mark("throughput-1500-1", rows).verdict_text()
+        };
+        assert_eq!(text(&[8.0, 9.0, 10.0]), "met");
+        assert_eq!(text(&[7.9, 9.0, 10.0]), "met, but not in every round");
+        assert_eq!(text(&[5.0, 6.0, 8.0]), "NOT MET, but not in every round");
+        assert_eq!(text(&[5.0, 6.0, 7.0]), "NOT MET");
+    }
+
+    #[test]
     fn the_full_rate_is_the_schedules_and_not_that_of_a_peer_as_slow() {
         let verdict = |ours, theirs| {
             let rows = vec![row("tickcast", &[ours]), row("aeron", &[theirs])];
@@ -316,6 +343,10 @@ mod tests {
             row.add(Ok(turn));
             row
         };
+        let noisy = |mut row: Row| {
+            row.noisy_turns = row.rounds.div_ceil(2);
+            row
+        };
         let ours = || row("tickcast", &[9.0, 9.0]);
         let aeron = || row("aeron", &[1.0, 1.0]);
         let whole = throughput(ours(), aeron());
@@ -337,6 +368,13 @@ mod tests {
                 2,
                 3,
                 "1 of 3 rounds of aeron failed",
+            ),
+            (
+                noisy(three("tickcast", 9.0)),
+                three("aeron", 1.0),
+                3,
+                3,
+                "others were at work in 2 of 3 rounds of tickcast",
             ),
             (
                 lossy(ours()),

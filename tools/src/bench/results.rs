@@ -215,6 +215,13 @@ impl Row {
             format!("{untaken} of {rounds} rounds of {contender} were not taken"),
         );
         doubt(
+            u64::from(self.noisy_turns * 2 >= (*rounds).max(1)),
+            format!(
+                "others were at work in {} of {rounds} rounds of {contender}",
+                self.noisy_turns
+            ),
+        );
+        doubt(
             wrong,
             format!("{contender} delivered {wrong} ticks damaged or out of place"),
         );

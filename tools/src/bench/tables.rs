@@ -245,7 +245,7 @@ pub(crate) fn mark_cells(marks: &[Judged]) -> (Vec<String>, Vec<Vec<String>>) {
             ratio.unwrap_or_else(|| "-".into()),
             spread.unwrap_or_else(|| "-".into()),
             rounds.unwrap_or_else(|| "-".into()),
-            mark.verdict.text().to_owned(),
+            mark.verdict_text(),
         ]
     };
     (

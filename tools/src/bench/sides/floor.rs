@@ -23,7 +23,6 @@ const RUN_MAX: usize = 64;
 /// Writes ticks into datagrams.
 pub(super) struct Sender {
     socket: Socket,
-    to: socket2::SockAddr,
     gauges: SharedGauges,
     /// What is being filled.
     bytes: Vec<u8>,
@@ -43,6 +42,7 @@ impl Sender {
         socket.set_multicast_ttl_v4(u32::from(!task.interface.is_loopback()))?;
         socket.set_multicast_loop_v4(true)?;
         socket.set_send_buffer_size(SOCKET_BYTES)?;
+        socket.connect(&task.groups[group].into())?;
         let ticks = (task.mtu - BEFORE - HEADER_LEN) / TICK_LEN;
         let datagram_len = HEADER_LEN + ticks * TICK_LEN;
         let runs = task.contender == "floor";
@@ -55,7 +55,6 @@ impl Sender {
         let run_len = datagrams * datagram_len;
         Ok(Self {
             socket,
-            to: task.groups[group].into(),
             gauges: gauges(task)?,
             bytes: vec![0; run_len],
             len: 0,
@@ -77,7 +76,7 @@ impl Sender {
             self.close_datagram();
         }
         if self.len > 0 {
-            self.socket.send_to(&self.bytes[..self.len], &self.to)?;
+            self.socket.send(&self.bytes[..self.len])?;
             (self.len, self.begin) = (0, 0);
         }
         Ok(())

@@ -8,7 +8,7 @@ mod tickcast;
 
 use std::time::Duration;
 
-use tickcast_transport::clock::{Clock, SystemClock};
+use rustix::time::{ClockId, clock_gettime};
 use tickcast_transport::gauges::SharedGauges;
 use tickcast_transport::pin::{Core, pin_to};
 
@@ -25,8 +25,10 @@ pub(crate) const OWN: [&str; 5] = [
     "floor-no-gso",
 ];
 
+/// The monotonic clock, read as the peers' program reads it.
 fn clock() -> u64 {
-    SystemClock.now().0
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
 /// Does what the task says. Whether that could be done; why not is told.
