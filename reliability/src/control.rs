@@ -5,10 +5,14 @@
 //! REJECTED) is JSON, so that both sides can grow fields; what is exchanged under loss is binary.
 
 mod mirroring;
+mod nack;
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 pub use mirroring::{MirrorRefusal, MirrorRefused, Mirroring};
+pub(crate) use nack::read_cut_nack;
+pub use nack::write_nack;
+use nack::{nack_body, read_nack};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -693,21 +697,6 @@ fn parse_json<T: for<'de> Deserialize<'de>>(
     serde_json::from_slice(body).map_err(|error| bad(message, error.to_string()))
 }
 
-/// Appends a NACK frame, as [`Message::write`] would, of ranges that are borrowed: whoever asks while
-/// ticks come allocates nothing. At most [`NACK_RANGES_MAX`] of them, ascending.
-pub fn write_nack(
-    channel: ChannelId,
-    epoch: Epoch,
-    class: NackClass,
-    ranges: &[SequenceRange],
-    out: &mut Vec<u8>,
-) {
-    let start = out.len();
-    begin(NACK, channel, out);
-    nack_body(epoch, class, ranges, out);
-    end(start, out);
-}
-
 /// The head of a frame, whose length comes in the end.
 fn begin(kind: u8, channel: ChannelId, out: &mut Vec<u8>) {
     out.extend([0, 0, 0, 0, kind, 0]);
@@ -717,50 +706,6 @@ fn begin(kind: u8, channel: ChannelId, out: &mut Vec<u8>) {
 fn end(start: usize, out: &mut [u8]) {
     let len = (out.len() - start - FRAME_HEAD_LEN) as u32;
     out[start..start + 4].copy_from_slice(&len.to_le_bytes());
-}
-
-fn nack_body(epoch: Epoch, class: NackClass, ranges: &[SequenceRange], out: &mut Vec<u8>) {
-    out.extend(epoch.0.to_le_bytes());
-    out.extend([class as u8, 0]);
-    out.extend((ranges.len() as u16).to_le_bytes());
-    out.extend([0; 4]);
-    for range in ranges {
-        out.extend(range.first.0.to_le_bytes());
-        out.extend(range.last.0.to_le_bytes());
-    }
-}
-
-fn read_nack(body: &[u8]) -> Result<Message<'static>, ControlError> {
-    let mut fields = Fields::new("NACK", body, 16)?;
-    let epoch = Epoch(fields.u64());
-    let tail = fields.u64();
-    let class = match tail as u8 {
-        1 => NackClass::Repair,
-        2 => NackClass::Replay,
-        _ => return Err(bad("NACK", "its class is neither repair nor replay")),
-    };
-    let count = usize::from((tail >> 16) as u16);
-    if count > NACK_RANGES_MAX {
-        return Err(bad(
-            "NACK",
-            format!("{count} ranges, at most {NACK_RANGES_MAX} are allowed"),
-        ));
-    }
-    if fields.left() < count * 16 {
-        return Err(bad("NACK", "it is cut off"));
-    }
-    let ranges = (0..count)
-        .map(|_| {
-            SequenceRange::new(Sequence(fields.u64()), Sequence(fields.u64()))
-                .filter(|range| range.first != Sequence::NONE)
-                .ok_or_else(|| bad("NACK", "a range is empty or starts at 0"))
-        })
-        .collect::<Result<_, _>>()?;
-    Ok(Message::Nack {
-        epoch,
-        class,
-        ranges,
-    })
 }
 
 /// Reads little-endian words from a body whose length was checked.

@@ -191,8 +191,10 @@ pub struct Finding {
     pub fate: Fate,
     /// When that was settled.
     pub settled_at: Nanos,
-    /// How often it was asked for before.
+    /// How often it was asked for before, as far as the record holds it.
     pub asked: u32,
+    /// Whether it may have been asked for more often: more was sent meanwhile than the record holds.
+    pub asked_more: bool,
     /// How long the application had not polled just before, where it had not.
     pub stalled_for: Option<Nanos>,
     /// When the last of it came on its line after all, and why only then, where it was late and not lost.

@@ -8,6 +8,7 @@
 //! segment's head says so, which is stored after it.
 //! No clock, no I/O; while datagrams come, nothing is allocated.
 
+mod asked;
 pub mod layout;
 mod outputs;
 mod publishing;
@@ -20,17 +21,18 @@ pub(crate) mod stripped;
 
 use std::sync::atomic::{Ordering::Release, compiler_fence};
 
+pub use asked::Asked;
 pub use layout::{
     Dropped, Input, Note, Published, RecordOrigin, RecordedSide, SealedBy, Sending, Served, Told,
     Unread,
 };
 pub use outputs::Outputs;
 pub use publishing::RecordedPublisher;
-pub use reader::{Entry, Recording, RecordingError, What, generation_offsets};
+pub use reader::{Entry, Place, Recording, RecordingError, What, generation_offsets};
 pub use recorded::RecordedCore;
 pub use repairing::RecordedRepair;
 pub(crate) use replay::Witnessed;
-pub use replay::{Difference, Replayed, Stopped, replay};
+pub use replay::{Difference, GapCounts, Replayed, Stopped, replay};
 pub use republish::replay_publisher;
 use serde::Serialize;
 pub use stripped::header_of;
@@ -40,6 +42,7 @@ use self::layout::{
     EntryKind, FILE_HEAD_LEN, RECORD_LEN_MIN, RECORD_MAGIC, RECORD_VERSION, SEGMENT_HEAD_LEN,
     SEGMENTS, segment,
 };
+use crate::control::{FRAME_HEAD_LEN, NACK_RANGES_MAX};
 use crate::delivery::{Deliver, Event, Item, Position};
 use crate::record::Records;
 use crate::units::Nanos;
@@ -104,8 +107,10 @@ const DATA_LEN: usize = 8 + HEADER_LEN;
 const OUTPUTS_LEN: usize = 24 << 10;
 /// Of those, what is left to the short ones, without which nothing could be replayed.
 const SHORT_OUTPUTS_LEN: usize = 8 << 10;
-/// As many bytes of frames that were sent are kept.
-const FRAMES_LEN_MAX: usize = 2048;
+/// As many bytes of frames that were sent are kept: those of a NACK of as many ranges as it may have, and of
+/// what goes with it. The frames of questions are whole words long, so what is cut here ends within one.
+const FRAMES_LEN_MAX: usize = (6 << 10) - 4;
+const _: () = assert!(FRAMES_LEN_MAX > FRAME_HEAD_LEN + 16 + NACK_RANGES_MAX * 16);
 /// What a call of a publisher's core may come to in entries of a fixed length.
 const CALL_LEN_MAX: usize = 1024;
 /// No event takes more.
@@ -429,7 +434,12 @@ impl Recorder {
 
     fn sent(&mut self, path: u8, frames: &[u8]) {
         let kept = &frames[..frames.len().min(FRAMES_LEN_MAX)];
-        if self.has_room(kept.len(), SHORT_OUTPUTS_LEN) {
+        // That something was sent is told even where nothing of it can be kept.
+        let kept = match self.has_room(kept.len(), SHORT_OUTPUTS_LEN) {
+            true => kept,
+            false => &[],
+        };
+        if self.has_room(kept.len(), 0) {
             let check = self.outputs.check();
             self.put_long(self.last, (EntryKind::Sent, path, check), [kept, &[]]);
         }

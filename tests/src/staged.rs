@@ -11,6 +11,7 @@ use tickcast_reliability::lineage::Lineage;
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader};
+use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
 use tickcast_reliability::recorder::{
     Note, RecordOrigin, RecordedCore, Recorder, Recording, replay,
 };
@@ -55,6 +56,20 @@ impl Stage {
     /// The same, in the host with this boot id.
     #[must_use]
     pub fn in_host(config: ReceiverConfig, lines: usize, start: Start, boot_id: &str) -> Self {
+        Self::recorded((config, lines, start), boot_id, 16 << 20)
+    }
+
+    /// One that joins live, and whose record has so little room that it is soon overwritten.
+    #[must_use]
+    pub fn in_little_room(config: ReceiverConfig, lines: usize) -> Self {
+        Self::recorded((config, lines, Start::Live), "", RECORD_LEN_MIN)
+    }
+
+    fn recorded(
+        (config, lines, start): (ReceiverConfig, usize, Start),
+        boot_id: &str,
+        len: usize,
+    ) -> Self {
         let wanted = ChannelWanted {
             channel: ChannelName::Id(CHANNEL),
             start,
@@ -73,7 +88,7 @@ impl Stage {
             boot_id: boot_id.into(),
             ..RecordOrigin::default()
         };
-        let recorder = Recorder::new(Box::new(vec![0; 16 << 20]), &origin);
+        let recorder = Recorder::new(Box::new(vec![0; len]), &origin);
         core.record(recorder.unwrap_or_else(|error| panic!("{error}")));
         let mut stage = Self {
             core,

@@ -9,9 +9,9 @@ use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Orig
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
+use tickcast_reliability::recorder::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_reliability::recorder::{
-    Dropped, Note, RecordOrigin, RecordedCore, Recorder, Recording, replay,
+    Dropped, GapCounts, Note, RecordOrigin, RecordedCore, Recorder, Recording, replay,
 };
 use tickcast_reliability::subscriber_core::SubscriberSettings;
 use tickcast_reliability::units::{
@@ -274,6 +274,28 @@ fn what_came_when_the_window_was_full_is_found_between_what_was_lost_and_asked_f
     }
 }
 
+/// Goes through so many steps of datagrams, losses, repairs and what tells of them, as `up_to` has it.
+fn trouble(stage: &mut Stage, lines: u64, steps: usize, up_to: &mut impl FnMut(u64) -> u64) {
+    let mut newest = 10;
+    for _ in 0..steps {
+        let line = up_to(lines) as u8;
+        let back = (newest - up_to(30).min(newest - 1)).max(1);
+        let to = (back + up_to(20)).min(newest);
+        match up_to(9) {
+            0..=2 => {
+                stage.hear(line, newest + 1..=newest + 1 + up_to(12));
+                newest += 12;
+            }
+            3 => newest += 1 + up_to(20),
+            4 => stage.hear(line, back..=to),
+            5 => stage.repair(back..=to),
+            6 => stage.status(newest),
+            7 => stage.bytes(line, &heartbeat(newest)),
+            _ => stage.wait_ms(1 + up_to(40)),
+        }
+    }
+}
+
 #[test]
 fn whatever_is_lost_late_or_turned_away_the_findings_add_up_to_what_was_counted() {
     let mut turned_away = 0;
@@ -291,24 +313,7 @@ fn whatever_is_lost_late_or_turned_away_the_findings_add_up_to_what_was_counted(
         };
         let lines = 1 + up_to(2);
         let mut stage = Stage::new(config, lines as usize);
-        let mut newest = 10;
-        for _ in 0..60 {
-            let line = up_to(lines) as u8;
-            let back = (newest - up_to(30).min(newest - 1)).max(1);
-            let to = (back + up_to(20)).min(newest);
-            match up_to(9) {
-                0..=2 => {
-                    stage.hear(line, newest + 1..=newest + 1 + up_to(12));
-                    newest += 12;
-                }
-                3 => newest += 1 + up_to(20),
-                4 => stage.hear(line, back..=to),
-                5 => stage.repair(back..=to),
-                6 => stage.status(newest),
-                7 => stage.bytes(line, &heartbeat(newest)),
-                _ => stage.wait_ms(1 + up_to(40)),
-            }
-        }
+        trouble(&mut stage, lines, 60, &mut up_to);
         println!("seed {seed}, {config:?}");
         let explained = stage.explain();
         turned_away += u64::from(
@@ -850,6 +855,115 @@ fn a_part_of_a_record_that_is_damaged_is_told_and_what_follows_it_explained() {
         assert!(damaged.contains("segment"), "{damaged}");
         assert_eq!(explained.findings.len(), 1, "what follows is whole");
     }
+}
+
+/// The segments of a record, the oldest first, each with the number it was given.
+fn segments(record: &[u8]) -> Vec<(u64, &[u8])> {
+    let segment_len = word(record, 16) as usize;
+    let segments = record[FILE_HEAD_LEN..]
+        .chunks_exact(segment_len)
+        .take(SEGMENTS);
+    let mut segments: Vec<_> = segments.map(|it| (word(it, 0), it)).collect();
+    segments.sort_unstable_by_key(|(generation, _)| *generation);
+    segments
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+/// The same record as if the oldest of its segments were the `nth` in the file.
+fn rotated(record: &[u8], nth: usize) -> Vec<u8> {
+    let (mut rotated, segment_len) = (record.to_vec(), word(record, 16) as usize);
+    for (age, (_, segment)) in segments(record).into_iter().enumerate() {
+        let place = nth + age;
+        let base = FILE_HEAD_LEN + place % SEGMENTS * segment_len;
+        let generation = (SEGMENTS + place + 1) as u64;
+        rotated[base..base + segment_len].copy_from_slice(segment);
+        rotated[base..base + 8].copy_from_slice(&generation.to_le_bytes());
+    }
+    rotated
+}
+
+#[test]
+fn a_record_that_was_overwritten_says_the_same_wherever_its_oldest_part_lies_and_adds_up() {
+    let mut open_before = 0;
+    for seed in 0..6 {
+        let mut random = ChaCha8Rng::seed_from_u64(seed);
+        let mut up_to = |n: u64| u64::from(random.next_u32()) % n;
+        let config = ReceiverConfig {
+            window_slots: 16,
+            ..ordered()
+        };
+        let mut stage = Stage::in_little_room(config, 2);
+        trouble(&mut stage, 2, 3_000, &mut up_to);
+        let record = stage.bytes_of_record();
+        let oldest = segments(&record)[0].0;
+        assert!(oldest > 1, "seed {seed} overwrote nothing");
+        let explained = |nth: usize| {
+            let recording = Recording::read(rotated(&record, nth)).unwrap();
+            let explained = explain(std::slice::from_ref(&recording)).remove(0);
+            (recording, explained)
+        };
+        let (recording, in_order) = explained(0);
+        for nth in 1..SEGMENTS {
+            let (_, explained) = explained(nth);
+            assert!(
+                explained == in_order,
+                "seed {seed}, the oldest is the {nth}."
+            );
+        }
+        let replayed = replay(&recording, false, &mut |_: Item<'_>| ());
+        assert_eq!((replayed.difference, replayed.stopped), (None, None));
+        let counted = GapCounts::of(&replayed.core.unwrap());
+        let (before, found) = (replayed.before.unwrap(), in_order.totals);
+        assert_eq!(
+            found.missing,
+            counted.missing - before.missing,
+            "seed {seed}"
+        );
+        // What was open when the record begins ends in it too, and is in no finding.
+        let of_before = [
+            counted.came - before.came - found.came,
+            counted.lost - before.lost - found.lost,
+            counted.open - found.open,
+        ];
+        assert_eq!(of_before.iter().sum::<u64>(), before.open, "seed {seed}");
+        assert!(found.missing > 100);
+        open_before += u64::from(before.open > 0);
+    }
+    assert!(open_before > 0, "nothing was ever missing before");
+}
+
+/// Every other one of so many is lost, all at once, and repaired once it was asked for.
+fn lose_every_other(count: u64) -> Explanation {
+    let mut stage = Stage::new(ordered(), 1);
+    stage.hear(0, 11..=12);
+    let heard = (14..14 + 2 * count).step_by(2);
+    for sequence in heard {
+        stage.bytes(0, &data(EPOCH, sequence, 0));
+    }
+    stage.wait_ms(1);
+    stage.repair(13..=14 + 2 * count);
+    stage.explain()
+}
+
+#[test]
+fn what_was_asked_for_in_a_nack_of_as_many_ranges_as_it_may_have_is_told() {
+    let explained = lose_every_other(250);
+    assert_eq!(explained.findings.len(), 250);
+    for found in &explained.findings {
+        assert!(found.asked > 0 && !found.asked_more, "{found:#?}");
+    }
+}
+
+#[test]
+fn of_what_was_asked_for_in_more_than_a_record_holds_nothing_else_is_claimed() {
+    let explained = lose_every_other(900);
+    let findings = || explained.findings.iter();
+    let told = findings().filter(|it| it.asked > 0).count();
+    assert!((250..900).contains(&told), "{told} of 900");
+    assert!(findings().all(|it| it.asked_more), "{explained:#?}");
 }
 
 #[test]

@@ -5,10 +5,12 @@ use std::collections::BTreeMap;
 
 use super::sent::{Sent, Serving};
 use super::{Fate, Happening, How, Ranges};
-use crate::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RefusalReason, Welcome};
+use crate::control::{Message, RefusalReason, Welcome};
 use crate::delivery::{Event, LineId};
 use crate::loss::{Loss, LossCause};
-use crate::recorder::{Dropped, Entry, Input, Note, Recording, Served, What, Witnessed, stripped};
+use crate::recorder::{
+    Asked, Dropped, Entry, Input, Note, Recording, Served, What, Witnessed, stripped,
+};
 use crate::subscriber_core::Path;
 use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, Header, Kind, StreamEvent, relay_flags};
@@ -19,6 +21,8 @@ pub(super) struct Evidence {
     /// The boot of the host that recorded; empty where that is not known.
     pub(super) host: String,
     pub(super) channels: BTreeMap<ChannelId, Channel>,
+    /// When more was sent, and perhaps asked for, than the record holds.
+    pub(super) cut: Vec<Nanos>,
     /// When nobody had polled, and for how long.
     pub(super) stalls: Vec<(Nanos, Nanos)>,
     pub(super) timeline: Vec<(Nanos, Happening)>,
@@ -157,13 +161,13 @@ impl Evidence {
                         evidence.from = entry.at;
                     }
                     evidence.to = entry.at;
-                    let known = witnessed.known.contains(&entry.offset);
+                    let known = witnessed.knows(entry.place);
                     let taken = Taken {
-                        has_room: !witnessed.no_room.contains(&entry.offset),
-                        fills: !known || witnessed.filled.contains(&entry.offset),
+                        has_room: !witnessed.no_room.contains(&entry.place),
+                        fills: !known || witnessed.filled.contains(&entry.place),
                     };
                     evidence.entry(&entry, taken);
-                    let found = witnessed.found.get(&entry.offset);
+                    let found = witnessed.found.get(&entry.place);
                     evidence.found(&entry, found.map_or(&[], |it| it), known);
                 }
                 Err(error) => evidence.damaged = Some(error.to_string()),
@@ -180,6 +184,12 @@ impl Evidence {
     /// Whether the record holds the beginning of a channel.
     pub(super) fn channels_begun(&self, id: ChannelId) -> bool {
         self.channels.get(&id).is_some_and(|it| it.begun)
+    }
+
+    /// Whether more was sent between these times than the record holds.
+    pub(super) fn is_cut_between(&self, from: Nanos, to: Nanos) -> bool {
+        let next = self.cut.partition_point(|at| *at < from);
+        self.cut.get(next).is_some_and(|at| *at <= to)
     }
 
     /// For how long nobody had come back when this happened, or a moment before.
@@ -241,7 +251,7 @@ impl Evidence {
             }
             What::Remote(_, bytes) if taken.fills => self.brought(at, bytes),
             What::Input(input) => self.input(at, input),
-            What::Sent(_, _, frames) => self.sent(frames),
+            What::Sent(_, _, frames) => self.sent(at, frames),
             What::Told(told) => {
                 let of = self.channels.entry(told.channel).or_default();
                 of.told(at, told.epoch, told.sequence, &told.event);
@@ -399,16 +409,13 @@ impl Evidence {
     }
 
     /// What was asked for: that is what the core knew to be missing.
-    fn sent(&mut self, mut frames: &[u8]) {
-        while let Ok(Some((channel, message, len))) =
-            Message::read(frames, BODY_LEN_MAX_TO_PUBLISHER)
-        {
-            if let Message::Nack { epoch, ranges, .. } = &message {
-                let of = self.channels.entry(channel).or_default();
-                ranges.iter().for_each(|range| of.asked(*epoch, *range));
-            }
-            frames = &frames[len..];
+    fn sent(&mut self, at: Nanos, frames: &[u8]) {
+        let asked = Asked::of(frames);
+        for (channel, epoch, ranges) in &asked.nacks {
+            let of = self.channels.entry(*channel).or_default();
+            ranges.iter().for_each(|range| of.asked(*epoch, *range));
         }
+        self.cut.extend(asked.is_cut.then_some(at));
     }
 
     fn note(&mut self, at: Nanos, note: &Note) {

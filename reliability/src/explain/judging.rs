@@ -152,6 +152,7 @@ const fn told(
         fate: Fate::Told,
         settled_at: at,
         asked: 0,
+        asked_more: false,
         stalled_for: None,
         late: None,
         buffer_drops: 0,
@@ -220,6 +221,7 @@ impl Judge<'_> {
                     Origin::Late(line) => self.delay(gap, sequence, line),
                     _ => None,
                 };
+                let asked_more = self.evidence.is_cut_between(gap.found_at, at);
                 let why = |it: Option<(Nanos, Delay)>| it.map(|(_, why)| why);
                 if let Some(it) = &mut last
                     && (it.origin, it.fate, why(it.late)) == (origin, fate, why(late))
@@ -227,6 +229,7 @@ impl Judge<'_> {
                     it.sequences.last = sequence;
                     it.settled_at = it.settled_at.max(at);
                     it.late = late.or(it.late);
+                    it.asked_more |= asked_more;
                     continue;
                 }
                 findings.extend(last.take());
@@ -236,6 +239,7 @@ impl Judge<'_> {
                 let buffered = matches!(origin, Origin::SocketBuffer | Origin::PollStall);
                 last = Some(Finding {
                     asked: u32::try_from(asked.count()).unwrap_or(u32::MAX),
+                    asked_more,
                     settled_at: at,
                     late,
                     stalled_for: stalled_for.filter(|_| buffered || origin == Origin::RingOverrun),
@@ -272,6 +276,7 @@ impl Judge<'_> {
             fate,
             settled_at: of.found_at,
             asked: 0,
+            asked_more: false,
             stalled_for: None,
             late: None,
             buffer_drops: 0,

@@ -113,6 +113,16 @@ pub(super) struct Segment {
     entries: std::ops::Range<usize>,
 }
 
+/// Where an entry stands, in the order in which entries were written. A segment that was begun later may
+/// lie before another in the file, so the offset alone has no such order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Which of all segments it is in, from 1 on.
+    pub generation: u64,
+    /// Where in the file.
+    pub offset: usize,
+}
+
 /// One entry.
 #[derive(Debug)]
 pub struct Entry<'a> {
@@ -120,8 +130,8 @@ pub struct Entry<'a> {
     pub at: Nanos,
     /// How many inputs of the core there were before it since recording began.
     pub inputs: u64,
-    /// Where it stands in the file.
-    pub offset: usize,
+    /// Where it stands.
+    pub place: Place,
     /// What happened.
     pub what: What<'a>,
 }
@@ -343,6 +353,7 @@ impl Recording {
         segments
             .flat_map(|it| Entries {
                 bytes: &self.bytes[..it.entries.end],
+                generation: it.generation,
                 offset: it.entries.start,
                 at: it.first_at,
                 inputs: it.inputs,
@@ -413,6 +424,7 @@ struct Damaged;
 struct Entries<'a> {
     /// The file up to the segment's end.
     bytes: &'a [u8],
+    generation: u64,
     offset: usize,
     at: Nanos,
     inputs: u64,
@@ -548,14 +560,14 @@ impl<'a> Iterator for Entries<'a> {
         if self.offset >= self.bytes.len() {
             return None;
         }
-        let (offset, inputs) = (self.offset, self.inputs);
+        let (generation, offset, inputs) = (self.generation, self.offset, self.inputs);
         Some(match self.entry() {
             Ok(what) => {
                 self.inputs = (self.inputs).saturating_add(what.is_input().into());
                 Ok(Entry {
                     at: self.at,
                     inputs,
-                    offset,
+                    place: Place { generation, offset },
                     what,
                 })
             }

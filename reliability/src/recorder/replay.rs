@@ -2,9 +2,9 @@
 //! not, the first that differs is named.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
+use std::ops::RangeInclusive;
 
-use super::reader::{Entry, Recording, RecordingError, What};
+use super::reader::{Entry, Place, Recording, RecordingError, What};
 use super::{Input, Outputs, RecordOrigin, RecordedCore, RecordedSide, Recorder, Told, stripped};
 use crate::delivery::{Deliver, Event, Item, Via};
 use crate::loss::LossCause;
@@ -21,6 +21,8 @@ pub struct Replayed<Core = RecordedCore> {
     pub inputs: u64,
     /// The number of the first input that could be run: before it there is no snapshot.
     pub first_input: u64,
+    /// What a subscriber's core had counted when the record begins, where its state of then is in it.
+    pub before: Option<GapCounts>,
     /// The first thing that came out otherwise than it was recorded.
     pub difference: Option<Difference>,
     /// Why the record could not be run to its end, where it could not.
@@ -34,6 +36,7 @@ impl<Core> Replayed<Core> {
             core: None,
             inputs: 0,
             first_input: 0,
+            before: None,
             difference: None,
             stopped: Some(Stopped::NoSnapshot),
         }
@@ -51,6 +54,7 @@ impl<Core> Replayed<Core> {
             core: None,
             inputs: 0,
             first_input,
+            before: None,
             difference: None,
             stopped: None,
         };
@@ -71,13 +75,39 @@ impl<Core> Replayed<Core> {
                 walked.difference = Some(Difference {
                     at: entry.at,
                     input: entry.inputs,
-                    offset: entry.offset,
+                    offset: entry.place.offset,
                     what,
                 });
                 break;
             }
         }
         walked
+    }
+}
+
+/// What a subscriber's core counted of what was missing, in sequences of all its channels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GapCounts {
+    /// Found missing.
+    pub missing: u64,
+    /// Of those, what came after all.
+    pub came: u64,
+    /// Of those, what was declared lost.
+    pub lost: u64,
+    /// Of those, what is still open.
+    pub open: u64,
+}
+
+impl GapCounts {
+    /// As they stand now.
+    #[must_use]
+    pub fn of(core: &SubscriberCore) -> Self {
+        core.counters().fold(Self::default(), |sum, it| Self {
+            missing: sum.missing.saturating_add(it.gaps_detected.get()),
+            came: sum.came.saturating_add(it.gaps_recovered.get()),
+            lost: sum.lost.saturating_add(it.gaps_lost.get()),
+            open: sum.open.saturating_add(it.gaps_open.get()),
+        })
     }
 }
 
@@ -126,14 +156,14 @@ pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> R
 /// What the core did with each entry, by where the entry stands, as far as the record can be run.
 #[derive(Debug, Default)]
 pub(crate) struct Witnessed {
-    /// Of which entries that is known.
-    pub(crate) known: Range<usize>,
+    /// Of which entries that is known: the first and the last of them.
+    known: Option<RangeInclusive<Place>>,
     /// Datagrams for which the window had no room.
-    pub(crate) no_room: BTreeSet<usize>,
+    pub(crate) no_room: BTreeSet<Place>,
     /// What brought something that was missing.
-    pub(crate) filled: BTreeSet<usize>,
+    pub(crate) filled: BTreeSet<Place>,
     /// What was found missing.
-    pub(crate) found: BTreeMap<usize, Vec<(ChannelId, Epoch, SequenceRange)>>,
+    pub(crate) found: BTreeMap<Place, Vec<(ChannelId, Epoch, SequenceRange)>>,
 }
 
 /// What one channel's receiver had counted, and the highest sequence it had heard of.
@@ -142,18 +172,29 @@ type Counted = ([u64; 3], Sequence);
 impl Witnessed {
     /// What the core of a subscriber's record did.
     pub(crate) fn of(recording: &Recording) -> Self {
-        let (mut all, mut before) = (Self::default(), Vec::<Counted>::new());
-        run(recording, false, &mut |_: Item<'_>| (), |offset, core| {
-            if all.known.is_empty() {
-                all.known.start = offset;
+        let (mut all, mut before) = (Self::default(), Vec::new());
+        run(recording, false, &mut |_: Item<'_>| (), |place, core| {
+            if let Some(place) = place {
+                let first = all.known.as_ref().map_or(place, |known| *known.start());
+                all.known = Some(first..=place);
             }
-            all.known.end = offset + 1;
-            all.entry(offset, core, &mut before);
+            all.entry(place, core, &mut before);
         });
         all
     }
 
-    fn entry(&mut self, offset: usize, core: &SubscriberCore, before: &mut Vec<Counted>) {
+    /// Whether it is known what the core did with the entry that stands there.
+    pub(crate) fn knows(&self, place: Place) -> bool {
+        let known = self.known.as_ref();
+        known.is_some_and(|known| known.contains(&place))
+    }
+
+    fn entry(
+        &mut self,
+        place: Option<Place>,
+        core: &SubscriberCore,
+        before: &mut Vec<Option<Counted>>,
+    ) {
         let receivers = core.entries().enumerate();
         for (index, receiver) in receivers.filter_map(|(index, it)| Some((index, it?))) {
             let counters = receiver.counters();
@@ -162,17 +203,20 @@ impl Witnessed {
                 &counters.gaps_recovered,
                 &counters.window_full_dropped,
             ];
-            let (counted, heard) = (counted.map(|it| it.get()), receiver.progress().1);
-            // One that a record begins with has counted before.
+            let now = (counted.map(|it| it.get()), receiver.progress().1);
             if before.len() <= index {
-                before.resize(index + 1, (counted, heard));
+                before.resize(index + 1, None);
             }
-            let (was, heard_before) = std::mem::replace(&mut before[index], (counted, heard));
+            // One that a record begins with has counted before.
+            let (was, heard_before) = before[index].replace(now).unwrap_or(now);
+            let ((counted, heard), Some(place)) = (now, place) else {
+                continue;
+            };
             if counted[1] > was[1] {
-                self.filled.insert(offset);
+                self.filled.insert(place);
             }
             if counted[2] > was[2] {
-                self.no_room.insert(offset);
+                self.no_room.insert(place);
             }
             let count = counted[0].saturating_sub(was[0]);
             if count == 0 {
@@ -182,19 +226,19 @@ impl Witnessed {
             let came = u64::from(heard.since(heard_before) > count);
             let last = heard.minus(came);
             if let Some(range) = SequenceRange::new(last.minus(count - 1), last) {
-                let found = self.found.entry(offset).or_default();
+                let found = self.found.entry(place).or_default();
                 found.push((receiver.channel(), receiver.epoch(), range));
             }
         }
     }
 }
 
-/// See [`replay`]; `after` is shown the core once it has what an entry holds.
+/// See [`replay`]; `after` is shown the core as it begins, and once it has what an entry holds.
 fn run(
     recording: &Recording,
     keep_log: bool,
     on: &mut impl Deliver,
-    mut after: impl FnMut(usize, &SubscriberCore),
+    mut after: impl FnMut(Option<Place>, &SubscriberCore),
 ) -> Replayed {
     let is_it = recording.side() == RecordedSide::Subscriber;
     let mut segments = recording.segments().iter().enumerate().filter(|_| is_it);
@@ -205,6 +249,8 @@ fn run(
     let Some((nth, segment, core)) = begin else {
         return Replayed::nothing();
     };
+    after(None, &core);
+    let before = (nth == 0).then(|| GapCounts::of(&core));
     let mut core = RecordedCore::of(core);
     if let Some(witness) = witness(segment.digest, keep_log) {
         core.record(witness);
@@ -218,11 +264,12 @@ fn run(
     let walked = Replayed::walk(recording, nth, |entry| {
         run.at = entry.at;
         run.entry(&entry.what, on)?;
-        after(entry.offset, &run.core);
+        after(Some(entry.place), &run.core);
         Ok(())
     });
     Replayed {
         core: Some(run.core),
+        before,
         ..walked
     }
 }

@@ -5,6 +5,7 @@
 mod timeline;
 mod words;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use jiff::civil::{DateTime, Time};
@@ -82,26 +83,22 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let mut explanations = explain(&recordings);
     let (mut output, mut whole) = (Output::stdout(), true);
     let each = args.files.iter().zip(&recordings).zip(&mut explanations);
-    let (mut any_gap, mut any_inside) = (false, at.is_none());
+    let (mut any_gap, mut any_inside) = (args.gap.is_none(), at.is_none());
+    let mut gaps = BTreeSet::new();
     for (nth, ((file, recording), explanation)) in each.enumerate() {
         let (balance, unexplained, verdict) = replayed(recording, explanation, args.replay);
         // A gap alone is told of without the sums.
         let unexplained = unexplained.filter(|_| args.gap.is_none());
+        let outside = at.and_then(|at| only_near(at, recording, explanation));
+        any_inside |= outside.is_none();
         if let Some(gap) = args.gap {
+            gaps.extend(explanation.findings.iter().map(|it| it.gap));
             explanation.findings.retain(|it| it.gap == gap);
             any_gap |= !explanation.findings.is_empty();
-            if !any_gap && nth + 1 == args.files.len() {
-                return Err(CommandError::Usage(format!(
-                    "{} has no gap {gap}; without --gap all of them are listed",
-                    file.display()
-                )));
-            }
-            if explanation.findings.is_empty() {
+            if explanation.findings.is_empty() && outside.is_none() {
                 continue;
             }
         }
-        let outside = at.and_then(|at| only_near(at, recording, explanation));
-        any_inside |= outside.is_none();
         whole &= is_whole(explanation, unexplained) && explanation.damaged.is_none();
         whole &= verdict.as_ref().is_none_or(|it| it.identical);
         if args.json {
@@ -150,7 +147,38 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
             "no record has the time --at {text}; above it says from when to when each runs"
         )));
     }
+    if !any_gap {
+        return Err(CommandError::Usage(no_such_gap(args, &gaps)));
+    }
     Ok(Exit::whole_if(whole))
+}
+
+/// What is said where a gap is asked for that is not there; `gaps` are those that are, at that time.
+fn no_such_gap(args: &Args, gaps: &BTreeSet<usize>) -> String {
+    const LISTED_MAX: usize = 10;
+    let gap = args.gap.unwrap_or_default();
+    let Some(at) = &args.at else {
+        let files: Vec<_> = args
+            .files
+            .iter()
+            .map(|it| it.display().to_string())
+            .collect();
+        let files = files.join(", ");
+        return format!("{files}: no gap {gap}; without --gap all of them are listed");
+    };
+    let mut those: Vec<_> = gaps
+        .iter()
+        .take(LISTED_MAX)
+        .map(ToString::to_string)
+        .collect();
+    those.extend((gaps.len() > LISTED_MAX).then(|| format!("{} more", gaps.len() - LISTED_MAX)));
+    match those.is_empty() {
+        true => format!("gap {gap} is not of the time --at {at}: nothing was missing then"),
+        false => format!(
+            "gap {gap} is not among those at the time --at {at}, which are {}",
+            those.join(", ")
+        ),
+    }
 }
 
 /// Whether nothing was lost for good, and nothing was lost that no finding explains.
@@ -329,8 +357,9 @@ fn verdict<Core>(recording: &Recording, replayed: &Replayed<Core>) -> Verdict {
 mod tests {
     use tickcast_reliability::link::LinkTimers;
     use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
-    use tickcast_reliability::recorder::{RecordedCore, Recorder};
+    use tickcast_reliability::recorder::{Note, RecordedCore, Recorder};
     use tickcast_reliability::subscriber_core::SubscriberSettings;
+    use tickcast_reliability::units::ChannelId;
 
     use super::*;
 
@@ -368,6 +397,55 @@ mod tests {
         let (words, unexplained, _) = replayed(&recording, &explanation, false);
         assert!(words.ends_with("; 3 are not explained"), "{words}");
         assert!(!is_whole(&explanation, unexplained));
+    }
+
+    #[test]
+    fn a_gap_that_is_not_of_the_time_asked_for_is_told_from_nothing_missing() {
+        let settings = SubscriberSettings {
+            name: "overrun".into(),
+            channels: Vec::new(),
+            link: LinkTimers::default(),
+            seed: 1,
+        };
+        let mut core = RecordedCore::new(settings, BEGAN);
+        let origin = RecordOrigin {
+            began: BEGAN,
+            began_utc: BEGAN,
+            ..RecordOrigin::default()
+        };
+        let area = Box::new(vec![0; RECORD_LEN_MIN]);
+        core.record(Recorder::new(area, &origin).unwrap());
+        for seconds in [0, 5, 5, 10] {
+            let at = BEGAN.after(Nanos::from_secs(seconds));
+            core.handle_timeout(at, &mut |_: Item<'_>| ());
+            core.note(at, Note::Overrun(ChannelId(7), 1));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("overrun.flight");
+        std::fs::write(&file, core.stop_recording().unwrap().into_bytes()).unwrap();
+        let of = |gap, at: Option<&str>| {
+            run(&Args {
+                files: vec![file.clone()],
+                at: at.map(Into::into),
+                gap: Some(gap),
+                replay: false,
+                json: false,
+            })
+        };
+        let refused = |gap, at| {
+            of(gap, at)
+                .map(|_| ())
+                .expect_err("no such gap")
+                .to_string()
+        };
+        assert!(of(1, None).is_ok() && of(2, Some("14:30:05")).is_ok());
+        let said = refused(1, Some("14:30:05"));
+        assert!(said.contains("gap 1 is not among those"), "{said}");
+        assert!(said.ends_with("which are 2, 3"), "{said}");
+        let said = refused(1, Some("14:30:07"));
+        assert!(said.contains("nothing was missing then"), "{said}");
+        assert!(refused(1, Some("15:00:00")).contains("no record has the time"));
+        assert!(refused(9, None).contains("no gap 9"));
     }
 
     #[test]

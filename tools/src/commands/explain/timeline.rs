@@ -1,8 +1,8 @@
 //! Everything that happened around a gap, line by line.
 
-use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message};
+use tickcast_reliability::control::Message;
 use tickcast_reliability::explain::Finding;
-use tickcast_reliability::recorder::{Entry, Note, Recording, What, header_of};
+use tickcast_reliability::recorder::{Asked, Entry, Note, Recording, What, header_of};
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
@@ -223,18 +223,14 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
 }
 
 /// What was asked for; `None` when nothing was.
-fn sent(mut frames: &[u8]) -> Option<String> {
-    let mut said = Vec::new();
-    while let Ok(Some((channel, message, len))) = Message::read(frames, BODY_LEN_MAX_TO_PUBLISHER) {
-        if let Message::Nack { ranges, .. } = &message {
-            let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
-            said.push(format!(
-                "asked for {} of channel {channel}",
-                ranges.join(", ")
-            ));
-        }
-        frames = &frames[len..];
-    }
+fn sent(frames: &[u8]) -> Option<String> {
+    let asked = Asked::of(frames);
+    let nacks = asked.nacks.iter().map(|(channel, _, ranges)| {
+        let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
+        format!("asked for {} of channel {channel}", ranges.join(", "))
+    });
+    let more = (asked.is_cut).then(|| "more was sent than the record holds".to_owned());
+    let said: Vec<_> = nacks.chain(more).collect();
     (!said.is_empty()).then(|| said.join("; "))
 }
 

@@ -8,7 +8,7 @@ use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Origin};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::recorder::{RecordedSide, Recording, Replayed};
+use tickcast_reliability::recorder::{GapCounts, RecordedSide, Recording, Replayed};
 use tickcast_reliability::units::Nanos;
 
 use crate::table::{span, table, thousands};
@@ -317,10 +317,13 @@ fn place(it: &Finding) -> String {
 
 fn fate(recording: &Recording, it: &Finding) -> Option<String> {
     let after = span(it.settled_at.since(it.found_at).0);
-    let asked = match it.asked {
-        0 => "without being asked for".to_owned(),
-        1 => "asked for once".into(),
-        times => format!("asked for {times} times"),
+    let asked = match (it.asked, it.asked_more) {
+        (0, false) => "without being asked for".to_owned(),
+        (0, true) => "asked for or not: the record does not hold all that was asked then".into(),
+        (1, false) => "asked for once".into(),
+        (1, true) => "asked for at least once".into(),
+        (times, false) => format!("asked for {times} times"),
+        (times, true) => format!("asked for at least {times} times"),
     };
     let records = it.records.map_or("an unknown number of".into(), thousands);
     Some(match it.fate {
@@ -449,41 +452,51 @@ pub(super) fn balance(
         let words = format!("the sums can't be held against the core's counters: {why}");
         (words, None)
     };
-    let Some(core) = replayed.core.as_ref().filter(|_| recording.is_whole()) else {
-        return unknown("the record does not hold its beginning");
+    let (Some(core), Some(before)) = (&replayed.core, replayed.before) else {
+        return unknown("where the record begins, it does not hold the core's state");
     };
     if replayed.difference.is_some() || replayed.stopped.is_some() {
         return unknown("a replay does not come to its end");
     }
-    let mut counted = [0; 4];
-    for counters in core.counters() {
-        counters.each(|name, _, value| {
-            let names = ["gaps_detected", "gaps_recovered", "gaps_lost", "gaps_open"];
-            if let Some(at) = names.iter().position(|it| *it == name) {
-                counted[at] += value;
-            }
-        });
-    }
-    let totals = [
-        it.totals.missing,
-        it.totals.came,
-        it.totals.lost,
-        it.totals.open,
+    let counted = GapCounts::of(core);
+    let missing = counted.missing.saturating_sub(before.missing);
+    // What was open when the record begins is among these, and in no finding.
+    let fates = [
+        counted.came.saturating_sub(before.came),
+        counted.lost.saturating_sub(before.lost),
+        counted.open,
     ];
-    let [missing, came, lost, open] = counted.map(thousands);
+    let since = match before.open {
+        _ if recording.is_whole() => String::new(),
+        0 => " since the record begins".into(),
+        more => format!(" since the record begins, and {} before", thousands(more)),
+    };
+    let in_words = |[came, lost, open]: [u64; 3]| {
+        let [came, lost, open] = [came, lost, open].map(thousands);
+        format!("{came} came, {lost} lost, {open} open")
+    };
     let counted_words = format!(
-        "the core counted {missing} sequences missing: {came} came, {lost} lost, {open} open"
+        "the core counted {} sequences missing{since}: {}",
+        thousands(missing),
+        in_words(fates)
     );
-    let apart = totals.iter().zip(counted).map(|(it, of)| it.abs_diff(of));
-    let unexplained = apart.max().unwrap_or(0);
-    let words = if unexplained == 0 {
-        format!("{counted_words}; the findings add up to the same")
-    } else {
-        let ([missing, came, lost, open], not) = (totals.map(thousands), thousands(unexplained));
+    let explained = [it.totals.came, it.totals.lost, it.totals.open];
+    let apart = explained.iter().zip(fates).map(|(it, of)| {
+        let of_before = of.saturating_sub(*it).min(before.open);
+        it.abs_diff(of - of_before)
+    });
+    let unexplained = apart.fold(it.totals.missing.abs_diff(missing), u64::max);
+    let words = if unexplained > 0 {
         format!(
-            "{counted_words}; the findings explain {missing}: {came} came, {lost} lost, {open} open; {not} \
-             are not explained"
+            "{counted_words}; the findings explain {}: {}; {} are not explained",
+            thousands(it.totals.missing),
+            in_words(explained),
+            thousands(unexplained)
         )
+    } else if before.open > 0 {
+        format!("{counted_words}; the findings add up to the same without those from before")
+    } else {
+        format!("{counted_words}; the findings add up to the same")
     };
     (words, Some(unexplained))
 }
@@ -528,6 +541,7 @@ mod tests {
             fate: Fate::Told,
             settled_at: Nanos::ZERO,
             asked: 0,
+            asked_more: false,
             stalled_for,
             late: None,
             buffer_drops,
