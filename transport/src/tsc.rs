@@ -8,8 +8,14 @@
 //! line that was drawn ran ahead, the next one is drawn less steep.
 //!
 //! Two *lines* lie in memory that all threads share. One is in use; the other is drawn by whoever
-//! holds the lock, and then takes its place. Nobody waits for anybody.
+//! holds the lock, and then takes its place. Nobody waits for anybody. Who finds the one in use too old,
+//! and nobody done with the next, is told a time beside it; that takes a turn of its own, so that no line
+//! takes its place without regard to what was told.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, fence};
 
@@ -66,8 +72,8 @@ type Words = [AtomicU64; 5];
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     Fresh(Both),
-    /// The line is too old; what it says all the same.
-    Stale(Both),
+    /// The line is too old; what it says all the same, and in which turn.
+    Stale(Both, u64),
     /// There is none yet.
     Nothing,
 }
@@ -75,8 +81,9 @@ enum Read {
 /// The lines of a process, and how they are drawn.
 struct Lines {
     lines: [Words; 2],
-    /// How many lines were drawn.
-    drawn: AtomicU64,
+    /// Goes up by one with each line, and by two with each time that is told beside one: which line is in
+    /// use is its lowest bit. There is none before the first.
+    turn: AtomicU64,
     /// Whether somebody draws.
     lock: AtomicBool,
     /// Where the rate is taken from, and the rate; touched by who holds the lock.
@@ -89,7 +96,7 @@ impl Lines {
     const fn new() -> Self {
         Self {
             lines: [const { [const { AtomicU64::new(0) }; 5] }; 2],
-            drawn: AtomicU64::new(0),
+            turn: AtomicU64::new(0),
             lock: AtomicBool::new(false),
             first: [const { AtomicU64::new(0) }; 5],
             told: AtomicU64::new(0),
@@ -99,22 +106,52 @@ impl Lines {
     #[inline]
     fn read(&self, count: impl Fn() -> u64) -> Read {
         loop {
-            let drawn = self.drawn.load(Acquire);
-            if drawn == 0 {
+            let turn = self.turn.load(Acquire);
+            if turn == 0 {
                 return Read::Nothing;
             }
-            let line = Line::load(&self.lines[drawn as usize & 1]);
+            let line = Line::load(&self.lines[turn as usize & 1]);
             fence(Acquire);
-            if self.drawn.load(Relaxed) != drawn {
+            if self.turn.load(Relaxed) != turn {
                 continue;
             }
             let count = count();
             return if line.since(count) <= line.counts && !line.is_far_ahead_of(count) {
                 Read::Fresh(line.at(line.since(count)))
             } else {
-                Read::Stale(line.said_until(count))
+                Read::Stale(line.said_until(count), turn)
             };
         }
+    }
+
+    /// Whether this time may be told beside the line of that turn: not once another took its place.
+    #[cold]
+    fn tell(&self, turn: u64, monotonic: u64) -> bool {
+        // Before the turn goes up: who draws a line in the next one finds it.
+        self.told.fetch_max(monotonic, Relaxed);
+        (self.turn)
+            .compare_exchange(turn, turn + 2, Release, Relaxed)
+            .is_ok()
+    }
+
+    /// Puts a line in place of the one in use. It is drawn from the latest time that was told, and drawn
+    /// anew where another was told meanwhile.
+    fn put(&self, draw: impl Fn(u64) -> Line) {
+        loop {
+            let turn = self.turn.load(Acquire);
+            let line = draw(self.told.load(Relaxed));
+            line.store(&self.lines[(turn + 1) as usize & 1]);
+            let put = (self.turn).compare_exchange(turn, turn + 1, Release, Relaxed);
+            if put.is_ok() {
+                return;
+            }
+        }
+    }
+
+    /// The line in use. It stays that for who holds the lock.
+    fn in_use(&self) -> Option<Line> {
+        let turn = self.turn.load(Acquire);
+        (turn > 0).then(|| Line::load(&self.lines[turn as usize & 1]))
     }
 
     /// Looks at the clocks and draws the next line, if nobody else does.
@@ -124,8 +161,7 @@ impl Lines {
             return;
         }
         if let Some(now) = look() {
-            let drawn = self.drawn.load(Relaxed);
-            let before = (drawn > 0).then(|| Line::load(&self.lines[drawn as usize & 1]));
+            let before = self.in_use();
             let mut first = Line::load(&self.first);
             let span = now.at.monotonic.saturating_sub(first.from.at.monotonic);
             if first.from.count == 0 || (first.rate == 0 && span > RATE_NS_MAX) {
@@ -136,9 +172,7 @@ impl Lines {
             }
             first.rate = first.rate_until(now);
             if first.rate > 0 {
-                let line = Line::drawn(first.rate, before, self.told.load(Relaxed), now);
-                line.store(&self.lines[(drawn + 1) as usize & 1]);
-                self.drawn.store(drawn + 1, Release);
+                self.put(|told| Line::drawn(first.rate, before, told, now));
             }
             if now.at.monotonic.saturating_sub(first.from.at.monotonic) > RATE_NS_MAX {
                 first.from = now;
@@ -156,9 +190,7 @@ impl Lines {
         if self.lock.swap(true, Acquire) {
             return false;
         }
-        let drawn = self.drawn.load(Acquire);
-        if drawn > 0 {
-            let line = Line::load(&self.lines[drawn as usize & 1]);
+        if let Some(line) = self.in_use() {
             let said = line.said_until(count()).monotonic;
             // Others may be at its end.
             let end = line.at(line.counts).monotonic;
@@ -184,7 +216,7 @@ impl Line {
     fn store(&self, words: &Words) {
         let Both { monotonic, utc } = self.from.at;
         let all = [self.from.count, monotonic, utc, self.rate, self.counts];
-        // Behind the change of `drawn` that let this one go: who reads it still will see that.
+        // Behind the change of `turn` that let this one go: who reads it still will see that.
         fence(Release);
         for (word, value) in words.iter().zip(all) {
             word.store(value, Relaxed);
@@ -328,15 +360,18 @@ impl Clocks {
             _ => return self.beside(source),
         }
         self.lines.draw(|| look(source));
-        match self.lines.read(|| source.count()) {
-            Read::Fresh(both) => Some(both),
-            // Whoever draws the next line was interrupted.
-            Read::Stale(both) => {
-                let both = system(source, both.monotonic);
-                self.lines.told.fetch_max(both.monotonic, Relaxed);
-                Some(both)
+        loop {
+            match self.lines.read(|| source.count()) {
+                Read::Fresh(both) => return Some(both),
+                // Whoever draws the next line was interrupted.
+                Read::Stale(both, turn) => {
+                    let both = system(source, both.monotonic);
+                    if self.lines.tell(turn, both.monotonic) {
+                        return Some(both);
+                    }
+                }
+                Read::Nothing => return None,
             }
-            Read::Nothing => None,
         }
     }
 
@@ -402,8 +437,27 @@ impl Source for Machine {
 
     fn is_kept(&self) -> bool {
         const CURRENT: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
-        cfg!(target_arch = "x86_64")
-            && std::fs::read_to_string(CURRENT).is_ok_and(|name| name.trim() == "tsc")
+        // Opened by the first who asks, and once: from then on any thread may be the one that asks.
+        static KERNEL: OnceLock<Kernel> = OnceLock::new();
+        let kernel = || KERNEL.get_or_init(|| Kernel::open(Path::new(CURRENT)));
+        cfg!(target_arch = "x86_64") && kernel().keeps_time_by_the_counter()
+    }
+}
+
+/// Where the kernel says by what it keeps time; `None` where it can't be read, and then the counter is
+/// not used.
+struct Kernel(Option<File>);
+
+impl Kernel {
+    fn open(path: &Path) -> Self {
+        Self(File::open(path).ok())
+    }
+
+    /// One system call, and no allocation.
+    fn keeps_time_by_the_counter(&self) -> bool {
+        let mut name = [0; 16];
+        let len = self.0.as_ref().map(|file| file.read_at(&mut name, 0));
+        matches!(len, Some(Ok(len)) if name[..len].trim_ascii() == b"tsc")
     }
 }
 
@@ -492,7 +546,7 @@ mod tests {
     fn a_line_is_followed_for_its_length_and_stands_still_far_behind_it() {
         let lines = started();
         let near = |read: Read, ns: u64| {
-            let (Read::Fresh(both) | Read::Stale(both)) = read else {
+            let (Read::Fresh(both) | Read::Stale(both, _)) = read else {
                 panic!("there is a line")
             };
             assert!(both.monotonic.abs_diff(at(ns, 0).at.monotonic) <= LEAD_NS);
@@ -504,12 +558,12 @@ mod tests {
             near(found, RATE_NS + ns);
         }
         let late = read(&lines, RATE_NS + LINE_NS + 1_000);
-        assert!(matches!(late, Read::Stale(_)));
+        assert!(matches!(late, Read::Stale(..)));
         near(late, RATE_NS + LINE_NS + 1_000);
         // As after the machine was suspended, while nobody has looked at the clocks.
         let (far, farther) = (read(&lines, u64::MAX / 16), read(&lines, u64::MAX / 8));
         assert_eq!(far, farther);
-        let Read::Stale(both) = far else {
+        let Read::Stale(both, _) = far else {
             panic!("it is too old")
         };
         let most = at(RATE_NS + LINES_MAX * LINE_NS, 0).at.monotonic;
@@ -525,7 +579,7 @@ mod tests {
         let look = |ns: u64, off: i64| {
             for part in 0..=100 {
                 let both = match read(&lines, ns - LINE_NS + LINE_NS * part / 100) {
-                    Read::Fresh(both) | Read::Stale(both) => both,
+                    Read::Fresh(both) | Read::Stale(both, _) => both,
                     Read::Nothing => panic!("there is a line"),
                 };
                 assert!(both.monotonic >= last.get(), "at {ns}");
@@ -553,7 +607,7 @@ mod tests {
     #[test]
     fn a_counter_that_begins_anew_is_not_waited_for() {
         let lines = started();
-        assert!(matches!(lines.read(|| 5), Read::Stale(_)));
+        assert!(matches!(lines.read(|| 5), Read::Stale(..)));
         let anew = |ns: u64| Look {
             count: 3 * ns,
             ..at(2 * RATE_NS + ns, 0)
@@ -602,6 +656,45 @@ mod tests {
         });
         let found = read(&lines, RATE_NS + LINE_NS);
         assert_eq!(found, Read::Fresh(at(RATE_NS + LINE_NS, 0).at));
+    }
+
+    #[test]
+    fn a_time_that_is_told_while_a_line_is_drawn_is_not_undercut_by_it() {
+        let lines = started();
+        let late = RATE_NS + 2 * LINE_NS;
+        let Read::Stale(_, turn) = read(&lines, late) else {
+            panic!("it is too old")
+        };
+        // Its clock is a little ahead of the line's: the rate is never quite right.
+        let told = at(late, 40).at.monotonic;
+        let drawn = Cell::new(0);
+        lines.put(|from| {
+            if drawn.replace(drawn.get() + 1) == 0 {
+                assert!(lines.tell(turn, told), "the old line is still in use");
+            }
+            Line::drawn((1 << SHIFT) / 3, lines.in_use(), from, at(late, 0))
+        });
+        assert_eq!(drawn.get(), 2, "anew");
+        let Read::Fresh(both) = read(&lines, late) else {
+            panic!("it was just drawn")
+        };
+        assert_eq!(both.monotonic, told);
+        assert!(!lines.tell(turn, told), "another took its place");
+    }
+
+    #[test]
+    fn the_kernel_is_asked_by_a_file_that_is_opened_once() {
+        let path = std::env::temp_dir().join(format!("tickcast-clock-{}", std::process::id()));
+        std::fs::write(&path, "tsc\n").unwrap();
+        let kernel = Kernel::open(&path);
+        let written = File::options().write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        for (name, is_kept) in [("tsc", true), ("hpet", false), ("tsc", true), ("", false)] {
+            written.set_len(0).unwrap();
+            written.write_all_at(name.as_bytes(), 0).unwrap();
+            assert_eq!(kernel.keeps_time_by_the_counter(), is_kept, "{name:?}");
+        }
+        assert!(!Kernel::open(&path).keeps_time_by_the_counter(), "no file");
     }
 
     /// A machine of whose time so much has passed, whose kernel keeps time by the counter or not.
