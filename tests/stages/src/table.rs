@@ -2,7 +2,8 @@
 //! and writing it.
 //!
 //! A stage is held against the lowest count that it had since its own last reason was stated, so that
-//! growth can't come in steps, before a reason or after it.
+//! growth can't come in steps, before a reason or after it. Counts by something else can't be held
+//! against it: a stage's operation does not change without a reason either.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -66,6 +67,11 @@ impl Row {
             since: sum,
             reason: String::new(),
         }
+    }
+
+    /// Begins anew after a row that counts by something else, for this reason.
+    fn begin_after(&mut self, before: &Self, reason: &str) {
+        self.reason = one_line(&format!("counted by {} before: {reason}", before.per));
     }
 
     /// Takes over what the row before it remembers; `reason` is stated now, for this growth.
@@ -226,10 +232,11 @@ impl Table {
     }
 
     /// This table with what was counted in place of what it had. Stages that were not counted keep
-    /// their rows, and `reason` goes to those alone that grew since their last one.
+    /// their rows, and `reason` goes to those alone that grew since their last one, or count by something
+    /// else than before.
     ///
     /// # Errors
-    /// Each stage that grew without a reason; or that the table was made elsewhere, and so can't say
+    /// Each stage that grew or counts by something else without a reason; or that the table was made elsewhere, and so can't say
     /// which did.
     pub fn renewed(
         &self,
@@ -247,7 +254,15 @@ impl Table {
                 continue;
             };
             let mut row = Row::first(stage, count);
-            if let Some(before) = before.filter(|row| row.per == stage.per) {
+            if let Some(before) = before.filter(|row| row.per != stage.per) {
+                row.begin_after(before, reason);
+                if reason.is_empty() {
+                    let (name, was, is) = (stage.name, &before.per, stage.per);
+                    faults.push(format!(
+                        "{name} counts by {is} and counted by {was}, so that growth can't be told"
+                    ));
+                }
+            } else if let Some(before) = before {
                 let grown = match self.judge(before, count, environment) {
                     Some(Verdict::Grew(share)) => Some(share),
                     _ => None,
@@ -482,6 +497,22 @@ mod tests {
             ..
         } = &next.rows[1];
         assert_eq!((*lowest, *since, reason.as_str()), (49.0, 49.0, ""));
+    }
+
+    #[test]
+    fn what_a_stage_counts_by_does_not_change_without_a_reason() {
+        let mut by_datagram = STAGES;
+        by_datagram[1].per = "datagram";
+        let renewed = |reason| table().renewed(&by_datagram, &counts(90.0, 99.0), &here(), reason);
+        let refused = renewed("").expect_err("it may have grown");
+        let told = "read counts by datagram and counted by record, so that growth can't be told";
+        assert_eq!(refused, [told]);
+        let anew = renewed("all records of one at once").expect("a reason");
+        let Row { since, reason, .. } = &anew.rows[1];
+        let said = "counted by record before: all records of one at once";
+        assert_eq!((*since, reason.as_str()), (99.0, said));
+        assert_eq!(anew.rows[0], table().rows[0], "the other goes on");
+        assert_eq!(anew.faults(&by_datagram), Vec::<String>::new());
     }
 
     #[test]
