@@ -87,8 +87,8 @@ impl InlinePublisher {
     }
 
     /// Publishes one record on a channel, by its place in the config: one message of the source. It
-    /// is sealed by the next [`drive`](Self::drive), or when its datagram is full. What goes wrong is
-    /// told there.
+    /// is sealed by the next [`drive`](Self::drive), or when its datagram is full, which then bears
+    /// the time of the last one (`sent_at`). What goes wrong is told there.
     #[inline]
     pub fn publish<R: WireRecord>(&mut self, channel: usize, record: &R, from: SourcePosition) {
         let source = self.first + channel;

@@ -79,6 +79,13 @@ impl InlineChannel<'_> {
     /// As [`publish`](Self::publish), for records that are a message each: the first stands at this position
     /// of its source, and each of the others right behind the one before.
     ///
+    /// It goes out with the next [`drive`](crate::inline::InlinePublisher::drive). What was full before
+    /// that bears the time of the last one as when it was sent (`sent_at`).
+    ///
+    /// A run is best shorter than the ring. Of one that is longer, a fan-out skips what it could not send
+    /// before it had to be written over. That is counted (`skipped_datagrams`, `fan_out_resets`) and
+    /// logged, and receivers ask for it; of that they get what the ring still holds.
+    ///
     /// ```
     /// # use tickcast_publisher::straight::InlineChannel;
     /// # use tickcast_publisher::{SourcePosition, trade};

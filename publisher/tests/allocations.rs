@@ -43,6 +43,7 @@ struct Ticks {
     publisher: InlinePublisher,
     next: u64,
     batch: RecordBatch,
+    run: Vec<TradeMsg>,
 }
 
 impl Ticks {
@@ -51,6 +52,7 @@ impl Ticks {
             publisher,
             next: 1,
             batch: RecordBatch::with_capacity(1024),
+            run: Vec::with_capacity(1000),
         }
     }
 
@@ -113,6 +115,24 @@ impl Ticks {
         }
     }
 
+    /// By the channel's handle, in runs that are part of a datagram, and of many.
+    fn by_runs(&mut self) {
+        for ticks in [10, 1000] {
+            for _ in 0..TICKS / ticks {
+                let numbers = self.next(ticks);
+                let (_, at) = tick(numbers.start);
+                self.run.clear();
+                self.run.extend(numbers.map(|number| tick(number).0));
+                let Some(mut channel) = self.publisher.channel(0) else {
+                    return;
+                };
+                channel.publish_run(&self.run, at);
+                drop(channel);
+                self.drive();
+            }
+        }
+    }
+
     fn idle(&mut self) {
         let worked = (0..TICKS).filter(|_| self.publisher.drive().unwrap());
         assert!((worked.count() as u64) < TICKS, "heartbeats, at most");
@@ -121,11 +141,12 @@ impl Ticks {
 
 type Way = (&'static str, fn(&mut Ticks));
 
-const WAYS: [Way; 5] = [
+const WAYS: [Way; 6] = [
     ("one by one", Ticks::one_by_one),
     ("in bursts", Ticks::in_bursts),
     ("by messages", Ticks::by_messages),
     ("by the channel's handle", Ticks::by_channel),
+    ("by runs", Ticks::by_runs),
     ("idle", Ticks::idle),
 ];
 

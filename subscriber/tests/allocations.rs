@@ -1,5 +1,5 @@
-//! After the start a tick allocates nothing on its way through `poll`, conflated or not, and
-//! through the reader of a split subscriber. Counted in this thread, with a publisher in another.
+//! After the start a tick allocates nothing on its way through `poll`, conflated or not, through
+//! `poll_runs`, and through the reader of a split subscriber. Counted in this thread, with a publisher in another.
 //! (The worker of a split subscriber is that poll, and a ring whose own test counts.)
 
 mod common;
@@ -9,8 +9,10 @@ use std::time::{Duration, Instant};
 use allocation_counter::AllocationInfo;
 use common::{PATIENCE, Publisher, Seen, core, joined, wait_until};
 use tickcast_subscriber::faults::FaultConfig;
+use tickcast_subscriber::record::{Mbp1Msg, Records};
 use tickcast_subscriber::{
-    ChannelBuilder, Delivery, Idle, InstrumentFilter, Item, SubscriberBuilder,
+    ChannelBuilder, Deliver, Delivery, Idle, InstrumentFilter, Item, Position, Subscriber,
+    SubscriberBuilder,
 };
 
 /// Ticks that come while nothing may be allocated.
@@ -30,27 +32,51 @@ fn allocates_at_most(most: u64, measure: impl Fn() -> AllocationInfo) {
     assert!(counted.len() < 5, "{counted:?}");
 }
 
-fn polling(channel: &ChannelBuilder) {
-    allocates_nothing(|| polling_with(|builder| builder, channel.clone()));
+/// Counts what is handed over: whole runs where it is polled for them.
+#[derive(Default)]
+struct Taken(u64);
+
+impl Deliver for Taken {
+    fn item(&mut self, item: Item<'_>) {
+        if let Item::Record(position, _) = item {
+            self.0 += 1 + u64::from(position.quality.conflated);
+        }
+    }
+
+    fn records(&mut self, _: &Position, records: Records<'_>) {
+        let run = records.all_of::<Mbp1Msg>().expect("quotes alone");
+        self.0 += run.len() as u64;
+    }
+}
+
+type Poll = fn(&mut Subscriber, &mut Taken);
+
+fn by_record(subscriber: &mut Subscriber, taken: &mut Taken) {
+    subscriber.poll(|item| taken.item(item));
+}
+
+fn by_run(subscriber: &mut Subscriber, taken: &mut Taken) {
+    subscriber.poll_runs(taken);
+}
+
+fn polling(channel: &ChannelBuilder, poll: Poll) {
+    allocates_nothing(|| polling_with(|builder| builder, channel.clone(), poll));
 }
 
 fn polling_with(
     change: impl FnOnce(SubscriberBuilder) -> SubscriberBuilder,
     channel: ChannelBuilder,
+    poll: Poll,
 ) -> AllocationInfo {
     let publisher = Publisher::start();
     let mut seen = Seen::default();
     let mut subscriber = joined(change(publisher.subscriber().channel(channel)), &mut seen);
-    let mut taken = 0u64;
+    let mut taken = Taken::default();
     let mut take = |until: u64| {
         let began = Instant::now();
-        while taken < until {
-            subscriber.poll(|item| {
-                if let Item::Record(position, _) = item {
-                    taken += 1 + u64::from(position.quality.conflated);
-                }
-            });
-            assert!(began.elapsed() < PATIENCE, "{taken} of {until}");
+        while taken.0 < until {
+            poll(&mut subscriber, &mut taken);
+            assert!(began.elapsed() < PATIENCE, "{} of {until}", taken.0);
         }
     };
     // Until everything has its size: the directory of instruments, buffers, connections.
@@ -74,12 +100,21 @@ fn a_polled_tick_allocates_nothing() {
         &ChannelBuilder::new("all")
             .filter(InstrumentFilter::ids(1..=20))
             .lag_alarm(1 << 40),
+        by_record,
     );
 }
 
 #[test]
+fn a_run_that_is_polled_whole_allocates_nothing() {
+    polling(&ChannelBuilder::new("all"), by_run);
+}
+
+#[test]
 fn a_conflated_tick_allocates_nothing() {
-    polling(&ChannelBuilder::new("all").delivery(Delivery::Latest));
+    polling(
+        &ChannelBuilder::new("all").delivery(Delivery::Latest),
+        by_record,
+    );
 }
 
 #[test]
@@ -91,7 +126,7 @@ fn a_tick_that_was_missing_and_is_repaired_allocates_nothing() {
     // Dozens of questions, hundreds of answers; a buffer may grow when more is missing than ever before.
     allocates_at_most(7, || {
         let channel = ChannelBuilder::new("all");
-        polling_with(|builder| builder.faults(faults.clone()), channel)
+        polling_with(|builder| builder.faults(faults.clone()), channel, by_record)
     });
 }
 
