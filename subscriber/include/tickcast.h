@@ -1032,7 +1032,9 @@ typedef struct {
      */
     double mean_ns;
     /*
-     Samples of all stages that were negative because clocks disagree; counted as zero.
+     Samples of all stages that clocks which agree don't make: negative ones, which count as zero, and
+     ones of more than an hour, which are in no histogram. A capture that is replayed has stamps of its
+     own day, and makes them too.
      */
     uint64_t clock_skewed;
 } TickcastLatency;

@@ -2,8 +2,9 @@
 //! there to the sealed datagram, from there to the closure; and how long what was missing took to
 //! come.
 //!
-//! Stamps of different hosts are only as good as their clocks; a stage that would be negative
-//! counts as zero and is counted apart.
+//! Stamps of different hosts are only as good as their clocks: what these differ by is in a stage
+//! between them. Where it shows, it is counted apart: a stage that would be negative counts as zero, and
+//! one of more than an hour not at all.
 
 use hdrhistogram::Histogram;
 use tickcast_reliability::counters::Counter;
@@ -43,11 +44,13 @@ pub enum Stage {
 #[derive(Clone, Debug)]
 pub struct ChannelLatency {
     stages: [Histogram<u64>; 4],
-    /// Samples that were negative because clocks disagree; counted as zero.
+    /// Samples that clocks which agree don't make: negative ones, which count as zero, and ones of more than
+    /// an hour, which are in no histogram. A capture that is replayed has stamps of its own day, and makes
+    /// them too.
     pub clock_skewed: u64,
 }
 
-/// One nanosecond to one hour at three digits; what is longer counts as an hour.
+/// One nanosecond to one hour at three digits.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 
 impl Default for ChannelLatency {
@@ -149,10 +152,13 @@ impl LatencyRecorder {
 
     #[inline]
     fn record(&self, stage: Stage, from: u64, to: u64, count: u64) {
-        if to < from {
+        let span = to.saturating_sub(from);
+        if to < from || span > HIGHEST_NS {
             self.clock_skewed.add(count);
         }
-        self.stages[stage as usize].record(to.saturating_sub(from), count);
+        if span <= HIGHEST_NS {
+            self.stages[stage as usize].record(span, count);
+        }
     }
 
     /// So many records were delivered of a datagram.
@@ -461,6 +467,21 @@ mod tests {
         assert_eq!(latency.stage(Stage::SealedToDelivered).max(), 0);
         assert_eq!(latency.stage(Stage::EventToReceived).len(), 0);
         assert_eq!(latency.clock_skewed, 1);
+        // A publisher whose clock is behind looks slow; by more than an hour nobody is.
+        let sealed = position.sent_at.0;
+        for (sequence, span, count, skewed) in [
+            (2, HIGHEST_NS, 2, 1),
+            (3, HIGHEST_NS + 1, 2, 2),
+            (4, u64::MAX - sealed, 2, 3),
+        ] {
+            let position = self::position(sequence, sealed, 0);
+            meter.pass(&recorder, &position, RecordRef::from(&trade), || {
+                Nanos(sealed + span)
+            });
+            let latency = recorder.snapshot();
+            let counted = latency.stage(Stage::SealedToDelivered).len();
+            assert_eq!((counted, latency.clock_skewed), (count, skewed), "{span}");
+        }
     }
 
     #[test]

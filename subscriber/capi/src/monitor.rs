@@ -284,7 +284,9 @@ pub struct Latency {
     pub max_ns: u64,
     /// The mean.
     pub mean_ns: f64,
-    /// Samples of all stages that were negative because clocks disagree; counted as zero.
+    /// Samples of all stages that clocks which agree don't make: negative ones, which count as zero, and
+    /// ones of more than an hour, which are in no histogram. A capture that is replayed has stamps of its
+    /// own day, and makes them too.
     pub clock_skewed: u64,
 }
 

@@ -77,6 +77,8 @@ pub(crate) struct ChannelSummary {
     counters: BTreeMap<String, u64>,
     latency_ns: Percentiles,
     repair_ns: Percentiles,
+    /// Samples of every stage that clocks which agree don't make.
+    clock_skewed: u64,
     /// Counts of the fault injector, a line each; empty without faults.
     faults: Vec<Value>,
 }
@@ -103,6 +105,8 @@ pub(crate) struct Summary {
     pub(crate) corrupt_dropped: u64,
     pub(crate) latency_ns: Percentiles,
     pub(crate) repair_ns: Percentiles,
+    /// Samples of every stage, of all channels, that clocks which agree don't make.
+    clock_skewed: u64,
     pub(crate) channels: Vec<ChannelSummary>,
     /// All channels' counters added up.
     counters: BTreeMap<String, u64>,
@@ -125,8 +129,10 @@ impl Summary {
         let channels = channels
             .iter()
             .map(|report| of_channel(report, subscriber, &mut latency));
+        let channels: Vec<_> = channels.collect();
         Self {
-            channels: channels.collect(),
+            clock_skewed: channels.iter().map(|channel| channel.clock_skewed).sum(),
+            channels,
             name: args.name.clone().unwrap_or_default(),
             publisher: args.connect.clone(),
             ended_by,
@@ -248,6 +254,7 @@ fn of_channel(
         counters: BTreeMap::new(),
         latency_ns: of(Stage::SealedToDelivered, &mut all.sealed_to_delivered),
         repair_ns: of(Stage::Repair, &mut all.repair),
+        clock_skewed: latency.as_ref().map_or(0, |latency| latency.clock_skewed),
         faults: plans
             .filter_map(|plan| serde_json::to_value(plan.counts()).ok())
             .collect(),
