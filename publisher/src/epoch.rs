@@ -304,12 +304,12 @@ impl Store {
     }
 
     fn read(&self) -> Result<State, PublisherError> {
-        let text = match std::fs::read_to_string(&self.path) {
+        let text = match std::fs::read(&self.path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
             Err(error) => return Err(state("read", &self.path, error)),
         };
-        serde_json::from_str(&text).map_err(|error| PublisherError::StateDamaged {
+        serde_json::from_slice(&text).map_err(|error| PublisherError::StateDamaged {
             path: self.path.clone(),
             reason: error.to_string(),
         })
@@ -340,6 +340,8 @@ fn state(what: &'static str, path: &Path, source: io::Error) -> PublisherError {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     const C: ChannelId = ChannelId(1);
@@ -391,7 +393,33 @@ mod tests {
         let held = open().unwrap();
         assert!(matches!(open(), Err(PublisherError::StateLocked { .. })));
         drop(held);
-        std::fs::write(dir.path().join("a.epoch.json"), "{\"epoch\": -1}").unwrap();
-        assert!(matches!(open(), Err(PublisherError::StateDamaged { .. })));
+        for damaged in [
+            &b"{\"epoch\": -1}"[..],
+            b"",
+            b"\xff\xfe\x00",
+            b"{\"ep\xffoch\": 1}",
+        ] {
+            std::fs::write(dir.path().join("a.epoch.json"), damaged).unwrap();
+            assert!(matches!(open(), Err(PublisherError::StateDamaged { .. })));
+        }
+    }
+
+    #[test]
+    fn what_to_do_about_a_state_that_can_not_be_kept_goes_by_what_is_wrong() {
+        let said = |errno: Errno| {
+            let error = io::Error::from_raw_os_error(errno.raw_os_error());
+            state("write", Path::new("/s/a.epoch.json"), error).to_string()
+        };
+        for (errno, remedy) in [
+            (Errno::NOSPC, "; make room on its file system"),
+            (Errno::DQUOT, "; make room on its file system"),
+            (
+                Errno::ACCESS,
+                "; check that its directory exists and is writable",
+            ),
+        ] {
+            let said = said(errno);
+            assert!(said.ends_with(remedy), "{said}");
+        }
     }
 }

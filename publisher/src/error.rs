@@ -1,7 +1,7 @@
 //! Why the publisher can't start or go on, by whose fault; each says what was wrong, where, and
 //! what to do, and knows its exit code.
 
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -189,7 +189,7 @@ pub enum PublisherError {
     #[error("config: {0}")]
     Config(#[from] ConfigError),
     /// The epoch of the last run can't be read or kept.
-    #[error("state_dir: can't {what} {}: {source}; check that the directory exists and is writable", .path.display())]
+    #[error("state_dir: can't {what} {}: {source}; {}", .path.display(), remedy(.source))]
     State {
         /// The step.
         what: &'static str,
@@ -380,7 +380,7 @@ pub enum PublisherError {
     #[error("threads: {0}")]
     Pin(#[from] PinError),
     /// A file that was asked for can't be written.
-    #[error("can't write {}: {source}; check that its directory exists and is writable", .path.display())]
+    #[error("can't write {}: {source}; {}", .path.display(), remedy(.source))]
     Write {
         /// Which file.
         path: PathBuf,
@@ -401,6 +401,14 @@ pub enum PublisherError {
         /// Which thread.
         thread: &'static str,
     },
+}
+
+/// What to do about a file that can't be written.
+fn remedy(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => "make room on its file system",
+        _ => "check that its directory exists and is writable",
+    }
 }
 
 impl PublisherError {

@@ -123,9 +123,8 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         Err(PublisherError::EndNotKept { summary, source }) => (*summary, Err(*source)),
         ended => (ended?, Ok(())),
     };
-    if let Some(path) = &cli.summary {
-        write_whole(path, summary.json())?;
-    }
+    let written = cli.summary.as_ref();
+    let written = written.map_or(Ok(()), |path| write_whole(path, summary.json()));
     let lost = audit_file::lines_lost();
     if lost > 0 {
         tracing::error!("{lost} audit lines could not be written, and are lost");
@@ -135,6 +134,11 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         loss = summary.has_loss(),
         "done"
     );
+    if let (Err(_), Err(kept)) = (&written, &kept) {
+        // Both are told: the one that ends us would hide the other.
+        tracing::error!("{kept}");
+    }
+    written?;
     kept?;
     Ok(if summary.has_loss() {
         ExitCode::from(1)

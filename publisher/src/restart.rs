@@ -37,6 +37,10 @@ enum NotWhole {
     #[error("no ring of channel {0} was kept")]
     Gone(String),
     #[error(
+        "the file of the ring of channel {0} is empty: nothing was ever written there, or it was cut"
+    )]
+    Empty(String),
+    #[error(
         "the ring of channel {channel} has {found} bytes and {needed} are configured: it is of other slots, or was cut"
     )]
     Length {
@@ -84,7 +88,7 @@ impl NotWhole {
     /// As the stream says it.
     const fn reason(&self) -> EpochReason {
         match self {
-            Self::Gone(_) => EpochReason::RingGone,
+            Self::Gone(_) | Self::Empty(_) => EpochReason::RingGone,
             Self::Length { .. } | Self::Configured(_) | Self::Inputs => EpochReason::Reconfigured,
             Self::Ended => EpochReason::SessionEnded,
             Self::Rebooted => EpochReason::Rebooted,
@@ -148,7 +152,7 @@ impl Rings {
                 let is_first = before.last() == Epoch::NONE;
                 let mut created = Self::create(config, plans, before, (why.above(), boot_id), utc)?;
                 let reason = match why {
-                    NotWhole::Gone(_) if is_first => EpochReason::Fresh,
+                    NotWhole::Gone(_) | NotWhole::Empty(_) if is_first => EpochReason::Fresh,
                     _ => why.reason(),
                 };
                 created.epoch = created.epoch.because(reason);
@@ -218,6 +222,7 @@ fn kept(
     let rings = plans.iter().zip(memories).map(|(plan, memory)| {
         let memory = match memory {
             Kept::None => return Err(NotWhole::Gone(plan.name.clone())),
+            Kept::Length(0) => return Err(NotWhole::Empty(plan.name.clone())),
             Kept::Length(found) => {
                 return Err(NotWhole::Length {
                     channel: plan.name.clone(),

@@ -531,3 +531,30 @@ fn a_capture_that_can_not_be_read_is_refused_at_the_start() {
         );
     }
 }
+
+#[test]
+fn a_state_and_a_summary_that_can_not_be_written_in_the_end_are_both_told() {
+    let state = tempfile::tempdir().unwrap();
+    let mut config = config(group(), simulator(5_000));
+    config["state_dir"] = json!(state.path());
+    let mut publisher = Publisher::start(&config);
+    // In place of what each is written to first.
+    let beside = [
+        state.path().join("test.epoch.new"),
+        publisher.path("summary.json.part"),
+    ];
+    for path in &beside {
+        std::fs::create_dir(path).unwrap();
+    }
+    publisher.terminate();
+    wait_for("the publisher's end", || {
+        (!publisher.is_running()).then_some(())
+    });
+    let log = publisher.log();
+    for told in ["state_dir: can't write", "can't write "] {
+        let lines = log.lines().filter(|line| line.contains("ERROR"));
+        let lines = lines.filter(|line| line.contains(&format!(" {told}")));
+        assert_eq!(lines.count(), 1, "{told}: {log}");
+    }
+    assert_eq!(publisher.finish().0, Some(2));
+}

@@ -170,6 +170,7 @@ fn with_a_small_file_system(
     bytes: u64,
     before: &str,
     config: &Value,
+    also: &[&str],
 ) -> Option<Output> {
     let can = Command::new("unshare").args(["-rm", "true"]).status();
     if !can.is_ok_and(|status| status.success()) {
@@ -178,7 +179,8 @@ fn with_a_small_file_system(
     }
     let file = small.with_file_name("config.json");
     std::fs::write(&file, config.to_string()).expect("the config is written");
-    let script = r#"mount -t tmpfs -o size="$2" tmpfs "$1" && cd "$1" && eval "$3" && exec "$4" --config "$5""#;
+    let script =
+        r#"mount -t tmpfs -o size="$2" tmpfs "$1" && cd "$1" && eval "$3" && shift 3 && exec "$@""#;
     let output = Command::new("unshare")
         .args(["-rm", "sh", "-c", script, "sh"])
         .args([
@@ -186,7 +188,10 @@ fn with_a_small_file_system(
             bytes.to_string().as_ref(),
             before.as_ref(),
         ])
-        .args([binary("tickcast-publisher").as_os_str(), file.as_os_str()])
+        .arg(binary("tickcast-publisher"))
+        .arg("--config")
+        .arg(file)
+        .args(also)
         .output();
     Some(output.expect("unshare runs"))
 }
@@ -213,17 +218,20 @@ fn a_file_system_that_is_full_under_rings_or_state_is_told_with_what_to_do_and_n
             config(Some(&small.join("rings")), &elsewhere),
             [
                 "test.all.ring can't have",
-                "enlarge the file system, or make the ring smaller",
+                "enlarge the file system, or give the ring fewer slots",
             ],
         ),
         (
             16_384,
             fill,
             config(None, &small.join("state")),
-            ["state_dir: can't write", "No space left on device"],
+            [
+                "state_dir: can't write",
+                "No space left on device (os error 28); make room",
+            ],
         ),
     ] {
-        let Some(output) = with_a_small_file_system(&small, bytes, before, &config) else {
+        let Some(output) = with_a_small_file_system(&small, bytes, before, &config, &[]) else {
             return;
         };
         let log = String::from_utf8_lossy(&output.stderr).into_owned();

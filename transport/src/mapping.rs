@@ -46,7 +46,7 @@ pub enum MappingError {
     },
     /// This host, or a control group of this process, has less memory left.
     #[error(
-        "{path} needs {needed} bytes of memory, and {available} bytes are available to this process; give the ring fewer slots, free memory, or widen the memory limit"
+        "{path} needs {needed} bytes of memory, and {available} bytes are available to this process; {smaller}, free memory, or widen the memory limit"
     )]
     NotEnough {
         /// Which.
@@ -55,10 +55,12 @@ pub enum MappingError {
         needed: u64,
         /// Bytes that there are.
         available: u64,
+        /// How less would do.
+        smaller: &'static str,
     },
     /// The operating system refused the memory.
     #[error(
-        "{path} can't have {len} bytes: {source}; free memory, enlarge the file system, or make the ring smaller"
+        "{path} can't have {len} bytes: {source}; free memory, enlarge the file system, or {smaller}"
     )]
     NoRoom {
         /// Which.
@@ -67,6 +69,8 @@ pub enum MappingError {
         len: usize,
         /// What the operating system said.
         source: io::Error,
+        /// How less would do.
+        smaller: &'static str,
     },
     /// The operating system refuses a step.
     #[error("can't {what} {path}: {source}")]
@@ -78,6 +82,17 @@ pub enum MappingError {
         /// What the operating system said.
         source: io::Error,
     },
+}
+
+impl MappingError {
+    /// This one, of memory that is no ring's but a flight record's.
+    #[must_use]
+    pub(crate) const fn of_a_record(mut self) -> Self {
+        if let Self::NotEnough { smaller, .. } | Self::NoRoom { smaller, .. } = &mut self {
+            *smaller = "give the record fewer MiB";
+        }
+        self
+    }
 }
 
 /// How the bytes of a file were found.
@@ -92,9 +107,9 @@ pub enum Found {
 /// What a file holds for the next owner.
 #[derive(Debug)]
 pub enum Kept {
-    /// There is none, or it is empty.
+    /// There is none.
     None,
-    /// It has so many bytes, and not those asked for.
+    /// It has so many bytes, and not those asked for; none at all where it is empty.
     Length(u64),
     /// The bytes as its last owner left them.
     Whole(SharedMapping),
@@ -113,6 +128,8 @@ pub struct SharedMapping {
 }
 
 const LEN_MAX: usize = isize::MAX as usize / 2;
+/// How less memory would do for a ring.
+const FEWER_SLOTS: &str = "give the ring fewer slots";
 
 impl SharedMapping {
     /// Memory without a name: gone with the last process that has its descriptor. `name` shows in
@@ -158,7 +175,11 @@ impl SharedMapping {
             there if there == len as u64 => (file, Found::Kept),
             _ => (replace(path)?, Found::Fresh),
         };
-        Ok((Self::map(file, path, len, len)?, found))
+        let mapping = match found {
+            Found::Fresh => Self::map_new(file, path, len, len)?,
+            Found::Kept => Self::map(file, path, len, len)?,
+        };
+        Ok((mapping, found))
     }
 
     /// What was kept of a file for its next owner; nothing is made, and nothing replaced.
@@ -173,7 +194,6 @@ impl SharedMapping {
         };
         let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
         match metadata.len() {
-            0 => Ok(Kept::None),
             there if there == len as u64 => Self::map(file, path, len, len).map(Kept::Whole),
             there => Ok(Kept::Length(there)),
         }
@@ -197,7 +217,7 @@ impl SharedMapping {
             // The old one's lock is held until the new one is there.
             file = replace(path)?;
         }
-        let mut mapping = Self::map(file, path, whole, len)?;
+        let mut mapping = Self::map_new(file, path, whole, len)?;
         mapping.removed = Some(path.to_owned());
         Ok(mapping)
     }
@@ -222,6 +242,13 @@ impl SharedMapping {
         memory_backed(&opened, there).map(drop)
     }
 
+    /// As [`map`](Self::map), of a file that is empty: it goes again where it can't have its bytes.
+    fn map_new(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
+        // The lock is held until the file is gone, so that nobody takes it meanwhile.
+        let held = file.try_clone().map_err(|e| io_error("lock", path, e))?;
+        Self::map(file, path, len, ring).inspect_err(|_| remove(&held, path))
+    }
+
     /// Maps `len` bytes, the first `ring` of which are a ring's.
     fn map(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
         check_memory(&file, path, len)?;
@@ -234,6 +261,7 @@ impl SharedMapping {
                 path: path.to_owned(),
                 len,
                 source: io::Error::last_os_error(),
+                smaller: FEWER_SLOTS,
             });
         }
         let map = MmapOptions::new().len(len).map_raw(&file);
@@ -250,11 +278,7 @@ impl SharedMapping {
 impl Drop for SharedMapping {
     fn drop(&mut self) {
         if let Some(path) = &self.removed {
-            // Unless somebody else removed it, and it is another's by now. Who can't remove it leaves it
-            // to who comes next.
-            if self.file.metadata().is_ok_and(|ours| is_named(&ours, path)) {
-                let _ = std::fs::remove_file(path);
-            }
+            remove(&self.file, path);
         }
     }
 }
@@ -303,6 +327,7 @@ fn check_memory(file: &File, path: &Path, len: usize) -> Result<(), MappingError
             path: path.to_owned(),
             needed,
             available,
+            smaller: FEWER_SLOTS,
         }),
         _ => Ok(()),
     }
@@ -364,6 +389,14 @@ fn locked(path: &Path, make: bool) -> Result<Option<File>, MappingError> {
     Err(MappingError::Locked {
         path: path.to_owned(),
     })
+}
+
+/// Removes our file, unless somebody else did and it is another's by now. Who can't remove it leaves it to
+/// who comes next.
+fn remove(ours: &File, path: &Path) {
+    if ours.metadata().is_ok_and(|ours| is_named(&ours, path)) {
+        let _ = std::fs::remove_file(path);
+    }
 }
 
 /// Whether this file is the one of that name.
@@ -452,7 +485,7 @@ mod tests {
         assert_eq!(bytes(&found)[8191], 7);
         drop(found);
         std::fs::write(&path, b"").unwrap();
-        assert!(matches!(kept(8192), Ok(Kept::None)));
+        assert!(matches!(kept(8192), Ok(Kept::Length(0))));
         std::fs::remove_file(&path).unwrap();
     }
 
@@ -530,7 +563,8 @@ mod tests {
         }
         let path = in_memory("huge");
         let file = SharedMapping::file(&path, 1 << 50).unwrap_err();
-        std::fs::remove_file(&path).unwrap();
+        assert!(!path.exists(), "no empty file is left behind");
+        assert!(SharedMapping::fresh(&path, 1 << 50, 0).is_err() && !path.exists());
         let memory = SharedMapping::memfd("huge", 1 << 50).unwrap_err();
         for error in [file, memory] {
             let MappingError::NotEnough {

@@ -38,7 +38,9 @@ impl RecordFile {
                 source,
             })?;
         }
-        Ok(Self(SharedMapping::file(path, len)?.0))
+        let made = SharedMapping::file(path, len);
+        made.map(|(mapping, _)| Self(mapping))
+            .map_err(MappingError::of_a_record)
     }
 }
 
@@ -119,6 +121,20 @@ mod tests {
         }
         let disk = RecordFile::create(Path::new("/etc/tickcast-record"), 4096);
         assert!(disk.is_err());
+    }
+
+    #[test]
+    fn a_record_that_there_is_no_memory_for_is_refused_with_what_to_do_and_leaves_no_file() {
+        if crate::available::available_bytes().is_none() {
+            println!("SKIPPED: this system tells nothing of its memory");
+            return;
+        }
+        let name = format!("/dev/shm/tickcast-no-record-{}", std::process::id());
+        let error = RecordFile::create(Path::new(&name), 1 << 50).unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains("give the record fewer MiB"), "{told}");
+        assert!(!told.contains("ring"), "{told}");
+        assert!(!Path::new(&name).exists());
     }
 
     #[test]

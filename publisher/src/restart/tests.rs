@@ -280,7 +280,7 @@ fn what_was_found_of_a_ring_is_said() {
         ),
         (
             &|left| fs::write(left.ring(), b"").unwrap(),
-            "no ring of channel all was kept",
+            "the file of the ring of channel all is empty",
             EpochReason::RingGone,
         ),
         (
