@@ -1,6 +1,7 @@
 //! The flight records of a publisher: a file on tmpfs for each core that decides, so that each has one
 //! writer and no thread waits for another's (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md).
 
+use std::fmt::Display;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,26 @@ const fn mib_default() -> u32 {
     64
 }
 
+impl FlightRecordConfig {
+    fn path(&self, config: &Config, of: impl Display) -> PathBuf {
+        self.directory.join(format!("{}.{of}.flight", config.name))
+    }
+
+    const fn bytes(&self) -> u64 {
+        (self.mib as u64) << 20
+    }
+
+    /// The files of all records, and the bytes of each.
+    pub(crate) fn files(&self, config: &Config) -> Vec<(PathBuf, u64)> {
+        let of_channels = config.channels.iter().map(|it| self.path(config, it.id));
+        let all = of_channels.chain([self.path(config, REPAIR)]);
+        all.map(|path| (path, self.bytes())).collect()
+    }
+}
+
+/// In place of a channel, in the name of repair's record.
+const REPAIR: &str = "repair";
+
 /// Whether flight records can be kept there.
 pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
     let Some(flight) = &config.flight_record else {
@@ -65,7 +86,7 @@ pub(crate) fn of_channel(config: &Config, channel: ChannelId) -> Option<Recorder
 
 /// What records repair, where the config asks for it and it can be had.
 pub(crate) fn of_repair(config: &Config) -> Option<Recorder> {
-    recorder_or_none(config, "repair", RecordedSide::Repair)
+    recorder_or_none(config, REPAIR, RecordedSide::Repair)
 }
 
 /// A publisher runs without a record rather than not at all: on its worst day the room that is missing is
@@ -86,9 +107,7 @@ fn recorder(
     let Some(flight) = &config.flight_record else {
         return Ok(None);
     };
-    let path = flight
-        .directory
-        .join(format!("{}.{of}.flight", config.name));
+    let path = flight.path(config, of);
     let failed = |reason: String| PublisherError::FlightRecord {
         path: path.clone(),
         reason,
@@ -105,7 +124,7 @@ fn recorder(
         build: env!("CARGO_PKG_VERSION").to_owned(),
         side,
     };
-    let file = RecordFile::create(&path, (flight.mib as usize) << 20);
+    let file = RecordFile::create(&path, flight.bytes() as usize);
     let file = file.map_err(|error| failed(error.to_string()))?;
     let recorder = Recorder::new(Box::new(file), &origin);
     let recorder = recorder.map_err(|error| failed(error.to_string()))?;

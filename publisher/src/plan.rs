@@ -154,6 +154,7 @@ impl Plan {
         }
         standby(&config, &mut warnings)?;
         host::check(&config, &channels)?;
+        warnings.extend(host::too_small(&config, &channels));
         Ok(Self {
             config,
             channels,

@@ -243,6 +243,33 @@ fn a_file_system_that_is_full_under_rings_or_state_is_told_with_what_to_do_and_n
 }
 
 #[test]
+fn a_check_says_which_file_system_has_no_room_for_the_rings_and_flight_records() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let small = folder.path().join("small");
+    std::fs::create_dir(&small).expect("a folder");
+    let mut config = one_channel(&[free_group()], endless(1_000, 0));
+    config["channels"][0]["slots"] = json!(1024);
+    config["flight_record"] = json!({ "directory": small.join("records"), "mib": 2 });
+    config["state_dir"] = json!(folder.path().join("state"));
+    config["ring_dir"] = json!(small.join("rings"));
+    // A ring of 1.5 MiB and two records.
+    for (mib, is_told) in [(4, true), (8, false)] {
+        let checked = with_a_small_file_system(&small, mib << 20, ":", &config, &["--check"]);
+        let Some(output) = checked else {
+            return;
+        };
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(output.status.success(), "{said}");
+        let told = format!(
+            "{}: its file system has {} bytes left",
+            small.display(),
+            mib << 20
+        );
+        assert_eq!(said.contains(&told), is_told, "{said}");
+    }
+}
+
+#[test]
 fn a_clock_that_steps_by_hours_either_way_changes_nothing_that_is_delivered() {
     let ms = Nanos::from_ms;
     const HOUR_MS: i64 = 3_600_000;

@@ -94,7 +94,9 @@ fn is_of_use(path: &Path) -> bool {
     }
 }
 
-fn before(path: &Path) -> PathBuf {
+/// Where a record is kept when another takes its name.
+#[must_use]
+pub fn before(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(".before");
     name.into()
