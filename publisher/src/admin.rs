@@ -3,8 +3,8 @@
 //! Whoever asks gets one answer within a fixed time and a fixed amount of memory, or is closed: no
 //! client holds up another one, nor the publisher's end.
 
-use std::io::{self, ErrorKind, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
@@ -30,6 +30,9 @@ const WAIT_AFTER: Duration = Duration::from_millis(1);
 const AFTER: Duration = Duration::from_millis(200);
 /// What a request may take, from its first byte to its last, and what its answer may take.
 const DEADLINE: Duration = Duration::from_secs(2);
+/// For how long, and how much, is read and dropped of who was answered and has not heard it out.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES: u64 = 1 << 20;
 const CONNECTIONS_MAX: usize = 8;
 const OK: &str = "200 OK";
 const CONFLICT: &str = "409 Conflict";
@@ -110,7 +113,11 @@ impl Admin {
                     counters.admin_connections.increment();
                     let shared = shared.clone();
                     let thread = Builder::new().name("admin-peer".into());
-                    match thread.spawn(move || answer(&stream, &shared)) {
+                    match thread.spawn(move || {
+                        answer(&stream, &shared)?;
+                        close(&stream);
+                        Ok(())
+                    }) {
                         Ok(thread) => open.push(thread),
                         Err(_) => counters.admin_failed.increment(),
                     }
@@ -189,6 +196,16 @@ fn answer(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
         ),
     };
     answer.write(stream, is_head)
+}
+
+/// Closes our side, and waits for the other's. A connection that is closed with bytes of it unread is
+/// reset, and whoever sent them may never see the answer.
+fn close(stream: &TcpStream) {
+    if stream.shutdown(Shutdown::Write).is_ok() {
+        let mut left = Bounded::new(stream, Instant::now() + LINGER).take(LINGER_BYTES);
+        // However that ends, it is closed then.
+        let _ = io::copy(&mut left, &mut io::sink());
+    }
 }
 
 /// What a `POST` can be for; every other one is refused unread.

@@ -92,6 +92,25 @@ fn an_endless_head_is_cut_at_8_kib() {
 }
 
 #[test]
+fn who_says_more_than_is_heard_gets_an_answer_all_the_same_and_no_reset() {
+    let publisher = publisher();
+    let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(20_000));
+    for _ in 0..10 {
+        let mut stream = connect(&publisher);
+        stream.write_all(long.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it is not reset");
+        assert!(answer.starts_with("HTTP/1.1 431"), "{answer}");
+    }
+    // Whoever goes on all the same is not heard out for ever.
+    let mut endless = connect(&publisher);
+    wait_for("the end of the connection", || {
+        endless.write_all(&[b'a'; 4096]).is_err().then_some(())
+    });
+    ends_whole(publisher);
+}
+
+#[test]
 fn a_client_that_does_not_read_holds_up_neither_others_nor_the_end() {
     let mut publisher = publisher();
     let many = b"GET /metrics HTTP/1.1\r\n\r\n".repeat(300);
