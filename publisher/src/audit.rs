@@ -1,5 +1,6 @@
 //! Who was let in, let at a ring, turned away or banned, and why: one [`tracing`] event each, with the
-//! target `audit` and level `INFO`. What the devices allow, `tickcast_transport::verbs` says with the
+//! target `audit` and level `INFO`, or `DEBUG` where connections come and go too often for a log. What the
+//! devices allow, `tickcast_transport::verbs` says with the
 //! same target; `peer` is what belongs together.
 //!
 //! | `what` | is said |
@@ -25,6 +26,7 @@ use std::net::SocketAddr;
 
 use tickcast_reliability::peers::PeerId;
 use tickcast_reliability::units::ChannelId;
+use tracing::Level;
 
 use crate::peers::Peers;
 
@@ -39,14 +41,28 @@ pub(crate) struct Of<'a> {
 
 /// Says what happened.
 pub(crate) fn say(what: &'static str, of: Of<'_>) {
-    tracing::info!(
-        target: "audit",
-        what,
-        subscriber = of.subscriber,
-        peer = of.peer.map(tracing::field::display),
-        channel = of.channel.map(|channel| channel.0),
-        why = of.why,
-    );
+    say_to(true, what, of);
+}
+
+/// Says what happened to whoever keeps an audit, and to a log as well or not.
+fn say_to(log: bool, what: &'static str, of: Of<'_>) {
+    macro_rules! say {
+        ($level:expr) => {
+            tracing::event!(
+                target: "audit",
+                $level,
+                what,
+                subscriber = of.subscriber,
+                peer = of.peer.map(tracing::field::display),
+                channel = of.channel.map(|channel| channel.0),
+                why = of.why,
+            )
+        };
+    }
+    match log {
+        true => say!(Level::INFO),
+        false => say!(Level::DEBUG),
+    }
 }
 
 /// Says of a connection what happened.
@@ -59,7 +75,8 @@ pub(crate) fn audited(
 ) {
     let known = peers.get(peer);
     let name = known.map(|known| &*known.name);
-    say(
+    say_to(
+        peers.talk.may_say(),
         what,
         Of {
             subscriber: name.filter(|name| !name.is_empty()),

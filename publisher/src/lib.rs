@@ -76,6 +76,7 @@ mod standby_config;
 #[doc(hidden)]
 pub mod straight;
 pub mod summary;
+mod talk;
 mod ticks;
 mod writer;
 

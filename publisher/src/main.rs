@@ -163,7 +163,7 @@ fn start_log(format: LogFormat, audit: Option<AuditFile>) {
             .json()
             .flatten_event(true)
             .with_writer(Mutex::new(file));
-        lines.with_filter(Targets::new().with_target("audit", Level::INFO))
+        lines.with_filter(Targets::new().with_target("audit", Level::DEBUG))
     });
     tracing_subscriber::registry()
         .with(log.with_filter(filter))

@@ -8,6 +8,7 @@ use tickcast_reliability::peers::PeerId;
 use tickcast_transport::control::PeerId as Connection;
 
 use crate::bans::Bans;
+use crate::talk::Talk;
 
 /// A connection.
 pub(crate) struct Known {
@@ -37,6 +38,8 @@ pub(crate) struct Peers {
     /// Gone, and not forgotten before what that means was told of them.
     gone: Vec<PeerId>,
     last: u64,
+    /// How much is said of them in the log.
+    pub(crate) talk: Talk,
 }
 
 impl Peers {

@@ -192,6 +192,7 @@ impl RepairService {
         let now = self.clock.both();
         self.denied.look(now.monotonic, self.server.stats());
         self.crowded.look(now.monotonic, self.server.stats());
+        self.peers.talk.look(now.monotonic);
         self.look_at_cursors(now);
         self.write_to_standbys();
         self.core.handle_timeout(now);
@@ -264,15 +265,21 @@ impl RepairService {
                 rights.forget(peer);
                 match &reason {
                     CloseReason::Protocol(error) => {
-                        tracing::info!(peer = peer.0, %error, "a connection was closed");
+                        if peers.talk.may_say() {
+                            tracing::info!(peer = peer.0, %error, "a connection was closed");
+                        }
                         core.handle_protocol_error(peer, error.to_string());
                     }
                     CloseReason::Violation(error) => {
                         let subscriber = peers.get(peer).map(|known| &*known.name);
-                        tracing::warn!(peer = peer.0, subscriber, "{error}");
+                        if peers.talk.may_say() {
+                            tracing::warn!(peer = peer.0, subscriber, "{error}");
+                        }
                     }
                     CloseReason::Io(error) => {
-                        tracing::info!(peer = peer.0, %error, "a connection broke");
+                        if peers.talk.may_say() {
+                            tracing::info!(peer = peer.0, %error, "a connection broke");
+                        }
                         shared.service.connections_broken.increment();
                     }
                     _ => {}
@@ -393,7 +400,9 @@ impl RepairService {
                     name,
                     channels,
                 } => {
-                    tracing::info!(subscriber = name, channels = channels.len(), "joined");
+                    if self.peers.talk.may_say() {
+                        tracing::info!(subscriber = name, channels = channels.len(), "joined");
+                    }
                     for channel in &channels {
                         audited("joined", &self.peers, peer, Some(*channel), None);
                     }
@@ -442,7 +451,9 @@ impl RepairService {
                     name,
                     on_purpose,
                 } => {
-                    tracing::info!(subscriber = name, on_purpose, "left");
+                    if self.peers.talk.may_say() {
+                        tracing::info!(subscriber = name, on_purpose, "left");
+                    }
                     let why = match on_purpose {
                         true => "it said goodbye",
                         false => "without a goodbye",
@@ -461,18 +472,28 @@ impl RepairService {
                 }
                 RepairEvent::Close { peer, reason } => {
                     if let Some(reason) = reason {
-                        tracing::info!(peer = peer.0, text = reason.text, "closing a connection");
+                        if self.peers.talk.may_say() {
+                            tracing::info!(
+                                peer = peer.0,
+                                text = reason.text,
+                                "closing a connection"
+                            );
+                        }
                         audited("turned_away", &self.peers, peer, None, Some(&reason.text));
                     }
                     if let Some(connection) = self.peers.connection(peer) {
                         self.server.close(connection, None);
                     }
                 }
-                RepairEvent::HigherEpochClaimed { channel, epoch, .. } => tracing::warn!(
-                    channel = channel.0,
-                    %epoch,
-                    "a JOIN claims an epoch higher than ours; counted, no effect"
-                ),
+                RepairEvent::HigherEpochClaimed { channel, epoch, .. } => {
+                    if self.peers.talk.may_say() {
+                        tracing::warn!(
+                            channel = channel.0,
+                            %epoch,
+                            "a JOIN claims an epoch higher than ours; counted, no effect"
+                        );
+                    }
+                }
                 RepairEvent::SlowSubscriber {
                     name,
                     channel,
