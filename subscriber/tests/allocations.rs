@@ -1,6 +1,6 @@
 //! After the start a tick allocates nothing on its way through `poll`, conflated or not, through
-//! `poll_runs`, and through the reader of a split subscriber. Counted in this thread, with a publisher in another.
-//! (The worker of a split subscriber is that poll, and a ring whose own test counts.)
+//! `poll_runs`, and through the reader of a split subscriber. Counted in this thread, with a publisher in
+//! another. (The worker of a split subscriber is that poll, and a ring whose own test counts.)
 
 mod common;
 

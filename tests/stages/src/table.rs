@@ -236,8 +236,8 @@ impl Table {
     /// else than before.
     ///
     /// # Errors
-    /// Each stage that grew or counts by something else without a reason; or that the table was made elsewhere, and so can't say
-    /// which did.
+    /// Each stage that grew or counts by something else without a reason; or that the table was made
+    /// elsewhere, and so can't say which did.
     pub fn renewed(
         &self,
         stages: &[Stage],
