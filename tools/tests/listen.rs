@@ -106,6 +106,11 @@ fn a_late_listener_gets_everything_from_the_oldest_on_under_faults_too() {
     let counted = |name: &str| summary[name].as_u64().unwrap();
     assert!(counted("gaps_recovered") > 0 && counted("corrupt_dropped") > 0);
     assert_eq!(counted("gaps_detected"), counted("gaps_recovered"));
+    assert_eq!(
+        summary["clock_skewed"],
+        summary["channels"][0]["clock_skewed"]
+    );
+    assert!(summary["clock_skewed"].is_u64(), "{summary:#}");
     assert!(
         summary["channels"][0]["faults"][0]["dropped"]
             .as_u64()
