@@ -485,14 +485,14 @@ impl RepairService {
                         self.server.close(connection, None);
                     }
                 }
-                RepairEvent::HigherEpochClaimed { channel, epoch, .. } => {
-                    if self.peers.talk.may_say() {
-                        tracing::warn!(
-                            channel = channel.0,
-                            %epoch,
-                            "a JOIN claims an epoch higher than ours; counted, no effect"
-                        );
-                    }
+                RepairEvent::HigherEpochClaimed { channel, epoch, .. }
+                    if self.peers.talk.may_say() =>
+                {
+                    tracing::warn!(
+                        channel = channel.0,
+                        %epoch,
+                        "a JOIN claims an epoch higher than ours; counted, no effect"
+                    );
                 }
                 RepairEvent::SlowSubscriber {
                     name,
