@@ -8,7 +8,8 @@ use tickcast_transport::control::Unserved;
 
 /// It is looked this often whether anybody waits: each time takes a system call.
 const LOOK_EVERY: Nanos = Nanos::from_us(2);
-/// And so much later while there is something to send: who sleeps because we look would sleep on.
+/// And so much later while there is something to send: who sleeps because we look would sleep on, and who
+/// was woken would wait for the end of our turn, which is milliseconds.
 const BUSY: Nanos = Nanos::from_us(48);
 
 /// What a publishing thread does for the one that repairs.
@@ -30,17 +31,10 @@ impl GivingWay {
     /// Gives up the core for a moment, if it is time to look and somebody waits. Whether it did.
     #[inline]
     pub(crate) fn idle(&mut self, now: Nanos) -> bool {
-        if now < self.look_at {
-            return false;
-        }
-        let waits = self.look(now);
-        if waits {
-            std::thread::yield_now();
-        }
-        waits
+        now >= self.look_at && self.look(now)
     }
 
-    /// Has the other one woken, if it is time to look and somebody waits, and keeps the core. Whether it had.
+    /// As [`idle`](Self::idle), where there was something to send.
     #[inline]
     pub(crate) fn busy(&mut self, now: Nanos) -> bool {
         now >= self.look_at.after(BUSY) && self.look(now)
@@ -53,7 +47,11 @@ impl GivingWay {
             return false;
         };
         self.look_at = now.after(LOOK_EVERY);
-        unserved.is_any()
+        let waits = unserved.is_any();
+        if waits {
+            std::thread::yield_now();
+        }
+        waits
     }
 }
 
