@@ -117,7 +117,7 @@ fn a_subscriber_without_descriptors_says_so_and_what_it_could_not_do() {
             1,
         ),
         (
-            6,
+            7,
             "channel all: the host's interfaces can't be listed: Too many open files",
             "60",
             1,

@@ -340,7 +340,8 @@ fn a_mark_is_not_safely_measured_where_a_peer_fails_and_all_reports_say_why() {
         (&0.into(), &2.into())
     );
     let why = "2 of 2 rounds of aeron failed";
-    assert_eq!(mark["doubts"], serde_json::json!([why]));
+    let doubts = mark["doubts"].as_array().unwrap();
+    assert!(doubts.contains(&why.into()), "{doubts:?}");
     assert!(html.contains(why) && html.contains("<td>0 of 2</td>"));
     let done = run(&[&TINY[..], &args].concat());
     let table = text(&done.stdout);
