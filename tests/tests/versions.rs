@@ -268,10 +268,16 @@ impl Publisher {
         let (channel, message, len) = Message::read(frame, 1 << 16)?.expect("a whole frame");
         assert_eq!(len, frame.len());
         self.repair.handle_message(now, PEER, channel, message);
-        let mut out = Vec::new();
+        self.says(now);
         self.us += 1_000;
         let now = self.now();
         self.repair.handle_timeout(now);
+        self.says(now);
+        Ok(())
+    }
+
+    fn says(&mut self, now: Now) {
+        let mut out = Vec::new();
         while let Some(destination) = self.repair.poll_transmit(now, &mut out) {
             assert_eq!(destination, Destination::Peer(PEER));
             let mut rest = &out[..];
@@ -283,7 +289,6 @@ impl Publisher {
             }
             out.clear();
         }
-        Ok(())
     }
 
     /// Why it closes the connection, if it does.
