@@ -336,7 +336,6 @@ const fn identity_of(plan: &ChannelPlan, epoch: Epoch, boot_id: [u8; 16]) -> Rin
     }
 }
 
-/// Where the ring of a channel is kept.
 /// Where the ring of a channel lies that outlives the publisher.
 pub(crate) fn path_of(directory: &Path, config: &Config, plan: &ChannelPlan) -> PathBuf {
     directory.join(format!("{}.{}.ring", config.name, plan.name))

@@ -13,6 +13,15 @@ enum Wanted {
     AtMost(f64),
 }
 
+impl Wanted {
+    fn is_met_by(self, ratio: f64) -> bool {
+        match self {
+            Self::AtLeast(factor) => ratio >= factor,
+            Self::AtMost(factor) => ratio <= factor,
+        }
+    }
+}
+
 /// One mark: a contender's figure at a measure against another's.
 struct Mark {
     measure: &'static str,
@@ -142,10 +151,8 @@ impl Verdict {
 impl Judged {
     /// The verdict in words. That of the median alone is no safe one.
     pub(crate) fn verdict_text(&self) -> String {
-        let safe = self.ratio.is_none_or(|ratio| match self.wanted {
-            Wanted::AtLeast(factor) => (ratio.low >= factor) == (ratio.high >= factor),
-            Wanted::AtMost(factor) => (ratio.low <= factor) == (ratio.high <= factor),
-        });
+        let meets = |ratio| self.wanted.is_met_by(ratio);
+        let safe = (self.ratio).is_none_or(|ratio| meets(ratio.low) == meets(ratio.high));
         match self.verdict {
             Verdict::Met | Verdict::NotMet if !safe => {
                 format!("{}, but not in every round", self.verdict.text())
@@ -198,11 +205,10 @@ fn judged(mark: &Mark, measured: &[Measured]) -> Judged {
         let without = rounds - rounds_judged;
         doubts.push(format!("{without} of {rounds} rounds have no such figure"));
     }
-    let verdict = match (ratio, mark.wanted) {
+    let verdict = match ratio {
         _ if rows.is_empty() => Verdict::NotMeasured,
         _ if !doubts.is_empty() => Verdict::NotSafelyMeasured,
-        (Some(ratio), Wanted::AtLeast(factor)) if ratio.median >= factor => Verdict::Met,
-        (Some(ratio), Wanted::AtMost(factor)) if ratio.median <= factor => Verdict::Met,
+        Some(ratio) if mark.wanted.is_met_by(ratio.median) => Verdict::Met,
         _ => Verdict::NotMet,
     };
     Judged {
