@@ -13,7 +13,6 @@
 //! - `Held.received_at`, `Held.missing_for`: of a datagram that was held or delivered; they go to the
 //!   application, which measures with them. A standby's mirror would ask whether it was missing at
 //!   all; none is here.
-//! - `Progress.sent_at`: the subscriber's own clock, which comes back to it in STATUS and is not read.
 
 use std::fmt::{Debug, Write};
 
@@ -23,7 +22,7 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::BEGIN;
 
 /// Struct and field of what decides nothing; the module says why.
-const LEFT_OUT: [(&str, &str); 12] = [
+const LEFT_OUT: [(&str, &str); 11] = [
     ("Receiver", "counters"),
     ("Session", "bucket"),
     ("RepairCore", "repair"),
@@ -35,7 +34,6 @@ const LEFT_OUT: [(&str, &str); 12] = [
     ("Lines", "silence"),
     ("Held", "received_at"),
     ("Held", "missing_for"),
-    ("Progress", "sent_at"),
 ];
 const TIME: &str = "Nanos";
 

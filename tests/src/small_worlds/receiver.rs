@@ -1,7 +1,7 @@
 //! A receiver of a small world: the shipped core, the driver that does for it what it wants done,
 //! and the check of what its application is told.
 
-use tickcast_reliability::control::ChannelName;
+use tickcast_reliability::control::{ChannelName, Message};
 use tickcast_reliability::counters::Counter;
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use tickcast_reliability::link::LinkTimers;
@@ -78,6 +78,38 @@ pub struct Receiver {
     who: Who,
     number: u64,
     causes: Vec<LossCause>,
+    clock: Clock,
+}
+
+/// The clock of the last PROGRESS of a connection, and its number, which goes in its place on the way
+/// and comes back in STATUS: a core reads no more of it than whether it is the last, and so states
+/// that differ only in when it was are one.
+#[derive(Clone, Copy, Debug, Default)]
+struct Clock {
+    number: u64,
+    at: Nanos,
+}
+
+impl Clock {
+    /// A message leaves for the publisher.
+    fn leaves(&mut self, message: &mut Message<'_>) {
+        if let Message::Progress(progress) = message {
+            self.number += 1;
+            self.at = std::mem::replace(&mut progress.sent_at, Nanos(self.number));
+        }
+    }
+
+    /// A message of the publisher arrives.
+    fn returns(&mut self, message: &mut Message<'_>) {
+        match message {
+            Message::Welcome(_) => *self = Self::default(),
+            Message::Status(status) => {
+                let is_last = status.echo == Nanos(self.number);
+                status.echo = if is_last { self.at } else { Nanos::ZERO };
+            }
+            _ => {}
+        }
+    }
 }
 
 /// Rounds of one core at one time that are too many.
@@ -117,6 +149,7 @@ impl Receiver {
             who,
             number,
             causes: plan.causes.clone(),
+            clock: Clock::default(),
         }
     }
 
@@ -170,7 +203,9 @@ impl Receiver {
                 };
                 busy = true;
                 let (path, out) = (index_of(path), &mut does.outputs);
-                said.frames(&bytes, |id| out.push(ReceiverOutput::Send(path, id)))?;
+                let clock = &mut self.clock;
+                let send = |id| out.push(ReceiverOutput::Send(path, id));
+                said.frames(&bytes, |message| clock.leaves(message), send)?;
                 bytes.clear();
             }
             while let Some(action) = self.core.poll_action() {
@@ -223,7 +258,8 @@ impl Core for Receiver {
                 })?;
             }
             ReceiverEvent::Message(path, id, joined_at) => {
-                let (channel, message) = said.message(id)?;
+                let (channel, mut message) = said.message(id)?;
+                self.clock.returns(&mut message);
                 self.input((of, joined_at), told, |core, mut on| {
                     core.handle_message(now, PATHS[path], channel, &message, &mut on);
                 })?;
@@ -257,7 +293,8 @@ impl Core for Receiver {
             all.map(Counter::get)
         });
         let counted: Vec<_> = counted.collect();
-        printer.of(&(self.number, &self.core, &self.stream, counted), now)
+        let parts = (self.number, &self.core, self.clock, &self.stream, counted);
+        printer.of(&parts, now)
     }
 
     fn facts(&self, now: Nanos) -> ReceiverFacts {

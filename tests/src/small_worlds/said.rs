@@ -145,20 +145,28 @@ impl Said {
         &tickcast_reliability::record::words_as_bytes(&packet.words)[..packet.len]
     }
 
-    /// The numbers of these messages, one after the other.
+    /// The numbers of these messages, one after the other, as `change` leaves them.
     ///
     /// # Errors
     /// One that is not whole or not valid.
-    pub fn frames(&mut self, mut bytes: &[u8], mut each: impl FnMut(FrameId)) -> Checked {
+    pub fn frames(
+        &mut self,
+        mut bytes: &[u8],
+        mut change: impl FnMut(&mut Message<'_>),
+        mut each: impl FnMut(FrameId),
+    ) -> Checked {
         while !bytes.is_empty() {
-            let (_, message, taken) = read(bytes)?;
+            let (channel, mut message, taken) = read(bytes)?;
+            change(&mut message);
             let (is_join, is_welcome) = (
                 matches!(message, Message::Join(_)),
                 matches!(message, Message::Welcome(_)),
             );
             let id = *self.frame_ids.entry(text(&message)).or_insert_with(|| {
+                let mut bytes = Vec::new();
+                message.write(channel, &mut bytes);
                 self.frames.push(Frame {
-                    bytes: bytes[..taken].to_vec(),
+                    bytes,
                     is_join,
                     is_welcome,
                 });
@@ -231,18 +239,19 @@ fn read(bytes: &[u8]) -> Result<(ChannelId, Message<'_>, usize), String> {
     read.ok_or_else(|| "a message that is not whole".into())
 }
 
-/// What a message says, without the clocks that PROGRESS and STATUS carry, which only measure.
+/// What a message says, without the publisher's clock in STATUS, which only measures.
 fn text(message: &Message<'_>) -> String {
     match message {
         Message::Datagram(bytes) => format!("{:?}", Identity::of(bytes)),
         Message::Progress(p) => {
             let (epoch, sequence, heard) = (p.epoch, p.sequence, p.heard);
             let counted = (p.lost_records, p.read_bytes);
-            format!("PROGRESS {epoch} {sequence} {heard} {counted:?}")
+            format!("PROGRESS {epoch} {sequence} {heard} {counted:?} {}", p.sent_at)
         }
         Message::Status(s) => {
             let (epoch, newest, oldest, ended) = (s.epoch, s.newest, s.oldest, s.ended);
-            format!("STATUS {epoch} {newest} {oldest} {} {ended}", s.next_record)
+            let (next, echo) = (s.next_record, s.echo);
+            format!("STATUS {epoch} {newest} {oldest} {next} {ended} {echo}")
         }
         message => format!("{message:?}"),
     }
