@@ -215,7 +215,11 @@ impl Publisher {
                     out.push(PublisherOutput::Multicast(said.packet(&bytes)));
                 }
                 Destination::Peer(peer) => {
-                    said.frames(&bytes, |_| {}, |id| out.push(PublisherOutput::Send(peer, id)))?;
+                    said.frames(
+                        &bytes,
+                        |_| {},
+                        |id| out.push(PublisherOutput::Send(peer, id)),
+                    )?;
                 }
             }
             bytes.clear();

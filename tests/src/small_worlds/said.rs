@@ -246,7 +246,10 @@ fn text(message: &Message<'_>) -> String {
         Message::Progress(p) => {
             let (epoch, sequence, heard) = (p.epoch, p.sequence, p.heard);
             let counted = (p.lost_records, p.read_bytes);
-            format!("PROGRESS {epoch} {sequence} {heard} {counted:?} {}", p.sent_at)
+            format!(
+                "PROGRESS {epoch} {sequence} {heard} {counted:?} {}",
+                p.sent_at
+            )
         }
         Message::Status(s) => {
             let (epoch, newest, oldest, ended) = (s.epoch, s.newest, s.oldest, s.ended);
