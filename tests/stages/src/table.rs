@@ -81,7 +81,8 @@ impl Row {
         if reason.is_none() {
             self.since = before.since.min(sum);
         }
-        if grew(self.lowest, sum) {
+        // Our own part may have grown where both together hardly did: what is stated is never lost.
+        if reason.is_some() || grew(self.lowest, sum) {
             let reasons = [before.reason.as_str(), reason.unwrap_or_default()];
             let stated = reasons.into_iter().filter(|reason| !reason.is_empty());
             self.reason = one_line(&stated.collect::<Vec<_>>().join("; "));
@@ -535,6 +536,21 @@ mod tests {
         }
         assert_eq!(table.rows[1].reason, "so it is; and so");
         assert_eq!((table.rows[1].lowest, table.rows[1].since), (50.0, 56.0));
+    }
+
+    #[test]
+    fn a_reason_is_kept_where_only_our_part_grew() {
+        let less_libc = BTreeMap::from([("pack", count(94.0, 6.0))]);
+        let unsaid = table().renewed(&STAGES, &less_libc, &here(), "");
+        assert_eq!(
+            unsaid,
+            Err(vec!["pack grew by 4.4 % (lowest: 100.0)".to_owned()])
+        );
+        let said = table().renewed(&STAGES, &less_libc, &here(), "it copies by itself");
+        assert_eq!(
+            said.expect("a reason is given").rows[0].reason,
+            "it copies by itself"
+        );
     }
 
     #[test]
