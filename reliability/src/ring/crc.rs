@@ -6,9 +6,13 @@
 //! CRC times a constant, `SHIFTS[n]`. Source: Gopal et al., "Fast CRC computation for iSCSI
 //! polynomial using CRC32 instruction" (Intel, 2011); why it is our own: docs/decisions/0013.
 //!
-//! A processor without these instructions takes the crate `crc32c`, which gives the same.
+//! Where the processor multiplies 512 bits at once, what is long is folded instead (`wide`). One without any
+//! of these instructions takes the crate `crc32c`. All give the same.
 
 use crate::wire::{HEADER_LEN, RELAY_OFFSET};
+
+#[cfg(target_arch = "x86_64")]
+mod wide;
 
 /// The CRC32C of a header up to its relay byte, or with that, and of what follows the header.
 #[inline]
@@ -34,6 +38,7 @@ mod x86 {
         _mm_cvtsi128_si64, _mm_xor_si128,
     };
 
+    use super::wide::by_folding;
     use super::{HEADER_LEN, RELAY_OFFSET};
 
     /// The polynomial of CRC32C, bits reversed.
@@ -44,12 +49,14 @@ mod x86 {
     const STREAM_MIN: usize = 6;
     /// Fewer words than these are not enough for three streams.
     const SHORT: usize = 3 * STREAM_MIN;
+    /// Fewer words than these are no sooner folded than summed by three streams.
+    const FOLDED_MIN: usize = 96;
     /// Words of a stream in a step.
     const STEP: usize = 8;
 
     /// At `n`: x to the power of 64 `n` − 33 modulo the polynomial, bits reversed. The CRC
     /// instruction over the product with it moves a CRC behind `n` words more; `n` is not 0.
-    static SHIFTS: [u32; WORDS_MAX + 1] = {
+    pub(super) static SHIFTS: [u32; WORDS_MAX + 1] = {
         let mut shifts = [1 /* x to the power of 31 */; WORDS_MAX + 1];
         let mut n = 2;
         while n < shifts.len() {
@@ -80,15 +87,53 @@ mod x86 {
         let crc = match words.len() {
             // A record or two.
             ..SHORT => by_words(head.into(), words),
-            _ => by_thirds(head.into(), words),
+            _ => long(head.into(), words),
         };
         !(by_bytes(crc, tail) as u32)
     }
 
-    /// Goes on with any number of words.
+    /// Goes on with any number of words, but of some it does not pay.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline(never)]
-    fn by_thirds(crc: u64, words: &[[u8; 8]]) -> u64 {
+    fn long(crc: u64, words: &[[u8; 8]]) -> u64 {
+        if words.len() >= FOLDED_MIN && is_wide() {
+            // SAFETY: the processor has what the function is compiled for, which was just looked up.
+            // Exercised by `tests::it_is_the_crc_of_all_bytes_of_any_length`, where it has.
+            return unsafe { folded(crc, words) };
+        }
+        by_thirds(crc, words)
+    }
+
+    pub(super) fn is_wide() -> bool {
+        is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq")
+    }
+
+    /// Goes on with any number of words, by folding.
+    #[target_feature(enable = "sse4.2,pclmulqdq,avx512f,vpclmulqdq")]
+    #[inline(never)]
+    pub(super) fn folded(crc: u64, words: &[[u8; 8]]) -> u64 {
+        words.chunks(WORDS_MAX).fold(crc, |crc, words| {
+            behind([(crc, words.len())]) ^ by_folding(words)
+        })
+    }
+
+    /// The CRCs, each behind so many words more, put together.
+    #[target_feature(enable = "sse4.2,pclmulqdq")]
+    #[inline]
+    fn behind<const N: usize>(crcs: [(u64, usize); N]) -> u64 {
+        let mut moved = _mm_cvtsi64_si128(0);
+        for (crc, over) in crcs {
+            let shift = _mm_cvtsi64_si128(SHIFTS[over].into());
+            let product = _mm_clmulepi64_si128::<0>(_mm_cvtsi64_si128(crc as i64), shift);
+            moved = _mm_xor_si128(moved, product);
+        }
+        _mm_crc32_u64(0, _mm_cvtsi128_si64(moved) as u64)
+    }
+
+    /// Goes on with any number of words, by three streams.
+    #[target_feature(enable = "sse4.2,pclmulqdq")]
+    #[inline]
+    pub(super) fn by_thirds(crc: u64, words: &[[u8; 8]]) -> u64 {
         words
             .chunks(WORDS_MAX)
             .fold(crc, |crc, words| by_three(crc, words))
@@ -119,18 +164,12 @@ mod x86 {
         }
         step(first.1, second.1, last.1);
         let c = by_words(c, left);
-        let behind = [
+        let parts = [
             (crc, words.len()),
             (a, behind_first.len()),
             (b, behind_second.len()),
         ];
-        let mut moved = _mm_cvtsi64_si128(0);
-        for (crc, over) in behind {
-            let shift = _mm_cvtsi64_si128(SHIFTS[over].into());
-            let product = _mm_clmulepi64_si128::<0>(_mm_cvtsi64_si128(crc as i64), shift);
-            moved = _mm_xor_si128(moved, product);
-        }
-        _mm_crc32_u64(0, _mm_cvtsi128_si64(moved) as u64) ^ c
+        behind(parts) ^ c
     }
 
     #[target_feature(enable = "sse4.2,pclmulqdq")]
@@ -181,6 +220,27 @@ mod tests {
                 let rest = &rest[len % 9..][..len];
                 let expected = plainly(header, with_relay, rest);
                 assert_eq!(crc32c_of(header, with_relay, rest), expected, "{len} bytes");
+            }
+        }
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn both_ways_of_long_ones_give_the_same() {
+        if !x86::is_wide() {
+            println!("SKIPPED: this processor has no AVX-512 with VPCLMULQDQ");
+            return;
+        }
+        let all = bytes(20_000);
+        let words = all.as_chunks::<8>().0;
+        for count in (1..300).chain(1_100..1_200).chain([2_240, 2_241, 2_400]) {
+            let words = &words[count % 7..][..count];
+            for crc in [0, 1, 0xffff_ffff, 0x8765_4321] {
+                // SAFETY: the processor has what both are compiled for; it was just looked up, and none has
+                // AVX-512 without SSE 4.2. Exercised here.
+                let (folded, summed) =
+                    unsafe { (x86::folded(crc, words), x86::by_thirds(crc, words)) };
+                assert_eq!(folded, summed, "{count} words behind {crc:#x}");
             }
         }
     }
