@@ -6,8 +6,8 @@
 //! CRC times a constant, `SHIFTS[n]`. Source: Gopal et al., "Fast CRC computation for iSCSI
 //! polynomial using CRC32 instruction" (Intel, 2011); why it is our own: docs/decisions/0013.
 //!
-//! Where the processor multiplies 512 bits at once, what is long is folded instead (`wide`). One without any
-//! of these instructions takes the crate `crc32c`. All give the same.
+//! Where the processor multiplies 512 bits at once, what is long is folded instead (`wide`). One that
+//! lacks either instruction takes the crate `crc32c`. All give the same.
 
 use crate::wire::{HEADER_LEN, RELAY_OFFSET};
 

@@ -25,7 +25,8 @@
 //! counters of gaps that are held against it.
 //!
 //! **Abstracted.** A clock of which only the distance to now counts: cores know no other time. The
-//! clock of dates stands still: it only measures, as do the clocks that PROGRESS and STATUS carry.
+//! clock of dates stands still: it only measures, as does the publisher's in STATUS. The clock of a
+//! PROGRESS is its number while it is on its way and owed: what counts is whether it is the last.
 //! What decides nothing, which [`fingerprint`] lists with the reasons. A younger heartbeat takes the
 //! place of an older one on its way, where [`Plan::heartbeats_max`] are: heartbeats get lost for free.
 //! Random waits are those of one seed, and their number is part of the state. Connecting takes no

@@ -8,7 +8,7 @@ use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, SubscriberCore, SubscriberSettings,
+    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
 };
 use tickcast_reliability::units::{Epoch, Nanos, Sequence};
 
@@ -81,9 +81,9 @@ pub struct Receiver {
     clock: Clock,
 }
 
-/// The clock of the last PROGRESS of a connection, and its number, which goes in its place on the way
-/// and comes back in STATUS: a core reads no more of it than whether it is the last, and so states
-/// that differ only in when it was are one.
+/// The clock of the last PROGRESS of the connection for repair, and its number, which goes in its place on
+/// the way and comes back in STATUS: a core reads no more of it than whether it is the last, and so
+/// messages that differ only in when they were said are one.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     number: u64,
@@ -100,9 +100,10 @@ impl Clock {
     }
 
     /// A message of the publisher arrives.
-    fn returns(&mut self, message: &mut Message<'_>) {
+    fn returns(&mut self, path: Path, message: &mut Message<'_>) {
         match message {
-            Message::Welcome(_) => *self = Self::default(),
+            // PROGRESS is of the connection for repair: that for replay begins nothing anew.
+            Message::Welcome(_) if path == Path::Repair => *self = Self::default(),
             Message::Status(status) => {
                 let is_last = status.echo == Nanos(self.number);
                 status.echo = if is_last { self.at } else { Nanos::ZERO };
@@ -259,7 +260,7 @@ impl Core for Receiver {
             }
             ReceiverEvent::Message(path, id, joined_at) => {
                 let (channel, mut message) = said.message(id)?;
-                self.clock.returns(&mut message);
+                self.clock.returns(PATHS[path], &mut message);
                 self.input((of, joined_at), told, |core, mut on| {
                     core.handle_message(now, PATHS[path], channel, &message, &mut on);
                 })?;

@@ -81,8 +81,8 @@ impl Row {
         if reason.is_none() {
             self.since = before.since.min(sum);
         }
-        // Our own part may have grown where both together hardly did: what is stated is never lost.
-        if reason.is_some() || grew(self.lowest, sum) {
+        // Our own part may have grown where both together hardly did, and the lowest is of both.
+        if reason.is_some() || sum > self.lowest {
             let reasons = [before.reason.as_str(), reason.unwrap_or_default()];
             let stated = reasons.into_iter().filter(|reason| !reason.is_empty());
             self.reason = one_line(&stated.collect::<Vec<_>>().join("; "));
@@ -545,6 +545,14 @@ mod tests {
         assert_eq!(
             unsaid,
             Err(vec!["pack grew by 4.4 % (lowest: 100.0)".to_owned()])
+        );
+        let of_both = BTreeMap::from([("pack", count(94.0, 8.0))]);
+        let said = table().renewed(&STAGES, &of_both, &here(), "it copies by itself");
+        let said = said.expect("a reason is given");
+        let next = said.renewed(&STAGES, &of_both, &here(), "");
+        assert_eq!(
+            next.expect("it is the same").rows[0].reason,
+            "it copies by itself"
         );
         let said = table().renewed(&STAGES, &less_libc, &here(), "it copies by itself");
         assert_eq!(
