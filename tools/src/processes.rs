@@ -96,12 +96,17 @@ impl Drop for Process {
     }
 }
 
+/// Ends where the process that was to be its parent, `$0`, is gone already; becomes the program else. What
+/// it is tied by was asked for before, so that no moment is between.
+const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+
 /// The program and arguments of `command`, killed as soon as the thread that starts it is gone: also where
 /// that was killed itself, and could end nobody.
 pub(crate) fn killed_with_us(command: &Command) -> Command {
     // It becomes the program, and is no process beside it.
     let mut tied = Command::new("setpriv");
-    tied.args(["--pdeathsig", "KILL"]);
+    tied.args(["--pdeathsig", "KILL", "sh", "-c", UNLESS_ORPHANED]);
+    tied.arg(std::process::id().to_string());
     tied.arg(command.get_program()).args(command.get_args());
     tied
 }
@@ -112,4 +117,25 @@ pub(crate) fn this_program() -> Result<PathBuf, CommandError> {
         what: "find this program's own file",
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_orphaned_before_it_was_tied_never_runs() {
+        let said = |parent: u32| {
+            let tied = killed_with_us(Command::new("echo").arg("it ran"));
+            let own = std::process::id().to_string();
+            let args = tied.get_args().map(|arg| match arg == own.as_str() {
+                true => parent.to_string().into(),
+                false => arg.to_owned(),
+            });
+            let output = Command::new(tied.get_program()).args(args).output();
+            output.expect("setpriv and sh are there").stdout
+        };
+        assert_eq!(said(std::process::id()), b"it ran\n");
+        assert_eq!(said(1), b"", "its parent is another by now");
+    }
 }
