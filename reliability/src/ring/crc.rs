@@ -92,7 +92,7 @@ mod x86 {
         !(by_bytes(crc, tail) as u32)
     }
 
-    /// Goes on with any number of words, but of some it does not pay.
+    /// Goes on with any number of words: by folding where the processor can and it pays, else by streams.
     #[target_feature(enable = "sse4.2,pclmulqdq")]
     #[inline(never)]
     fn long(crc: u64, words: &[[u8; 8]]) -> u64 {
