@@ -341,7 +341,10 @@ fn a_mark_is_not_safely_measured_where_a_peer_fails_and_all_reports_say_why() {
     );
     let why = "2 of 2 rounds of aeron failed";
     let doubts = mark["doubts"].as_array().unwrap();
-    assert!(doubts.contains(&why.into()), "{doubts:?}");
+    // A machine that is not quiet is a doubt beside it.
+    let is_noise = |doubt: &Value| doubt.as_str().unwrap().contains("others were at work");
+    let other: Vec<_> = doubts.iter().filter(|doubt| !is_noise(doubt)).collect();
+    assert_eq!(other, [why], "{doubts:?}");
     assert!(html.contains(why) && html.contains("<td>0 of 2</td>"));
     let done = run(&[&TINY[..], &args].concat());
     let table = text(&done.stdout);
