@@ -146,7 +146,7 @@ impl Noted {
         let now = Sending {
             stalls: stats.stalls,
             refused: stats.refused,
-            copies_dropped: stats.copies_dropped,
+            unpinned_sends_dropped: stats.unpinned_sends_dropped,
             flushed: stats.flushed,
             errno: stats.last_errno,
         };

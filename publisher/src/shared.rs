@@ -103,7 +103,7 @@ tickcast_reliability::counters! {
         /// Datagrams of the stream that the network refused.
         line_refused,
         /// Heartbeats and multicast repairs that found no room or were refused.
-        line_copies_dropped,
+        line_unpinned_sends_dropped,
         /// Datagrams dropped when the fan-out was torn down, or given back unsent by a device.
         line_flushed,
         /// Times a device was made to give everything back, to begin anew or because it gave up.
@@ -126,7 +126,8 @@ impl LineCounters {
         self.line_gso_refused.set(stats.runs_refused);
         self.line_stalls.set(stats.stalls);
         self.line_refused.set(stats.refused);
-        self.line_copies_dropped.set(stats.copies_dropped);
+        self.line_unpinned_sends_dropped
+            .set(stats.unpinned_sends_dropped);
         self.line_flushed.set(stats.flushed);
         self.line_restarts.set(stats.restarts);
         self.line_last_errno

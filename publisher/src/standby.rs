@@ -404,7 +404,7 @@ impl StandbyState {
                 written.skipped,
             );
             on(
-                "written_torn",
+                "inbox_torn",
                 "Places that were being written just then, or never held a whole datagram.",
                 written.torn,
             );

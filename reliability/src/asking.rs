@@ -149,7 +149,7 @@ impl Receiver {
                 asks.read_overdue = asks.read_overdue.max(Some(gap.asked_at));
             }
             if on_nack && is_open {
-                counters.rc_timeouts.add(gap.range.len());
+                counters.nack_link_timeouts.add(gap.range.len());
                 asks.nack_overdue = asks.nack_overdue.max(Some(gap.asked_at));
             }
             let reads = may_read_first(gap) || torn == Some(false);
@@ -232,7 +232,7 @@ impl Receiver {
         let over_nack = count(&asks.nack);
         let asked = count(&asks.repair) + over_nack + count(&asks.replay);
         self.counters.nacked_sequences.add(asked);
-        self.counters.rc_nacked_sequences.add(over_nack);
+        self.counters.nack_link_nacked_sequences.add(over_nack);
         self.counters.reads.add(asks.read.len() as u64);
         self.counters.read_sequences.add(count(&asks.read));
         health

@@ -49,12 +49,12 @@ impl Receiver {
         let counters = &self.counters;
         if let Some(range) = forgotten {
             self.gaps.lose(range, |part, origin, _| match origin {
-                Origin::Live => counters.gaps_forgotten.add(part.len()),
-                Origin::History => counters.history_forgotten.add(part.len()),
+                Origin::Live => counters.missing_superseded.add(part.len()),
+                Origin::History => counters.replay_superseded.add(part.len()),
             });
         }
         let dropped = (self.order).go_on(self.epoch, &self.lineage, at, &self.counters, on);
-        self.counters.continued_dropped.add(dropped);
+        self.counters.epoch_change_dropped.add(dropped);
         self.beginning = self.beginning.map(|_| self.order.next());
         self.doubts.clear();
         self.lines.restart();

@@ -91,7 +91,7 @@ counters! {
         /// Datagrams dropped because they could not be read.
         malformed_dropped,
         /// Datagrams dropped because they came from an address that nobody named.
-        stranger_dropped,
+        unknown_sender_dropped,
         /// Datagrams dropped because their channel is not one that was joined.
         other_channel_dropped,
         /// Datagrams of an epoch that the repair connection has not confirmed.
@@ -99,33 +99,33 @@ counters! {
         /// Datagrams of an epoch that is over.
         old_epoch_dropped,
         /// Datagrams that leap beyond the ring; acted on only when the repair connection confirms.
-        leap_dropped,
+        sequence_jump_dropped,
         /// Newer datagrams dropped because the window was full; they are repaired later.
         window_full_dropped,
         /// Datagrams that came after their loss had been declared.
         late_dropped,
         /// Sequences found missing.
-        gaps_detected,
+        missing_datagrams,
         /// Of those, sequences that came after all.
-        gaps_recovered,
+        missing_recovered,
         /// Of those, sequences declared lost.
-        gaps_lost,
+        missing_lost,
         /// Of those, sequences of an epoch that was continued without them: nothing is missing there.
-        gaps_forgotten,
+        missing_superseded,
         /// Of those, sequences still open (a gauge).
-        gaps_open,
+        missing_open,
         /// Sequences wanted that were sent before we joined.
-        history_wanted,
+        replay_requested,
         /// Of those, sequences that came.
-        history_received,
+        replay_received,
         /// Of those, sequences declared lost.
-        history_lost,
+        replay_lost,
         /// Of those, sequences of an epoch that was continued without them.
-        history_forgotten,
+        replay_superseded,
         /// Of those, sequences still awaited (a gauge).
-        history_open,
+        replay_open,
         /// Runs of missing sequences found (one run is one gap of many sequences).
-        gap_episodes,
+        gaps,
         /// Loss events handed to the application.
         loss_events,
         /// Records that those events declared lost, where their number is known.
@@ -137,11 +137,11 @@ counters! {
         /// Sequences asked for in them.
         nacked_sequences,
         /// NACK messages of those that went over the NACK connection.
-        rc_nacks_sent,
+        nack_link_nacks_sent,
         /// Sequences asked for in them.
-        rc_nacked_sequences,
+        nack_link_nacked_sequences,
         /// Of those, sequences not answered in time, and asked for over TCP next.
-        rc_timeouts,
+        nack_link_timeouts,
         /// READs of the publisher's ring begun.
         reads,
         /// Sequences wanted by them.
@@ -157,7 +157,7 @@ counters! {
         /// Repaired datagrams received over the repair, replay and NACK connections, and by READ.
         repairs_received,
         /// Of those, datagrams received over the NACK connection.
-        rc_repairs_received,
+        nack_link_repairs_received,
         /// Of those, datagrams that came by READ.
         read_repairs_received,
         /// Repaired datagrams received by multicast.
@@ -177,9 +177,9 @@ counters! {
         /// Times that it went down.
         repair_links_down,
         /// Times that the NACK connection was established.
-        rc_links_up,
+        nack_links_up,
         /// Times that it went down.
-        rc_links_down,
+        nack_links_down,
         /// Times that the ring could be READ from then on.
         read_links_up,
         /// Times that it no longer could.
@@ -191,14 +191,14 @@ counters! {
         /// Reports written to them.
         cursor_reports,
         /// Datagrams that the publisher wrote to the inbox of this standby, found there whole.
-        written_received,
+        inbox_received,
         /// Of those, datagrams that had come in no other way before.
-        written_first,
+        inbox_first,
         /// Places of the inbox that were being written just then, or never held a whole datagram.
-        written_torn,
+        inbox_torn,
         /// Sequences that the publisher did not write, or wrote over before anybody looked; they come
         /// otherwise.
-        written_skipped,
+        inbox_skipped,
         /// Inboxes that the publisher refused to write to.
         inboxes_refused,
         /// Epochs followed.
@@ -206,9 +206,9 @@ counters! {
         /// Of those, epochs that continued the one before.
         epochs_continued,
         /// Datagrams that waited for their turn when their epoch was continued without them.
-        continued_dropped,
+        epoch_change_dropped,
         /// Records that had been delivered of a continued epoch, and came once more.
-        records_repeated,
+        records_already_delivered,
         /// Events of the stream (source loss, epoch reason) delivered.
         stream_events,
         /// Source messages that the publisher declared lost.
@@ -229,7 +229,7 @@ counters! {
         /// Times that a line's receive queue broke and was started anew (RDMA).
         receive_restarts,
         /// WELCOMEs that can't be meant, or are a zombie's: that connection was broken off.
-        welcomes_refused,
+        welcomes_invalid,
     }
 }
 
@@ -282,13 +282,13 @@ counters! {
         /// Of those, refused because the NACK asks for a range that makes no sense.
         refused_malformed,
         /// Of those, dropped with the connection of the asker.
-        abandoned,
+        repairs_cancelled,
         /// Of those, waiting for budget (a gauge).
         pending,
         /// NACK messages received.
         nack_messages,
         /// Of those, messages received on NACK connections.
-        rc_nack_messages,
+        nack_link_messages,
         /// Bytes of repair sent to single subscribers.
         repair_bytes,
         /// Bytes of repair sent by multicast.
@@ -298,7 +298,7 @@ counters! {
         /// Slots that were overwritten while they were copied; the asker is refused, window.
         lapped_copies,
         /// Sequences asked for again while their answer was still queued; not counted as nacked.
-        nacked_again,
+        nacks_duplicate,
         /// Bytes that subscribers were granted to READ.
         read_tokens_bytes,
         /// Reports that subscribers wrote to their cursors, as far as they were read here.
@@ -333,7 +333,7 @@ counters! {
         /// Replay connections that belonged to a session.
         replay_joins,
         /// NACK connections that belonged to a session.
-        rc_joins,
+        nack_link_joins,
         /// Connections for READ that belonged to a session.
         read_joins,
         /// Rings that a connection was let READ.

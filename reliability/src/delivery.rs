@@ -327,7 +327,7 @@ pub enum Event {
     /// Nothing was heard of the publisher for three of its announced intervals.
     Stale,
     /// It is heard again. After [`Event::MulticastLost`] it follows [`Event::MulticastRestored`].
-    Fresh,
+    Recovered,
     /// Nothing was heard of the publisher for so long that it counts as dead.
     PublisherDead,
     /// This line went silent while the stream goes on elsewhere.
@@ -417,7 +417,7 @@ impl fmt::Display for Event {
                 }
             }
             Self::Stale => f.write_str("stale"),
-            Self::Fresh => f.write_str("fresh"),
+            Self::Recovered => f.write_str("recovered"),
             Self::PublisherDead => f.write_str("publisher dead"),
             Self::LineDown(line) => write!(f, "line {line} down"),
             Self::LineUp(line) => write!(f, "line {line} up"),
@@ -562,7 +562,7 @@ mod tests {
                 "epoch 4 continued by 5 behind 9, 3 records of it had come already",
             ),
             (Event::Stale, "stale"),
-            (Event::Fresh, "fresh"),
+            (Event::Recovered, "recovered"),
             (Event::PublisherDead, "publisher dead"),
             (Event::LineDown(LineId(1)), "line B down"),
             (Event::LineUp(LineId(0)), "line A up"),

@@ -549,7 +549,7 @@ impl Stream {
     ) {
         first.each(records, |position, record| {
             if self.repeated.has(position.record) {
-                counters.records_repeated.increment();
+                counters.records_already_delivered.increment();
             } else {
                 counters.delivered_records.increment();
                 on.item(Item::Record(position, record));
@@ -1091,7 +1091,7 @@ mod tests {
                 "14:110",
             ]
         );
-        assert_eq!(bench.counters.records_repeated.get(), 4);
+        assert_eq!(bench.counters.records_already_delivered.get(), 4);
     }
 
     #[test]
@@ -1127,7 +1127,7 @@ mod tests {
         bench.told.clear();
         bench.data(1, 106, 2);
         assert_eq!(bench.told, ["1:106", "1:107"]);
-        assert_eq!(bench.counters.records_repeated.get(), 0);
+        assert_eq!(bench.counters.records_already_delivered.get(), 0);
     }
 
     #[test]
@@ -1153,6 +1153,6 @@ mod tests {
         );
         let last = bench.told.last().unwrap();
         assert_eq!(last, "13:118 epoch 6 continued by 7 behind 13");
-        assert_eq!(bench.counters.records_repeated.get(), 3);
+        assert_eq!(bench.counters.records_already_delivered.get(), 3);
     }
 }

@@ -326,11 +326,11 @@ impl Receiver {
         }
         if self.ended() && sequence > self.heard {
             // The publisher itself said that nothing follows: another's, or nobody's.
-            return self.counters.leap_dropped.increment();
+            return self.counters.sequence_jump_dropped.increment();
         }
         let leap = sequence.since(self.heard.max(self.order.next()));
         if leap > self.leap_max() && !planted(Bug::LeapBelieved) {
-            self.counters.leap_dropped.increment();
+            self.counters.sequence_jump_dropped.increment();
             self.leapt = true;
             return self.ask_status_soon(now);
         }
@@ -379,7 +379,7 @@ impl Receiver {
     /// Counts a datagram from an address that neither WELCOME nor the config named.
     pub fn handle_stranger(&self) {
         self.counters.received_datagrams.increment();
-        self.counters.stranger_dropped.increment();
+        self.counters.unknown_sender_dropped.increment();
     }
 
     /// Tells what happened outside the order of delivery, and declares lost what the clock says.
@@ -502,12 +502,12 @@ impl Receiver {
         if answers {
             self.counters.repairs_received.increment();
             match self.arriving {
-                Arrival::Nack => self.counters.rc_repairs_received.increment(),
+                Arrival::Nack => self.counters.nack_link_repairs_received.increment(),
                 Arrival::Read => self.counters.read_repairs_received.increment(),
                 Arrival::Other | Arrival::Written => {}
             }
         } else if via == Via::Repair {
-            self.counters.written_received.increment();
+            self.counters.inbox_received.increment();
         } else if repaired_copy {
             self.counters.multicast_repairs_received.increment();
         }
@@ -536,19 +536,19 @@ impl Receiver {
         if sequence > self.heard {
             self.note_heard(sequence.previous(), now, Origin::Live);
             self.heard = sequence;
-            self.note_written_first();
+            self.note_inbox_first();
         } else if let Some((gap, settled)) = self.gaps.fill(sequence) {
-            self.note_written_first();
+            self.note_inbox_first();
             if answers {
                 self.answered[answered_by(&gap)] = Some((now, sequence));
             }
             if gap.origin == Origin::Live {
                 let times = 1 + u64::from(planted(Bug::RecoveryCountedTwice));
-                self.counters.gaps_recovered.add(times);
+                self.counters.missing_recovered.add(times);
                 // At least one nanosecond: zero says that it was never missing.
                 held.missing_for = now.since(gap.found_at).max(Nanos(1));
             } else {
-                self.counters.history_received.increment();
+                self.counters.replay_received.increment();
             }
             // Later than when it would be asked for again: one of us was stopped meanwhile.
             if gap.asked_once
@@ -688,10 +688,10 @@ impl Receiver {
             NackClass::Repair
         };
         if origin == Origin::Live {
-            self.counters.gaps_detected.add(range.len());
-            self.counters.gap_episodes.increment();
+            self.counters.missing_datagrams.add(range.len());
+            self.counters.gaps.increment();
         } else {
-            self.counters.history_wanted.add(range.len());
+            self.counters.replay_requested.add(range.len());
         }
         let grace = Nanos::from_us(self.config.reorder_grace_us.into());
         let hold_off = self.nack.first();
@@ -755,7 +755,7 @@ impl Receiver {
             LivenessChange::Fresh if planted(Bug::FreshForgotten) => return,
             LivenessChange::Fresh => {
                 self.silence_told = Silence::default();
-                Event::Fresh
+                Event::Recovered
             }
             LivenessChange::MulticastLost => {
                 self.silence_told.multicast_lost = true;
@@ -767,7 +767,7 @@ impl Receiver {
                 self.silence_told = Silence::default();
                 self.events.push_back(Event::MulticastRestored);
                 // Whoever stopped at `Stale` goes on at `Fresh`, however it was heard again.
-                Event::Fresh
+                Event::Recovered
             }
             LivenessChange::Dead => Event::PublisherDead,
         };

@@ -10,7 +10,7 @@ use crate::units::Nanos;
 /// The rungs of the repair ladder above TCP, which is always the last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Ladder {
+pub enum RepairOrder {
     /// READ of the publisher's ring.
     Read,
     /// NACKs over a connection of their own.
@@ -20,7 +20,7 @@ pub enum Ladder {
     ReadThenNack,
 }
 
-impl Ladder {
+impl RepairOrder {
     /// Whether the ring is READ.
     #[must_use]
     pub const fn reads(self) -> bool {
@@ -43,7 +43,7 @@ pub struct ReceiverConfig {
     /// Whether to repair at all. Without, a gap is lost when nothing fills it in time.
     pub repair: bool,
     /// Which rungs of the repair ladder are tried above TCP, where the publisher offers them.
-    pub ladder: Ladder,
+    pub ladder: RepairOrder,
     /// How many datagrams can wait behind a gap; rounded up to a power of two.
     pub window_slots: u32,
     /// How long a gap must outlive the network's own reordering before it is asked for.
@@ -80,7 +80,7 @@ impl Default for ReceiverConfig {
         Self {
             delivery: Delivery::Ordered,
             repair: true,
-            ladder: Ladder::ReadThenNack,
+            ladder: RepairOrder::ReadThenNack,
             window_slots: 4096,
             reorder_grace_us: 0,
             line_skew_us: 500,

@@ -1,7 +1,7 @@
 //! The flight recorder: everything that a core is given, kept in a ring of segments that outlives the
 //! process, so that what happened can be explained and run through the core again.
 //!
-//! A [`RecordedCore`] is a subscriber's core that keeps such a record, or does not; a
+//! A [`JournaledCore`] is a subscriber's core that keeps such a record, or does not; a
 //! [`RecordedPublisher`] is that of a channel's publisher, a [`RecordedRepair`] that of repair. A
 //! [`Recording`] is the record as it is read; [`replay()`] and [`replay_publisher()`] run it. The memory is
 //! the caller's, and what is in it is whole up to the last entry at any moment: an entry counts once the
@@ -29,7 +29,7 @@ pub use layout::{
 pub use outputs::Outputs;
 pub use publishing::RecordedPublisher;
 pub use reader::{Entry, Place, Recording, RecordingError, What, generation_offsets};
-pub use recorded::RecordedCore;
+pub use recorded::JournaledCore;
 pub use repairing::RecordedRepair;
 pub(crate) use replay::Witnessed;
 pub use replay::{Difference, GapCounts, Replayed, Stopped, replay};

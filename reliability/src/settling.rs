@@ -21,8 +21,8 @@ impl Receiver {
         };
         let counters = &self.counters;
         self.gaps.lose(gone, |part, origin, _| match origin {
-            Origin::Live => counters.gaps_lost.add(part.len()),
-            Origin::History => counters.history_lost.add(part.len()),
+            Origin::Live => counters.missing_lost.add(part.len()),
+            Origin::History => counters.replay_lost.add(part.len()),
         });
         self.order.begin_at(oldest, record);
         self.heard = self.heard.max(oldest.previous());
@@ -41,8 +41,8 @@ impl Receiver {
         let (order, counters) = (&mut self.order, &self.counters);
         self.gaps.lose(range, |part, origin, _| {
             match origin {
-                Origin::Live => counters.gaps_lost.add(part.len()),
-                Origin::History => counters.history_lost.add(part.len()),
+                Origin::Live => counters.missing_lost.add(part.len()),
+                Origin::History => counters.replay_lost.add(part.len()),
             }
             order.lose(part, cause);
         });
@@ -110,8 +110,8 @@ impl Receiver {
         if self.heard >= self.order.next() {
             let counters = &self.counters;
             self.gaps.lose(ALL, |part, origin, _| match origin {
-                Origin::Live => counters.gaps_lost.add(part.len()),
-                Origin::History => counters.history_lost.add(part.len()),
+                Origin::Live => counters.missing_lost.add(part.len()),
+                Origin::History => counters.replay_lost.add(part.len()),
             });
             self.heard = self.order.next().previous();
             self.note_open();
@@ -120,9 +120,9 @@ impl Receiver {
 
     #[inline]
     pub(crate) fn note_open(&self) {
-        self.counters.gaps_open.set(self.gaps.open(Origin::Live));
+        self.counters.missing_open.set(self.gaps.open(Origin::Live));
         self.counters
-            .history_open
+            .replay_open
             .set(self.gaps.open(Origin::History));
     }
 

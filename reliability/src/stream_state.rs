@@ -16,7 +16,7 @@ use crate::delivery::{Event, LineId};
 /// let mut state = StreamState::default();
 /// state.follow(&Event::Stale);
 /// assert!(state.stale);
-/// state.follow(&Event::Fresh);
+/// state.follow(&Event::Recovered);
 /// assert_eq!(state, StreamState::default());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -57,7 +57,7 @@ impl StreamState {
             Event::EpochContinued { .. } => self.ended = false,
             Event::EndOfSession => self.ended = true,
             Event::Stale => self.stale = true,
-            Event::Fresh => (self.stale, self.publisher_dead) = (false, false),
+            Event::Recovered => (self.stale, self.publisher_dead) = (false, false),
             Event::PublisherDead => self.publisher_dead = true,
             Event::MulticastLost => (self.multicast_lost, self.publisher_dead) = (true, false),
             Event::MulticastRestored => {
@@ -195,7 +195,7 @@ mod tests {
         all.extend([Event::LineUp(LineId(1)), Event::Live, Event::EndOfSession]);
         all.extend([Event::Stale, Event::RepairLinkDown(down), joined]);
         assert_eq!(after(&all), "joined, stale");
-        all.extend([Event::Fresh, Event::LineDown(LineId(7))]);
+        all.extend([Event::Recovered, Event::LineDown(LineId(7))]);
         assert_eq!(after(&all), "joined");
     }
 

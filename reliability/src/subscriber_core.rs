@@ -31,7 +31,7 @@ use crate::rc_path::RcPath;
 use crate::read_path::ReadPath;
 pub use crate::read_path::{ReadLimits, RemoteRequest, What};
 use crate::receiver::Receiver;
-use crate::receiver_config::{Ladder, ReceiverConfig};
+use crate::receiver_config::{ReceiverConfig, RepairOrder};
 use crate::record::AlignedCopy;
 use crate::units::{ChannelId, Epoch, Nanos};
 use crate::wire::{CrcVerdict, Datagram, WireVersions};
@@ -368,7 +368,7 @@ impl SubscriberCore {
             Message::Welcome(_) if path == Path::Nack => {
                 self.nack.up();
                 for entry in &self.entries {
-                    entry.counters.rc_links_up.increment();
+                    entry.counters.nack_links_up.increment();
                 }
             }
             // What may be READ, GRANT says.
@@ -653,7 +653,7 @@ impl SubscriberCore {
     /// The NACK connection was up and is no longer: the next rung is asked, at once.
     fn nack_down(&mut self, now: Nanos) {
         for entry in &mut self.entries {
-            entry.counters.rc_links_down.increment();
+            entry.counters.nack_links_down.increment();
             if let Some(receiver) = &mut entry.receiver {
                 receiver.handle_nack_down(now);
             }
@@ -661,7 +661,7 @@ impl SubscriberCore {
     }
 
     /// Whether a rung is on the ladder of a channel.
-    fn wants(&self, rung: impl Fn(Ladder) -> bool) -> bool {
+    fn wants(&self, rung: impl Fn(RepairOrder) -> bool) -> bool {
         let mut ladders = self.entries.iter().map(|entry| entry.wanted.config.ladder);
         ladders.any(rung)
     }

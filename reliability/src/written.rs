@@ -70,19 +70,19 @@ impl Receiver {
         });
         self.inbox = Some(inbox);
         if looked.skipped > 0 {
-            self.counters.written_skipped.add(looked.skipped);
+            self.counters.inbox_skipped.add(looked.skipped);
         }
         if looked.torn > 0 {
-            self.counters.written_torn.add(looked.torn);
+            self.counters.inbox_torn.add(looked.torn);
         }
         looked.found
     }
 
     /// What is taken now comes for the first time.
     #[inline]
-    pub(crate) fn note_written_first(&self) {
+    pub(crate) fn note_inbox_first(&self) {
         if self.arriving == Arrival::Written {
-            self.counters.written_first.increment();
+            self.counters.inbox_first.increment();
         }
     }
 

@@ -7,12 +7,12 @@ use pair::{CHANNEL, FAN_OUT};
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publisher_core::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
-use tickcast_reliability::recorder::{RecordOrigin, RecordedCore, Recorder};
+use tickcast_reliability::recorder::{JournaledCore, RecordOrigin, Recorder};
 use tickcast_reliability::ring_layout::Geometry;
 use tickcast_reliability::units::{Nanos, Now, SourceId, SourcePosition};
 
 /// Both sides, before the first datagram.
-fn sides() -> (PublisherCore, RecordedCore) {
+fn sides() -> (PublisherCore, JournaledCore) {
     let geometry = Geometry::new(1472, 1024).unwrap();
     (pair::publisher(geometry), pair::subscriber(geometry, None))
 }
@@ -20,7 +20,7 @@ fn sides() -> (PublisherCore, RecordedCore) {
 /// Publishes one datagram of `messages` orders and carries it over. How many records arrived.
 fn round(
     publisher: &mut PublisherCore,
-    subscriber: &mut RecordedCore,
+    subscriber: &mut JournaledCore,
     batch: &RecordBatch,
     n: u64,
     messages: u64,
@@ -83,7 +83,7 @@ fn a_record_is_kept_without_an_allocation_but_for_few_where_a_segment_begins() {
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
     let mut n = 0;
-    let mut rounds = |subscriber: &mut RecordedCore, count: u64| {
+    let mut rounds = |subscriber: &mut JournaledCore, count: u64| {
         let mut delivered = 0;
         for _ in 0..count {
             n += 1;

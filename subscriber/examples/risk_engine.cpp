@@ -475,7 +475,7 @@ private:
         case TICKCAST_EVENT_KIND_PUBLISHER_DEAD:
             hear(false, next);
             break;
-        case TICKCAST_EVENT_KIND_FRESH:
+        case TICKCAST_EVENT_KIND_RECOVERED:
             hear(true, next);
             break;
         case TICKCAST_EVENT_KIND_END_OF_SESSION:

@@ -247,7 +247,7 @@ enum TickcastEventKind
     /*
      It is heard again.
      */
-    TICKCAST_EVENT_KIND_FRESH = 9,
+    TICKCAST_EVENT_KIND_RECOVERED = 9,
     /*
      Nothing was heard of the publisher for so long that it counts as dead.
      */
@@ -970,19 +970,19 @@ typedef struct {
     /*
      Sequences found missing.
      */
-    uint64_t gaps_detected;
+    uint64_t missing_datagrams;
     /*
      Of those, sequences that came after all.
      */
-    uint64_t gaps_recovered;
+    uint64_t missing_recovered;
     /*
      Of those, sequences declared lost.
      */
-    uint64_t gaps_lost;
+    uint64_t missing_lost;
     /*
      Of those, sequences still open.
      */
-    uint64_t gaps_open;
+    uint64_t missing_open;
 } TickcastChannelReport;
 
 /*
@@ -1539,7 +1539,7 @@ int32_t tickcast_builder_latency(TickcastBuilder *builder, int32_t on);
  Drops this share (0 to 1) of datagrams at random, always the same for a seed: to see what an
  application does on a bad network.
  */
-int32_t tickcast_builder_drop(TickcastBuilder *builder, double share, uint64_t seed);
+int32_t tickcast_builder_inject_loss(TickcastBuilder *builder, double share, uint64_t seed);
 
 /*
  Builds the subscriber, and ends the builder, even where that fails. It connects with the first

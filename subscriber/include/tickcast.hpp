@@ -508,7 +508,7 @@ public:
     }
     Builder &latency(bool on) { return set(tickcast_builder_latency(raw_.get(), on)); }
     Builder &drop(double share, std::uint64_t seed) {
-        return set(tickcast_builder_drop(raw_.get(), share, seed));
+        return set(tickcast_builder_inject_loss(raw_.get(), share, seed));
     }
     // This builder is empty afterwards.
     Subscriber build() { return Subscriber(tickcast_builder_build(raw_.release())); }

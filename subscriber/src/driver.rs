@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
-use tickcast_reliability::recorder::{Note, RecordedCore};
+use tickcast_reliability::recorder::{JournaledCore, Note};
 use tickcast_reliability::subscriber_core::Action;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
@@ -26,7 +26,7 @@ const STALL: Nanos = Nanos::from_ms(1);
 
 pub(crate) struct Driver {
     pub(crate) builder: SubscriberBuilder,
-    pub(crate) core: RecordedCore,
+    pub(crate) core: JournaledCore,
     pub(crate) listening: Vec<Listening>,
     /// What keeps it from working as configured.
     pub(crate) problems: Problems,
@@ -60,7 +60,7 @@ impl Driver {
     ) -> Self {
         let limit = builder.join_limit;
         let limit = limit.map(|limit| u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX));
-        let mut core = RecordedCore::new(settings, now);
+        let mut core = JournaledCore::new(settings, now);
         if let Some(recorder) = recorder {
             core.record(recorder);
         }

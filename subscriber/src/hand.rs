@@ -316,7 +316,7 @@ mod tests {
             &mut backlog,
             &mut told,
         );
-        for event in [Event::Stale, Event::Live, Event::Fresh] {
+        for event in [Event::Stale, Event::Live, Event::Recovered] {
             caller.call(1, Item::Event(&position, &event));
         }
         let panicked = catch_unwind(AssertUnwindSafe(|| caller.outcome().resume()));
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(told[1].events, 2);
         let mut waiting = Vec::new();
         backlog.drain(|channel, item| {
-            waiting.push((channel, matches!(item, Item::Event(_, Event::Fresh))));
+            waiting.push((channel, matches!(item, Item::Event(_, Event::Recovered))));
         });
         assert_eq!(waiting, [(1, true)]);
     }

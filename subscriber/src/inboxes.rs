@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use tickcast_reliability::inbox::InboxWanted;
-use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::ChannelId;
 use tickcast_transport::control::{ControlClient, InboxGrant};
@@ -54,7 +54,7 @@ impl Inboxes {
     }
 
     /// Tells the core of those that are bound now.
-    pub(crate) fn look(&mut self, read: &ControlClient, core: &mut RecordedCore) {
+    pub(crate) fn look(&mut self, read: &ControlClient, core: &mut JournaledCore) {
         self.0.retain(|it| {
             let Some(access) = read.granted_inbox(&it.grant) else {
                 return true;

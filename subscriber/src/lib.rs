@@ -83,7 +83,7 @@ pub use tickcast_reliability::delivery::{
     Start, Via,
 };
 pub use tickcast_reliability::loss::{Loss, LossCause};
-pub use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+pub use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
 pub use tickcast_reliability::record;
 pub use tickcast_reliability::stream_state::StreamState;
 pub use tickcast_reliability::units;

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::counters::{Counter, ReceiverCounters};
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::recorder::{Dropped, Note, RecordedCore};
+use tickcast_reliability::recorder::{Dropped, JournaledCore, Note};
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
 use tickcast_transport::faults::Faulty;
 use tickcast_transport::{Receive, ReceiveError, ReceiveStats};
@@ -129,7 +129,7 @@ impl Listening {
     pub(crate) fn poll(
         &mut self,
         now: Nanos,
-        core: &mut RecordedCore,
+        core: &mut JournaledCore,
         sink: &mut impl Sink,
     ) -> Result<usize, ReceiveError> {
         let (channel, senders) = (self.channel, &self.senders);
@@ -201,7 +201,7 @@ impl Listening {
     }
 
     /// Tells the record what was dropped since it was told last.
-    pub(crate) fn note(&mut self, now: Nanos, core: &mut RecordedCore) {
+    pub(crate) fn note(&mut self, now: Nanos, core: &mut JournaledCore) {
         let dropped = Dropped {
             buffer: self.sum(|stats| stats.buffer_drops),
             oversize: self.sum(|stats| stats.oversize),

@@ -5,7 +5,7 @@ use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::mirror::Mirror;
 use tickcast_reliability::record::RecordRef;
-use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::subscriber_core::SubscriberCore;
 use tickcast_reliability::units::ChannelId;
 use tickcast_transport::clock::{Clock, SystemClock};
@@ -80,7 +80,7 @@ impl<K: Keeper> Deliver for Through<'_, K> {
 }
 
 impl<K: Keeper> Sink for Through<'_, K> {
-    fn offered(&mut self, core: &mut RecordedCore, offer: &ChannelOffer) {
+    fn offered(&mut self, core: &mut JournaledCore, offer: &ChannelOffer) {
         let mirror = core.mirror(offer.channel);
         let wants_mirror = !mirror.is_some_and(|mirror| mirror.fits(offer));
         if let Some(mirror) = self.0.offered(offer, wants_mirror) {

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use tickcast_reliability::control::{Message, RepairOffer};
 use tickcast_reliability::delivery::LinkDownReason;
 use tickcast_reliability::inbox::InboxWanted;
-use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
@@ -71,7 +71,7 @@ impl Session {
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
-        core: &mut RecordedCore,
+        core: &mut JournaledCore,
         sink: &mut impl Sink,
     ) -> usize {
         let mut count = 0;
@@ -175,7 +175,7 @@ impl Session {
         &mut self,
         now: Nanos,
         path: Path,
-        core: &mut RecordedCore,
+        core: &mut JournaledCore,
         sink: &mut impl Sink,
     ) {
         self.watched[path as usize] = None;
@@ -226,7 +226,7 @@ impl Session {
     }
 
     /// Sends what the core has to say.
-    pub(crate) fn transmit(&mut self, now: Nanos, core: &mut RecordedCore, sink: &mut impl Sink) {
+    pub(crate) fn transmit(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
         loop {
             let mut frames = std::mem::take(&mut self.frames);
             let path = core.poll_transmit(now, &mut frames, sink);
@@ -251,7 +251,7 @@ impl Session {
     }
 
     /// Begins what the core wants in the publisher's memory.
-    fn begin_remote(&mut self, now: Nanos, core: &mut RecordedCore, sink: &mut impl Sink) {
+    fn begin_remote(&mut self, now: Nanos, core: &mut JournaledCore, sink: &mut impl Sink) {
         while let Some(request) = core.poll_remote() {
             if let Err(error) = self.read.begin_remote(&request) {
                 tracing::info!("READ can't go on, others are asked: {error}");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::{RecordRef, Records};
-use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
 use tickcast_transport::clock::{Clock, SystemClock};
 
@@ -21,7 +21,7 @@ use crate::monitor::Shared;
 /// Where the driver puts what comes from the core.
 pub(crate) trait Sink: Deliver {
     /// A publisher offers this; comes before anything of it does.
-    fn offered(&mut self, _core: &mut RecordedCore, _offer: &ChannelOffer) {}
+    fn offered(&mut self, _core: &mut JournaledCore, _offer: &ChannelOffer) {}
     /// A publisher welcomed us; comes before the items that follow from it.
     fn welcome(&mut self, welcome: &Welcome);
     /// All items that follow from it have come: those of what it ended. None are of what begins.

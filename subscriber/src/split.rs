@@ -559,7 +559,7 @@ mod tests {
         writer.event(0, &at(0, 1, 1), &Event::Stale);
         writer.event(0, &at(0, 1, 1), &Event::EpochChanged { from, to });
         writer.event(1, &at(1, 1, 1), &Event::Stale);
-        writer.event(1, &at(1, 1, 1), &Event::Fresh);
+        writer.event(1, &at(1, 1, 1), &Event::Recovered);
         writer.event(1, &at(1, 1, 9), &Event::EndOfSession);
         for number in 1..=40_000 {
             let order = MboMsg::default();

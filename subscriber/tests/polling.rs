@@ -381,7 +381,7 @@ fn what_is_missing_when_a_channel_begins_anew_is_declared_lost() {
     );
     publisher.quotes(1, 0..5_000);
     poll_until(&mut subscriber, &mut seen, |s, _| {
-        s.channels()[0].counters.gaps_open.get() > 0 && s.channels()[0].heard.0 > 250
+        s.channels()[0].counters.missing_open.get() > 0 && s.channels()[0].heard.0 > 250
     });
     subscriber.rejoin(CHANNEL, Start::Live).unwrap();
     assert_eq!(

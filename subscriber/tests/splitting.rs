@@ -622,13 +622,13 @@ fn a_split_that_can_not_pin_after_it_was_polled_leaves_without_a_panic() {
     let counters = Arc::new(subscriber.monitor());
     publisher.quotes(1, 0..2_000);
     common::poll_until(&mut subscriber, &mut seen, |subscriber, _| {
-        subscriber.channels()[0].counters.gaps_open.get() > 0
+        subscriber.channels()[0].counters.missing_open.get() > 0
     });
     let error = subscriber.split(Core(1 << 20), IDLE, 1 << 20).err();
     assert!(matches!(error, Some(SpawnError::Pin(_))));
     // It is gone: what was open is lost.
     let channel = &counters.channels()[0];
-    assert_eq!(channel.counters.gaps_open.get(), 0);
+    assert_eq!(channel.counters.missing_open.get(), 0);
     assert!(channel.handed.handed_events.get() > seen.events.len() as u64);
     assert_eq!(panics.load(Ordering::SeqCst), 0);
 }

@@ -63,7 +63,7 @@ static void watch(TickcastMonitor *monitor, const Seen *seen) {
     MUST(tickcast_monitor_channels(monitor) == 1);
     MUST(tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0);
     MUST(!strcmp(report.name, "all") && report.channel == 1);
-    MUST(report.delivered_records == seen->records && report.gaps_open == 0);
+    MUST(report.delivered_records == seen->records && report.missing_open == 0);
     MUST(tickcast_monitor_counters(monitor, 0, on_counter, &delivered) == 0);
     MUST(tickcast_monitor_counter(monitor, 0, "handed_records", &again) == 0);
     MUST(delivered == seen->records && again == seen->records);
@@ -84,7 +84,7 @@ static void watch(TickcastMonitor *monitor, const Seen *seen) {
     MUST(id == seen->instrument);
     MUST(tickcast_directory_at(directory, 0, &first) && first <= id);
     printf("instruments=%d\n", tickcast_directory_len(directory));
-    printf("gaps_recovered=%" PRIu64 "\n", report.gaps_recovered);
+    printf("missing_recovered=%" PRIu64 "\n", report.missing_recovered);
     MUST(tickcast_directory_free(directory) == 0);
     MUST(tickcast_monitor_free(monitor) == 0);
 }
@@ -115,7 +115,7 @@ int main(int argc, char **argv) {
     tickcast_builder_receive_buffer(builder, 8 << 20);
     tickcast_builder_join_limit(builder, 60000);
     tickcast_builder_latency(builder, 1);
-    tickcast_builder_drop(builder, 0.05, 7);
+    tickcast_builder_inject_loss(builder, 0.05, 7);
     TickcastSubscriber *subscriber = tickcast_builder_build(builder);
     MUST(subscriber);
 

@@ -20,24 +20,24 @@ fn equal(left: (&str, u64), right: (&str, u64)) -> Result<(), String> {
 /// # Errors
 /// Which relation does not hold.
 pub fn receiver(c: &ReceiverCounters, stream: &Stream) -> Result<(), String> {
-    let settled = c.gaps_recovered.get() + c.gaps_lost.get();
-    let gaps = settled + c.gaps_forgotten.get() + c.gaps_open.get();
+    let settled = c.missing_recovered.get() + c.missing_lost.get();
+    let gaps = settled + c.missing_superseded.get() + c.missing_open.get();
     equal(
-        ("gaps_detected", c.gaps_detected.get()),
+        ("missing_datagrams", c.missing_datagrams.get()),
         ("recovered + lost + forgotten + open", gaps),
     )?;
     // A run is told once all of it is settled, unless the last of it was lost.
-    let all_told = c.gaps_lost.get() + c.gaps_forgotten.get() + c.gaps_open.get() == 0;
-    if all_told || stream.recovered > c.gaps_recovered.get() {
+    let all_told = c.missing_lost.get() + c.missing_superseded.get() + c.missing_open.get() == 0;
+    if all_told || stream.recovered > c.missing_recovered.get() {
         equal(
-            ("gaps_recovered", c.gaps_recovered.get()),
+            ("missing_recovered", c.missing_recovered.get()),
             ("sequences told recovered", stream.recovered),
         )?;
     }
-    let settled = c.history_received.get() + c.history_lost.get();
-    let history = settled + c.history_forgotten.get() + c.history_open.get();
+    let settled = c.replay_received.get() + c.replay_lost.get();
+    let history = settled + c.replay_superseded.get() + c.replay_open.get();
     equal(
-        ("history_wanted", c.history_wanted.get()),
+        ("replay_requested", c.replay_requested.get()),
         ("received + lost + forgotten + open", history),
     )?;
     equal(
@@ -71,11 +71,11 @@ pub fn repair(c: &RepairCounters) -> Result<(), String> {
         + c.refused_too_slow.get()
         + c.refused_epoch.get()
         + c.refused_malformed.get()
-        + c.abandoned.get()
+        + c.repairs_cancelled.get()
         + c.pending.get();
     equal(
         ("nacked", c.nacked.get()),
-        ("answered + refused + abandoned + pending", settled),
+        ("answered + refused + repairs_cancelled + pending", settled),
     )
 }
 
@@ -87,24 +87,33 @@ pub fn repair(c: &RepairCounters) -> Result<(), String> {
 pub fn asked(c: &ReceiverCounters, asked: &Asked) -> Result<(), String> {
     for (part, whole) in [
         (
-            ("rc_nacks_sent", c.rc_nacks_sent.get()),
+            ("nack_link_nacks_sent", c.nack_link_nacks_sent.get()),
             ("nacks_sent", c.nacks_sent.get()),
         ),
         (
-            ("rc_nacked_sequences", c.rc_nacked_sequences.get()),
+            (
+                "nack_link_nacked_sequences",
+                c.nack_link_nacked_sequences.get(),
+            ),
             ("nacked_sequences", c.nacked_sequences.get()),
         ),
         (
-            ("rc_timeouts", c.rc_timeouts.get()),
-            ("rc_nacked_sequences", c.rc_nacked_sequences.get()),
+            ("nack_link_timeouts", c.nack_link_timeouts.get()),
+            (
+                "nack_link_nacked_sequences",
+                c.nack_link_nacked_sequences.get(),
+            ),
         ),
         (
-            ("rc_repairs_received", c.rc_repairs_received.get()),
+            (
+                "nack_link_repairs_received",
+                c.nack_link_repairs_received.get(),
+            ),
             ("repairs_received", c.repairs_received.get()),
         ),
         (
             ("NACKs sent on the NACK connection", asked.asked_on_nack),
-            ("rc_nacks_sent", c.rc_nacks_sent.get()),
+            ("nack_link_nacks_sent", c.nack_link_nacks_sent.get()),
         ),
     ] {
         if part.1 > whole.1 {

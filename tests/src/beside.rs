@@ -134,7 +134,7 @@ impl Beside {
     pub fn told(&mut self, event: &Event, now: Nanos) -> Checked {
         let state = (self.stale, self.multicast_lost);
         self.state.follow(event);
-        self.heard_since &= !matches!(event, Event::Fresh | Event::EndOfSession);
+        self.heard_since &= !matches!(event, Event::Recovered | Event::EndOfSession);
         let by_line = self.line.is_some() && !self.ended;
         let right = match event {
             Event::Joined { .. } if !self.joined => {
@@ -164,7 +164,7 @@ impl Beside {
                 self.rejoin_due = now;
                 !self.ended && state == (true, false) && self.status
             }
-            Event::Fresh => {
+            Event::Recovered => {
                 self.stale = false;
                 state == (true, false) && by_line
             }
@@ -264,9 +264,12 @@ mod tests {
         heard.told(&Event::Stale, us(5_000)).unwrap();
         heard.hears(0, None, us(6_000));
         assert!(heard.on_time(true, us(6_000)).is_err());
-        assert_eq!(heard.told(&Event::Fresh, us(6_000)), Ok(()));
+        assert_eq!(heard.told(&Event::Recovered, us(6_000)), Ok(()));
         assert_eq!(heard.on_time(true, us(6_000)), Ok(()));
-        assert!(of.told(&Event::Fresh, us(6_000)).is_err(), "nothing came");
+        assert!(
+            of.told(&Event::Recovered, us(6_000)).is_err(),
+            "nothing came"
+        );
     }
 
     #[test]
@@ -282,7 +285,7 @@ mod tests {
         next(&mut of, us(9_000));
         of.hears(0, None, us(9_000));
         assert!(of.on_time(true, us(9_000)).is_err(), "it is not told");
-        assert_eq!(of.told(&Event::Fresh, us(9_000)), Ok(()));
+        assert_eq!(of.told(&Event::Recovered, us(9_000)), Ok(()));
         let mut of = beside();
         next(&mut of, us(9_000));
         assert_eq!(of.on_time(true, us(14_004)), Ok(()));
@@ -321,14 +324,14 @@ mod tests {
         of.hears(1, Some(us(100)), us(208_000));
         assert!(of.told(&Event::MulticastRestored, us(208_000)).is_ok());
         assert!(of.on_time(true, us(208_000)).is_err(), "fresh, too");
-        assert_eq!(of.told(&Event::Fresh, us(208_000)), Ok(()));
+        assert_eq!(of.told(&Event::Recovered, us(208_000)), Ok(()));
         assert_eq!(of.on_time(true, us(208_000)), Ok(()));
         let mut of = beside();
         of.told(&Event::Stale, us(5_000)).unwrap();
         of.status();
         of.told(&Event::MulticastLost, us(6_000)).unwrap();
         of.hears(0, None, us(7_000));
-        let out_of_order = of.told(&Event::Fresh, us(7_000));
+        let out_of_order = of.told(&Event::Recovered, us(7_000));
         assert!(out_of_order.is_err(), "restored before it is fresh");
     }
 

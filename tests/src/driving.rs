@@ -5,7 +5,7 @@ use rand::RngExt;
 use tickcast_reliability::control::{Message, NackClass};
 use tickcast_reliability::delivery::{Event as Told, Item, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Heartbeat, Kind, relay_flags};
 
@@ -40,7 +40,7 @@ impl World {
     pub(crate) fn with_core(
         &mut self,
         number: usize,
-        f: impl FnOnce(&mut RecordedCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
         let (truth, trace, now) = (&self.truth, &mut self.trace, self.now);
         let tampering = &mut self.tampering;
@@ -81,7 +81,7 @@ impl World {
                     match event {
                         Told::Stale => of.asked.pace.stale(Some(now)),
                         Told::EndOfSession => of.asked.pace.ends(),
-                        Told::Fresh => of.asked.pace.stale(None),
+                        Told::Recovered => of.asked.pace.stale(None),
                         _ => {}
                     }
                     if matches!(event, Told::RepairLinkDown(LinkDownReason::Unanswered)) {
@@ -153,7 +153,7 @@ impl World {
                 of.asked.continued(last);
                 of.justified.continued(receiver.epoch(), last);
             }
-            let episodes = receiver.counters().gap_episodes.get();
+            let episodes = receiver.counters().gaps.get();
             (of.asked.pace).found(episodes, subscriber.core.is_joined());
             of.beside.input_over();
             (of.beside.stands(receiver.stream_state()))
@@ -191,7 +191,7 @@ impl World {
         &mut self,
         number: usize,
         (bytes, came): (&[u8], Came),
-        f: impl FnOnce(&mut RecordedCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
         self.with_datagrams(number, &[bytes], came, f)
     }
@@ -202,7 +202,7 @@ impl World {
         number: usize,
         each: &[&[u8]],
         came: Came,
-        f: impl FnOnce(&mut RecordedCore, Nanos, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut JournaledCore, Nanos, &mut dyn FnMut(Item<'_>)),
     ) -> Result<(), String> {
         let due = each.iter().enumerate();
         let due = due.map(|(nth, bytes)| self.notes_datagram(number, bytes, came, nth > 0));

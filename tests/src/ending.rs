@@ -63,7 +63,7 @@ impl World {
             ));
         }
         let c = receiver.map(|r| r.counters())?;
-        let open = c.gaps_open.get() + c.history_open.get();
+        let open = c.missing_open.get() + c.replay_open.get();
         if open > 0 {
             return Some(format!("still misses {open} sequences"));
         }
@@ -155,7 +155,7 @@ impl World {
                     continue;
                 }
                 let receiver = core.receiver(of.channel);
-                let gaps = receiver.map_or(0, |r| r.counters().gaps_detected.get());
+                let gaps = receiver.map_or(0, |r| r.counters().missing_datagrams.get());
                 let losses = of.stream.losses;
                 if self.now <= JOINED {
                     of.gaps_of_joining = gaps;

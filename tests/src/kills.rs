@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::receiver_config::Ladder;
+use tickcast_reliability::receiver_config::RepairOrder;
 use tickcast_reliability::ring::{HeapMemory, RingWriter};
 use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{FanOutId, Nanos, Sequence, SequenceRange};
@@ -107,7 +107,7 @@ fn plan(seed: u64, moment: Moment) -> Plan {
         (config.window_slots, *start) = (1_024, Start::Oldest);
         config.burst_max = 2_048;
         if moment == Moment::MidRead {
-            config.ladder = Ladder::ReadThenNack;
+            config.ladder = RepairOrder::ReadThenNack;
         }
     }
     let others = (0..VICTIM).map(|number| (Nanos::ZERO, Incident::Join(number)));
@@ -182,7 +182,7 @@ impl World {
                 over(*of, Path::Repair) && !joined
             }
             (Moment::MidGap, Event::Bytes(of, true, _)) => {
-                let misses = receivers.any(|it| it.counters().gaps_open.get() > 0);
+                let misses = receivers.any(|it| it.counters().missing_open.get() > 0);
                 self.now > DUE && misses && (over(*of, Path::Repair) || over(*of, Path::Nack))
             }
             (Moment::HalfSlot, Event::Feed(of, _)) => self.now > DUE && *of == self.endpoint,

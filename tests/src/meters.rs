@@ -65,7 +65,7 @@ impl Counted {
                 multicast: sum.multicast + c.multicast_repair_bytes.get(),
                 replay: sum.replay + c.replay_bytes.get(),
                 answered: sum.answered + c.answered.get(),
-                nacked: sum.nacked + c.nacked.get() + c.nacked_again.get(),
+                nacked: sum.nacked + c.nacked.get() + c.nacks_duplicate.get(),
             }
         })
     }

@@ -7,7 +7,7 @@ use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::delivery::{Delivery, Start};
 use tickcast_reliability::heartbeat::HeartbeatConfig;
 use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::units::Nanos;
 
@@ -261,7 +261,11 @@ impl Plan {
 
     /// Which rungs of the ladder each subscriber goes by.
     fn ladders(&mut self, rng: &mut ChaCha8Rng) {
-        let all = [Ladder::Read, Ladder::Nack, Ladder::ReadThenNack];
+        let all = [
+            RepairOrder::Read,
+            RepairOrder::Nack,
+            RepairOrder::ReadThenNack,
+        ];
         for (config, _) in &mut self.subscribers {
             config.ladder = pick(rng, &all);
         }
@@ -299,7 +303,7 @@ pub(crate) fn subscriber(rng: &mut ChaCha8Rng) -> (ReceiverConfig, Start) {
     let config = ReceiverConfig {
         delivery,
         repair: !rng.random_bool(0.03),
-        ladder: Ladder::ReadThenNack,
+        ladder: RepairOrder::ReadThenNack,
         window_slots: pick(rng, &[16, 64, 256, 1024]),
         reorder_grace_us: pick(rng, &[0, 0, 50]),
         line_skew_us: pick(rng, &[100, 500]),

@@ -6,7 +6,7 @@ use tickcast_reliability::explain::explain;
 use tickcast_reliability::publisher_core::PublisherCore;
 use tickcast_reliability::recorder::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_reliability::recorder::{
-    RecordOrigin, RecordedCore, RecordedPublisher, RecordedRepair, RecordedSide, Recorder,
+    JournaledCore, RecordOrigin, RecordedPublisher, RecordedRepair, RecordedSide, Recorder,
     Recording, RecordingError, Stopped, What, replay, replay_publisher,
 };
 use tickcast_reliability::units::{Now, Sequence};
@@ -46,7 +46,7 @@ const WHOLE_LEN: usize = 48 << 20;
 const SHORT_LEN: usize = RECORD_LEN_MIN;
 
 /// Records a core from now on, in so many bytes, with all its outputs in words.
-pub(crate) fn record(core: &mut RecordedCore, len: usize) {
+pub(crate) fn record(core: &mut JournaledCore, len: usize) {
     let origin = RecordOrigin {
         name: "simulated".into(),
         ..RecordOrigin::default()
@@ -269,7 +269,7 @@ fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
 ///
 /// # Errors
 /// The first thing that was not the same.
-pub fn replay_core(mut core: RecordedCore, seen: &mut Seen) -> Result<(), String> {
+pub fn replay_core(mut core: JournaledCore, seen: &mut Seen) -> Result<(), String> {
     let recorder = core.stop_recording().ok_or("it is not recorded")?;
     let (inputs, log) = (recorder.inputs(), recorder.outputs().log().to_owned());
     let digest = recorder.outputs().digest();
@@ -322,7 +322,7 @@ pub fn replay_core(mut core: RecordedCore, seen: &mut Seen) -> Result<(), String
     if format!("{core:?}") != format!("{again:?}") {
         return Err(format!("the cores differ:\n{core:?}\n{again:?}"));
     }
-    let values = |core: &RecordedCore| {
+    let values = |core: &JournaledCore| {
         let mut values = Vec::new();
         for counters in core.counters() {
             counters.each(|name, _, value| values.push((name, value)));

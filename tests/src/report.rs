@@ -53,7 +53,7 @@ pub struct Tally {
     /// Sequences asked for on NACK connections, as subscribers counted them.
     pub rc_asked: u64,
     /// Of those, the ones that were not answered in time.
-    pub rc_timeouts: u64,
+    pub nack_link_timeouts: u64,
     /// What was repaired, of one run alone.
     #[serde(skip)]
     pub repairs: Repairs,
@@ -64,15 +64,15 @@ pub struct Tally {
     /// Of those, because a budget was used up.
     pub refused_budget: u64,
     /// Of those nacked, dropped with the connection of the asker, or waiting at the end.
-    pub abandoned: u64,
+    pub repairs_cancelled: u64,
     /// Slots that were overwritten while they were copied.
     pub lapped_copies: u64,
     /// Epochs followed.
     pub epochs: u64,
     /// Sequences of gaps declared lost.
-    pub gaps_lost: u64,
+    pub missing_lost: u64,
     /// Sequences of gaps still open at the end of a run.
-    pub gaps_open: u64,
+    pub missing_open: u64,
     /// Sequences that NACKs asked for, as subscribers counted them.
     pub asked: u64,
     /// Datagrams dropped because their epoch was over.
@@ -135,15 +135,15 @@ impl Tally {
         self.repairs.add(stream);
         self.duplicates += c.duplicates.get();
         self.records += stream.records;
-        self.gaps += c.gaps_detected.get();
-        self.recovered += c.gaps_recovered.get();
-        self.history += c.history_wanted.get();
+        self.gaps += c.missing_datagrams.get();
+        self.recovered += c.missing_recovered.get();
+        self.history += c.replay_requested.get();
         self.epochs += c.epochs.get();
-        self.gaps_lost += c.gaps_lost.get();
-        self.gaps_open += c.gaps_open.get();
+        self.missing_lost += c.missing_lost.get();
+        self.missing_open += c.missing_open.get();
         self.asked += c.nacked_sequences.get();
-        self.rc_asked += c.rc_nacked_sequences.get();
-        self.rc_timeouts += c.rc_timeouts.get();
+        self.rc_asked += c.nack_link_nacked_sequences.get();
+        self.nack_link_timeouts += c.nack_link_timeouts.get();
         self.old_epoch += c.old_epoch_dropped.get();
         self.unknown_epoch += c.unknown_epoch_dropped.get();
         self.fencing_violations += c.fencing_violations.get();
@@ -174,7 +174,7 @@ impl Tally {
         self.lapped_copies += c.lapped_copies.get();
         self.refused_window += c.refused_window.get();
         self.refused_budget += c.refused_budget.get();
-        self.abandoned += c.abandoned.get() + c.pending.get();
+        self.repairs_cancelled += c.repairs_cancelled.get() + c.pending.get();
         self.refused += c.refused_window.get()
             + c.refused_ahead.get()
             + c.refused_budget.get()
@@ -194,7 +194,7 @@ impl Tally {
             ("unknown_epoch", self.unknown_epoch),
             ("fencing_violation", self.fencing_violations),
             ("rc_asked", self.rc_asked),
-            ("rc_timeout", self.rc_timeouts),
+            ("rc_timeout", self.nack_link_timeouts),
             ("asked_in_time", self.asked_in_time),
             ("given_up_in_time", self.given_up_in_time),
         ] {
@@ -215,7 +215,7 @@ impl Tally {
         self.repair_bytes += other.repair_bytes;
         self.nack_messages += other.nack_messages;
         self.rc_asked += other.rc_asked;
-        self.rc_timeouts += other.rc_timeouts;
+        self.nack_link_timeouts += other.nack_link_timeouts;
         self.duplicates += other.duplicates;
         self.records += other.records;
         self.gaps += other.gaps;
@@ -228,11 +228,11 @@ impl Tally {
         self.refused += other.refused;
         self.refused_window += other.refused_window;
         self.refused_budget += other.refused_budget;
-        self.abandoned += other.abandoned;
+        self.repairs_cancelled += other.repairs_cancelled;
         self.lapped_copies += other.lapped_copies;
         self.epochs += other.epochs;
-        self.gaps_lost += other.gaps_lost;
-        self.gaps_open += other.gaps_open;
+        self.missing_lost += other.missing_lost;
+        self.missing_open += other.missing_open;
         self.asked += other.asked;
         self.old_epoch += other.old_epoch;
         self.unknown_epoch += other.unknown_epoch;

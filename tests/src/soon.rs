@@ -10,7 +10,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tickcast_reliability::control::Grant;
 use tickcast_reliability::delivery::{Delivery, Event};
-use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
 use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
 
 use crate::justified::Found;
@@ -127,7 +127,7 @@ impl Soon {
         Self {
             config,
             wait: Nanos::from_us((config.reorder_grace_us + skew).into()),
-            reads: (reads > 0 && config.ladder != Ladder::Nack).then_some(Reads {
+            reads: (reads > 0 && config.ladder != RepairOrder::Nack).then_some(Reads {
                 most: reads,
                 slot_len: slot_len.into(),
                 begun: VecDeque::new(),

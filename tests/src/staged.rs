@@ -13,7 +13,7 @@ use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader};
 use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
 use tickcast_reliability::recorder::{
-    Note, RecordOrigin, RecordedCore, Recorder, Recording, replay,
+    JournaledCore, Note, RecordOrigin, Recorder, Recording, replay,
 };
 use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
 use tickcast_reliability::units::{
@@ -34,7 +34,7 @@ const BEGAN: Nanos = Nanos::from_secs(1);
 
 /// See the module.
 pub struct Stage {
-    core: RecordedCore,
+    core: JournaledCore,
     now: Nanos,
     /// What is delivered, counted.
     pub delivered: u64,
@@ -82,7 +82,7 @@ impl Stage {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = RecordedCore::new(settings, BEGAN);
+        let mut core = JournaledCore::new(settings, BEGAN);
         let origin = RecordOrigin {
             began: BEGAN,
             boot_id: boot_id.into(),
@@ -297,7 +297,12 @@ impl Stage {
     /// Ends it: what is said of it, whose sums must be those that the core counted.
     #[must_use]
     pub fn explain(self) -> Explanation {
-        let names = ["gaps_detected", "gaps_recovered", "gaps_lost", "gaps_open"];
+        let names = [
+            "missing_datagrams",
+            "missing_recovered",
+            "missing_lost",
+            "missing_open",
+        ];
         let counted = names.map(|name| self.counted(name));
         let events = self.counted("loss_events");
         let recording = self.record();

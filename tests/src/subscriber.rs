@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use tickcast_reliability::control::{ChannelName, Message};
 use tickcast_reliability::delivery::{Item, Start};
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::subscriber_core::{ChannelWanted, Path, SubscriberSettings};
 use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::Datagram;
@@ -86,7 +86,7 @@ pub struct Following {
 /// See the module.
 pub struct Subscriber {
     /// The core.
-    pub core: RecordedCore,
+    pub core: JournaledCore,
     /// Its channels, in the order of the core's settings.
     pub following: Vec<Following>,
     /// Decides how its connections and links behave.
@@ -165,7 +165,7 @@ impl Subscriber {
             link: plan.link,
             seed,
         };
-        let mut core = RecordedCore::new(settings, now);
+        let mut core = JournaledCore::new(settings, now);
         if let Some(len) = plan.recorded {
             record(&mut core, len);
         }
@@ -191,7 +191,7 @@ impl Subscriber {
     /// Gives the core something, and passes on what it tells of which channel.
     pub fn input(
         &mut self,
-        f: impl FnOnce(&mut RecordedCore, &mut dyn FnMut(Item<'_>)),
+        f: impl FnOnce(&mut JournaledCore, &mut dyn FnMut(Item<'_>)),
         mut told: impl FnMut(&mut Following, &Item<'_>),
     ) {
         let Self {

@@ -134,7 +134,7 @@ pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Ite
                 Told::EpochContinued { to, last, .. } => ("continued", to.0, last.0),
                 Told::EndOfSession => ("end", position.sequence.0, 0),
                 Told::Stale => ("stale", 0, 0),
-                Told::Fresh => ("fresh", 0, 0),
+                Told::Recovered => ("recovered", 0, 0),
                 Told::PublisherDead => ("dead", 0, 0),
                 Told::LineDown(line) => ("line-down", line.0.into(), 0),
                 Told::LineUp(line) => ("line-up", line.0.into(), 0),

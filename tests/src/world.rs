@@ -5,7 +5,7 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::recorder::RecordedCore;
+use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{Epoch, Nanos, Now};
 
@@ -36,7 +36,7 @@ pub struct World {
     pub(crate) publishers: Vec<Publisher>,
     pub(crate) subscribers: Vec<Subscriber>,
     /// Cores of subscribers that are gone, where they are recorded.
-    pub(crate) retired: Vec<RecordedCore>,
+    pub(crate) retired: Vec<JournaledCore>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) inboxes: Inboxes,
     pub(crate) storms: Vec<Storm>,
@@ -101,7 +101,7 @@ pub fn run(plan: Plan, trace: Trace, tamper: Option<Tamper>) -> Outcome {
 /// Runs a plan as [`run`] does, and gives the cores of all its subscribers, and its publishers, as
 /// they stood at last.
 #[must_use]
-pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<RecordedCore>, Vec<Publisher>) {
+pub fn run_for_cores(plan: Plan) -> (Outcome, Vec<JournaledCore>, Vec<Publisher>) {
     let mut world = World::new(plan, Trace::default(), None);
     if let Err(what) = world.begin().and_then(|()| world.live()) {
         world.violated(what);
@@ -434,8 +434,8 @@ impl World {
         for (of, counters) in subscriber.following.iter().zip(subscriber.core.counters()) {
             self.tally.subscriber(counters, &of.stream, of.soon.seen);
             for (what, count) in [
-                ("written_torn", &counters.written_torn),
-                ("written_skipped", &counters.written_skipped),
+                ("inbox_torn", &counters.inbox_torn),
+                ("inbox_skipped", &counters.inbox_skipped),
             ] {
                 if count.get() > 0 {
                     *self.faults.entry(what).or_default() += count.get();

@@ -77,7 +77,7 @@ class Stream:
         """Another epoch goes on where ours ended for it: what was heard beyond that place counts no more (§5.7)."""
         last = at["last"]
         for s in [s for s in self.gaps if s > last]:
-            self.count["history_forgotten" if self.gaps.pop(s).history else "forgotten"] += 1
+            self.count["replay_superseded" if self.gaps.pop(s).history else "forgotten"] += 1
         for of in (self.held, self.crcs, self.lost):
             for s in [s for s in of if s > last]:
                 del of[s]
@@ -215,7 +215,7 @@ class Stream:
             self.held[d.sequence], self.crcs[d.sequence] = d, d.crc
 
     def filled(self, gap, repaired, now):
-        self.count["history_received" if gap.history else "recovered"] += 1
+        self.count["replay_received" if gap.history else "recovered"] += 1
         if repaired and gap.tries == 1 and gap.cls == REPAIR and now <= gap.due:
             rtt = now - gap.asked
             self.rtt = rtt if self.rtt is None else self.rtt + (rtt - self.rtt) / 8
@@ -260,7 +260,7 @@ class Stream:
 
     def lose(self, s, cause):
         if gap := self.gaps.pop(s, None):
-            self.count["history_lost" if gap.history else "lost"] += 1
+            self.count["replay_lost" if gap.history else "lost"] += 1
             self.lost[s] = cause
 
     def lose_below(self, oldest, oldest_record):

@@ -231,11 +231,11 @@ class Subscriber:
     def report(self):
         if (s := self.stream) is None:
             return {"ended": False}
-        names = "records delivered duplicates gaps recovered lost history history_received history_lost lost_records jumps " \
+        names = "records delivered duplicates gaps recovered lost history replay_received replay_lost lost_records jumps " \
                 "fencing_violations nacks repairs dropped_in_front scouted held_off"
         return dict.fromkeys(names.split(), 0) | s.count | self.count | {
             "ended": s.ended, "dead": self.dead, "epoch": s.epoch, "first_record": s.first_record, "first": s.began,
-            "last": s.next - 1, "gaps_open": len(s.gaps), "losses": s.losses, "sha256": s.sha.hexdigest()}
+            "last": s.next - 1, "missing_open": len(s.gaps), "losses": s.losses, "sha256": s.sha.hexdigest()}
 
 
 def main():

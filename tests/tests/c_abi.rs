@@ -315,7 +315,7 @@ fn c_and_rust_agree_on_every_size_and_offset() {
         event::Place as Place: epoch sequence record;
         monitor::ChannelReport as ChannelReport:
             name channel ended epoch delivered heard lag delivered_records
-            lost_records gaps_detected gaps_recovered gaps_lost gaps_open;
+            lost_records missing_datagrams missing_recovered missing_lost missing_open;
         monitor::Latency as Latency:
             count min_ns p50_ns p90_ns p99_ns p999_ns p9999_ns max_ns mean_ns
             clock_skewed;
@@ -459,7 +459,7 @@ fn follow_every_way(options: &[&str], runner: &[&str], name: &str, messages: u64
             "{way}"
         );
         assert!(
-            said["gaps_recovered"] > 0 && said["repaired"] > 0,
+            said["missing_recovered"] > 0 && said["repaired"] > 0,
             "5% loss makes gaps"
         );
         assert!(said["instruments"] >= 20 && said["events"] > 3, "{way}");

@@ -74,8 +74,8 @@ fn assert_whole(code: Option<i32>, summary: &Value) {
         assert_eq!(number(subscriber, "delivered_records"), published);
         assert_eq!(number(subscriber, "lost_records"), 0);
         let (detected, recovered) = (
-            number(subscriber, "gaps_detected"),
-            number(subscriber, "gaps_recovered"),
+            number(subscriber, "missing_datagrams"),
+            number(subscriber, "missing_recovered"),
         );
         assert_eq!(detected, recovered);
     }
@@ -97,7 +97,7 @@ fn tops16_goes_through_whole_with_all_its_quotes_and_trades_for_any_seed() {
             .expect("subscribers")
             .iter();
         assert!(
-            gaps.map(|s| number(s, "gaps_detected")).sum::<u64>() > 0,
+            gaps.map(|s| number(s, "missing_datagrams")).sum::<u64>() > 0,
             "loss was injected"
         );
     }

@@ -11,7 +11,7 @@ use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::recorder::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_reliability::recorder::{
-    Dropped, GapCounts, Note, RecordOrigin, RecordedCore, Recorder, Recording, replay,
+    Dropped, GapCounts, JournaledCore, Note, RecordOrigin, Recorder, Recording, replay,
 };
 use tickcast_reliability::subscriber_core::SubscriberSettings;
 use tickcast_reliability::units::{
@@ -568,7 +568,7 @@ fn what_the_line_brought_before_anybody_vouched_for_it_was_not_lost_on_the_wire(
     stage.hear(0, 11..=12);
     // So far ahead that nobody believes it until STATUS says the same.
     stage.hear(0, 70_000..=70_000);
-    assert_eq!(stage.counted("leap_dropped"), 1);
+    assert_eq!(stage.counted("sequence_jump_dropped"), 1);
     stage.status(70_000);
     let explained = stage.explain();
     let told = explained.findings.iter();
@@ -985,7 +985,7 @@ fn a_record_that_heard_nobody_takes_no_other_ones_place() {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = RecordedCore::new(settings, Nanos::ZERO);
+        let mut core = JournaledCore::new(settings, Nanos::ZERO);
         core.record(recorder);
         core.handle_timeout(Nanos::from_ms(1), &mut |_: Item<'_>| ());
         drop(core);

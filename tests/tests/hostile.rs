@@ -98,10 +98,10 @@ fn strangers_and_unconfirmed_epochs_and_leaps_are_counted_and_have_no_effect() {
     assert!(status.success());
     followers[0].assert_balanced();
     let c = followers[0].counters(0);
-    assert_eq!(c.stranger_dropped.get(), 2);
+    assert_eq!(c.unknown_sender_dropped.get(), 2);
     assert_eq!(c.unknown_epoch_dropped.get(), 2);
     assert_eq!(c.old_epoch_dropped.get(), 1);
-    assert_eq!(c.leap_dropped.get(), 1);
+    assert_eq!(c.sequence_jump_dropped.get(), 1);
     assert!(c.malformed_dropped.get() >= 1);
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
     assert!(followers[0].losses.is_empty());

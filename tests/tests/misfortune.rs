@@ -72,7 +72,7 @@ fn one_stopped_process_hurts_nobody_else_and_catches_up_or_is_told_exactly() {
     let (_, summary) = publisher.finish();
     let others = followers[0].counters(0);
     assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
-    assert_eq!(others.gaps_lost.get(), 0, "the others see nothing");
+    assert_eq!(others.missing_lost.get(), 0, "the others see nothing");
     let text = std::fs::read_to_string(summary_path).expect("its summary");
     let own: Value = serde_json::from_str(&text).expect("JSON");
     let (delivered, lost) = (
@@ -202,5 +202,5 @@ fn one_line_cut_and_then_the_other_loses_nothing_and_needs_no_nack() {
     assert_eq!(follower.digest(1), channel(&summary)["digest"]);
     let c = follower.counters(0);
     assert_eq!(c.nacks_sent.get(), 0, "one live line is enough");
-    assert_eq!(c.gaps_lost.get(), 0);
+    assert_eq!(c.missing_lost.get(), 0);
 }

@@ -98,9 +98,9 @@ fn what_a_handler_publishes_is_what_a_subscriber_gets_at_five_percent_loss() {
             "equal digests"
         );
         let c = follower.counters(0);
-        assert!(c.gaps_recovered.get() > 0, "5% loss makes gaps");
+        assert!(c.missing_recovered.get() > 0, "5% loss makes gaps");
         assert_eq!(
-            (c.gaps_lost.get(), c.delivered_records.get()),
+            (c.missing_lost.get(), c.delivered_records.get()),
             (0, published)
         );
         assert!(follower.saw(|event| matches!(
@@ -159,7 +159,7 @@ fn records_that_a_stranger_writes_arrive_whole_at_five_percent_loss() {
     });
     let lost: Vec<_> = lost.collect();
     let c = subscriber.channels()[0].counters.clone();
-    assert!(c.gaps_recovered.get() > 0, "5% loss makes gaps");
+    assert!(c.missing_recovered.get() > 0, "5% loss makes gaps");
     drop(subscriber);
     let (_, summary) = service.finish();
     // The first message is lost, and every 1,000th of the second half.

@@ -60,7 +60,7 @@ fn assert_whole(follower: &Follower, summary: &Value) {
     assert_eq!(follower.digest(1), channel(summary)["digest"]);
     let published = number(summary, "published_records");
     assert_eq!(c.delivered_records.get(), published);
-    assert_eq!((c.gaps_lost.get(), c.gaps_open.get()), (0, 0));
+    assert_eq!((c.missing_lost.get(), c.missing_open.get()), (0, 0));
     assert_eq!(c.kernel_dropped.get(), 0, "it was not overrun");
     assert!(c.heartbeats.get() > 0, "heartbeats come by memory, too");
 }
@@ -138,7 +138,7 @@ fn a_publisher_that_is_killed_leaves_nothing_half_and_its_next_epoch_is_followed
         let all = follower.losses.iter();
         let all = all.filter(|loss| loss.cause == LossCause::Epoch).count();
         assert!(told >= 3 && all == told, "{:?}", follower.losses);
-        assert_eq!(c.gaps_open.get(), 0);
+        assert_eq!(c.missing_open.get(), 0);
     }
 }
 
@@ -223,7 +223,7 @@ fn who_is_overrun_is_told_to_the_record() {
     let slept = &followers[1];
     slept.assert_balanced();
     let c = slept.counters(0);
-    assert!(c.kernel_dropped.get() > 0 && c.gaps_lost.get() >= c.kernel_dropped.get());
+    assert!(c.kernel_dropped.get() > 0 && c.missing_lost.get() >= c.kernel_dropped.get());
     let cause = |loss: &tickcast_subscriber::Loss| loss.cause == LossCause::Window;
     assert!(slept.losses.iter().all(cause), "{:?}", slept.losses);
     let lost: u64 = slept.losses.iter().filter_map(|loss| loss.records).sum();

@@ -147,12 +147,12 @@ fn a_publisher_that_is_not_let_run_for_a_while_is_told_of_and_nothing_is_lost() 
         };
         let (stale, fresh) = (
             count(&followers, &Event::Stale),
-            count(&followers, &Event::Fresh),
+            count(&followers, &Event::Recovered),
         );
         signal(publisher.id(), "STOP");
         drive(&mut followers, |all| count(all, &Event::Stale) > stale);
         signal(publisher.id(), "CONT");
-        drive(&mut followers, |all| count(all, &Event::Fresh) > fresh);
+        drive(&mut followers, |all| count(all, &Event::Recovered) > fresh);
         get_on(&mut followers, 100);
     }
     end(&publisher, &mut followers);

@@ -137,8 +137,8 @@ fn assert_the_same(ours: &Ours, report: &Value, summary: &Value) {
     assert_eq!(report["sha256"], ours.sha256(), "{report}");
     assert_eq!(report["ended"], true);
     assert_eq!(report["losses"], Value::Array(vec![]));
-    assert_eq!(n("gaps"), n("recovered") + n("lost") + n("gaps_open"));
-    assert_eq!((n("gaps_open"), n("lost"), n("jumps")), (0, 0, 0));
+    assert_eq!(n("gaps"), n("recovered") + n("lost") + n("missing_open"));
+    assert_eq!((n("missing_open"), n("lost"), n("jumps")), (0, 0, 0));
     assert_eq!(n("fencing_violations"), 0, "{report}");
     assert_eq!(
         n("first") + n("delivered"),
@@ -191,12 +191,12 @@ fn a_stranger_who_joins_late_from_the_oldest_gets_all_of_it_spliced_to_live() {
     assert_the_same(&ours, &late, &summary);
     assert_eq!(number(&late, "first_record"), 1);
     assert!(
-        number(&late, "history_received") > 0,
+        number(&late, "replay_received") > 0,
         "history came by replay"
     );
     assert_eq!(
         number(&late, "history"),
-        number(&late, "history_received") + number(&late, "history_lost")
+        number(&late, "replay_received") + number(&late, "replay_lost")
     );
 }
 
@@ -273,6 +273,6 @@ fn a_stranger_follows_a_publisher_that_was_killed_into_its_next_epoch_and_says_w
     assert_eq!(tail["records"], Value::Null, "nobody knows");
     let n = |key| number(&report, key);
     assert_eq!(n("gaps"), n("recovered") + n("lost"));
-    assert_eq!(n("history"), n("history_received") + n("history_lost"));
+    assert_eq!(n("history"), n("replay_received") + n("replay_lost"));
     assert_eq!(n("jumps"), 0);
 }

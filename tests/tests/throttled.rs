@@ -200,7 +200,8 @@ fn both_held_up<T: Throttle>(throttle: impl Fn(u32) -> Option<T>) -> Option<()> 
     );
     assert_eq!(delivered + lost, published, "{listened}");
     let [detected, recovered, given_up] =
-        ["gaps_detected", "gaps_recovered", "gaps_lost"].map(|name| number(&listened, name));
+        ["missing_datagrams", "missing_recovered", "missing_lost"]
+            .map(|name| number(&listened, name));
     assert_eq!(detected, recovered + given_up, "{listened}");
     assert_eq!(lost, 0, "the ring holds all of it: {listened}");
     assert_eq!(heard["digest"], channel(&summary)["digest"]);
@@ -209,7 +210,7 @@ fn both_held_up<T: Throttle>(throttle: impl Fn(u32) -> Option<T>) -> Option<()> 
     assert!(follower.losses.is_empty());
     assert_eq!(follower.digest(1), channel(&summary)["digest"]);
     let count = |wanted: &Event| follower.events.iter().filter(|it| *it == wanted).count();
-    assert_eq!(count(&Event::Stale), count(&Event::Fresh));
+    assert_eq!(count(&Event::Stale), count(&Event::Recovered));
 
     // Both records tell of it, and the publisher's is run again to the same.
     let publishers = recording(&records.path().join("test.1.flight"));

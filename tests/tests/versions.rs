@@ -637,7 +637,7 @@ fn who_has_no_version_in_common_is_told_so_and_neither_side_goes_on() {
     assert!(!subscriber.core.is_joined());
     assert_eq!(subscriber.given, []);
     let counted = subscriber.core.counters().next().expect("one channel");
-    assert_eq!(counted.welcomes_refused.get(), 1);
+    assert_eq!(counted.welcomes_invalid.get(), 1);
 }
 
 #[test]

@@ -79,8 +79,8 @@ fn every_subscriber_has_the_publishers_digest_whatever_the_network_does() {
             );
             assert_eq!(count(subscriber, "lost_records"), 0, "seed {seed}");
             let (found, mended) = (
-                count(subscriber, "gaps_detected"),
-                count(subscriber, "gaps_recovered"),
+                count(subscriber, "missing_datagrams"),
+                count(subscriber, "missing_recovered"),
             );
             assert!(
                 found > 0 && found == mended,
@@ -107,7 +107,7 @@ fn every_subscriber_has_the_publishers_digest_whatever_the_network_does() {
             "refused_too_slow",
             "refused_epoch",
             "refused_malformed",
-            "abandoned",
+            "repairs_cancelled",
             "pending",
         ];
         let ended: u64 = ends.iter().map(|name| sum(&summary, name)).sum();

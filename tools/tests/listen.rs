@@ -104,8 +104,8 @@ fn a_late_listener_gets_everything_from_the_oldest_on_under_faults_too() {
     );
     assert_eq!(summary["channels"][0]["first_record"], 1);
     let counted = |name: &str| summary[name].as_u64().unwrap();
-    assert!(counted("gaps_recovered") > 0 && counted("corrupt_dropped") > 0);
-    assert_eq!(counted("gaps_detected"), counted("gaps_recovered"));
+    assert!(counted("missing_recovered") > 0 && counted("corrupt_dropped") > 0);
+    assert_eq!(counted("missing_datagrams"), counted("missing_recovered"));
     assert_eq!(
         summary["clock_skewed"],
         summary["channels"][0]["clock_skewed"]
@@ -321,7 +321,7 @@ fn what_was_still_missing_on_leaving_is_lost_and_exit_code_1() {
             i32::from(!lost.is_empty()),
             "seed {seed}: {summary:#}"
         );
-        assert_eq!(summary["gaps_open"], 0, "seed {seed}");
+        assert_eq!(summary["missing_open"], 0, "seed {seed}");
         left_with_gaps += usize::from(lost.iter().any(|range| range["cause"] == "left"));
     }
     assert!(left_with_gaps > 0, "the test must come upon open gaps");

@@ -129,7 +129,7 @@ pub struct SendStats {
     /// Datagrams of the stream that the network refused and that were therefore not sent on this line.
     pub refused: u64,
     /// Copied datagrams that found no room or were refused.
-    pub copies_dropped: u64,
+    pub unpinned_sends_dropped: u64,
     /// Of the datagrams handed over, those that came back unsent: dropped by [`FanOut::reset`], or
     /// given up by a device.
     pub flushed: u64,

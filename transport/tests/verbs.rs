@@ -714,7 +714,7 @@ fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
     assert_eq!(offered, last + 2);
     let stats = fan_out.stats();
     for (line, stats) in stats.iter().enumerate() {
-        let all = stats.datagrams + stats.refused + stats.copies_dropped;
+        let all = stats.datagrams + stats.refused + stats.unpinned_sends_dropped;
         assert_eq!(all, offered, "{stats:?}");
         // The last two may be on their way.
         let sent = stats.datagrams - stats.flushed;
@@ -941,7 +941,7 @@ fn a_pace_is_kept_in_any_window() {
     assert!(!fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap());
     let stats = fan_out.stats()[0];
     assert_eq!(
-        (stats.datagrams, stats.copies_dropped, stats.stalls),
+        (stats.datagrams, stats.unpinned_sends_dropped, stats.stalls),
         (10, 1, 0)
     );
 }

@@ -18,7 +18,7 @@ use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::delivery::{Item, LineId, LinkDownReason, Start};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::peers::{Carrier, PeerId};
-use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
 use tickcast_reliability::record::AlignedCopy;
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
@@ -238,7 +238,7 @@ impl World {
                 channel: ChannelName::Id(CHANNEL),
                 start: Start::Live,
                 config: ReceiverConfig {
-                    ladder: Ladder::Read,
+                    ladder: RepairOrder::Read,
                     // A device that is slow is waited for.
                     nack_retry_us: 10_000_000,
                     ..ReceiverConfig::default()
@@ -534,7 +534,7 @@ fn read_while_it_is_sealed(slot_len: u32, torn_min: u64, mixed_min: u64) {
         world.round();
         let c = world.counters();
         world.heard_of.0 == published
-            && c.gaps_open.get() == 0
+            && c.missing_open.get() == 0
             && c.delivered_records.get() + c.lost_records.get() >= records
     });
     let (c, brought) = (world.counters(), &world.brought);
@@ -548,8 +548,8 @@ fn read_while_it_is_sealed(slot_len: u32, torn_min: u64, mixed_min: u64) {
     );
     assert_eq!(c.delivered_records.get() + c.lost_records.get(), records);
     assert_eq!(
-        c.gaps_detected.get(),
-        c.gaps_recovered.get() + c.gaps_lost.get()
+        c.missing_datagrams.get(),
+        c.missing_recovered.get() + c.missing_lost.get()
     );
     assert_eq!(c.losses_of_unknown_size.get(), 0);
     assert!(c.delivered_records.get() >= brought.whole);

@@ -68,10 +68,10 @@ impl Written {
         Self {
             inbox,
             lag: inbox.map_or(0, |inbox| known.since(inbox.newest)),
-            datagrams: counters.written_received.get(),
-            first: counters.written_first.get(),
-            skipped: counters.written_skipped.get(),
-            torn: counters.written_torn.get(),
+            datagrams: counters.inbox_received.get(),
+            first: counters.inbox_first.get(),
+            skipped: counters.inbox_skipped.get(),
+            torn: counters.inbox_torn.get(),
         }
     }
 

@@ -621,7 +621,7 @@ impl Channel {
             }
             Event::Lost(loss) => self.lose(at, epoch, *loss),
             Event::Stale => self.stale = true,
-            Event::Fresh => self.stale = false,
+            Event::Recovered => self.stale = false,
             Event::MulticastLost => self.silences.push((self.heard_at, Nanos::MAX)),
             Event::MulticastRestored => {
                 if let Some((_, until)) = self.silences.last_mut() {

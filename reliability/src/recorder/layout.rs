@@ -256,7 +256,7 @@ pub struct Sending {
     /// Datagrams of the stream that the network refused, and that were not sent on this line.
     pub refused: u64,
     /// Copies, of heartbeats and repairs, that found no room or were refused.
-    pub copies_dropped: u64,
+    pub unpinned_sends_dropped: u64,
     /// Datagrams that a device or a reset gave back unsent.
     pub flushed: u64,
     /// The last error number that the operating system gave, 0 for none.

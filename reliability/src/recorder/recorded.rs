@@ -21,7 +21,7 @@ use crate::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
 /// See the module. What only looks goes to the core; what changes it is here, under the same names and
 /// with the same promises.
-pub struct RecordedCore {
+pub struct JournaledCore {
     core: SubscriberCore,
     recorder: Option<Box<Recorder>>,
     /// What the connection for READ can do, as the core was told last.
@@ -30,13 +30,13 @@ pub struct RecordedCore {
     now: Nanos,
 }
 
-impl fmt::Debug for RecordedCore {
+impl fmt::Debug for JournaledCore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.core.fmt(f)
     }
 }
 
-impl Deref for RecordedCore {
+impl Deref for JournaledCore {
     type Target = SubscriberCore;
 
     fn deref(&self) -> &SubscriberCore {
@@ -44,7 +44,7 @@ impl Deref for RecordedCore {
     }
 }
 
-impl RecordedCore {
+impl JournaledCore {
     /// A core as [`SubscriberCore::new`] makes it, without a record.
     #[must_use]
     pub fn new(settings: SubscriberSettings, now: Nanos) -> Self {
@@ -408,7 +408,7 @@ impl RecordedCore {
 }
 
 /// What a standby's driver does beside. A record does not hold it: it can be explained, not replayed.
-impl RecordedCore {
+impl JournaledCore {
     /// See [`SubscriberCore::set_mirror`].
     pub fn set_mirror(&mut self, channel: ChannelId, mirror: Mirror) -> bool {
         self.input(self.now, &Input::Unrecorded);

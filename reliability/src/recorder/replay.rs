@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use super::reader::{Entry, Place, Recording, RecordingError, What};
-use super::{Input, Outputs, RecordOrigin, RecordedCore, RecordedSide, Recorder, Told, stripped};
+use super::{Input, JournaledCore, Outputs, RecordOrigin, RecordedSide, Recorder, Told, stripped};
 use crate::delivery::{Deliver, Event, Item, Via};
 use crate::loss::LossCause;
 use crate::recorder::layout::RECORD_LEN_MIN;
@@ -14,7 +14,7 @@ use crate::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, SEQUENCE_OFFSET};
 
 /// What a replay came to.
-pub struct Replayed<Core = RecordedCore> {
+pub struct Replayed<Core = JournaledCore> {
     /// The core as it stands after the last input; `None` when nothing could be run.
     pub core: Option<Core>,
     /// How many inputs it was given.
@@ -103,10 +103,10 @@ impl GapCounts {
     #[must_use]
     pub fn of(core: &SubscriberCore) -> Self {
         core.counters().fold(Self::default(), |sum, it| Self {
-            missing: sum.missing.saturating_add(it.gaps_detected.get()),
-            came: sum.came.saturating_add(it.gaps_recovered.get()),
-            lost: sum.lost.saturating_add(it.gaps_lost.get()),
-            open: sum.open.saturating_add(it.gaps_open.get()),
+            missing: sum.missing.saturating_add(it.missing_datagrams.get()),
+            came: sum.came.saturating_add(it.missing_recovered.get()),
+            lost: sum.lost.saturating_add(it.missing_lost.get()),
+            open: sum.open.saturating_add(it.missing_open.get()),
         })
     }
 }
@@ -199,8 +199,8 @@ impl Witnessed {
         for (index, receiver) in receivers.filter_map(|(index, it)| Some((index, it?))) {
             let counters = receiver.counters();
             let counted = [
-                &counters.gaps_detected,
-                &counters.gaps_recovered,
+                &counters.missing_datagrams,
+                &counters.missing_recovered,
                 &counters.window_full_dropped,
             ];
             let now = (counted.map(|it| it.get()), receiver.progress().1);
@@ -251,7 +251,7 @@ fn run(
     };
     after(None, &core);
     let before = (nth == 0).then(|| GapCounts::of(&core));
-    let mut core = RecordedCore::of(core);
+    let mut core = JournaledCore::of(core);
     if let Some(witness) = witness(segment.digest, keep_log) {
         core.record(witness);
     }
@@ -275,7 +275,7 @@ fn run(
 }
 
 struct Run {
-    core: RecordedCore,
+    core: JournaledCore,
     unreadable: BTreeSet<(Epoch, Sequence)>,
     out: Vec<u8>,
     at: Nanos,
@@ -350,14 +350,14 @@ impl Run {
     }
 }
 
-fn compare(core: &RecordedCore, check: u16, what: &'static str) -> Result<(), &'static str> {
+fn compare(core: &JournaledCore, check: u16, what: &'static str) -> Result<(), &'static str> {
     match core.outputs() {
         Some(outputs) if outputs.check() == check => Ok(()),
         _ => Err(what),
     }
 }
 
-fn give(core: &mut RecordedCore, now: Nanos, input: &Input, on: &mut impl Deliver) {
+fn give(core: &mut JournaledCore, now: Nanos, input: &Input, on: &mut impl Deliver) {
     match *input {
         Input::Use(nack, read, inboxes) => {
             nack.into_iter().for_each(|it| core.use_nack_path(it));

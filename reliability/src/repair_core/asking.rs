@@ -104,7 +104,7 @@ impl RepairCore {
         let (class, elsewhere) = match role {
             Some(Role::Replay { .. }) => (NackClass::Replay, false),
             Some(Role::Nack { .. }) => {
-                counters.rc_nack_messages.increment();
+                counters.nack_link_messages.increment();
                 (NackClass::Repair, false)
             }
             Some(Role::Subscriber { replay, .. }) => {
@@ -170,7 +170,7 @@ impl RepairCore {
             };
             let rest = state.on_the_way.rest_of(at, held);
             let on_the_way = held.len() - rest.map_or(0, |rest| rest.len());
-            (self.channels[index].counters.nacked_again).add(on_the_way);
+            (self.channels[index].counters.nacks_duplicate).add(on_the_way);
             if let Some(rest) = rest {
                 self.queue(peer, index, at, class, rest, &mut wants);
             }
@@ -221,7 +221,7 @@ impl RepairCore {
         match queue.insert(range, ranges_max, on_new) {
             Some(added) => {
                 channel.counters.nacked.add(added);
-                channel.counters.nacked_again.add(range.len() - added);
+                channel.counters.nacks_duplicate.add(range.len() - added);
                 channel.add_pending(added);
                 for sequence in wants.answered.drain(..) {
                     queue.remove(sequence);

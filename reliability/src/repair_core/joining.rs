@@ -141,7 +141,7 @@ impl RepairCore {
             *slot = Some(peer);
         }
         let (further, count) = match role {
-            Role::Nack { .. } => (Further::Nack, &self.counters.rc_joins),
+            Role::Nack { .. } => (Further::Nack, &self.counters.nack_link_joins),
             Role::Read { .. } => (Further::Read, &self.counters.read_joins),
             _ => (Further::Replay, &self.counters.replay_joins),
         };
@@ -257,7 +257,7 @@ impl RepairCore {
             let channel = &mut self.channels[of.channel];
             let abandoned = of.repair.clear() + of.replay.clear();
             if !planted(Bug::AbandonedUncounted) {
-                channel.counters.abandoned.add(abandoned);
+                channel.counters.repairs_cancelled.add(abandoned);
             }
             channel.drop_pending(abandoned);
             if subscriber {

@@ -237,7 +237,7 @@ impl Bench {
         let sum = c.answered.get()
             + c.answered_by_multicast.get()
             + refused
-            + c.abandoned.get()
+            + c.repairs_cancelled.get()
             + c.pending.get();
         assert_eq!(c.nacked.get(), sum, "the counters balance");
     }
@@ -458,7 +458,7 @@ fn a_peer_that_breaks_the_protocol_is_closed_and_its_queue_abandoned() {
     for (_, got) in got {
         assert!(matches!(got, Got::Rejected(r) if r.code == RejectCode::Protocol));
     }
-    assert_eq!(bench.counters.abandoned.get(), 20);
+    assert_eq!(bench.counters.repairs_cancelled.get(), 20);
     assert_eq!(bench.core.counters.protocol_errors.get(), 5);
     assert_eq!(bench.core.group(CHANNEL).0, 1);
     bench.repair(0, 1, 1);
@@ -570,7 +570,7 @@ fn giant_ranges_and_storms_of_nacks_take_no_memory_and_are_all_answered() {
     for _ in 0..10 {
         bench.nack(0, NackClass::Repair, &[(oldest, 1 << 16); 256]);
     }
-    assert_eq!(bench.counters.nacked_again.get(), 2_560 * held);
+    assert_eq!(bench.counters.nacks_duplicate.get(), 2_560 * held);
     assert_eq!(
         bench.counters.pending.get(),
         held,
@@ -956,11 +956,11 @@ fn what_is_on_its_way_is_not_given_again_however_often_it_is_asked_for() {
         left(&mut bench, usize::MAX);
         bench.repair(0, 1, 3);
         assert!(sequences(&bench.take(0)).is_empty());
-        assert_eq!(bench.counters.nacked_again.get(), 3 * again);
+        assert_eq!(bench.counters.nacks_duplicate.get(), 3 * again);
     }
     bench.nack(0, NackClass::Replay, &[(2, 5)]);
     assert_eq!(sequences(&bench.take(0)), [4, 5]);
-    assert_eq!(bench.counters.nacked_again.get(), 14);
+    assert_eq!(bench.counters.nacks_duplicate.get(), 14);
     // Another connection has not been given it.
     bench.pass(1_000);
     bench.repair(1, 1, 3);
@@ -2038,18 +2038,18 @@ fn a_nack_connection_is_answered_where_it_asks_and_is_no_subscriber() {
         panic!("{got:?}")
     };
     assert_eq!((welcome.session, welcome.channels.len()), (session, 0));
-    assert_eq!(bench.core.counters.rc_joins.get(), 1);
+    assert_eq!(bench.core.counters.nack_link_joins.get(), 1);
     // Everything on it is repair, whatever it calls itself.
     bench.nack(1, NackClass::Replay, &[(3, 4)]);
     let to: Vec<Option<u64>> = bench.drain().into_iter().map(|(to, _)| to).collect();
     assert_eq!(to, [Some(1), Some(1)]);
     assert_eq!(bench.counters.replay_bytes.get(), 0);
-    assert_eq!(bench.counters.rc_nack_messages.get(), 1);
+    assert_eq!(bench.counters.nack_link_messages.get(), 1);
     assert_eq!(bench.core.group(CHANNEL).0, 1, "one subscriber");
     // The next rung is there all the while.
     bench.repair(0, 3, 3);
     assert_eq!(bench.drain().len(), 1);
-    assert_eq!(bench.counters.rc_nack_messages.get(), 1);
+    assert_eq!(bench.counters.nack_link_messages.get(), 1);
 }
 
 #[test]
@@ -2114,7 +2114,7 @@ fn a_strangers_session_is_refused_and_a_nack_connection_dies_with_its_own_or_alo
     bench.connect(1, further(session));
     bench.repair(1, 1, 2);
     bench.core.handle_disconnected(PeerId(1));
-    assert_eq!(bench.counters.abandoned.get(), 2);
+    assert_eq!(bench.counters.repairs_cancelled.get(), 2);
     assert_eq!(bench.core.group(CHANNEL).0, 1);
     // Another takes its place, also of one that is half open.
     bench.connect(2, further(session));

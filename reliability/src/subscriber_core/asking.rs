@@ -68,7 +68,7 @@ impl SubscriberCore {
             nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
             if !self.asks.nack.is_empty() {
                 let messages = self.asks.nack.len().div_ceil(NACK_RANGES_MAX);
-                entry.counters.rc_nacks_sent.add(messages as u64);
+                entry.counters.nack_link_nacks_sent.add(messages as u64);
                 nack(NackClass::Repair, &self.asks.nack, &mut self.nack.out);
             }
             if self.asks.replay_wanted {

@@ -102,7 +102,7 @@ impl SubscriberCore {
     }
 
     fn refuse_welcome(&mut self, now: Nanos, reason: LinkDownReason, on: &mut impl Deliver) {
-        (self.entries.iter()).for_each(|entry| entry.counters.welcomes_refused.increment());
+        (self.entries.iter()).for_each(|entry| entry.counters.welcomes_invalid.increment());
         self.break_off(now, Path::Repair, reason, on);
     }
 }

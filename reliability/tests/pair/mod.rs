@@ -9,7 +9,7 @@ use tickcast_reliability::lineage::Lineage;
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
 use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::{RecordedCore, Recorder};
+use tickcast_reliability::recorder::{JournaledCore, Recorder};
 use tickcast_reliability::ring::{HeapMemory, RingWriter};
 use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
 use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
@@ -41,7 +41,7 @@ pub(crate) fn publisher(geometry: Geometry) -> PublisherCore {
 }
 
 /// A subscriber of that publisher, which keeps a record from its beginning if one is given.
-pub(crate) fn subscriber(geometry: Geometry, recorder: Option<Recorder>) -> RecordedCore {
+pub(crate) fn subscriber(geometry: Geometry, recorder: Option<Recorder>) -> JournaledCore {
     let wanted = ChannelWanted {
         channel: ChannelName::Id(CHANNEL),
         start: Start::Live,
@@ -54,7 +54,7 @@ pub(crate) fn subscriber(geometry: Geometry, recorder: Option<Recorder>) -> Reco
         link: LinkTimers::default(),
         seed: 1,
     };
-    let mut core = RecordedCore::new(settings, Nanos(0));
+    let mut core = JournaledCore::new(settings, Nanos(0));
     if let Some(recorder) = recorder {
         core.record(recorder);
     }

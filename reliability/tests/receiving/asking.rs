@@ -227,7 +227,7 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
     alone.hear(A, &publisher.heartbeat());
     let c = alone.counters();
     assert_eq!((c.duplicates.get(), c.heartbeats.get()), (1, 1));
-    assert_eq!(c.leap_dropped.get(), 0);
+    assert_eq!(c.sequence_jump_dropped.get(), 0);
     assert!(alone.receiver.take_progress(alone.now).is_some());
     alone.events.clear();
     alone.later(40_000);
@@ -255,7 +255,7 @@ fn after_the_end_silence_is_no_news_and_asks_for_nothing() {
     welcome(&mut alone, &next);
     alone.hear(A, &next.publish(1));
     let told = |event: &Event| alone.events.contains(event);
-    assert!(told(&Event::Live) && !told(&Event::Fresh) && !told(&Event::RepairLinkUp));
+    assert!(told(&Event::Live) && !told(&Event::Recovered) && !told(&Event::RepairLinkUp));
 }
 
 #[test]
@@ -740,7 +740,7 @@ fn a_leap_is_doubted_just_beyond_the_ring_or_what_would_be_given_up() {
             let publisher = Publisher::new(5, 1);
             let mut alone = Alone::welcomed(config, &publisher, Start::Live, 1);
             alone.hear(A, &Publisher::new(5, sequence).publish(1));
-            assert_eq!(alone.counters().leap_dropped.get(), doubted);
+            assert_eq!(alone.counters().sequence_jump_dropped.get(), doubted);
         }
     }
 }
@@ -766,7 +766,11 @@ fn what_another_sent_beyond_a_confirmed_end_is_not_missing() {
     assert_eq!((alone.records.len(), alone.losses().len()), (1, 0));
     let counted = |alone: &Alone| {
         let c = alone.counters();
-        (c.gaps_detected.get(), c.gaps_lost.get(), c.gaps_open.get())
+        (
+            c.missing_datagrams.get(),
+            c.missing_lost.get(),
+            c.missing_open.get(),
+        )
     };
     assert_eq!(counted(&alone), (1, 1, 0));
     // Nor is what it sends, or says that it sent, afterwards.
@@ -778,7 +782,7 @@ fn what_another_sent_beyond_a_confirmed_end_is_not_missing() {
     alone.later(1_000_000);
     assert!(!alone.receiver.is_waiting(), "{:?}", alone.events);
     assert_eq!((counted(&alone), alone.receiver.lag()), ((1, 1, 0), 0));
-    assert_eq!(alone.counters().leap_dropped.get(), 2);
+    assert_eq!(alone.counters().sequence_jump_dropped.get(), 2);
     assert_eq!(alone.events.last(), Some(&Event::EndOfSession));
 }
 

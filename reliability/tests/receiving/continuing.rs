@@ -65,9 +65,12 @@ fn who_is_behind_gets_the_rest_of_the_old_epoch_and_then_the_new_one() {
     assert!(world.saw(&continued(5, 9, 8, 0)), "{:?}", world.events);
     assert!(no_epoch_changed(&world) && world.losses().is_empty());
     let c = world.counters();
-    assert_eq!((c.gaps_forgotten.get(), c.continued_dropped.get()), (0, 1));
+    assert_eq!(
+        (c.missing_superseded.get(), c.epoch_change_dropped.get()),
+        (0, 1)
+    );
     assert_eq!((c.epochs.get(), c.epochs_continued.get()), (2, 1));
-    assert_eq!(c.records_repeated.get(), 0);
+    assert_eq!(c.records_already_delivered.get(), 0);
     world.assert_balanced(&new, "behind");
     // What is sent now comes as ever.
     world.hear(A, &new.publish(1));
@@ -121,7 +124,7 @@ fn what_the_old_epoch_delivered_beyond_is_not_delivered_again_however_it_is_pack
     moves_to(&mut world, &new);
     assert_eq!(world.records, numbers(1..=22));
     assert!(world.saw(&continued(5, 9, 7, 6)), "{:?}", world.events);
-    assert_eq!(world.counters().records_repeated.get(), 6);
+    assert_eq!(world.counters().records_already_delivered.get(), 6);
     assert!(no_epoch_changed(&world) && world.losses().is_empty());
     world.assert_balanced(&new, "ahead");
     assert_eq!(
@@ -165,9 +168,9 @@ fn in_arrival_order_nothing_comes_twice_either() {
     all.sort_unstable();
     assert_eq!(all, numbers(1..=22), "each once");
     let c = alone.counters();
-    assert_eq!(c.records_repeated.get(), 6);
-    assert_eq!(c.gaps_forgotten.get(), 3, "6, 8 and 9");
-    assert_eq!(c.gaps_detected.get(), 5);
+    assert_eq!(c.records_already_delivered.get(), 6);
+    assert_eq!(c.missing_superseded.get(), 3, "6, 8 and 9");
+    assert_eq!(c.missing_datagrams.get(), 5);
     assert_eq!(alone.receiver.progress(), (Sequence(9), Sequence(9)));
 }
 
@@ -323,8 +326,8 @@ fn two_promotions_are_followed_in_one_go_or_one_by_one() {
     }
     assert!(slow.events.contains(&continued(6, 7, 6, 0)));
     assert!(quick.events.contains(&continued(6, 7, 6, 2)));
-    assert_eq!(slow.counters().records_repeated.get(), 4);
-    assert_eq!(quick.counters().records_repeated.get(), 4 + 2);
+    assert_eq!(slow.counters().records_already_delivered.get(), 4);
+    assert_eq!(quick.counters().records_already_delivered.get(), 4 + 2);
 }
 
 #[test]
@@ -342,7 +345,7 @@ fn another_line_is_another_epoch_and_is_followed_from_where_it_begins() {
     );
     assert_eq!(alone.losses(), [(2, u64::MAX, None, LossCause::Epoch)]);
     assert_eq!(alone.receiver.progress(), (Sequence(7), Sequence(9)));
-    assert_eq!(alone.counters().history_wanted.get(), 2);
+    assert_eq!(alone.counters().replay_requested.get(), 2);
     alone.answer(&new.sent[&8].clone());
     alone.answer(&new.sent[&9].clone());
     assert_eq!(alone.records, [1, 2, 3, 15, 16]);
@@ -415,7 +418,7 @@ fn a_welcome_whose_line_can_not_be_ends_the_connection() {
     let down = Event::RepairLinkDown(LinkDownReason::Protocol);
     let closed = Event::RepairLinkDown(LinkDownReason::Closed);
     assert!(world.saw(&closed) || world.saw(&down));
-    assert!(world.counters().welcomes_refused.get() >= 1);
+    assert!(world.counters().welcomes_invalid.get() >= 1);
     assert!(!world.core.is_joined());
     assert_eq!(world.core.receiver(CHANNEL).unwrap().epoch(), Epoch(5));
 }

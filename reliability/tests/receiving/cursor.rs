@@ -3,7 +3,7 @@
 use tickcast_reliability::control::RepairOffer;
 use tickcast_reliability::cursor::{CursorState, Report};
 use tickcast_reliability::delivery::{LinkDownReason, Start};
-use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
 use tickcast_reliability::subscriber_core::{Path, What};
 use tickcast_reliability::units::{Epoch, Nanos, Sequence};
 
@@ -14,7 +14,7 @@ const SESSION: u64 = 10;
 /// Joined, with a ring to READ and a cursor.
 fn joined_with(publisher: &Publisher, set: impl FnOnce(&mut World)) -> World {
     let config = ReceiverConfig {
-        ladder: Ladder::Read,
+        ladder: RepairOrder::Read,
         ..quiet()
     };
     let mut world = World::new(config, Start::Live, 1);

@@ -439,7 +439,7 @@ fn each_channel_has_a_receiver_of_its_own() {
     let strangers: Vec<_> = hand
         .core
         .counters()
-        .map(|c| c.stranger_dropped.get())
+        .map(|c| c.unknown_sender_dropped.get())
         .collect();
     assert_eq!(strangers, [0, 1]);
     let received: Vec<_> = hand
@@ -674,7 +674,7 @@ fn restless_on(lines: usize, publisher: &Publisher) -> Hand {
 
 #[test]
 fn silence_that_was_told_is_over_with_the_first_datagram_of_the_next_epoch() {
-    let fresh = |events: &[Event]| events.iter().filter(|e| **e == Event::Fresh).count();
+    let fresh = |events: &[Event]| events.iter().filter(|e| **e == Event::Recovered).count();
     for (told, by_multicast) in [(true, false), (true, true), (false, true)] {
         let mut publisher = Publisher::new(5, 1);
         let mut hand = restless_on(1, &publisher);
@@ -728,7 +728,7 @@ fn an_end_that_nobody_confirmed_leaves_what_was_told_of_silence_to_the_next_epoc
     hand.welcomed_again(next.welcome(1));
     assert!(hand.told().contains(&Event::RepairLinkUp) && hand.state.stale);
     hand.hear(&next.publish(1));
-    assert_eq!(hand.told(), [Event::Fresh]);
+    assert_eq!(hand.told(), [Event::Recovered]);
 }
 
 #[test]
@@ -762,7 +762,7 @@ fn who_begins_anew_is_told_the_end_of_all_that_was_told_before() {
         assert!(told.contains(&Event::Joined { after: Sequence(0) }));
         assert!(told.contains(&Event::RepairLinkUp), "{told:?}");
         assert!(
-            !told.contains(&Event::Fresh) && hand.state.stale,
+            !told.contains(&Event::Recovered) && hand.state.stale,
             "nothing was heard"
         );
         let channel = if moves { SECOND } else { CHANNEL };
@@ -778,7 +778,7 @@ fn who_begins_anew_is_told_the_end_of_all_that_was_told_before() {
         }
         assert_eq!(
             hand.told(),
-            [Event::MulticastRestored, Event::Fresh, Event::LineUp(B)]
+            [Event::MulticastRestored, Event::Recovered, Event::LineUp(B)]
         );
         let after = stands(&hand);
         assert!(!after.stale && !after.multicast_lost && after.lines_down == [false; 2]);
@@ -912,7 +912,7 @@ fn a_start_at_a_sequence_knows_how_much_it_lost_wherever_anybody_can() {
         to: Epoch(5),
     };
     assert_eq!(alone.events[1..3], [changed, joined(10)]);
-    assert_eq!(alone.counters().history_wanted.get(), 10);
+    assert_eq!(alone.counters().replay_requested.get(), 10);
     let live = Alone::welcomed(quiet(), &publisher, Start::Live, 1);
     assert_eq!(live.events, [joined(20), Event::Live]);
     assert_eq!(live.counters().epochs.get(), 1);
@@ -952,7 +952,7 @@ fn a_welcome_begins_goes_on_changes_the_epoch_or_is_a_zombies() {
         [(2, 2, Some(2), LossCause::Epoch), tail][..]
     );
     assert_eq!(alone.receiver.progress(), (Sequence(3), Sequence(9)));
-    assert_eq!(alone.counters().history_wanted.get(), 9);
+    assert_eq!(alone.counters().replay_requested.get(), 9);
     let sent: Vec<_> = new.sent.values().skip(3).cloned().collect();
     alone.records.clear();
     for bytes in &sent {

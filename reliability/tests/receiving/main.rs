@@ -188,7 +188,7 @@ fn a_heartbeat_that_overtakes_or_lags_makes_no_phantom_gap() {
     world.hear(A, &early);
     world.hear(A, &publisher.heartbeat());
     world.settle(&publisher);
-    assert_eq!(world.counters().gaps_detected.get(), 0);
+    assert_eq!(world.counters().missing_datagrams.get(), 0);
     assert_eq!(world.counters().heartbeats.get(), 2);
 }
 
@@ -233,8 +233,8 @@ fn a_valid_datagram_of_an_unconfirmed_epoch_or_a_leap_is_only_counted() {
     let c = world.counters();
     assert_eq!(c.unknown_epoch_dropped.get(), 1);
     assert_eq!(c.old_epoch_dropped.get(), 1);
-    assert_eq!(c.leap_dropped.get(), 2);
-    assert_eq!(c.gaps_detected.get(), 0);
+    assert_eq!(c.sequence_jump_dropped.get(), 2);
+    assert_eq!(c.missing_datagrams.get(), 0);
     world.hear(A, &publisher.publish(1));
     assert_eq!(world.records, [1, 2]);
 }
@@ -249,7 +249,7 @@ fn a_leap_that_the_publisher_confirms_is_followed_by_replay() {
     }
     publisher.oldest = 2_200;
     world.hear(A, &publisher.publish(1));
-    assert_eq!(world.counters().leap_dropped.get(), 1);
+    assert_eq!(world.counters().sequence_jump_dropped.get(), 1);
     world.pass(Nanos::from_ms(50), &publisher);
     let lost = SequenceRange::new(Sequence(2), Sequence(2_199)).unwrap();
     let expected = Loss {
@@ -472,7 +472,7 @@ fn a_publisher_silent_on_every_path_is_dead_and_its_open_gaps_are_lost() {
     assert!(world.saw(&Event::Stale) && world.saw(&Event::PublisherDead));
     assert_eq!(world.losses()[0].cause, LossCause::PublisherDead);
     assert_eq!(world.losses()[0].records, Some(1));
-    assert_eq!(world.counters().gaps_lost.get(), 1);
+    assert_eq!(world.counters().missing_lost.get(), 1);
     assert_eq!(world.records, [2, 3]);
 }
 
@@ -560,8 +560,8 @@ fn a_join_from_the_oldest_is_spliced_to_live_with_no_gap_and_no_repeat() {
         world.records.len()
     );
     let live = world.events.iter().filter(|e| **e == Event::Live).count();
-    assert_eq!((live, world.counters().gaps_detected.get()), (1, 0));
-    assert_eq!(world.counters().history_received.get(), 901);
+    assert_eq!((live, world.counters().missing_datagrams.get()), (1, 0));
+    assert_eq!(world.counters().replay_received.get(), 901);
     assert!(world.losses().is_empty());
 }
 
@@ -764,7 +764,7 @@ fn random_run(seed: u64, first: u64, delivery: Delivery, repair: bool) {
         world.core.ended(),
         "everything settles once the faults stop; {context}"
     );
-    assert_eq!(world.counters().gaps_open.get(), 0, "{context}");
+    assert_eq!(world.counters().missing_open.get(), 0, "{context}");
     if delivery == Delivery::Arrival {
         world.records.sort_unstable();
     }
@@ -890,9 +890,9 @@ fn a_subscriber_that_leaves_counts_nothing_as_open() {
     let _missed = publisher.publish(2);
     let next = publisher.publish(1);
     world.hear(A, &next);
-    assert_eq!(world.counters().gaps_open.get(), 1);
+    assert_eq!(world.counters().missing_open.get(), 1);
     world.input(|core, _, mut on| core.leave(LossCause::RepairOff, &mut on));
-    assert_eq!(world.counters().gaps_open.get(), 0);
+    assert_eq!(world.counters().missing_open.get(), 0);
     world.assert_balanced(&publisher, "");
 }
 
@@ -1118,7 +1118,7 @@ fn a_zombie_is_not_hammered_with_connections() {
     world.cut(LinkDownReason::Closed);
     let before = world.disconnects;
     world.pass(Nanos::from_secs(2), &zombie);
-    let refused = world.counters().welcomes_refused.get();
+    let refused = world.counters().welcomes_invalid.get();
     assert!((1..20).contains(&refused), "{refused}");
     assert_eq!(refused, (world.disconnects - before) as u64);
     // Nor is anything followed of what it sends.

@@ -57,20 +57,20 @@ fn while_it_answers_the_nack_connection_alone_is_asked() {
     }
     assert_eq!(world.records, numbers(1..=6));
     let c = world.counters();
-    assert_eq!((c.nacks_sent.get(), c.rc_nacks_sent.get()), (3, 3));
+    assert_eq!((c.nacks_sent.get(), c.nack_link_nacks_sent.get()), (3, 3));
     assert_eq!(
-        (c.nacked_sequences.get(), c.rc_nacked_sequences.get()),
+        (c.nacked_sequences.get(), c.nack_link_nacked_sequences.get()),
         (3, 3)
     );
     assert_eq!(
-        (c.repairs_received.get(), c.rc_repairs_received.get()),
+        (c.repairs_received.get(), c.nack_link_repairs_received.get()),
         (3, 3)
     );
     assert_eq!(
         (
-            c.rc_timeouts.get(),
-            c.rc_links_up.get(),
-            c.rc_links_down.get()
+            c.nack_link_timeouts.get(),
+            c.nack_links_up.get(),
+            c.nack_links_down.get()
         ),
         (0, 1, 0)
     );
@@ -89,7 +89,7 @@ fn without_an_offer_or_a_driver_that_can_tcp_is_all_there_is() {
         world.pass(Nanos::from_secs(3), &publisher);
         assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
         assert!(world.connects.iter().all(|(path, _)| *path == Path::Repair));
-        assert_eq!(world.counters().rc_nacks_sent.get(), 0);
+        assert_eq!(world.counters().nack_link_nacks_sent.get(), 0);
     }
 }
 
@@ -107,7 +107,7 @@ fn what_the_rung_does_not_answer_in_time_is_asked_for_over_tcp_next() {
     world.pass(Nanos::from_us(502), &publisher);
     assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
     assert_eq!(world.records, numbers(1..=2));
-    assert_eq!(world.counters().rc_timeouts.get(), 1);
+    assert_eq!(world.counters().nack_link_timeouts.get(), 1);
     // It is asked first again for the next one.
     world.rc_answers = true;
     lose_one(&mut world, &mut publisher);
@@ -128,7 +128,7 @@ fn a_rung_that_answers_late_is_given_more_time_once_for_all_that_were_late_toget
         }
         world.settle(&publisher);
         let asked_at = world.now;
-        let late = |world: &World| world.counters().rc_timeouts.get();
+        let late = |world: &World| world.counters().nack_link_timeouts.get();
         let before = late(&world);
         while late(&world) == before {
             world.pass(Nanos::from_us(10), &publisher);
@@ -198,7 +198,10 @@ fn when_it_breaks_everything_open_is_asked_for_over_tcp_at_once() {
     assert_eq!(asked(&mut world), [1, 3, 5].map(|s| (Path::Repair, s)));
     assert_eq!(world.records, numbers(1..=6));
     let c = world.counters();
-    assert_eq!((c.rc_links_down.get(), c.rc_timeouts.get()), (1, 0));
+    assert_eq!(
+        (c.nack_links_down.get(), c.nack_link_timeouts.get()),
+        (1, 0)
+    );
     assert_eq!(c.repair_links_down.get(), 0, "TCP stays");
     // What is lost meanwhile waits for nothing.
     lose_one(&mut world, &mut publisher);
@@ -228,9 +231,9 @@ fn one_that_answers_nothing_counts_as_down_and_is_built_anew_ever_later() {
     assert!((4_000..12_200).contains(last), "{waits:?}");
     assert!(world.given_up.iter().all(|path| *path == Path::Nack));
     let c = world.counters();
-    assert_eq!(c.rc_links_down.get(), world.given_up.len() as u64);
-    assert!(c.rc_timeouts.get() >= 8 * c.rc_links_down.get());
-    assert_eq!(c.gaps_open.get(), 0, "nothing was held up for good");
+    assert_eq!(c.nack_links_down.get(), world.given_up.len() as u64);
+    assert!(c.nack_link_timeouts.get() >= 8 * c.nack_links_down.get());
+    assert_eq!(c.missing_open.get(), 0, "nothing was held up for good");
     // One answer shows that it is of use: the wait begins anew. (It may be down for the longest wait.)
     world.rc_answers = true;
     world.pass(Nanos::from_secs(13), &publisher);
@@ -256,7 +259,7 @@ fn questions_that_were_under_way_together_are_one_that_was_not_answered() {
         lose_one(&mut world, &mut publisher);
     }
     world.pass(Nanos::from_ms(20), &publisher);
-    assert_eq!(world.counters().rc_timeouts.get(), 40);
+    assert_eq!(world.counters().nack_link_timeouts.get(), 40);
     assert!(world.core.is_nack_up() && world.given_up.is_empty());
 }
 
@@ -268,7 +271,7 @@ fn it_goes_with_the_repair_connection_and_comes_with_the_next_session() {
     world.settle(&publisher);
     assert_eq!(world.given_up, [Path::Nack]);
     assert!(!world.core.is_nack_up());
-    assert_eq!(world.counters().rc_links_down.get(), 1);
+    assert_eq!(world.counters().nack_links_down.get(), 1);
     lose_one(&mut world, &mut publisher);
     world.settle(&publisher);
     assert_eq!(asked(&mut world), [], "nobody is there to be asked");
@@ -316,7 +319,7 @@ fn a_refusal_on_it_is_an_answer_and_the_first_rung_is_asked_again() {
     world.rc_answers = true;
     world.pass(Nanos::from_us(300), &publisher);
     assert_eq!(asked(&mut world), [(Path::Nack, 1); 2]);
-    assert_eq!(world.counters().rc_timeouts.get(), 0);
+    assert_eq!(world.counters().nack_link_timeouts.get(), 0);
 }
 
 #[test]
@@ -372,7 +375,7 @@ fn an_answer_in_time_that_had_come_otherwise_makes_nobody_more_patient() {
     }
     // Half as long again would be 1125 us at the least: none of ten would be late by then.
     world.pass(Nanos::from_us(1_120), &publisher);
-    let late = world.counters().rc_timeouts.get();
+    let late = world.counters().nack_link_timeouts.get();
     assert!(late > 0, "{late}");
 }
 
@@ -450,10 +453,10 @@ fn an_attempt_that_fails_is_no_connection_that_broke() {
     world.input(|c, now, mut on| {
         c.handle_disconnected(now, Path::Nack, LinkDownReason::Closed, &mut on);
     });
-    assert_eq!(world.counters().rc_links_down.get(), 1);
+    assert_eq!(world.counters().nack_links_down.get(), 1);
     world.connectable = false;
     world.pass(Nanos::from_secs(1), &publisher);
     let attempts = world.connects.iter();
     assert!(attempts.filter(|(path, _)| *path == Path::Nack).count() > 3);
-    assert_eq!(world.counters().rc_links_down.get(), 1);
+    assert_eq!(world.counters().nack_links_down.get(), 1);
 }

@@ -41,7 +41,7 @@ fn what_a_reader_was_overrun_for_is_lost_to_the_record_and_nobody_is_asked() {
     assert_eq!(world.records, [1, 2, 18]);
     assert!(world.nacks.is_empty(), "{:?}", world.nacks);
     let c = world.counters();
-    assert_eq!((c.gaps_detected.get(), c.gaps_lost.get()), (5, 5));
+    assert_eq!((c.missing_datagrams.get(), c.missing_lost.get()), (5, 5));
     world.assert_balanced(&publisher, "overrun");
 }
 
@@ -61,7 +61,7 @@ fn who_was_overrun_by_more_than_a_ring_goes_on_without_having_it_confirmed() {
         losses(&world),
         [(2, last, Some(last - 1), LossCause::Window)]
     );
-    assert_eq!(world.counters().leap_dropped.get(), 0);
+    assert_eq!(world.counters().sequence_jump_dropped.get(), 0);
     assert!(world.nacks.is_empty());
     world.assert_balanced(&publisher, "far behind");
 }

@@ -4,7 +4,7 @@
 use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer};
 use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
 use tickcast_reliability::ring_layout::offset;
 use tickcast_reliability::subscriber_core::{Action, Path, What};
 use tickcast_reliability::units::Nanos;
@@ -21,11 +21,11 @@ fn offer(read: bool) -> RepairOffer {
 }
 
 /// Joined, with READ on offer and granted.
-fn joined(ladder: Ladder, publisher: &Publisher) -> World {
+fn joined(ladder: RepairOrder, publisher: &Publisher) -> World {
     joined_with(ladder, publisher, |_| ())
 }
 
-fn joined_with(ladder: Ladder, publisher: &Publisher, set: impl FnOnce(&mut World)) -> World {
+fn joined_with(ladder: RepairOrder, publisher: &Publisher, set: impl FnOnce(&mut World)) -> World {
     begun_with(ReceiverConfig { ladder, ..quiet() }, publisher, set)
 }
 
@@ -33,7 +33,7 @@ fn joined_with(ladder: Ladder, publisher: &Publisher, set: impl FnOnce(&mut Worl
 fn watchful(publisher: &Publisher) -> World {
     let (stale_us, dead_us) = (30_000, 5_000_000);
     let config = ReceiverConfig {
-        ladder: Ladder::Read,
+        ladder: RepairOrder::Read,
         stale_us,
         dead_us,
         ..quiet()
@@ -85,7 +85,7 @@ fn begun(world: &World) -> Vec<(u64, u64)> {
 
 #[test]
 fn what_is_missing_is_read_and_nobody_is_asked() {
-    for ladder in [Ladder::Read, Ladder::ReadThenNack] {
+    for ladder in [RepairOrder::Read, RepairOrder::ReadThenNack] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = joined(ladder, &publisher);
         for count in [1, 2, 3] {
@@ -96,7 +96,7 @@ fn what_is_missing_is_read_and_nobody_is_asked() {
         let c = world.counters();
         assert_eq!((c.reads.get(), c.read_sequences.get()), (3, 6));
         assert_eq!(
-            (c.read_repairs_received.get(), c.gaps_recovered.get()),
+            (c.read_repairs_received.get(), c.missing_recovered.get()),
             (6, 6)
         );
         assert_eq!((c.nacks_sent.get(), c.read_links_up.get()), (0, 1));
@@ -112,10 +112,10 @@ fn what_is_missing_is_read_and_nobody_is_asked() {
 fn each_ladder_makes_the_connections_that_it_needs() {
     let publisher = Publisher::new(5, 1);
     for (ladder, paths) in [
-        (Ladder::Read, vec![Path::Repair, Path::Read]),
-        (Ladder::Nack, vec![Path::Repair, Path::Nack]),
+        (RepairOrder::Read, vec![Path::Repair, Path::Read]),
+        (RepairOrder::Nack, vec![Path::Repair, Path::Nack]),
         (
-            Ladder::ReadThenNack,
+            RepairOrder::ReadThenNack,
             vec![Path::Repair, Path::Read, Path::Nack],
         ),
     ] {
@@ -135,7 +135,7 @@ fn each_ladder_makes_the_connections_that_it_needs() {
 fn who_is_offered_no_read_or_cannot_makes_no_connection_for_it() {
     let mut publisher = Publisher::new(5, 1);
     for (read, usable) in [(false, true), (true, false)] {
-        let mut world = joined_with(Ladder::Read, &publisher, |world| {
+        let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
             world.repairs = vec![offer(read)];
             world.core.use_read_path(usable);
         });
@@ -149,7 +149,7 @@ fn who_is_offered_no_read_or_cannot_makes_no_connection_for_it() {
 #[test]
 fn a_run_is_read_in_pieces_of_what_fits_none_of_which_goes_round_the_ring() {
     let mut publisher = Publisher::new(5, SLOTS - 2);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     lose(&mut world, &mut publisher, 30);
     // Four at a time, of four slots each; two up to the end of the ring.
@@ -171,8 +171,8 @@ fn a_run_is_read_in_pieces_of_what_fits_none_of_which_goes_round_the_ring() {
 #[test]
 fn a_torn_slot_is_read_once_more_and_then_asked_for() {
     for (ladder, next) in [
-        (Ladder::Read, Path::Repair),
-        (Ladder::ReadThenNack, Path::Nack),
+        (RepairOrder::Read, Path::Repair),
+        (RepairOrder::ReadThenNack, Path::Nack),
     ] {
         let mut publisher = Publisher::new(5, 1);
         let mut world = joined(ladder, &publisher);
@@ -200,7 +200,7 @@ fn a_torn_slot_is_read_once_more_and_then_asked_for() {
 fn a_slot_of_another_epoch_or_channel_is_not_believed() {
     for spoilt in [4, 8] {
         let mut publisher = Publisher::new(5, 1);
-        let mut world = joined(Ladder::Read, &publisher);
+        let mut world = joined(RepairOrder::Read, &publisher);
         world.reads = false;
         lose(&mut world, &mut publisher, 1);
         let request = world.read_requests.remove(0);
@@ -219,7 +219,7 @@ fn a_slot_of_another_epoch_or_channel_is_not_believed() {
 #[test]
 fn a_lapped_slot_says_at_once_what_is_lost() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     lose(&mut world, &mut publisher, 3);
     let request = world.read_requests.remove(0);
@@ -249,7 +249,7 @@ fn a_lapped_slot_says_at_once_what_is_lost() {
 #[test]
 fn a_read_that_is_late_gives_way_and_is_taken_when_it_comes() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::ReadThenNack, &publisher);
+    let mut world = joined(RepairOrder::ReadThenNack, &publisher);
     (world.reads, world.rc_answers) = (false, false);
     lose(&mut world, &mut publisher, 1);
     assert_eq!(begun(&world), [(1, 1)]);
@@ -273,7 +273,7 @@ fn a_read_that_is_late_gives_way_and_is_taken_when_it_comes() {
 #[test]
 fn a_connection_that_breaks_costs_no_wait_and_is_made_anew_with_a_grant_of_its_own() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     lose(&mut world, &mut publisher, 1);
     let lost = world.read_requests.remove(0);
@@ -308,7 +308,7 @@ fn a_connection_that_breaks_costs_no_wait_and_is_made_anew_with_a_grant_of_its_o
 #[test]
 fn reads_that_nobody_answers_are_given_up_with_their_connection() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     // As many as there is room for.
     for _ in 0..4 {
@@ -339,7 +339,9 @@ fn reads_that_nobody_answers_are_given_up_with_their_connection() {
 fn without_tokens_the_publisher_is_asked_for_more_and_then_the_next_rung() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
-    let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = 4 * slot);
+    let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
+        world.tokens = 4 * slot
+    });
     let before = world.progresses;
     lose(&mut world, &mut publisher, 2);
     assert_eq!(world.progresses, before, "half is left");
@@ -375,7 +377,9 @@ fn without_tokens_the_publisher_is_asked_for_more_and_then_the_next_rung() {
 fn who_was_granted_no_slot_yet_waits_for_none() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
-    let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = slot - 1);
+    let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
+        world.tokens = slot - 1
+    });
     lose(&mut world, &mut publisher, 1);
     assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
     world.grant(&publisher, 1, 3 * slot);
@@ -389,8 +393,8 @@ fn a_scout_of_a_large_group_asks_so_that_the_publisher_hears_of_it_and_the_other
     // One of one is a scout always, one of so many hardly ever.
     for (subscribers, scouts) in [(1, true), (u32::MAX, false)] {
         for (ladder, path) in [
-            (Ladder::Read, Path::Repair),
-            (Ladder::ReadThenNack, Path::Nack),
+            (RepairOrder::Read, Path::Repair),
+            (RepairOrder::ReadThenNack, Path::Nack),
         ] {
             let mut publisher = Publisher::new(5, 1);
             let mut world = joined(ladder, &publisher);
@@ -411,7 +415,7 @@ fn a_scout_of_a_large_group_asks_so_that_the_publisher_hears_of_it_and_the_other
 fn a_grant_of_a_ring_of_another_shape_or_epoch_is_not_used() {
     for change in 0..2 {
         let mut publisher = Publisher::new(5, 1);
-        let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = 0);
+        let mut world = joined_with(RepairOrder::Read, &publisher, |world| world.tokens = 0);
         let mut grant = tickcast_reliability::control::Grant {
             epoch: publisher.epoch,
             attempt: 1,
@@ -499,7 +503,7 @@ fn a_page_of_another_ring_says_nothing() {
 #[test]
 fn what_a_driver_cannot_do_is_not_tried_again() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     let now = world.now;
     world.core.handle_read_unusable(now);
     assert_eq!(
@@ -515,7 +519,7 @@ fn what_a_driver_cannot_do_is_not_tried_again() {
 #[test]
 fn a_grant_that_comes_after_its_connection_is_gone_is_not_used_over_the_next_one() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.tokens = 0;
     world.input(|core, now, mut on| {
         core.handle_disconnected(now, Path::Read, LinkDownReason::Closed, &mut on);
@@ -574,7 +578,7 @@ fn the_fan_out_that_is_furthest_says_how_far_the_publisher_is() {
     page_done(&mut world, &publisher, &words);
     assert!(world.saw(&Event::MulticastLost));
     let c = world.counters();
-    assert_eq!((c.page_reads.get(), c.gaps_detected.get()), (1, 3));
+    assert_eq!((c.page_reads.get(), c.missing_datagrams.get()), (1, 3));
 }
 
 #[test]
@@ -584,7 +588,7 @@ fn a_page_is_believed_up_to_a_whole_ring_ahead_and_no_further() {
         let mut world = watching(&mut publisher);
         page_done(&mut world, &publisher, &[(offset::SENT, 1 + ahead)]);
         assert_eq!(world.saw(&Event::MulticastLost), ahead > 0, "{ahead}");
-        assert_eq!(world.counters().gaps_detected.get(), missing, "{ahead}");
+        assert_eq!(world.counters().missing_datagrams.get(), missing, "{ahead}");
     }
 }
 
@@ -594,11 +598,11 @@ fn a_page_that_was_begun_before_multicast_came_back_makes_nothing_missing() {
     let mut world = watching(&mut publisher);
     let sent: Vec<_> = (0..3).map(|_| publisher.publish(1)).collect();
     world.hear(A, &sent[0]);
-    assert!(world.saw(&Event::Fresh));
+    assert!(world.saw(&Event::Recovered));
     // The others lie in our own socket.
     page_done(&mut world, &publisher, &[]);
     let c = world.counters();
-    assert_eq!((c.page_reads.get(), c.gaps_detected.get()), (1, 0));
+    assert_eq!((c.page_reads.get(), c.missing_datagrams.get()), (1, 0));
     sent[1..].iter().for_each(|bytes| world.hear(A, bytes));
     assert_eq!(world.records, numbers(1..=4));
 }
@@ -606,7 +610,7 @@ fn a_page_that_was_begun_before_multicast_came_back_makes_nothing_missing() {
 #[test]
 fn a_heartbeat_that_moves_on_the_page_is_a_sign_of_life_and_one_that_stands_still_is_none() {
     let config = ReceiverConfig {
-        ladder: Ladder::Read,
+        ladder: RepairOrder::Read,
         stale_us: 10_000,
         dead_us: 60_000,
         ..quiet()
@@ -643,7 +647,7 @@ fn the_page_is_read_once_at_a_time_beside_what_is_missing_and_only_where_there_i
 #[test]
 fn what_waits_for_room_is_looked_at_when_something_is_done_or_late() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     for _ in 0..5 {
         lose(&mut world, &mut publisher, 1);
@@ -660,7 +664,7 @@ fn what_waits_for_room_is_looked_at_when_something_is_done_or_late() {
 #[test]
 fn nobody_waits_for_room_that_reads_take_which_nobody_misses_any_more() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     (world.reads, world.answer) = (false, false);
     let mut late = Vec::new();
     for _ in 0..4 {
@@ -686,7 +690,9 @@ fn nobody_waits_for_room_that_reads_take_which_nobody_misses_any_more() {
 fn more_tokens_are_asked_for_when_less_than_half_is_left_and_not_before() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
-    let mut world = joined_with(Ladder::Read, &publisher, |world| world.tokens = 4 * slot);
+    let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
+        world.tokens = 4 * slot
+    });
     let before = world.progresses;
     lose(&mut world, &mut publisher, 2);
     world.pass(Nanos::from_ms(5), &publisher);
@@ -699,7 +705,7 @@ fn more_tokens_are_asked_for_when_less_than_half_is_left_and_not_before() {
 #[test]
 fn a_read_that_fills_what_the_next_rung_was_asked_for_makes_the_next_ones_more_patient() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::ReadThenNack, &publisher);
+    let mut world = joined(RepairOrder::ReadThenNack, &publisher);
     (world.answer, world.reads) = (false, false);
     lose(&mut world, &mut publisher, 1);
     world.pass(Nanos::from_us(1_251), &publisher);
@@ -723,7 +729,7 @@ fn a_read_that_fills_what_the_next_rung_was_asked_for_makes_the_next_ones_more_p
 #[test]
 fn what_was_refused_while_it_is_read_is_no_read_that_was_late() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     lose(&mut world, &mut publisher, 1);
     let refused = publisher.refused(run(1, 1), RefusalReason::Budget, 300);
@@ -748,7 +754,7 @@ fn nothing_is_read_where_one_read_brings_less_than_a_slot_or_none_can_be_made() 
     let slot_len = SLOT_LEN as u32;
     for (most, len_max, reads) in [(8, slot_len - 1, 0), (8, slot_len, 3), (0, slot_len, 0)] {
         let mut publisher = Publisher::new(5, 1);
-        let mut world = joined_with(Ladder::Read, &publisher, |world| {
+        let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
             (world.limits.reads, world.limits.len_max) = (most, len_max);
         });
         lose(&mut world, &mut publisher, 3);
@@ -761,7 +767,7 @@ fn nothing_is_read_where_one_read_brings_less_than_a_slot_or_none_can_be_made() 
 #[test]
 fn what_is_done_is_told_from_all_that_was_begun_before_it() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     lose(&mut world, &mut publisher, 1);
     let lost = world.read_requests.remove(0);
@@ -787,7 +793,7 @@ fn what_is_done_is_told_from_all_that_was_begun_before_it() {
 #[test]
 fn a_torn_slot_that_there_is_no_token_for_is_asked_for_at_once() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined_with(Ladder::Read, &publisher, |world| {
+    let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
         world.tokens = SLOT_LEN as u64;
     });
     world.reads = false;
@@ -802,7 +808,9 @@ fn a_torn_slot_that_there_is_no_token_for_is_asked_for_at_once() {
 #[test]
 fn late_reads_in_a_row_that_bring_nothing_are_as_many_as_a_question_has_tries() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined_with(Ladder::Read, &publisher, |world| world.limits.reads = 16);
+    let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
+        world.limits.reads = 16
+    });
     world.reads = false;
     let tries = u64::from(ReceiverConfig::default().nack_tries);
     for late in 1..=tries {
@@ -818,7 +826,7 @@ fn late_reads_in_a_row_that_bring_nothing_are_as_many_as_a_question_has_tries() 
 #[test]
 fn reads_that_were_late_together_make_the_next_more_patient_once() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     (world.reads, world.answer) = (false, false);
     for _ in 0..4 {
         lose(&mut world, &mut publisher, 1);
@@ -840,7 +848,7 @@ fn reads_that_were_late_together_make_the_next_more_patient_once() {
 #[test]
 fn what_is_refused_just_when_it_was_torn_is_read_as_if_for_the_first_time() {
     let mut publisher = Publisher::new(5, 1);
-    let mut world = joined(Ladder::Read, &publisher);
+    let mut world = joined(RepairOrder::Read, &publisher);
     world.reads = false;
     lose(&mut world, &mut publisher, 1);
     let whole = world.read_requests.remove(0);

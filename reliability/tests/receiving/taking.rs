@@ -56,7 +56,7 @@ fn a_gap_of_the_burst_limit_is_repaired_and_a_longer_one_replayed() {
         alone.hear(A, &publisher.publish(1));
         assert_eq!(wanted(&mut alone), expected, "{missing}");
         let c = alone.counters();
-        assert_eq!((c.gaps_detected.get(), c.gap_episodes.get()), (missing, 1));
+        assert_eq!((c.missing_datagrams.get(), c.gaps.get()), (missing, 1));
         assert!(alone.losses().is_empty());
     }
 }
@@ -72,9 +72,13 @@ fn who_wants_low_latency_rather_loses_a_burst_than_replays_it() {
         alone.hear(A, &publisher.publish(1));
         (0..missing).for_each(|_| drop(publisher.publish(1)));
         alone.status(&publisher.status());
-        assert_eq!(alone.counters().gaps_detected.get(), 0, "not by one word");
+        assert_eq!(
+            alone.counters().missing_datagrams.get(),
+            0,
+            "not by one word"
+        );
         alone.status(&publisher.status());
-        assert_eq!(alone.counters().gaps_lost.get(), lost, "{missing}");
+        assert_eq!(alone.counters().missing_lost.get(), lost, "{missing}");
         let first = alone.losses().first().map(|loss| loss.3);
         assert_eq!(first, (lost > 0).then_some(LossCause::Burst));
     }
@@ -162,7 +166,7 @@ fn what_comes_says_how_it_came_and_how_long_it_was_missing() {
         (c.repairs_received.get(), c.multicast_repairs_received.get()),
         (1, 1)
     );
-    assert_eq!((c.gaps_recovered.get(), c.gaps_open.get()), (2, 0));
+    assert_eq!((c.missing_recovered.get(), c.missing_open.get()), (2, 0));
 }
 
 #[test]
@@ -230,7 +234,7 @@ fn silence_is_measured_by_three_announced_intervals_or_the_least_that_is_set() {
         alone.later(1);
         assert!(alone.events.contains(&Event::Stale));
         alone.hear(A, &heartbeat(&publisher, interval_us, 0));
-        assert_eq!(alone.events.last(), Some(&Event::Fresh));
+        assert_eq!(alone.events.last(), Some(&Event::Recovered));
     }
 }
 
@@ -334,7 +338,7 @@ fn being_live_is_told_once_when_history_is_passed() {
     let mut alone = Alone::welcomed(quiet(), &publisher, Start::Oldest, 1);
     let lives = |alone: &Alone| alone.events.iter().filter(|e| **e == Event::Live).count();
     let c = alone.counters();
-    assert_eq!((c.history_wanted.get(), c.history_open.get()), (3, 3));
+    assert_eq!((c.replay_requested.get(), c.replay_open.get()), (3, 3));
     for sequence in 1..=3 {
         assert_eq!(lives(&alone), 0);
         let bytes = publisher.sent[&sequence].clone();
@@ -344,8 +348,8 @@ fn being_live_is_told_once_when_history_is_passed() {
     alone.hear(A, &publisher.publish(1));
     assert_eq!(lives(&alone), 1);
     let c = alone.counters();
-    assert_eq!((c.history_received.get(), c.history_open.get()), (3, 0));
-    assert_eq!(c.gaps_recovered.get(), 0, "history was never missing");
+    assert_eq!((c.replay_received.get(), c.replay_open.get()), (3, 0));
+    assert_eq!(c.missing_recovered.get(), 0, "history was never missing");
     let told = |e: &Event| matches!(e, Event::GapRecovered { .. });
     assert!(!alone.events.iter().any(told));
 }
@@ -371,7 +375,7 @@ fn a_beginning_moves_on_with_the_ring_until_something_is_delivered() {
         if moves {
             assert_eq!(joins(&alone), [0, 2], "what waits was not delivered");
             assert!(alone.losses().is_empty());
-            assert_eq!(alone.counters().history_lost.get(), 2);
+            assert_eq!(alone.counters().replay_lost.get(), 2);
         } else {
             assert_eq!(joins(&alone), [0]);
             assert_eq!(alone.losses(), [(1, 2, Some(2), LossCause::Window)]);
@@ -449,7 +453,7 @@ fn bytes_that_are_no_datagram_and_strangers_are_counted_apart() {
     alone.receiver.handle_stranger();
     let c = alone.counters();
     assert_eq!(
-        (c.malformed_dropped.get(), c.stranger_dropped.get()),
+        (c.malformed_dropped.get(), c.unknown_sender_dropped.get()),
         (1, 1)
     );
     assert_eq!((c.received_datagrams.get(), c.received_bytes.get()), (2, 0));
@@ -470,7 +474,7 @@ fn without_repair_history_is_given_up_like_any_gap() {
     assert!(alone.losses().is_empty());
     alone.later(1);
     assert_eq!(alone.losses(), [(1, 3, Some(6), LossCause::RepairOff)]);
-    assert_eq!(alone.counters().history_lost.get(), 3);
+    assert_eq!(alone.counters().replay_lost.get(), 3);
     // As it does where there is a deadline, which is one of repair.
     let within = ReceiverConfig {
         delivery: Delivery::OrderedWithin(Nanos::from_ms(5)),
@@ -492,8 +496,8 @@ fn without_repair_history_is_given_up_like_any_gap() {
     alone.receiver.handle_link_down(LinkDownReason::Closed);
     assert_eq!(alone.due(), Nanos::from_ms(5));
     alone.later(5_000);
-    assert_eq!(alone.counters().gaps_lost.get(), 1);
-    assert_eq!(alone.counters().history_lost.get(), 0);
+    assert_eq!(alone.counters().missing_lost.get(), 1);
+    assert_eq!(alone.counters().replay_lost.get(), 0);
 }
 
 #[test]

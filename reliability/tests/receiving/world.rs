@@ -655,16 +655,19 @@ impl World {
     pub(crate) fn assert_balanced(&self, publisher: &Publisher, context: &str) {
         let c = self.counters();
         assert_eq!(
-            c.gaps_detected.get(),
-            c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_forgotten.get() + c.gaps_open.get(),
+            c.missing_datagrams.get(),
+            c.missing_recovered.get()
+                + c.missing_lost.get()
+                + c.missing_superseded.get()
+                + c.missing_open.get(),
             "gaps = recovered + lost + forgotten + open; {context}"
         );
         assert_eq!(
-            c.history_wanted.get(),
-            c.history_received.get()
-                + c.history_lost.get()
-                + c.history_forgotten.get()
-                + c.history_open.get(),
+            c.replay_requested.get(),
+            c.replay_received.get()
+                + c.replay_lost.get()
+                + c.replay_superseded.get()
+                + c.replay_open.get(),
             "history = received + lost + forgotten + open; {context}"
         );
         assert!(
@@ -676,7 +679,7 @@ impl World {
             self.records.len() as u64,
             "{context}"
         );
-        if c.gaps_open.get() == 0 && c.losses_of_unknown_size.get() == 0 {
+        if c.missing_open.get() == 0 && c.losses_of_unknown_size.get() == 0 {
             assert_eq!(
                 c.delivered_records.get() - c.fenced_records.get() + c.lost_records.get(),
                 publisher.next_record - 1,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tickcast_reliability::control::{MirrorRefusal, MirrorRefused, RemoteAccess, RepairOffer};
 use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
 use tickcast_reliability::inbox::InboxState;
-use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
 use tickcast_reliability::ring::{HeapMemory, RingMemory, WrittenSlots};
 use tickcast_reliability::ring_layout::Geometry;
 use tickcast_reliability::subscriber_core::Path;
@@ -34,7 +34,7 @@ fn world_of(config: ReceiverConfig, mirror: bool) -> World {
 
 fn begun(publisher: &Publisher) -> Written {
     let config = ReceiverConfig {
-        ladder: Ladder::Read,
+        ladder: RepairOrder::Read,
         ..quiet()
     };
     let mut world = world_of(config, true);
@@ -101,7 +101,7 @@ fn a_standby_asks_for_writes_where_they_are_offered_and_takes_them_in_order() {
     let (state, newest) = (view(&of).state, view(&of).newest);
     assert_eq!((state, newest), (InboxState::Written, Sequence(3)));
     let c = of.world.counters();
-    let counted = [&c.written_received, &c.written_first, &c.repairs_received];
+    let counted = [&c.inbox_received, &c.inbox_first, &c.repairs_received];
     assert_eq!(counted.map(|it| it.get()), [3, 3, 0]);
     // What multicast brings as well is a duplicate, whichever comes first.
     let bytes = publisher.publish(1);
@@ -109,7 +109,7 @@ fn a_standby_asks_for_writes_where_they_are_offered_and_takes_them_in_order() {
     of.write(&bytes, |_| true);
     assert_eq!(of.look(), 1);
     let c = of.world.counters();
-    let counted = [&c.written_received, &c.written_first, &c.duplicates];
+    let counted = [&c.inbox_received, &c.inbox_first, &c.duplicates];
     assert_eq!(counted.map(|it| it.get()), [4, 3, 1]);
     assert_eq!(of.world.records, numbers(1..=4));
 }
@@ -122,7 +122,7 @@ fn a_slot_that_is_not_whole_is_not_there_yet() {
     // The words of the header are there, and some of the records.
     of.write(&bytes, |word| word < 12);
     assert_eq!((of.look(), of.look()), (0, 0));
-    assert_eq!(of.world.counters().written_torn.get(), 1);
+    assert_eq!(of.world.counters().inbox_torn.get(), 1);
     of.write(&bytes, |_| true);
     assert_eq!(of.look(), 1);
     assert_eq!(of.world.records, numbers(1..=2));
@@ -153,11 +153,14 @@ fn what_was_skipped_is_passed_over_and_had_by_repair() {
         of.write(bytes, |_| true);
     }
     assert_eq!(of.look(), 5);
-    assert_eq!(of.world.counters().written_skipped.get(), 3);
+    assert_eq!(of.world.counters().inbox_skipped.get(), 3);
     of.world.settle(&publisher);
     assert_eq!(of.world.records, numbers(1..=9));
     let c = of.world.counters();
-    assert_eq!((c.gaps_detected.get(), c.gaps_recovered.get()), (3, 3));
+    assert_eq!(
+        (c.missing_datagrams.get(), c.missing_recovered.get()),
+        (3, 3)
+    );
     assert_eq!(c.read_repairs_received.get(), 3);
 }
 
@@ -172,15 +175,15 @@ fn an_inbox_that_was_lapped_is_taken_from_what_is_left_of_it() {
     // Sequence 1 stands a round back: 11 is the oldest.
     assert_eq!(of.look(), SLOTS as usize);
     let c = of.world.counters();
-    assert_eq!(c.written_skipped.get(), 10);
-    assert_eq!(c.gaps_detected.get(), 10);
+    assert_eq!(c.inbox_skipped.get(), 10);
+    assert_eq!(c.missing_datagrams.get(), 10);
 }
 
 #[test]
 fn what_is_written_shows_nobody_alive() {
     let mut publisher = Publisher::new(5, 1);
     let config = ReceiverConfig {
-        ladder: Ladder::Read,
+        ladder: RepairOrder::Read,
         stale_us: 30_000,
         ..quiet()
     };

@@ -335,7 +335,11 @@ pub extern "C" fn tickcast_builder_latency(builder: *mut Builder, on: i32) -> i3
 /// Drops this share (0 to 1) of datagrams at random, always the same for a seed: to see what an
 /// application does on a bad network.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_builder_drop(builder: *mut Builder, share: f64, seed: u64) -> i32 {
+pub extern "C" fn tickcast_builder_inject_loss(
+    builder: *mut Builder,
+    share: f64,
+    seed: u64,
+) -> i32 {
     edit(builder, |it| {
         if !(0.0..=1.0).contains(&share) {
             return range("share", share, "0 to 1");

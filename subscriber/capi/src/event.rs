@@ -38,7 +38,7 @@ pub enum EventKind {
     /// Nothing was heard of the publisher for three of its announced intervals.
     Stale = 8,
     /// It is heard again.
-    Fresh = 9,
+    Recovered = 9,
     /// Nothing was heard of the publisher for so long that it counts as dead.
     PublisherDead = 10,
     /// `line` went silent while the stream goes on elsewhere.
@@ -452,7 +452,7 @@ impl From<&rust::Event> for Event {
                 ..Self::of(Kind::EpochContinued).run(Sequence(0), *last)
             },
             E::Stale => Self::of(Kind::Stale),
-            E::Fresh => Self::of(Kind::Fresh),
+            E::Recovered => Self::of(Kind::Recovered),
             E::PublisherDead => Self::of(Kind::PublisherDead),
             E::LineDown(line) => Self {
                 line: line.0,
@@ -514,7 +514,7 @@ impl Event {
         const SIMPLE: [(EventKind, rust::Event); 13] = [
             (EventKind::Live, E::Live),
             (EventKind::Stale, E::Stale),
-            (EventKind::Fresh, E::Fresh),
+            (EventKind::Recovered, E::Recovered),
             (EventKind::PublisherDead, E::PublisherDead),
             (EventKind::RepairLinkUp, E::RepairLinkUp),
             (EventKind::MulticastLost, E::MulticastLost),
@@ -670,7 +670,7 @@ mod tests {
                 repeated: 3,
             },
             E::Stale,
-            E::Fresh,
+            E::Recovered,
             E::PublisherDead,
             E::LineDown(LineId(1)),
             E::LineUp(LineId(1)),

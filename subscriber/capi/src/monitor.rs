@@ -133,13 +133,13 @@ pub struct ChannelReport {
     /// Records declared lost, where their number is known.
     pub lost_records: u64,
     /// Sequences found missing.
-    pub gaps_detected: u64,
+    pub missing_datagrams: u64,
     /// Of those, sequences that came after all.
-    pub gaps_recovered: u64,
+    pub missing_recovered: u64,
     /// Of those, sequences declared lost.
-    pub gaps_lost: u64,
+    pub missing_lost: u64,
     /// Of those, sequences still open.
-    pub gaps_open: u64,
+    pub missing_open: u64,
 }
 
 /// Channel `index` as it stands, in the order they were asked for.
@@ -165,10 +165,10 @@ pub extern "C" fn tickcast_monitor_channel(
                 lag: report.lag,
                 delivered_records: counters.delivered_records.get(),
                 lost_records: counters.lost_records.get(),
-                gaps_detected: counters.gaps_detected.get(),
-                gaps_recovered: counters.gaps_recovered.get(),
-                gaps_lost: counters.gaps_lost.get(),
-                gaps_open: counters.gaps_open.get(),
+                missing_datagrams: counters.missing_datagrams.get(),
+                missing_recovered: counters.missing_recovered.get(),
+                missing_lost: counters.missing_lost.get(),
+                missing_open: counters.missing_open.get(),
             })
         })
     })

@@ -447,7 +447,7 @@ impl Engine {
             }
             Event::GapRecovered { sequences, .. } => self.counts.repaired += sequences,
             Event::Stale | Event::PublisherDead => self.hear(false, next),
-            Event::Fresh => self.hear(true, next),
+            Event::Recovered => self.hear(true, next),
             Event::EndOfSession => self.fill_before(next),
             _ => {}
         }
@@ -697,7 +697,7 @@ mod tests {
         engine.quoted(2, 1, 160);
         assert_eq!(engine.told(), [""; 0]);
         assert!(engine.is_frozen(0));
-        engine.event(3, &Event::Fresh);
+        engine.event(3, &Event::Recovered);
         assert_eq!(engine.told(), ["2 breach instrument X exposure"]);
     }
 

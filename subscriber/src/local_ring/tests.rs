@@ -303,7 +303,7 @@ fn a_reader_that_was_lapped_across_changes_of_state_is_told_how_each_channel_sta
     // What it had read itself is not told again.
     assert!(cursor.totals()[2].state.stale && cursor.totals()[2].state.live);
     // A reader that reads on from there ends with the same state as one that read everything.
-    tell(&mut writer, 0, 6, Event::Fresh);
+    tell(&mut writer, 0, 6, Event::Recovered);
     writer.flush();
     read.all(&mut cursor);
     assert_eq!(cursor.totals()[0].state, StreamState { lines_down, ..up });

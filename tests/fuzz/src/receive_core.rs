@@ -334,16 +334,19 @@ impl Run {
     fn check(&self) {
         let c = self.world.counters();
         assert_eq!(
-            c.gaps_detected.get(),
-            c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_forgotten.get() + c.gaps_open.get(),
+            c.missing_datagrams.get(),
+            c.missing_recovered.get()
+                + c.missing_lost.get()
+                + c.missing_superseded.get()
+                + c.missing_open.get(),
             "gaps = recovered + lost + forgotten + open"
         );
         assert_eq!(
-            c.history_wanted.get(),
-            c.history_received.get()
-                + c.history_lost.get()
-                + c.history_forgotten.get()
-                + c.history_open.get(),
+            c.replay_requested.get(),
+            c.replay_received.get()
+                + c.replay_lost.get()
+                + c.replay_superseded.get()
+                + c.replay_open.get(),
             "history = received + lost + forgotten + open"
         );
         assert_eq!(
@@ -377,7 +380,7 @@ impl Run {
                 self.pass(Nanos::from_ms(100));
             }
             assert!(self.world.core.ended(), "everything settles in the end");
-            assert_eq!(self.world.counters().gaps_open.get(), 0);
+            assert_eq!(self.world.counters().missing_open.get(), 0);
         }
         let told = self.world.losses();
         let known: u64 = told.iter().filter_map(|loss| loss.records).sum();

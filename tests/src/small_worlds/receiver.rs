@@ -280,16 +280,16 @@ impl Core for Receiver {
         // of the stream's.
         let counted = self.core.counters().map(|c| {
             let all = [
-                &c.gaps_detected,
-                &c.gaps_recovered,
-                &c.gaps_lost,
-                &c.gaps_forgotten,
-                &c.gaps_open,
-                &c.history_wanted,
-                &c.history_received,
-                &c.history_lost,
-                &c.history_forgotten,
-                &c.history_open,
+                &c.missing_datagrams,
+                &c.missing_recovered,
+                &c.missing_lost,
+                &c.missing_superseded,
+                &c.missing_open,
+                &c.replay_requested,
+                &c.replay_received,
+                &c.replay_lost,
+                &c.replay_superseded,
+                &c.replay_open,
             ];
             all.map(Counter::get)
         });
@@ -312,7 +312,7 @@ impl Core for Receiver {
 fn open(core: &SubscriberCore) -> u64 {
     let counters = core.counters();
     counters
-        .map(|c| c.gaps_open.get() + c.history_open.get())
+        .map(|c| c.missing_open.get() + c.replay_open.get())
         .sum()
 }
 

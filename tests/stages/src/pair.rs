@@ -14,7 +14,7 @@ use tickcast_reliability::peers::{Carrier, PeerId};
 use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
 use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader, Records, WireRecord};
-use tickcast_reliability::recorder::{RecordOrigin, RecordedCore, Recorder};
+use tickcast_reliability::recorder::{JournaledCore, RecordOrigin, Recorder};
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
 use tickcast_reliability::ring::{RingMemory, RingWriter};
@@ -148,7 +148,7 @@ pub(crate) struct Pair {
     pub(crate) now: Now,
     pub(crate) publisher: PublisherCore,
     pub(crate) repair: RepairCore,
-    pub(crate) subscriber: RecordedCore,
+    pub(crate) subscriber: JournaledCore,
     pub(crate) application: Application,
     message: RecordBatch,
     position: u64,
@@ -218,7 +218,7 @@ impl Pair {
                 [7; 32],
                 now,
             ),
-            subscriber: RecordedCore::new(settings, now.monotonic),
+            subscriber: JournaledCore::new(settings, now.monotonic),
             application: Application::default(),
             message: records(1),
             position: 0,

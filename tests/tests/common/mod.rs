@@ -336,20 +336,20 @@ impl Follower {
         for report in self.subscriber.channels() {
             let c = &report.counters;
             assert_eq!(
-                c.gaps_detected.get(),
-                c.gaps_recovered.get()
-                    + c.gaps_lost.get()
-                    + c.gaps_forgotten.get()
-                    + c.gaps_open.get(),
+                c.missing_datagrams.get(),
+                c.missing_recovered.get()
+                    + c.missing_lost.get()
+                    + c.missing_superseded.get()
+                    + c.missing_open.get(),
                 "channel {}: gaps = recovered + lost + forgotten + open",
                 report.name
             );
             assert_eq!(
-                c.history_wanted.get(),
-                c.history_received.get()
-                    + c.history_lost.get()
-                    + c.history_forgotten.get()
-                    + c.history_open.get(),
+                c.replay_requested.get(),
+                c.replay_received.get()
+                    + c.replay_lost.get()
+                    + c.replay_superseded.get()
+                    + c.replay_open.get(),
                 "channel {}: history = received + lost + forgotten + open",
                 report.name
             );

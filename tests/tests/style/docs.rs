@@ -286,13 +286,13 @@ fn every_counter_is_explained_to_operators() {
         "the declarations of counters are no longer recognised"
     );
     holds_for_all(undocumented_counter);
-    let code = "counters! {\n    /// A.\n    pub struct C {\n        /// B.\n        gaps_lost,\n\
-                \n        /// D.\n        gaps_open,\n    }\n}\nfn f() {\n    g(\n        other,\n    );\n}\n";
+    let code = "counters! {\n    /// A.\n    pub struct C {\n        /// B.\n        missing_lost,\n\
+                \n        /// D.\n        missing_open,\n    }\n}\nfn f() {\n    g(\n        other,\n    );\n}\n";
     let files = [
         ("a.rs", code),
         (
             "docs/OPERATIONS.md",
-            "`tickcast_receiver_gaps_lost_total`, mind_the_gaps_opening\n",
+            "`tickcast_receiver_missing_lost_total`, mind_the_gaps_opening\n",
         ),
     ];
     let found = places_found(undocumented_counter, &files);

@@ -23,8 +23,8 @@ pub(crate) struct Account {
     pub(crate) tails: u64,
     /// Channels whose end in the last epoch it has reached.
     pub(crate) ended: u64,
-    pub(crate) gaps_detected: u64,
-    pub(crate) gaps_recovered: u64,
+    pub(crate) missing_datagrams: u64,
+    pub(crate) missing_recovered: u64,
 }
 
 /// All of it.
@@ -176,16 +176,19 @@ impl Compare {
                 }
                 Line::Left { counters } => {
                     let of = |name: &str| counters.get(name).copied().unwrap_or(0);
-                    let [detected, recovered] = [of("gaps_detected"), of("gaps_recovered")];
-                    let sum = recovered + of("gaps_lost") + of("gaps_forgotten") + of("gaps_open");
+                    let [detected, recovered] = [of("missing_datagrams"), of("missing_recovered")];
+                    let sum = recovered
+                        + of("missing_lost")
+                        + of("missing_superseded")
+                        + of("missing_open");
                     if detected != sum {
                         self.wrong(
                             name,
                             format_args!("{detected} gaps, of which {sum} are accounted for"),
                         );
                     }
-                    account.gaps_detected += detected;
-                    account.gaps_recovered += recovered;
+                    account.missing_datagrams += detected;
+                    account.missing_recovered += recovered;
                 }
             }
         }
@@ -338,8 +341,8 @@ impl fmt::Display for Verdict {
                 it.delivered,
                 it.lost,
                 it.tails,
-                it.gaps_detected,
-                it.gaps_recovered,
+                it.missing_datagrams,
+                it.missing_recovered,
             ];
             rows.add_row(std::iter::once(name.clone()).chain(numbers.map(thousands)));
         }
@@ -442,9 +445,9 @@ mod tests {
             ]
         };
         let counters = [
-            ("gaps_detected", 9),
-            ("gaps_recovered", 4),
-            ("gaps_lost", 5),
+            ("missing_datagrams", 9),
+            ("missing_recovered", 4),
+            ("missing_lost", 5),
         ];
         let counters = counters.map(|(name, n)| (name.to_owned(), n)).into();
         [of(1), of(2), vec![Line::Left { counters }]].concat()
@@ -488,8 +491,8 @@ mod tests {
             lost: 14,
             tails: 2,
             ended: 2,
-            gaps_detected: 9,
-            gaps_recovered: 4,
+            missing_datagrams: 9,
+            missing_recovered: 4,
         };
         assert_eq!(all.subscribers["s2"], account);
         // Two spans and the whole of each channel with the other, and that with the publisher.
@@ -536,7 +539,7 @@ mod tests {
             ("has not reached the end", |lines, _| drop(lines.remove(5))),
             ("are accounted for", |lines, _| {
                 *lines.last_mut().expect("it left") = Line::Left {
-                    counters: [("gaps_detected".to_owned(), 1)].into(),
+                    counters: [("missing_datagrams".to_owned(), 1)].into(),
                 };
             }),
             ("has other records than s1.1 in", |_, remains| {

@@ -298,7 +298,7 @@ fn told(published: Option<u64>, subscribers: &[Watched]) -> String {
     let each = subscribers.iter().map(|subscriber| {
         let counts = subscriber.counts();
         let (delivered, lost) = (counts.delivered_records, counts.lost_records);
-        let (delivered, recovered) = (thousands(delivered), thousands(counts.gaps_recovered));
+        let (delivered, recovered) = (thousands(delivered), thousands(counts.missing_recovered));
         let name = &subscriber.process.name;
         match lost {
             0 => format!("{name} {delivered} ({recovered} repaired)"),

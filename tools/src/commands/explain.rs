@@ -357,7 +357,7 @@ fn verdict<Core>(recording: &Recording, replayed: &Replayed<Core>) -> Verdict {
 mod tests {
     use tickcast_reliability::link::LinkTimers;
     use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
-    use tickcast_reliability::recorder::{Note, RecordedCore, Recorder};
+    use tickcast_reliability::recorder::{JournaledCore, Note, Recorder};
     use tickcast_reliability::subscriber_core::SubscriberSettings;
     use tickcast_reliability::units::ChannelId;
 
@@ -379,7 +379,7 @@ mod tests {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = RecordedCore::new(settings, BEGAN);
+        let mut core = JournaledCore::new(settings, BEGAN);
         let area = Box::new(vec![0; RECORD_LEN_MIN]);
         core.record(Recorder::new(area, &RecordOrigin::default()).unwrap());
         core.handle_timeout(Nanos(BEGAN.0 + 1), &mut |_: Item<'_>| ());
@@ -407,7 +407,7 @@ mod tests {
             link: LinkTimers::default(),
             seed: 1,
         };
-        let mut core = RecordedCore::new(settings, BEGAN);
+        let mut core = JournaledCore::new(settings, BEGAN);
         let origin = RecordOrigin {
             began: BEGAN,
             began_utc: BEGAN,

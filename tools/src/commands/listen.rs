@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use tickcast_reliability::units::{Epoch, Nanos, Sequence};
 use tickcast_subscriber::{
-    ChannelBuilder, Delivery, Idle, Interface, Ladder, LineOverride, ReceiverConfig, Start,
+    ChannelBuilder, Delivery, Idle, Interface, LineOverride, ReceiverConfig, RepairOrder, Start,
     SubscribeError, Subscriber, Transport,
 };
 use tickcast_transport::faults::FaultConfig;
@@ -125,7 +125,7 @@ enum Rungs {
     ReadThenNack,
 }
 
-impl From<Rungs> for Ladder {
+impl From<Rungs> for RepairOrder {
     fn from(rungs: Rungs) -> Self {
         match rungs {
             Rungs::Read => Self::Read,

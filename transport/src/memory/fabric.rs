@@ -389,7 +389,7 @@ impl FanOut for MemoryFanOut {
             }
         } else {
             let lines = state.senders[self.index].stats.iter_mut();
-            lines.for_each(|line| line.copies_dropped += 1);
+            lines.for_each(|line| line.unpinned_sends_dropped += 1);
         }
         self.stats.copy_from_slice(&state.senders[self.index].stats);
         Ok(taken)

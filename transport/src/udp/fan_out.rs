@@ -256,7 +256,7 @@ impl FanOut for UdpFanOut {
             let stats = &mut self.stats[i];
             let alone = send_alone(i, &line.socket, bytes, stats)?;
             // No sequence of the stream is missing for it: it is not counted among what was refused.
-            stats.copies_dropped += u64::from(alone != Alone::Sent);
+            stats.unpinned_sends_dropped += u64::from(alone != Alone::Sent);
             everywhere &= alone != Alone::Full;
         }
         Ok(everywhere)
@@ -633,7 +633,7 @@ mod tests {
         );
         // No datagram of the stream is missing for a heartbeat that was refused.
         let stats = fan_out.stats();
-        assert_eq!((stats[0].refused, stats[0].copies_dropped), (5, 1));
-        assert_eq!((stats[1].refused, stats[1].copies_dropped), (0, 0));
+        assert_eq!((stats[0].refused, stats[0].unpinned_sends_dropped), (5, 1));
+        assert_eq!((stats[1].refused, stats[1].unpinned_sends_dropped), (0, 0));
     }
 }

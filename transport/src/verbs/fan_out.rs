@@ -339,7 +339,7 @@ impl Line {
             || (self.bucket.as_mut())
                 .is_some_and(|bucket| !bucket.take(SystemClock.now(), bytes.len()))
         {
-            stats.copies_dropped += 1;
+            stats.unpinned_sends_dropped += 1;
             return Ok(false);
         }
         let (number, tells) = self.pins.number(0, !inline);
@@ -364,7 +364,7 @@ impl Line {
         // `verbs::a_fan_out_reaches_every_receiver`, which sends heartbeats of both sizes.
         let (taken, error) = unsafe { chain.post(&mut self.queue) };
         if taken == 0 {
-            stats.copies_dropped += 1;
+            stats.unpinned_sends_dropped += 1;
             if !matches!(error, libc::ENOMEM | libc::EAGAIN) {
                 self.broke(sys::ibv_wc_status::IBV_WC_GENERAL_ERR, stats);
             }

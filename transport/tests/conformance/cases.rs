@@ -2,7 +2,7 @@
 
 use tickcast_reliability::delivery::{Event, LineId, Start};
 use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::Ladder;
+use tickcast_reliability::receiver_config::RepairOrder;
 use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 use tickcast_transport::faults::{Burst, FaultConfig, Reorder, Scripted};
@@ -83,11 +83,11 @@ fn undisturbed(lab: &mut Lab, number: usize, lines: &[usize]) -> Verdict {
 /// Nothing was missed or damaged.
 fn unharmed(subscriber: &Subscriber) -> Verdict {
     let c = subscriber.counters();
-    equal("gaps", c.gaps_detected.get(), 0)?;
+    equal("gaps", c.missing_datagrams.get(), 0)?;
     equal("NACKs", c.nacks_sent.get(), 0)?;
     equal("corrupt", c.corrupt_dropped.get(), 0)?;
     equal("malformed", c.malformed_dropped.get(), 0)?;
-    equal("strangers", c.stranger_dropped.get(), 0)?;
+    equal("strangers", c.unknown_sender_dropped.get(), 0)?;
     equal("losses", subscriber.heard.losses.as_slice(), &[])
 }
 
@@ -132,8 +132,12 @@ pub fn exactly_what_was_lost_is_repaired(bench: Bench) -> Verdict {
     undisturbed(&mut lab, 1, &[0])?;
     let subscriber = &lab.subscribers[0];
     let c = subscriber.counters();
-    equal("gaps", c.gaps_detected.get(), 1 + 11 + 101 + 3)?;
-    equal("recovered", c.gaps_recovered.get(), c.gaps_detected.get())?;
+    equal("gaps", c.missing_datagrams.get(), 1 + 11 + 101 + 3)?;
+    equal(
+        "recovered",
+        c.missing_recovered.get(),
+        c.missing_datagrams.get(),
+    )?;
     equal("losses", subscriber.heard.losses.as_slice(), &[])?;
     let read = c.read_repairs_received.get();
     let c = &lab.publisher().repaired;
@@ -153,7 +157,7 @@ pub fn under_loss_disorder_and_damage_all_of_it_comes(bench: Bench) -> Verdict {
     for subscriber in &lab.subscribers {
         in_order(subscriber, 0)?;
         let c = subscriber.counters();
-        let counted = [&c.gaps_recovered, &c.duplicates, &c.corrupt_dropped];
+        let counted = [&c.missing_recovered, &c.duplicates, &c.corrupt_dropped];
         let all = counted.iter().all(|counter| counter.get() > 0);
         check(all && c.malformed_dropped.get() > 0, || format!("{c:?}"))?;
         equal("losses", subscriber.heard.losses.as_slice(), &[])?;
@@ -169,21 +173,21 @@ pub fn repairs_come_by_the_fastest_way_there_is(bench: Bench) -> Verdict {
     lab.publish(200);
     lab.close()?;
     let c = lab.subscribers[0].counters();
-    equal("recovered", c.gaps_recovered.get(), 11 + 1 + 61)?;
-    let reads = ladder.is_some_and(Ladder::reads);
+    equal("recovered", c.missing_recovered.get(), 11 + 1 + 61)?;
+    let reads = ladder.is_some_and(RepairOrder::reads);
     let nacks = ladder.is_some_and(|it| !it.reads());
     equal("by READ", c.read_repairs_received.get() > 0, reads)?;
     equal(
         "on the NACK connection",
-        c.rc_repairs_received.get() > 0,
+        c.nack_link_repairs_received.get() > 0,
         nacks,
     )?;
     equal(
         "over TCP",
-        c.nacks_sent.get() > c.rc_nacks_sent.get(),
+        c.nacks_sent.get() > c.nack_link_nacks_sent.get(),
         ladder.is_none(),
     )?;
-    equal("NACK connections lost", c.rc_links_down.get(), 0)
+    equal("NACK connections lost", c.nack_links_down.get(), 0)
 }
 
 pub fn a_subscriber_that_starts_first_finds_whoever_comes(bench: Bench) -> Verdict {
@@ -227,14 +231,14 @@ pub fn a_late_joiner_gets_the_history_once(bench: Bench) -> Verdict {
     }
     for late in &lab.subscribers[1..=2] {
         equal("first record", late.heard.first, Some(1))?;
-        let history = late.counters().history_received.get();
+        let history = late.counters().replay_received.get();
         check(history >= 600, || format!("history of {history}"))?;
     }
     let live = &lab.subscribers[3];
     check(live.heard.first > Some(published), || {
         format!("{:?}", live.heard.first)
     })?;
-    equal("history", live.counters().history_received.get(), 0)
+    equal("history", live.counters().replay_received.get(), 0)
 }
 
 pub fn a_ring_that_has_moved_on_gives_what_it_holds(bench: Bench) -> Verdict {
@@ -253,7 +257,7 @@ pub fn a_ring_that_has_moved_on_gives_what_it_holds(bench: Bench) -> Verdict {
     lab.close()?;
     undisturbed(&mut lab, 0, &[0])?;
     let late = &lab.subscribers[1];
-    let history = late.counters().history_received.get();
+    let history = late.counters().replay_received.get();
     check((64..=128).contains(&history), || format!("{history}"))?;
     check(late.heard.first > Some(1), || "it had moved on".into())?;
     equal("losses", late.heard.losses.as_slice(), &[])
@@ -282,14 +286,14 @@ pub fn a_slow_reader_is_repaired_and_holds_nobody_up(bench: Bench) -> Verdict {
     let c = slow.counters();
     // Who reads the ring itself finds there what he slept through.
     let few = slow.network.has_buffers();
-    check((c.gaps_recovered.get() > 0) == few, || {
+    check((c.missing_recovered.get() > 0) == few, || {
         format!("buffers are few: {few}; {c:?}")
     })?;
     equal("losses", slow.heard.losses.as_slice(), &[])?;
     let (_, counted) = slow.network.counts_what_does_not_fit();
     let drops = slow.receiver.as_ref().map(|r| r.stats()[0].buffer_drops);
     // Heartbeats may be among them.
-    let enough = |each| drops.is_some_and(|drops| drops * each >= c.gaps_recovered.get());
+    let enough = |each| drops.is_some_and(|drops| drops * each >= c.missing_recovered.get());
     check(counted.is_none_or(enough), || {
         format!("{drops:?} for {c:?}")
     })
@@ -340,7 +344,7 @@ pub fn sends_that_stall_lose_nothing(bench: Bench) -> Verdict {
     let subscriber = &lab.subscribers[0];
     in_order(subscriber, 0)?;
     let c = subscriber.counters();
-    equal("lost", c.gaps_lost.get(), 0)?;
+    equal("lost", c.missing_lost.get(), 0)?;
     let drops = subscriber
         .receiver
         .as_ref()
@@ -505,7 +509,7 @@ pub fn what_is_too_long_is_told_and_passed_by(bench: Bench) -> Verdict {
     let short = &lab.subscribers[1];
     let dropped = short.receiver.as_ref().map(|r| r.stats()[0].oversize);
     equal("too long for it", dropped, Some(long))?;
-    equal("recovered", short.counters().gaps_recovered.get(), long)?;
+    equal("recovered", short.counters().missing_recovered.get(), long)?;
     equal("losses", short.heard.losses.as_slice(), &[])
 }
 

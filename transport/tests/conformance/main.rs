@@ -38,12 +38,12 @@ macro_rules! over_verbs_and_repaired_by {
     ($name:ident: $ladder:ident, $($file:ident::$case:ident,)+) => {
         #[cfg(feature = "rdma")]
         mod $name {
-            use tickcast_reliability::receiver_config::Ladder;
+            use tickcast_reliability::receiver_config::RepairOrder;
 
             $(#[test]
             #[ignore = "SKIPPED, needs an RDMA device: make test-rdma"]
             fn $case() {
-                crate::run(crate::Kind::Verbs(Ladder::$ladder), crate::$file::$case);
+                crate::run(crate::Kind::Verbs(RepairOrder::$ladder), crate::$file::$case);
             })+
         }
     };

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
 use tickcast_reliability::control::ChannelOffer;
-use tickcast_reliability::receiver_config::Ladder;
+use tickcast_reliability::receiver_config::RepairOrder;
 use tickcast_reliability::ring::{HeapMemory, RingMemory};
 use tickcast_reliability::ring_layout::Geometry;
 use tickcast_transport::mapping::SharedMapping;
@@ -32,7 +32,7 @@ pub enum Kind {
     Shm,
     /// And repairs by it, on these rungs.
     #[cfg(feature = "rdma")]
-    Verbs(Ladder),
+    Verbs(RepairOrder),
 }
 
 /// Whether runs of datagrams pass as one buffer, on which side.
@@ -46,7 +46,7 @@ pub struct Offload {
 #[derive(Clone, Copy)]
 pub struct Repairs {
     pub at: Ipv4Addr,
-    pub ladder: Ladder,
+    pub ladder: RepairOrder,
 }
 
 impl Kind {

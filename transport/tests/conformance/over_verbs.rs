@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use tickcast_reliability::control::ChannelOffer;
-use tickcast_reliability::receiver_config::Ladder;
+use tickcast_reliability::receiver_config::RepairOrder;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::udp::Interface;
@@ -25,12 +25,12 @@ const JOIN_LOOKS_MAX: u32 = 20_000;
 
 pub struct OverVerbs {
     groups: Vec<Ipv4Addr>,
-    ladder: Ladder,
+    ladder: RepairOrder,
 }
 
 impl OverVerbs {
     /// Groups that no other test uses.
-    pub fn new(lines: usize, ladder: Ladder) -> Self {
+    pub fn new(lines: usize, ladder: RepairOrder) -> Self {
         static NEXT: AtomicU8 = AtomicU8::new(1);
         let id = std::process::id() as u8;
         let group = |_| Ipv4Addr::new(239, 10, id, NEXT.fetch_add(1, Ordering::Relaxed));

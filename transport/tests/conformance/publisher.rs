@@ -398,7 +398,7 @@ impl Publisher {
             + c.refused_too_slow.get()
             + c.refused_epoch.get()
             + c.refused_malformed.get()
-            + c.abandoned.get()
+            + c.repairs_cancelled.get()
             + c.pending.get();
         equal("sequences nacked, and settled", c.nacked.get(), settled)?;
         let s = &self.sender;

@@ -10,7 +10,7 @@ use tickcast_reliability::counters::ReceiverCounters;
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
 use tickcast_reliability::link::LinkTimers;
 use tickcast_reliability::loss::Loss;
-use tickcast_reliability::receiver_config::{Ladder, ReceiverConfig};
+use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
 use tickcast_reliability::subscriber_core::{
     Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
 };
@@ -52,7 +52,7 @@ impl Default for Wanted {
 }
 
 /// By which rungs repairs come besides TCP, if by any.
-pub fn ladder(network: &dyn Network) -> Option<Ladder> {
+pub fn ladder(network: &dyn Network) -> Option<RepairOrder> {
     network.repairs().map(|it| it.ladder)
 }
 
@@ -371,19 +371,23 @@ impl Subscriber {
             return Err(wrong.clone());
         }
         let c = self.counters();
-        let gaps = c.gaps_recovered.get() + c.gaps_lost.get() + c.gaps_open.get();
-        equal("gaps detected, and settled", c.gaps_detected.get(), gaps)?;
-        let history = c.history_received.get() + c.history_lost.get() + c.history_open.get();
+        let gaps = c.missing_recovered.get() + c.missing_lost.get() + c.missing_open.get();
+        equal(
+            "gaps detected, and settled",
+            c.missing_datagrams.get(),
+            gaps,
+        )?;
+        let history = c.replay_received.get() + c.replay_lost.get() + c.replay_open.get();
         equal(
             "history wanted, and settled",
-            c.history_wanted.get(),
+            c.replay_requested.get(),
             history,
         )?;
         equal("records", c.delivered_records.get(), heard.records)?;
         equal("records lost", c.lost_records.get(), heard.lost_records)?;
         equal("losses", c.loss_events.get(), heard.losses.len() as u64)?;
         equal("records fenced", c.fenced_records.get(), 0)?;
-        let came = self.taken + c.repairs_received.get() + c.stranger_dropped.get();
+        let came = self.taken + c.repairs_received.get() + c.unknown_sender_dropped.get();
         equal("datagrams received", c.received_datagrams.get(), came)?;
         let tapped = self.receiver.as_ref().map(Faulty::inner);
         tapped.map_or(Ok(()), Tapped::account)
@@ -394,7 +398,7 @@ impl Subscriber {
     pub fn account_to_the_end(&self, records: u64) -> Result<(), String> {
         self.account()?;
         equal("the next record", self.heard.next, records + 1)?;
-        equal("gaps open", self.counters().gaps_open.get(), 0)?;
+        equal("gaps open", self.counters().missing_open.get(), 0)?;
         let ends = self.heard.count(|event| *event == Event::EndOfSession);
         equal("ends told", ends as u64, 1)
     }

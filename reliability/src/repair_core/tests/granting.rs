@@ -80,7 +80,11 @@ fn who_joins_for_read_is_granted_each_ring_on_its_repair_connection() {
     };
     assert_eq!(events, [joined, expected]);
     let c = &bench.core.counters;
-    let joins = (c.read_joins.get(), c.replay_joins.get(), c.rc_joins.get());
+    let joins = (
+        c.read_joins.get(),
+        c.replay_joins.get(),
+        c.nack_link_joins.get(),
+    );
     assert_eq!(joins, (1, 0, 0));
     assert!(bench.grant(1));
     let got = bench.drain();

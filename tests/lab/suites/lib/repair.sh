@@ -58,7 +58,7 @@ ended() {
         wait "$n" || { echo "$name: a process ended with $?" && tail -n 8 "/tmp/$name.log" /tmp/$name.[12] && exit 1; }
     done
     for n in 1 2; do
-        for of in delivered_records lost_records gaps_recovered nacks_sent rc_nacks_sent "${@:2}"; do
+        for of in delivered_records lost_records missing_recovered nacks_sent nack_link_nacks_sent "${@:2}"; do
             declare -g "${of}_$n=$(number $of "/tmp/$name-$n")"
         done
     done
@@ -98,7 +98,7 @@ same() {
 whole() {
     same "$1" 1
     same "$1" 2
-    check "$lost_records_1 -eq 0 -a $lost_records_2 -eq 0 -a $gaps_recovered_1 -gt $2"
+    check "$lost_records_1 -eq 0 -a $lost_records_2 -eq 0 -a $missing_recovered_1 -gt $2"
 }
 
 # Nothing of any session is left on the device but what the kernel has of its own.

@@ -104,7 +104,7 @@ whole() {
 }
 
 by() { grep -q "receives by $2 multicast" $work/$1.log || fail "$1 does not receive by $2"; }
-repaired() { [ "$(value $1 gaps_recovered)" -gt 0 ] || fail "$1 repaired nothing: there was no loss"; }
+repaired() { [ "$(value $1 missing_recovered)" -gt 0 ] || fail "$1 repaired nothing: there was no loss"; }
 resources() { for kind in qp cq mr pd cm_id; do echo "$kind $(rdma resource show $kind | wc -l)"; done; }
 same_resources() {
     for _ in $(seq 100); do

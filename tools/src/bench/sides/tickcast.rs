@@ -380,8 +380,8 @@ impl Take for Follower {
         let monitor = self.subscriber.monitor();
         let of = |channel: &tickcast_subscriber::ChannelReport| {
             let c = &channel.counters;
-            let (datagrams, found) = (c.received_datagrams.get(), c.gaps_detected.get());
-            let (came, nacks) = (c.gaps_recovered.get(), c.nacks_sent.get());
+            let (datagrams, found) = (c.received_datagrams.get(), c.missing_datagrams.get());
+            let (came, nacks) = (c.missing_recovered.get(), c.nacks_sent.get());
             format!("{datagrams} datagrams, {found} missing of which {came} came, {nacks} NACKs")
         };
         monitor.channels().iter().map(of).collect()

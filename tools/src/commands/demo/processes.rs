@@ -17,7 +17,7 @@ use crate::processes::Process;
 #[serde(default)]
 pub(super) struct Counts {
     pub(super) delivered_records: u64,
-    pub(super) gaps_recovered: u64,
+    pub(super) missing_recovered: u64,
     pub(super) lost_records: u64,
 }
 

@@ -107,9 +107,11 @@ impl Verdict {
             thousands(s.summary.delivered_records)
         });
         row("records lost", &|s| thousands(s.summary.lost_records));
-        row("gaps (datagrams)", &|s| thousands(s.summary.gaps_detected));
+        row("gaps (datagrams)", &|s| {
+            thousands(s.summary.missing_datagrams)
+        });
         row("of those recovered", &|s| {
-            thousands(s.summary.gaps_recovered)
+            thousands(s.summary.missing_recovered)
         });
         row("duplicates", &|s| thousands(s.summary.duplicates));
         row("corrupt, dropped", &|s| {

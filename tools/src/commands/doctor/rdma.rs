@@ -267,7 +267,7 @@ fn counters(name: &str, port: &Port) -> Check {
         None => Check::note(
             format!("{name}: it has no counter of datagrams that found no buffer (out_of_buffer)"),
             "such losses show as gaps only; Soft-RoCE is so",
-            "watch gaps_detected",
+            "watch missing_datagrams",
         ),
     }
 }

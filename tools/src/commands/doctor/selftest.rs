@@ -39,8 +39,8 @@ pub(super) struct SelfTest {
 struct Received {
     records: u64,
     digest: String,
-    gaps_detected: u64,
-    gaps_recovered: u64,
+    missing_datagrams: u64,
+    missing_recovered: u64,
     /// Datagrams repaired over a reliable connection of the device.
     repaired_over_verbs: u64,
     lost_records: u64,
@@ -63,7 +63,7 @@ impl SelfTest {
                 all.push(format!("{} of them out of order", it.out_of_order));
             }
         }
-        let repaired = self.subscribers.last().map_or(0, |it| it.gaps_recovered);
+        let repaired = self.subscribers.last().map_or(0, |it| it.missing_recovered);
         if self.published_records == 0 || repaired == 0 {
             all.push("nothing was repaired, so repair was not proven; publish more".into());
         }
@@ -88,9 +88,9 @@ impl SelfTest {
             "self-test over {}: {} records to two subscribers, equal digests; {} gaps without loss, {} of {} repaired with {} % dropped, {} of them over reliable connections",
             self.address,
             self.published_records,
-            of(0).gaps_detected,
-            of(1).gaps_recovered,
-            of(1).gaps_detected,
+            of(0).missing_datagrams,
+            of(1).missing_recovered,
+            of(1).missing_datagrams,
             LOSS * 100.0,
             of(1).repaired_over_verbs
         ))
@@ -143,10 +143,10 @@ impl Listener {
         let left = self.subscriber.leave();
         let counters = left.channels.first().map(|channel| &channel.counters);
         if let Some(counters) = counters {
-            self.got.gaps_detected = counters.gaps_detected.get();
-            self.got.gaps_recovered = counters.gaps_recovered.get();
+            self.got.missing_datagrams = counters.missing_datagrams.get();
+            self.got.missing_recovered = counters.missing_recovered.get();
             let read = counters.read_repairs_received.get();
-            self.got.repaired_over_verbs = counters.rc_repairs_received.get() + read;
+            self.got.repaired_over_verbs = counters.nack_link_repairs_received.get() + read;
         }
         self.got.lost_records = left.lost_records();
         self.got.digest = self.digest.to_hex();
@@ -264,8 +264,8 @@ mod tests {
         let received = |gaps| Received {
             records: 7,
             digest: "a".into(),
-            gaps_detected: gaps,
-            gaps_recovered: gaps,
+            missing_datagrams: gaps,
+            missing_recovered: gaps,
             repaired_over_verbs: gaps,
             ..Received::default()
         };
@@ -284,7 +284,7 @@ mod tests {
         assert!(with(|it| it.digest = "b".into()).contains("digest a instead of b"));
         assert!(with(|it| it.subscribers[0].records = 6).contains("6 records of 7"));
         assert!(with(|it| it.subscribers[1].out_of_order = 1).contains("out of order"));
-        assert!(with(|it| it.subscribers[1].gaps_recovered = 0).contains("not proven"));
+        assert!(with(|it| it.subscribers[1].missing_recovered = 0).contains("not proven"));
         let over_tcp = with(|it| it.subscribers[1].repaired_over_verbs = 0);
         assert!(over_tcp.contains("over a reliable connection"));
     }

@@ -132,7 +132,7 @@ impl Account {
             Event::Stream(StreamEvent::SourceLost { .. }) => self.source_lost = true,
             Event::FencingViolation { .. } => self.fenced = true,
             Event::PublisherDead => self.dead = true,
-            Event::Fresh | Event::RepairLinkUp => self.dead = false,
+            Event::Recovered | Event::RepairLinkUp => self.dead = false,
             Event::GapRecovered { .. } if self.quiet => return,
             _ => {}
         }
@@ -175,21 +175,26 @@ impl Account {
                 for channel in subscriber.channels() {
                     let counters = &channel.counters;
                     for (sum, counter) in counts.iter_mut().zip([
-                        &counters.gaps_detected,
-                        &counters.gaps_recovered,
-                        &counters.gaps_open,
+                        &counters.missing_datagrams,
+                        &counters.missing_recovered,
+                        &counters.missing_open,
                         &counters.lost_records,
                     ]) {
                         *sum += counter.get();
                     }
                 }
-                let [gaps_detected, gaps_recovered, gaps_open, lost_records] = counts;
+                let [
+                    missing_datagrams,
+                    missing_recovered,
+                    missing_open,
+                    lost_records,
+                ] = counts;
                 self.output.line(json!({
                     "joined": joined,
                     "delivered_records": self.records,
-                    "gaps_detected": gaps_detected,
-                    "gaps_recovered": gaps_recovered,
-                    "gaps_open": gaps_open,
+                    "missing_datagrams": missing_datagrams,
+                    "missing_recovered": missing_recovered,
+                    "missing_open": missing_open,
                     "lost_records": lost_records,
                 }))?;
             }
@@ -242,7 +247,7 @@ const fn kind(event: &Event) -> &'static str {
         Event::EpochChanged { .. } => "epoch_changed",
         Event::EpochContinued { .. } => "epoch_continued",
         Event::Stale => "stale",
-        Event::Fresh => "fresh",
+        Event::Recovered => "recovered",
         Event::PublisherDead => "publisher_dead",
         Event::LineDown(_) => "line_down",
         Event::LineUp(_) => "line_up",
