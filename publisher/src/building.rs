@@ -12,7 +12,7 @@ use tickcast_reliability::ring::{RingMemory, RingWriter};
 use tickcast_reliability::units::{ChannelId, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{ControlServer, ShareId, Unserved};
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::mapping::SharedMapping;
 
 use crate::audit;
 use crate::channel_driver::ChannelDriver;

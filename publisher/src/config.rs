@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use tickcast_reliability::heartbeat::HeartbeatConfig;
 use tickcast_reliability::repair_config::RepairConfig;
 use tickcast_reliability::units::ChannelId;
-use tickcast_transport::idle::Idle;
-use tickcast_transport::pin::Core;
-use tickcast_transport::udp::Interface;
+use tickcast_transport::host::idle::Idle;
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::host::pin::Core;
 
 use crate::error::ConfigError;
 pub use crate::fan_out_config::{

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
-use tickcast_transport::whole_file::write_whole;
+use tickcast_transport::host::atomic_file::write_whole;
 
 use crate::error::PublisherError;
 use crate::restart::inputs::{Captures, Inputs};

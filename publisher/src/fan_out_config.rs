@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
-use tickcast_transport::udp::Interface;
+use tickcast_transport::host::interface::Interface;
 use tickcast_transport::verbs;
 
 use crate::input_config::part;

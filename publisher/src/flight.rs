@@ -9,9 +9,9 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::recorder::{RecordOrigin, RecordedSide, Recorder, Sending};
 use tickcast_reliability::units::ChannelId;
 use tickcast_transport::SendStats;
-use tickcast_transport::clock::{Clock, SystemClock};
-use tickcast_transport::mapping::SharedMapping;
-use tickcast_transport::recording::RecordFile;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::mapping::SharedMapping;
+use tickcast_transport::journal_file::RecordFile;
 use tickcast_transport::shm::{boot_id, boot_id_text};
 
 use crate::config::Config;

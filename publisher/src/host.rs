@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access, statvfs};
-use tickcast_transport::available::available_bytes;
-use tickcast_transport::pin;
-use tickcast_transport::recording::before;
+use tickcast_transport::host::memory_limit::available_bytes;
+use tickcast_transport::host::pin;
+use tickcast_transport::journal_file::before;
 use tickcast_transport::shm::tail_len;
 
 use crate::config::Config;

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tickcast_reliability::record::{RecordBatch, WireRecord};
 use tickcast_reliability::units::{Nanos, Now, SourcePosition};
-use tickcast_transport::idle::Idle;
+use tickcast_transport::host::idle::Idle;
 
 use crate::config::Config;
 use crate::error::PublisherError;

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
 use tickcast_reliability::units::SourceId;
-use tickcast_transport::udp::Interface;
+use tickcast_transport::host::interface::Interface;
 
 /// One input of the publisher.
 ///

@@ -16,7 +16,7 @@ use tickcast_publisher::error::PublisherError;
 use tickcast_publisher::plan::Plan;
 use tickcast_publisher::service::Service;
 use tickcast_reliability::units::Epoch;
-use tickcast_transport::whole_file;
+use tickcast_transport::host::atomic_file;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
@@ -212,12 +212,12 @@ fn print(text: &str) -> Result<(), PublisherError> {
 
 /// Finds out before the session whether a file can be written in the end.
 fn check_writable(path: &Path) -> Result<(), PublisherError> {
-    whole_file::check_writable(path).map_err(|source| not_written(path, source))
+    atomic_file::check_writable(path).map_err(|source| not_written(path, source))
 }
 
 fn write_whole(path: &Path, json: &serde_json::Value) -> Result<(), PublisherError> {
     let text = format!("{json:#}\n");
-    whole_file::write_whole(path, text.as_bytes()).map_err(|source| not_written(path, source))
+    atomic_file::write_whole(path, text.as_bytes()).map_err(|source| not_written(path, source))
 }
 
 fn not_written(path: &Path, source: io::Error) -> PublisherError {

@@ -11,9 +11,9 @@ use crossbeam_channel::Receiver;
 use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::units::{Now, SourcePosition};
-use tickcast_transport::clock::SystemClock;
-use tickcast_transport::idle::Idle;
-use tickcast_transport::pin::{Core, pin_to};
+use tickcast_transport::host::clock::SystemClock;
+use tickcast_transport::host::idle::Idle;
+use tickcast_transport::host::pin::{Core, pin_to};
 
 use crate::error::PublisherError;
 use crate::hand_over::Step;

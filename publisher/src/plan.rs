@@ -15,8 +15,8 @@ use tickcast_reliability::control::NAME_LEN_MAX;
 use tickcast_reliability::ring_layout::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
 use tickcast_reliability::units::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
-use tickcast_transport::mapping::SharedMapping;
-use tickcast_transport::udp::{Interface, ResolvedInterface};
+use tickcast_transport::host::interface::{Interface, ResolvedInterface};
+use tickcast_transport::host::mapping::SharedMapping;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::channels::{CHANNELS_MAX, SymbolRule, SymbolRules};

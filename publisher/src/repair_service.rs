@@ -18,9 +18,9 @@ use tickcast_reliability::repair_core::{
 };
 use tickcast_reliability::units::{ChannelId, FanOutId, Nanos, Now};
 use tickcast_transport::FanOut;
-use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
-use tickcast_transport::prompt::make_prompt;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::sched::make_prompt;
 
 use crate::audit::audited;
 use crate::crowded::Crowded;

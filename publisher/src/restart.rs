@@ -12,7 +12,7 @@ use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::ring_layout::{RingError, RingIdentity};
 use tickcast_reliability::units::{Epoch, FanOutId, Nanos, RecordNumber, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, PublisherState};
-use tickcast_transport::mapping::{Kept, SharedMapping};
+use tickcast_transport::host::mapping::{Kept, SharedMapping};
 use tickcast_transport::shm::{boot_id, tail_len};
 
 use crate::config::Config;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tickcast_publisher::config::Config;
 use tickcast_publisher::plan::Plan;
 use tickcast_reliability::ring_layout::Geometry;
-use tickcast_transport::available::available_bytes;
+use tickcast_transport::host::memory_limit::available_bytes;
 use tickcast_transport::verbs::IS_BUILT;
 
 fn configs() -> PathBuf {

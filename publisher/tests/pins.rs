@@ -15,7 +15,7 @@ use tickcast_reliability::ring_layout::RingIdentity;
 use tickcast_reliability::units::{
     Epoch, Nanos, Now, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 const SLOTS: u64 = 64;

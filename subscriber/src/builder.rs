@@ -11,11 +11,11 @@ use tickcast_reliability::receiver_config::ReceiverConfig;
 use tickcast_reliability::recorder::{RecordOrigin, RecordedSide, Recorder};
 use tickcast_reliability::subscriber_core::{ChannelWanted, SubscriberSettings};
 use tickcast_reliability::units::{ChannelId, Nanos};
-use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::faults::FaultConfig;
-use tickcast_transport::recording::RecordFile;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::journal_file::RecordFile;
 use tickcast_transport::shm::{boot_id, boot_id_text};
-use tickcast_transport::udp::Interface;
 
 use crate::endpoints::Endpoints;
 use crate::filter::InstrumentFilter;

@@ -6,8 +6,9 @@ use tickcast_reliability::control::{ChannelOffer, FanOutOffer};
 use tickcast_reliability::ring_layout::Geometry;
 use tickcast_reliability::units::{FanOutId, Sequence};
 use tickcast_transport::Receive;
+use tickcast_transport::host::interface::Interface;
 use tickcast_transport::shm::{ShmReceiver, ShmReceiverConfig};
-use tickcast_transport::udp::{Interface, UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
+use tickcast_transport::udp::{UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
 use tickcast_transport::verbs::{
     Device, VerbsError, VerbsReceiveLine, VerbsReceiver, VerbsReceiverConfig, VerbsSender,
 };

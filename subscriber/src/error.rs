@@ -11,10 +11,11 @@ use tickcast_reliability::recorder::RecorderError;
 use tickcast_reliability::units::ChannelId;
 use tickcast_transport::ReceiveError;
 use tickcast_transport::faults::FaultConfigError;
-use tickcast_transport::mapping::MappingError;
-use tickcast_transport::pin::PinError;
+use tickcast_transport::host::interface::InterfaceError;
+use tickcast_transport::host::mapping::MappingError;
+use tickcast_transport::host::pin::PinError;
 use tickcast_transport::shm::ShmError;
-use tickcast_transport::udp::{InterfaceError, UdpError};
+use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 
 /// Why a subscriber can't be built, or can't go on as it was configured.

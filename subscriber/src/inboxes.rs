@@ -8,7 +8,7 @@ use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::ChannelId;
 use tickcast_transport::control::{ControlClient, InboxGrant};
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::mapping::SharedMapping;
 
 /// Those that are not bound yet.
 #[derive(Default)]

@@ -89,9 +89,9 @@ pub use tickcast_reliability::stream_state::StreamState;
 pub use tickcast_reliability::units;
 pub use tickcast_reliability::wire::{EpochReason, SourceLossReason, StreamEvent};
 pub use tickcast_transport::faults;
-pub use tickcast_transport::idle::Idle;
-pub use tickcast_transport::pin::{Core, PinError};
-pub use tickcast_transport::udp::Interface;
+pub use tickcast_transport::host::idle::Idle;
+pub use tickcast_transport::host::interface::Interface;
+pub use tickcast_transport::host::pin::{Core, PinError};
 
 /// The code of the README, compiled as it stands there.
 #[cfg(doctest)]

@@ -8,7 +8,7 @@ use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::subscriber_core::SubscriberCore;
 use tickcast_reliability::units::ChannelId;
-use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::builder::SubscriberBuilder;
 use crate::driver::Driver;

@@ -12,7 +12,7 @@ use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::subscriber_core::Path;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
-use tickcast_transport::udp::Interface;
+use tickcast_transport::host::interface::Interface;
 
 use crate::inboxes::Inboxes;
 use crate::sift::Sink;

@@ -8,7 +8,7 @@ use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::{RecordRef, Records};
 use tickcast_reliability::recorder::JournaledCore;
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
-use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::directory::{Directory, announced, announces};
 use crate::error::SubscribeError;

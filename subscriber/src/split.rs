@@ -6,7 +6,7 @@ use std::time::Duration;
 use tickcast_reliability::delivery::{Event, Item, Overrun, Place, Position};
 use tickcast_reliability::record::Records;
 use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
-use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::latest::{ANY_EPOCH, LatestReader};
 use crate::local_ring::{Cursor, Entry, RECORDS_AT, position_at};

@@ -10,10 +10,10 @@ use tickcast_reliability::delivery::{Delivery, Item, LineId, Position, Start};
 use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_transport::Receive;
-use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::faults::Faulty;
-use tickcast_transport::idle::Idle;
-use tickcast_transport::pin::Core;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::idle::Idle;
+use tickcast_transport::host::pin::Core;
 
 use crate::builder::{Parts, SubscriberBuilder, display};
 use crate::directory::Directory;

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use tickcast_reliability::delivery::{Event, Item, Position, Start};
 use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::units::ChannelId;
-use tickcast_transport::clock::{Clock, SystemClock};
-use tickcast_transport::idle::Idle;
-use tickcast_transport::pin::{Core, pin_to};
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::idle::Idle;
+use tickcast_transport::host::pin::{Core, pin_to};
 
 use crate::commands::{Command, Commands, Inbox, LIMIT, commands};
 use crate::error::{ChannelError, CommandError, JoinError, Panicked, SpawnError};

@@ -19,7 +19,7 @@ use tickcast_reliability::units::{
 };
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent, relay_flags};
 use tickcast_tests::staged::{CHANNEL, EPOCH, Stage, data, datagram, event, heartbeat};
-use tickcast_transport::recording::RecordFile;
+use tickcast_transport::journal_file::RecordFile;
 
 const A: LineId = LineId(0);
 const B: LineId = LineId(1);

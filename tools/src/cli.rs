@@ -4,7 +4,7 @@ use std::io::{IsTerminal, stderr};
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use tickcast_transport::idle::Idle;
+use tickcast_transport::host::idle::Idle;
 use tracing_subscriber::EnvFilter;
 
 use crate::commands::{bench, chaos, demo, doctor, explain, inject, listen, promote, replay};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use tickcast_transport::whole_file;
+use tickcast_transport::host::atomic_file;
 
 use crate::exit::CommandError;
 
@@ -34,7 +34,7 @@ pub(crate) fn read_json<T: DeserializeOwned>(
 /// # Errors
 /// [`CommandError::Write`].
 pub(crate) fn check_writable(path: &Path) -> Result<(), CommandError> {
-    whole_file::check_writable(path).map_err(|source| not_written(path, source))
+    atomic_file::check_writable(path).map_err(|source| not_written(path, source))
 }
 
 /// Writes a value so that a reader never sees half of it; into a device, a pipe or a link as it
@@ -46,7 +46,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Comm
     let write = || {
         let mut text = serde_json::to_vec_pretty(value)?;
         text.push(b'\n');
-        whole_file::write_whole(path, &text)
+        atomic_file::write_whole(path, &text)
     };
     write().map_err(|source| not_written(path, source))
 }
@@ -56,7 +56,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Comm
 /// # Errors
 /// [`CommandError::Write`].
 pub(crate) fn write_text(path: &Path, text: &str) -> Result<(), CommandError> {
-    whole_file::write_whole(path, text.as_bytes()).map_err(|source| not_written(path, source))
+    atomic_file::write_whole(path, text.as_bytes()).map_err(|source| not_written(path, source))
 }
 
 fn not_written(path: &Path, source: io::Error) -> CommandError {

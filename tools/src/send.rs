@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use tickcast_transport::FanOut;
 use tickcast_transport::control::resolve;
-use tickcast_transport::udp::{Interface, UDP_LEN_MAX, UdpFanOut, UdpFanOutConfig, UdpSendLine};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::udp::{UDP_LEN_MAX, UdpFanOut, UdpFanOutConfig, UdpSendLine};
 
 use crate::exit::CommandError;
 

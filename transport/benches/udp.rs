@@ -31,10 +31,10 @@ use tickcast_reliability::units::{
     SourcePosition,
 };
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind};
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::udp::{
-    Interface, UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
-    UdpSendLine,
+    UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig, UdpSendLine,
 };
 use tickcast_transport::{FanOut, Receive};
 

@@ -9,11 +9,10 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingWriter;
 use tickcast_reliability::units::FanOutId;
 use tickcast_transport::FanOut;
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::interface::ResolvedInterface;
+use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::{self, ShmError, ShmFanOut, Side};
-use tickcast_transport::udp::{
-    ResolvedInterface, UdpError, UdpFanOut, UdpFanOutConfig, UdpSendLine,
-};
+use tickcast_transport::udp::{UdpError, UdpFanOut, UdpFanOutConfig, UdpSendLine};
 use tickcast_transport::verbs::{
     Device, IS_BUILT, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsSendLine,
 };

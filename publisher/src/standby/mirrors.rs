@@ -13,10 +13,10 @@ use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::units::{ChannelId, Nanos};
 use tickcast_subscriber::mirroring::{Keeper, Mirroring};
 use tickcast_subscriber::{ChannelBuilder, Subscriber};
-use tickcast_transport::clock::{Clock, SystemClock};
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::boot_id;
-use tickcast_transport::udp::Interface;
 
 use super::StandbyState;
 use super::agreement::{Head, Mark};

@@ -340,7 +340,7 @@ fn without_tokens_the_publisher_is_asked_for_more_and_then_the_next_rung() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
-        world.tokens = 4 * slot
+        world.tokens = 4 * slot;
     });
     let before = world.progresses;
     lose(&mut world, &mut publisher, 2);
@@ -378,7 +378,7 @@ fn who_was_granted_no_slot_yet_waits_for_none() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
-        world.tokens = slot - 1
+        world.tokens = slot - 1;
     });
     lose(&mut world, &mut publisher, 1);
     assert_eq!(asked(&mut world), [(Path::Repair, 1)]);
@@ -691,7 +691,7 @@ fn more_tokens_are_asked_for_when_less_than_half_is_left_and_not_before() {
     let mut publisher = Publisher::new(5, 1);
     let slot = SLOT_LEN as u64;
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
-        world.tokens = 4 * slot
+        world.tokens = 4 * slot;
     });
     let before = world.progresses;
     lose(&mut world, &mut publisher, 2);
@@ -809,7 +809,7 @@ fn a_torn_slot_that_there_is_no_token_for_is_asked_for_at_once() {
 fn late_reads_in_a_row_that_bring_nothing_are_as_many_as_a_question_has_tries() {
     let mut publisher = Publisher::new(5, 1);
     let mut world = joined_with(RepairOrder::Read, &publisher, |world| {
-        world.limits.reads = 16
+        world.limits.reads = 16;
     });
     world.reads = false;
     let tries = u64::from(ReceiverConfig::default().nack_tries);

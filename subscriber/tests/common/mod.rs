@@ -30,9 +30,10 @@ use tickcast_subscriber::{
     Event, Item, Polled, Position, SourceLossReason, StreamEvent, Subscriber, SubscriberBuilder,
 };
 use tickcast_transport::FanOut;
-use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::control::{ControlServer, PeerId as Connection, ServerConfig, ServerEvent};
-use tickcast_transport::udp::{Interface, UdpFanOut, UdpFanOutConfig, UdpSendLine};
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::udp::{UdpFanOut, UdpFanOutConfig, UdpSendLine};
 
 /// Nothing here takes this long; it only turns a hang into a failure.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -25,7 +25,7 @@ use tickcast_reliability::units::{
 };
 use tickcast_reliability::wire::relay_flags;
 use tickcast_reliability::wire::{Header, Kind, RELAY_OFFSET, crc_of};
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::boot_id;
 
 pub(crate) const CHANNEL: ChannelId = ChannelId(3);

@@ -7,10 +7,10 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::publisher_core::Transmit;
 use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_transport::host::interface::Interface;
 use tickcast_transport::shm::{ShmFanOut, ShmReceiver, Side};
 use tickcast_transport::udp::{
-    Interface, UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
-    UdpSendLine,
+    UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig, UdpSendLine,
 };
 use tickcast_transport::{FanOut, Receive};
 

@@ -10,7 +10,7 @@ use tickcast_reliability::sequencer::Sequencer;
 use tickcast_reliability::units::{FanOutId, Sequence, SourcePosition};
 use tickcast_reliability::wire::Kind;
 use tickcast_transport::Receive;
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::{ShmReceiver, ShmReceiverConfig, boot_id, tail_len};
 
 use crate::pair::{CHANNEL, EPOCH, LINE, RECORDS, SOURCE, UTC, geometry, records, ring, ring_in};

@@ -143,9 +143,11 @@ fn no_build_for_use_has_a_deliberate_bug() {
 }
 
 /// Who may import whom; `tools` and `tests` may import everything.
-const IMPORTS: [(&str, &[&str]); 5] = [
+const IMPORTS: [(&str, &[&str]); 7] = [
     ("reliability", &[]),
-    ("transport", &["reliability"]),
+    ("transport/base", &["reliability"]),
+    ("transport/verbs", &["reliability", "transport-base"]),
+    ("transport", &["reliability", "transport-base", "verbs"]),
     ("feeds", &["reliability"]),
     (
         "publisher",

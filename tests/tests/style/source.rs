@@ -70,9 +70,11 @@ impl Source {
 
     /// The source of a library crate: not a program's, an example's or a test's.
     pub(crate) fn is_library(&self) -> bool {
-        const LIBRARIES: [&str; 6] = [
+        const LIBRARIES: [&str; 8] = [
             "reliability/src/",
             "transport/src/",
+            "transport/base/src/",
+            "transport/verbs/src/",
             "feeds/src/",
             "publisher/src/",
             "subscriber/src/",

@@ -18,7 +18,7 @@ use tickcast_reliability::recorder::{
     RecordOrigin, RecordedSide, Recording, Replayed, Stopped, replay, replay_publisher,
 };
 use tickcast_reliability::units::Nanos;
-use tickcast_transport::recording::read;
+use tickcast_transport::journal_file::read;
 
 use crate::exit::{CommandError, Exit};
 use crate::output::Output;

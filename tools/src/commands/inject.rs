@@ -9,12 +9,11 @@ use std::time::{Duration, Instant};
 
 use tickcast_reliability::wire::Datagram;
 use tickcast_transport::Receive;
-use tickcast_transport::clock::{Clock, SystemClock};
 use tickcast_transport::faults::FaultPlan;
-use tickcast_transport::idle::Idle;
-use tickcast_transport::udp::{
-    Interface, UDP_LEN_MAX, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
-};
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::idle::Idle;
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::udp::{UDP_LEN_MAX, UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
 
 use crate::cli::{idle, seconds};
 use crate::exit::{CommandError, Exit};

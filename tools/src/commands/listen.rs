@@ -16,7 +16,7 @@ use tickcast_subscriber::{
     SubscribeError, Subscriber, Transport,
 };
 use tickcast_transport::faults::FaultConfig;
-use tickcast_transport::pin::{Core, pin_to};
+use tickcast_transport::host::pin::{Core, pin_to};
 
 use crate::cli::{idle, seconds};
 use crate::exit::{CommandError, Exit};

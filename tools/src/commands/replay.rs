@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use tickcast_reliability::units::Nanos;
-use tickcast_transport::udp::Interface;
+use tickcast_transport::host::interface::Interface;
 
 use crate::cli::positive;
 use crate::exit::{CommandError, Exit};

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use tickcast_reliability::units::{ChannelId, Nanos};
 
-use super::conduit::Conduit;
+use super::carrier::Conduit;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 
 /// Bounds of a client.

@@ -5,14 +5,10 @@
 //! [`Message`]s as `tickcast_reliability::control` frames them, both bound what they hold of a
 //! peer in either direction, and neither keeps a peer that sends what is no message.
 
+mod carrier;
 mod client;
-mod conduit;
-mod inboxes;
-mod reads;
-mod reserved;
+mod remote;
 mod server;
-mod sharing;
-mod unserved;
 
 use std::io::{self, Read, Write};
 
@@ -21,11 +17,11 @@ use tickcast_reliability::control::{ControlError, FRAME_HEAD_LEN, Message};
 use tickcast_reliability::units::ChannelId;
 
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
-pub use inboxes::InboxGrant;
-pub use reserved::Reserved;
-pub use server::{ControlServer, PeerId, PeerInfo, ServerConfig, ServerEvent, ServerStats, Waker};
-pub use sharing::ShareId;
-pub use unserved::Unserved;
+pub use remote::{InboxGrant, ShareId};
+pub use server::{
+    ControlServer, PeerId, PeerInfo, Reserved, ServerConfig, ServerEvent, ServerStats, Unserved,
+    Waker,
+};
 
 /// Whether this build can make connections over RDMA verbs (feature `rdma`).
 pub const HAS_VERBS: bool = cfg!(feature = "rdma");

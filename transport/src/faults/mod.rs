@@ -6,11 +6,11 @@
 //! what was done is exact ([`FaultLog`]): a test compares it with what subscribers say they missed.
 
 mod config;
-mod faulty;
+mod injector;
 mod log;
-mod plan;
+mod receiver;
 
 pub use config::{Burst, Delay, FaultConfig, FaultConfigError, Reorder, Scripted};
-pub use faulty::Faulty;
+pub use injector::FaultPlan;
 pub use log::{Entry, FaultCounts, FaultKind, FaultLog};
-pub use plan::FaultPlan;
+pub use receiver::Faulty;

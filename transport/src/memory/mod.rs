@@ -5,8 +5,8 @@
 //! few and must come back; when none is free, the datagram is lost and counted. It stalls when
 //! told to. [`link`] is the control connection to go with it.
 
-mod fabric;
-mod link;
+mod network;
+mod stream;
 
-pub use fabric::{Completion, Fabric, FabricConfig, MemoryFanOut, MemoryReceiver};
-pub use link::{Link, LinkEnd, LinkEvent, link};
+pub use network::{Completion, Fabric, FabricConfig, MemoryFanOut, MemoryReceiver};
+pub use stream::{Link, LinkEnd, LinkEvent, link};

@@ -7,7 +7,7 @@ use tickcast_reliability::ring_layout::Geometry;
 use tickcast_reliability::units::{Sequence, SequenceRange};
 
 use super::ShmError;
-use super::copies::{CopyWriter, Side};
+use super::side_ring::{CopyWriter, Side};
 use crate::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 /// Shares a channel's ring with the subscribers in this host.

@@ -12,10 +12,10 @@
 //! A new epoch is a new file of the same name. The old one stays as it was for those who have it
 //! mapped; they learn of the new one as ever, by WELCOME.
 
-mod copies;
 mod fan_out;
-mod map;
+mod read_only_map;
 mod receiver;
+mod side_ring;
 
 use std::io;
 use std::path::PathBuf;
@@ -24,15 +24,15 @@ use thiserror::Error;
 use tickcast_reliability::ring_layout::{Geometry, RingError};
 use tickcast_reliability::units::Epoch;
 
-pub use copies::Side;
 pub use fan_out::ShmFanOut;
-pub use map::ReadOnlyMapping;
+pub use read_only_map::ReadOnlyMapping;
 pub use receiver::{ShmReceiver, ShmReceiverConfig};
+pub use side_ring::Side;
 
 /// Bytes that a file has behind a ring of this geometry.
 #[must_use]
 pub const fn tail_len(geometry: Geometry) -> usize {
-    2 * copies::area_len(geometry)
+    2 * side_ring::area_len(geometry)
 }
 
 /// Where Linux tells the host's boot id.

@@ -11,8 +11,8 @@ use tickcast_reliability::ring::{RingMemory, RingReader};
 use tickcast_reliability::ring_layout::{CopyError, Geometry};
 use tickcast_reliability::units::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
 
-use super::copies::{CopyReader, Side};
-use super::map::ReadOnlyMapping;
+use super::read_only_map::ReadOnlyMapping;
+use super::side_ring::{CopyReader, Side};
 use super::{ShmError, boot_id};
 use crate::{Receive, ReceiveError, ReceiveStats, Received};
 

@@ -15,14 +15,14 @@ use socket2::Socket;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::units::{Sequence, SequenceRange};
 
-use super::interface::Interface;
-use super::offload::{Runs, cutting_was_refused, segment_max};
-use super::sending::{Gathered, SendBatch};
+use super::gso::{Runs, cutting_was_refused, segment_max};
+use super::sendmmsg::{Gathered, SendBatch};
 use super::socket::{
     BufferGrant, Direction, UdpError, UdpWarning, check_group, check_mtu, check_range, describe,
     open_sender, set_buffer,
 };
 use super::{BATCH_MAX, UDP_LEN_MAX, yes};
+use crate::host::interface::Interface;
 use crate::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 /// One line to send on.

@@ -4,19 +4,17 @@
 //! that exist from the start; where the kernel can, runs of datagrams go through it as one (GSO,
 //! GRO). Nothing here blocks.
 
-mod array;
-#[doc(hidden)]
-pub mod bare;
 mod fan_out;
-mod interface;
-mod offload;
+mod gso;
+mod iovec;
+#[doc(hidden)]
+pub mod raw;
 mod receiver;
-mod receiving;
-mod sending;
+mod recvmmsg;
+mod sendmmsg;
 mod socket;
 
 pub use fan_out::{UdpFanOut, UdpFanOutConfig, UdpSendLine};
-pub use interface::{Interface, InterfaceError, ResolvedInterface};
 pub use receiver::{
     FeedDatagram, FeedReceiver, FeedReceiverConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
 };

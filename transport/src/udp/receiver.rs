@@ -8,14 +8,14 @@ use socket2::Socket;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::units::Nanos;
 
-use super::interface::Interface;
-use super::offload::receive_runs;
-use super::receiving::{Aside, ReceiveBatch};
+use super::gso::receive_runs;
+use super::recvmmsg::{Aside, ReceiveBatch};
 use super::socket::{
     BufferGrant, Direction, Membership, UdpError, UdpWarning, check_group, check_range, describe,
     open_receiver, set_buffer, set_busy_poll,
 };
 use super::{BATCH_MAX, UDP_LEN_MAX, yes};
+use crate::host::interface::Interface;
 use crate::{Receive, ReceiveError, ReceiveStats, Received};
 
 /// One line to receive on.

@@ -10,11 +10,12 @@ use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::receiver_config::RepairOrder;
 use tickcast_reliability::ring::{HeapMemory, RingMemory};
 use tickcast_reliability::ring_layout::Geometry;
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::memory::{Completion, Fabric, FabricConfig};
 use tickcast_transport::udp::{
-    BATCH_MAX, Interface, UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver,
-    UdpReceiverConfig, UdpSendLine,
+    BATCH_MAX, UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
+    UdpSendLine,
 };
 use tickcast_transport::{FanOut, Receive};
 

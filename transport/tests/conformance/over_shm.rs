@@ -10,7 +10,7 @@ use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::ring_layout::Geometry;
 use tickcast_reliability::units::FanOutId;
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::{ShmFanOut, ShmReceiver, ShmReceiverConfig, Side, boot_id, tail_len};
 use tickcast_transport::{FanOut, Receive};
 

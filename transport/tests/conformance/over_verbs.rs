@@ -10,7 +10,7 @@ use tickcast_reliability::control::ChannelOffer;
 use tickcast_reliability::receiver_config::RepairOrder;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::units::Nanos;
-use tickcast_transport::udp::Interface;
+use tickcast_transport::host::interface::Interface;
 use tickcast_transport::verbs::{
     VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver, VerbsReceiverConfig,
     VerbsSendLine, VerbsSender,

@@ -28,7 +28,7 @@ use tickcast_transport::FanOut;
 use tickcast_transport::control::{
     ControlServer, PeerId as Connection, ServerConfig, ServerEvent, ShareId,
 };
-use tickcast_transport::mapping::SharedMapping;
+use tickcast_transport::host::mapping::SharedMapping;
 
 use crate::broken::{self, Broken};
 use crate::contract::Kept;

@@ -11,7 +11,7 @@ use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_publisher::SourcePosition;
 use tickcast_subscriber::record::RecordBatch;
-use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use super::tickcast::Publisher;
 use crate::bench::protocol::{Feed, Load, Outcome, Part, Word};

@@ -7,8 +7,8 @@ use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4};
 
 use socket2::{Domain, Protocol, Socket, Type};
-use tickcast_transport::gauges::SharedGauges;
-use tickcast_transport::udp::{UDP_LEN_MAX, bare};
+use tickcast_transport::host::gauges::SharedGauges;
+use tickcast_transport::udp::{UDP_LEN_MAX, raw};
 
 use super::{SOCKET_BYTES, gauges};
 use crate::bench::protocol::{Outcome, TICK_LEN, Task, Tick};
@@ -47,7 +47,7 @@ impl Sender {
         let datagram_len = HEADER_LEN + ticks * TICK_LEN;
         let runs = task.contender == "floor";
         let datagrams = if runs {
-            bare::send_runs_of(&socket, datagram_len as u16)?;
+            raw::send_runs_of(&socket, datagram_len as u16)?;
             (UDP_LEN_MAX / datagram_len).min(RUN_MAX)
         } else {
             1
@@ -133,7 +133,7 @@ impl Receiver {
         socket.set_recv_buffer_size(SOCKET_BYTES)?;
         socket.set_nonblocking(true)?;
         if task.contender == "floor" {
-            bare::receive_runs(&socket)?;
+            raw::receive_runs(&socket)?;
         }
         socket.bind(&SocketAddrV4::new(*group.ip(), group.port()).into())?;
         let interface: &Ipv4Addr = &task.interface;

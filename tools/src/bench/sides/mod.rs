@@ -9,8 +9,8 @@ mod tickcast;
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
-use tickcast_transport::gauges::SharedGauges;
-use tickcast_transport::pin::{Core, pin_to};
+use tickcast_transport::host::gauges::SharedGauges;
+use tickcast_transport::host::pin::{Core, pin_to};
 
 use super::protocol::{Load, Outcome, Role, Task, Word};
 use super::side::{self, Desk};

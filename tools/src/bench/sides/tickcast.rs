@@ -12,7 +12,7 @@ use tickcast_subscriber::record::{
     MboMsg, RecordBatch, RecordHeader, RecordRef, Records, WireRecord,
 };
 use tickcast_subscriber::{Deliver, Event, Interface, Item, Position, Subscriber, Transport};
-use tickcast_transport::gauges::SharedGauges;
+use tickcast_transport::host::gauges::SharedGauges;
 
 use super::crowd::Crowd;
 use super::{DRAIN, SOCKET_BYTES, gauges};

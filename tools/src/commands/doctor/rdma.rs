@@ -5,7 +5,7 @@ use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 
 use tickcast_subscriber::Interface;
-use tickcast_transport::clock::{Clock, SystemClock};
+use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::verbs::ports::{self, Port};
 use tickcast_transport::verbs::{
     Device, IS_BUILT, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver,

@@ -11,7 +11,7 @@ use tickcast_reliability::control::{Message, RejectCode, Rejected};
 use tickcast_reliability::units::ChannelId;
 
 use super::{ControlServer, Peer, PeerId, ServerEvent};
-use crate::control::conduit::Conduit;
+use crate::control::carrier::Conduit;
 #[cfg(feature = "rdma")]
 use crate::verbs::VerbsError;
 

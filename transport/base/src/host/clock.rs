@@ -1,0 +1,113 @@
+//! Two clocks: monotonic protocol time, on which every timer runs, and UTC, which only measures.
+//!
+//! Both are nanoseconds. Protocol time is `CLOCK_MONOTONIC`, the same for all processes of a host.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tickcast_reliability::units::{Nanos, Now};
+
+use super::tsc;
+
+/// Where the time comes from.
+pub trait Clock: Send {
+    /// Protocol time: never steps back, has no relation to the calendar.
+    fn now(&self) -> Nanos;
+
+    /// UTC since the Unix epoch; may step either way. Measures, never decides.
+    fn utc(&self) -> Nanos;
+}
+
+/// The operating system's clocks, read without entering the kernel: by the processor's counter where
+/// the kernel keeps time by it too.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+impl SystemClock {
+    /// Both clocks, at once.
+    #[inline]
+    #[must_use]
+    pub fn both(&self) -> Now {
+        match tsc::both() {
+            Some(both) => Now {
+                monotonic: Nanos(both.monotonic),
+                utc: Nanos(both.utc),
+            },
+            None => Now {
+                monotonic: read(libc::CLOCK_MONOTONIC),
+                utc: read(libc::CLOCK_REALTIME),
+            },
+        }
+    }
+}
+
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Nanos {
+        tsc::both().map_or_else(|| read(libc::CLOCK_MONOTONIC), |both| Nanos(both.monotonic))
+    }
+
+    #[inline]
+    fn utc(&self) -> Nanos {
+        tsc::both().map_or_else(|| read(libc::CLOCK_REALTIME), |both| Nanos(both.utc))
+    }
+}
+
+pub(crate) fn read(clock: libc::clockid_t) -> Nanos {
+    let mut time = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: `time` is a valid `timespec` to write to. Both clocks always exist, and on failure
+    // it would stay zero. Exercised by `tests::protocol_time_goes_forward_and_utc_is_this_century`.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    Nanos::from_secs(time.tv_sec as u64).after(Nanos(time.tv_nsec as u64))
+}
+
+/// A clock that stands still until it is moved: for tests and simulations. Clones share the time.
+#[derive(Clone, Debug, Default)]
+pub struct ManualClock(Arc<AtomicU64>);
+
+impl ManualClock {
+    /// A clock that shows `now`.
+    #[must_use]
+    pub fn at(now: Nanos) -> Self {
+        Self(Arc::new(AtomicU64::new(now.0)))
+    }
+
+    /// Moves it forward.
+    pub fn advance(&self, span: Nanos) {
+        self.0.fetch_add(span.0, Ordering::Relaxed);
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Nanos {
+        Nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    fn utc(&self) -> Nanos {
+        self.now()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protocol_time_goes_forward_and_utc_is_this_century() {
+        let first = SystemClock.now();
+        assert!(first > Nanos::ZERO);
+        assert!(SystemClock.now() >= first);
+        assert!(SystemClock.utc() > Nanos::from_secs(1_600_000_000));
+    }
+
+    #[test]
+    fn clones_of_a_manual_clock_show_the_same_time() {
+        let clock = ManualClock::at(Nanos(5));
+        let other = clock.clone();
+        clock.advance(Nanos(7));
+        assert_eq!((other.now(), other.utc()), (Nanos(12), Nanos(12)));
+    }
+}

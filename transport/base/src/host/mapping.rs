@@ -1,0 +1,586 @@
+//! The memory that rings live in: zeroed, page-aligned, shared, and backed by memory, never by a
+//! disk whose write-back would stall the publisher.
+//!
+//! A file outlives its process: who opens it again finds the bytes as they were. Only one process
+//! at a time owns a file; the lock goes with the mapping.
+
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use memmap2::{MmapOptions, MmapRaw};
+use thiserror::Error;
+use tickcast_reliability::ring::RingMemory;
+
+use super::memory_limit::available_bytes;
+
+/// Why memory can't be mapped. The configuration or the host is at fault.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum MappingError {
+    /// No length, or more than there is.
+    #[error("a mapping of {len} bytes was asked for; it must be between 1 and {max}")]
+    Length {
+        /// Asked for.
+        len: usize,
+        /// The most.
+        max: usize,
+    },
+    /// The path lies on a file system that writes to a disk.
+    #[error(
+        "{path} lies on a file system of type {kind:#x}, not on tmpfs or hugetlbfs; choose a path below /dev/shm or a hugetlbfs mount, or leave it out"
+    )]
+    Disk {
+        /// Which.
+        path: PathBuf,
+        /// The file system's magic number.
+        kind: i64,
+    },
+    /// Another process owns it.
+    #[error("{path} belongs to another process; is a publisher running with the same path?")]
+    Locked {
+        /// Which.
+        path: PathBuf,
+    },
+    /// This host, or a control group of this process, has less memory left.
+    #[error(
+        "{path} needs {needed} bytes of memory, and {available} bytes are available to this process; {smaller}, free memory, or widen the memory limit"
+    )]
+    NotEnough {
+        /// Which.
+        path: PathBuf,
+        /// Bytes that it takes beyond what it has.
+        needed: u64,
+        /// Bytes that there are.
+        available: u64,
+        /// How less would do.
+        smaller: &'static str,
+    },
+    /// The operating system refused the memory.
+    #[error(
+        "{path} can't have {len} bytes: {source}; free memory, enlarge the file system, or {smaller}"
+    )]
+    NoRoom {
+        /// Which.
+        path: PathBuf,
+        /// Asked for.
+        len: usize,
+        /// What the operating system said.
+        source: io::Error,
+        /// How less would do.
+        smaller: &'static str,
+    },
+    /// The operating system refuses a step.
+    #[error("can't {what} {path}: {source}")]
+    Io {
+        /// The step.
+        what: &'static str,
+        /// Of what.
+        path: PathBuf,
+        /// What the operating system said.
+        source: io::Error,
+    },
+}
+
+impl MappingError {
+    /// Replaces the advice on how less memory would do.
+    #[must_use]
+    pub const fn with_advice(mut self, advice: &'static str) -> Self {
+        if let Self::NotEnough { smaller, .. } | Self::NoRoom { smaller, .. } = &mut self {
+            *smaller = advice;
+        }
+        self
+    }
+}
+
+/// How the bytes of a file were found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// The file is new, or had another length and was replaced: all zero.
+    Fresh,
+    /// The file was there, with the length asked for: as its last owner left it.
+    Kept,
+}
+
+/// What a file holds for the next owner.
+#[derive(Debug)]
+pub enum Kept {
+    /// There is none.
+    None,
+    /// It has so many bytes, and not those asked for; none at all where it is empty.
+    Length(u64),
+    /// The bytes as its last owner left them.
+    Whole(SharedMapping),
+}
+
+/// A shared mapping, readable and writable, until it is dropped.
+#[derive(Debug)]
+pub struct SharedMapping {
+    map: MmapRaw,
+    /// Bytes of the ring; what is mapped beyond is its tail.
+    len: usize,
+    /// Where the file is, if it goes with the mapping.
+    removed: Option<PathBuf>,
+    /// Keeps the lock, and the memory of a memfd reachable through its descriptor.
+    file: File,
+}
+
+const LEN_MAX: usize = isize::MAX as usize / 2;
+/// How less memory would do for a ring.
+const FEWER_SLOTS: &str = "give the ring fewer slots";
+
+impl SharedMapping {
+    /// Memory without a name: gone with the last process that has its descriptor. `name` shows in
+    /// `/proc`.
+    ///
+    /// # Errors
+    /// [`MappingError`].
+    pub fn memfd(name: &str, len: usize) -> Result<Self, MappingError> {
+        check_len(len)?;
+        let path = PathBuf::from(format!("memfd:{name}"));
+        // A zero in the name ends it early, which harms nobody.
+        let text: Vec<u8> = name
+            .bytes()
+            .take_while(|b| *b != 0)
+            .take(200)
+            .chain([0])
+            .collect();
+        // SAFETY: `text` ends with a zero and lives through the call; the descriptor returned is
+        // nobody else's. Exercised by `tests::memory_without_a_name_is_zeroed_and_page_aligned`.
+        let file = unsafe {
+            let fd = libc::memfd_create(text.as_ptr().cast(), libc::MFD_CLOEXEC);
+            (fd >= 0).then(|| File::from_raw_fd(fd))
+        };
+        let file = file.ok_or_else(|| io_error("create", &path, io::Error::last_os_error()))?;
+        Self::map(file, &path, len, len)
+    }
+
+    /// A file on tmpfs or hugetlbfs, made where there is none and owned by this process alone. On
+    /// hugetlbfs the length is rounded up to whole pages.
+    ///
+    /// A file of another length is not resized but replaced by a new one: whoever has the old one
+    /// mapped keeps it, and is not killed by pages that vanish.
+    ///
+    /// # Errors
+    /// [`MappingError`].
+    pub fn file(path: &Path, len: usize) -> Result<(Self, Found), MappingError> {
+        check_len(len)?;
+        let len = len.next_multiple_of(page_of(path)?);
+        let file = open_locked(path)?;
+        let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+        let (file, found) = match metadata.len() {
+            0 => (file, Found::Fresh),
+            there if there == len as u64 => (file, Found::Kept),
+            _ => (replace(path)?, Found::Fresh),
+        };
+        let mapping = match found {
+            Found::Fresh => Self::map_new(file, path, len, len)?,
+            Found::Kept => Self::map(file, path, len, len)?,
+        };
+        Ok((mapping, found))
+    }
+
+    /// What was kept of a file for its next owner; nothing is made, and nothing replaced.
+    ///
+    /// # Errors
+    /// [`MappingError`]: somebody else owns it, or it can't be had now; it is as it was.
+    pub fn kept(path: &Path, len: usize) -> Result<Kept, MappingError> {
+        check_len(len)?;
+        let len = len.next_multiple_of(page_of(path)?);
+        let Some(file) = locked(path, false)? else {
+            return Ok(Kept::None);
+        };
+        let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+        match metadata.len() {
+            there if there == len as u64 => Self::map(file, path, len, len).map(Kept::Whole),
+            there => Ok(Kept::Length(there)),
+        }
+    }
+
+    /// A new file on tmpfs or hugetlbfs, owned by this process alone, for a ring of `len` bytes and a
+    /// tail of at least `tail`: all zero. What had the name goes, if nobody owns it; whoever has that
+    /// mapped keeps it, as it was left. The file goes with the mapping, but stays behind where the
+    /// process is killed.
+    ///
+    /// # Errors
+    /// [`MappingError`].
+    pub fn fresh(path: &Path, len: usize, tail: usize) -> Result<Self, MappingError> {
+        let whole = len.saturating_add(tail);
+        check_len(len.min(whole))?;
+        check_len(whole)?;
+        let whole = whole.next_multiple_of(page_of(path)?);
+        let mut file = open_locked(path)?;
+        let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+        if metadata.len() > 0 {
+            // The old one's lock is held until the new one is there.
+            file = replace(path)?;
+        }
+        let mut mapping = Self::map_new(file, path, whole, len)?;
+        mapping.removed = Some(path.to_owned());
+        Ok(mapping)
+    }
+
+    /// Whether a file of this path could lie in memory.
+    ///
+    /// # Errors
+    /// [`MappingError`] says why not.
+    pub fn check(path: &Path) -> Result<(), MappingError> {
+        page_of(path).map(drop)
+    }
+
+    /// Whether files could lie in memory in this directory; of one that has yet to be made decides the
+    /// one that it would be made in.
+    ///
+    /// # Errors
+    /// [`MappingError`] says why not, and of which directory.
+    pub fn check_directory(directory: &Path) -> Result<(), MappingError> {
+        let there = directory.ancestors().find(|path| path.is_dir());
+        let there = there.unwrap_or(Path::new("."));
+        let opened = File::open(there).map_err(|e| io_error("open", there, e))?;
+        memory_backed(&opened, there).map(drop)
+    }
+
+    /// As [`map`](Self::map), of a file that is empty: it goes again where it can't have its bytes.
+    fn map_new(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
+        // The lock is held until the file is gone, so that nobody takes it meanwhile.
+        let held = file.try_clone().map_err(|e| io_error("lock", path, e))?;
+        Self::map(file, path, len, ring).inspect_err(|_| remove(&held, path))
+    }
+
+    /// Maps `len` bytes, the first `ring` of which are a ring's.
+    fn map(file: File, path: &Path, len: usize, ring: usize) -> Result<Self, MappingError> {
+        check_memory(&file, path, len)?;
+        // Reserved at once: a store into a page that can't be had would kill the process.
+        // SAFETY: only numbers are passed. Exercised by
+        // `tests::more_memory_than_there_is_is_refused_and_not_fatal`.
+        let reserved = unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, len as libc::off_t) };
+        if reserved != 0 {
+            return Err(MappingError::NoRoom {
+                path: path.to_owned(),
+                len,
+                source: io::Error::last_os_error(),
+                smaller: FEWER_SLOTS,
+            });
+        }
+        let map = MmapOptions::new().len(len).map_raw(&file);
+        let map = map.map_err(|e| io_error("map", path, e))?;
+        Ok(Self {
+            map,
+            len: ring,
+            removed: None,
+            file,
+        })
+    }
+}
+
+impl Drop for SharedMapping {
+    fn drop(&mut self) {
+        if let Some(path) = &self.removed {
+            remove(&self.file, path);
+        }
+    }
+}
+
+impl AsRawFd for SharedMapping {
+    fn as_raw_fd(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+// SAFETY: the mapping stays at one address, page-aligned, of `len` and `tail` bytes that `fallocate` backed
+// with memory (zeroed by the kernel), until it is dropped; the lock on a file keeps other writers
+// out, and a memfd has none. No reference into it is ever made here. Exercised by
+// `tests::a_file_keeps_its_bytes_for_the_next_owner`.
+unsafe impl RingMemory for SharedMapping {
+    fn as_ptr(&self) -> *mut u8 {
+        self.map.as_mut_ptr()
+    }
+
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn tail(&self) -> usize {
+        self.map.len() - self.len
+    }
+}
+
+const fn check_len(len: usize) -> Result<(), MappingError> {
+    if len == 0 || len > LEN_MAX {
+        return Err(MappingError::Length { len, max: LEN_MAX });
+    }
+    Ok(())
+}
+
+/// Refuses what the host does not have: the operating system would give it all the same, and then
+/// kill whom it likes. Huge pages are a pool of their own, which refuses by itself.
+fn check_memory(file: &File, path: &Path, len: usize) -> Result<(), MappingError> {
+    if memory_backed(file, path)? != 1 {
+        return Ok(());
+    }
+    let metadata = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+    let needed = (len as u64).saturating_sub(metadata.blocks().saturating_mul(512));
+    match available_bytes() {
+        Some(available) if needed > available => Err(MappingError::NotEnough {
+            path: path.to_owned(),
+            needed,
+            available,
+            smaller: FEWER_SLOTS,
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn io_error(what: &'static str, path: &Path, source: io::Error) -> MappingError {
+    MappingError::Io {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+/// The page size of the file system that `path` would lie on.
+fn page_of(path: &Path) -> Result<usize, MappingError> {
+    let directory = path.parent().filter(|p| !p.as_os_str().is_empty());
+    let directory = directory.unwrap_or(Path::new("."));
+    let opened = File::open(directory).map_err(|e| io_error("open", directory, e))?;
+    memory_backed(&opened, path)
+}
+
+/// Another file of that name, whose present one is locked by the caller.
+fn replace(path: &Path) -> Result<File, MappingError> {
+    std::fs::remove_file(path).map_err(|e| io_error("replace", path, e))?;
+    open_locked(path)
+}
+
+/// Opens or creates, and takes the lock of the file that has the name then.
+fn open_locked(path: &Path) -> Result<File, MappingError> {
+    let missing = || io_error("open", path, io::ErrorKind::NotFound.into());
+    locked(path, true)?.ok_or_else(missing)
+}
+
+/// Opens a file, made where there is none or not, and takes its lock: that of the file that has the name
+/// then, since between the two steps its owner may have replaced it.
+fn locked(path: &Path, make: bool) -> Result<Option<File>, MappingError> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(make).truncate(false);
+    // Who could write it could cut it, and then whoever has it mapped ends by SIGBUS: nobody but its owner,
+    // whatever the umask.
+    options.mode(0o644);
+    for _ in 0..8 {
+        let file = match options.open(path) {
+            Ok(file) => file,
+            Err(error) if !make && error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(io_error("open", path, error)),
+        };
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => break,
+            Err(TryLockError::Error(source)) => return Err(io_error("lock", path, source)),
+        }
+        let opened = file.metadata().map_err(|e| io_error("inspect", path, e))?;
+        if is_named(&opened, path) {
+            return Ok(Some(file));
+        }
+    }
+    // Locked, or replaced again and again: either way somebody else is at it.
+    Err(MappingError::Locked {
+        path: path.to_owned(),
+    })
+}
+
+/// Removes our file, unless somebody else did and it is another's by now. Who can't remove it leaves it to
+/// who comes next.
+fn remove(ours: &File, path: &Path) {
+    if ours.metadata().is_ok_and(|ours| is_named(&ours, path)) {
+        let _ = std::fs::remove_file(path);
+    }
+}
+
+/// Whether this file is the one of that name.
+fn is_named(file: &Metadata, path: &Path) -> bool {
+    let named = std::fs::metadata(path).ok();
+    named.is_some_and(|named| (named.dev(), named.ino()) == (file.dev(), file.ino()))
+}
+
+/// The page size of the file system that `directory` lies on, if it is one of memory.
+fn memory_backed(directory: &File, path: &Path) -> Result<usize, MappingError> {
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: `stat` is room for one `statfs`, for which zero bytes are a value, so it is
+    // initialised whatever the call does. Exercised by
+    // `tests::a_path_on_a_disk_is_refused`.
+    let (result, stat) = unsafe {
+        let result = libc::fstatfs(directory.as_raw_fd(), stat.as_mut_ptr());
+        (result, stat.assume_init())
+    };
+    if result != 0 {
+        return Err(io_error("inspect", path, io::Error::last_os_error()));
+    }
+    let kind = stat.f_type;
+    if kind == libc::HUGETLBFS_MAGIC {
+        return Ok((stat.f_bsize as usize).max(1));
+    }
+    if kind == libc::TMPFS_MAGIC {
+        return Ok(1);
+    }
+    Err(MappingError::Disk {
+        path: path.to_owned(),
+        kind,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(mapping: &SharedMapping) -> Vec<u8> {
+        // SAFETY: the test is the only one to use the mapping, and makes no reference to it.
+        (0..mapping.len())
+            .map(|i| unsafe { mapping.as_ptr().add(i).read() })
+            .collect()
+    }
+
+    fn in_memory(name: &str) -> PathBuf {
+        Path::new("/dev/shm").join(format!("tickcast-test-{}-{name}", std::process::id()))
+    }
+
+    #[test]
+    fn memory_without_a_name_is_zeroed_and_page_aligned() {
+        let mapping = SharedMapping::memfd("ring", 10_000).unwrap();
+        assert_eq!((mapping.as_ptr().addr() % 4096, mapping.len()), (0, 10_000));
+        assert!(bytes(&mapping).iter().all(|b| *b == 0));
+    }
+
+    #[test]
+    fn whatever_the_umask_nobody_but_its_owner_may_write_a_ring() {
+        let path = in_memory("rights");
+        // SAFETY: any mask is one; no other test here looks at the rights of what it makes.
+        let before = unsafe { libc::umask(0) };
+        let made = SharedMapping::file(&path, 8192);
+        // SAFETY: as above.
+        unsafe { libc::umask(before) };
+        let mode = std::fs::metadata(&path).unwrap().mode();
+        std::fs::remove_file(&path).unwrap();
+        assert!(made.is_ok());
+        assert_eq!(mode & 0o777, 0o644, "{mode:o}");
+    }
+
+    #[test]
+    fn what_was_kept_is_found_as_it_is_and_nothing_is_made_or_replaced() {
+        let path = in_memory("found");
+        let kept = |len| SharedMapping::kept(&path, len);
+        assert!(matches!(kept(8192), Ok(Kept::None)) && !path.exists());
+        let (first, _) = SharedMapping::file(&path, 8192).unwrap();
+        assert!(matches!(kept(8192), Err(MappingError::Locked { .. })));
+        assert!(matches!(kept(4096), Err(MappingError::Locked { .. })));
+        // SAFETY: within the mapping, which nobody else uses.
+        unsafe { first.as_ptr().add(8191).write(7) };
+        drop(first);
+        assert!(matches!(kept(4096), Ok(Kept::Length(8192))));
+        let Ok(Kept::Whole(found)) = kept(8192) else {
+            panic!("it is there")
+        };
+        assert_eq!(bytes(&found)[8191], 7);
+        drop(found);
+        std::fs::write(&path, b"").unwrap();
+        assert!(matches!(kept(8192), Ok(Kept::Length(0))));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_keeps_its_bytes_for_the_next_owner() {
+        let path = in_memory("kept");
+        let (first, found) = SharedMapping::file(&path, 8192).unwrap();
+        assert_eq!(found, Found::Fresh);
+        // SAFETY: within the mapping, which nobody else uses.
+        unsafe { first.as_ptr().add(8191).write(7) };
+        drop(first);
+        let (second, found) = SharedMapping::file(&path, 8192).unwrap();
+        assert_eq!((found, bytes(&second)[8191]), (Found::Kept, 7));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_has_one_owner_at_a_time() {
+        let path = in_memory("owned");
+        let (_first, _) = SharedMapping::file(&path, 4096).unwrap();
+        let second = SharedMapping::file(&path, 4096);
+        assert!(matches!(second, Err(MappingError::Locked { .. })));
+        // Nor does a wish for another length take it away.
+        let third = SharedMapping::file(&path, 8192);
+        assert!(matches!(third, Err(MappingError::Locked { .. })));
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_file_of_another_length_is_replaced_and_not_resized() {
+        let path = in_memory("replaced");
+        let (old, _) = SharedMapping::file(&path, 8192).unwrap();
+        // Opened by itself, as another process would: a mapping shares its descriptor's lock.
+        let file = File::open(&path).unwrap();
+        let reader = MmapOptions::new().len(8192).map_raw_read_only(&file);
+        let reader = reader.unwrap();
+        // SAFETY: within the mapping, which nobody writes at the same time.
+        unsafe { old.as_ptr().add(5000).write(9) };
+        drop(old);
+        let (new, found) = SharedMapping::file(&path, 4096).unwrap();
+        assert_eq!((found, new.len()), (Found::Fresh, 4096));
+        assert!(bytes(&new).iter().all(|b| *b == 0));
+        // SAFETY: the old file's pages live as long as the reader's mapping.
+        assert_eq!(unsafe { reader.as_ptr().add(5000).read() }, 9);
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_path_on_a_disk_is_refused() {
+        // /proc is no disk, but no memory that could hold a ring either, and is always there.
+        for path in ["/proc/tickcast-ring", "/sys/tickcast-ring"] {
+            let error = SharedMapping::file(Path::new(path), 4096).unwrap_err();
+            assert!(matches!(error, MappingError::Disk { .. }), "{error}");
+            assert!(error.to_string().contains("/dev/shm"));
+        }
+    }
+
+    #[test]
+    fn a_directory_on_a_disk_is_refused_by_a_name_that_is_there() {
+        for (given, named) in [("/proc/no/such", "/proc"), ("/proc", "/proc")] {
+            let error = SharedMapping::check_directory(Path::new(given)).unwrap_err();
+            let told = error.to_string();
+            assert!(told.starts_with(&format!("{named} lies on")), "{told}");
+        }
+        let later = Path::new("/dev/shm/tickcast-not-there/nor-this");
+        SharedMapping::check_directory(later).unwrap();
+        assert!(!later.exists(), "it only looks");
+    }
+
+    #[test]
+    fn more_memory_than_there_is_is_refused_and_not_fatal() {
+        if available_bytes().is_none() {
+            println!("SKIPPED: this system tells nothing of its memory");
+            return;
+        }
+        let path = in_memory("huge");
+        let file = SharedMapping::file(&path, 1 << 50).unwrap_err();
+        assert!(!path.exists(), "no empty file is left behind");
+        assert!(SharedMapping::fresh(&path, 1 << 50, 0).is_err() && !path.exists());
+        let memory = SharedMapping::memfd("huge", 1 << 50).unwrap_err();
+        for error in [file, memory] {
+            let MappingError::NotEnough {
+                needed, available, ..
+            } = error
+            else {
+                panic!("refused for another reason: {error}")
+            };
+            assert!(needed == 1 << 50 && available < needed, "{error}");
+            let text = error.to_string();
+            let said = [&needed.to_string(), &available.to_string(), "fewer slots"];
+            assert!(said.iter().all(|part| text.contains(*part)), "{text}");
+        }
+        assert!(matches!(
+            SharedMapping::memfd("none", 0),
+            Err(MappingError::Length { .. })
+        ));
+    }
+}

@@ -1,0 +1,13 @@
+//! This host: its clock, cores, memory, files and network interfaces.
+
+pub mod atomic_file;
+pub mod clock;
+#[doc(hidden)]
+pub mod gauges;
+pub mod idle;
+pub mod interface;
+pub mod mapping;
+pub mod memory_limit;
+pub mod pin;
+pub mod sched;
+mod tsc;

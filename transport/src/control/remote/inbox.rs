@@ -1,0 +1,67 @@
+//! What a publisher writes into the memory of its standbys, over connections by verbs: each by a right
+//! that the standby gave that connection, and that ends with it (docs/PROTOCOL.md §6.8).
+
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+
+use tickcast_reliability::control::RemoteAccess;
+use tickcast_reliability::mirror_writes::MirrorWrite;
+use tickcast_reliability::ring::RingMemory;
+
+use super::share::ShareId;
+use crate::control::carrier::Granted;
+use crate::control::client::{ControlClient, State};
+use crate::control::server::{ControlServer, PeerId};
+
+/// An inbox that is granted to the publisher, or will be, over one connection.
+pub struct InboxGrant(Granted);
+
+impl ControlClient {
+    /// Registers a part of some memory with the connection's device, and begins to let the publisher
+    /// write it over this connection alone. It is over with the connection.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`]; [`io::ErrorKind::Unsupported`] over TCP; otherwise what the device
+    /// said.
+    pub fn grant_inbox(
+        &mut self,
+        memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
+    ) -> io::Result<InboxGrant> {
+        match &mut self.state {
+            State::Connected(conduit) => conduit.grant_inbox(memory, part).map(InboxGrant),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Where the publisher may write, once the device has bound it.
+    #[must_use]
+    pub fn granted_inbox(&self, inbox: &InboxGrant) -> Option<RemoteAccess> {
+        match &self.state {
+            State::Connected(conduit) => conduit.granted(&inbox.0),
+            _ => None,
+        }
+    }
+}
+
+impl ControlServer {
+    /// Begins to write a datagram from shared memory to a peer's inbox.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotConnected`] for a peer that is gone; [`io::ErrorKind::Unsupported`] over TCP;
+    /// otherwise what can't be written, or what the device said.
+    pub fn write(&mut self, peer: PeerId, share: ShareId, write: &MirrorWrite) -> io::Result<()> {
+        let memory = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
+        let peer = self.peers.get_mut(&peer);
+        let peer = peer.ok_or(io::ErrorKind::NotConnected)?;
+        peer.conduit.write_from(memory, write)
+    }
+
+    /// Peers of which WRITEs are done since this was asked last, and how many.
+    pub fn written(&mut self) -> impl Iterator<Item = (PeerId, u32)> {
+        let all = self.peers.iter_mut();
+        let counted = all.map(|(id, peer)| (*id, peer.conduit.take_written()));
+        counted.filter(|(_, count)| *count > 0)
+    }
+}

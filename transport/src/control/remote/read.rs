@@ -1,0 +1,42 @@
+//! What a subscriber does in the publisher's memory, over a connection that was made for it
+//! (docs/PROTOCOL.md §6.6, §6.7).
+
+use std::io;
+
+use tickcast_reliability::subscriber_core::{ReadLimits, RemoteRequest};
+
+use crate::control::client::{ControlClient, State};
+
+impl ControlClient {
+    /// What can be done at a time, as both sides agreed; nothing while it is not connected.
+    #[must_use]
+    pub fn read_limits(&self) -> ReadLimits {
+        match &self.state {
+            State::Connected(conduit) => conduit.read_limits(),
+            _ => ReadLimits::default(),
+        }
+    }
+
+    /// Begins something. That it failed later is told by the end of the connection.
+    ///
+    /// # Errors
+    /// When it can't even begin: the connection is of no more use then.
+    pub fn begin_remote(&mut self, request: &RemoteRequest) -> io::Result<()> {
+        match &mut self.state {
+            State::Connected(conduit) => conduit.begin_remote(request),
+            _ => Err(io::ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// Hands over what came of everything that is done, with its tag, in the order in which it was
+    /// begun: the bytes of a READ, the old word of a claim, nothing of a report. How many there were.
+    pub fn take_remote(&mut self, mut on: impl FnMut(u64, &[u8])) -> usize {
+        let mut count = 0;
+        while let State::Connected(conduit) = &mut self.state
+            && conduit.take_remote(&mut on)
+        {
+            count += 1;
+        }
+        count
+    }
+}

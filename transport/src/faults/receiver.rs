@@ -1,0 +1,110 @@
+//! Faults around any receiver: what a bad network would have done between the sender and it.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{BorrowedFd, RawFd};
+
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::units::{Epoch, Nanos, SequenceRange};
+
+use super::config::{FaultConfig, FaultConfigError};
+use super::injector::FaultPlan;
+use crate::{Receive, ReceiveError, ReceiveStats, Received};
+
+/// A receiver behind a bad network. Each line has a plan of its own.
+pub struct Faulty<R> {
+    inner: R,
+    plans: Vec<FaultPlan<Ipv4Addr>>,
+}
+
+impl<R: Receive> Faulty<R> {
+    /// Puts the faults of `config` on each line of `inner`; line B's seed is line A's plus one.
+    ///
+    /// # Errors
+    /// [`FaultConfigError`] when the config makes no sense.
+    pub fn new(inner: R, config: &FaultConfig) -> Result<Self, FaultConfigError> {
+        let on_line = |line: usize| FaultConfig {
+            seed: config.seed.wrapping_add(line as u64),
+            ..config.clone()
+        };
+        let configs = (0..inner.stats().len()).map(on_line);
+        let plans = configs.map(FaultPlan::new).collect::<Result<_, _>>()?;
+        Ok(Self { inner, plans })
+    }
+
+    /// What was done on a line.
+    #[must_use]
+    pub fn plan(&self, line: LineId) -> Option<&FaultPlan<Ipv4Addr>> {
+        self.plans.get(usize::from(line.0))
+    }
+
+    /// The receiver itself.
+    #[must_use]
+    pub const fn inner(&self) -> &R {
+        &self.inner
+    }
+}
+
+impl<R: Receive> Receive for Faulty<R> {
+    fn poll(
+        &mut self,
+        now: Nanos,
+        on: &mut dyn FnMut(Received<'_>),
+    ) -> Result<usize, ReceiveError> {
+        let mut count = 0;
+        let mut hand = |line: LineId, from: Ipv4Addr, bytes: &[u8]| {
+            count += 1;
+            on(Received {
+                line,
+                from,
+                bytes,
+                received_at: now,
+                whole: false,
+            });
+        };
+        let plans = &mut self.plans;
+        for (line, plan) in plans.iter_mut().enumerate() {
+            let line = LineId(line as u8);
+            plan.due(now, |from, bytes| hand(line, from, bytes));
+        }
+        self.inner.poll(now, &mut |received| {
+            if let Some(plan) = plans.get_mut(usize::from(received.line.0)) {
+                plan.apply(now, received.from, received.bytes, |from, bytes| {
+                    hand(received.line, from, bytes);
+                });
+            }
+        })?;
+        Ok(count)
+    }
+
+    fn join(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        self.inner.join(line)
+    }
+
+    fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        self.inner.leave(line)
+    }
+
+    fn rejoin(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        self.inner.rejoin(line)
+    }
+
+    fn set_waited(&mut self, waited: bool) {
+        self.inner.set_waited(waited);
+    }
+
+    fn take_overrun(&mut self) -> Option<(Epoch, SequenceRange)> {
+        self.inner.take_overrun()
+    }
+
+    fn raw_fds(&self) -> &[RawFd] {
+        self.inner.raw_fds()
+    }
+
+    fn fds(&self) -> Vec<BorrowedFd<'_>> {
+        self.inner.fds()
+    }
+
+    fn stats(&self) -> &[ReceiveStats] {
+        self.inner.stats()
+    }
+}

@@ -1,0 +1,172 @@
+//! The file that a subscriber's record is kept in (`tickcast_reliability::recorder`): on tmpfs, so that
+//! no disk ever holds up who records, and there for whoever asks after the process was killed.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use tickcast_reliability::recorder::{Area, Recording, RecordingError, generation_offsets};
+use tickcast_reliability::ring::RingMemory;
+
+use crate::host::mapping::{MappingError, SharedMapping};
+
+/// A record's file, mapped, and owned by this process alone.
+#[derive(Debug)]
+pub struct RecordFile(SharedMapping);
+
+impl RecordFile {
+    /// A file of `len` bytes, rounded up to whole pages. One that has the name already, and whose owner
+    /// is gone, is kept under the same name with `.before` behind it: what a process recorded that was
+    /// started again at once is what somebody will ask for. One of a process that heard of nobody is not
+    /// worth that: it would take the place of the one before it, as often as it was started in vain.
+    ///
+    /// # Errors
+    /// [`MappingError`]; among others where the path is not on tmpfs, or belongs to a process that
+    /// runs.
+    pub fn create(path: &Path, len: usize) -> Result<Self, MappingError> {
+        SharedMapping::check(path)?;
+        if let Ok(file) = File::open(path)
+            && file.try_lock().is_ok()
+            && file.metadata().is_ok_and(|metadata| metadata.len() > 0)
+            && is_of_use(path)
+        {
+            let renamed = std::fs::rename(path, before(path));
+            renamed.map_err(|source| MappingError::Io {
+                what: "rename",
+                path: path.to_owned(),
+                source,
+            })?;
+        }
+        let made = SharedMapping::file(path, len);
+        made.map(|(mapping, _)| Self(mapping))
+            .map_err(|error| error.with_advice("give the record fewer MiB"))
+    }
+}
+
+impl Area for RecordFile {
+    #[inline]
+    fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is `len` bytes of initialised memory that stay where they are until it is
+        // dropped; this process alone has the file's lock and nothing else here refers to it, so that the
+        // exclusive borrow holds for the bytes too; others read them through the file. Exercised by
+        // `tests::what_was_written_is_in_the_file_and_the_one_before_is_kept`.
+        unsafe { std::slice::from_raw_parts_mut(self.0.as_ptr(), self.0.len()) }
+    }
+}
+
+/// The bytes of a record's file, also while it is written: what was overwritten while they were read is
+/// left out.
+///
+/// # Errors
+/// As for any file; one that is none, a device or a pipe, is refused.
+pub fn read(path: &Path) -> io::Result<Vec<u8>> {
+    // Before it is opened, which waits where it is a pipe.
+    if !std::fs::metadata(path)?.is_file() {
+        let what = "it is no regular file; copy the record into one";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+    }
+    read_changing(&File::open(path)?, || ())
+}
+
+fn read_changing(mut file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    meanwhile();
+    let offsets: Vec<_> = generation_offsets(&bytes).collect();
+    for offset in offsets {
+        let mut now = [0; 8];
+        file.read_exact_at(&mut now, offset as u64)?;
+        let read = &mut bytes[offset..offset + now.len()];
+        if *read != now {
+            read.fill(0);
+        }
+    }
+    Ok(bytes)
+}
+
+/// Whether a file says anything that somebody may ask for: a record, where it has heard of anybody.
+fn is_of_use(path: &Path) -> bool {
+    match read(path).map(Recording::read) {
+        Ok(Ok(recording)) => recording.has_heard_anybody(),
+        Ok(Err(RecordingError::Empty)) => false,
+        _ => true,
+    }
+}
+
+/// Where a record is kept when another takes its name.
+#[must_use]
+pub fn before(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".before");
+    name.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_written_is_in_the_file_and_the_one_before_is_kept() {
+        let path = PathBuf::from(format!("/dev/shm/tickcast-record-{}", std::process::id()));
+        let mut first = RecordFile::create(&path, 4096).unwrap();
+        first.bytes()[7] = 1;
+        assert_eq!(read(&path).unwrap()[7], 1);
+        let taken = RecordFile::create(&path, 4096).unwrap_err();
+        assert!(matches!(taken, MappingError::Locked { .. }), "{taken}");
+        drop(first);
+        let mut second = RecordFile::create(&path, 8192).unwrap();
+        assert_eq!((second.bytes().len(), second.bytes()[7]), (8192, 0));
+        assert_eq!(read(&before(&path)).unwrap()[7], 1);
+        for path in [&path, &before(&path)] {
+            std::fs::remove_file(path).unwrap();
+        }
+        let disk = RecordFile::create(Path::new("/etc/tickcast-record"), 4096);
+        assert!(disk.is_err());
+    }
+
+    #[test]
+    fn a_record_that_there_is_no_memory_for_is_refused_with_what_to_do_and_leaves_no_file() {
+        if crate::host::memory_limit::available_bytes().is_none() {
+            println!("SKIPPED: this system tells nothing of its memory");
+            return;
+        }
+        let name = format!("/dev/shm/tickcast-no-record-{}", std::process::id());
+        let error = RecordFile::create(Path::new(&name), 1 << 50).unwrap_err();
+        let told = error.to_string();
+        assert!(told.contains("give the record fewer MiB"), "{told}");
+        assert!(!told.contains("ring"), "{told}");
+        assert!(!Path::new(&name).exists());
+    }
+
+    #[test]
+    fn what_is_overwritten_while_a_record_is_read_is_left_out() {
+        let (segments, segment_len) = (8_u64, 4096_u64);
+        let mut record = vec![1_u8; 4096 + (segments * segment_len) as usize];
+        record[..8].copy_from_slice(b"TCFLIGHT");
+        record[8..16].copy_from_slice(&(1 | segments << 32).to_le_bytes());
+        record[16..24].copy_from_slice(&segment_len.to_le_bytes());
+        let path = std::env::temp_dir().join(format!("tickcast-read-{}", std::process::id()));
+        std::fs::write(&path, &record).unwrap();
+        let file = File::options().read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let third = 4096 + 2 * segment_len;
+        let read = read_changing(&file, || {
+            file.write_all_at(&99_u64.to_le_bytes(), third).unwrap();
+        });
+        record[third as usize..][..8].fill(0);
+        assert!(read.unwrap() == record);
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_before_it_is_opened() {
+        let pipe = std::env::temp_dir().join(format!("tickcast-pipe-{}", std::process::id()));
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        for path in [Path::new("/dev/zero"), &pipe] {
+            let error = read(path).unwrap_err().to_string();
+            assert!(error.contains("no regular file"), "{error}");
+        }
+        std::fs::remove_file(&pipe).unwrap();
+    }
+}

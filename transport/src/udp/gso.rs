@@ -1,0 +1,188 @@
+//! Runs of datagrams as one buffer: whether this kernel can, when to try again after it would not, and
+//! what to say where it can't.
+
+use std::io;
+use std::os::fd::AsRawFd;
+
+use super::UDP_LEN_MAX;
+use super::socket::{HEADERS_LEN, UdpWarning, set_option};
+use crate::SendStats;
+use crate::host::interface::ResolvedInterface;
+
+/// So many datagrams go one by one after the first run that was refused; twice as many after each
+/// further one,
+const PAUSE_MIN: u64 = 1 << 12;
+/// up to so many: what refuses for good costs a run and a log line in millions.
+const PAUSE_MAX: u64 = 1 << 24;
+
+/// The runs of a line, and when they are tried again after one was refused. It is timed by the
+/// datagrams that the line sent: without load nothing is lost by waiting.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Runs {
+    /// The longest segments; 0 where none are sent.
+    segment_max: usize,
+    /// None are sent before the line has sent so many datagrams.
+    from: u64,
+    /// How many go one by one after the next refusal.
+    pause: u64,
+}
+
+impl Runs {
+    /// Runs of segments that are no longer than this; 0: none.
+    pub(super) const fn new(segment_max: usize) -> Self {
+        Self {
+            segment_max,
+            from: 0,
+            pause: PAUSE_MIN,
+        }
+    }
+
+    /// How long the segments of a run may be now, 0 for no run, on a line that has sent so many
+    /// datagrams.
+    pub(super) const fn segment_max(&self, datagrams: u64) -> usize {
+        if datagrams < self.from {
+            0
+        } else {
+            self.segment_max
+        }
+    }
+
+    /// One was refused: for a while datagrams go one by one.
+    #[cold]
+    pub(super) fn refused(&mut self, line: usize, stats: &mut SendStats) {
+        let pause = self.pause;
+        self.from = stats.datagrams.saturating_add(pause);
+        self.pause = (pause * 2).min(PAUSE_MAX);
+        stats.gso = false;
+        stats.runs_refused += 1;
+        let reason = io::Error::from_raw_os_error(stats.last_errno);
+        tracing::warn!(
+            line,
+            "the network would not cut a run of datagrams ({reason}); the next {pause} are sent one by one, at several times the cost under load, and then a run is tried again"
+        );
+    }
+
+    /// One passed after all.
+    #[cold]
+    pub(super) fn passed(line: usize, stats: &mut SendStats) {
+        stats.gso = true;
+        tracing::info!(
+            line,
+            "the network cuts runs of datagrams again, so they are sent"
+        );
+    }
+}
+
+/// The longest segments of a run that `socket` may be given, 0 where this kernel cuts none; and what
+/// to say of it. What is longer than the interface carries is never a segment: the kernel would
+/// refuse the run, where it sends a single datagram in fragments.
+pub(super) fn segment_max(
+    socket: &impl AsRawFd,
+    datagram_len_max: usize,
+    interface: &ResolvedInterface,
+    target: &str,
+) -> (usize, Option<UdpWarning>) {
+    // A segment of 0 is none; a kernel that knows the option takes it.
+    match set_option(socket, libc::SOL_UDP, libc::UDP_SEGMENT, 0i32) {
+        Ok(()) => {
+            let mtu = interface.mtu.unwrap_or(usize::MAX);
+            let carried = mtu.saturating_sub(HEADERS_LEN).min(UDP_LEN_MAX);
+            (carried.min(datagram_len_max), None)
+        }
+        Err(error) => (0, Some(missing("UDP_SEGMENT", "gso", target, &error))),
+    }
+}
+
+/// Has the kernel hand over runs as they come. Whether it does, and what to say where it does not.
+pub(super) fn receive_runs(socket: &impl AsRawFd, target: &str) -> (bool, Option<UdpWarning>) {
+    match set_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1i32) {
+        Ok(()) => (true, None),
+        Err(error) => (false, Some(missing("UDP_GRO", "gro", target, &error))),
+    }
+}
+
+fn missing(
+    option: &'static str,
+    setting: &'static str,
+    target: &str,
+    error: &io::Error,
+) -> UdpWarning {
+    UdpWarning::Offload {
+        option,
+        setting,
+        target: target.to_owned(),
+        reason: error.to_string(),
+    }
+}
+
+/// Whether the kernel may have refused a run because it was to be cut: its datagrams may pass one by
+/// one. A wrong guess costs a run that is refused datagram by datagram.
+pub(super) const fn cutting_was_refused(errno: i32) -> bool {
+    matches!(
+        errno,
+        libc::EINVAL | libc::EIO | libc::EMSGSIZE | libc::EOPNOTSUPP | libc::ENOPROTOOPT
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    fn interface(mtu: Option<usize>) -> ResolvedInterface {
+        ResolvedInterface {
+            name: "eth0".into(),
+            index: 1,
+            address: Ipv4Addr::LOCALHOST,
+            mtu,
+        }
+    }
+
+    #[test]
+    fn what_a_kernel_does_not_know_is_told_with_the_setting_to_change() {
+        // A socket of another family knows neither option, as an old kernel's does not.
+        let socket = UnixDatagram::unbound().unwrap();
+        let (segment_max, warning) = segment_max(&socket, 1472, &interface(None), "239.1.1.1:7");
+        assert_eq!(segment_max, 0);
+        let text = warning.unwrap().to_string();
+        assert!(
+            text.contains("UDP_SEGMENT") && text.contains("\"gso\": false"),
+            "{text}"
+        );
+        let (runs, warning) = receive_runs(&socket, "239.1.1.1:7");
+        assert!(!runs);
+        let text = warning.unwrap().to_string();
+        assert!(
+            text.contains("UDP_GRO") && text.contains("239.1.1.1:7"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn after_each_refusal_it_waits_for_twice_as_many_datagrams_up_to_a_bound() {
+        let (mut runs, mut stats) = (Runs::new(1472), SendStats::default());
+        for n in 0..20 {
+            assert_eq!(runs.segment_max(stats.datagrams), 1472);
+            runs.refused(0, &mut stats);
+            let pause = (PAUSE_MIN << n).min(PAUSE_MAX);
+            assert_eq!(runs.segment_max(stats.datagrams + pause - 1), 0);
+            stats.datagrams += pause;
+        }
+        assert_eq!((stats.runs_refused, stats.gso), (20, false));
+        Runs::passed(0, &mut stats);
+        assert!(stats.gso, "it is told that they are sent again");
+    }
+
+    #[test]
+    fn segments_are_no_longer_than_slots_and_what_the_interface_carries() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let of = |len, mtu| segment_max(&socket, len, &interface(mtu), "").0;
+        assert_eq!(of(1472, Some(1500)), 1472);
+        assert_eq!(of(8960, Some(1500)), 1472);
+        assert_eq!(of(1024, Some(9000)), 1024);
+        assert_eq!(of(65_507, None), 65_507);
+        assert_eq!(of(1472, Some(20)), 0);
+    }
+}

@@ -1,0 +1,270 @@
+//! Many datagrams sent in one system call, and runs of them as one buffer that the kernel or the
+//! device cuts (GSO), without an allocation after the start.
+//!
+//! A buffer is cut into equal *segments*, only the last of which may be shorter. Datagrams are not
+//! equally long, so all of a run but the last are padded with zeros to the longest of them, rounded
+//! up to a cache line: docs/PROTOCOL.md §3 lets a datagram be followed by padding. The rounding puts
+//! every datagram on a cache line of its own where a receiver gets the run in one buffer. A run ends
+//! where it would be padded by more than an eighth: short datagrams are not made long ones.
+//!
+//! Addresses of slots are written before a call and not used after it.
+
+use std::io;
+use std::os::fd::RawFd;
+
+use super::BATCH_MAX;
+use super::iovec::{Array, NO_IOVEC, no_header};
+
+/// The most that one buffer holds: what fits an IPv4 packet. It is at most [`BATCH_MAX`] segments,
+/// the limit of the kernels that have the least.
+const RUN_BYTES_MAX: usize = super::UDP_LEN_MAX;
+/// A run is padded by its own bytes divided by this, at most.
+const PADDING_DIVISOR: usize = 8;
+/// Segments are a multiple of this.
+const SEGMENT_ALIGN: usize = 64;
+/// What is padded with: no padding is longer, as two segments fit a run.
+static ZEROS: [u8; RUN_BYTES_MAX / 2] = [0; RUN_BYTES_MAX / 2];
+
+/// The control message that says how long a segment is.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Control {
+    header: libc::cmsghdr,
+    segment: u16,
+}
+
+// SAFETY: these only compute. Checked at compile time.
+const _: () = assert!(unsafe { libc::CMSG_SPACE(2) } as usize == size_of::<Control>());
+
+/// One datagram, or a run of them in one buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Message {
+    /// How many datagrams.
+    pub(super) datagrams: usize,
+    /// Their bytes, without padding.
+    pub(super) bytes: usize,
+    /// The longest of them, as a segment.
+    segment: usize,
+    /// The last of them.
+    last_len: usize,
+}
+
+impl Message {
+    const fn of(len: usize) -> Self {
+        Self {
+            datagrams: 1,
+            bytes: len,
+            segment: len.next_multiple_of(SEGMENT_ALIGN),
+            last_len: len,
+        }
+    }
+
+    /// With one more datagram at its end, if that makes a run worth sending in segments of
+    /// `segment_max` at most.
+    fn and(&self, len: usize, segment_max: usize) -> Option<Self> {
+        let segment = self.segment.max(len.next_multiple_of(SEGMENT_ALIGN));
+        let run = Self {
+            datagrams: self.datagrams + 1,
+            bytes: self.bytes + len,
+            segment,
+            last_len: len,
+        };
+        let fits = (1..=segment_max).contains(&segment) && run.datagrams * segment <= RUN_BYTES_MAX;
+        (fits && run.padding() <= run.bytes / PADDING_DIVISOR).then_some(run)
+    }
+
+    /// Whether it is a run.
+    pub(super) const fn is_run(&self) -> bool {
+        self.datagrams > 1
+    }
+
+    /// Bytes of padding in it.
+    pub(super) const fn padding(&self) -> usize {
+        if self.is_run() {
+            (self.datagrams - 1) * self.segment + self.last_len - self.bytes
+        } else {
+            0
+        }
+    }
+}
+
+/// Outgoing datagrams, gathered from where they lie.
+pub(super) struct SendBatch {
+    /// Two a datagram: its bytes, and its padding.
+    iovecs: Array<libc::iovec>,
+    controls: Array<Control>,
+    headers: Array<libc::mmsghdr>,
+    messages: [Message; BATCH_MAX],
+    len: usize,
+}
+
+// SAFETY: the addresses inside are of the struct's own arrays, which move with it, or of slots
+// that are used only while a `Gathered` borrows them. Exercised by
+// tests/udp.rs `a_fan_out_may_move_to_another_thread`.
+unsafe impl Send for SendBatch {}
+
+impl SendBatch {
+    pub(super) fn new() -> Self {
+        let control = Control {
+            header: libc::cmsghdr {
+                // SAFETY: it only computes. Exercised by tests/udp.rs
+                // `runs_arrive_as_the_datagrams_that_were_posted`.
+                cmsg_len: unsafe { libc::CMSG_LEN(2) } as _,
+                cmsg_level: libc::SOL_UDP,
+                cmsg_type: libc::UDP_SEGMENT,
+            },
+            segment: 0,
+        };
+        Self {
+            iovecs: Array::new(NO_IOVEC, 2 * BATCH_MAX),
+            controls: Array::new(control, BATCH_MAX),
+            headers: Array::new(no_header(), BATCH_MAX),
+            messages: [Message::default(); BATCH_MAX],
+            len: 0,
+        }
+    }
+
+    /// Borrows the datagrams for as long as the returned value lives; at most [`BATCH_MAX`] are
+    /// taken. Runs are made of segments of `segment_max` bytes at most; 0: none are made.
+    pub(super) fn gather<'a, E>(
+        &'a mut self,
+        segment_max: usize,
+        datagrams: impl Iterator<Item = Result<&'a [u8], E>>,
+    ) -> Result<Gathered<'a>, E> {
+        self.len = 0;
+        let (mut first, mut message) = (0, Message::default());
+        for (i, datagram) in datagrams.take(BATCH_MAX).enumerate() {
+            let datagram = datagram?;
+            // The kernel only reads what a send's iovec points at.
+            let bytes = &mut self.iovecs.as_mut_slice()[2 * i];
+            bytes.iov_base = datagram.as_ptr().cast_mut().cast();
+            bytes.iov_len = datagram.len();
+            match message.and(datagram.len(), segment_max) {
+                Some(longer) if i > 0 => message = longer,
+                _ => {
+                    self.close(first, message);
+                    (first, message) = (i, Message::of(datagram.len()));
+                }
+            }
+        }
+        self.close(first, message);
+        Ok(Gathered { batch: self })
+    }
+
+    /// Puts down a message of the datagrams from `first` on.
+    fn close(&mut self, first: usize, message: Message) {
+        if message.datagrams == 0 {
+            return;
+        }
+        let header = &mut self.headers.as_mut_slice()[self.len].msg_hdr;
+        header.msg_iov = self.iovecs.at(2 * first);
+        if message.is_run() {
+            let last = first + message.datagrams - 1;
+            for pair in self.iovecs.as_mut_slice()[2 * first..2 * last].chunks_exact_mut(2) {
+                pair[1].iov_base = ZEROS.as_ptr().cast_mut().cast();
+                pair[1].iov_len = message.segment - pair[0].iov_len;
+            }
+            header.msg_iovlen = (2 * message.datagrams - 1) as _;
+            self.controls.as_mut_slice()[self.len].segment = message.segment as u16;
+            header.msg_control = self.controls.at(self.len).cast();
+            header.msg_controllen = size_of::<Control>() as _;
+        } else {
+            header.msg_iovlen = 1;
+            header.msg_control = std::ptr::null_mut();
+            header.msg_controllen = 0;
+        }
+        self.messages[self.len] = message;
+        self.len += 1;
+    }
+}
+
+/// A filled batch, to be sent.
+pub(super) struct Gathered<'a> {
+    batch: &'a mut SendBatch,
+}
+
+impl Gathered<'_> {
+    /// What it consists of, in order.
+    pub(super) fn messages(&self) -> &[Message] {
+        &self.batch.messages[..self.batch.len]
+    }
+
+    /// Sends from the message at `from` on; how many messages the kernel took.
+    pub(super) fn send(&mut self, fd: RawFd, from: usize) -> io::Result<usize> {
+        let headers = &mut self.batch.headers.as_mut_slice()[from..self.batch.len];
+        // SAFETY: each header names iovecs of `self.batch.iovecs`, and each of these a slice that
+        // the lifetime of `self` keeps borrowed, or zeros, and at most one control message of
+        // `self.batch.controls`; the kernel reads them and writes `msg_len` of the headers passed.
+        // Exercised by tests/udp.rs `datagrams_arrive_in_the_order_they_were_posted`.
+        let sent = unsafe {
+            libc::sendmmsg(
+                fd,
+                headers.as_mut_ptr(),
+                headers.len() as libc::c_uint,
+                libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL,
+            )
+        };
+        usize::try_from(sent).map_err(|_| io::Error::last_os_error())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    /// How datagrams of these lengths are sent: datagrams, segment and padding of each message.
+    fn messages(lens: &[usize], segment_max: usize) -> Vec<(usize, usize, usize)> {
+        let longest = vec![7; lens.iter().copied().max().unwrap_or(0)];
+        let mut batch = SendBatch::new();
+        let datagrams = lens.iter().map(|len| Ok::<_, Infallible>(&longest[..*len]));
+        let Ok(gathered) = batch.gather(segment_max, datagrams);
+        let of = |m: &Message| (m.datagrams, m.segment, m.padding());
+        gathered.messages().iter().map(of).collect()
+    }
+
+    #[test]
+    fn a_run_is_padded_to_the_longest_and_its_last_not_at_all() {
+        assert_eq!(messages(&[], 1472), []);
+        assert_eq!(messages(&[1464], 1472), [(1, 1472, 0)]);
+        assert_eq!(messages(&[1464; 3], 1472), [(3, 1472, 16)]);
+        assert_eq!(messages(&[1408, 1472, 120], 1472), [(3, 1472, 64)]);
+        assert_eq!(messages(&[1472, 1408], 1472), [(2, 1472, 0)]);
+    }
+
+    #[test]
+    fn a_run_ends_where_padding_would_cost_more_than_an_eighth() {
+        // A short one may end a run, and what comes behind it begins another.
+        assert_eq!(
+            messages(&[1472, 120, 1472, 1472], 1472),
+            [(2, 1472, 0), (2, 1472, 0)]
+        );
+        assert_eq!(messages(&[120, 1472], 1472), [(1, 128, 0), (1, 1472, 0)]);
+        // Every length of whole 56-byte records makes a run of its like.
+        for records in 1_usize..=25 {
+            let len = 64 + 56 * records;
+            let padding = len.next_multiple_of(64) - len;
+            let [(2, _, padded)] = messages(&[len; 2], 1472)[..] else {
+                panic!("{records} records")
+            };
+            assert_eq!(padded, padding);
+        }
+    }
+
+    #[test]
+    fn a_run_fits_a_packet_and_its_segments_the_network() {
+        let runs = messages(&[1472; 64], 1472);
+        assert_eq!(runs, [(44, 1472, 0), (20, 1472, 0)]);
+        assert_eq!(messages(&[1472; 2], 1471), [(1, 1472, 0); 2]);
+        assert_eq!(messages(&[64; 2], 0), [(1, 64, 0); 2]);
+        assert_eq!(messages(&[33_000; 2], 65_507), [(1, 33_024, 0); 2]);
+        assert_eq!(messages(&[32_704; 2], 65_507), [(2, 32_704, 0)]);
+        assert_eq!(messages(&[64; 65], 1472), [(64, 64, 0)], "one batch");
+    }
+
+    #[test]
+    fn empty_datagrams_are_sent_one_by_one() {
+        assert_eq!(messages(&[0, 0], 1472), [(1, 0, 0); 2]);
+    }
+}

@@ -1,0 +1,139 @@
+//! A process that keeps a flight record and is killed, whatever it is at, leaves one that is whole up to its
+//! last entry, and that can be run again.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
+use tickcast_reliability::record::{MboMsg, RecordBatch};
+use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
+use tickcast_reliability::recorder::{
+    RecordOrigin, RecordedPublisher, RecordedSide, Recorder, Recording, What, replay_publisher,
+};
+use tickcast_reliability::ring::{HeapMemory, RingWriter};
+use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
+use tickcast_reliability::units::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
+    SourcePosition,
+};
+use tickcast_transport::journal_file::{RecordFile, read};
+
+/// Where this program, run by itself, keeps a record for as long as it lives.
+const FILE: &str = "TICKCAST_KILLED_RECORDER";
+/// How often one is killed. A moment at which an entry counts and is not whole is one in some hundreds.
+const ROUNDS: u64 = 150;
+const FAN_OUT: FanOutId = FanOutId(0);
+
+fn publisher(path: &Path) -> RecordedPublisher {
+    let geometry = Geometry::new(1024, 16).unwrap();
+    let identity = RingIdentity {
+        channel: ChannelId(1),
+        epoch: Epoch(2),
+        config_hash: ConfigHash(3),
+        boot_id: [0; 16],
+        fan_outs: 1,
+        first_sequence: Sequence(1),
+        first_record: RecordNumber(1),
+    };
+    let ring = RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity).unwrap();
+    let core = PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), Nanos(0));
+    let origin = RecordOrigin {
+        side: RecordedSide::Publisher,
+        ..RecordOrigin::default()
+    };
+    let file = RecordFile::create(path, RECORD_LEN_MIN).unwrap();
+    let mut publisher = RecordedPublisher::new(core);
+    publisher.record(Recorder::new(Box::new(file), &origin).unwrap());
+    publisher
+}
+
+/// Publishes in virtual time until it is killed, and does little else than to record it.
+#[test]
+#[ignore = "it runs until it is killed, and is started by the test below"]
+fn record_until_killed() {
+    let Some(path) = std::env::var_os(FILE) else {
+        return;
+    };
+    let mut publisher = publisher(Path::new(&path));
+    let mut message = RecordBatch::default();
+    message.put(&MboMsg::default());
+    for n in 1.. {
+        let now = Now {
+            monotonic: Nanos(n * 1_000),
+            utc: Nanos(n),
+        };
+        let published = publisher.publish(&message, SourceId(1), SourcePosition(n), now);
+        published.unwrap();
+        publisher.flush(now, true);
+        let sealed = publisher.sealed();
+        // Said more often than it need be: that is the shortest way to the next entry.
+        (0..32).for_each(|_| publisher.handle_posted(FAN_OUT, sealed));
+        publisher.handle_completed(FAN_OUT, sealed);
+    }
+}
+
+struct Victim {
+    child: Child,
+    path: PathBuf,
+}
+
+impl Victim {
+    fn start(round: u64) -> Self {
+        let name = format!("tickcast-killed-{}-{round}", std::process::id());
+        let path = Path::new("/dev/shm").join(name);
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--ignored",
+                "--exact",
+                "killed_recorder::record_until_killed",
+            ])
+            .env(FILE, &path)
+            .stdout(Stdio::null())
+            .spawn();
+        let child = child.unwrap();
+        Self { child, path }
+    }
+
+    fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[test]
+fn a_process_killed_at_any_moment_leaves_a_record_that_is_whole() {
+    for round in 0..ROUNDS {
+        let mut victim = Victim::start(round);
+        // In its first lap of the file, or in a later one.
+        let is_due = |it: Recording| round.is_multiple_of(2) || !it.is_whole();
+        while !read(&victim.path).is_ok_and(|it| Recording::read(it).is_ok_and(is_due)) {
+            assert_eq!(victim.child.try_wait().unwrap(), None, "it ended");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        victim.kill();
+        let recording = Recording::read(read(&victim.path).unwrap()).unwrap();
+        let mut posted = Sequence::NONE;
+        for entry in recording.entries() {
+            let entry = entry.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            if let What::Posted(_, up_to) = entry.what {
+                // What was there before is of an earlier lap.
+                assert!((posted.0..=posted.0 + 1).contains(&up_to.0) || posted == Sequence::NONE);
+                posted = up_to;
+            }
+        }
+        let again = replay_publisher(&recording);
+        let outcome = (again.difference, again.stopped);
+        assert_eq!(outcome, (None, None), "round {round}");
+        let sealed = again.core.unwrap().sealed();
+        assert!((posted.0..=posted.0 + 1).contains(&sealed.0));
+    }
+}

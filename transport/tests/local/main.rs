@@ -1,0 +1,8 @@
+//! Each part of the crate on this host alone: no device, no other machine.
+
+mod control;
+mod faults;
+mod killed_recorder;
+mod memory;
+mod shm;
+mod udp;

@@ -1,0 +1,278 @@
+//! Runs of datagrams as one buffer (GSO, GRO): nobody can tell them from datagrams one by one.
+
+use std::collections::BTreeSet;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::AsRawFd;
+
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_transport::faults::{FaultConfig, Faulty};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::udp::{
+    UdpFanOut, UdpFanOutConfig, UdpReceiver, UdpReceiverConfig, UdpSendLine,
+};
+use tickcast_transport::{FanOut, Receive};
+
+use super::{
+    STRANGER, Seen, TestSlots, group, nothing_arrives, poll, poll_until, range, receive_config,
+    send_config,
+};
+
+/// Whether runs are sent and received as one, in every combination.
+const OFFLOADS: [(bool, bool); 4] = [(true, true), (true, false), (false, true), (false, false)];
+
+fn open(group: SocketAddrV4, (gso, gro): (bool, bool)) -> (UdpFanOut, UdpReceiver) {
+    let receiver = UdpReceiver::open(&UdpReceiverConfig {
+        receive_buffer_bytes: Some(8 << 20),
+        gro,
+        ..receive_config(&[group], &[Ipv4Addr::LOCALHOST])
+    });
+    let fan_out = UdpFanOut::open(&UdpFanOutConfig {
+        gso,
+        ..send_config(&[group], 1472)
+    });
+    (fan_out.unwrap(), receiver.unwrap())
+}
+
+fn numbers(seen: &Seen) -> Vec<u64> {
+    seen.iter().map(|(.., number)| *number).collect()
+}
+
+#[test]
+fn runs_arrive_as_the_datagrams_that_were_posted() {
+    for offload in OFFLOADS {
+        let (mut fan_out, mut receiver) = open(group(), offload);
+        // Full ones, short ones between them, and every length of whole records.
+        let slots = TestSlots::of(500, |n| match n % 100 {
+            0..50 => 1464,
+            50..60 => 64 + 56 * (n as usize % 2 * 24 + 1),
+            _ => 64 + 56 * (1 + n as usize % 25),
+        });
+        let mut seen = Seen::new();
+        for first in (1..=500).step_by(100) {
+            fan_out.post(&slots, range(first, first + 99)).unwrap();
+            seen.extend(poll_until(&mut receiver, 100));
+        }
+        assert_eq!(numbers(&seen), (1..=500).collect::<Vec<_>>(), "{offload:?}");
+        let (sent, received) = (fan_out.stats()[0], receiver.stats()[0]);
+        assert_eq!((sent.gso, received.gro), offload);
+        let bytes: usize = slots.0.values().map(Vec::len).sum();
+        assert_eq!((sent.datagrams, sent.bytes), (500, bytes as u64));
+        assert_eq!(
+            (received.datagrams, received.bytes),
+            (500, bytes as u64 + sent.padding_bytes)
+        );
+        assert_eq!((sent.refused, sent.runs_refused), (0, 0));
+        let (gso, both) = (offload.0, offload == (true, true));
+        assert_eq!(sent.runs > 0, gso);
+        assert!(sent.padding_bytes <= sent.bytes / 8);
+        let (runs, of) = if both {
+            (sent.runs, sent.run_datagrams)
+        } else {
+            (0, 0)
+        };
+        assert_eq!((received.runs, received.run_datagrams), (runs, of));
+        assert!(!gso || sent.run_datagrams >= 250, "{sent:?}");
+    }
+}
+
+#[test]
+fn runs_go_out_on_both_lines_from_wherever_each_of_them_is() {
+    let groups = [group(), group()];
+    let mut receiver = UdpReceiver::open(&receive_config(&groups, &[])).unwrap();
+    let mut fan_out = UdpFanOut::open(&send_config(&groups, 1472)).unwrap();
+    fan_out
+        .post(&TestSlots::new(150, 1464), range(1, 150))
+        .unwrap();
+    let seen = poll_until(&mut receiver, 300);
+    for line in [LineId(0), LineId(1)] {
+        let on_line = seen.iter().filter(|(l, ..)| *l == line).copied().collect();
+        assert_eq!(numbers(&on_line), (1..=150).collect::<Vec<_>>());
+        let stats = fan_out.stats()[usize::from(line.0)];
+        assert_eq!((stats.run_datagrams, stats.batches), (150, 3));
+        let stats = receiver.stats()[usize::from(line.0)];
+        assert_eq!(stats.run_datagrams, 150);
+    }
+}
+
+#[test]
+fn one_that_is_due_alone_is_sent_as_it_is() {
+    let (mut fan_out, mut receiver) = open(group(), (true, true));
+    let slots = TestSlots::new(20, 120);
+    for sequence in 1..=20 {
+        let one = SequenceRange::one(Sequence(sequence));
+        fan_out.post(&slots, one).unwrap();
+    }
+    assert!(fan_out.send_copy(&slots.0[&7]).unwrap());
+    assert_eq!(poll_until(&mut receiver, 21).len(), 21);
+    let (sent, received) = (fan_out.stats()[0], receiver.stats()[0]);
+    assert_eq!((sent.runs, sent.padding_bytes, received.runs), (0, 0, 0));
+    assert_eq!(received.bytes, 21 * 120);
+}
+
+#[test]
+fn under_load_a_system_call_moves_twenty_datagrams_at_least_and_nothing_is_allocated() {
+    for offload in OFFLOADS {
+        let (mut fan_out, mut receiver) = open(group(), offload);
+        let slots = TestSlots::new(640, 1464);
+        let mut count = 0;
+        let counted = allocation_counter::measure(|| {
+            // In steps of 64, as a publisher posts.
+            for first in (1..=640).step_by(64) {
+                let posted = fan_out.post(&slots, range(first, first + 63)).unwrap();
+                assert_eq!(posted.last, Some(Sequence(first + 63)));
+            }
+            while count < 640 {
+                count += receiver.poll(Nanos(7), &mut |_| ()).unwrap();
+            }
+        });
+        assert_eq!((count, counted.count_total), (640, 0), "{offload:?}");
+        let (sent, received) = (fan_out.stats()[0], receiver.stats()[0]);
+        assert!(sent.batches <= 640 / 20, "{offload:?}: {sent:?}");
+        assert!(received.batches <= 640 / 20, "{offload:?}: {received:?}");
+    }
+}
+
+#[test]
+fn a_poll_takes_about_a_batch_however_long_the_runs() {
+    let (mut fan_out, mut receiver) = open(group(), (true, true));
+    let slots = TestSlots::new(2_000, 1464);
+    fan_out.post(&slots, range(1, 2_000)).unwrap();
+    let mut seen = Seen::new();
+    poll(&mut receiver, &mut seen);
+    while seen.len() < 2_000 {
+        // A batch of 64, and what is left of the run that it ends with.
+        assert!(poll(&mut receiver, &mut seen) < 64 + 44);
+    }
+    assert_eq!(numbers(&seen), (1..=2_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn of_a_run_too_every_datagram_longer_than_a_slot_is_counted() {
+    let group = group();
+    let mut receiver = UdpReceiver::open(&UdpReceiverConfig {
+        datagram_len_max: 100,
+        ..receive_config(&[group], &[])
+    })
+    .unwrap();
+    let mut fan_out = UdpFanOut::open(&send_config(&[group], 1472)).unwrap();
+    fan_out
+        .post(&TestSlots::new(10, 120), range(1, 10))
+        .unwrap();
+    fan_out
+        .post(&TestSlots::new(11, 64), range(11, 11))
+        .unwrap();
+    assert_eq!(numbers(&poll_until(&mut receiver, 1)), [11]);
+    let stats = receiver.stats()[0];
+    assert_eq!((stats.oversize, stats.datagrams), (10, 1));
+}
+
+#[test]
+fn of_a_strangers_run_every_datagram_is_counted() {
+    let group = group();
+    let mut receiver = UdpReceiver::open(&UdpReceiverConfig {
+        source_specific: false,
+        ..receive_config(&[group], &[Ipv4Addr::LOCALHOST])
+    })
+    .unwrap();
+    let mut fan_out = UdpFanOut::open(&UdpFanOutConfig {
+        lines: vec![UdpSendLine {
+            group,
+            interface: Interface::Address(STRANGER),
+        }],
+        ..send_config(&[], 1472)
+    })
+    .unwrap();
+    fan_out
+        .post(&TestSlots::new(10, 120), range(1, 10))
+        .unwrap();
+    nothing_arrives(&mut receiver);
+    let stats = receiver.stats()[0];
+    assert_eq!((stats.strangers, stats.run_datagrams), (10, 10));
+}
+
+#[test]
+fn runs_that_the_kernel_drops_are_counted() {
+    let group = group();
+    let mut receiver = UdpReceiver::open(&UdpReceiverConfig {
+        receive_buffer_bytes: Some(4096),
+        ..receive_config(&[group], &[])
+    })
+    .unwrap();
+    let mut fan_out = UdpFanOut::open(&send_config(&[group], 1472)).unwrap();
+    let slots = TestSlots::new(301, 1400);
+    fan_out.post(&slots, range(1, 300)).unwrap();
+    let mut seen = Seen::new();
+    while poll(&mut receiver, &mut seen) > 0 {}
+    fan_out.post(&slots, range(301, 301)).unwrap();
+    seen.extend(poll_until(&mut receiver, 1));
+    assert!(seen.len() < 301);
+    // The kernel counts a run that it drops as one.
+    let (sent, received) = (fan_out.stats()[0], receiver.stats()[0]);
+    assert_eq!(received.buffer_drops, sent.runs - received.runs);
+}
+
+#[test]
+fn a_run_of_odd_segments_comes_aligned_all_the_same() {
+    let group = group();
+    let mut receiver = UdpReceiver::open(&receive_config(&[group], &[])).unwrap();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_multicast_ttl_v4(0).unwrap();
+    let segment = 101_i32;
+    // SAFETY: the value lives through the call and its size is passed along.
+    let set = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_UDP,
+            libc::UDP_SEGMENT,
+            (&raw const segment).cast(),
+            size_of::<i32>() as libc::socklen_t,
+        )
+    };
+    assert_eq!(set, 0);
+    let bytes: Vec<u8> = (0..1000_usize).map(|i| (i / 101) as u8).collect();
+    assert_eq!(socket.send_to(&bytes, group).unwrap(), 1000);
+    let mut lens = Vec::new();
+    while lens.len() < 10 {
+        receiver
+            .poll(Nanos(7), &mut |received| {
+                assert!(received.bytes.as_ptr().addr().is_multiple_of(8));
+                assert!(received.bytes.iter().all(|b| *b == lens.len() as u8));
+                lens.push(received.bytes.len());
+            })
+            .unwrap();
+    }
+    assert_eq!(lens, [101, 101, 101, 101, 101, 101, 101, 101, 101, 91]);
+    assert_eq!(receiver.stats()[0].run_datagrams, 10);
+}
+
+#[test]
+fn injected_faults_act_on_single_datagrams_of_a_run() {
+    let faults = FaultConfig {
+        seed: 7,
+        drop: 0.2,
+        ..FaultConfig::default()
+    };
+    let survivors = |offload| {
+        let (mut fan_out, receiver) = open(group(), offload);
+        let mut receiver = Faulty::new(receiver, &faults).unwrap();
+        fan_out
+            .post(&TestSlots::new(400, 1464), range(1, 400))
+            .unwrap();
+        let mut survivors = BTreeSet::new();
+        while receiver.stats()[0].datagrams < 400 {
+            receiver
+                .poll(Nanos(7), &mut |received| {
+                    let number = u64::from_le_bytes(*received.bytes.first_chunk().unwrap());
+                    survivors.insert(number);
+                })
+                .unwrap();
+        }
+        survivors
+    };
+    let plain = survivors((false, false));
+    assert!(plain.len() > 250 && plain.len() < 390, "{}", plain.len());
+    for offload in OFFLOADS {
+        assert_eq!(survivors(offload), plain, "{offload:?}");
+    }
+}

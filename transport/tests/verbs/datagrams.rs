@@ -1,0 +1,1003 @@
+//! Verbs on a real device: what is posted arrives, whole and in order; what breaks is told apart,
+//! and what was opened is gone when it is dropped. They need a device, so `make test-rdma` runs
+//! them in its virtual machine (tests/lab); the address of the device is `TICKCAST_RDMA_ADDRESS`.
+
+use std::net::Ipv4Addr;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::host::mapping::SharedMapping;
+use tickcast_transport::verbs::{
+    Device, Pace, VerbsError, VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver,
+    VerbsReceiverConfig, VerbsSendLine, VerbsSender,
+};
+use tickcast_transport::{FanOut, FanOutError, Receive, Slots};
+
+use crate::device::{address, resources};
+
+const Q_KEY: u32 = 0x1234_5678;
+const SLOT_LEN: usize = 1024;
+const SLOTS: u64 = 4096;
+
+/// Changes an address or the MTU of the device's interface, as its administrator might.
+fn ip(arguments: &str) {
+    let interface = std::env::var("TICKCAST_RDMA_INTERFACE").unwrap_or_else(|_| "dummy0".into());
+    let arguments = arguments.replace("DEV", &interface);
+    let status = std::process::Command::new("ip")
+        .args(arguments.split(' '))
+        .status()
+        .unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+/// A group that no other test uses.
+fn group() -> Ipv4Addr {
+    static NEXT: AtomicU8 = AtomicU8::new(1);
+    Ipv4Addr::new(
+        239,
+        9,
+        std::process::id() as u8,
+        NEXT.fetch_add(1, Ordering::Relaxed),
+    )
+}
+
+/// A ring of slots that begin with their sequence and are filled with it.
+struct TestRing {
+    memory: Arc<dyn RingMemory>,
+    len: fn(u64) -> usize,
+}
+
+impl TestRing {
+    fn new(len: fn(u64) -> usize) -> Self {
+        let memory = SharedMapping::memfd("ring", SLOT_LEN * SLOTS as usize).unwrap();
+        for sequence in 0..SLOTS {
+            for at in 0..SLOT_LEN {
+                let byte = sequence
+                    .to_le_bytes()
+                    .get(at)
+                    .copied()
+                    .unwrap_or(sequence as u8);
+                // SAFETY: within the mapping, which nobody else has yet.
+                unsafe {
+                    memory
+                        .as_ptr()
+                        .add(sequence as usize * SLOT_LEN + at)
+                        .write(byte);
+                };
+            }
+        }
+        Self {
+            memory: Arc::new(memory),
+            len,
+        }
+    }
+}
+
+impl Slots for TestRing {
+    fn slot(&self, sequence: Sequence) -> Option<&[u8]> {
+        let at = sequence.0 as usize * SLOT_LEN;
+        // SAFETY: within the mapping, that is not written any more.
+        (sequence.0 < SLOTS).then(|| unsafe {
+            std::slice::from_raw_parts(self.memory.as_ptr().add(at), (self.len)(sequence.0))
+        })
+    }
+}
+
+/// Some fit into a request, some do not.
+fn mixed(sequence: u64) -> usize {
+    if sequence.is_multiple_of(3) {
+        100
+    } else {
+        SLOT_LEN
+    }
+}
+
+fn send_config(groups: &[Ipv4Addr]) -> VerbsFanOutConfig {
+    let line = |group: &Ipv4Addr| VerbsSendLine {
+        group: *group,
+        interface: Interface::Address(address()),
+    };
+    VerbsFanOutConfig {
+        lines: groups.iter().map(line).collect(),
+        datagram_len_max: SLOT_LEN,
+        q_key: Q_KEY,
+        traffic_class: 0xb8,
+        send_depth: 256,
+        signal_every: 16,
+        inline_bytes: 200,
+        pace: None,
+    }
+}
+
+fn receive_config(groups: &[Ipv4Addr]) -> VerbsReceiverConfig {
+    let line = |group: &Ipv4Addr| VerbsReceiveLine {
+        group: *group,
+        interface: Interface::Address(address()),
+        senders: vec![sender(address())],
+    };
+    VerbsReceiverConfig {
+        lines: groups.iter().map(line).collect(),
+        datagram_len_max: SLOT_LEN,
+        q_key: Q_KEY,
+        depth: 1024,
+        batch: 64,
+        waitable: true,
+    }
+}
+
+fn sender(address: Ipv4Addr) -> VerbsSender {
+    let gid = address.to_ipv6_mapped();
+    VerbsSender { address, gid }
+}
+
+fn receiver(config: &VerbsReceiverConfig) -> VerbsReceiver {
+    let mut receiver = VerbsReceiver::open(config).unwrap();
+    let begun = Instant::now();
+    while !receiver.is_joined() {
+        poll(&mut receiver, &mut Vec::new());
+        assert!(begun.elapsed() < Duration::from_secs(120), "never joined");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    receiver
+}
+
+/// Sequences by line, each checked byte by byte.
+type Seen = Vec<(u8, u64)>;
+
+fn poll(receiver: &mut VerbsReceiver, seen: &mut Seen) -> usize {
+    let polled = receiver.poll(Nanos(7), &mut |received| {
+        assert_eq!((received.from, received.received_at), (address(), Nanos(7)));
+        assert_eq!(received.bytes.as_ptr().addr() % 64, 0);
+        let sequence = u64::from_le_bytes(*received.bytes.first_chunk().unwrap());
+        assert!(received.bytes[8..].iter().all(|b| *b == sequence as u8));
+        seen.push((received.line.0, sequence));
+    });
+    polled.unwrap()
+}
+
+fn poll_until(receiver: &mut VerbsReceiver, count: usize) -> Seen {
+    let (mut seen, begun) = (Seen::new(), Instant::now());
+    while seen.len() < count {
+        if poll(receiver, &mut seen) == 0 {
+            assert!(
+                begun.elapsed() < Duration::from_secs(120),
+                "only {}: {seen:?}",
+                seen.len()
+            );
+            std::thread::yield_now();
+        }
+    }
+    seen
+}
+
+/// Gives what is on its way time to arrive, and expects nothing.
+fn nothing_arrives(receiver: &mut VerbsReceiver) {
+    std::thread::sleep(Duration::from_millis(200));
+    let mut seen = Seen::new();
+    assert_eq!(poll(receiver, &mut seen), 0, "{seen:?}");
+}
+
+fn range(first: u64, last: u64) -> SequenceRange {
+    SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+}
+
+/// Posts all of a range while `each` is called between the posts.
+fn post_all(
+    fan_out: &mut VerbsFanOut,
+    ring: &TestRing,
+    mut first: u64,
+    last: u64,
+    mut each: impl FnMut(),
+) {
+    let begun = Instant::now();
+    while first <= last {
+        let posted = fan_out.post(ring, range(first, last)).unwrap();
+        first = posted.last.map_or(first, |sequence| sequence.0 + 1);
+        each();
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "stuck at {first}"
+        );
+    }
+}
+
+fn completed(fan_out: &mut VerbsFanOut, least: u64) {
+    let begun = Instant::now();
+    while fan_out.completed().unwrap_or_default() < Sequence(least) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "{:?}",
+            fan_out.completed()
+        );
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn device_tells_what_its_port_is() {
+    let device = Device::open(address()).unwrap();
+    assert!(device.name().starts_with("rxe") || !device.name().is_empty());
+    assert_eq!((device.address(), device.port()), (address(), 1));
+    assert!(
+        [1024, 2048, 4096].contains(&device.mtu()),
+        "{}",
+        device.mtu()
+    );
+    assert!(device.reads_max() > 0);
+    assert_eq!(device.gid().to_ipv4_mapped(), Some(address()), "RoCEv2");
+    assert_eq!(device.hardware_counter("there is no such counter"), None);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn an_address_without_a_device_is_told_apart() {
+    let error = Device::open(Ipv4Addr::new(192, 0, 2, 1)).unwrap_err();
+    assert!(matches!(error, VerbsError::NoDevice { .. }), "{error}");
+    let error = Device::open(Ipv4Addr::LOCALHOST).unwrap_err();
+    assert!(matches!(error, VerbsError::NoDevice { .. }), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_fan_out_reaches_every_receiver() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let config = receive_config(&[group]);
+    let mut receivers = [receiver(&config), receiver(&config)];
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let mut seen = [Seen::new(), Seen::new()];
+    std::thread::scope(|scope| {
+        // Used on another thread than the one that opened it.
+        let fan_out = &mut fan_out;
+        let ring = &ring;
+        let sender = scope.spawn(move || {
+            post_all(fan_out, ring, 1, 2_000, || {
+                std::thread::sleep(Duration::from_millis(2));
+            });
+        });
+        for (receiver, seen) in receivers.iter_mut().zip(&mut seen) {
+            *seen = Seen::new();
+            let _ = (receiver, seen);
+        }
+        let begun = Instant::now();
+        while seen.iter().any(|seen| seen.len() < 2_000) {
+            for (receiver, seen) in receivers.iter_mut().zip(&mut seen) {
+                poll(receiver, seen);
+            }
+            assert!(
+                begun.elapsed() < Duration::from_secs(120),
+                "{:?}",
+                seen.each_ref().map(Vec::len)
+            );
+        }
+        sender.join().unwrap();
+    });
+    let whole: Seen = (1..=2_000).map(|sequence| (0, sequence)).collect();
+    assert_eq!(seen[0], whole);
+    assert_eq!(seen[1], whole);
+    // The last ones may be silent; up to the last that tells, all are free again.
+    completed(&mut fan_out, 2_000 / 16 * 16);
+    let stats = fan_out.stats()[0];
+    let bytes: u64 = (1..=2_000).map(|sequence| mixed(sequence) as u64).sum();
+    assert_eq!(
+        (stats.datagrams, stats.bytes, stats.refused),
+        (2_000, bytes, 0)
+    );
+    assert!(stats.batches < 2_000, "chained: {stats:?}");
+    // Heartbeats and repairs for many, of both sizes.
+    assert!(fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap());
+    assert!(fan_out.send_copy(ring.slot(Sequence(4)).unwrap()).unwrap());
+    assert_eq!(poll_until(&mut receivers[0], 2), [(0, 3), (0, 4)]);
+    // Nothing of its own came back to the sender, who has no buffers: nothing was to be dropped.
+    assert_eq!(receivers[0].stats()[0].datagrams, 2_002);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn two_lines_each_carry_everything() {
+    let (groups, ring) = ([group(), group()], TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&groups));
+    let mut fan_out = VerbsFanOut::open(&send_config(&groups), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 100, || ());
+    let mut seen = poll_until(&mut receiver, 200);
+    seen.sort_unstable();
+    let whole: Seen = (0..2)
+        .flat_map(|line| (1..=100).map(move |s| (line, s)))
+        .collect();
+    assert_eq!(seen, whole);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_datagram_with_another_q_key_reaches_nobody() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut config = send_config(&[group]);
+    config.q_key = Q_KEY + 1;
+    let mut stranger = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    post_all(&mut stranger, &ring, 1, 50, || ());
+    nothing_arrives(&mut receiver);
+    // Nor does it harm those who have the right one.
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 51, 60, || ());
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_datagram_longer_than_a_slot_is_dropped_and_counted_and_harms_nothing() {
+    let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
+    let mut config = receive_config(&[group]);
+    config.datagram_len_max = 512;
+    let mut receiver = receiver(&config);
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 20, || ());
+    let begun = Instant::now();
+    while receiver.stats()[0].oversize < 20 {
+        poll(&mut receiver, &mut Seen::new());
+        assert!(begun.elapsed() < Duration::from_secs(120));
+    }
+    let short = TestRing {
+        memory: Arc::clone(&ring.memory),
+        len: |_| 100,
+    };
+    post_all(&mut fan_out, &short, 21, 30, || ());
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_member_with_a_larger_mtu_harms_nobody() {
+    let (group, ring) = (group(), TestRing::new(|_| 4 * SLOT_LEN));
+    ip("link set DEV mtu 1500");
+    let mut receiver = receiver(&receive_config(&[group]));
+    assert_eq!(receiver.devices()[0].mtu(), 1024);
+    ip("link set DEV mtu 4200");
+    let mut config = send_config(&[group]);
+    config.datagram_len_max = 4 * SLOT_LEN;
+    let mut large = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    post_all(&mut large, &ring, 1, 20, || ());
+    let begun = Instant::now();
+    while receiver.stats()[0].oversize < 20 {
+        poll(&mut receiver, &mut Seen::new());
+        assert!(begun.elapsed() < Duration::from_secs(120));
+    }
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let small = TestRing {
+        memory: Arc::clone(&ring.memory),
+        len: mixed,
+    };
+    post_all(&mut fan_out, &small, 21, 30, || ());
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+    let stats = receiver.stats()[0];
+    assert_eq!(
+        (stats.restarts, stats.transient_errors),
+        (0, 0),
+        "{stats:?}"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn datagrams_from_an_unknown_sender_are_dropped_and_counted() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut config = receive_config(&[group]);
+    config.lines[0].senders = vec![sender(Ipv4Addr::new(192, 0, 2, 9))];
+    let mut receiver = receiver(&config);
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 20, || ());
+    let begun = Instant::now();
+    while receiver.stats()[0].strangers < 20 {
+        assert!(poll(&mut receiver, &mut Seen::new()) <= 20);
+        assert!(begun.elapsed() < Duration::from_secs(120));
+    }
+    assert_eq!(receiver.stats()[0].datagrams, 0);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_receiver_without_a_free_buffer_loses_the_rest_and_goes_on() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut config = receive_config(&[group]);
+    config.depth = 32;
+    let mut receiver = receiver(&config);
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 200, || ());
+    completed(&mut fan_out, 192);
+    std::thread::sleep(Duration::from_millis(300));
+    let mut seen = Seen::new();
+    while poll(&mut receiver, &mut seen) > 0 {}
+    assert!((32..200).contains(&seen.len()), "{}", seen.len());
+    assert!(seen.windows(2).all(|pair| pair[0].1 < pair[1].1));
+    post_all(&mut fan_out, &ring, 201, 220, || ());
+    assert_eq!(poll_until(&mut receiver, 20).len(), 20);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn who_leaves_hears_nothing_and_who_joins_again_does() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    receiver.leave(LineId(0)).unwrap();
+    post_all(&mut fan_out, &ring, 1, 20, || ());
+    nothing_arrives(&mut receiver);
+    receiver.rejoin(LineId(0)).unwrap();
+    let begun = Instant::now();
+    while !receiver.is_joined() {
+        poll(&mut receiver, &mut Seen::new());
+        assert!(begun.elapsed() < Duration::from_secs(120));
+    }
+    post_all(&mut fan_out, &ring, 21, 40, || ());
+    assert_eq!(poll_until(&mut receiver, 20).len(), 20);
+    assert_eq!(receiver.stats()[0].joins, 2);
+    assert!(receiver.join(LineId(1)).is_err());
+}
+
+/// Whether a descriptor is readable, or becomes so within the limit.
+fn readable(fd: RawFd, limit_ms: i32) -> bool {
+    let mut poll = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: one `pollfd` that lives through the call.
+    unsafe { libc::poll(&raw mut poll, 1, limit_ms) == 1 }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_receiver_that_sleeps_is_woken() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    for round in 0..3 {
+        while poll(&mut receiver, &mut Seen::new()) > 0 {}
+        let fd = receiver.raw_fds()[0];
+        assert_eq!(receiver.raw_fds().len(), 2);
+        assert!(
+            receiver.raw_fds().iter().all(|fd| !readable(*fd, 0)),
+            "round {round}"
+        );
+        post_all(&mut fan_out, &ring, round * 10 + 1, round * 10 + 10, || ());
+        assert!(readable(fd, 20_000), "round {round}");
+        assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+    }
+    // And to become a member, which it does when it takes the answer.
+    receiver.rejoin(LineId(0)).unwrap();
+    for _ in 0..1_000 {
+        poll(&mut receiver, &mut Seen::new());
+        if receiver.is_joined() {
+            break;
+        }
+        let fd = receiver.raw_fds()[1];
+        assert!(readable(fd, 20_000));
+    }
+    assert!(receiver.is_joined());
+    assert!(!readable(receiver.raw_fds()[1], 0), "drained");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_receiver_that_nobody_waits_on_is_not_armed_until_somebody_does() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let readable = |of: &VerbsReceiver, limit_ms| readable(of.raw_fds()[0], limit_ms);
+    while poll(&mut receiver, &mut Seen::new()) > 0 {}
+    receiver.set_waited(false);
+    post_all(&mut fan_out, &ring, 1, 10, || ());
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+    while poll(&mut receiver, &mut Seen::new()) > 0 {}
+    // Nobody has taken the word that it was armed for before, nor armed it again.
+    assert!(readable(&receiver, 0), "who waits now would be woken");
+    receiver.set_waited(true);
+    while poll(&mut receiver, &mut Seen::new()) > 0 {}
+    assert!(!readable(&receiver, 0), "taken, and armed again");
+    post_all(&mut fan_out, &ring, 11, 20, || ());
+    assert!(readable(&receiver, 20_000));
+    assert_eq!(poll_until(&mut receiver, 10).len(), 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_queue_that_the_device_does_not_make_is_an_error_that_names_the_settings() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let config = VerbsFanOutConfig {
+        inline_bytes: 4_096,
+        ..send_config(&[group])
+    };
+    let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
+    assert!(matches!(error, VerbsError::TooDeep { .. }), "{error:?}");
+    let text = error.to_string();
+    assert!(
+        text.contains("4096 bytes inline") && text.contains("inline_bytes"),
+        "{text}"
+    );
+    let config = VerbsFanOutConfig {
+        send_depth: 32_768,
+        ..send_config(&[group])
+    };
+    let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
+    assert!(error.to_string().contains("32769 requests"), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_fan_out_that_is_reset_begins_anew() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let posted = fan_out.post(&ring, range(1, 600)).unwrap();
+    assert!(posted.stalled, "{posted:?}: the queue holds 256");
+    fan_out.reset();
+    assert_eq!(fan_out.completed(), None);
+    let stats = fan_out.stats()[0];
+    assert!(
+        stats.stalls > 0 && stats.restarts <= 1 && stats.last_errno == 0,
+        "{stats:?}"
+    );
+    std::thread::sleep(Duration::from_millis(300));
+    let mut seen = Seen::new();
+    while poll(&mut receiver, &mut seen) > 0 {}
+    // What was handed over went, or was flushed.
+    assert_eq!(
+        seen.len() as u64,
+        stats.datagrams - stats.flushed,
+        "{stats:?}"
+    );
+    post_all(&mut fan_out, &ring, 1_001, 1_100, || ());
+    let seen = poll_until(&mut receiver, 100);
+    assert_eq!((seen[0].1, seen[99].1), (1_001, 1_100));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_reset_ends_though_the_last_sends_are_silent() {
+    let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    for round in 0..3 {
+        // One fewer than makes the device tell.
+        let first = round * 100 + 1;
+        post_all(&mut fan_out, &ring, first, first + 14, || ());
+        assert_eq!(poll_until(&mut receiver, 15).len(), 15);
+        assert_eq!(fan_out.completed().unwrap_or_default(), Sequence(first - 1));
+        if round < 2 {
+            fan_out.reset();
+            assert_eq!(fan_out.completed(), None);
+        }
+    }
+    let stats = fan_out.stats()[0];
+    // All of it was sent, and the queue gave an answer when it was asked for it.
+    assert_eq!((stats.datagrams, stats.flushed), (45, 0));
+    assert_eq!((stats.restarts, stats.last_errno), (2, 0));
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_post_that_begins_elsewhere_takes_back_what_is_on_its_way() {
+    let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let mut seen = Seen::new();
+    // Forward, backward, and with a silent tail each.
+    for (n, first) in [1, 2_001, 1_001].into_iter().enumerate() {
+        let posted = fan_out.post(&ring, range(first, first + 38)).unwrap();
+        assert_eq!(posted.last, Some(Sequence(first + 38)));
+        let stats = fan_out.stats()[0];
+        assert_eq!((stats.restarts, stats.last_errno), (n as u64, 0));
+        assert!(fan_out.completed().unwrap_or_default() < Sequence(first + 38));
+        std::thread::sleep(Duration::from_millis(200));
+        while poll(&mut receiver, &mut seen) > 0 {}
+    }
+    let stats = fan_out.stats()[0];
+    assert_eq!(
+        seen.len() as u64,
+        stats.datagrams - stats.flushed,
+        "{stats:?}"
+    );
+    let last: Vec<u64> = seen[seen.len() - 39..].iter().map(|seen| seen.1).collect();
+    assert_eq!(last, (1_001..=1_039).collect::<Vec<_>>());
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_post_that_fails_leaves_nothing_for_the_next() {
+    let (group, ring) = (group(), TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&[group]));
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+    let error = fan_out.post(&ring, range(SLOTS - 5, SLOTS)).unwrap_err();
+    assert!(matches!(error, FanOutError::NotSealed { .. }), "{error}");
+    post_all(&mut fan_out, &ring, 1, 10, || ());
+    let whole: Seen = (1..=10).map(|sequence| (0, sequence)).collect();
+    assert_eq!(poll_until(&mut receiver, 10), whole);
+    nothing_arrives(&mut receiver);
+    assert_eq!(fan_out.stats()[0].datagrams, 10);
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_small_ring_is_not_pinned_as_a_whole() {
+    let ring = TestRing::new(|_| SLOT_LEN);
+    let memory = SharedMapping::memfd("small", SLOT_LEN * 16).unwrap();
+    let ring = TestRing {
+        memory: Arc::new(memory),
+        len: ring.len,
+    };
+    let mut config = send_config(&[group()]);
+    (config.send_depth, config.signal_every) = (256, 128);
+    let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    post_all(&mut fan_out, &ring, 1, 13, || ());
+    completed(&mut fan_out, 12);
+}
+
+/// Two lines, the first of which is sent from an address that is added for it.
+fn two_lines_the_first_from(other: Ipv4Addr) -> (VerbsReceiver, VerbsFanOut, TestRing) {
+    ip(&format!("address add {other}/24 dev DEV"));
+    let (groups, ring) = ([group(), group()], TestRing::new(mixed));
+    let mut config = receive_config(&groups);
+    config.lines[0].senders = vec![sender(other)];
+    let receiver = receiver(&config);
+    let mut config = send_config(&groups);
+    config.lines[0].interface = Interface::Address(other);
+    let fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    (receiver, fan_out, ring)
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_line_that_breaks_comes_back_and_what_it_did_not_send_is_counted() {
+    let other = Ipv4Addr::new(10, 1, 0, 77);
+    let (mut receiver, mut fan_out, ring) = two_lines_the_first_from(other);
+    let (mut seen, mut offered) = ([0, 0], 0);
+    // A slot, a copy, and what arrived of them, by line.
+    let mut some = |fan_out: &mut VerbsFanOut| {
+        offered += 2;
+        let at = offered / 2;
+        if at < SLOTS {
+            post_all(fan_out, &ring, at, at, || ());
+        } else {
+            fan_out.send_copy(ring.slot(Sequence(6)).unwrap()).unwrap();
+        }
+        fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap();
+        let on = &mut |received: tickcast_transport::Received<'_>| {
+            seen[usize::from(received.line.0)] += 1;
+        };
+        while receiver.poll(Nanos(7), on).unwrap() > 0 {}
+        (seen, offered)
+    };
+    // Until a send failed before the device told that the address is gone.
+    let mut rounds = 0;
+    while fan_out.stats()[0].flushed == 0 {
+        rounds += 1;
+        assert!(rounds <= 30, "no send ever failed");
+        let begun = Instant::now();
+        // Without its address nothing can be sent any more. It goes amid the sends.
+        std::thread::scope(|scope| {
+            let gone = scope.spawn(|| ip(&format!("address del {other}/24 dev DEV")));
+            let broken = fan_out.stats()[0].restarts;
+            while fan_out.stats()[0].restarts == broken || !gone.is_finished() {
+                some(&mut fan_out);
+                assert!(
+                    begun.elapsed() < Duration::from_secs(120),
+                    "{:?}",
+                    fan_out.stats()
+                );
+            }
+        });
+        ip(&format!("address add {other}/24 dev DEV"));
+        let (before, _) = some(&mut fan_out);
+        while some(&mut fan_out).0[0] == before[0] {
+            assert!(
+                begun.elapsed() < Duration::from_secs(120),
+                "{:?}",
+                fan_out.stats()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    std::thread::sleep(Duration::from_millis(200));
+    let (_, last) = some(&mut fan_out);
+    std::thread::sleep(Duration::from_millis(200));
+    let (seen, offered) = some(&mut fan_out);
+    ip(&format!("address del {other}/24 dev DEV"));
+    assert_eq!(offered, last + 2);
+    let stats = fan_out.stats();
+    for (line, stats) in stats.iter().enumerate() {
+        let all = stats.datagrams + stats.refused + stats.unpinned_sends_dropped;
+        assert_eq!(all, offered, "{stats:?}");
+        // The last two may be on their way.
+        let sent = stats.datagrams - stats.flushed;
+        assert!(
+            (seen[line]..=seen[line] + 2).contains(&sent),
+            "{seen:?} {stats:?}"
+        );
+    }
+    assert!(stats[0].restarts >= rounds, "{stats:?}");
+    let (refused, flushed, restarts) = (stats[1].refused, stats[1].flushed, stats[1].restarts);
+    assert_eq!(
+        (refused, flushed, restarts),
+        (0, 0, 0),
+        "the other line goes on"
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn an_address_that_comes_and_goes_is_told() {
+    let other = Ipv4Addr::new(10, 1, 0, 78);
+    let (mut receiver, mut fan_out, ring) = two_lines_the_first_from(other);
+    // Nothing is sent, so no completion tells of it.
+    ip(&format!("address del {other}/24 dev DEV"));
+    let begun = Instant::now();
+    while fan_out.stats()[0].restarts == 0 {
+        fan_out.completed();
+        assert!(begun.elapsed() < Duration::from_secs(120), "nobody noticed");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    ip(&format!("address add {other}/24 dev DEV"));
+    let mut lines = [0, 0];
+    let begun = Instant::now();
+    for sequence in 1.. {
+        post_all(&mut fan_out, &ring, sequence, sequence, || ());
+        std::thread::sleep(Duration::from_millis(5));
+        let polled = receiver.poll(Nanos(7), &mut |received| {
+            lines[usize::from(received.line.0)] += 1;
+        });
+        polled.unwrap();
+        if lines[0] > 0 {
+            break;
+        }
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "{:?}",
+            fan_out.stats()
+        );
+    }
+    ip(&format!("address del {other}/24 dev DEV"));
+    assert_eq!(fan_out.stats()[0].flushed, 0, "it never sent the old way");
+    let stats = fan_out.stats()[1];
+    assert_eq!((stats.restarts, stats.refused), (0, 0), "not its address");
+}
+
+/// A datagram of RoCEv2 as it goes on the wire, of any length: the headers of IPv4, UDP and
+/// InfiniBand's transport, the payload, and the checksum over all that no router changes.
+fn raw_packet(group: Ipv4Addr, payload: &[u8]) -> Vec<u8> {
+    let udp_len = (8 + 12 + 8 + payload.len() + 4) as u16;
+    let mut packet = vec![0x45, 0];
+    packet.extend((20 + udp_len).to_be_bytes());
+    packet.extend([0x12, 0x34, 0x40, 0, 1, 17, 0, 0]);
+    packet.extend(address().octets());
+    packet.extend(group.octets());
+    packet.extend(0xc000u16.to_be_bytes());
+    packet.extend(4791u16.to_be_bytes());
+    packet.extend(udp_len.to_be_bytes());
+    packet.extend([0, 0]);
+    // A datagram that is whole, to all queues of the group, of the default partition.
+    packet.extend([0x64, 0, 0xff, 0xff, 0, 0xff, 0xff, 0xff, 0, 0, 0, 0]);
+    packet.extend(Q_KEY.to_be_bytes());
+    packet.extend([0, 0, 0, 0x11]);
+    packet.extend(payload);
+    let mut masked = packet.clone();
+    // What may change on the way counts as ones: class, lifetime, checksums, congestion.
+    for at in [1, 8, 10, 11, 26, 27, 32] {
+        masked[at] = 0xff;
+    }
+    let mut crc = u32::MAX;
+    for byte in [0xff; 8].iter().chain(&masked) {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
+        }
+    }
+    packet.extend((!crc).to_le_bytes());
+    packet
+}
+
+fn send_raw(packet: &[u8], to: Ipv4Addr) {
+    // SAFETY: plain calls, on a descriptor of its own, with structures that live through them.
+    unsafe {
+        let fd = libc::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW);
+        assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+        let from = u32::from(address()).to_be();
+        let (level, option) = (libc::IPPROTO_IP, libc::IP_MULTICAST_IF);
+        assert_eq!(
+            libc::setsockopt(fd, level, option, (&raw const from).cast(), 4),
+            0
+        );
+        let mut socket: libc::sockaddr_in = std::mem::zeroed();
+        socket.sin_family = libc::AF_INET as u16;
+        socket.sin_addr.s_addr = u32::from(to).to_be();
+        let len = size_of_val(&socket) as u32;
+        let bytes = packet.as_ptr().cast();
+        let sent = libc::sendto(fd, bytes, packet.len(), 0, (&raw const socket).cast(), len);
+        assert_eq!(
+            sent,
+            packet.len() as isize,
+            "{}",
+            std::io::Error::last_os_error()
+        );
+        libc::close(fd);
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_receive_queue_that_breaks_starts_anew_while_the_other_line_goes_on() {
+    let (groups, ring) = ([group(), group()], TestRing::new(mixed));
+    let mut receiver = receiver(&receive_config(&groups));
+    // One that is as it should be arrives: the packet is made right.
+    let mut whole = 5u64.to_le_bytes().to_vec();
+    whole.resize(200, 5);
+    send_raw(&raw_packet(groups[0], &whole), groups[0]);
+    assert_eq!(poll_until(&mut receiver, 1), [(0, 5)]);
+    // And one that is longer than any device sends.
+    ip("link set DEV mtu 9000");
+    send_raw(&raw_packet(groups[0], &[7; 5_000]), groups[0]);
+    ip("link set DEV mtu 4200");
+    let begun = Instant::now();
+    while receiver.stats()[0].restarts == 0 || !receiver.is_joined() {
+        poll(&mut receiver, &mut Seen::new());
+        assert!(
+            begun.elapsed() < Duration::from_secs(120),
+            "{:?}",
+            receiver.stats()
+        );
+    }
+    let mut fan_out = VerbsFanOut::open(&send_config(&groups), &ring.memory).unwrap();
+    // More than the queue holds: every buffer is there again.
+    for first in (1..=3_000).step_by(100) {
+        post_all(&mut fan_out, &ring, first, first + 99, || ());
+        assert_eq!(poll_until(&mut receiver, 200).len(), 200);
+    }
+    let stats = receiver.stats();
+    assert_eq!((stats[0].restarts, stats[1].restarts), (1, 0));
+    assert_eq!((stats[0].joins, stats[1].joins), (2, 1));
+}
+
+/// Sees every packet that goes over any interface here, also what goes out.
+struct Tap(std::os::fd::OwnedFd);
+
+impl Tap {
+    fn open() -> Self {
+        use std::os::fd::FromRawFd;
+        let protocol = (libc::ETH_P_ALL as u16).to_be();
+        // SAFETY: plain calls; the descriptor is this value's alone, the structure lives through
+        // its call.
+        unsafe {
+            let fd = libc::socket(libc::AF_PACKET, libc::SOCK_DGRAM, protocol.into());
+            assert!(fd >= 0, "{}", std::io::Error::last_os_error());
+            let limit = libc::timeval {
+                tv_sec: 20,
+                tv_usec: 0,
+            };
+            let (level, option) = (libc::SOL_SOCKET, libc::SO_RCVTIMEO);
+            let len = size_of_val(&limit) as u32;
+            let set = libc::setsockopt(fd, level, option, (&raw const limit).cast(), len);
+            assert_eq!(set, 0);
+            Self(std::os::fd::OwnedFd::from_raw_fd(fd))
+        }
+    }
+
+    /// The traffic class of the next packet of RoCEv2 to a group.
+    fn class_of_next(&self, group: Ipv4Addr) -> u8 {
+        use std::os::fd::AsRawFd;
+        let mut packet = [0u8; 64];
+        loop {
+            // SAFETY: as many bytes as there are.
+            let len = unsafe { libc::recv(self.0.as_raw_fd(), packet.as_mut_ptr().cast(), 64, 0) };
+            assert!(len > 0, "{}", std::io::Error::last_os_error());
+            let is_roce = packet[9] == 17 && packet[22..24] == 4791u16.to_be_bytes();
+            if len >= 28 && is_roce && packet[16..20] == group.octets() {
+                return packet[1];
+            }
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn every_packet_carries_the_traffic_class_of_the_config() {
+    let (ring, tap) = (TestRing::new(mixed), Tap::open());
+    for class in [0xb8, 0x28] {
+        let group = group();
+        let mut config = send_config(&[group]);
+        config.traffic_class = class;
+        let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+        post_all(&mut fan_out, &ring, 1, 6, || ());
+        assert!(fan_out.send_copy(ring.slot(Sequence(4)).unwrap()).unwrap());
+        for _ in 0..7 {
+            assert_eq!(tap.class_of_next(group), class);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn a_pace_is_kept_in_any_window() {
+    let (group, ring) = (group(), TestRing::new(|_| SLOT_LEN));
+    let mut config = send_config(&[group]);
+    config.pace = Some(Pace {
+        rate_bytes_per_s: 1,
+        burst_bytes: 10 * SLOT_LEN as u64,
+    });
+    let mut fan_out = VerbsFanOut::open(&config, &ring.memory).unwrap();
+    // A burst, and then nothing for a thousand seconds: no clock decides this.
+    let posted = fan_out.post(&ring, range(1, 100)).unwrap();
+    assert_eq!((posted.last, posted.stalled), (Some(Sequence(10)), true));
+    let posted = fan_out.post(&ring, range(11, 100)).unwrap();
+    assert_eq!((posted.last, posted.stalled), (None, true));
+    // It binds copies too; and a queue that is paced is not full.
+    assert!(!fan_out.send_copy(ring.slot(Sequence(3)).unwrap()).unwrap());
+    let stats = fan_out.stats()[0];
+    assert_eq!(
+        (stats.datagrams, stats.unpinned_sends_dropped, stats.stalls),
+        (10, 1, 0)
+    );
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_no_port_carries_and_what_is_no_slot_is_refused() {
+    let ring = TestRing::new(mixed);
+    let mut config = send_config(&[group()]);
+    config.datagram_len_max = 9_000;
+    let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
+    let text = error.to_string();
+    assert!(
+        matches!(
+            error,
+            VerbsError::Mtu {
+                slot_len: 9_000,
+                ..
+            }
+        ),
+        "{text}"
+    );
+    assert!(text.contains("9000") && text.contains("4096"), "{text}");
+    config.datagram_len_max = SLOT_LEN;
+    config.lines[0].group = Ipv4Addr::new(10, 0, 0, 1);
+    let error = VerbsFanOut::open(&config, &ring.memory).err().unwrap();
+    assert!(matches!(error, VerbsError::NotMulticast { .. }), "{error}");
+    // Memory that the device was never told of.
+    let mut fan_out = VerbsFanOut::open(&send_config(&[group()]), &ring.memory).unwrap();
+    let elsewhere = TestRing::new(mixed);
+    let error = fan_out.post(&elsewhere, range(1, 3)).unwrap_err();
+    assert!(
+        matches!(error, FanOutError::NotRegistered { .. }),
+        "{error}"
+    );
+    let error = fan_out.post(&ring, range(SLOTS - 1, SLOTS)).unwrap_err();
+    assert!(matches!(error, FanOutError::NotSealed { .. }), "{error}");
+}
+
+#[test]
+#[ignore = "needs an RDMA device: make test-rdma"]
+fn what_was_opened_is_gone_when_it_is_dropped() {
+    let ring = TestRing::new(mixed);
+    let before = resources();
+    for _ in 0..5 {
+        let group = group();
+        let receiver = receiver(&receive_config(&[group]));
+        let mut fan_out = VerbsFanOut::open(&send_config(&[group]), &ring.memory).unwrap();
+        post_all(&mut fan_out, &ring, 1, 50, || ());
+        let during = resources();
+        assert!(
+            during
+                .iter()
+                .zip(&before)
+                .all(|(during, before)| during > before),
+            "{during:?}"
+        );
+        drop(fan_out);
+        drop(receiver);
+    }
+    assert_eq!(resources(), before);
+}

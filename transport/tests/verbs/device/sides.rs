@@ -1,0 +1,229 @@
+//! The two ends of a connection, one of which lets the other at its memory.
+
+use std::sync::Arc;
+
+use tickcast_reliability::ring::RingMemory;
+use tickcast_transport::host::mapping::SharedMapping;
+use tickcast_transport::verbs::{
+    Completed, CursorEntry, Device, GrantId, Listener, ReadableMemory, RemoteMemory, Stream,
+    StreamConfig, StreamEnd,
+};
+
+use super::{address, until};
+
+/// Bytes of the longest READ here.
+pub(crate) const READ_LEN_MAX: usize = 64 * 1024;
+
+/// How who reads connects, with so many READs at once.
+pub(crate) fn reading(reads_max: u8) -> StreamConfig {
+    StreamConfig {
+        read_len_max: READ_LEN_MAX,
+        ..answering(reads_max)
+    }
+}
+
+/// How who is read from connects: small, since there may be many.
+pub(crate) fn answering(reads_max: u8) -> StreamConfig {
+    StreamConfig {
+        buffers: 8,
+        buffer_len: 256,
+        reads_max,
+        ..StreamConfig::default()
+    }
+}
+
+/// What lies in [`memory`].
+pub(crate) fn byte(at: usize) -> u8 {
+    (at * 7 + at / 256) as u8
+}
+
+/// Memory with known bytes, registered where connections are accepted.
+pub(crate) fn memory(listener: &Listener, len: usize) -> Arc<ReadableMemory> {
+    let mapping = SharedMapping::memfd("granted", len).unwrap();
+    for at in 0..len {
+        // SAFETY: within the mapping, which nobody else has yet.
+        unsafe { mapping.as_ptr().add(at).write(byte(at)) };
+    }
+    ReadableMemory::register(listener.device(), Arc::new(mapping)).unwrap()
+}
+
+/// What was over, kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Done {
+    Read(u64, Vec<u8>),
+    Swapped(u64, u64),
+    Written(u64),
+    Failed(u64, StreamEnd),
+}
+
+/// Who grants, and who reads.
+pub(crate) struct Sides {
+    pub(crate) owner: Stream,
+    pub(crate) reader: Stream,
+}
+
+impl Sides {
+    /// Connects, with four READs at once.
+    pub(crate) fn new(device: &Arc<Device>, listener: &mut Listener) -> Self {
+        Self::with(device, listener, &reading(4))
+    }
+
+    pub(crate) fn with(
+        device: &Arc<Device>,
+        listener: &mut Listener,
+        config: &StreamConfig,
+    ) -> Self {
+        let mut reader = Stream::connect(device, listener.address(), config).unwrap();
+        let mut owner: Option<Stream> = None;
+        until("never connected", || {
+            reader.advance();
+            if owner.is_none() {
+                owner = listener.accept().map(Result::unwrap);
+            }
+            let owner = owner.as_mut();
+            owner.is_some_and(|owner| owner.advance() && owner.is_up()) && reader.is_up()
+        });
+        let owner = owner.unwrap();
+        Self { owner, reader }
+    }
+
+    /// A listener that lets four READs of each connection be under way, and a device to connect from.
+    pub(crate) fn listener() -> (Arc<Device>, Listener) {
+        Self::listener_of(4)
+    }
+
+    /// The same with so many READs.
+    pub(crate) fn listener_of(reads_max: u8) -> (Arc<Device>, Listener) {
+        let device = Device::open(address()).unwrap();
+        let listener = Listener::bind(address(), 0, &answering(reads_max)).unwrap();
+        (device, listener)
+    }
+
+    pub(crate) fn grant(
+        &mut self,
+        memory: &Arc<ReadableMemory>,
+        offset: usize,
+        len: usize,
+    ) -> (GrantId, RemoteMemory) {
+        let grant = self.owner.grant(memory, offset, len).unwrap();
+        (grant, self.bound(grant))
+    }
+
+    pub(crate) fn grant_cursor(&mut self, entry: &CursorEntry) -> (GrantId, RemoteMemory) {
+        let grant = self.owner.grant_cursor(entry).unwrap();
+        (grant, self.bound(grant))
+    }
+
+    fn bound(&mut self, grant: GrantId) -> RemoteMemory {
+        until("never bound", || {
+            assert!(self.owner.advance(), "{:?}", self.owner.end());
+            self.owner.granted(grant).is_some()
+        });
+        self.owner.granted(grant).unwrap()
+    }
+
+    pub(crate) fn revoke(&mut self, grant: GrantId) {
+        let before = self.owner.grants();
+        self.owner.revoke(grant).unwrap();
+        assert_eq!(self.owner.granted(grant), None);
+        until("never revoked", || {
+            assert!(self.owner.advance());
+            self.owner.grants() < before
+        });
+    }
+
+    /// The next that is over on the reader's side.
+    pub(crate) fn done(&mut self) -> Done {
+        let mut done = None;
+        until("nothing was done", || {
+            done = self
+                .reader
+                .take_completed()
+                .map(|completed| match completed {
+                    Completed::Read { tag, bytes } => Done::Read(tag, bytes.to_vec()),
+                    Completed::Swapped { tag, old } => Done::Swapped(tag, old),
+                    Completed::Written { tag } => Done::Written(tag),
+                    Completed::Failed { tag, why } => Done::Failed(tag, why),
+                    other => panic!("{other:?}"),
+                });
+            done.is_some()
+        });
+        done.unwrap()
+    }
+
+    /// Reads what was granted of [`memory`] at `from`, several READs at once, and compares.
+    pub(crate) fn reads(&mut self, remote: RemoteMemory, from: usize) {
+        let (mut asked, mut read) = (0, Vec::new());
+        until("not all was read", || {
+            while asked < remote.len {
+                let len = (remote.len - asked).min(1 + asked % READ_LEN_MAX);
+                if (self.reader.read_remote(remote, asked, len, asked as u64)).is_err() {
+                    break;
+                }
+                asked += len;
+            }
+            while let Some(completed) = self.reader.take_completed() {
+                let Completed::Read { tag, bytes } = completed else {
+                    panic!("{completed:?}");
+                };
+                assert_eq!(tag, read.len() as u64);
+                read.extend_from_slice(bytes);
+            }
+            assert!(self.reader.advance(), "{:?}", self.reader.end());
+            read.len() == remote.len
+        });
+        let wanted: Vec<_> = (from..from + remote.len).map(byte).collect();
+        assert!(read == wanted);
+    }
+
+    /// Writes progress, and waits until the other side's device has it.
+    pub(crate) fn writes(&mut self, remote: RemoteMemory, words: [u64; 8]) {
+        let bytes = words.map(u64::to_le_bytes);
+        let bytes = bytes.as_flattened();
+        self.reader.write_remote(remote, 0, bytes, 1).unwrap();
+        assert_eq!(self.done(), Done::Written(1));
+    }
+
+    /// Compares and swaps the first word; what was there.
+    pub(crate) fn swaps(&mut self, remote: RemoteMemory, expected: u64, new: u64) -> u64 {
+        let reader = &mut self.reader;
+        reader
+            .compare_and_swap(remote, 0, expected, new, 2)
+            .unwrap();
+        match self.done() {
+            Done::Swapped(2, old) => old,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What was begun is refused: it has failed, its connection is over for that reason, and the other
+    /// side knows what its device stopped it for. The status with which it was refused.
+    pub(crate) fn ends_refused(self, what: &str) -> u32 {
+        let (status, end) = self.ends(what);
+        assert_eq!(end, StreamEnd::Violated, "{what}");
+        status
+    }
+
+    /// The same, but that the other side had taken back all rights, which nobody is told.
+    pub(crate) fn ends_revoked(self, what: &str) -> u32 {
+        let (status, end) = self.ends(what);
+        assert!(matches!(end, StreamEnd::Broken { .. }), "{what}: {end:?}");
+        status
+    }
+
+    fn ends(mut self, what: &str) -> (u32, StreamEnd) {
+        let status = match self.done() {
+            Done::Failed(_, StreamEnd::Refused { status }) => status,
+            other => panic!("{what}: {other:?}"),
+        };
+        assert_eq!(
+            self.reader.end(),
+            Some(StreamEnd::Refused { status }),
+            "{what}"
+        );
+        assert!(!self.reader.advance(), "{what}");
+        until("its other end goes on", || !self.owner.advance());
+        drop(self.reader);
+        (status, self.owner.end().unwrap())
+    }
+}

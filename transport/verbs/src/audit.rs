@@ -1,0 +1,144 @@
+//! What a security review asks of this host's devices: which memory they may use, which peer was let
+//! at a part of it and until when, and who was turned away. One [`tracing`] event each, with the
+//! target `audit` and level `INFO`; never one per READ, WRITE or SEND.
+//!
+//! | `what` | is said |
+//! |---|---|
+//! | `memory_registered` | a device may use some memory of this process from here on |
+//! | `memory_deregistered` | it may not any more |
+//! | `window_bound` | one peer may reach a part of some memory, with these rights |
+//! | `window_revoked` | it may not any more: its device has said so |
+//! | `window_freed` | a window that was not revoked went, with its connection |
+//! | `cursor_leased` | an entry of a cursor table has an owner |
+//! | `cursor_returned` | it has none any more, is zero, and may have another |
+//! | `connection_accepted` | a peer's wish to connect was granted |
+//! | `connection_up` | a connection carries bytes |
+//! | `connection_closed` | it is over on this side |
+//! | `queue_pair_destroyed` | nothing of its peer reaches this host over it any more |
+//! | `peer_refused` | somebody who wanted to connect was turned away |
+//! | `access_refused` | a peer's device refused what this side wanted of its memory |
+//! | `access_violation` | this side's device stopped a connection over which its peer wanted more than it was granted |
+//!
+//! Fields, where they apply: `device`, `peer` (address and port), `memory` (what is in it), `bytes`,
+//! `access` (the rights, by name), `key` (the upper 24 bits: enough to find what belongs together, and
+//! no right), `why`.
+
+use std::fmt;
+use std::net::SocketAddrV4;
+
+/// What happened.
+#[derive(Clone, Copy)]
+pub(crate) enum What {
+    MemoryRegistered,
+    MemoryDeregistered,
+    WindowBound,
+    WindowRevoked,
+    WindowFreed,
+    CursorLeased,
+    CursorReturned,
+    ConnectionAccepted,
+    ConnectionUp,
+    ConnectionClosed,
+    QueuePairDestroyed,
+    PeerRefused,
+    AccessRefused,
+    AccessViolation,
+}
+
+impl What {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::MemoryRegistered => "memory_registered",
+            Self::MemoryDeregistered => "memory_deregistered",
+            Self::WindowBound => "window_bound",
+            Self::WindowRevoked => "window_revoked",
+            Self::WindowFreed => "window_freed",
+            Self::CursorLeased => "cursor_leased",
+            Self::CursorReturned => "cursor_returned",
+            Self::ConnectionAccepted => "connection_accepted",
+            Self::ConnectionUp => "connection_up",
+            Self::ConnectionClosed => "connection_closed",
+            Self::QueuePairDestroyed => "queue_pair_destroyed",
+            Self::PeerRefused => "peer_refused",
+            Self::AccessRefused => "access_refused",
+            Self::AccessViolation => "access_violation",
+        }
+    }
+}
+
+/// What is known of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Of<'a> {
+    pub(crate) device: &'a str,
+    pub(crate) peer: Option<SocketAddrV4>,
+    /// What kind of memory it is about.
+    pub(crate) memory: Option<&'static str>,
+    pub(crate) bytes: Option<usize>,
+    /// `ibv_access_flags`.
+    pub(crate) access: Option<u32>,
+    /// The whole key; only its upper bits are said.
+    pub(crate) key: Option<u32>,
+    pub(crate) why: Option<&'a dyn fmt::Display>,
+}
+
+/// Says what happened.
+pub(crate) fn say(what: What, of: Of<'_>) {
+    tracing::info!(
+        target: "audit",
+        what = what.name(),
+        device = of.device,
+        peer = of.peer.map(display),
+        memory = of.memory,
+        bytes = of.bytes,
+        access = of.access.map(|flags| display(Access(flags))),
+        key = of.key.map(|key| display(Key(key))),
+        why = of.why.map(display),
+    );
+}
+
+/// Rights by name.
+struct Access(u32);
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const NAMES: [(u32, &str); 5] = [
+            (1, "local_write"),
+            (2, "remote_write"),
+            (4, "remote_read"),
+            (8, "remote_atomic"),
+            (16, "bind"),
+        ];
+        let mut between = "";
+        for (_, name) in NAMES.iter().filter(|(flag, _)| self.0 & flag != 0) {
+            write!(f, "{between}{name}")?;
+            between = "+";
+        }
+        // Every device may read what is registered with it.
+        f.write_str(if self.0 == 0 { "local_read" } else { "" })
+    }
+}
+
+/// A key without the byte that makes it one.
+struct Key(u32);
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:06x}..", self.0 >> 8)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rights_are_named_and_keys_are_not_given_away() {
+        assert_eq!(Access(0).to_string(), "local_read");
+        assert_eq!(Access(17).to_string(), "local_write+bind");
+        assert_eq!(
+            Access(14).to_string(),
+            "remote_write+remote_read+remote_atomic"
+        );
+        assert_eq!(Key(0x0012_34ab).to_string(), "001234..");
+    }
+}

@@ -1,0 +1,136 @@
+//! Why a connection is over, told apart by what one does about it.
+
+use std::io;
+
+use thiserror::Error;
+
+use crate::device::sys::ibv_wc_status as status;
+
+/// Why a connection is over. The numbers are the device's and the connection manager's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum StreamEnd {
+    /// One side ended it, as connections do.
+    #[error("one side closed it")]
+    Closed,
+    /// The other side's device refused what this side wanted of its memory: a key that is wrong,
+    /// revoked or another connection's, a range or a right that was not granted. Another try over the
+    /// same grant is of no use.
+    #[error(
+        "the other side's device refuses what was read or written there (completion {status}); ask for a new grant"
+    )]
+    Refused {
+        /// `ibv_wc_status`.
+        status: u32,
+    },
+    /// This side's device stopped the connection, and nothing that this side did is the reason: the other
+    /// side wanted what it was not granted. What that was, devices tell nobody.
+    #[error(
+        "this side's device stopped it: the other side wanted what it was not granted; find out who it is"
+    )]
+    Violated,
+    /// The other side answers no more: it is gone, cut off, or takes nothing in.
+    #[error("the other side answers no more (completion {status}); connect again")]
+    Lost {
+        /// `ibv_wc_status`.
+        status: u32,
+    },
+    /// It never came up, or the connection manager lost it.
+    #[error(
+        "it can't be made, or be kept (event {event}); is the other side there, and listening?"
+    )]
+    Unconnected {
+        /// `rdma_cm_event_type`.
+        event: u32,
+    },
+    /// Something else failed, here or by a peer that keeps no rules.
+    #[error("it broke (completion {status}); connect again")]
+    Broken {
+        /// `ibv_wc_status`; 0 where no completion said so.
+        status: u32,
+    },
+}
+
+/// What was under way when a connection ended for another reason.
+const FLUSHED: StreamEnd = StreamEnd::Broken {
+    status: status::IBV_WC_WR_FLUSH_ERR,
+};
+
+impl StreamEnd {
+    /// What a completion that failed means; `is_one_sided` where it is of a READ, a WRITE or a swap.
+    pub(crate) const fn of_completion(status: u32, is_one_sided: bool) -> Self {
+        match status {
+            status::IBV_WC_REM_ACCESS_ERR | status::IBV_WC_REM_INV_REQ_ERR if is_one_sided => {
+                Self::Refused { status }
+            }
+            status::IBV_WC_RETRY_EXC_ERR | status::IBV_WC_RNR_RETRY_EXC_ERR => {
+                Self::Lost { status }
+            }
+            _ => Self::Broken { status },
+        }
+    }
+
+    /// Whether it says more than what was known before: the reason may be seen behind what follows
+    /// from it.
+    pub(crate) fn explains(self, before: Self) -> bool {
+        match before {
+            FLUSHED => self != FLUSHED,
+            Self::Closed => matches!(self, Self::Refused { .. }),
+            // This side's own doing after all.
+            Self::Violated => matches!(self, Self::Refused { .. } | Self::Lost { .. }),
+            _ => false,
+        }
+    }
+
+    /// Whether it is nothing but what follows from another end.
+    pub(crate) fn is_consequence(self) -> bool {
+        self == FLUSHED
+    }
+
+    /// As an error of a connection over `device`.
+    pub(crate) fn on(self, device: &str) -> io::Error {
+        let kind = match self {
+            Self::Closed => io::ErrorKind::ConnectionAborted,
+            Self::Refused { .. } => io::ErrorKind::PermissionDenied,
+            _ => io::ErrorKind::Other,
+        };
+        io::Error::new(kind, format!("the connection over {device} ended: {self}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refused_key_and_a_lost_peer_are_told_apart_and_a_flush_hides_neither() {
+        let of = |status| StreamEnd::of_completion(status, true);
+        let (flushed, refused, lost) = (of(5), of(10), of(12));
+        assert_eq!(refused, StreamEnd::Refused { status: 10 });
+        assert_eq!(of(9), StreamEnd::Refused { status: 9 });
+        // A SEND that is too long touches nothing that was granted.
+        let sent = StreamEnd::of_completion(9, false);
+        assert_eq!(sent, StreamEnd::Broken { status: 9 });
+        assert_eq!(lost, StreamEnd::Lost { status: 12 });
+        assert_eq!(flushed, StreamEnd::Broken { status: 5 });
+        for told in [refused, lost, StreamEnd::Closed] {
+            assert!(told.explains(flushed) && !flushed.explains(told));
+        }
+        assert!(refused.explains(StreamEnd::Closed) && !lost.explains(StreamEnd::Closed));
+        assert!(!lost.explains(refused) && !refused.explains(lost));
+        // Who was refused itself, or sent in vain, was harmed by nobody.
+        let violated = StreamEnd::Violated;
+        assert!(violated.explains(flushed) && flushed.is_consequence());
+        assert!(refused.explains(violated) && lost.explains(violated));
+        assert!(!flushed.explains(violated) && !StreamEnd::Closed.explains(violated));
+        assert!(!violated.explains(violated) && !violated.explains(StreamEnd::Closed));
+        assert!(!violated.is_consequence() && !refused.is_consequence());
+        let error = refused.on("rxe0");
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        assert!(
+            error
+                .to_string()
+                .contains("rxe0 ended: the other side's device refuses")
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! What this side does in the other's memory by itself: READs, and its cursor there.
+//!
+//! What is under way has places ([`Landing`]): as many READs, and swaps, as both sides agreed on, and a
+//! few WRITEs. What is not granted ends the connection, as the device has it, and whatever was under way
+//! has failed then.
+
+use std::io;
+
+use super::read_buffers::{Completed, Kind, Landing, Operation, WORD_LEN};
+use crate::connection::{Link, ONE_SIDED, Stream, StreamEnd};
+use crate::device::sys;
+use crate::memory::window::RemoteMemory;
+
+/// Bytes that one WRITE carries at most: they go with the request, from no registered memory.
+pub const WRITE_LEN_MAX: usize = 64;
+
+impl Stream {
+    /// READs and swaps of this side that may be under way at once: what both sides and their devices
+    /// agreed on. 0 while it is not up, and where it does not read.
+    #[must_use]
+    pub fn reads_depth(&self) -> u32 {
+        (self.link.as_ref()).map_or(0, |link| link.landing.depth())
+    }
+
+    /// Whether this side's device can compare and swap.
+    #[must_use]
+    pub fn swaps(&self) -> bool {
+        self.device.check_atomics().is_ok()
+    }
+
+    /// Begins to READ so many bytes of what the other side has granted, up to `read_len_max`.
+    ///
+    /// # Errors
+    /// `WouldBlock` while the connection is not up, or as many as agreed are under way or were not
+    /// taken; `InvalidInput` for what is too long or not granted, and where the connection agreed on
+    /// no READs; otherwise what the device said, or why the connection ended.
+    pub fn read_remote(
+        &mut self,
+        of: RemoteMemory,
+        offset: usize,
+        len: usize,
+        tag: u64,
+    ) -> io::Result<()> {
+        check_within(of, offset, len, self.config.read_len_max)?;
+        let link = self.link_with(Landing::has_read_place)?;
+        let buffer = link.landing.next_buffer();
+        let kind = Kind::Read { buffer, len };
+        let piece = link.landing.piece(buffer, len);
+        self.begin(Operation { tag, kind }, piece, |request| {
+            request.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_READ;
+            request.wr.rdma = sys::rdma_t {
+                remote_addr: of.address + offset as u64,
+                rkey: of.key,
+            };
+        })
+    }
+
+    /// Begins to compare the word at `offset` with `expected`, and to put `new` in its place if that is
+    /// what it is. [`Completed::Swapped`] tells what it was.
+    ///
+    /// # Errors
+    /// As for [`Stream::read_remote`]; `InvalidInput` for a word whose address is no multiple of 8;
+    /// `Unsupported` where this side's device has no atomic operations.
+    pub fn compare_and_swap(
+        &mut self,
+        of: RemoteMemory,
+        offset: usize,
+        expected: u64,
+        new: u64,
+        tag: u64,
+    ) -> io::Result<()> {
+        check_within(of, offset, WORD_LEN, WORD_LEN)?;
+        let remote_addr = of.address + offset as u64;
+        if !remote_addr.is_multiple_of(WORD_LEN as u64) {
+            let text = format!("the word at {offset} is not aligned; swap whole words of 8 bytes");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let atomics = self.device.check_atomics();
+        atomics.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
+        let link = self.link_with(Landing::has_read_place)?;
+        let buffer = link.landing.next_buffer();
+        let kind = Kind::Swap { buffer };
+        let piece = link.landing.piece(buffer, WORD_LEN);
+        self.begin(Operation { tag, kind }, piece, |request| {
+            request.opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
+            request.wr.atomic = sys::atomic_t {
+                remote_addr,
+                compare_add: expected,
+                swap: new,
+                rkey: of.key,
+            };
+        })
+    }
+
+    /// Begins to write so few bytes, up to [`WRITE_LEN_MAX`], to where the other side has granted a
+    /// cursor. They are copied before this returns.
+    ///
+    /// # Errors
+    /// `WouldBlock` while the connection is not up, or [`crate::WRITES_MAX`] are under way or
+    /// were not taken; otherwise as for [`Stream::read_remote`].
+    pub fn write_remote(
+        &mut self,
+        of: RemoteMemory,
+        offset: usize,
+        bytes: &[u8],
+        tag: u64,
+    ) -> io::Result<()> {
+        check_within(of, offset, bytes.len(), WRITE_LEN_MAX)?;
+        self.link_with(Landing::has_write_place)?;
+        // Inline: the key is not looked at.
+        let piece = sys::ibv_sge {
+            addr: bytes.as_ptr().addr() as u64,
+            length: bytes.len() as u32,
+            lkey: 0,
+        };
+        let kind = Kind::Write;
+        self.begin(Operation { tag, kind }, piece, |request| {
+            request.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+            request.send_flags |= sys::ibv_send_flags::IBV_SEND_INLINE.0;
+            request.wr.rdma = sys::rdma_t {
+                remote_addr: of.address + offset as u64,
+                rkey: of.key,
+            };
+        })
+    }
+
+    /// The next of what this side has begun in the other's memory that is over, in the order in which it
+    /// was begun; `None` while it is still under way, or there is nothing. Once the connection has ended
+    /// all that is left is [`Completed::Failed`]: take until there is nothing more.
+    pub fn take_completed(&mut self) -> Option<Completed<'_>> {
+        if (self.link.as_ref()).is_some_and(|link| !link.landing.has_done()) {
+            self.advance();
+        }
+        let end = self.end();
+        self.link.as_mut()?.landing.take(end)
+    }
+
+    /// What this side has begun in the other's memory and was not taken yet, done or not.
+    #[must_use]
+    pub fn under_way(&self) -> usize {
+        (self.link.as_ref()).map_or(0, |link| link.landing.len())
+    }
+
+    /// The link, if it is up and has such a place.
+    fn link_with(&mut self, has_place: fn(&Landing) -> bool) -> io::Result<&mut Link> {
+        if !self.is_up() {
+            self.advance();
+        }
+        let (ended, is_up) = (self.ended(), self.is_up());
+        if is_up && self.reads.own == 0 {
+            let text = "the connection agreed on no READs of this side; set reads_max on both sides and read_len_max on this one, above 0";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let link = self.link.as_mut();
+        link.filter(|link| is_up && has_place(&link.landing))
+            .ok_or(ended)
+    }
+
+    /// Posts what takes a place that is free.
+    fn begin(
+        &mut self,
+        operation: Operation,
+        mut piece: sys::ibv_sge,
+        fill: impl FnOnce(&mut sys::ibv_send_wr),
+    ) -> io::Result<()> {
+        let link = self.link_up()?;
+        // SAFETY: zero is a value of every field; the piece is inline and copied by the call, or the
+        // buffer of a free place of the landing memory, which is neither lent nor written before this
+        // completes. Exercised by
+        // `verbs::read::several_reads_at_once_bring_what_was_granted_in_order`.
+        let posted = unsafe {
+            let mut request: sys::ibv_send_wr = std::mem::zeroed();
+            request.wr_id = ONE_SIDED;
+            request.sg_list = &raw mut piece;
+            request.num_sge = 1;
+            request.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+            fill(&mut request);
+            link.queue.post_send(&raw mut request)
+        };
+        match posted {
+            Ok(()) => {
+                link.landing.began(operation);
+                Ok(())
+            }
+            Err(error) => {
+                self.ends(StreamEnd::Broken { status: 0 });
+                Err(io::Error::other(error))
+            }
+        }
+    }
+}
+
+/// Whether so many bytes are within what was granted, and are as many as one operation may have.
+pub(crate) fn check_within(
+    of: RemoteMemory,
+    offset: usize,
+    len: usize,
+    len_max: usize,
+) -> io::Result<()> {
+    let within = offset.checked_add(len).is_some_and(|end| end <= of.len)
+        && of.address.checked_add(of.len as u64).is_some();
+    if within && (1..=len_max).contains(&len) {
+        return Ok(());
+    }
+    let text = format!(
+        "{len} bytes at {offset} of {} can't be reached at once; take 1 to {len_max} within what was granted",
+        of.len
+    );
+    Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+}

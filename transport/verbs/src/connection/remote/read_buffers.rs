@@ -1,0 +1,253 @@
+//! Where READs land, and what becomes of them: places for what is under way, taken in the order in which
+//! it was begun.
+//!
+//! A READ lands in a buffer that is this connection's own and for nothing else, registered so that no
+//! peer reaches it. It is lent from there, once, without a copy. A place is free again when what took it
+//! is taken.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+
+use crate::connection::{StreamConfig, StreamEnd};
+use crate::device::Device;
+use crate::device::region::Region;
+use crate::device::sys;
+use crate::error::VerbsError;
+use tickcast_transport_base::host::mapping::SharedMapping;
+
+/// WRITEs of one connection under way at a time.
+pub const WRITES_MAX: u32 = 4;
+/// What is compared and swapped.
+pub(crate) const WORD_LEN: usize = size_of::<u64>();
+
+/// What this side did in the other's memory is over: `tag` is what it was begun with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Completed<'a> {
+    /// What a READ brought, at an address that is a multiple of 64. The bytes are this side's alone and
+    /// nobody writes them any more. They may be of several moments: whoever wrote there meanwhile may
+    /// have torn them.
+    Read {
+        /// As given.
+        tag: u64,
+        /// As many as were asked for.
+        bytes: &'a [u8],
+    },
+    /// What was there before it was compared: it was swapped if this is what was expected.
+    Swapped {
+        /// As given.
+        tag: u64,
+        /// In the order of bytes of this host, which must be the other's.
+        old: u64,
+    },
+    /// The other side's device has what was written.
+    Written {
+        /// As given.
+        tag: u64,
+    },
+    /// The connection is over, and nobody knows what became of it.
+    Failed {
+        /// As given.
+        tag: u64,
+        /// Why the connection is over.
+        why: StreamEnd,
+    },
+}
+
+/// What is under way or done, in order. Goes behind the queue that may still write where it lands.
+pub(crate) struct Landing {
+    /// Where READs and old words land; `None` where this side does nothing of the kind.
+    buffers: Option<Region>,
+    buffer_len: usize,
+    under_way: VecDeque<Operation>,
+    /// How many of all there ever were are done, and how many were taken: done, or failed with the
+    /// connection. What is done after it was given up changes nothing for those behind it.
+    done: u64,
+    taken: u64,
+    /// Places that are taken, by READs and swaps and by WRITEs.
+    reads: u32,
+    writes: u32,
+    /// Places for the former: what both sides agreed on. 0 until then.
+    depth: u32,
+    /// Their buffers take turns.
+    next_buffer: u32,
+}
+
+/// What is done in the other's memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Operation {
+    pub(crate) tag: u64,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Kind {
+    Read { buffer: u32, len: usize },
+    Swap { buffer: u32 },
+    Write,
+}
+
+impl Landing {
+    pub(crate) fn new(device: &Arc<Device>, config: &StreamConfig) -> Result<Self, VerbsError> {
+        let buffers = || {
+            let len = config.read_len_max * usize::from(config.reads_max);
+            let memory =
+                SharedMapping::memfd("landing", len).map_err(|error| VerbsError::Call {
+                    what: "allocate memory for READs",
+                    source: io::Error::other(error),
+                })?;
+            Region::writable(device, Arc::new(memory), "what was read")
+        };
+        let places = usize::from(config.reads_max) + WRITES_MAX as usize;
+        Ok(Self {
+            buffers: config.reads().then(buffers).transpose()?,
+            buffer_len: config.read_len_max,
+            under_way: VecDeque::with_capacity(places),
+            done: 0,
+            taken: 0,
+            reads: 0,
+            writes: 0,
+            depth: 0,
+            next_buffer: 0,
+        })
+    }
+
+    /// So many READs at once were agreed on.
+    pub(crate) fn agreed(&mut self, depth: u8) {
+        self.depth = depth.into();
+    }
+
+    /// They are done in the order in which they were posted.
+    pub(crate) fn operation_done(&mut self) {
+        self.done += 1;
+    }
+
+    /// READs, and swaps, that may be under way at once.
+    pub(crate) const fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// What is under way, or was not taken.
+    pub(crate) fn len(&self) -> usize {
+        self.under_way.len()
+    }
+
+    /// Whether one more READ, or swap, may begin.
+    pub(crate) const fn has_read_place(&self) -> bool {
+        self.reads < self.depth
+    }
+
+    /// Whether one more WRITE may begin.
+    pub(crate) const fn has_write_place(&self) -> bool {
+        self.writes < WRITES_MAX
+    }
+
+    /// Where the next READ, or swap, lands.
+    pub(crate) const fn next_buffer(&self) -> u32 {
+        self.next_buffer
+    }
+
+    /// Whether the oldest is done.
+    pub(crate) const fn has_done(&self) -> bool {
+        self.taken < self.done
+    }
+
+    /// The buffer of a place.
+    pub(crate) fn piece(&self, buffer: u32, len: usize) -> sys::ibv_sge {
+        let buffers = self.buffers.as_ref();
+        let from = buffers.map_or(0, |buffers| buffers.as_ptr().addr());
+        sys::ibv_sge {
+            addr: (from + buffer as usize * self.buffer_len) as u64,
+            length: len as u32,
+            lkey: buffers.map_or(0, Region::lkey),
+        }
+    }
+
+    /// Something took its place.
+    pub(crate) fn began(&mut self, operation: Operation) {
+        match operation.kind {
+            Kind::Write => self.writes += 1,
+            Kind::Read { .. } | Kind::Swap { .. } => {
+                self.reads += 1;
+                self.next_buffer = (self.next_buffer + 1) % self.depth;
+            }
+        }
+        self.under_way.push_back(operation);
+    }
+
+    /// The oldest that is done, or failed with the connection. Its place is free at once: it is not
+    /// taken while the caller has what is lent, which borrows the whole stream.
+    pub(crate) fn take(&mut self, end: Option<StreamEnd>) -> Option<Completed<'_>> {
+        let failed = end.filter(|_| !self.has_done());
+        if failed.is_none() && !self.has_done() {
+            return None;
+        }
+        let Operation { tag, kind } = self.under_way.pop_front()?;
+        self.taken += 1;
+        match kind {
+            Kind::Write => self.writes -= 1,
+            Kind::Read { .. } | Kind::Swap { .. } => self.reads -= 1,
+        }
+        if let Some(why) = failed {
+            return Some(Completed::Failed { tag, why });
+        }
+        Some(match kind {
+            Kind::Write => Completed::Written { tag },
+            Kind::Read { buffer, len } => Completed::Read {
+                tag,
+                bytes: self.landed(buffer, len)?,
+            },
+            Kind::Swap { buffer } => {
+                let mut old = [0; WORD_LEN];
+                old.copy_from_slice(self.landed(buffer, WORD_LEN)?);
+                let old = u64::from_ne_bytes(old);
+                Completed::Swapped { tag, old }
+            }
+        })
+    }
+
+    /// What lies in a buffer whose operation completed.
+    fn landed(&self, buffer: u32, len: usize) -> Option<&[u8]> {
+        let buffers = self.buffers.as_ref()?;
+        // SAFETY: the memory is this connection's alone, and no peer has a right to it; the device has
+        // completed what landed here, and nothing else is posted to land while the stream is borrowed.
+        // Exercised by `verbs::read::several_reads_at_once_bring_what_was_granted_in_order`.
+        Some(unsafe { buffers.lend(buffer as usize * self.buffer_len, len) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_done_after_it_was_given_up_changes_nothing_for_those_behind_it() {
+        let mut landing = Landing {
+            buffers: None,
+            buffer_len: 64,
+            under_way: VecDeque::new(),
+            done: 0,
+            taken: 0,
+            reads: 0,
+            writes: 0,
+            depth: 4,
+            next_buffer: 0,
+        };
+        for tag in 0..4 {
+            let kind = Kind::Write;
+            landing.began(Operation { tag, kind });
+        }
+        let why = StreamEnd::Broken { status: 0 };
+        assert_eq!(landing.take(None), None);
+        landing.operation_done();
+        assert_eq!(landing.take(Some(why)), Some(Completed::Written { tag: 0 }));
+        let failed = |tag| Some(Completed::Failed { tag, why });
+        assert_eq!(landing.take(Some(why)), failed(1));
+        // The queue was not told yet that all is over.
+        landing.operation_done();
+        assert_eq!(landing.take(Some(why)), failed(2));
+        assert_eq!((landing.writes, landing.take(Some(why))), (1, failed(3)));
+        assert_eq!((landing.writes, landing.take(Some(why))), (0, None));
+    }
+}

@@ -1,0 +1,228 @@
+//! What a device tells beside completions: that its port or its addresses changed, that it failed,
+//! and counters that cost a call to read. A thread takes all of it, one for each open device, so
+//! that those who poll read a number in memory instead.
+
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+
+use crate::device::sys;
+use crate::error::VerbsError;
+
+/// Between looks at counters.
+const COUNTERS_EVERY_MS: i32 = 1_000;
+/// So many of these looks after an event it counts as a change again: what follows from it, such as
+/// the end of a membership, is told to ids only later.
+const ECHOES: u32 = 5;
+
+/// Counters of a port, as of the last look.
+#[derive(Debug, Default)]
+pub(crate) struct PortCounters {
+    /// Datagrams that found no buffer; `None` is a device that does not count them.
+    dropped: AtomicU64,
+    /// Datagrams with another Q_Key.
+    wrong: AtomicU64,
+}
+
+/// What stands for a counter that a device lacks.
+const ABSENT: u64 = u64::MAX;
+
+impl PortCounters {
+    pub(crate) fn set(&self, dropped: Option<u64>, wrong: u64) {
+        let dropped = dropped.unwrap_or(ABSENT);
+        self.dropped.store(dropped, Ordering::Relaxed);
+        self.wrong.store(wrong, Ordering::Relaxed);
+    }
+
+    pub(crate) fn dropped(&self) -> Option<u64> {
+        Some(self.dropped.load(Ordering::Relaxed)).filter(|dropped| *dropped != ABSENT)
+    }
+
+    pub(crate) fn wrong(&self) -> u64 {
+        self.wrong.load(Ordering::Relaxed)
+    }
+}
+
+/// Reads a port's counters into the place that it knows.
+type Look = Box<dyn Fn(&PortCounters) + Send>;
+
+/// What the thread and those who look at it share.
+#[derive(Default)]
+struct Told {
+    changes: AtomicU64,
+    has_failed: AtomicBool,
+    /// What to read, and for whom: until they are gone.
+    looks: Mutex<Vec<(Weak<PortCounters>, Look)>>,
+}
+
+/// The thread of one open device.
+pub(crate) struct Watch {
+    told: Arc<Told>,
+    /// Closed to end the thread.
+    stop: Option<PipeWriter>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Devices that are watched, by the address of their context, which a process has one of.
+static WATCHED: Mutex<Vec<(usize, Weak<Watch>)>> = Mutex::new(Vec::new());
+
+impl Watch {
+    /// The watch of a device, which begins with the first who asks.
+    ///
+    /// # Safety
+    /// The context stays open for as long as the watch lives.
+    pub(crate) unsafe fn of(context: *mut sys::ibv_context) -> Result<Arc<Self>, VerbsError> {
+        let mut watched = WATCHED.lock().unwrap_or_else(PoisonError::into_inner);
+        watched.retain(|(_, watch)| watch.strong_count() > 0);
+        let known = watched.iter().find(|(at, _)| *at == context.addr());
+        if let Some(watch) = known.and_then(|(_, watch)| watch.upgrade()) {
+            return Ok(watch);
+        }
+        // SAFETY: the context is open, says the caller, and so is its descriptor.
+        // Exercised by `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+        let fd = unsafe {
+            let fd = (*context).async_fd;
+            let flags = libc::fcntl(fd, libc::F_GETFL);
+            libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+            fd
+        };
+        let failed = |source| VerbsError::Call {
+            what: "watch a device",
+            source,
+        };
+        let (stopped, stop) = io::pipe().map_err(failed)?;
+        let told = Arc::new(Told::default());
+        let device = Watched {
+            context: context.expose_provenance(),
+            fd,
+            stopped,
+            told: Arc::clone(&told),
+        };
+        let thread = std::thread::Builder::new().name("verbs-watch".into());
+        let thread = thread.spawn(move || device.run()).map_err(failed)?;
+        let watch = Arc::new(Self {
+            told,
+            stop: Some(stop),
+            thread: Some(thread),
+        });
+        watched.push((context.addr(), Arc::downgrade(&watch)));
+        Ok(watch)
+    }
+
+    /// Has counters read, now and from now on, for as long as they live.
+    pub(crate) fn count(
+        &self,
+        counters: &Arc<PortCounters>,
+        look: impl Fn(&PortCounters) + Send + 'static,
+    ) {
+        look(counters);
+        let mut looks = (self.told.looks.lock()).unwrap_or_else(PoisonError::into_inner);
+        looks.push((Arc::downgrade(counters), Box::new(look)));
+    }
+
+    /// Grows whenever something changed that a queue or its way to a group may depend on.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.told.changes.load(Ordering::Acquire)
+    }
+
+    /// Whether the device failed for good.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.told.has_failed.load(Ordering::Acquire)
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").finish_non_exhaustive()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.stop = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What the thread has.
+struct Watched {
+    /// The context, whose watch ends the thread before it is closed.
+    context: usize,
+    fd: RawFd,
+    stopped: PipeReader,
+    told: Arc<Told>,
+}
+
+impl Watched {
+    fn run(&self) {
+        let mut echoes = 0;
+        loop {
+            let of = |fd| libc::pollfd {
+                fd,
+                events: libc::POLLIN,
+                revents: 0,
+            };
+            let mut fds = [of(self.stopped.as_raw_fd()), of(self.fd)];
+            // SAFETY: two of them, that live through the call.
+            // Exercised by `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+            let ready = unsafe { libc::poll(fds.as_mut_ptr(), 2, COUNTERS_EVERY_MS) };
+            if fds[0].revents != 0 {
+                return;
+            }
+            if fds[1].revents & libc::POLLIN != 0 {
+                while self.take() {
+                    echoes = ECHOES;
+                }
+            } else if fds[1].revents != 0 {
+                // It was taken away; there is nothing to hear from it any more.
+                self.told.has_failed.store(true, Ordering::Release);
+                self.told.changes.fetch_add(1, Ordering::Release);
+                return;
+            }
+            if ready <= 0 {
+                self.look();
+                if echoes > 0 {
+                    echoes -= 1;
+                    self.told.changes.fetch_add(1, Ordering::Release);
+                }
+            }
+        }
+    }
+
+    /// Takes one event, if there is one.
+    fn take(&self) -> bool {
+        let mut event = sys::AsyncEvent::default();
+        let context = std::ptr::with_exposed_provenance_mut(self.context);
+        // SAFETY: the context is open for as long as this thread runs; an event is acknowledged at
+        // once, and what it names is not looked at. Exercised by
+        // `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+        unsafe {
+            if sys::ibv_get_async_event(context, &raw mut event) != 0 {
+                return false;
+            }
+            sys::ibv_ack_async_event(&raw mut event);
+        }
+        tracing::debug!(event = event.event_type, "a device tells of a change");
+        if event.event_type == sys::EVENT_DEVICE_FATAL {
+            self.told.has_failed.store(true, Ordering::Release);
+        }
+        self.told.changes.fetch_add(1, Ordering::Release);
+        true
+    }
+
+    fn look(&self) {
+        let mut looks = (self.told.looks.lock()).unwrap_or_else(PoisonError::into_inner);
+        looks.retain(|(counters, look)| {
+            let counters = counters.upgrade();
+            if let Some(counters) = &counters {
+                look(counters);
+            }
+            counters.is_some()
+        });
+    }
+}

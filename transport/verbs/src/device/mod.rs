@@ -1,0 +1,274 @@
+//! A device, found by the address of its interface, with a protection domain of its own.
+//!
+//! librdmacm owns the device's context and shares it among all of a process; an id that stays
+//! bound to it keeps it open for as long as anything here lives.
+
+pub(crate) mod cm;
+pub(crate) mod events;
+pub(crate) mod private_data;
+pub(crate) mod queue;
+pub(crate) mod rc_queue_pair;
+pub(crate) mod region;
+pub(crate) mod sys;
+
+use std::ffi::CStr;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::device::cm::{CmId, PortSpace};
+use crate::device::events::{PortCounters, Watch};
+use crate::error::{VerbsError, failed, failed_to_pin};
+
+/// The device's count of datagrams that came while no buffer was posted; mlx5 has it, rxe does not.
+const DROPPED: &str = "out_of_buffer";
+
+/// A port of an RDMA device, and a protection domain on it. Everything made with it keeps it.
+#[derive(Debug)]
+pub struct Device {
+    name: String,
+    address: Ipv4Addr,
+    gid: Ipv6Addr,
+    port: u8,
+    mtu: usize,
+    /// READs and atomic operations at once, of one queue pair: that it answers, and that it asks.
+    reads_max: u8,
+    own_reads_max: u8,
+    has_atomics: bool,
+    requests_max: u32,
+    pd: NonNull<sys::ibv_pd>,
+    context: NonNull<sys::ibv_context>,
+    counters: Arc<PortCounters>,
+    /// Ends before the context is closed.
+    watch: Arc<Watch>,
+    /// Keeps the context open: the last field, so the last to go.
+    _anchor: CmId,
+}
+
+// SAFETY: verbs may be called from any thread; nothing in here changes after it was made.
+// Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`, which opens on one and uses on another.
+unsafe impl Send for Device {}
+// SAFETY: as for `Send`: libibverbs locks inside, and shared use only reads these fields.
+unsafe impl Sync for Device {}
+
+impl Device {
+    /// Finds the device whose interface has `address`, and checks that its port is up.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: no RDMA at all, none at this address, port down, no permission.
+    pub fn open(address: Ipv4Addr) -> Result<Arc<Self>, VerbsError> {
+        let anchor = CmId::new(PortSpace::Tcp)?;
+        anchor.bind(address, 0)?;
+        let Some(context) = anchor.context() else {
+            return Err(VerbsError::NoDevice {
+                address,
+                source: io::Error::from_raw_os_error(libc::ENODEV),
+            });
+        };
+        let port = anchor.port();
+        // SAFETY: the id is bound, so its context is open, and stays so with the id. Exercised by
+        // `verbs::datagrams::device_tells_what_its_port_is`.
+        let (name, attributes, limits) = unsafe {
+            let name = sys::ibv_get_device_name(context.as_ref().device);
+            let name = if name.is_null() {
+                "?".to_owned()
+            } else {
+                CStr::from_ptr(name).to_string_lossy().into_owned()
+            };
+            let attributes = sys::query_port(context.as_ptr(), port)
+                .map_err(|errno| failed("ibv_query_port", errno))?;
+            let mut limits: sys::ibv_device_attr = std::mem::zeroed();
+            let result = sys::ibv_query_device(context.as_ptr(), &raw mut limits);
+            if result != 0 {
+                return Err(failed("ibv_query_device", result));
+            }
+            (name, attributes, limits)
+        };
+        if attributes.state != sys::ibv_port_state::IBV_PORT_ACTIVE {
+            return Err(VerbsError::PortDown {
+                device: name,
+                port,
+                state: attributes.state,
+            });
+        }
+        // SAFETY: the anchor keeps the context open, and goes behind the watch.
+        // Exercised by `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+        let watch = unsafe { Watch::of(context.as_ptr()) }?;
+        // SAFETY: as above.
+        let pd = unsafe { sys::ibv_alloc_pd(context.as_ptr()) };
+        let pd = NonNull::new(pd).ok_or_else(|| failed_to_pin("ibv_alloc_pd", 0, sys::errno()))?;
+        let device = Arc::new(Self {
+            name,
+            address,
+            gid: anchor.gid(),
+            port,
+            mtu: mtu_bytes(attributes.active_mtu),
+            requests_max: u32::try_from(limits.max_qp_wr).unwrap_or(0),
+            reads_max: at_once(limits.max_qp_rd_atom),
+            own_reads_max: at_once(limits.max_qp_init_rd_atom),
+            has_atomics: limits.atomic_cap != sys::ibv_atomic_cap::IBV_ATOMIC_NONE,
+            pd,
+            context,
+            counters: Arc::new(PortCounters::default()),
+            watch,
+            _anchor: anchor,
+        });
+        let (name, at) = (device.name.clone(), context.as_ptr().expose_provenance());
+        device.watch.count(&device.counters, move |counters| {
+            let context = std::ptr::with_exposed_provenance_mut(at);
+            // SAFETY: called by the watch alone, which ends before the context is closed.
+            // Exercised by `verbs::datagrams::device_tells_what_its_port_is`.
+            let wrong = unsafe { sys::query_port(context, port) };
+            let wrong = wrong.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr));
+            counters.set(hardware_counter(&name, port, DROPPED), wrong);
+        });
+        Ok(device)
+    }
+
+    /// Its name, as `rdma link` shows it.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The interface's address, which is also the sender's.
+    #[must_use]
+    pub const fn address(&self) -> Ipv4Addr {
+        self.address
+    }
+
+    /// The port's global identifier for this interface, which its packets carry: over IPv4 (RoCEv2)
+    /// the address, mapped.
+    #[must_use]
+    pub const fn gid(&self) -> Ipv6Addr {
+        self.gid
+    }
+
+    /// The port's number.
+    #[must_use]
+    pub const fn port(&self) -> u8 {
+        self.port
+    }
+
+    /// Bytes that one packet carries: the longest datagram.
+    #[must_use]
+    pub const fn mtu(&self) -> usize {
+        self.mtu
+    }
+
+    /// READs that a peer may have outstanding here.
+    #[must_use]
+    pub const fn reads_max(&self) -> u8 {
+        self.reads_max
+    }
+
+    /// READs that a connection may have outstanding from here.
+    #[must_use]
+    pub const fn own_reads_max(&self) -> u8 {
+        self.own_reads_max
+    }
+
+    /// Whether it compares and swaps.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoAtomics`] where it does not.
+    pub fn check_atomics(&self) -> Result<(), VerbsError> {
+        if self.has_atomics {
+            return Ok(());
+        }
+        Err(VerbsError::NoAtomics {
+            device: self.name.clone(),
+        })
+    }
+
+    /// Why a queue of it could not be made.
+    pub(crate) fn made_no_queue(
+        &self,
+        what: &'static str,
+        requests: u32,
+        inline_bytes: u32,
+        errno: i32,
+    ) -> VerbsError {
+        match errno {
+            libc::EINVAL => VerbsError::TooDeep {
+                device: self.name.clone(),
+                requests,
+                inline_bytes,
+                requests_max: self.requests_max,
+            },
+            _ => failed_to_pin(what, requests as usize * 64, errno),
+        }
+    }
+
+    /// Datagrams that the port refused because they carried another Q_Key, where it counts them.
+    #[must_use]
+    pub fn wrong_q_keys(&self) -> u64 {
+        // SAFETY: the anchor keeps the context open. Exercised by
+        // `verbs::datagrams::device_tells_what_its_port_is`.
+        let attributes = unsafe { sys::query_port(self.context.as_ptr(), self.port) };
+        attributes.map_or(0, |attributes| u64::from(attributes.qkey_viol_cntr))
+    }
+
+    /// A counter of the device (`/sys/class/infiniband/…/hw_counters`), where it has it.
+    #[must_use]
+    pub fn hardware_counter(&self, name: &str) -> Option<u64> {
+        hardware_counter(&self.name, self.port, name)
+    }
+
+    /// One of the port's identifiers, if it has that many.
+    pub(crate) fn gid_at(&self, index: u8) -> Option<Ipv6Addr> {
+        let mut gid = sys::ibv_gid { raw: [0; 16] };
+        // SAFETY: the anchor keeps the context open; all bytes are values. Exercised by
+        // `verbs::datagrams::an_address_that_comes_and_goes_is_told`.
+        unsafe {
+            let result = sys::ibv_query_gid(self.context(), self.port, index.into(), &raw mut gid);
+            (result == 0).then(|| Ipv6Addr::from(gid.raw))
+        }
+    }
+
+    /// The port's counters, as of the last second.
+    pub(crate) fn counters(&self) -> &PortCounters {
+        &self.counters
+    }
+
+    /// What the device tells of itself.
+    pub(crate) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
+    pub(crate) const fn pd(&self) -> *mut sys::ibv_pd {
+        self.pd.as_ptr()
+    }
+
+    pub(crate) const fn context(&self) -> *mut sys::ibv_context {
+        self.context.as_ptr()
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // SAFETY: whoever made something with the domain holds this value, so nothing of it is
+        // left. Exercised by `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        let result = unsafe { sys::ibv_dealloc_pd(self.pd.as_ptr()) };
+        if result != 0 {
+            tracing::error!(device = self.name, errno = result, "ibv_dealloc_pd failed");
+        }
+    }
+}
+
+fn hardware_counter(device: &str, port: u8, name: &str) -> Option<u64> {
+    let path = format!("/sys/class/infiniband/{device}/ports/{port}/hw_counters/{name}");
+    std::fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+/// A number of READs, as the connection manager counts them: all that it has bits for but one, which
+/// would mean any number.
+fn at_once(reads: i32) -> u8 {
+    reads.clamp(0, i32::from(u8::MAX) - 1) as u8
+}
+
+/// `enum ibv_mtu`: 1 is 256 bytes, each next one twice that.
+const fn mtu_bytes(mtu: u32) -> usize {
+    128 << mtu
+}

@@ -1,0 +1,461 @@
+//! Queues of work and of its completions.
+
+use std::mem;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::RawFd;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::device::cm::CmId;
+use crate::device::sys;
+use crate::error::{VerbsError, done, failed};
+
+/// Completions taken at a time.
+pub(crate) const TAKEN_MAX: usize = 32;
+
+/// The number of the send that `DatagramQueue::post_marker` posts.
+pub(crate) const MARKER: u64 = u64::MAX;
+
+/// Where completions come, with a descriptor to wait on where one was asked for.
+pub(crate) struct Completions {
+    cq: NonNull<sys::ibv_cq>,
+    channel: Option<NonNull<sys::ibv_comp_channel>>,
+    device: Arc<Device>,
+}
+
+// SAFETY: each has one owner, and libibverbs may be called from any thread. Exercised by
+// `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+unsafe impl Send for Completions {}
+
+impl Completions {
+    /// Room for `entries` completions. With `waitable` it has a descriptor, that is armed.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        entries: u32,
+        waitable: bool,
+    ) -> Result<Self, VerbsError> {
+        let channel = if waitable {
+            // SAFETY: the device keeps its context open. Exercised by
+            // `verbs::datagrams::a_receiver_that_sleeps_is_woken`.
+            let channel = unsafe { sys::ibv_create_comp_channel(device.context()) };
+            let channel = NonNull::new(channel)
+                .ok_or_else(|| failed("ibv_create_comp_channel", sys::errno()))?;
+            // SAFETY: the descriptor is the channel's.
+            // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+            unsafe {
+                let fd = channel.as_ref().fd;
+                let flags = libc::fcntl(fd, libc::F_GETFL);
+                libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK);
+            }
+            Some(channel)
+        } else {
+            None
+        };
+        // SAFETY: as above; the channel, if any, outlives the queue (see `drop`).
+        let cq = unsafe {
+            let to = channel.map_or(ptr::null_mut(), NonNull::as_ptr);
+            sys::ibv_create_cq(device.context(), entries as i32, ptr::null_mut(), to, 0)
+        };
+        let Some(cq) = NonNull::new(cq) else {
+            let errno = sys::errno();
+            if let Some(channel) = channel {
+                // SAFETY: made above, and no queue uses it.
+                // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+                unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
+            }
+            return Err(device.made_no_queue("ibv_create_cq", entries, 0, errno));
+        };
+        let completions = Self {
+            cq,
+            channel,
+            device: Arc::clone(device),
+        };
+        completions.arm();
+        Ok(completions)
+    }
+
+    /// The next completions, up to `max` of them, in order; or the error number that the queue gives
+    /// from now on.
+    #[inline]
+    pub(crate) fn take<'a>(
+        &mut self,
+        into: &'a mut [sys::ibv_wc; TAKEN_MAX],
+        max: usize,
+    ) -> Result<&'a [sys::ibv_wc], i32> {
+        let max = max.min(TAKEN_MAX) as i32;
+        // SAFETY: `into` has room for as many as are asked for. Exercised by
+        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        let taken = unsafe { sys::ibv_poll_cq(self.cq.as_ptr(), max, into.as_mut_ptr()) };
+        usize::try_from(taken)
+            .map(|taken| &into[..taken])
+            .map_err(|_| if taken == -1 { libc::EIO } else { -taken })
+    }
+
+    /// Readable when a completion has come since it was armed; -1 where none was asked for.
+    pub(crate) fn fd(&self) -> RawFd {
+        // SAFETY: the channel lives as long as this value.
+        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        self.channel
+            .map_or(-1, |channel| unsafe { channel.as_ref().fd })
+    }
+
+    /// Makes the descriptor tell of the next completion. Look for completions once more afterwards:
+    /// those that came before do not count.
+    pub(crate) fn rearm(&mut self) {
+        let Some(channel) = self.channel else { return };
+        let (mut cq, mut context) = (ptr::null_mut(), ptr::null_mut());
+        // SAFETY: all three live; every event is acknowledged, so that the queue can be destroyed.
+        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        unsafe {
+            while sys::ibv_get_cq_event(channel.as_ptr(), &raw mut cq, &raw mut context) == 0 {
+                sys::ibv_ack_cq_events(cq, 1);
+            }
+        }
+        self.arm();
+    }
+
+    fn arm(&self) {
+        if self.channel.is_some() {
+            // SAFETY: the queue lives.
+            // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+            unsafe { sys::ibv_req_notify_cq(self.cq.as_ptr(), 0) };
+        }
+    }
+
+    pub(crate) const fn as_ptr(&self) -> *mut sys::ibv_cq {
+        self.cq.as_ptr()
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        // SAFETY: queue pairs that complete here are gone (their owner declares them first), and
+        // all events are acknowledged. Exercised by
+        // `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        let result = unsafe { sys::ibv_destroy_cq(self.cq.as_ptr()) };
+        if result != 0 {
+            tracing::error!(
+                device = self.device.name(),
+                errno = result,
+                "ibv_destroy_cq failed"
+            );
+        }
+        if let Some(channel) = self.channel {
+            // SAFETY: its only queue is gone.
+            // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+            unsafe { sys::ibv_destroy_comp_channel(channel.as_ptr()) };
+        }
+    }
+}
+
+/// An empty completion, to take into.
+pub(crate) fn no_completion() -> sys::ibv_wc {
+    // SAFETY: zero is a value of every field, they are numbers.
+    // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+    unsafe { mem::zeroed() }
+}
+
+/// How large a datagram queue is.
+pub(crate) struct Depths {
+    pub(crate) send: u32,
+    pub(crate) receive: u32,
+    pub(crate) inline_bytes: u32,
+}
+
+/// A queue pair for datagrams, with an id to join groups by. Fields go in this order.
+pub(crate) struct DatagramQueue {
+    qp: QueuePair,
+    id: CmId,
+    q_key: u32,
+    port: u8,
+    /// Which of the port's partitions it is in: the manager's choice when it was made.
+    pkey_index: u16,
+    inline_bytes: usize,
+    /// The group that was asked for. A device keeps a queue pair for as long as it is in one.
+    group: Option<Ipv4Addr>,
+}
+
+impl Drop for DatagramQueue {
+    fn drop(&mut self) {
+        let _ = self.leave();
+    }
+}
+
+/// Destroyed before its id.
+struct QueuePair {
+    id: *mut sys::rdma_cm_id,
+    qp: NonNull<sys::ibv_qp>,
+}
+
+// SAFETY: as for `Completions`: one owner, callable from any thread.
+unsafe impl Send for QueuePair {}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        // SAFETY: the id is the one that made it, and is declared behind it. Exercised by
+        // `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        unsafe { sys::rdma_destroy_qp(self.id) };
+    }
+}
+
+impl DatagramQueue {
+    /// A queue pair that sends and receives at once; it takes only datagrams with this Q_Key.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        id: CmId,
+        send: &Completions,
+        receive: &Completions,
+        depths: &Depths,
+        q_key: u32,
+    ) -> Result<Self, VerbsError> {
+        // SAFETY: zero is a value of every field; id, domain and completions live; librdmacm
+        // brings the pair to where it can send. Exercised by
+        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        let (result, inline_bytes) = unsafe {
+            let mut attributes: sys::ibv_qp_init_attr = mem::zeroed();
+            attributes.send_cq = send.as_ptr();
+            attributes.recv_cq = receive.as_ptr();
+            attributes.qp_type = sys::ibv_qp_type::IBV_QPT_UD;
+            // One more than is used: the marker that `take_back` waits for.
+            attributes.cap.max_send_wr = depths.send + 1;
+            attributes.cap.max_recv_wr = depths.receive;
+            attributes.cap.max_send_sge = 1;
+            attributes.cap.max_recv_sge = 1;
+            attributes.cap.max_inline_data = depths.inline_bytes;
+            let result = sys::rdma_create_qp(id.as_ptr(), device.pd(), &raw mut attributes);
+            (result, attributes.cap.max_inline_data)
+        };
+        if result != 0 {
+            let requests = depths.send.max(depths.receive);
+            let (inline, errno) = (depths.inline_bytes, sys::errno());
+            return Err(device.made_no_queue("rdma_create_qp", requests, inline, errno));
+        }
+        // SAFETY: the call above made it.
+        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        let qp = NonNull::new(unsafe { (*id.as_ptr()).qp });
+        let qp = qp.ok_or_else(|| failed("rdma_create_qp", libc::EINVAL))?;
+        let mut queue = Self {
+            qp: QueuePair {
+                id: id.as_ptr(),
+                qp,
+            },
+            id,
+            q_key,
+            port: device.port(),
+            pkey_index: 0,
+            inline_bytes: inline_bytes as usize,
+            group: None,
+        };
+        queue.pkey_index = queue.query_pkey_index()?;
+        let mut attributes = no_attributes();
+        attributes.qkey = q_key;
+        queue.modify(
+            "set the Q_Key",
+            &mut attributes,
+            sys::ibv_qp_attr_mask::IBV_QP_QKEY,
+        )?;
+        Ok(queue)
+    }
+
+    /// Becomes a member of a group. The answer is one of [`DatagramQueue::id_mut`]'s events.
+    pub(crate) fn join(&mut self, group: Ipv4Addr, flags: u32) -> Result<(), i32> {
+        // One that is still known would be refused a second time.
+        let _ = self.leave();
+        self.id.join(group, flags)?;
+        self.group = Some(group);
+        Ok(())
+    }
+
+    /// Gives up the membership, if there is one.
+    pub(crate) fn leave(&mut self) -> Result<(), i32> {
+        self.group
+            .take()
+            .map_or(Ok(()), |group| self.id.leave(group))
+    }
+
+    pub(crate) const fn id(&self) -> &CmId {
+        &self.id
+    }
+
+    pub(crate) const fn id_mut(&mut self) -> &mut CmId {
+        &mut self.id
+    }
+
+    /// Bytes that a send may carry without a registered buffer.
+    pub(crate) const fn inline_bytes(&self) -> usize {
+        self.inline_bytes
+    }
+
+    /// Posts a chain of sends. On failure also how many of them were taken is unknown to the
+    /// caller but for `bad`: those before it were.
+    ///
+    /// # Safety
+    /// `first` heads a chain of whole work requests; what they point at stays valid until they
+    /// complete, or, for inline data, for the length of the call.
+    #[inline]
+    pub(crate) unsafe fn post_send(
+        &mut self,
+        first: *mut sys::ibv_send_wr,
+        bad: &mut *mut sys::ibv_send_wr,
+    ) -> i32 {
+        // SAFETY: the pair lives; the rest is the caller's word. Exercised by
+        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        unsafe { sys::ibv_post_send(self.qp.qp.as_ptr(), first, bad) }
+    }
+
+    /// Posts a chain of receives.
+    ///
+    /// # Safety
+    /// As for `post_send`; the device writes the buffers until they complete.
+    #[inline]
+    pub(crate) unsafe fn post_receive(
+        &mut self,
+        first: *mut sys::ibv_recv_wr,
+        bad: &mut *mut sys::ibv_recv_wr,
+    ) -> i32 {
+        // SAFETY: as for `post_send`.
+        unsafe { sys::ibv_post_recv(self.qp.qp.as_ptr(), first, bad) }
+    }
+
+    /// Posts a send of nothing to a queue that was flushed. It comes back as [`MARKER`], behind
+    /// whatever was posted before.
+    pub(crate) fn post_marker(&mut self, to: &AddressHandle) -> Result<(), VerbsError> {
+        // SAFETY: zero is a value of every field; the request names no memory, and its address
+        // handle lives through the call: what is flushed is never sent. Exercised by
+        // `verbs::datagrams::a_reset_ends_though_the_last_sends_are_silent`.
+        let error = unsafe {
+            let mut request: sys::ibv_send_wr = mem::zeroed();
+            request.wr_id = MARKER;
+            request.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
+            request.send_flags = sys::ibv_send_flags::IBV_SEND_SIGNALED.0;
+            request.wr.ud = sys::ud_t {
+                ah: to.as_ptr(),
+                remote_qpn: sys::MULTICAST_QPN,
+                remote_qkey: self.q_key,
+            };
+            self.post_send(&raw mut request, &mut ptr::null_mut())
+        };
+        done("ibv_post_send", error)
+    }
+
+    /// Ends whatever is posted: it completes as flushed, and nothing of it is sent any more.
+    pub(crate) fn flush(&mut self) -> Result<(), VerbsError> {
+        let mut attributes = no_attributes();
+        attributes.qp_state = sys::ibv_qp_state::IBV_QPS_ERR;
+        self.modify(
+            "flush",
+            &mut attributes,
+            sys::ibv_qp_attr_mask::IBV_QP_STATE,
+        )
+    }
+
+    /// Makes a flushed queue usable again. Its memberships stay.
+    pub(crate) fn restart(&mut self) -> Result<(), VerbsError> {
+        type Mask = sys::ibv_qp_attr_mask;
+        let mut attributes = no_attributes();
+        attributes.qkey = self.q_key;
+        attributes.port_num = self.port;
+        attributes.pkey_index = self.pkey_index;
+        let steps = [
+            (sys::ibv_qp_state::IBV_QPS_RESET, 0),
+            (
+                sys::ibv_qp_state::IBV_QPS_INIT,
+                Mask::IBV_QP_PKEY_INDEX.0 | Mask::IBV_QP_PORT.0 | Mask::IBV_QP_QKEY.0,
+            ),
+            (sys::ibv_qp_state::IBV_QPS_RTR, 0),
+            (sys::ibv_qp_state::IBV_QPS_RTS, Mask::IBV_QP_SQ_PSN.0),
+        ];
+        for (state, mask) in steps {
+            attributes.qp_state = state;
+            let mask = sys::ibv_qp_attr_mask(Mask::IBV_QP_STATE.0 | mask);
+            self.modify("restart", &mut attributes, mask)?;
+        }
+        Ok(())
+    }
+
+    fn query_pkey_index(&mut self) -> Result<u16, VerbsError> {
+        let mut attributes = no_attributes();
+        // SAFETY: pair and attributes live; zero is a value of every field of the second ones, that
+        // are only written. Exercised by `verbs::datagrams::a_fan_out_that_is_reset_begins_anew`.
+        let result = unsafe {
+            let mut initial: sys::ibv_qp_init_attr = mem::zeroed();
+            let mask = sys::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX.0 as i32;
+            let (attributes, initial) = (&raw mut attributes, &raw mut initial);
+            sys::ibv_query_qp(self.qp.qp.as_ptr(), attributes, mask, initial)
+        };
+        done("ibv_query_qp", result).map(|()| attributes.pkey_index)
+    }
+
+    fn modify(
+        &mut self,
+        what: &'static str,
+        attributes: &mut sys::ibv_qp_attr,
+        mask: sys::ibv_qp_attr_mask,
+    ) -> Result<(), VerbsError> {
+        // SAFETY: pair and attributes live. Exercised by
+        // `verbs::datagrams::a_fan_out_that_is_reset_begins_anew`.
+        let result = unsafe { sys::ibv_modify_qp(self.qp.qp.as_ptr(), attributes, mask.0 as i32) };
+        done(what, result)
+    }
+}
+
+/// No attributes yet.
+pub(crate) fn no_attributes() -> sys::ibv_qp_attr {
+    // SAFETY: zero is a value of every field, they are numbers.
+    // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+    unsafe { mem::zeroed() }
+}
+
+/// How to reach a group from a port.
+pub(crate) struct AddressHandle {
+    ah: NonNull<sys::ibv_ah>,
+    /// Which of the port's identifiers it sends from, and what that was.
+    gid_index: u8,
+    gid: Option<Ipv6Addr>,
+    /// The domain that it belongs to.
+    device: Arc<Device>,
+}
+
+// SAFETY: as for `Completions`.
+unsafe impl Send for AddressHandle {}
+
+impl AddressHandle {
+    /// `route` as the connection manager gave it; `traffic_class` goes into every packet, which
+    /// the manager's own option does not reach.
+    pub(crate) fn new(
+        device: &Arc<Device>,
+        mut route: sys::ibv_ah_attr,
+        traffic_class: u8,
+    ) -> Result<Self, VerbsError> {
+        route.grh.traffic_class = traffic_class;
+        // SAFETY: domain and attributes live. Exercised by
+        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        let ah = unsafe { sys::ibv_create_ah(device.pd(), &raw mut route) };
+        let ah = NonNull::new(ah).ok_or_else(|| failed("ibv_create_ah", sys::errno()))?;
+        let gid_index = route.grh.sgid_index;
+        Ok(Self {
+            ah,
+            gid_index,
+            gid: device.gid_at(gid_index),
+            device: Arc::clone(device),
+        })
+    }
+
+    /// Whether the port still has the identifier that it sends from.
+    pub(crate) fn is_current(&self) -> bool {
+        self.gid.is_some() && self.gid == self.device.gid_at(self.gid_index)
+    }
+
+    pub(crate) const fn as_ptr(&self) -> *mut sys::ibv_ah {
+        self.ah.as_ptr()
+    }
+}
+
+impl Drop for AddressHandle {
+    fn drop(&mut self) {
+        // SAFETY: no posted work names it: its owner destroys the queue pair before.
+        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        unsafe { sys::ibv_destroy_ah(self.ah.as_ptr()) };
+    }
+}

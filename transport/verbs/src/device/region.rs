@@ -1,0 +1,218 @@
+//! Registered memory: what a device may read or write, and for how long.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use tickcast_reliability::ring::RingMemory;
+
+use crate::audit::{self, What};
+use crate::device::Device;
+use crate::device::sys;
+use crate::error::{VerbsError, failed_to_pin};
+
+/// Memory that a device may use. It has no remote right of its own: those come from windows bound
+/// to one peer's queue pair.
+pub(crate) struct Region {
+    mr: NonNull<sys::ibv_mr>,
+    /// Outlives the registration; which part of it that is.
+    memory: Arc<dyn RingMemory>,
+    part: Range<usize>,
+    access: u32,
+    /// What it is, for the audit trail.
+    what: &'static str,
+    device: Arc<Device>,
+}
+
+// SAFETY: a registration may be used and given up from any thread; its memory is `Send + Sync`.
+// Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+unsafe impl Send for Region {}
+
+impl Region {
+    /// Lets the device read `memory`: a ring, or buffers, to send from.
+    pub(crate) fn readable(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        what: &'static str,
+    ) -> Result<Self, VerbsError> {
+        Self::whole(device, memory, sys::ibv_access_flags(0), what)
+    }
+
+    /// Lets the device write `memory`: buffers to receive into.
+    pub(crate) fn writable(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        what: &'static str,
+    ) -> Result<Self, VerbsError> {
+        let access = sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        Self::whole(device, memory, access, what)
+    }
+
+    /// Lets windows be bound to `memory`, to be read through; it has no remote right of its own.
+    pub(crate) fn bindable(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        what: &'static str,
+    ) -> Result<Self, VerbsError> {
+        let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND;
+        Self::whole(device, memory, access, what)
+    }
+
+    /// Lets windows be bound to a part of `memory`, to be written through as well; it has no remote
+    /// right of its own, but where others may write, its own device must be let.
+    pub(crate) fn bindable_to_write(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
+        what: &'static str,
+    ) -> Result<Self, VerbsError> {
+        let access = sys::ibv_access_flags::IBV_ACCESS_MW_BIND
+            | sys::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        Self::register(device, memory, part, access, what)
+    }
+
+    fn whole(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        access: sys::ibv_access_flags,
+        what: &'static str,
+    ) -> Result<Self, VerbsError> {
+        let part = 0..memory.len();
+        Self::register(device, memory, part, access, what)
+    }
+
+    fn register(
+        device: &Arc<Device>,
+        memory: Arc<dyn RingMemory>,
+        part: Range<usize>,
+        access: sys::ibv_access_flags,
+        what: &'static str,
+    ) -> Result<Self, VerbsError> {
+        assert!(part.end <= memory.len(), "a part is of its memory");
+        let len = part.len();
+        // SAFETY: the memory is valid for its length for as long as this value keeps it
+        // (`RingMemory`), the part is within, and the registration goes first. Exercised by
+        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        let mr = unsafe {
+            let at = memory.as_ptr().add(part.start);
+            sys::ibv_reg_mr(device.pd(), at.cast(), len, access.0 as i32)
+        };
+        let mr = NonNull::new(mr).ok_or_else(|| failed_to_pin("ibv_reg_mr", len, sys::errno()))?;
+        let region = Self {
+            mr,
+            memory,
+            part,
+            access: access.0,
+            what,
+            device: Arc::clone(device),
+        };
+        audit::say(What::MemoryRegistered, region.audited());
+        Ok(region)
+    }
+
+    fn audited(&self) -> audit::Of<'_> {
+        audit::Of {
+            device: self.device.name(),
+            memory: Some(self.what),
+            bytes: Some(self.len()),
+            access: Some(self.access),
+            key: Some(self.lkey()),
+            ..audit::Of::default()
+        }
+    }
+
+    /// The device that it is registered with.
+    pub(crate) const fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// What work requests name it by.
+    pub(crate) fn lkey(&self) -> u32 {
+        // SAFETY: the registration lives; its fields do not change.
+        // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        unsafe { self.mr.as_ref().lkey }
+    }
+
+    /// Whether all of `bytes` is in it.
+    #[inline]
+    pub(crate) fn holds(&self, bytes: &[u8]) -> bool {
+        let from = self.as_ptr().addr();
+        let at = bytes.as_ptr().addr();
+        at >= from && at + bytes.len() <= from + self.len()
+    }
+
+    /// Copies `bytes` to `offset` of the memory, and tells where that is. They fit: whoever
+    /// made the memory saw to that.
+    pub(crate) fn fill(&mut self, offset: usize, bytes: &[u8]) -> *const u8 {
+        assert!(
+            offset + bytes.len() <= self.len(),
+            "buffers are as long as datagrams"
+        );
+        // SAFETY: within the memory, which is this value's alone and which no device reads at this
+        // place, as the caller knows from its completions. Exercised by
+        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        unsafe {
+            let to = self.as_ptr().add(offset);
+            to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            to
+        }
+    }
+
+    /// Copies what is at `offset` of the memory.
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) {
+        assert!(
+            offset + into.len() <= self.len(),
+            "what arrived lies in a buffer"
+        );
+        // SAFETY: within the memory, which no device writes at this place, as the caller knows
+        // from its completions. Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
+        unsafe {
+            let from = self.as_ptr().add(offset);
+            from.copy_to_nonoverlapping(into.as_mut_ptr(), into.len());
+        }
+    }
+
+    /// Bytes of the memory, where they are.
+    ///
+    /// # Safety
+    /// Nobody writes them while they are lent: no process, and no device.
+    pub(crate) unsafe fn lend(&self, offset: usize, len: usize) -> &[u8] {
+        assert!(offset + len <= self.len(), "what arrived lies in a buffer");
+        // SAFETY: within the memory, which outlives the loan; the rest is the caller's word.
+        // Exercised by `verbs::read::several_reads_at_once_bring_what_was_granted_in_order`.
+        unsafe { std::slice::from_raw_parts(self.as_ptr().add(offset), len) }
+    }
+
+    /// What windows are bound to.
+    pub(crate) const fn as_mr(&self) -> *mut sys::ibv_mr {
+        self.mr.as_ptr()
+    }
+
+    /// Bytes of it.
+    pub(crate) fn len(&self) -> usize {
+        self.part.len()
+    }
+
+    /// Its first byte.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: the part is within the memory. Exercised by
+        // `verbs::cursor::each_entry_is_its_own_peers_alone`.
+        unsafe { self.memory.as_ptr().add(self.part.start) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        audit::say(What::MemoryDeregistered, self.audited());
+        // SAFETY: queue pairs that might use it are gone: their owners keep the region behind
+        // them. Exercised by `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
+        let result = unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) };
+        if result != 0 {
+            tracing::error!(
+                device = self.device.name(),
+                errno = result,
+                "ibv_dereg_mr failed"
+            );
+        }
+    }
+}

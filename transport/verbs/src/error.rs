@@ -1,0 +1,231 @@
+//! What can go wrong with verbs, told apart by what one does about it.
+
+use std::io;
+use std::net::Ipv4Addr;
+
+use thiserror::Error;
+
+use tickcast_transport_base::host::interface::InterfaceError;
+
+/// Why verbs can't be used as configured. The host or the configuration is at fault.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// This build has none of it.
+    #[error(
+        "this build has no RDMA; install librdmacm-dev and libclang1-14 (Debian's names), build with `--features rdma`, or use the transport udp"
+    )]
+    NotBuilt,
+    /// There is no such interface.
+    #[error("{source}")]
+    Interface {
+        /// What is wrong with it.
+        source: InterfaceError,
+    },
+    /// This host has no RDMA at all.
+    #[error(
+        "this host has no RDMA ({source}); load rdma_ucm and the device's module, or use the transport udp"
+    )]
+    NoRdma {
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The interface is none of an RDMA device.
+    #[error(
+        "{address} belongs to no RDMA device ({source}); `rdma link` lists those there are, choose the address of one or use the transport udp"
+    )]
+    NoDevice {
+        /// The interface's address.
+        address: Ipv4Addr,
+        /// What the operating system said.
+        source: io::Error,
+    },
+    /// The device's files can't be opened.
+    #[error(
+        "{what}: permission denied; give this user the files below /dev/infiniband (often group rdma)"
+    )]
+    Permission {
+        /// The step.
+        what: &'static str,
+    },
+    /// Memory can't be pinned.
+    #[error(
+        "{what} of {bytes} bytes: no memory may be pinned any more; raise the limit (`ulimit -l unlimited`, LimitMEMLOCK=infinity, or CAP_IPC_LOCK)"
+    )]
+    Memlock {
+        /// The step.
+        what: &'static str,
+        /// How much was asked for.
+        bytes: usize,
+    },
+    /// The port is down.
+    #[error("port {port} of {device} is not active (state {state}); is its cable in, its link up?")]
+    PortDown {
+        /// Which device.
+        device: String,
+        /// Which port.
+        port: u8,
+        /// `ibv_port_state`.
+        state: u32,
+    },
+    /// A slot does not fit into one packet.
+    #[error(
+        "slots of {slot_len} bytes don't fit the {mtu} bytes that port {port} of {device} carries; make the slots at most {mtu}, or raise the MTU of its interface (4200 gives 4096)"
+    )]
+    Mtu {
+        /// Bytes of a slot.
+        slot_len: usize,
+        /// Bytes of the port's largest packet.
+        mtu: usize,
+        /// Which device.
+        device: String,
+        /// Which port.
+        port: u8,
+    },
+    /// A number that the device or this code can't serve.
+    #[error("{name} is {value}; it must be between {min} and {max}")]
+    Range {
+        /// The setting.
+        name: &'static str,
+        /// As given.
+        value: u64,
+        /// The least.
+        min: u64,
+        /// The most.
+        max: u64,
+    },
+    /// More than the device makes of one queue.
+    #[error(
+        "{device} makes no queue for {requests} requests with {inline_bytes} bytes inline (it says at most {requests_max}); lower send_depth, inline_bytes or the receive depth"
+    )]
+    TooDeep {
+        /// Which device.
+        device: String,
+        /// Requests that were to be on their way at once.
+        requests: u32,
+        /// Bytes that were to go with a request.
+        inline_bytes: u32,
+        /// What the device says it can, without anything inline.
+        requests_max: u32,
+    },
+    /// A group that is none.
+    #[error("{group} is no multicast group; take one of 224.0.0.0/4, for example 239.x.y.z")]
+    NotMulticast {
+        /// As given.
+        group: Ipv4Addr,
+    },
+    /// The group could not be joined.
+    #[error(
+        "group {group} can't be joined on {device}: {reason}; is there a subnet manager (InfiniBand) or a route for the group (RoCE)?"
+    )]
+    Join {
+        /// Which group.
+        group: Ipv4Addr,
+        /// On which device.
+        device: String,
+        /// What happened.
+        reason: String,
+    },
+    /// Who connects, or is connected to, is no tickcast, or one of another version.
+    #[error(
+        "the other side of a connection says nothing that this version of tickcast knows; it was turned away, connect with the same version"
+    )]
+    Stranger,
+    /// Too many connections that are not up yet wait at a listener.
+    #[error(
+        "too many connections that are not up yet: one more was turned away, it may come again"
+    )]
+    Crowded,
+    /// Who wanted to connect waits no more.
+    #[error("it gave up before it had its turn; it may come again")]
+    GaveUp,
+    /// The device has no atomic operations.
+    #[error(
+        "{device} does not compare and swap, which a subscriber's cursor needs; let progress be told by messages there"
+    )]
+    NoAtomics {
+        /// Which device.
+        device: String,
+    },
+    /// Another step failed.
+    #[error("{what} failed: {source}")]
+    Call {
+        /// The function.
+        what: &'static str,
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+/// Refuses a setting that is not between `min` and `max`, both included.
+pub(crate) const fn check_range(
+    name: &'static str,
+    value: u64,
+    min: u64,
+    max: u64,
+) -> Result<(), VerbsError> {
+    if min <= value && value <= max {
+        return Ok(());
+    }
+    Err(VerbsError::Range {
+        name,
+        value,
+        min,
+        max,
+    })
+}
+
+#[cfg(feature = "rdma")]
+/// What a call that returns an error number came to.
+pub(crate) fn done(what: &'static str, errno: i32) -> Result<(), VerbsError> {
+    if errno == 0 {
+        Ok(())
+    } else {
+        Err(failed(what, errno))
+    }
+}
+
+#[cfg(feature = "rdma")]
+/// Turns an error number into the error that says what to do about it.
+pub(crate) fn failed(what: &'static str, errno: i32) -> VerbsError {
+    let source = io::Error::from_raw_os_error(errno);
+    match errno {
+        libc::EACCES | libc::EPERM => VerbsError::Permission { what },
+        _ => VerbsError::Call { what, source },
+    }
+}
+
+#[cfg(feature = "rdma")]
+/// As [`failed`], of a step that pins memory.
+pub(crate) fn failed_to_pin(what: &'static str, bytes: usize, errno: i32) -> VerbsError {
+    match errno {
+        libc::ENOMEM | libc::EAGAIN => VerbsError::Memlock { what, bytes },
+        _ => failed(what, errno),
+    }
+}
+
+#[cfg(all(test, feature = "rdma"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_that_may_not_be_pinned_is_told_apart_with_the_limit_to_raise() {
+        for errno in [libc::ENOMEM, libc::EAGAIN] {
+            let error = failed_to_pin("a registration of the ring", 96 << 20, errno);
+            assert!(matches!(error, VerbsError::Memlock { .. }), "{error}");
+            let said = error.to_string();
+            let due = [
+                "a registration of the ring",
+                "100663296 bytes",
+                "ulimit -l",
+                "LimitMEMLOCK=",
+            ];
+            assert!(due.iter().all(|due| said.contains(due)), "{said}");
+        }
+        // What is no want of memory is told as what it is.
+        let error = failed_to_pin("a registration of the ring", 64, libc::EPERM);
+        assert!(matches!(error, VerbsError::Permission { .. }), "{error}");
+        let error = failed_to_pin("a registration of the ring", 64, libc::ENODEV);
+        assert!(matches!(error, VerbsError::Call { .. }), "{error}");
+    }
+}

@@ -1,0 +1,89 @@
+//! RDMA: multicast by unreliable datagrams, and repair over reliable connections.
+//!
+//! The only code that calls libibverbs and librdmacm. Handles free what they hold, in order, and
+//! every return code is checked. All code that calls them is behind the feature `rdma`
+//! (docs/RDMA.md lists its prerequisites). Without it configs are checked all the same, and opening
+//! anything is [`VerbsError::NotBuilt`].
+//!
+//! Order of folders, top to bottom; each imports only those below it:
+//!
+//! 1. `connection`: [`Listener`] and [`Stream`], reliable connections with READs and WRITEs
+//! 2. `multicast`: [`VerbsFanOut`] and [`VerbsReceiver`], straight from the ring and into posted buffers
+//! 3. `memory`: [`ReadableMemory`], [`InboxMemory`] and [`CursorTable`], the memory that a peer may reach
+//! 4. `device`: [`Device`] with its queues, regions, events and connection manager ids
+//! 5. [`audit`]: the events that report which peer reached which memory
+//! 6. `disabled`: [`Device`] and the rest in a build without `rdma`
+//! 7. [`ports`]: the devices that the operating system reports, without opening any
+//! 8. `config`: plain values, with or without `rdma`
+//! 9. `error`: [`VerbsError`]
+
+#[cfg(feature = "rdma")]
+pub mod audit;
+mod config;
+#[cfg(feature = "rdma")]
+mod connection;
+#[cfg(feature = "rdma")]
+mod device;
+#[cfg(not(feature = "rdma"))]
+mod disabled;
+mod error;
+#[cfg(feature = "rdma")]
+mod memory;
+#[cfg(feature = "rdma")]
+mod multicast;
+pub mod ports;
+
+pub use config::{
+    Pace, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiverConfig, VerbsSendLine, VerbsSender,
+    inline_default, send_depth_default, signal_every_default,
+};
+#[cfg(feature = "rdma")]
+pub use connection::{
+    Completed, GRANTS_MAX, GrantId, Listener, Stream, StreamConfig, StreamEnd, WRITE_LEN_MAX,
+    WRITES_MAX,
+};
+#[cfg(feature = "rdma")]
+pub use device::Device;
+#[cfg(not(feature = "rdma"))]
+pub use disabled::{Device, VerbsFanOut, VerbsReceiver};
+pub use error::VerbsError;
+#[cfg(feature = "rdma")]
+pub use memory::{
+    CURSOR_LEN, CURSOR_WORDS, CursorEntry, CursorTable, InboxMemory, ReadableMemory, RemoteMemory,
+};
+#[cfg(feature = "rdma")]
+pub use multicast::{VerbsFanOut, VerbsReceiver};
+/// The bindings, for tests that drive a device by themselves.
+#[cfg(feature = "rdma")]
+#[doc(hidden)]
+pub use rdma_sys;
+
+use std::sync::Arc;
+
+use tickcast_transport_base::host::interface::Interface;
+
+/// Whether this build has RDMA.
+pub const IS_BUILT: bool = cfg!(feature = "rdma");
+
+impl Device {
+    /// Opens the device that an interface belongs to, and checks that it carries datagrams of so
+    /// many bytes.
+    ///
+    /// # Errors
+    /// As [`Device::open`]; [`VerbsError::Mtu`] with both numbers, [`VerbsError::Interface`].
+    pub fn of(interface: &Interface, datagram_len_max: usize) -> Result<Arc<Self>, VerbsError> {
+        let resolved = interface
+            .resolve()
+            .map_err(|source| VerbsError::Interface { source })?;
+        let device = Self::open(resolved.address)?;
+        if datagram_len_max > device.mtu() {
+            return Err(VerbsError::Mtu {
+                slot_len: datagram_len_max,
+                mtu: device.mtu(),
+                device: device.name().to_owned(),
+                port: device.port(),
+            });
+        }
+        Ok(device)
+    }
+}

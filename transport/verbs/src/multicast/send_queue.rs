@@ -1,0 +1,317 @@
+//! What is on its way: chains of work requests, and which of them the device is done with.
+
+use std::ptr;
+
+use tickcast_reliability::units::Sequence;
+
+use crate::device::queue::{AddressHandle, DatagramQueue};
+use crate::device::sys;
+
+/// Requests posted at a time.
+pub(crate) const CHAIN_MAX: usize = 32;
+
+/// Bytes to send, and the registration they are in (0: they are copied into the request).
+#[derive(Clone, Copy)]
+pub(crate) struct Piece {
+    pub(crate) bytes: *const u8,
+    pub(crate) len: u32,
+    pub(crate) lkey: u32,
+    pub(crate) inline: bool,
+}
+
+/// Work requests that are posted together.
+pub(crate) struct Chain {
+    requests: Box<[sys::ibv_send_wr]>,
+    pieces: Box<[sys::ibv_sge]>,
+    len: usize,
+}
+
+// SAFETY: the pointers inside are set when a chain is posted and mean nothing afterwards.
+// Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+unsafe impl Send for Chain {}
+
+impl Chain {
+    pub(crate) fn new() -> Self {
+        // SAFETY: zero is a value of every field: numbers and null pointers.
+        // Exercised by `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        let request = || unsafe { std::mem::zeroed::<sys::ibv_send_wr>() };
+        let piece = sys::ibv_sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        };
+        Self {
+            requests: (0..CHAIN_MAX).map(|_| request()).collect(),
+            pieces: vec![piece; CHAIN_MAX].into_boxed_slice(),
+            len: 0,
+        }
+    }
+
+    pub(crate) const fn is_full(&self) -> bool {
+        self.len == CHAIN_MAX
+    }
+
+    /// Gives up what was added and not posted.
+    pub(crate) const fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Adds a datagram to a group. `number` comes back with its completion, if `signalled`.
+    #[inline]
+    pub(crate) fn push(
+        &mut self,
+        piece: Piece,
+        to: &AddressHandle,
+        q_key: u32,
+        number: u64,
+        signalled: bool,
+    ) {
+        type Flags = sys::ibv_send_flags;
+        self.pieces[self.len] = sys::ibv_sge {
+            addr: piece.bytes.addr() as u64,
+            length: piece.len,
+            lkey: piece.lkey,
+        };
+        let request = &mut self.requests[self.len];
+        request.wr_id = number;
+        request.opcode = sys::ibv_wr_opcode::IBV_WR_SEND;
+        request.num_sge = 1;
+        request.send_flags = 0;
+        if signalled {
+            request.send_flags |= Flags::IBV_SEND_SIGNALED.0;
+        }
+        if piece.inline {
+            request.send_flags |= Flags::IBV_SEND_INLINE.0;
+        }
+        request.wr.ud = sys::ud_t {
+            ah: to.as_ptr(),
+            remote_qpn: sys::MULTICAST_QPN,
+            remote_qkey: q_key,
+        };
+        self.len += 1;
+    }
+
+    /// Posts what was added. How many requests the device took, and its error number if not all.
+    ///
+    /// # Safety
+    /// Every piece added since the last post lies in the registration it names and stays as it is
+    /// until its request completes; inline ones until this returns.
+    #[inline]
+    pub(crate) unsafe fn post(&mut self, queue: &mut DatagramQueue) -> (usize, i32) {
+        let len = std::mem::take(&mut self.len);
+        if len == 0 {
+            return (0, 0);
+        }
+        let requests = self.requests.as_mut_ptr();
+        // SAFETY: all indices are below `len`, which is at most the length of both arrays; the
+        // device's library copies requests and pieces before it returns. Exercised by
+        // `verbs::datagrams::a_fan_out_reaches_every_receiver`.
+        unsafe {
+            for i in 0..len {
+                let request = requests.add(i);
+                (*request).sg_list = self.pieces.as_mut_ptr().add(i);
+                (*request).next = if i + 1 < len {
+                    requests.add(i + 1)
+                } else {
+                    ptr::null_mut()
+                };
+            }
+            let mut bad = ptr::null_mut();
+            match queue.post_send(requests, &mut bad) {
+                0 => (len, 0),
+                error if bad.is_null() => (0, error),
+                error => (bad.offset_from(requests) as usize, error),
+            }
+        }
+    }
+}
+
+/// Numbers the sends of a queue, counts those on their way, and knows up to which sequence the
+/// device no longer reads slots.
+pub(crate) struct Pins {
+    signal_every: u64,
+    /// Sends handed to the device, and those known to be done.
+    posted: u64,
+    done: u64,
+    /// Sends since the last one that tells.
+    silent: u64,
+    /// One past the last send that the device reads from memory.
+    pinned: u64,
+    /// Of each send on its way: the last sequence before or at it.
+    sequences: Box<[Sequence]>,
+    /// The last sequence handed over.
+    taken: Sequence,
+    /// The last sequence known to be done.
+    completed: Sequence,
+}
+
+impl Pins {
+    pub(crate) fn new(depth: u32, signal_every: u32) -> Self {
+        Self {
+            signal_every: signal_every.into(),
+            posted: 0,
+            done: 0,
+            silent: 0,
+            pinned: 0,
+            sequences: vec![Sequence::NONE; depth as usize].into_boxed_slice(),
+            taken: Sequence::NONE,
+            completed: Sequence::NONE,
+        }
+    }
+
+    /// How many sends the queue still takes.
+    pub(crate) fn room(&self) -> usize {
+        self.sequences.len() - (self.posted - self.done) as usize
+    }
+
+    /// The last sequence handed over.
+    pub(crate) const fn taken(&self) -> Sequence {
+        self.taken
+    }
+
+    /// What follows begins behind `sequence`. Nothing is on its way: the device would still read
+    /// what this says is done, and a late completion would tell of sequences of before.
+    pub(crate) const fn begin_after(&mut self, sequence: Sequence) {
+        debug_assert!(self.on_their_way() == 0, "taken back before");
+        self.taken = sequence;
+        self.completed = sequence;
+    }
+
+    /// The number of the send that is added to a chain as its `ahead`-th, and whether it must tell
+    /// when it is done: every n-th does, and every one whose buffer is waited for.
+    pub(crate) const fn number(&self, ahead: usize, waited_for: bool) -> (u64, bool) {
+        let tells =
+            waited_for || (self.silent + ahead as u64 + 1).is_multiple_of(self.signal_every);
+        (self.posted + ahead as u64, tells)
+    }
+
+    /// The device took a send: of this sequence, or of a copy; read from memory later, or not.
+    #[inline]
+    pub(crate) fn sent(&mut self, sequence: Option<Sequence>, inline: bool, told: bool) {
+        self.taken = sequence.unwrap_or(self.taken);
+        let at = self.posted as usize % self.sequences.len();
+        self.sequences[at] = self.taken;
+        self.posted += 1;
+        if !inline {
+            self.pinned = self.posted;
+        }
+        self.silent = if told { 0 } else { self.silent + 1 };
+    }
+
+    /// A sequence was not handed over, and is not going to be.
+    pub(crate) const fn skipped(&mut self, sequence: Sequence) {
+        debug_assert!(self.on_their_way() == 0, "taken back before");
+        self.taken = sequence;
+        self.completed = sequence;
+    }
+
+    /// The device told of this send: it is done with it and with all before.
+    #[inline]
+    pub(crate) fn told(&mut self, number: u64) {
+        if (self.done..self.posted).contains(&number) {
+            self.done = number + 1;
+            self.completed = self.sequences[number as usize % self.sequences.len()];
+        }
+    }
+
+    /// The last sequence that the device does not read any more.
+    pub(crate) fn completed(&self) -> Sequence {
+        if self.done >= self.pinned {
+            self.taken
+        } else {
+            self.completed
+        }
+    }
+
+    /// Whether the device is done with a send.
+    pub(crate) const fn is_done(&self, number: u64) -> bool {
+        number < self.done
+    }
+
+    /// Sends on their way.
+    pub(crate) const fn on_their_way(&self) -> u64 {
+        self.posted - self.done
+    }
+
+    /// The device gave everything back.
+    pub(crate) const fn flushed(&mut self) {
+        self.done = self.posted;
+        self.silent = 0;
+        self.pinned = self.posted;
+        self.completed = self.taken;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sends `sequences` as a chain; the numbers of those that tell.
+    fn send(pins: &mut Pins, sequences: std::ops::RangeInclusive<u64>, inline: bool) -> Vec<u64> {
+        let mut telling = Vec::new();
+        for sequence in sequences {
+            let (number, tells) = pins.number(0, false);
+            pins.sent(Some(Sequence(sequence)), inline, tells);
+            if tells {
+                telling.push(number);
+            }
+        }
+        telling
+    }
+
+    #[test]
+    fn every_nth_send_tells_and_frees_all_before_it() {
+        let mut pins = Pins::new(16, 4);
+        let telling = send(&mut pins, 1..=10, false);
+        assert_eq!(telling, [3, 7]);
+        assert_eq!((pins.room(), pins.completed()), (6, Sequence(0)));
+        pins.told(3);
+        assert_eq!((pins.room(), pins.completed()), (10, Sequence(4)));
+        pins.told(7);
+        assert_eq!((pins.room(), pins.completed()), (14, Sequence(8)));
+        // What it tells twice, or of the future, means nothing.
+        pins.told(3);
+        pins.told(99);
+        assert_eq!(pins.completed(), Sequence(8));
+    }
+
+    #[test]
+    fn what_is_sent_inline_is_never_pinned_but_takes_room_until_told() {
+        let mut pins = Pins::new(8, 4);
+        let telling = send(&mut pins, 1..=3, true);
+        assert!(telling.is_empty());
+        assert_eq!((pins.room(), pins.completed()), (5, Sequence(3)));
+        // One from memory pins itself, and by order all that come behind it.
+        send(&mut pins, 4..=4, false);
+        assert_eq!(pins.completed(), Sequence(0));
+        pins.told(3);
+        assert_eq!(pins.completed(), Sequence(4));
+    }
+
+    #[test]
+    fn copies_take_room_and_numbers_but_no_sequence() {
+        let mut pins = Pins::new(8, 100);
+        pins.begin_after(Sequence(41));
+        let (number, tells) = pins.number(0, true);
+        assert!(tells);
+        pins.sent(None, false, tells);
+        assert_eq!((pins.room(), pins.taken()), (7, Sequence(41)));
+        pins.told(number);
+        assert!(pins.is_done(number));
+        assert_eq!(pins.completed(), Sequence(41));
+    }
+
+    #[test]
+    fn numbers_go_on_beyond_the_depth_of_the_queue() {
+        let mut pins = Pins::new(4, 2);
+        for round in 0..100u64 {
+            let telling = send(&mut pins, round * 4 + 1..=round * 4 + 4, false);
+            assert_eq!(pins.room(), 0);
+            telling.into_iter().for_each(|number| pins.told(number));
+            assert_eq!(
+                (pins.room(), pins.completed()),
+                (4, Sequence(round * 4 + 4))
+            );
+        }
+    }
+}
