@@ -40,11 +40,11 @@ const CONFLICT: &str = "409 Conflict";
 tickcast_reliability::counters! {
     /// What came of connections to the admin port; written by its thread alone.
     pub struct AdminCounters {
-        /// Connections to the admin port that were taken.
+        /// Connections to the admin port accepted.
         admin_connections,
-        /// Connections to the admin port closed at once, because as many as allowed were open.
+        /// Connections to the admin port closed at once because their limit was reached.
         admin_refused,
-        /// Connections to the admin port that got no whole answer in time.
+        /// Connections to the admin port that did not complete an exchange in time.
         admin_failed,
     }
 }

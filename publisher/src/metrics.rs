@@ -3,8 +3,54 @@
 
 use std::fmt::Write;
 
+use tickcast_reliability::counters;
+
 use crate::audit_file;
 use crate::shared::Shared;
+
+counters! {
+    /// The publisher as a whole.
+    struct PublisherMetrics {
+        /// Epoch of all channels (a gauge).
+        epoch,
+        /// 1 if the session has ended (a gauge).
+        ended,
+        /// Lines of the audit trail that could not be written to its file.
+        audit_lines_lost,
+        /// Times that a hand-over was requested and refused.
+        hand_overs_refused,
+    }
+}
+
+counters! {
+    /// The ring of one channel.
+    struct RingMetrics {
+        /// Sequence sealed last (a gauge).
+        sealed_sequence,
+        /// Sequence that is the oldest in the ring (a gauge).
+        oldest_sequence,
+    }
+}
+
+counters! {
+    /// Messages of one source, by type.
+    struct MessageTypeMetrics {
+        /// Messages of the venue received, by their type byte.
+        source_messages_by_type,
+    }
+}
+
+counters! {
+    /// A subscriber of one channel, as it reports itself.
+    struct SubscriberMetrics {
+        /// Sequence that a subscriber delivered or declared lost last (a gauge).
+        subscriber_sequence,
+        /// Sequences that a subscriber is behind the last one sealed (a gauge).
+        subscriber_lag,
+        /// Records that a subscriber declared lost.
+        subscriber_lost_records,
+    }
+}
 
 /// One metric: its series must stand together under one head.
 struct Family {
@@ -75,17 +121,14 @@ impl Families {
 #[must_use]
 pub fn metrics(shared: &Shared) -> String {
     let mut all = Families::default();
-    let sealed = "The last sequence sealed (a gauge).";
-    let oldest = "The oldest sequence that the ring holds (a gauge).";
-    let epoch = "The epoch of all channels (a gauge).";
-    all.add("", "epoch", epoch, shared.epoch.0);
-    let ended = "Whether the session has ended (a gauge).";
-    all.add("", "ended", ended, shared.is_ended().into());
-    let lost = "Lines of the audit trail that could not be written to its file.";
-    all.add("", "audit_lines_lost", lost, audit_file::lines_lost());
-    let refused = "Times that a hand-over was asked for in vain.";
-    let refusals = shared.hand_over.refusals();
-    all.add("", "hand_overs_refused", refused, refusals);
+    let publisher = PublisherMetrics::default();
+    publisher.epoch.set(shared.epoch.0);
+    publisher.ended.set(shared.is_ended().into());
+    publisher.audit_lines_lost.set(audit_file::lines_lost());
+    publisher
+        .hand_overs_refused
+        .set(shared.hand_over.refusals());
+    publisher.each(|name, help, value| all.add("", name, help, value));
     shared
         .service
         .each(|name, help, value| all.add("", name, help, value));
@@ -100,8 +143,10 @@ pub fn metrics(shared: &Shared) -> String {
     }
     for channel in &shared.channels {
         let label = format!("{{channel=\"{}\"}}", channel.plan.name);
-        all.add(&label, "sealed_sequence", sealed, channel.ring.sealed().0);
-        all.add(&label, "oldest_sequence", oldest, channel.ring.oldest().0);
+        let ring = RingMetrics::default();
+        ring.sealed_sequence.set(channel.ring.sealed().0);
+        ring.oldest_sequence.set(channel.ring.oldest().0);
+        ring.each(|name, help, value| all.add(&label, name, help, value));
         channel
             .sender
             .each(|name, help, value| all.add(&label, name, help, value));
@@ -126,11 +171,12 @@ pub fn metrics(shared: &Shared) -> String {
         source
             .counters
             .each(|name, help, value| all.add(&label, name, help, value));
-        let help = "Venue messages seen, by their type byte.";
         for (kind, count) in source.types() {
             let kind = escaped(&kind);
             let label = format!("{{source=\"{}\",type=\"{kind}\"}}", source.source);
-            all.add(&label, "source_messages_by_type", help, count);
+            let of_type = MessageTypeMetrics::default();
+            of_type.source_messages_by_type.set(count);
+            of_type.each(|name, help, value| all.add(&label, name, help, value));
         }
     }
     for status in shared.subscribers().iter().filter(|s| s.joined) {
@@ -141,12 +187,11 @@ pub fn metrics(shared: &Shared) -> String {
             status.peer,
             channel.map_or("", |c| &c.plan.name)
         );
-        let progress = "The last sequence that a subscriber delivered or declared lost (a gauge).";
-        all.add(&label, "subscriber_sequence", progress, status.sequence);
-        let lag = "Sequences that a subscriber is behind what was sealed (a gauge).";
-        all.add(&label, "subscriber_lag", lag, status.lag);
-        let lost = "Records that a subscriber declared lost.";
-        all.add(&label, "subscriber_lost_records", lost, status.lost_records);
+        let subscriber = SubscriberMetrics::default();
+        subscriber.subscriber_sequence.set(status.sequence);
+        subscriber.subscriber_lag.set(status.lag);
+        subscriber.subscriber_lost_records.set(status.lost_records);
+        subscriber.each(|name, help, value| all.add(&label, name, help, value));
     }
     all.text()
 }

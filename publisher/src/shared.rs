@@ -22,59 +22,59 @@ use crate::standby::StandbyState;
 tickcast_reliability::counters! {
     /// What came of one source. Everything but the first four is an incident.
     pub struct SourceCounters {
-        /// Packets taken in (UDP payloads, or messages of a file).
+        /// Packets received (UDP payloads, or messages of a file).
         source_packets,
-        /// Bytes of those.
+        /// Bytes of received packets.
         source_bytes,
-        /// Venue messages that became records.
+        /// Messages that became records.
         source_messages,
-        /// Records of those.
+        /// Records decoded.
         source_records,
-        /// Gaps in the source's sequence; each is told in the stream.
+        /// Gaps in the source's sequence; the stream reports each.
         source_gaps,
-        /// Messages missing in them.
+        /// Messages missing in those gaps.
         source_missing_messages,
-        /// Times that the venue started counting again.
+        /// Times that the venue restarted its sequence.
         source_resets,
         /// Times that the venue opened another session.
         source_session_changes,
         /// Times that the venue ended a session.
         source_session_ends,
-        /// Messages that had been seen before (the other line, a resend).
+        /// Messages received before: from the other line, or resent.
         source_duplicates,
-        /// Packets or messages that could not be read.
+        /// Packets or messages that could not be parsed.
         source_malformed,
-        /// Well-formed messages of types that are not known.
+        /// Messages that are well-formed and of an unknown type.
         source_unknown_messages,
-        /// Messages about orders that are not known.
+        /// Messages that refer to an unknown order.
         source_unknown_orders,
-        /// Quantities that did not fit and were saturated.
+        /// Quantities that exceeded their field and were saturated.
         source_saturated,
-        /// Files that ended in the middle of a record.
+        /// Files that ended within a record.
         source_truncated,
-        /// Captured frames passed over: no UDP, fragments, damaged, of a link that is not read.
+        /// Frames of a capture skipped: not UDP, fragmented, damaged, or of an unsupported link type.
         source_skipped_frames,
-        /// Captured datagrams of which only the beginning was kept.
+        /// Frames of a capture that were cut off when captured.
         source_snapped,
-        /// Packets passed over before the feed's format was recognised.
+        /// Packets skipped before the feed's format was recognised.
         source_unrecognised_packets,
-        /// Messages lost because the hop to the publish thread was full; told in the stream.
+        /// Messages lost because the queue to the publish thread was full; the stream reports them.
         source_overflow_messages,
         /// Messages of instruments that no channel carries.
         source_unrouted_messages,
-        /// Packets that the kernel dropped for want of receive buffer.
+        /// Packets dropped by the kernel for lack of receive buffer.
         source_kernel_dropped,
-        /// Connections of a records input that were taken.
+        /// Connections of a `records` input accepted.
         source_connections,
-        /// Connections of a records input turned away or closed: a second writer, or what can't be read.
+        /// Connections of a `records` input refused or closed: a second writer, or invalid data.
         source_refused_connections,
-        /// Packets longer than the receive buffers.
+        /// Packets that exceed the receive buffers.
         source_oversize,
         /// Packets from addresses that the config does not name.
         source_strangers,
         /// Errors that ended the source early.
         source_errors,
-        /// Whether the source has ended (a gauge).
+        /// 1 if the source has ended (a gauge).
         source_ended,
     }
 }
@@ -82,33 +82,34 @@ tickcast_reliability::counters! {
 tickcast_reliability::counters! {
     /// What one line of one fan-out has done.
     pub struct LineCounters {
-        /// Datagrams handed to the network.
+        /// Datagrams passed to the network.
         line_datagrams,
-        /// Their bytes.
+        /// Bytes passed to the network.
         line_bytes,
-        /// System calls that sent something.
+        /// Calls to the system that sent something.
         line_batches,
-        /// Whether datagrams that are due together go to the kernel as one buffer, GSO (a gauge).
+        /// 1 if runs of datagrams go to the kernel as one buffer, GSO (a gauge).
         line_gso,
-        /// Runs of datagrams that went so.
+        /// Runs of datagrams sent as one buffer.
         line_gso_runs,
-        /// Datagrams of those.
+        /// Datagrams sent in such runs.
         line_gso_datagrams,
-        /// Zeros between those, which make them equally long.
+        /// Bytes of zeros that pad datagrams of a run to one length.
         line_gso_padding_bytes,
-        /// Runs that the kernel would not cut: after each it is given none for a while.
+        /// Runs that the kernel refused to split; GSO pauses after each.
         line_gso_refused,
         /// Times that the send buffer was full.
         line_stalls,
-        /// Datagrams of the stream that the network refused.
+        /// Datagrams of the stream that the network refused: no room in the interface's queue, or no
+        /// route.
         line_refused,
-        /// Heartbeats and multicast repairs that found no room or were refused.
+        /// Datagrams of heartbeats and multicast repair that found no room or were refused.
         line_unpinned_sends_dropped,
-        /// Datagrams dropped when the fan-out was torn down, or given back unsent by a device.
+        /// Datagrams dropped at a reset of the fan-out, or returned unsent by a device.
         line_flushed,
-        /// Times a device was made to give everything back, to begin anew or because it gave up.
+        /// Times that a device returned all sends, because it failed or had to restart.
         line_restarts,
-        /// The last error number of the operating system, 0 for none (a gauge).
+        /// Error number of the system, the most recent one; 0 for none (a gauge).
         line_last_errno,
     }
 }

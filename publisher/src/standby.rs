@@ -43,15 +43,54 @@ const SUPERSEDE_EVERY: Duration = Duration::from_secs(1);
 tickcast_reliability::counters! {
     /// What came of being a standby.
     pub struct StandbyCounters {
-        /// Messages of the inputs kept, because they are not mirrored yet (a gauge).
+        /// Messages of the inputs kept because they are not mirrored yet (a gauge).
         kept_messages,
-        /// Messages that found no room and pushed out the oldest; what of them was not mirrored by a
-        /// promotion is told as lost.
+        /// Messages evicted to make room; a promotion reports those not mirrored as lost.
         pushed_out_messages,
         /// Messages published again at the promotion.
         published_again_messages,
-        /// Promotions that were refused, or failed.
+        /// Times that a promotion was refused or failed.
         promotions_refused,
+    }
+}
+
+tickcast_reliability::counters! {
+    /// A standby as it stands.
+    struct StandbyMetrics {
+        /// 1 if it mirrors every channel and could be promoted (a gauge).
+        mirroring,
+        /// 1 if it was promoted and publishes (a gauge).
+        promoted,
+        /// 1 if anything is heard of the mirrored publisher (a gauge).
+        publisher_alive,
+        /// Source that sends here what the publisher does not publish; 0 for none (a gauge).
+        differing_source,
+    }
+}
+
+tickcast_reliability::counters! {
+    /// The mirror of one channel.
+    struct MirrorMetrics {
+        /// Sequence mirrored last without a hole (a gauge).
+        mirrored_sequence,
+        /// Sequences sent and not mirrored yet (a gauge).
+        lag_sequences,
+        /// Microseconds for which something has been missing in the mirror (a gauge).
+        lag_us,
+        /// Sequence that the publisher wrote here last by RDMA; 0 for none (a gauge).
+        written_sequence,
+        /// Sequences sent and not found written here; 0 where nothing is written (a gauge).
+        written_lag_sequences,
+        /// Datagrams that the publisher wrote here, found whole.
+        written_datagrams,
+        /// Datagrams written here that arrived before any other path.
+        written_first_datagrams,
+        /// Sequences not written, or overwritten before they were read; they arrive on another path.
+        written_skipped_sequences,
+        /// Slots found half written, or never holding a whole datagram.
+        inbox_torn,
+        /// Times that a mirror began anew because a missing datagram could not be had.
+        holes,
     }
 }
 
@@ -331,88 +370,34 @@ impl StandbyState {
         mut on: impl FnMut(&'static str, &'static str, Option<&str>, u64),
     ) {
         let state = self.state();
-        let is = |name: &str| u64::from(state == name);
-        on(
-            "mirroring",
-            "Whether it mirrors every channel and could be promoted (a gauge).",
-            None,
-            is("mirroring"),
-        );
-        on(
-            "promoted",
-            "Whether it was promoted and publishes (a gauge).",
-            None,
-            is("promoted"),
-        );
+        let view = self.view();
+        let standby = StandbyMetrics::default();
+        standby.mirroring.set((state == "mirroring").into());
+        standby.promoted.set((state == "promoted").into());
+        standby
+            .publisher_alive
+            .set(view.is_publisher_alive().into());
+        let differing = view.differing().map_or(0, |source| source.0.into());
+        standby.differing_source.set(differing);
+        standby.each(|name, help, value| on(name, help, None, value));
         self.counters
             .each(|name, help, value| on(name, help, None, value));
-        let view = self.view();
-        on(
-            "publisher_alive",
-            "Whether anything is heard of the mirrored publisher (a gauge).",
-            None,
-            view.is_publisher_alive().into(),
-        );
-        on(
-            "differing_source",
-            "A source that gives here what the publisher does not publish; 0: none (a gauge).",
-            None,
-            view.differing().map_or(0, |source| source.0.into()),
-        );
         for channel in &view.channels {
-            let mirrored = channel.mirrored;
-            let mut on = |name, help, value| on(name, help, Some(&channel.name), value);
-            on(
-                "mirrored_sequence",
-                "The last sequence mirrored without a hole (a gauge).",
-                mirrored.map_or(0, |it| it.last.0),
-            );
-            on(
-                "lag_sequences",
-                "Sequences that were sent and are not mirrored yet (a gauge).",
-                channel.lag,
-            );
-            on(
-                "lag_us",
-                "For how long something has been missing in the mirror, in microseconds (a gauge).",
-                channel.behind.as_us(),
-            );
-            let written = channel.written;
-            on(
-                "written_sequence",
-                "The newest sequence that the publisher wrote here by RDMA; 0: none (a gauge).",
-                written.newest(),
-            );
-            on(
-                "written_lag_sequences",
-                "Sequences that were sent and not found written here; 0 where nothing is written (a gauge).",
-                written.lag,
-            );
-            on(
-                "written_datagrams",
-                "Datagrams that the publisher wrote here, found whole.",
-                written.datagrams,
-            );
-            on(
-                "written_first_datagrams",
-                "Of those, datagrams that had come in no other way before.",
-                written.first,
-            );
-            on(
-                "written_skipped_sequences",
-                "Sequences that were not written, or written over before anybody looked; they come otherwise.",
-                written.skipped,
-            );
-            on(
-                "inbox_torn",
-                "Places that were being written just then, or never held a whole datagram.",
-                written.torn,
-            );
-            on(
-                "holes",
-                "Times that a mirror began anew, because what it lacked could not be had.",
-                mirrored.map_or(0, |it| it.holes),
-            );
+            let (mirrored, written) = (channel.mirrored, channel.written);
+            let mirror = MirrorMetrics::default();
+            mirror
+                .mirrored_sequence
+                .set(mirrored.map_or(0, |it| it.last.0));
+            mirror.lag_sequences.set(channel.lag);
+            mirror.lag_us.set(channel.behind.as_us());
+            mirror.written_sequence.set(written.newest());
+            mirror.written_lag_sequences.set(written.lag);
+            mirror.written_datagrams.set(written.datagrams);
+            mirror.written_first_datagrams.set(written.first);
+            mirror.written_skipped_sequences.set(written.skipped);
+            mirror.inbox_torn.set(written.torn);
+            mirror.holes.set(mirrored.map_or(0, |it| it.holes));
+            mirror.each(|name, help, value| on(name, help, Some(&channel.name), value));
         }
     }
 }

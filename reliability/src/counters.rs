@@ -39,14 +39,16 @@ impl Counter {
     }
 }
 
-/// Declares a struct of [`Counter`]s whose names and meanings can be walked: the one definition
-/// that metrics, reports and tests read.
+/// Declares a struct of [`Counter`]s whose names and meanings can be iterated: the one definition
+/// behind metrics, reports, tests and docs/METRICS.md.
+///
+/// A meaning opens with the unit, and ends with "(a gauge)" unless the value only grows.
 #[macro_export]
 macro_rules! counters {
-    ($(#[$doc:meta])* pub struct $name:ident { $($(#[doc = $help:literal])+ $field:ident,)+ }) => {
+    ($(#[$doc:meta])* $vis:vis struct $name:ident { $($(#[doc = $help:literal])+ $field:ident,)+ }) => {
         $(#[$doc])*
         #[derive(Debug, Default)]
-        pub struct $name {
+        $vis struct $name {
             $($(#[doc = $help])+ pub $field: $crate::counters::Counter,)+
         }
 
@@ -74,161 +76,162 @@ counters! {
     /// What one channel of a subscriber has seen. Loss and gaps are counted in sequences
     /// (datagrams) unless the name says records.
     pub struct ReceiverCounters {
-        /// Datagrams taken from the transport, of every kind.
+        /// Datagrams received from the transport, of every kind.
         received_datagrams,
-        /// Bytes of those.
+        /// Bytes of received datagrams.
         received_bytes,
-        /// Heartbeats among them that counted.
+        /// Heartbeats received that passed all checks.
         heartbeats,
-        /// Sequenced datagrams handed to the application (data, events, END).
+        /// Datagrams delivered to the application (data, events, END).
         delivered_datagrams,
-        /// Records handed to the application.
+        /// Records delivered to the application.
         delivered_records,
-        /// Datagrams that had already been received: the other line, a repair too many, a resend.
+        /// Datagrams received before: from the other line, from a redundant repair, or resent.
         duplicates,
-        /// Datagrams dropped because their CRC did not fit.
+        /// Datagrams dropped because of a wrong CRC.
         corrupt_dropped,
-        /// Datagrams dropped because they could not be read.
+        /// Datagrams dropped because they could not be parsed.
         malformed_dropped,
-        /// Datagrams dropped because they came from an address that nobody named.
+        /// Datagrams dropped because neither WELCOME nor the config names their sender.
         unknown_sender_dropped,
-        /// Datagrams dropped because their channel is not one that was joined.
+        /// Datagrams dropped because their channel was not joined.
         other_channel_dropped,
-        /// Datagrams of an epoch that the repair connection has not confirmed.
+        /// Datagrams dropped because the repair connection has not confirmed their epoch.
         unknown_epoch_dropped,
-        /// Datagrams of an epoch that is over.
+        /// Datagrams dropped because their epoch is over.
         old_epoch_dropped,
-        /// Datagrams that leap beyond the ring; acted on only when the repair connection confirms.
+        /// Datagrams dropped because their sequence lies beyond the ring; the repair connection must
+        /// confirm it.
         sequence_jump_dropped,
-        /// Newer datagrams dropped because the window was full; they are repaired later.
+        /// Datagrams dropped because the window was full; they are repaired later.
         window_full_dropped,
-        /// Datagrams that came after their loss had been declared.
+        /// Datagrams dropped because they had been declared lost.
         late_dropped,
-        /// Sequences found missing.
+        /// Datagrams found missing.
         missing_datagrams,
-        /// Of those, sequences that came after all.
+        /// Datagrams found missing that arrived after all.
         missing_recovered,
-        /// Of those, sequences declared lost.
+        /// Datagrams found missing and declared lost.
         missing_lost,
-        /// Of those, sequences of an epoch that was continued without them: nothing is missing there.
+        /// Datagrams found missing whose epoch was continued without them; nothing is lost.
         missing_superseded,
-        /// Of those, sequences still open (a gauge).
+        /// Datagrams missing now (a gauge).
         missing_open,
-        /// Sequences wanted that were sent before we joined.
+        /// Datagrams requested that were sent before the join.
         replay_requested,
-        /// Of those, sequences that came.
+        /// Datagrams of the replay that arrived.
         replay_received,
-        /// Of those, sequences declared lost.
+        /// Datagrams of the replay that were declared lost.
         replay_lost,
-        /// Of those, sequences of an epoch that was continued without them.
+        /// Datagrams of the replay whose epoch was continued without them.
         replay_superseded,
-        /// Of those, sequences still awaited (a gauge).
+        /// Datagrams of the replay that are outstanding (a gauge).
         replay_open,
-        /// Runs of missing sequences found (one run is one gap of many sequences).
+        /// Gaps found; one gap is a run of missing datagrams.
         gaps,
-        /// Loss events handed to the application.
+        /// Events of loss delivered to the application.
         loss_events,
-        /// Records that those events declared lost, where their number is known.
+        /// Records declared lost, where their number is known.
         lost_records,
-        /// Loss events whose number of records nobody knows.
+        /// Events of loss whose number of records is unknown.
         losses_of_unknown_size,
-        /// NACK messages sent.
+        /// NACKs sent on all connections.
         nacks_sent,
-        /// Sequences asked for in them.
+        /// Sequences requested by NACK.
         nacked_sequences,
-        /// NACK messages of those that went over the NACK connection.
+        /// NACKs sent on the NACK connection.
         nack_link_nacks_sent,
-        /// Sequences asked for in them.
+        /// Sequences requested on the NACK connection.
         nack_link_nacked_sequences,
-        /// Of those, sequences not answered in time, and asked for over TCP next.
+        /// Sequences not answered on the NACK connection in time, then requested over TCP.
         nack_link_timeouts,
-        /// READs of the publisher's ring begun.
+        /// READs of the publisher's ring posted.
         reads,
-        /// Sequences wanted by them.
+        /// Sequences requested by READ.
         read_sequences,
-        /// Of those, slots that were being written just then.
+        /// Slots found half written by a READ.
         reads_torn,
-        /// Of those, slots that held a later sequence already.
+        /// Slots found overwritten by a later sequence.
         reads_lapped,
-        /// Of those, sequences that did not come in time, and were asked for otherwise.
+        /// Sequences not read in time, then requested on another path.
         read_timeouts,
-        /// READs of the publisher's control page done, while its multicast was silent.
+        /// READs of the publisher's control page completed while multicast was silent.
         page_reads,
-        /// Repaired datagrams received over the repair, replay and NACK connections, and by READ.
+        /// Datagrams repaired by unicast: over TCP, the NACK connection or READ.
         repairs_received,
-        /// Of those, datagrams received over the NACK connection.
+        /// Datagrams repaired over the NACK connection.
         nack_link_repairs_received,
-        /// Of those, datagrams that came by READ.
+        /// Datagrams repaired by READ.
         read_repairs_received,
-        /// Repaired datagrams received by multicast.
+        /// Datagrams repaired by multicast.
         multicast_repairs_received,
         /// Refusals received, of any reason.
         refusals_received,
-        /// Times that one sequence carried two different contents.
+        /// Sequences received with two different contents.
         fencing_violations,
-        /// Records delivered that were not the publisher's, as its copy showed later.
+        /// Records delivered that the publisher's own copy later disproved.
         fenced_records,
-        /// Times that multicast was found lost while the publisher went on.
+        /// Times that multicast was lost while the publisher continued.
         multicast_lost,
-        /// Times that a line went silent while another was heard.
+        /// Times that one line fell silent while another was heard.
         line_down,
         /// Times that the repair connection was established.
         repair_links_up,
-        /// Times that it went down.
+        /// Times that the repair connection was lost.
         repair_links_down,
         /// Times that the NACK connection was established.
         nack_links_up,
-        /// Times that it went down.
+        /// Times that the NACK connection was lost.
         nack_links_down,
-        /// Times that the ring could be READ from then on.
+        /// Times that READ access to the ring was established.
         read_links_up,
-        /// Times that it no longer could.
+        /// Times that READ access to the ring was lost.
         read_links_down,
-        /// Cursors in the publisher's memory that were claimed.
+        /// Cursors claimed in the publisher's memory.
         cursors_claimed,
-        /// Cursors that somebody else had claimed; they stay alone.
+        /// Cursors not claimed because another subscriber holds them.
         cursors_foreign,
-        /// Reports written to them.
+        /// Reports written to cursors.
         cursor_reports,
-        /// Datagrams that the publisher wrote to the inbox of this standby, found there whole.
+        /// Datagrams found whole in this standby's inbox.
         inbox_received,
-        /// Of those, datagrams that had come in no other way before.
+        /// Datagrams that arrived in the inbox before any other path.
         inbox_first,
-        /// Places of the inbox that were being written just then, or never held a whole datagram.
+        /// Slots of the inbox found half written, or never holding a whole datagram.
         inbox_torn,
-        /// Sequences that the publisher did not write, or wrote over before anybody looked; they come
-        /// otherwise.
+        /// Sequences not written to the inbox, or overwritten before they were read; they arrive on
+        /// another path.
         inbox_skipped,
         /// Inboxes that the publisher refused to write to.
         inboxes_refused,
         /// Epochs followed.
         epochs,
-        /// Of those, epochs that continued the one before.
+        /// Epochs followed that continued the one before.
         epochs_continued,
-        /// Datagrams that waited for their turn when their epoch was continued without them.
+        /// Datagrams discarded from the window because their epoch was continued without them.
         epoch_change_dropped,
-        /// Records that had been delivered of a continued epoch, and came once more.
+        /// Records of a continued epoch that had been delivered before.
         records_already_delivered,
-        /// Events of the stream (source loss, epoch reason) delivered.
+        /// Events of the stream delivered: source loss, start of an epoch.
         stream_events,
-        /// Source messages that the publisher declared lost.
+        /// Messages of the source that the publisher declared lost.
         source_messages_lost,
-        /// Datagrams that the kernel or the device dropped for want of a buffer (all channels of a
-        /// socket or port; where it counts them), or that a ring in this host no longer held.
+        /// Datagrams dropped by the kernel or device for lack of buffers, or overwritten in a shared
+        /// ring. The count is per socket or port, so channels on one share it.
         kernel_dropped,
-        /// Lines whose kernel hands over runs of datagrams as one buffer, GRO (a gauge).
+        /// Lines whose kernel delivers runs of datagrams as one buffer, GRO (a gauge).
         gro_lines,
-        /// Runs of datagrams that came so.
+        /// Runs of datagrams received as one buffer.
         gro_runs,
-        /// Datagrams of those.
+        /// Datagrams received in such runs.
         gro_datagrams,
-        /// Datagrams that were longer than a slot: nobody who knows the channel sends such.
+        /// Datagrams dropped because they exceed a slot; another system uses the group.
         oversize_dropped,
-        /// Datagrams that the RDMA device refused for their Q_Key (all channels of a device).
+        /// Datagrams that the RDMA device refused because of their Q_Key, on all channels.
         q_key_dropped,
-        /// Times that a line's receive queue broke and was started anew (RDMA).
+        /// Times that a line's receive queue failed and was restarted (RDMA).
         receive_restarts,
-        /// WELCOMEs that can't be meant, or are a zombie's: that connection was broken off.
+        /// WELCOMEs that contradict the JOIN or the epochs followed; the connection was closed.
         welcomes_invalid,
     }
 }
@@ -236,25 +239,25 @@ counters! {
 counters! {
     /// What the publish side of one channel has done.
     pub struct SenderCounters {
-        /// Source messages in sealed datagrams, and those without records.
+        /// Messages published, including those without records.
         published_messages,
-        /// Records in sealed datagrams.
+        /// Records published.
         published_records,
         /// Datagrams sealed (data, events, END).
         sealed_datagrams,
-        /// Bytes of those.
+        /// Bytes of sealed datagrams.
         sealed_bytes,
-        /// Heartbeats made.
+        /// Heartbeats built.
         heartbeats,
-        /// Datagrams handed to fan-outs, all fan-outs added up.
+        /// Datagrams passed to fan-outs, summed over all fan-outs.
         sent_datagrams,
         /// Datagrams that a stalled fan-out never sent; receivers repair them.
         skipped_datagrams,
-        /// Times that a fan-out was torn down because it held the ring.
+        /// Times that a fan-out was reset because it blocked the ring.
         fan_out_resets,
-        /// Records refused because they can't be sent (too large for a slot).
+        /// Records refused because they exceed a slot.
         oversize_records,
-        /// Source messages lost before they reached the ring; each is told in the stream.
+        /// Messages of sources lost before the ring; the stream reports each loss.
         source_messages_lost,
     }
 }
@@ -263,57 +266,58 @@ counters! {
     /// What the repair side of one channel has done. NACKs are counted in sequences; of a range that is
     /// refused, no more than the ring has slots, whatever it claims.
     pub struct RepairCounters {
-        /// Sequences that NACKs asked for (of a range that is refused, no more than the ring has slots).
+        /// Sequences requested by NACK; a refused range counts at most the ring's slots.
         nacked,
-        /// Of those, answered with the datagram to the asker alone.
+        /// Sequences answered by unicast.
         answered,
-        /// Of those, answered by one multicast for many.
+        /// Sequences answered by one multicast for many subscribers.
         answered_by_multicast,
-        /// Of those, refused because the ring no longer holds them.
+        /// Sequences refused because the ring no longer holds them.
         refused_window,
-        /// Of those, refused because they have not been sent yet.
+        /// Sequences refused because they have not been sent yet.
         refused_ahead,
-        /// Of those, refused because a budget was used up.
+        /// Sequences refused because a budget was exhausted.
         refused_budget,
-        /// Of those, refused because the joiner could never catch up.
+        /// Sequences refused because the joiner can never catch up.
         refused_too_slow,
-        /// Of those, refused because the NACK names another epoch.
+        /// Sequences refused because the NACK names another epoch.
         refused_epoch,
-        /// Of those, refused because the NACK asks for a range that makes no sense.
+        /// Sequences refused because the range is invalid.
         refused_malformed,
-        /// Of those, dropped with the connection of the asker.
+        /// Sequences dropped with the connection that requested them.
         repairs_cancelled,
-        /// Of those, waiting for budget (a gauge).
+        /// Sequences that wait for budget (a gauge).
         pending,
-        /// NACK messages received.
+        /// NACKs received on all connections.
         nack_messages,
-        /// Of those, messages received on NACK connections.
+        /// NACKs received on NACK connections.
         nack_link_messages,
-        /// Bytes of repair sent to single subscribers.
+        /// Bytes of repair sent by unicast.
         repair_bytes,
         /// Bytes of repair sent by multicast.
         multicast_repair_bytes,
         /// Bytes of replay sent to joiners.
         replay_bytes,
-        /// Slots that were overwritten while they were copied; the asker is refused, window.
+        /// Slots overwritten while they were copied; the request is refused with `window`.
         lapped_copies,
-        /// Sequences asked for again while their answer was still queued; not counted as nacked.
+        /// Sequences requested again while their answer was queued or, over TCP, in flight; `nacked`
+        /// excludes them.
         nacks_duplicate,
-        /// Bytes that subscribers were granted to READ.
+        /// Bytes granted to subscribers for READ.
         read_tokens_bytes,
-        /// Reports that subscribers wrote to their cursors, as far as they were read here.
+        /// Reports read from subscribers' cursors.
         cursor_reports,
-        /// Looks at a cursor that found words of two reports; it is looked at again.
+        /// Reports found half written; they are read again.
         cursor_torn,
-        /// Looks at a cursor that found another session's claim, or a report that goes back.
+        /// Reports ignored because another session claimed the cursor, or because they go back.
         cursor_ignored,
         /// Datagrams written to the inboxes of standbys.
         mirror_writes,
-        /// Datagrams not written to one, because it was a ring behind; it gets them otherwise.
+        /// Datagrams not written to an inbox that was a ring behind; they arrive on another path.
         mirror_writes_skipped,
         /// JOINs accepted.
         joins,
-        /// JOINs that claimed an epoch higher than ours; counted, no effect.
+        /// JOINs that claimed a higher epoch than this publisher's; they have no effect.
         higher_epoch_claims,
         /// Subscribers joined now (a gauge).
         subscribers,
@@ -323,56 +327,54 @@ counters! {
 counters! {
     /// What the repair service of a publisher has done, all channels together.
     pub struct RepairServiceCounters {
-        /// Subscribers that have not reached the end of the session, or broke off short of it and are waited
-        /// for; 0 before the session ends (a gauge).
+        /// Subscribers that have not reached the end of the session; 0 before it ends (a gauge).
         subscribers_short_of_end,
-        /// Connections taken.
+        /// Connections accepted.
         connections,
-        /// Connections there are now (a gauge).
+        /// Connections open now (a gauge).
         connected,
-        /// Replay connections that belonged to a session.
+        /// Connections for replay that joined their session.
         replay_joins,
-        /// NACK connections that belonged to a session.
+        /// Connections for NACKs that joined their session.
         nack_link_joins,
-        /// Connections for READ that belonged to a session.
+        /// Connections for READ that joined their session.
         read_joins,
-        /// Rings that a connection was let READ.
+        /// Rings granted for READ.
         read_grants,
-        /// Cursors that a connection was let write.
+        /// Cursors granted for writing.
         cursor_grants,
-        /// Cursors leased to a connection.
+        /// Cursors leased to connections.
         cursors_leased,
-        /// Of those leases, the ones that are over: nobody can write that cursor any more, and it is zero.
+        /// Cursors returned: zeroed and writable by nobody.
         cursors_returned,
-        /// Cursors that a connection has now (a gauge): those leased and not returned.
+        /// Cursors leased now (a gauge).
         cursors_live,
-        /// Connections that the RDMA device stopped because the peer wanted what it was not granted.
+        /// Connections that the RDMA device stopped because the peer exceeded its grant.
         access_violations,
-        /// Rings that are written to a standby from then on.
+        /// Rings whose datagrams began to be written to a standby.
         mirrors_begun,
-        /// Rings that are not, or no longer, because whoever asked may not take over, is denied it, or can't
-        /// be written to.
+        /// Rings not written, or no longer written, to a standby: not listed, denied, or not writable.
         mirrors_refused,
-        /// JOINs rejected, and connections beyond the limit.
+        /// JOINs rejected, including those beyond the limit of connections.
         joins_rejected,
-        /// Of those, further connections that named a session which nobody has.
+        /// JOINs rejected because a further connection named an unknown session.
         unknown_sessions,
-        /// Connections closed, or turned away, because whoever is behind them is banned.
+        /// Connections closed or turned away because their peer is banned.
         banned,
-        /// Connections closed because the peer broke the protocol.
+        /// Connections closed because the peer violated the protocol.
         protocol_errors,
         /// Connections closed because the peer did not read its answers.
         overflow_disconnects,
-        /// Connections that the network, the device or the peer's system gave up on.
+        /// Connections that the network, the device or the peer's system ended.
         connections_broken,
-        /// Connections turned away before they said anything: too many of one address, over verbs too
-        /// many, or no tickcast; also failures to accept.
+        /// Connections turned away before a JOIN: too many, not tickcast, or not accepted by the
+        /// system.
         connections_refused,
-        /// Of those, connections of an address that had as many as one may have.
+        /// Connections turned away because their address had reached its limit.
         connections_per_address_refused,
-        /// Connections closed because nothing was heard on them for too long.
+        /// Connections closed because nothing arrived on them for too long.
         silent_disconnects,
-        /// Events that merely inform, dropped because too many waited to be taken.
+        /// Events for information dropped because their queue was full.
         events_dropped,
     }
 }

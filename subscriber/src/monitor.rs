@@ -23,13 +23,13 @@ counters! {
     /// assert_eq!(counters.filtered_records.get(), 0);
     /// ```
     pub struct HandedCounters {
-        /// Records handed to the closure, or to the readers of a split subscriber.
+        /// Records passed to the closure, or to the readers of a split subscriber.
         handed_records,
-        /// Events handed over likewise.
+        /// Events passed to the closure or readers.
         handed_events,
-        /// Records of instruments that the filter leaves out.
+        /// Records of instruments that the filter excludes.
         filtered_records,
-        /// Records that a newer one of the same kind and instrument replaced (`latest`, in poll).
+        /// Records replaced by a newer one of the same kind and instrument (`latest`, polled).
         conflated_records,
     }
 }

@@ -5,7 +5,7 @@ use crate::{Violation, holds, holds_for_all, lines_found, places_found, violatio
 
 /// Lines of product code in one file.
 const LINES_MAX: usize = 800;
-/// Beyond this a file is listed: it may hold more than one mechanism.
+/// Beyond this a file is listed: its type may own too much.
 const LINES_LISTED: usize = 350;
 
 /// Lines before the tests at the end of a file; 0 for what is no product.
@@ -25,8 +25,7 @@ fn too_long(source: &Source) -> Vec<Violation> {
     if lines <= LINES_MAX {
         return Vec::new();
     }
-    let what =
-        format!("{lines} lines before its tests, at most {LINES_MAX}; split it by mechanism");
+    let what = format!("{lines} lines before its tests, at most {LINES_MAX}; split its type");
     vec![violation(0, what)]
 }
 

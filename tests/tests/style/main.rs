@@ -3,12 +3,15 @@
 //! A rule is a function from text to [`Violation`]s, so that each is also tested on a planted bad
 //! snippet: a rule that cannot fail holds nothing up. [`source`] reads the tree, [`code`] holds the
 //! rules on Rust, [`layout`] those on crates and files, [`words`] those on wording and bytes,
-//! [`docs`] those on the documents, [`examples`] those on the libraries' examples.
+//! [`prose`] those on sentences, [`docs`] those on the documents, [`metrics`] the one that
+//! generates docs/METRICS.md, [`examples`] those on the libraries' examples.
 
 mod code;
 mod docs;
 mod examples;
 mod layout;
+mod metrics;
+mod prose;
 mod source;
 mod words;
 

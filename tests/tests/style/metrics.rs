@@ -1,0 +1,240 @@
+//! docs/METRICS.md is generated from the `counters!` of the code: every counter with unit, type and
+//! meaning. `TICKCAST_BLESS=1` makes the test write it.
+
+use std::fmt::Write;
+
+use crate::source::{Tree, pattern, root};
+use crate::{Violation, none, violation};
+
+const PATH: &str = "docs/METRICS.md";
+
+const INTRODUCTION: &str = "# Metrics and counters
+
+The test `metrics_document_matches_the_code` generates this page from the code: `TICKCAST_BLESS=1` writes it.
+
+Every series exists from the start of the process. A *counter* only grows until the process ends; a *gauge* also falls.
+`GET /metrics` on the admin port of a publisher serves the series below in Prometheus' text format. A counter of the
+subscriber library is a field of `Subscriber::channels()` and of the JSON that `tickcast listen --summary` writes.
+[OPERATIONS.md](OPERATIONS.md#what-to-watch) lists the ones to alert on.
+
+Sums that always hold, per channel of a subscriber:
+
+- `missing_datagrams` = `missing_recovered` + `missing_lost` + `missing_superseded` + `missing_open`
+- `replay_requested` = `replay_received` + `replay_lost` + `replay_superseded` + `replay_open`
+- `nacked` (publisher) = `answered` + `answered_by_multicast` + all `refused_…` + `repairs_cancelled` + `pending`
+";
+
+/// A heading, the series' form, and the structs of counters below it.
+type Section = (&'static str, &'static str, &'static [&'static str]);
+
+const SECTIONS: [Section; 10] = [
+    (
+        "Publisher: process",
+        "`tickcast_publisher_<name>`",
+        &["PublisherMetrics", "RepairServiceCounters", "AdminCounters"],
+    ),
+    (
+        "Publisher: channel",
+        "`tickcast_publisher_<name>{channel}`",
+        &["RingMetrics", "SenderCounters"],
+    ),
+    (
+        "Publisher: repair",
+        "`tickcast_publisher_<name>{channel}`",
+        &["RepairCounters"],
+    ),
+    (
+        "Publisher: lines",
+        "`tickcast_publisher_<name>{channel, fan_out, line, role}`; `role` is `data` or `repair`",
+        &["LineCounters"],
+    ),
+    (
+        "Publisher: sources",
+        "`tickcast_publisher_<name>{source}`; `source_messages_by_type` has a label `type` too",
+        &["SourceCounters", "MessageTypeMetrics"],
+    ),
+    (
+        "Publisher: its subscribers",
+        "`tickcast_publisher_<name>{subscriber, peer, channel}`, as subscribers report themselves",
+        &["SubscriberMetrics"],
+    ),
+    (
+        "Standby: process",
+        "`tickcast_standby_<name>`; a promoted standby adds the publisher's series",
+        &["StandbyMetrics", "StandbyCounters"],
+    ),
+    (
+        "Standby: channel",
+        "`tickcast_standby_<name>{channel}`",
+        &["MirrorMetrics"],
+    ),
+    (
+        "Subscriber: channel",
+        "`ChannelReport::counters`",
+        &["ReceiverCounters"],
+    ),
+    (
+        "Subscriber: delivery",
+        "`ChannelReport::handed`; with `split` the local ring counts as delivery",
+        &["HandedCounters"],
+    ),
+];
+
+/// Words that a meaning may open with: its unit.
+const UNITS: &str = "1 Bytes Calls Connections Cursors Datagrams Epoch Epochs Error Errors Events Files Frames \
+     Gaps Heartbeats Inboxes JOINs Lines Messages Microseconds NACKs Packets Quantities READs Records Refusals \
+     Reports Rings Runs Sequence Sequences Slots Source Subscribers Times WELCOMEs";
+
+/// One counter as it is declared.
+#[derive(Debug)]
+struct Counter {
+    path: String,
+    line: usize,
+    /// The struct that holds it.
+    within: String,
+    name: String,
+    meaning: String,
+}
+
+impl Counter {
+    /// The unit, which opens the meaning.
+    fn unit(&self) -> Option<String> {
+        let first = self.meaning.split_whitespace().next()?;
+        let known = UNITS.split_whitespace().any(|unit| unit == first);
+        known.then(|| match first {
+            "1" => "0 or 1".to_owned(),
+            "JOINs" | "NACKs" | "READs" | "WELCOMEs" => first.to_owned(),
+            _ => first.to_lowercase(),
+        })
+    }
+
+    fn row(&self) -> String {
+        let gauge = " (a gauge)";
+        let kind = if self.meaning.contains(gauge) {
+            "gauge"
+        } else {
+            "counter"
+        };
+        let meaning = self.meaning.replace(gauge, "");
+        let unit = self.unit().unwrap_or_default();
+        format!("| `{}` | {unit} | {kind} | {meaning} |\n", self.name)
+    }
+}
+
+/// Every counter declared with `counters!`, in the order of files and lines.
+fn counters(tree: &Tree) -> Vec<Counter> {
+    let head = pattern(r"^\s*(?:pub(?:\([^)]*\))? )?struct (\w+) \{$");
+    let field = pattern(r"^\s+([a-z][a-z0-9_]*),$");
+    let mut found = Vec::new();
+    for file in tree.files.iter().filter(|f| f.is_rust()) {
+        let (mut open, mut within) = (false, String::new());
+        let mut meaning: Vec<&str> = Vec::new();
+        let lines = file.product.lines().zip(file.text.lines()).enumerate();
+        for (i, (code, text)) in lines {
+            if code.trim_start().ends_with("counters! {") {
+                open = true;
+            } else if code == "}" {
+                open = false;
+            } else if let Some(doc) = text.trim_start().strip_prefix("///").filter(|_| open) {
+                meaning.push(doc.trim());
+            } else if let Some(name) = head.captures(code).filter(|_| open) {
+                within = name[1].to_owned();
+                meaning.clear();
+            } else if let Some(name) = field.captures(code).filter(|_| open) {
+                found.push(Counter {
+                    path: file.path.clone(),
+                    line: i + 1,
+                    within: within.clone(),
+                    name: name[1].to_owned(),
+                    meaning: meaning.join(" "),
+                });
+                meaning.clear();
+            }
+        }
+    }
+    found
+}
+
+/// The document that these counters make.
+fn document(counters: &[Counter]) -> String {
+    let mut text = INTRODUCTION.to_owned();
+    for (heading, series, structs) in SECTIONS {
+        // Writing to a string can't fail.
+        let _ = write!(text, "\n## {heading}\n\n{series}\n\n");
+        text.push_str("| name | unit | type | meaning |\n|---|---|---|---|\n");
+        for name in structs {
+            let of_it = counters.iter().filter(|counter| counter.within == *name);
+            text.extend(of_it.map(Counter::row));
+        }
+    }
+    text
+}
+
+/// Counters without a unit or a section.
+fn undescribed(counters: &[Counter]) -> Vec<(String, Violation)> {
+    let mut found = Vec::new();
+    for counter in counters {
+        let mut wrong = |what| found.push((counter.path.clone(), violation(counter.line, what)));
+        if counter.unit().is_none() {
+            wrong(format!(
+                "the meaning of `{}` opens with no unit",
+                counter.name
+            ));
+        }
+        let has_section = |(_, _, structs): &Section| structs.contains(&counter.within.as_str());
+        if !SECTIONS.iter().any(has_section) {
+            wrong(format!("`{}` has no section in {PATH}", counter.within));
+        }
+    }
+    found
+}
+
+/// The first line in which the document differs from the code.
+fn outdated(counters: &[Counter], actual: &str) -> Vec<(String, Violation)> {
+    let expected = document(counters);
+    let lines = actual.lines().count().max(expected.lines().count());
+    let differs = |i: &usize| actual.lines().nth(*i) != expected.lines().nth(*i);
+    let first = (0..lines).find(differs);
+    let what = |i| {
+        let line = expected.lines().nth(i).unwrap_or("nothing");
+        let what = format!("the code says `{line}`; TICKCAST_BLESS=1 writes it");
+        (PATH.to_owned(), violation(i + 1, what))
+    };
+    first.map(what).into_iter().collect()
+}
+
+#[test]
+fn metrics_document_matches_the_code() {
+    let all = counters(Tree::read());
+    assert!(
+        all.len() > 50,
+        "the declarations of counters are no longer recognised"
+    );
+    none(undescribed(&all));
+    if std::env::var_os("TICKCAST_BLESS").is_some() {
+        std::fs::write(root().join(PATH), document(&all)).unwrap();
+    }
+    let actual = std::fs::read_to_string(root().join(PATH)).unwrap_or_default();
+    none(outdated(&all, &actual));
+}
+
+#[test]
+fn counters_without_unit_section_or_row_are_found() {
+    let code = "counters! {\n    /// A.\n    pub struct AdminCounters {\n        /// Times that\n        \
+                /// it rang.\n        rings,\n\n        /// How many (a gauge).\n        open,\n    }\n}\n\
+                x::counters! {\n    struct Other {\n        /// Bytes sent (a gauge).\n        sent,\n    }\n}\n\
+                fn f() {\n    g(\n        other,\n    );\n}\n";
+    let all = counters(&Tree::of(&[("a.rs", code)]));
+    let names: Vec<&str> = all.iter().map(|c| c.name.as_str()).collect();
+    assert_eq!(names, ["rings", "open", "sent"]);
+    let page = document(&all);
+    assert!(page.contains("| `rings` | times | counter | Times that it rang. |\n"));
+    let places: Vec<usize> = undescribed(&all).iter().map(|(_, v)| v.line).collect();
+    assert_eq!(places, [9, 15]);
+    assert_eq!(outdated(&all, &page), []);
+    let line = |page: &str| outdated(&all, page)[0].1.line;
+    let row = page.lines().position(|l| l.contains("rang")).unwrap() + 1;
+    assert_eq!(line(&page.replace("rang", "sang")), row);
+    assert_eq!(line(&format!("{page}x\n")), page.lines().count() + 1);
+    assert_eq!(line(""), 1);
+}
