@@ -15,7 +15,7 @@ The test `metrics_document_matches_the_code` generates this page from the code: 
 Every series exists from the start of the process. A *counter* only grows until the process ends; a *gauge* also falls.
 `GET /metrics` on the admin port of a publisher serves the series below in Prometheus' text format. A counter of the
 subscriber library is a field of `Subscriber::channels()` and of the JSON that `tickcast listen --summary` writes.
-[OPERATIONS.md](OPERATIONS.md#what-to-watch) lists the ones to alert on.
+[OPERATIONS.md](OPERATIONS.md#watch) lists the ones to alert on.
 
 Sums that always hold, per channel of a subscriber:
 

@@ -6,10 +6,13 @@ use crate::source::{Source, pattern};
 use crate::{Violation, holds, lines_found, violation};
 
 /// Files and folders whose text follows the rules.
-const REWRITTEN: [&str; 5] = [
+const REWRITTEN: [&str; 8] = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "docs/FAILURES.md",
     "docs/METRICS.md",
+    "docs/OPERATIONS.md",
+    "docs/decisions/0025",
     "tests/tests/style/metrics.rs",
     "tests/tests/style/prose.rs",
 ];
