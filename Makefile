@@ -16,6 +16,8 @@ FUZZ_WORKSPACE = --manifest-path tests/fuzz/Cargo.toml --target-dir $(or $(CARGO
 # What a verb builds when it runs alone. The stages of a test have built everything before.
 BUILD_SERVICE ?= $(CARGO) build --release $(LOCKED) -p tickcast -p tickcast-publisher \
 	$$(.ci/features tickcast tickcast-publisher)
+BUILD_LAB ?= $(CARGO) build --release $(LOCKED) -p tickcast-lab -p tickcast-publisher \
+	$$(.ci/features tickcast-lab tickcast-publisher)
 BUILD_BINS ?= $(CARGO) build --release $(LOCKED) -p tickcast-tests --bins
 
 help: ## list the verbs
@@ -94,7 +96,7 @@ microbench: setup ## time each stage; make microbench STAGES=window
 
 test-rdma: setup ## verbs on Soft-RoCE in a small virtual machine; SUITES='verbs' names some
 	$(BUILD_SERVICE)
-	@LOCKED="$(LOCKED)" BIN="$(BIN)" tests/lab/test $(SUITES)
+	@LOCKED="$(LOCKED)" BIN="$(BIN)" tests/lab/vm/test $(SUITES)
 
 ROUNDS ?= 20
 restarts: setup ## a publisher that is killed and started again goes on in its epoch; make restarts ROUNDS=100
@@ -105,8 +107,8 @@ MINUTES ?= 3
 SEED ?= 1
 CHAOS_ARGS ?=
 chaos: setup ## processes in namespaces, killed, cut off and starved, lose nothing in silence; make chaos MINUTES=60 SEED=7
-	$(BUILD_SERVICE)
-	$(BIN)/tickcast chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
+	$(BUILD_LAB)
+	$(BIN)/lab chaos --minutes $(MINUTES) --seed $(SEED) $(CHAOS_ARGS)
 
 promotions: setup ## how long a standby's promotion takes, and that it loses nothing; make promotions ROUNDS=5
 	$(CARGO) build --release $(LOCKED) -p tickcast-publisher $$(.ci/features tickcast-publisher)
@@ -135,7 +137,7 @@ stages:
 	@.ci/stage counts $(MAKE) --no-print-directory counts
 	@.ci/stage fuzz $(MAKE) --no-print-directory fuzz FUZZ=mutate SECONDS_EACH=8
 	@.ci/stage planted $(MAKE) --no-print-directory planted
-	@.ci/stage chaos $(MAKE) --no-print-directory chaos BUILD_SERVICE=: SEED=1 CHAOS_ARGS='--quiet --or-skip'
+	@.ci/stage chaos $(MAKE) --no-print-directory chaos BUILD_LAB=: SEED=1 CHAOS_ARGS='--quiet --or-skip'
 	@.ci/stage test-rdma $(MAKE) --no-print-directory test-rdma BUILD_SERVICE=:
 
 demo: setup ## simulator, publisher, three lossy subscribers; DEMO_ARGS are passed on
@@ -147,15 +149,15 @@ ARGS ?=
 # receivers. Where only some of the measures are asked for, it is not among them.
 BENCH_GRID = $(if $(filter-out --quick,$(ARGS)),,1)
 bench: setup ## tickcast beside a raw floor and its peers, in one run; make bench ARGS=--quick
-	$(CARGO) build --release $(LOCKED) -p tickcast $$(.ci/features tickcast)
+	$(BUILD_LAB)
 	$(if $(BENCH_GRID),$(BUILD_BINS))
-	$(BIN)/tickcast bench --summary $(BIN)/bench.json --html $(BIN)/bench.html $(ARGS)
+	$(BIN)/lab bench --summary $(BIN)/bench.json --html $(BIN)/bench.html $(ARGS)
 	$(if $(BENCH_GRID),$(BIN)/grid --receivers-max $(if $(ARGS),10,1000) > $(BIN)/bench-grid.md)
 	$(if $(BENCH_GRID),@cat $(BIN)/bench-grid.md)
 	@echo "written: $(BIN)/bench.json, $(BIN)/bench.html$(if $(BENCH_GRID), and $(BIN)/bench-grid.md)"
 
 bench-peers: setup ## build the peers that bench measures beside: Aeron C and iceoryx2
-	@LOCKED=$(LOCKED) tools/peers/build $(BIN)
+	@LOCKED=$(LOCKED) tests/lab/peers/build $(BIN)
 
 install-c: setup ## the C library, headers and pkg-config file; make install-c PREFIX=/usr DESTDIR=...
 	$(CARGO) build --release $(LOCKED) -p tickcast-c $$(.ci/features tickcast-c)

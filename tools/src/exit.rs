@@ -5,6 +5,7 @@ use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::Parser;
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
 use tickcast_reliability::control::RejectCode;
@@ -14,7 +15,7 @@ use tickcast_transport::{FanOutError, ReceiveError};
 
 /// What the exit code tells whoever started us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exit {
+pub enum Exit {
     /// Everything is whole.
     Whole = 0,
     /// Something was lost, or is not as it should be; the output says what.
@@ -29,8 +30,33 @@ pub(crate) enum Exit {
 
 impl Exit {
     /// [`Exit::Whole`] where that is true.
-    pub(crate) const fn whole_if(whole: bool) -> Self {
+    pub const fn whole_if(whole: bool) -> Self {
         if whole { Self::Whole } else { Self::Finding }
+    }
+}
+
+/// Runs a program: parses its command line, runs it, and prints why it failed.
+pub fn run_program<Line: Parser>(
+    name: &str,
+    run: impl FnOnce(Line) -> Result<Exit, CommandError>,
+) -> ExitCode {
+    let line = match Line::try_parse() {
+        Ok(line) => line,
+        Err(error) => {
+            // If even this can't be printed, nobody is left to tell.
+            let _ = error.print();
+            // Help and version are answers, not errors.
+            let is_answer = !error.use_stderr();
+            return if is_answer { Exit::Whole } else { Exit::Usage }.into();
+        }
+    };
+    match run(line) {
+        Ok(exit) => exit.into(),
+        Err(CommandError::NobodyReads) => Exit::Whole.into(),
+        Err(error) => {
+            eprintln!("{name}: {error}");
+            error.exit().into()
+        }
     }
 }
 
@@ -43,23 +69,36 @@ impl From<Exit> for ExitCode {
 /// Why a command could not do its work.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub(crate) enum CommandError {
+pub enum CommandError {
     /// Options that do not go together, or a value that makes no sense.
     #[error("{0}")]
     Usage(String),
     /// A file of JSON that is no such thing.
     #[error("{} is not {what}: {source}", .path.display())]
     Json {
+        /// The file.
         path: PathBuf,
+        /// What it should be.
         what: &'static str,
+        /// What is wrong with it.
         source: serde_json::Error,
     },
     /// An input file can't be read.
     #[error("{} can't be read: {source}; check the path and its permissions", .path.display())]
-    Read { path: PathBuf, source: io::Error },
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// An output file can't be written.
     #[error("{} can't be written: {source}; check the folder and its permissions", .path.display())]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The faults that were asked for make no sense.
     #[error(transparent)]
     Faults(#[from] FaultConfigError),
@@ -68,7 +107,12 @@ pub(crate) enum CommandError {
     Capture(#[from] CaptureError),
     /// A recording turned out to be damaged while it was sent.
     #[error("{source}; {sent} packets were sent before that")]
-    Damaged { source: CaptureError, sent: u64 },
+    Damaged {
+        /// What is damaged.
+        source: CaptureError,
+        /// How many packets were sent before.
+        sent: u64,
+    },
     /// A multicast line can't be opened.
     #[error(transparent)]
     Udp(#[from] UdpError),
@@ -76,7 +120,12 @@ pub(crate) enum CommandError {
     #[error(
         "{target} can't be used: {source}; give HOST:PORT or GROUP:PORT that this host reaches"
     )]
-    Address { target: String, source: io::Error },
+    Address {
+        /// The address as it was typed.
+        target: String,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// The other side is not there.
     #[error("{0}")]
     Unreachable(String),
@@ -94,14 +143,22 @@ pub(crate) enum CommandError {
     Receive(#[from] ReceiveError),
     /// A program can't be started.
     #[error("{} can't be started: {source}", .path.display())]
-    Start { path: PathBuf, source: io::Error },
+    Start {
+        /// The program.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
     /// A process that we started went wrong.
     #[error("{name} {how}; its log ends with:\n  {log}")]
     Process {
+        /// Its name.
         name: String,
+        /// How it went wrong.
         how: String,
         /// Its exit code, if it has ended.
         code: Option<i32>,
+        /// The end of its log.
         log: String,
     },
     /// A signal ended it before it was done.
@@ -110,7 +167,9 @@ pub(crate) enum CommandError {
     /// The host refuses something that has nothing to do with what was asked for.
     #[error("can't {what}: {source}")]
     Host {
+        /// What it refuses.
         what: &'static str,
+        /// The system's reason.
         source: io::Error,
     },
     /// Whoever read our output went away: a quiet end.
@@ -120,7 +179,7 @@ pub(crate) enum CommandError {
 
 impl CommandError {
     /// The exit code that goes with it.
-    pub(crate) const fn exit(&self) -> Exit {
+    pub const fn exit(&self) -> Exit {
         match self {
             Self::Usage(_)
             | Self::Json { .. }

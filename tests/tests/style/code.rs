@@ -46,7 +46,7 @@ fn may_be_unsafe(path: &str) -> bool {
         || path.starts_with("reliability/src/ring/")
         || path.starts_with("subscriber/capi/src/")
         // Bindings of C libraries that nobody needs to build the product.
-        || path.starts_with("tools/peers/src/")
+        || path.starts_with("tests/lab/peers/src/")
         || matches!(
             path,
             "reliability/src/ring.rs" | "reliability/src/record.rs"

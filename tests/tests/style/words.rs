@@ -103,7 +103,7 @@ fn no_file_names_a_package_registry() {
 
 fn second_word_for_one_thing(source: &Source) -> Vec<Violation> {
     // The glossary is where the other word is named, and peers have names of their own.
-    if source.path == "docs/GLOSSARY.md" || source.path.starts_with("tools/peers/src/") {
+    if source.path == "docs/GLOSSARY.md" || source.path.starts_with("tests/lab/peers/src/") {
         return Vec::new();
     }
     const WORDS: &str = concat!(r"(?i)(?:\b|_)na", r"ks?(?:\b|_)");
@@ -115,7 +115,7 @@ fn a_nack_is_called_nack_everywhere() {
     holds(second_word_for_one_thing);
     let bad = concat!("a NA", "K\nna", "k_timer\na NACK\nsnake snak\n");
     assert_eq!(lines_found(second_word_for_one_thing, "a.rs", bad), [1, 2]);
-    let peer = lines_found(second_word_for_one_thing, "tools/peers/src/a.rs", bad);
+    let peer = lines_found(second_word_for_one_thing, "tests/lab/peers/src/a.rs", bad);
     assert_eq!(peer, []);
 }
 

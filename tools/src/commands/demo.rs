@@ -14,16 +14,16 @@ use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 
-use crate::cli::seconds;
-use crate::exit::{CommandError, Exit};
-use crate::faults::FaultArgs;
-use crate::files::{Folder, check_writable, read_json, write_json};
-use crate::output::Output;
-use crate::processes::{Process, this_program};
-use crate::progress::Progress;
-use crate::signals::Stop;
-use crate::table::thousands;
 use processes::{Watched, published_at};
+use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::support::args::seconds;
+use tickcast_tools::support::faults::FaultArgs;
+use tickcast_tools::support::files::{Folder, check_writable, read_json, write_json};
+use tickcast_tools::support::output::Output;
+use tickcast_tools::support::processes::{Process, this_program};
+use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::signals::Stop;
+use tickcast_tools::support::table::thousands;
 use verdict::{Published, Verdict};
 
 /// What is published, to how many, and what goes wrong on the way.

@@ -9,9 +9,9 @@ use std::fmt;
 use serde::Serialize;
 use tickcast_subscriber::Interface;
 
-use crate::exit::{CommandError, Exit};
-use crate::output::Output;
 use selftest::SelfTest;
+use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::support::output::Output;
 
 /// What to look at.
 #[derive(Debug, clap::Args)]

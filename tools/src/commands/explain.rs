@@ -20,8 +20,8 @@ use tickcast_reliability::recorder::{
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::journal_file::read;
 
-use crate::exit::{CommandError, Exit};
-use crate::output::Output;
+use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::support::output::Output;
 
 /// Which records, and what of them.
 #[derive(Debug, clap::Args)]

@@ -15,16 +15,16 @@ use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{UDP_LEN_MAX, UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
 
-use crate::cli::{idle, seconds};
-use crate::exit::{CommandError, Exit};
-use crate::faults::FaultArgs;
-use crate::files::{check_writable, write_json};
-use crate::output::Output;
-use crate::progress::Progress;
-use crate::send::Sender;
-use crate::signals::Stop;
-use crate::table::thousands;
 use report::{EndedBy, Report, Seen};
+use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::support::args::{idle, seconds};
+use tickcast_tools::support::faults::FaultArgs;
+use tickcast_tools::support::files::{check_writable, write_json};
+use tickcast_tools::support::output::Output;
+use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::send::Sender;
+use tickcast_tools::support::signals::Stop;
+use tickcast_tools::support::table::thousands;
 
 /// From where to where, what goes wrong on the way, and when to stop.
 #[derive(Debug, clap::Args)]

@@ -18,14 +18,14 @@ use tickcast_subscriber::{
 use tickcast_transport::faults::FaultConfig;
 use tickcast_transport::host::pin::{Core, pin_to};
 
-use crate::cli::{idle, seconds};
-use crate::exit::{CommandError, Exit};
-use crate::faults::FaultArgs;
-use crate::files::{check_writable, write_json};
-use crate::output::Output;
-use crate::signals::Stop;
 use account::Account;
 use summary::{EndedBy, Summary};
+use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::support::args::{idle, seconds};
+use tickcast_tools::support::faults::FaultArgs;
+use tickcast_tools::support::files::{check_writable, write_json};
+use tickcast_tools::support::output::Output;
+use tickcast_tools::support::signals::Stop;
 
 /// Whom to follow, how, and what to show.
 #[derive(Debug, clap::Args)]

@@ -1,7 +1,5 @@
 //! One file (or folder) a verb: what can be typed, and what it does.
 
-pub(crate) mod bench;
-pub(crate) mod chaos;
 pub(crate) mod demo;
 pub(crate) mod doctor;
 pub(crate) mod explain;

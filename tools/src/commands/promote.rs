@@ -7,9 +7,9 @@ use serde_json::Value;
 use tickcast_publisher::http;
 use tickcast_transport::control::resolve;
 
-use crate::cli::seconds;
-use crate::exit::{CommandError, Exit};
-use crate::output::Output;
+use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::support::args::seconds;
+use tickcast_tools::support::output::Output;
 
 /// Which standby, and how.
 #[derive(Debug, clap::Args)]

@@ -10,15 +10,15 @@ use serde::Serialize;
 use tickcast_reliability::units::Nanos;
 use tickcast_transport::host::interface::Interface;
 
-use crate::cli::positive;
-use crate::exit::{CommandError, Exit};
-use crate::files::{check_writable, write_json};
-use crate::output::Output;
-use crate::packets::{Packets, PassedOver};
-use crate::progress::Progress;
-use crate::send::Sender;
-use crate::signals::Stop;
-use crate::table::{rate, thousands};
+use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::support::args::positive;
+use tickcast_tools::support::files::{check_writable, write_json};
+use tickcast_tools::support::output::Output;
+use tickcast_tools::support::packets::{Packets, PassedOver};
+use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::send::Sender;
+use tickcast_tools::support::signals::Stop;
+use tickcast_tools::support::table::{rate, thousands};
 
 /// What to replay, where to, and how fast.
 #[derive(Debug, clap::Args)]
@@ -116,7 +116,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let mut damage = None;
     let packets_max = args.packets_max.unwrap_or(u64::MAX);
     while count < packets_max && !stop.asked() {
-        let packet = match packets.next() {
+        let packet = match packets.next_packet() {
             Ok(Some(packet)) => packet,
             Ok(None) if round >= args.rounds => {
                 whole = true;

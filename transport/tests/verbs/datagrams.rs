@@ -1,6 +1,6 @@
 //! Verbs on a real device: what is posted arrives, whole and in order; what breaks is told apart,
 //! and what was opened is gone when it is dropped. They need a device, so `make test-rdma` runs
-//! them in its virtual machine (tests/lab); the address of the device is `TICKCAST_RDMA_ADDRESS`.
+//! them in its virtual machine (tests/lab/vm); the address of the device is `TICKCAST_RDMA_ADDRESS`.
 
 use std::net::Ipv4Addr;
 use std::os::fd::RawFd;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::exit::CommandError;
-use crate::processes::Process;
+use tickcast_tools::exit::CommandError;
+use tickcast_tools::support::processes::Process;
 
 /// What a subscriber says of itself now and then.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]

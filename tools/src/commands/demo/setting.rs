@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, UdpSocket};
 use serde_json::{Value, json};
 
 use super::Args;
-use crate::exit::CommandError;
+use tickcast_tools::exit::CommandError;
 
 /// The channels, and which symbols go to which.
 pub(super) const CHANNELS: [(&str, &[&str]); 2] = [("a-l", &["A-L"]), ("m-z", &["*"])];

@@ -9,7 +9,7 @@ use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::units::{ChannelId, SequenceRange};
 
 use crate::commands::listen::summary::{Percentiles, Summary};
-use crate::table::{span, table, thousands};
+use tickcast_tools::support::table::{span, table, thousands};
 
 /// What the publisher says in the end, as far as we read it.
 #[derive(Debug, Serialize, Deserialize)]

@@ -16,7 +16,7 @@ use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Interface, Item, Start, Subscriber, Transport};
 
 use super::Check;
-use crate::digest::Digest;
+use tickcast_tools::support::digest::Digest;
 
 const CHANNEL: &str = "selftest";
 /// Share of datagrams that the second subscriber drops.

@@ -7,7 +7,7 @@ use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
 use super::words::of_day;
-use crate::table::span;
+use tickcast_tools::support::table::span;
 
 /// More lines help nobody.
 const LINES_MAX: usize = 120;

@@ -11,7 +11,7 @@ use tickcast_reliability::loss::LossCause;
 use tickcast_reliability::recorder::{GapCounts, RecordedSide, Recording, Replayed};
 use tickcast_reliability::units::Nanos;
 
-use crate::table::{span, table, thousands};
+use tickcast_tools::support::table::{span, table, thousands};
 
 /// What a record is.
 pub(super) fn head(file: &Path, recording: &Recording, explained: &Explanation) -> Vec<String> {

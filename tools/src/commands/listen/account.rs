@@ -9,10 +9,10 @@ use tickcast_subscriber::{Event, Item, Position, StreamEvent, Subscriber, record
 
 use super::summary::LostRange;
 use super::{Args, Format, print};
-use crate::digest::Digest;
-use crate::exit::CommandError;
-use crate::output::Output;
-use crate::table::{rate, thousands};
+use tickcast_tools::exit::CommandError;
+use tickcast_tools::support::digest::Digest;
+use tickcast_tools::support::output::Output;
+use tickcast_tools::support::table::{rate, thousands};
 
 /// The account of one session.
 pub(super) struct Account {

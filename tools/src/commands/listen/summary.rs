@@ -12,7 +12,7 @@ use tickcast_transport::faults::FaultConfig;
 
 use super::Args;
 use super::account::Account;
-use crate::table::{span, thousands};
+use tickcast_tools::support::table::{span, thousands};
 
 /// Why listening ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -181,9 +181,12 @@ impl Summary {
                 channel.delivered_records = delivered.records;
                 channel.first_record = Some(delivered.first_record);
                 channel.last_record = Some(delivered.last_record);
-                channel.digest = delivered.digest.as_ref().map(crate::digest::Digest::to_hex);
+                channel.digest = delivered
+                    .digest
+                    .as_ref()
+                    .map(tickcast_tools::support::digest::Digest::to_hex);
             } else if account.digests() {
-                channel.digest = Some(crate::digest::Digest::default().to_hex());
+                channel.digest = Some(tickcast_tools::support::digest::Digest::default().to_hex());
             }
         }
         let counted = |name: &str| self.counters.get(name).copied().unwrap_or(0);

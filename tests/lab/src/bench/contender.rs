@@ -1,0 +1,190 @@
+//! A contender's process: started with its task, given orders, listened to, and gone with us whatever
+//! happens.
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use super::protocol::{Order, Part, Task, Word};
+use crate::network::End;
+use tickcast_tools::exit::CommandError;
+use tickcast_tools::support::signals::Stop;
+
+/// How long anything may take beyond what it should.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One process. Dropping it ends it.
+pub(crate) struct Process {
+    name: String,
+    child: Child,
+    orders: Option<ChildStdin>,
+    words: Receiver<Word>,
+    log: PathBuf,
+}
+
+impl Process {
+    /// Starts `program` with what it needs to know.
+    ///
+    /// # Errors
+    /// [`CommandError`] when there can be no such process.
+    pub(crate) fn start(
+        name: &str,
+        program: &Program,
+        at: &End,
+        task: &Task,
+    ) -> Result<Self, CommandError> {
+        let log = task.folder.join(format!("{name}.log"));
+        let file = std::fs::File::create(&log).map_err(|source| CommandError::Write {
+            path: log.clone(),
+            source,
+        })?;
+        let text = serde_json::to_string(task).map_err(|source| CommandError::Json {
+            path: log.clone(),
+            what: "a task",
+            source,
+        })?;
+        let mut command = at.command(&program.path);
+        command
+            .args(program.verb)
+            .arg(text)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(file);
+        let mut child = command.spawn().map_err(|source| CommandError::Start {
+            path: program.path.clone(),
+            source,
+        })?;
+        let orders = child.stdin.take();
+        let (said, words) = channel();
+        if let Some(out) = child.stdout.take() {
+            std::thread::spawn(move || {
+                for line in BufReader::new(out).lines().map_while(Result::ok) {
+                    // Libraries of peers may print what they like.
+                    if let Ok(word) = serde_json::from_str(&line)
+                        && said.send(word).is_err()
+                    {
+                        break;
+                    }
+                }
+            });
+        }
+        Ok(Self {
+            name: name.to_owned(),
+            child,
+            orders,
+            words,
+            log,
+        })
+    }
+
+    /// Gives an order.
+    pub(crate) fn tell(&mut self, order: &Order) {
+        if let Some(orders) = &mut self.orders {
+            let text = serde_json::to_string(order).unwrap_or_default();
+            // One that has ended says so when it is listened to.
+            let _ = writeln!(orders, "{text}").and_then(|()| orders.flush());
+        }
+    }
+
+    /// Waits for the next word, so long beyond patience.
+    ///
+    /// # Errors
+    /// [`CommandError::Interrupted`], or what the process said or left in its log.
+    pub(crate) fn listen(&mut self, stop: &Stop, extra: Duration) -> Result<Word, CommandError> {
+        let until = Instant::now() + PATIENCE + extra;
+        loop {
+            if stop.asked() {
+                return Err(CommandError::Interrupted);
+            }
+            match self.words.recv_timeout(Duration::from_millis(20)) {
+                Ok(Word::Failed(why)) => return Err(self.failed(format_args!("said: {why}"))),
+                Ok(word) => return Ok(word),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < until => {}
+                Err(RecvTimeoutError::Timeout) => return Err(self.failed("said nothing for long")),
+                Err(RecvTimeoutError::Disconnected) => return Err(self.failed("ended")),
+            }
+        }
+    }
+
+    /// Waits for what it did.
+    ///
+    /// # Errors
+    /// As for [`Self::listen`].
+    pub(crate) fn part(&mut self, stop: &Stop, extra: Duration) -> Result<Part, CommandError> {
+        loop {
+            if let Word::Done(part) = self.listen(stop, extra)? {
+                return Ok(*part);
+            }
+        }
+    }
+
+    /// Its number, for what the system says of it.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn failed(&mut self, how: impl Display) -> CommandError {
+        const LINES: usize = 8;
+        let log = std::fs::read(&self.log).unwrap_or_default();
+        let log = String::from_utf8_lossy(&log);
+        let lines: Vec<_> = log.lines().collect();
+        let tail = &lines[lines.len().saturating_sub(LINES)..];
+        CommandError::Process {
+            name: self.name.clone(),
+            how: how.to_string(),
+            code: None,
+            log: tail.join("\n  "),
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Without orders it ends by itself; one that measured is given the time to clean up.
+        self.orders = None;
+        let until = Instant::now() + Duration::from_secs(2);
+        while Instant::now() < until {
+            if let Ok(Some(_)) = self.child.try_wait() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A program that has contenders.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    pub(crate) verb: &'static [&'static str],
+}
+
+impl Program {
+    /// This one.
+    ///
+    /// # Errors
+    /// [`CommandError::Host`] when the system does not say where it is.
+    pub(crate) fn own() -> Result<Self, CommandError> {
+        let path = std::env::current_exe().map_err(|source| CommandError::Host {
+            what: "find this program",
+            source,
+        })?;
+        Ok(Self {
+            path,
+            verb: &["bench-side"],
+        })
+    }
+
+    /// The peers', which need not be there.
+    pub(crate) fn peers(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            verb: &[],
+        }
+    }
+}

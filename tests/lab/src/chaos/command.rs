@@ -1,0 +1,182 @@
+//! `lab chaos`: publisher and subscribers in network namespaces, killed, stopped, cut off and starved
+//! for as long as you like; ends with the proof that everything was delivered or declared lost.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::schedule::{Happening, schedule};
+use super::stage::{self, Setting, Stage};
+use super::verdict::Verdict;
+use super::{side, stranger};
+use crate::leftovers;
+use tickcast_tools::exit::{CommandError, Exit};
+use tickcast_tools::support::files::{Folder, check_writable, write_json};
+use tickcast_tools::support::output::Output;
+use tickcast_tools::support::processes::this_program;
+use tickcast_tools::support::progress::Progress;
+use tickcast_tools::support::signals::Stop;
+
+/// How long, for how many, and what decides what happens.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// How long things happen.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = tickcast_tools::support::args::positive)]
+    minutes: f64,
+    /// Decides what happens when.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// How many subscriber processes.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=32))]
+    subscribers: u32,
+    /// Venue messages a second.
+    #[arg(long, value_name = "N", default_value_t = 8_000, value_parser = clap::value_parser!(u64).range(1..))]
+    rate: u64,
+    /// Say what would happen, and end.
+    #[arg(long)]
+    list: bool,
+    /// Where nobody may make network namespaces and what is in them, say so and end with 0.
+    #[arg(long)]
+    or_skip: bool,
+    /// Write what it came to to this file, as JSON.
+    #[arg(long, value_name = "FILE")]
+    summary: Option<PathBuf>,
+    /// The publisher to run [default: tickcast-publisher beside this program].
+    #[arg(long, value_name = "FILE")]
+    publisher_bin: Option<PathBuf>,
+    /// Keep logs and ledgers of all processes in this folder.
+    #[arg(long, value_name = "FOLDER")]
+    keep_logs: Option<PathBuf>,
+    /// Show no progress.
+    #[arg(long)]
+    quiet: bool,
+}
+
+/// One process of a chaos run; started by it.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SideArgs {
+    /// What to do, as JSON.
+    task: String,
+}
+
+/// What such a process is to do.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Task {
+    Subscriber(side::Task),
+    Stranger(stranger::Task),
+}
+
+/// After the last thing that happened all have so long to become well.
+const CONVALESCENCE: Duration = Duration::from_secs(8);
+/// And so long to end.
+const END_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Runs it.
+///
+/// # Errors
+/// [`CommandError`] when the host does not let us, or a signal ended it.
+pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
+    let span = Duration::from_secs_f64(args.minutes * 60.0);
+    let happenings = schedule(args.seed, span, args.subscribers as usize);
+    let mut output = Output::stdout();
+    if args.list {
+        happenings.iter().try_for_each(|it| output.line(it))?;
+        output.flush()?;
+        return Ok(Exit::Whole);
+    }
+    leftovers::sweep();
+    match stage::is_possible() {
+        Err(error) if args.or_skip => {
+            eprintln!("chaos: SKIPPED, nothing was tested: {error}");
+            return Ok(Exit::Whole);
+        }
+        possible => possible?,
+    }
+    args.summary.as_deref().map_or(Ok(()), check_writable)?;
+    let stop = Stop::on_signals()?;
+    let mut folder = Folder::new("chaos", args.keep_logs.as_deref())?;
+    let beside = || this_program().map(|program| program.with_file_name("tickcast-publisher"));
+    let setting = Setting {
+        publisher: args.publisher_bin.clone().map_or_else(beside, Ok)?,
+        folder: folder.path().into(),
+        seed: args.seed,
+        subscribers: args.subscribers as usize,
+        messages_per_s: args.rate,
+    };
+    eprintln!(
+        "chaos: seed {}, {} things will happen",
+        args.seed,
+        happenings.len()
+    );
+    let mut stage = Stage::new(setting)?;
+    play(args, &mut stage, &happenings, span, &stop)?;
+    let remains = stage.finish(END_PATIENCE)?;
+    let mut verdict = Verdict::new(args.seed, folder.path(), remains)?;
+    for it in &happenings {
+        *verdict.faults.entry(it.fault.kind()).or_default() += 1;
+    }
+    output.line(&verdict)?;
+    if !verdict.holds() {
+        folder.keep();
+        output.line(format_args!(
+            "Logs and ledgers of all processes are in {}.",
+            folder.path().display()
+        ))?;
+    }
+    output.flush()?;
+    if let Some(path) = &args.summary {
+        write_json(path, &verdict)?;
+    }
+    Ok(Exit::whole_if(verdict.holds()))
+}
+
+/// Lets everything happen, and all be over again.
+fn play(
+    args: &Args,
+    stage: &mut Stage,
+    happenings: &[Happening],
+    span: Duration,
+    stop: &Stop,
+) -> Result<(), CommandError> {
+    let began = Instant::now();
+    let mut progress = Progress::new("chaos", Some(span.as_secs()), args.quiet);
+    let mut to_come = happenings.iter().peekable();
+    let mut lasting: Vec<&Happening> = Vec::new();
+    while began.elapsed() < span + CONVALESCENCE {
+        if stop.asked() {
+            return Err(CommandError::Interrupted);
+        }
+        let now_ms = began.elapsed().as_millis() as u64;
+        while let Some(it) = to_come.next_if(|it| it.at_ms <= now_ms) {
+            eprintln!("{it}");
+            stage.begin(it.fault)?;
+            if it.for_ms > 0 {
+                lasting.push(it);
+            }
+        }
+        for it in lasting.extract_if(.., |it| it.at_ms + it.for_ms <= now_ms) {
+            stage.end(it.fault)?;
+        }
+        stage.look_after()?;
+        progress.show(began.elapsed().as_secs(), || {
+            format!("{} still to come", to_come.len())
+        });
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    progress.finish();
+    Ok(())
+}
+
+/// Takes part.
+///
+/// # Errors
+/// [`CommandError`] when the task makes no sense or can't be begun.
+pub(crate) fn side(args: &SideArgs) -> Result<Exit, CommandError> {
+    let task = serde_json::from_str(&args.task);
+    match task.map_err(|error| CommandError::Usage(format!("the task makes no sense: {error}")))? {
+        Task::Subscriber(task) => side::run(&task),
+        Task::Stranger(task) => stranger::run(&task),
+    }
+}

@@ -1,0 +1,69 @@
+//! `lab`: measures tickcast beside its peers, and tries to break it.
+//!
+//! Both verbs start the programs under test as processes of their own. The result goes to stdout, everything
+//! else to stderr. Exit codes: [`tickcast_tools::exit`].
+
+mod bench;
+mod chaos;
+mod leftovers;
+mod network;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use tickcast_tools::exit::run_program;
+use tickcast_tools::support::args::LogArgs;
+
+/// Measures tickcast beside its peers, and tries to break it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lab",
+    version,
+    after_help = "Exit codes: 0 whole, 1 loss or finding, 2 usage or config, 3 unreachable, \
+                  4 internal, or refused by the host."
+)]
+struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    command: Command,
+    #[command(flatten)]
+    log: LogArgs,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Measures tickcast beside a raw floor and beside peers, in one run.
+    Bench(bench::command::Args),
+    /// Takes part in a measurement; the bench starts it.
+    #[command(hide = true)]
+    BenchSide(bench::command::SideArgs),
+    /// Kills, stops, cuts off and starves the whole system, and proves that everything adds up.
+    Chaos(chaos::command::Args),
+    /// Takes part in a chaos run, which starts it.
+    #[command(hide = true)]
+    ChaosSide(chaos::command::SideArgs),
+}
+
+fn main() -> ExitCode {
+    run_program("lab", |cli: Cli| {
+        cli.log.start();
+        match cli.command {
+            Command::Bench(args) => bench::command::run(&args),
+            Command::BenchSide(args) => bench::command::side(&args),
+            Command::Chaos(args) => chaos::command::run(&args),
+            Command::ChaosSide(args) => chaos::command::side(&args),
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn every_verb_and_option_has_help() {
+        tickcast_test_support::assert_has_help(Cli::command());
+    }
+}

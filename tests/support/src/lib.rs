@@ -1,0 +1,148 @@
+//! Helpers of tests that run programs of this workspace: processes that end with their test, where the
+//! programs are, and whether their options have help.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+/// No test waits longer than this for anything.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program with these arguments, and with pipes for its output.
+#[must_use]
+pub fn program(path: impl AsRef<Path>, args: &[&str]) -> Command {
+    let mut command = Command::new(path.as_ref());
+    command.args(args).stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// A process that does not outlive its test.
+#[derive(Debug)]
+pub struct Running(Option<Child>);
+
+impl Running {
+    /// Starts it.
+    ///
+    /// # Panics
+    /// If it can't be started.
+    pub fn start(command: &mut Command) -> Self {
+        Self(Some(command.spawn().unwrap()))
+    }
+
+    /// The process.
+    ///
+    /// # Panics
+    /// After its end was waited for.
+    pub fn child(&mut self) -> &mut Child {
+        self.0.as_mut().unwrap()
+    }
+
+    /// Waits for its end; returns its exit code and output.
+    ///
+    /// # Panics
+    /// If it does not end within [`PATIENCE`].
+    pub fn output(mut self) -> Output {
+        let child = self.0.take().unwrap();
+        let id = child.id();
+        let (done, is_done) = std::sync::mpsc::channel();
+        std::thread::spawn(move || done.send(child.wait_with_output()));
+        match is_done.recv_timeout(PATIENCE) {
+            Ok(output) => output.unwrap(),
+            Err(_) => {
+                signal(id, "KILL");
+                panic!("the command did not end within {PATIENCE:?}");
+            }
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Sends a signal to one process.
+///
+/// # Panics
+/// If the process is gone.
+pub fn signal(id: u32, name: &str) {
+    let sent = Command::new("sh")
+        .arg("-c")
+        .arg(format!("kill -{name} {id}"))
+        .status();
+    assert!(sent.unwrap().success());
+}
+
+/// Waits until `ready` returns a value.
+///
+/// # Panics
+/// After [`PATIENCE`].
+pub fn wait_for<T>(what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
+    let started = Instant::now();
+    loop {
+        if let Some(value) = ready() {
+            return value;
+        }
+        assert!(started.elapsed() < PATIENCE, "waited too long for {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The text of a program's output.
+#[must_use]
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The publisher's program. Builds it first, because cargo builds only the programs of the package under test.
+///
+/// # Panics
+/// If it can't be built.
+pub fn publisher_bin() -> PathBuf {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    let build = || {
+        let test = std::env::current_exe().unwrap();
+        // target/PROFILE/deps/TEST
+        let folder = test.parent().and_then(Path::parent).unwrap();
+        let profile = folder.file_name().unwrap().to_str().unwrap();
+        let profile = if profile == "debug" { "dev" } else { profile };
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(["build", "--quiet", "-p", "tickcast-publisher"]);
+        cargo.args(["--profile", profile]);
+        cargo.arg("--target-dir").arg(folder.parent().unwrap());
+        cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(
+            cargo.status().unwrap().success(),
+            "the publisher can't be built"
+        );
+        folder.join("tickcast-publisher")
+    };
+    BUILT.get_or_init(build).clone()
+}
+
+/// Checks that a command line is consistent, and that each verb and each option has a help text.
+///
+/// # Panics
+/// If one has none.
+pub fn assert_has_help(mut root: clap::Command) {
+    root.build();
+    root.clone().debug_assert();
+    for verb in root.get_subcommands() {
+        let name = verb.get_name();
+        assert!(verb.get_about().is_some(), "{name} has no help");
+        for option in verb.get_arguments() {
+            let help = option.get_help().map(ToString::to_string);
+            assert!(
+                help.is_some_and(|help| !help.is_empty()),
+                "{name} {} has no help",
+                option.get_id()
+            );
+        }
+    }
+}

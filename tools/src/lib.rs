@@ -1,0 +1,5 @@
+//! Parts of the command line that `tickcast` and the lab share: exit codes and errors, files,
+//! processes, tables.
+
+pub mod exit;
+pub mod support;

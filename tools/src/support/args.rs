@@ -1,0 +1,114 @@
+//! Options that several programs share, and how the values of options are read.
+
+use std::io::{IsTerminal, stderr};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use tickcast_transport::host::idle::Idle;
+use tracing_subscriber::EnvFilter;
+
+/// Where log lines go to: stderr.
+#[derive(Debug, Args)]
+pub struct LogArgs {
+    /// What to log: error, warn, info, debug, trace, or filters as in RUST_LOG.
+    #[arg(long, global = true, default_value = "warn")]
+    log: String,
+    /// How to write log lines.
+    #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
+    log_format: LogFormat,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogArgs {
+    /// Logs from now on.
+    pub fn start(&self) {
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(EnvFilter::new(&self.log))
+            .with_ansi(stderr().is_terminal())
+            .with_writer(stderr);
+        match self.log_format {
+            LogFormat::Text => log.init(),
+            LogFormat::Json => log.json().init(),
+        }
+    }
+}
+
+/// A number from 0 to 1.
+pub fn probability(text: &str) -> Result<f64, String> {
+    let number: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number"))?;
+    // A NaN is in no range.
+    if (0.0..=1.0).contains(&number) {
+        return Ok(number);
+    }
+    Err("a probability lies between 0 and 1; 0.01 is one in a hundred".into())
+}
+
+/// A number above 0.
+pub fn positive(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(number) if number > 0.0 && f64::is_finite(number) => Ok(number),
+        _ => Err(format!("{text:?} is not a number above 0")),
+    }
+}
+
+/// Seconds, with a fraction or without.
+pub fn seconds(text: &str) -> Result<Duration, String> {
+    let number: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number of seconds"))?;
+    Duration::try_from_secs_f64(number).map_err(|_| "a span of time is 0 or more seconds".into())
+}
+
+/// `spin`, `yield` or `sleep:MICROSECONDS`.
+pub fn idle(text: &str) -> Result<Idle, String> {
+    let unknown = || format!("{text:?} is none of spin, yield, sleep:MICROSECONDS");
+    match (text, text.strip_prefix("sleep:")) {
+        ("spin", _) => Ok(Idle::Spin),
+        ("yield", _) => Ok(Idle::Yield),
+        (_, Some(us)) => us
+            .parse()
+            .map(|us| Idle::Sleep { us })
+            .map_err(|_| unknown()),
+        _ => Err(unknown()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probabilities_are_within_0_and_1() {
+        assert_eq!(probability("0.25"), Ok(0.25));
+        for wrong in ["-0.1", "1.5", "NaN", "1%"] {
+            assert!(probability(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn idling_is_read_by_name() {
+        assert_eq!(idle("spin"), Ok(Idle::Spin));
+        assert_eq!(idle("yield"), Ok(Idle::Yield));
+        assert_eq!(idle("sleep:50"), Ok(Idle::Sleep { us: 50 }));
+        for wrong in ["sleep", "sleep:", "sleep:-1", "nap"] {
+            assert!(idle(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn seconds_may_have_a_fraction_but_no_sign() {
+        assert_eq!(seconds("2.5"), Ok(Duration::from_millis(2_500)));
+        for wrong in ["-1", "NaN", "inf", "2s"] {
+            assert!(seconds(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The fault options that several verbs share, and the plan they make.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tickcast_reliability::units::Nanos;
+use tickcast_transport::faults::{Burst, Delay, FaultConfig, FaultConfigError, Reorder};
+
+use crate::exit::CommandError;
+use crate::support::args::probability;
+use crate::support::files::read_json;
+
+/// What goes wrong by chance, and the seed that decides it.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Faults")]
+pub struct FaultArgs {
+    /// Decides everything that chance decides: the same seed does the same [default: 1].
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// Share of datagrams to drop.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub drop: Option<f64>,
+    /// Drop in bursts of this mean length instead of each datagram for itself.
+    #[arg(long, value_name = "L")]
+    pub burst: Option<f64>,
+    /// Share of datagrams that arrive twice.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub duplicate: Option<f64>,
+    /// Share of datagrams that later ones overtake.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub reorder: Option<f64>,
+    /// By how many later ones at most.
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    pub reorder_depth: u32,
+    /// Share of datagrams that are held back.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub delay: Option<f64>,
+    /// For how long at most, in microseconds.
+    #[arg(long, value_name = "US", default_value_t = 1_000)]
+    pub delay_us: u64,
+    /// Share of datagrams in which bits are flipped.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub corrupt: Option<f64>,
+    /// Share of datagrams that are cut short.
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub truncate: Option<f64>,
+    /// A plan in JSON (seed, probabilities, and a script of what happens for certain); the other
+    /// options override it.
+    #[arg(long, value_name = "FILE")]
+    pub plan: Option<PathBuf>,
+}
+
+impl FaultArgs {
+    /// The plan, checked.
+    ///
+    /// # Errors
+    /// [`CommandError`] when the plan can't be read or makes no sense.
+    pub fn config(&self) -> Result<FaultConfig, CommandError> {
+        let mut config = match &self.plan {
+            Some(path) => read_json(path, "a fault plan")?,
+            None => FaultConfig {
+                seed: 1,
+                ..FaultConfig::default()
+            },
+        };
+        config.seed = self.seed.unwrap_or(config.seed);
+        if let Some(drop) = self.drop {
+            config.drop = drop;
+        }
+        if let Some(mean_len) = self.burst {
+            let loss = std::mem::take(&mut config.drop);
+            if loss == 0.0 {
+                let text = "--burst says how losses come together; say with --drop how many";
+                return Err(CommandError::Usage(text.into()));
+            }
+            config.burst = Some(Burst { loss, mean_len });
+        }
+        config.duplicate = self.duplicate.unwrap_or(config.duplicate);
+        config.corrupt = self.corrupt.unwrap_or(config.corrupt);
+        config.truncate = self.truncate.unwrap_or(config.truncate);
+        if let Some(probability) = self.reorder {
+            config.reorder = Some(Reorder {
+                probability,
+                depth: self.reorder_depth,
+                hold: Nanos::from_ms(1),
+            });
+        }
+        if let Some(probability) = self.delay {
+            config.delay = Some(Delay {
+                probability,
+                min: Nanos::ZERO,
+                max: Nanos::from_us(self.delay_us),
+            });
+        }
+        match config.check() {
+            // What was typed are two flags, not the plan's fields.
+            Err(FaultConfigError::Burst { loss, mean_len, .. }) if self.drop.is_some() => {
+                Err(CommandError::Usage(format!(
+                    "--drop {loss} can't come in bursts of {mean_len} (--burst): bursts last at \
+                     least 1, and between them something must arrive; drop less, or make the \
+                     bursts longer"
+                )))
+            }
+            checked => Ok(checked.map(|()| config)?),
+        }
+    }
+
+    /// Whether anything at all may go wrong.
+    pub fn asked(config: &FaultConfig) -> bool {
+        let quiet = FaultConfig {
+            seed: config.seed,
+            ..FaultConfig::default()
+        };
+        *config != quiet
+    }
+}

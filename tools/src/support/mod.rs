@@ -1,0 +1,13 @@
+//! Parts that the verbs share.
+
+pub mod args;
+pub mod digest;
+pub mod faults;
+pub mod files;
+pub mod output;
+pub mod packets;
+pub mod processes;
+pub mod progress;
+pub mod send;
+pub mod signals;
+pub mod table;

@@ -1,0 +1,99 @@
+//! The command line as a whole: help for everything, and the exit codes it promises.
+
+use crate::common::{run, text};
+
+#[test]
+fn help_names_every_verb_and_the_exit_codes() {
+    let done = run(&["--help"]);
+    let help = text(&done.stdout);
+    assert_eq!(done.status.code(), Some(0));
+    for word in ["demo", "listen", "replay", "inject", "doctor", "Exit codes"] {
+        assert!(help.contains(word), "{word}");
+    }
+}
+
+#[test]
+fn every_option_of_every_verb_has_a_help_text() {
+    for verb in ["demo", "listen", "replay", "inject", "doctor"] {
+        let done = run(&[verb, "--help"]);
+        assert_eq!(done.status.code(), Some(0));
+        let help = text(&done.stdout);
+        let lines: Vec<_> = help.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            if !line.trim_start().starts_with("--") {
+                continue;
+            }
+            // The text stands on the same line or on the next.
+            let beside = line.trim_start().split("  ").nth(1).is_some();
+            let below = lines
+                .get(at + 1)
+                .is_some_and(|l| l.starts_with("          "));
+            assert!(beside || below, "{verb}: {line}");
+        }
+    }
+}
+
+#[test]
+fn what_is_not_understood_is_a_usage_error() {
+    for args in [
+        &[][..],
+        &["dance"],
+        &["inject"],
+        &["listen", "--nosuch"],
+        &["replay"],
+        &["doctor"],
+        &["doctor", "--selftest"],
+    ] {
+        let done = run(args);
+        assert_eq!(done.status.code(), Some(2), "{args:?}");
+        assert!(
+            !done.stderr.is_empty() && done.stdout.is_empty(),
+            "{args:?}"
+        );
+    }
+}
+
+#[test]
+fn the_version_is_on_stdout() {
+    let done = run(&["--version"]);
+    assert_eq!(done.status.code(), Some(0));
+    assert_eq!(
+        text(&done.stdout).trim(),
+        concat!("tickcast ", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn the_doctor_says_of_a_host_without_rdma_what_is_missing_and_what_to_do() {
+    if std::path::Path::new("/sys/class/infiniband").exists() {
+        println!("SKIPPED: this host has RDMA; the lab looks at what the doctor finds there");
+        return;
+    }
+    let done = run(&["doctor", "--rdma", "--selftest", "--json"]);
+    assert_eq!(done.status.code(), Some(1));
+    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    let checks = report["checks"].as_array().unwrap();
+    let findings: Vec<_> = checks
+        .iter()
+        .filter(|c| c["verdict"] == "finding")
+        .collect();
+    assert_eq!(report["findings"], findings.len());
+    for finding in &findings {
+        assert!(
+            finding["why"].is_string() && finding["do"].is_string(),
+            "{finding}"
+        );
+    }
+    let found = |text: &str| {
+        let has = |c: &&serde_json::Value| c["found"].as_str().unwrap().contains(text);
+        findings.iter().any(has)
+    };
+    assert!(found("devices: this host has none"), "{report:#}");
+    assert!(found("self-test: there is no device"), "{report:#}");
+    let done = run(&["doctor", "--rdma"]);
+    assert_eq!(done.status.code(), Some(1));
+    let said = text(&done.stdout);
+    for part in ["FINDING  devices", "why: ", "do:  ", "modprobe rdma_rxe"] {
+        assert!(said.contains(part), "{said}");
+    }
+}

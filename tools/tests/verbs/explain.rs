@@ -1,0 +1,356 @@
+//! A listener that records is killed; what it recorded says where each datagram was lost, and replays.
+
+use std::net::UdpSocket;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::common::{Publisher, run, signal, start, text, wait_for};
+use serde_json::Value;
+use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
+
+/// A path on tmpfs that nothing else uses, gone with the test.
+struct Record(PathBuf);
+
+impl Record {
+    fn new(name: &str) -> Self {
+        Self(format!("/dev/shm/tickcast-{name}-{}", std::process::id()).into())
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Record {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+        let _ = std::fs::remove_file(format!("{}.before", self.0.display()));
+    }
+}
+
+fn explained(options: &[&str], file: &Path) -> (Value, Option<i32>) {
+    let file = file.to_str().unwrap();
+    let done = run(&[&["explain", file, "--json"], options].concat());
+    let told = serde_json::from_slice(&done.stdout);
+    (
+        told.unwrap_or_else(|_| panic!("{}", text(&done.stderr))),
+        done.status.code(),
+    )
+}
+
+#[test]
+fn what_a_killed_listener_recorded_names_every_injected_loss_and_replays() {
+    let mut publisher = Publisher::endless();
+    let record = Record::new("killed");
+    let to = format!("{}:32", record.path());
+    let control = publisher.control.clone();
+    let mut listener = start(&[
+        "listen",
+        "--connect",
+        &control,
+        "--channel",
+        "all",
+        "--record",
+        &to,
+        "--drop",
+        "0.02",
+        "--seed",
+        "5",
+        "--format",
+        "count",
+    ]);
+    wait_for("some losses", || {
+        let status = publisher.status();
+        let sequence = status["subscribers"][0]["sequence"].as_u64()?;
+        (sequence > 2_000).then_some(())
+    });
+    signal(listener.child().id(), "KILL");
+    drop(listener);
+    publisher.end();
+    let (told, code) = explained(&["--replay"], &record.0);
+    assert_eq!(code, Some(0), "all of it came after all: {told}");
+    assert_eq!(
+        (&told["whole"], &told["replay"]["identical"]),
+        (&true.into(), &true.into())
+    );
+    assert!(told["replay"]["inputs"].as_u64().unwrap() > 2_000);
+    let findings = told["explanation"]["findings"].as_array().unwrap();
+    let injected = |it: &&Value| it["origin"]["injected"] == 0;
+    let by_fault = findings.iter().filter(injected).count();
+    assert!(by_fault > 10, "{by_fault} of {}", findings.len());
+    // What the machine lost beside that is no injected fault, and is not called one.
+    let others = findings.len() - by_fault;
+    assert!(
+        others * 5 < by_fault,
+        "{others} others beside {by_fault}: {told}"
+    );
+    // In words, and around one gap.
+    let words = text(&run(&["explain", record.path()]).stdout);
+    assert!(words.contains("an injected fault dropped them on line A in this host"));
+    assert!(words.contains("the findings add up to the same"), "{words}");
+    let gap = text(&run(&["explain", record.path(), "--gap", "1"]).stdout);
+    assert!(
+        gap.contains("what happened around it:") && gap.contains("asked for"),
+        "{gap}"
+    );
+    let nothing = run(&["explain", record.path(), "--at", "2001-01-01T00:00:00Z"]);
+    assert_eq!(
+        nothing.status.code(),
+        Some(2),
+        "that is before this host was started"
+    );
+    let told = text(&nothing.stdout);
+    assert!(
+        told.contains("of that time it says nothing: it runs from"),
+        "{told}"
+    );
+    assert_eq!(
+        told.lines().count(),
+        2,
+        "and nothing of what was missing: {told}"
+    );
+}
+
+#[test]
+fn a_record_that_is_there_is_kept_and_one_that_is_written_is_refused() {
+    let mut publisher = Publisher::endless();
+    let record = Record::new("kept");
+    let to = format!("{}:4", record.path());
+    let control = publisher.control.clone();
+    let args = [
+        "listen",
+        "--connect",
+        &control,
+        "--channel",
+        "all",
+        "--record",
+        &to,
+        "--format",
+        "count",
+    ];
+    let mut first = start(&args);
+    wait_for("the record", || {
+        let told = run(&["explain", record.path(), "--json"]);
+        (told.status.code() == Some(0)).then_some(())
+    });
+    let second = run(&args);
+    assert_eq!(second.status.code(), Some(2), "{}", text(&second.stderr));
+    assert!(text(&second.stderr).contains("belongs to another process"));
+    signal(first.child().id(), "KILL");
+    drop(first);
+    let third = run(&[&args[..], &["--records", "5"]].concat());
+    assert_eq!(third.status.code(), Some(0), "{}", text(&third.stderr));
+    for file in [
+        record.path().to_owned(),
+        format!("{}.before", record.path()),
+    ] {
+        let (told, _) = explained(&[], Path::new(&file));
+        assert!(told["origin"]["process"].as_u64().unwrap() > 0);
+    }
+    publisher.end();
+}
+
+#[test]
+fn a_killed_publisher_leaves_records_that_name_what_it_sent() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut publisher = Publisher::recorded(folder.path());
+    let heard = folder.path().join("heard.flight");
+    let to = format!("{}:16", heard.display());
+    let control = publisher.control.clone();
+    let mut listener = start(&[
+        "listen",
+        "--connect",
+        &control,
+        "--channel",
+        "all",
+        "--record",
+        &to,
+        "--drop",
+        "0.02",
+        "--seed",
+        "5",
+        "--format",
+        "count",
+    ]);
+    wait_for("some losses", || {
+        let status = publisher.status();
+        let sequence = status["subscribers"][0]["sequence"].as_u64()?;
+        (sequence > 1_000).then_some(())
+    });
+    signal(publisher.id(), "KILL");
+    signal(listener.child().id(), "KILL");
+    drop((listener, publisher));
+    let file = |name: &str| folder.path().join(name);
+    let (sent, code) = explained(&["--replay"], &file("test.7.flight"));
+    assert_eq!(code, Some(0), "{sent}");
+    assert_eq!(sent["replay"]["identical"], true, "{sent}");
+    assert!(sent["explanation"]["totals"]["sealed"].as_u64().unwrap() > 1_000);
+    let (served, _) = explained(&[], &file("test.repair.flight"));
+    let serving = &served["explanation"]["serving"];
+    assert_eq!(serving["joined"], 1, "{served}");
+    assert!(serving["given"].as_u64().unwrap() > 0, "{served}");
+    // All together, in words, and around the first gap that was repaired.
+    let files = ["heard.flight", "test.7.flight", "test.repair.flight"].map(file);
+    let files = files.each_ref().map(|it| it.to_str().unwrap());
+    let words = text(&run(&[&["explain"], &files[..]].concat()).stdout);
+    assert!(words.contains("handed to the network"), "{words}");
+    assert!(
+        words.contains("an injected fault dropped them on line A"),
+        "{words}"
+    );
+    let told: Value =
+        serde_json::from_slice(&run(&["explain", "--json", files[0]]).stdout).unwrap();
+    let findings = told["explanation"]["findings"].as_array().unwrap();
+    let repaired = findings.iter().find(|it| it["fate"]["came"] == "repair");
+    let gap = repaired.unwrap()["gap"].to_string();
+    let around = [&["explain", "--gap", &gap], &files[..]].concat();
+    let around = text(&run(&around).stdout);
+    for said in ["test.7  sealed: data", "asks for", "again to peer"] {
+        assert!(around.contains(said), "no {said:?} in {around}");
+    }
+    // Who is started again keeps what was there.
+    let mut again = Publisher::recorded(folder.path());
+    let (before, _) = explained(&[], &file("test.7.flight.before"));
+    assert_eq!(
+        before["explanation"]["totals"]["sealed"],
+        sent["explanation"]["totals"]["sealed"]
+    );
+    again.end();
+}
+
+#[test]
+fn what_a_publishers_socket_dropped_while_it_stood_still_is_told_from_a_gap_of_the_venue() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let mut publisher = Publisher::live_recorded(folder.path());
+    let market = SimulatorConfig {
+        symbols: 5,
+        messages: 1 << 20,
+        ..SimulatorConfig::default()
+    };
+    let mut simulator = Simulator::new(&market, 1).unwrap();
+    let feed = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let (listen, id) = (publisher.input.clone(), publisher.id());
+    let mut send = |count: u64, pause: Duration| {
+        for _ in 0..count {
+            let packet = simulator.next_packet().unwrap();
+            if pause < Duration::MAX {
+                feed.send_to(packet.payload, &listen).unwrap();
+                std::thread::sleep(pause);
+            }
+        }
+    };
+    let paced = Duration::from_micros(200);
+    send(20, paced);
+    // One that is withheld is the venue's gap.
+    send(1, Duration::MAX);
+    send(20, paced);
+    let file = folder.path().join("test.7.flight");
+    let findings = || explained(&[], &file).0["explanation"]["findings"].clone();
+    wait_for("the venue's gap", || {
+        (findings().as_array()?.len() == 1).then_some(())
+    });
+    signal(id, "STOP");
+    send(4_000, Duration::ZERO);
+    std::thread::sleep(Duration::from_millis(100));
+    signal(id, "CONT");
+    let last = wait_for("the loss", || {
+        send(1, paced);
+        let findings = findings();
+        // A thread that waits for a core loses some before it is stopped.
+        let stopped = |it: &&Value| it["stalled_for"].as_u64() >= Some(100_000_000);
+        findings.as_array()?.iter().find(stopped).cloned()
+    });
+    publisher.end();
+    assert!(last["buffer_drops"].as_u64().unwrap() > 0, "{last}");
+    assert_eq!(last["origin"], "input_stall", "{last}");
+    assert!(
+        last["stalled_for"].as_u64().unwrap() >= 100_000_000,
+        "{last}"
+    );
+    assert_eq!(findings()[0]["origin"], "source_line");
+    let words = text(&run(&["explain", file.to_str().unwrap()]).stdout);
+    assert!(
+        words.contains("in the publisher's host, in the socket of its input"),
+        "{words}"
+    );
+    assert!(
+        words.contains("before the publisher: the venue's lines had a gap"),
+        "{words}"
+    );
+}
+
+#[test]
+fn what_the_publishers_own_interface_dropped_is_told_from_the_wire() {
+    let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+    let Some(mut publisher) = Publisher::on_a_slow_link(folder.path()) else {
+        return;
+    };
+    let file = folder.path().join("test.7.flight");
+    let refused = wait_for("a loss", || {
+        let told = explained(&[], &file).0;
+        let findings = told["explanation"]["findings"].as_array()?;
+        let refused = |it: &&Value| it["origin"]["send_refused"] == 0;
+        findings.iter().find(refused).cloned()
+    });
+    assert!(refused["buffer_drops"].as_u64().unwrap() > 0, "{refused}");
+    signal(publisher.id(), "KILL");
+    let words = text(&run(&["explain", file.to_str().unwrap()]).stdout);
+    assert!(
+        words.contains("the network refused datagrams on line A"),
+        "{words}"
+    );
+}
+
+#[test]
+fn what_is_no_record_is_refused_with_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("other");
+    for (bytes, words) in [
+        (vec![7; 100], "this is no record"),
+        (vec![7; 100_000], "this is no record"),
+        (
+            [&b"TCFLIGHT\x09\0\0\0"[..], &[0; 8000]].concat(),
+            "layout 9",
+        ),
+        (
+            [
+                &b"TCFLIGHT\x01\0\0\0\x08\0\0\0\0\0\0\x01\0\0\0\0"[..],
+                &[0; 8000],
+            ]
+            .concat(),
+            "is damaged",
+        ),
+        (
+            [&b"TCFLIGHT\x01\0\0\0"[..], &[0; 8000]].concat(),
+            "is damaged",
+        ),
+    ] {
+        std::fs::write(&path, bytes).unwrap();
+        let done = run(&["explain", path.to_str().unwrap()]);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    let gone = run(&["explain", "/dev/shm/tickcast-no-such-record"]);
+    assert_eq!(gone.status.code(), Some(2));
+    let disk = run(&[
+        "listen",
+        "--connect",
+        "127.0.0.1:1",
+        "--channel",
+        "a",
+        "--record",
+        "/etc/x",
+    ]);
+    assert_eq!(disk.status.code(), Some(2), "{}", text(&disk.stderr));
+    let little = run(&[
+        "listen",
+        "--connect",
+        "127.0.0.1:1",
+        "--channel",
+        "a",
+        "--record",
+        "/x:1",
+    ]);
+    assert!(text(&little.stderr).contains("from 2 to 65536"));
+}

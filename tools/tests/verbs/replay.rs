@@ -1,0 +1,418 @@
+//! Every payload of a recording is sent, in order, once; and what can't be sent is said.
+
+use std::io::Write;
+use std::net::UdpSocket;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::common::{Publisher, data, group, json_at, listener, run, start, text};
+use serde_json::Value;
+
+/// One frame of a classic pcap (microseconds): Ethernet, IPv4, UDP.
+fn frame(at_us: u64, destination: [u8; 4], payload: &[u8]) -> Vec<u8> {
+    let udp_len = (8 + payload.len()) as u16;
+    let mut ip = vec![0x45, 0];
+    ip.extend((20 + udp_len).to_be_bytes());
+    ip.extend([0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 0, 1]);
+    ip.extend(destination);
+    let mut bytes = [&[0; 12][..], &[8, 0], &ip].concat();
+    for field in [5_000, 6_000, udp_len, 0] {
+        bytes.extend(field.to_be_bytes());
+    }
+    bytes.extend(payload);
+    let len = (bytes.len() as u32).to_le_bytes();
+    let (seconds, us) = ((at_us / 1_000_000) as u32, (at_us % 1_000_000) as u32);
+    [
+        &seconds.to_le_bytes()[..],
+        &us.to_le_bytes(),
+        &len,
+        &len,
+        &bytes,
+    ]
+    .concat()
+}
+
+const LINE_A: [u8; 4] = [239, 1, 1, 1];
+const LINE_B: [u8; 4] = [239, 1, 1, 2];
+
+/// A capture of `count` packets, each sent on two lines, 50 us apart.
+fn capture(count: u32) -> Vec<u8> {
+    let mut bytes = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    bytes.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    for n in 0..count {
+        for (line, destination) in [LINE_A, LINE_B].into_iter().enumerate() {
+            let payload = format!("packet {n} line {line}");
+            bytes.extend(frame(
+                1_000_000 + u64::from(n) * 50,
+                destination,
+                payload.as_bytes(),
+            ));
+        }
+    }
+    bytes
+}
+
+fn file(folder: &tempfile::TempDir, bytes: &[u8]) -> PathBuf {
+    let path = folder.path().join("recording");
+    std::fs::File::create(&path)
+        .unwrap()
+        .write_all(bytes)
+        .unwrap();
+    path
+}
+
+/// Runs a replay to `socket`, and gives what came there and the summary.
+fn replay(
+    path: &std::path::Path,
+    socket: &UdpSocket,
+    to: &str,
+    options: &[&str],
+) -> (Vec<Vec<u8>>, Value) {
+    let path = path.display().to_string();
+    let args = [&["replay", &path, "--to", to, "--json", "--quiet"], options].concat();
+    let done = run(&args);
+    assert_eq!(
+        done.status.code(),
+        Some(0),
+        "{args:?}: {}",
+        text(&done.stderr)
+    );
+    let mut came = Vec::new();
+    let mut buffer = vec![0; 1 << 16];
+    while let Ok(len) = socket.recv(&mut buffer) {
+        came.push(buffer[..len].to_vec());
+    }
+    (came, serde_json::from_slice(&done.stdout).unwrap())
+}
+
+fn unicast() -> (UdpSocket, String) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket
+        .set_read_timeout(Some(Duration::from_millis(200)))
+        .unwrap();
+    let to = socket.local_addr().unwrap().to_string();
+    (socket, to)
+}
+
+#[test]
+fn every_payload_arrives_in_order_at_one_host() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, &capture(50));
+    let (socket, to) = unicast();
+    let (came, summary) = replay(&path, &socket, &to, &["--speed", "10"]);
+    let sent: Vec<_> = (0..50)
+        .flat_map(|n| [0, 1].map(|line| format!("packet {n} line {line}").into_bytes()))
+        .collect();
+    assert_eq!(came, sent);
+    assert_eq!(summary["packets"], 100);
+    assert_eq!(summary["whole"], true);
+    assert_eq!(summary["recorded_seconds"], 49.0 * 50e-6);
+}
+
+#[test]
+fn one_line_of_two_is_sent_to_a_group_as_often_as_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, &capture(20));
+    let group = group();
+    let socket = listener(group);
+    let options = [
+        "--speed",
+        "max",
+        "--only",
+        "239.1.1.2:6000",
+        "--loop",
+        "2",
+        "--interface",
+        "lo",
+    ];
+    let (came, summary) = replay(&path, &socket, &group.to_string(), &options);
+    let round = (0..20).map(|n| format!("packet {n} line 1").into_bytes());
+    assert_eq!(came, round.clone().chain(round).collect::<Vec<_>>());
+    assert_eq!(summary["passed_over"]["other_destination"], 40);
+}
+
+#[test]
+fn it_stops_after_as_many_packets_as_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, &capture(20));
+    let (socket, to) = unicast();
+    let (came, summary) = replay(
+        &path,
+        &socket,
+        &to,
+        &["--rate", "5000", "--packets-max", "7"],
+    );
+    assert_eq!((came.len(), &summary["packets"]), (7, &7.into()));
+    assert_eq!(summary["whole"], false);
+}
+
+#[test]
+fn a_recording_that_is_cut_off_is_sent_up_to_there_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let whole = capture(20);
+    let path = file(&folder, &whole[..whole.len() - 3]);
+    let (socket, to) = unicast();
+    let (came, summary) = replay(&path, &socket, &to, &["--speed", "max"]);
+    assert_eq!(came.len(), 39);
+    assert_eq!(summary["passed_over"]["truncated"], 1);
+}
+
+#[test]
+fn messages_of_a_binary_file_become_packets_of_one_session_with_an_end() {
+    let folder = tempfile::tempdir().unwrap();
+    // System events 40 us apart: three share a packet, as they lie within 100 us.
+    let message = |n: u64| {
+        let mut message = b"\x00\x0cS\0\0\0\0".to_vec();
+        message.extend(&(n * 40_000).to_be_bytes()[2..]);
+        message.push(b'O');
+        message
+    };
+    let path = file(&folder, &(0..7).flat_map(message).collect::<Vec<_>>());
+    let (socket, to) = unicast();
+    let (came, _) = replay(&path, &socket, &to, &["--speed", "max", "--loop", "2"]);
+    let packet = |session: &[u8], sequence: u64, messages: std::ops::Range<u64>, count: u16| {
+        let header = [session, &sequence.to_be_bytes(), &count.to_be_bytes()].concat();
+        [header, messages.flat_map(message).collect()].concat()
+    };
+    let session = |name: &[u8]| {
+        vec![
+            packet(name, 1, 0..3, 3),
+            packet(name, 4, 3..6, 3),
+            packet(name, 7, 6..7, 1),
+            packet(name, 8, 0..0, 0xffff),
+        ]
+    };
+    assert_eq!(
+        came,
+        [session(b"REPLAY0001"), session(b"REPLAY0002")].concat()
+    );
+}
+
+#[test]
+fn a_real_capture_is_sent_packet_for_packet() {
+    let Some(path) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("summary.json");
+    let group = group();
+    let socket = listener(group);
+    let options = [
+        "--rate",
+        "20000",
+        "--packets-max",
+        "500",
+        "--summary",
+        summary.to_str().unwrap(),
+    ];
+    let (came, _) = replay(&path, &socket, &group.to_string(), &options);
+    let mut capture = tickcast_feeds::capture::Capture::open(&path).unwrap();
+    for (n, payload) in came.iter().enumerate() {
+        assert_eq!(
+            capture.next().unwrap().unwrap().payload,
+            payload,
+            "packet {n}"
+        );
+    }
+    assert_eq!(came.len(), 500);
+    assert_eq!(json_at(&summary)["packets"], 500);
+}
+
+#[test]
+fn when_nobody_listens_it_says_so() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, &capture(20)).display().to_string();
+    let (socket, to) = unicast();
+    drop(socket);
+    let done = run(&["replay", &path, "--to", &to, "--quiet", "--rate", "5000"]);
+    assert_eq!(done.status.code(), Some(3), "{}", text(&done.stdout));
+    assert!(
+        text(&done.stderr).contains("nobody listens"),
+        "{}",
+        text(&done.stderr)
+    );
+}
+
+#[test]
+fn a_damaged_recording_is_sent_up_to_the_damage_and_is_a_finding() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut bytes = capture(10);
+    // A record whose length nobody can believe.
+    bytes.extend([0xff; 64]);
+    let path = file(&folder, &bytes).display().to_string();
+    let (socket, to) = unicast();
+    let done = run(&["replay", &path, "--to", &to, "--quiet", "--json"]);
+    let said = text(&done.stderr);
+    assert_eq!(done.status.code(), Some(1), "{said}");
+    assert!(said.contains("20 packets were sent before that"), "{said}");
+    let summary: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(
+        (&summary["packets"], &summary["whole"]),
+        (&20.into(), &false.into())
+    );
+    let mut buffer = [0; 64];
+    let came = std::iter::from_fn(|| socket.recv(&mut buffer).ok()).count();
+    assert_eq!(came, 20);
+}
+
+#[test]
+fn a_summary_goes_into_a_pipe_or_link_and_never_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = file(&folder, &capture(2)).display().to_string();
+    let (_socket, to) = unicast();
+    let name = |name: &str| folder.path().join(name);
+    let replay_into = |summary: &std::path::Path| {
+        let summary = summary.to_str().unwrap();
+        run(&[
+            "replay",
+            &path,
+            "--to",
+            &to,
+            "--quiet",
+            "--summary",
+            summary,
+        ])
+    };
+
+    std::os::unix::fs::symlink(name("target"), name("link")).unwrap();
+    assert_eq!(replay_into(&name("link")).status.code(), Some(0));
+    assert!(name("link").is_symlink());
+    assert_eq!(json_at(&name("target"))["packets"], 4);
+
+    let pipe = name("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let reader = std::thread::spawn({
+        let pipe = pipe.clone();
+        move || std::fs::read(pipe).unwrap()
+    });
+    assert_eq!(replay_into(&pipe).status.code(), Some(0));
+    let read: Value = serde_json::from_slice(&reader.join().unwrap()).unwrap();
+    assert_eq!(read["packets"], 4);
+
+    // Found out before anything is sent, and nothing is left behind.
+    for nowhere in [name("no/folder/s.json"), folder.path().to_owned()] {
+        let done = replay_into(&nowhere);
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("can't be written") && done.stdout.is_empty(),
+            "{said}"
+        );
+    }
+    let left = std::fs::read_dir(&folder).unwrap();
+    let left = left.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    assert!(left.into_iter().all(|name| !name.ends_with(".part")));
+}
+
+#[test]
+fn what_can_not_be_replayed_is_refused_with_a_sentence() {
+    let folder = tempfile::tempdir().unwrap();
+    let junk = file(&folder, b"no capture at all").display().to_string();
+    let cases = [
+        (
+            ["/nonexistent.pcap", "--to", "127.0.0.1:1", "--speed", "1"],
+            "there is no file",
+        ),
+        (
+            [&junk, "--to", "127.0.0.1:1", "--speed", "1"],
+            "neither pcap nor pcapng",
+        ),
+        (
+            [&junk, "--to", "127.0.0.1:1", "--speed", "-1"],
+            "not a number above 0",
+        ),
+        (
+            ["/dev/null", "--to", "127.0.0.1:1", "--speed", "1"],
+            "is empty",
+        ),
+    ];
+    for (args, sentence) in cases {
+        let done = run(&[&["replay"][..], &args].concat());
+        let said = text(&done.stderr);
+        assert_eq!(done.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains(sentence), "{args:?}: {said}");
+    }
+    let capture = file(&folder, &capture(1)).display().to_string();
+    let done = run(&["replay", &capture, "--to", "127.0.0.1"]);
+    assert_eq!(done.status.code(), Some(2));
+    assert!(
+        text(&done.stderr).contains("HOST:PORT or GROUP:PORT"),
+        "{}",
+        text(&done.stderr)
+    );
+}
+
+#[test]
+fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
+    const PACKETS: u64 = 13_022;
+    let Some(path) = data("iex-tops/TOPS16.pcapng.gz") else {
+        return;
+    };
+    let mut publisher = Publisher::live();
+    let folder = tempfile::tempdir().unwrap();
+    let summary = folder.path().join("summary.json");
+    let args = [
+        "listen",
+        "--connect",
+        &publisher.control,
+        "--channel",
+        "all",
+        "--digest",
+    ];
+    let to = [
+        "--from",
+        "oldest",
+        "--format",
+        "count",
+        "--summary",
+        summary.to_str().unwrap(),
+    ];
+    let listener = start(&[&args[..], &to].concat());
+    let path = path.display().to_string();
+    let done = run(&[
+        "replay",
+        &path,
+        "--to",
+        &publisher.input,
+        "--rate",
+        "4000",
+        "--quiet",
+    ]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    // All that is still on its way comes before the end: until it is all there, or nothing came for long.
+    let (mut packets, mut looks) = (0, 0);
+    while packets < PACKETS && looks < 100 {
+        std::thread::sleep(Duration::from_millis(20));
+        let now = publisher.status()["source"]["packets"].as_u64().unwrap();
+        looks = if now == packets { looks + 1 } else { 0 };
+        packets = now;
+    }
+    publisher.end();
+    let heard = listener.output();
+    let published = publisher.summary();
+    let source = &published["source"];
+    let counted = |name: &str| source[name].as_u64().unwrap();
+    // A machine too slow for a live feed loses some of it, and tells.
+    let (missing, overflow) = (counted("missing_messages"), counted("overflow_messages"));
+    let (lost, told) = (missing + overflow > 0, text(&heard.stderr));
+    assert_eq!(heard.status.code(), Some(i32::from(lost)), "{told}");
+    assert_eq!(told.contains("source 1 lost"), lost, "{told}");
+    if packets == PACKETS {
+        let messages = &source["messages"];
+        assert_eq!(
+            (&messages["Q"], &messages["T"], missing),
+            (&27_217.into(), &6_390.into(), 0)
+        );
+    } else {
+        // But for the end, behind which nothing came.
+        let known = counted("messages_total") + missing;
+        assert!(known <= 57_674 && packets > PACKETS / 2, "{source:#}");
+    }
+    let summary = json_at(&summary);
+    assert_eq!(
+        summary["channels"][0]["digest"],
+        published["channels"][0]["digest"]
+    );
+    assert_eq!(summary["delivered_records"], published["published_records"]);
+}
