@@ -100,7 +100,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The publisher's program. Builds it first, because cargo builds only the programs of the package under test.
+/// The publisher's program. Builds it first, because cargo builds only the programs of the tested package.
 ///
 /// # Panics
 /// If it can't be built.

@@ -6,10 +6,13 @@ use crate::source::{Source, pattern};
 use crate::{Violation, holds, lines_found, violation};
 
 /// Files and folders whose text follows the rules.
-const REWRITTEN: [&str; 8] = [
+const REWRITTEN: [&str; 11] = [
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "SECURITY.md",
+    "docs/EMBEDDING.md",
     "docs/FAILURES.md",
+    "docs/GLOSSARY.md",
     "docs/METRICS.md",
     "docs/OPERATIONS.md",
     "docs/decisions/0025",
