@@ -20,7 +20,7 @@
 //! - *Sequence 0*: the venue counts from 1. A session that begins with 0 comes from a converter
 //!   that numbers nothing; its packets are numbered here as they come.
 
-use tickcast_reliability::units::SourcePosition;
+use tickcast_reliability::types::SourcePosition;
 
 use crate::source::Incident;
 

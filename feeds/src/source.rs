@@ -3,10 +3,8 @@
 //!
 //! A decoder does no I/O and reads no clock: the packet brings the time it was received.
 
-use tickcast_reliability::{
-    record::RecordBatch,
-    units::{Nanos, SourcePosition},
-};
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 /// One packet of a feed: a UDP payload, or one message of a file.
 #[derive(Clone, Copy, Debug)]

@@ -13,14 +13,12 @@ use tickcast_feeds::{
     source::{Decoder, Incident, Packet},
     venues::Format,
 };
-use tickcast_reliability::{
-    record::{
-        Action, FlagSet, ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RType, Side, StatMsg,
-        StatType, StatusAction, StatusMsg, StatusReason, SymbolMappingMsg, TradeMsg, TradingEvent,
-        UNDEF_PRICE, flags,
-    },
-    units::{Nanos, SourcePosition},
+use tickcast_reliability::record::{
+    Action, FlagSet, ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RType, Side, StatMsg,
+    StatType, StatusAction, StatusMsg, StatusReason, SymbolMappingMsg, TradeMsg, TradingEvent,
+    UNDEF_PRICE, flags,
 };
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 const SESSION: u32 = 0x4200_0001;
 const SECOND: u64 = 1_000_000_000;

@@ -13,13 +13,11 @@ use tickcast_feeds::{
     itch::{ItchDecoder, ItchSettings, TradeDate},
     source::{Decoder, Incident, Packet},
 };
-use tickcast_reliability::{
-    record::{
-        ImbalanceMsg, InstrumentDefMsg, MboMsg, RecordRef, StatMsg, StatType, StatusMsg,
-        SymbolMappingMsg, UNDEF_ORDER_SIZE, UNDEF_PRICE, UNDEF_TIMESTAMP, flags,
-    },
-    units::Nanos,
+use tickcast_reliability::record::{
+    ImbalanceMsg, InstrumentDefMsg, MboMsg, RecordRef, StatMsg, StatType, StatusMsg,
+    SymbolMappingMsg, UNDEF_ORDER_SIZE, UNDEF_PRICE, UNDEF_TIMESTAMP, flags,
 };
+use tickcast_reliability::types::Nanos;
 
 /// 2023-08-22 00:00 in New York, which is at UTC-4 then.
 const MIDNIGHT: u64 = 1_692_676_800_000_000_000;

@@ -18,10 +18,8 @@ use tickcast_feeds::{
     },
     source::{Decoder, Incident, Packet, Sink},
 };
-use tickcast_reliability::{
-    record::{Action, InstrumentDefMsg, MboMsg, RecordBatch},
-    units::{Nanos, SourcePosition},
-};
+use tickcast_reliability::record::{Action, InstrumentDefMsg, MboMsg, RecordBatch};
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 /// What a subscriber would keep: books built of A, C and M alone.
 #[derive(Default)]

@@ -24,8 +24,8 @@
 
 use std::net::SocketAddr;
 
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::types::ChannelId;
 use tracing::Level;
 
 use crate::peers::Peers;

@@ -7,23 +7,22 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 
 use tickcast_reliability::control::RepairOffer;
-use tickcast_reliability::publisher_core::PublisherConfig;
+use tickcast_reliability::publish::PublisherConfig;
 use tickcast_reliability::ring::{RingMemory, RingWriter};
-use tickcast_reliability::units::{ChannelId, Now};
+use tickcast_reliability::types::{ChannelId, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{ControlServer, ShareId, Unserved};
 use tickcast_transport::host::mapping::SharedMapping;
 
-use crate::audit;
 use crate::channel_driver::ChannelDriver;
 use crate::config::Config;
 use crate::error::{ConfigError, PublisherError};
-use crate::flight;
 use crate::pipeline::{StopOnFailure, Thread, spawn};
 use crate::plan::ChannelPlan;
 use crate::plan::fan_out::Use;
 use crate::repair_service::{RepairService, server_config};
 use crate::shared::{ChannelShared, Shared};
+use crate::{audit, flight};
 
 pub(crate) type FanOuts = Vec<Box<dyn FanOut>>;
 

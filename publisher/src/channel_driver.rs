@@ -4,15 +4,14 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
+use tickcast_journal::{Note, RecordedPublisher, Recorder};
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::publisher_core::{
-    PublisherConfig, PublisherCore, PublisherEvent, Transmit,
+use tickcast_reliability::publish::{
+    PublishError, PublisherConfig, PublisherCore, PublisherEvent, Transmit,
 };
 use tickcast_reliability::record::{RecordSlice, WireRecord};
-use tickcast_reliability::recorder::{Note, RecordedPublisher, Recorder};
 use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::sequencer::PublishError;
-use tickcast_reliability::units::{
+use tickcast_reliability::types::{
     FanOutId, Nanos, Now, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::StreamEvent;

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tickcast_reliability::heartbeat::HeartbeatConfig;
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::publish::HeartbeatConfig;
+use tickcast_reliability::serve::RepairConfig;
+use tickcast_reliability::types::ChannelId;
 use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::pin::Core;

@@ -3,7 +3,7 @@
 
 use std::net::IpAddr;
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::ServerStats;
 
 use crate::seldom::Seldom;

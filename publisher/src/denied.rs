@@ -2,7 +2,7 @@
 //! is said in the log, with what to change, and not each time that it is tried again.
 
 use rustix::io::Errno;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::ServerStats;
 
 use crate::seldom::Seldom;

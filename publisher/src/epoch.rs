@@ -8,7 +8,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SourceId};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
 use tickcast_transport::host::atomic_file::write_whole;
 

@@ -5,9 +5,9 @@ use std::fmt::Display;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use tickcast_journal::{RecordOrigin, RecordedSide, Recorder, Sending};
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::recorder::{RecordOrigin, RecordedSide, Recorder, Sending};
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 use tickcast_transport::SendStats;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::mapping::SharedMapping;

@@ -7,7 +7,7 @@
 
 use tickcast_reliability::record::RecordSlice;
 use tickcast_reliability::ring::RingReader;
-use tickcast_reliability::units::{SourceId, SourcePosition};
+use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::Kind;
 use xxhash_rust::xxh3::Xxh3;
 
@@ -155,11 +155,10 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
+    use tickcast_reliability::publish::Sequencer;
     use tickcast_reliability::record::{MboMsg, RecordBatch};
-    use tickcast_reliability::ring::{HeapMemory, RingWriter};
-    use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-    use tickcast_reliability::sequencer::Sequencer;
-    use tickcast_reliability::units::{
+    use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+    use tickcast_reliability::types::{
         ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence,
     };
 

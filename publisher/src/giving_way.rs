@@ -3,7 +3,7 @@
 //! where the scheduler knows that repair is prompt, by an interrupt from the core that the question came
 //! in on, which takes microseconds.
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 use tickcast_transport::control::Unserved;
 
 /// It is looked this often whether anybody waits: each time takes a system call.

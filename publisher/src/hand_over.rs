@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::control::NAME_LEN_MAX;
-use tickcast_reliability::units::{ChannelId, Epoch, RecordNumber, Sequence};
+use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 
 use crate::audit;
 use crate::shared::Shared;
@@ -369,7 +369,7 @@ fn is_joined(shared: &Shared, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::units::Nanos;
+    use tickcast_reliability::types::Nanos;
 
     use super::*;
 

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
 use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::{RecordBatch, RecordBatches, RecordSlice};
-use tickcast_reliability::units::SourcePosition;
+use tickcast_reliability::types::SourcePosition;
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 use crate::loss::SourceLoss;
@@ -454,7 +454,7 @@ mod tests {
     use super::*;
     use crate::loss::Unread;
     use tickcast_reliability::record::{MboMsg, RType, RecordHeader};
-    use tickcast_reliability::units::Nanos;
+    use tickcast_reliability::types::Nanos;
 
     fn message(instrument: u32) -> RecordBatch {
         let mut batch = RecordBatch::default();

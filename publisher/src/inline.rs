@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use tickcast_reliability::record::{RecordBatch, WireRecord};
-use tickcast_reliability::units::{Nanos, Now, SourcePosition};
+use tickcast_reliability::types::{Nanos, Now, SourcePosition};
 use tickcast_transport::host::idle::Idle;
 
 use crate::config::Config;

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
 use tickcast_feeds::simulator::SimulatorConfig;
 use tickcast_feeds::venues::Format;
-use tickcast_reliability::units::SourceId;
+use tickcast_reliability::types::SourceId;
 use tickcast_transport::host::interface::Interface;
 
 /// One input of the publisher.

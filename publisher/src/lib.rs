@@ -89,6 +89,6 @@ pub use shared::SubscriberStatus;
 pub use summary::Summary;
 pub use tickcast_reliability::control::Instrument;
 pub use tickcast_reliability::record;
-pub use tickcast_reliability::units::{SourceId, SourcePosition};
+pub use tickcast_reliability::types::{SourceId, SourcePosition};
 pub use ticks::{quote, trade};
 pub use writer::ChannelWriter;

@@ -1,7 +1,7 @@
 //! Source messages that will never be published, as they are told in the stream.
 
-pub use tickcast_reliability::recorder::Unread;
-use tickcast_reliability::units::SourcePosition;
+pub use tickcast_journal::Unread;
+use tickcast_reliability::types::SourcePosition;
 pub use tickcast_reliability::wire::SourceLossReason;
 use tickcast_reliability::wire::StreamEvent;
 

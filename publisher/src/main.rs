@@ -15,7 +15,7 @@ use tickcast_publisher::config::Config;
 use tickcast_publisher::error::PublisherError;
 use tickcast_publisher::plan::Plan;
 use tickcast_publisher::service::Service;
-use tickcast_reliability::units::Epoch;
+use tickcast_reliability::types::Epoch;
 use tickcast_transport::host::atomic_file;
 use tracing::Level;
 use tracing_subscriber::filter::Targets;

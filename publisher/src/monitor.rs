@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tickcast_reliability::counters::{RepairCounters, SenderCounters};
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence};
+use tickcast_reliability::types::{ChannelId, Epoch, RepairCounters, SenderCounters, Sequence};
 
 use crate::metrics::metrics;
 use crate::shared::{Shared, SourceShared, SubscriberStatus};

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use tickcast_reliability::peers::PeerId;
+use tickcast_reliability::serve::PeerId;
 use tickcast_transport::control::PeerId as Connection;
 
 use crate::bans::Bans;

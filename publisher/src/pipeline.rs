@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Receiver;
 use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::units::{Now, SourcePosition};
+use tickcast_reliability::types::{Now, SourcePosition};
 use tickcast_transport::host::clock::SystemClock;
 use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::pin::{Core, pin_to};

@@ -12,8 +12,8 @@ use std::str::FromStr;
 use jiff::civil::Date;
 use tickcast_feeds::itch::TradeDate;
 use tickcast_reliability::control::NAME_LEN_MAX;
-use tickcast_reliability::ring_layout::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
-use tickcast_reliability::units::{ChannelId, ConfigHash, SourceId};
+use tickcast_reliability::ring::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
+use tickcast_reliability::types::{ChannelId, ConfigHash, SourceId};
 use tickcast_reliability::wire::WIRE_VERSION;
 use tickcast_transport::host::interface::{Interface, ResolvedInterface};
 use tickcast_transport::host::mapping::SharedMapping;
@@ -24,10 +24,9 @@ use crate::config::{
     ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, Pace, ThreadMode,
 };
 use crate::error::ConfigError;
-use crate::flight;
-use crate::host;
 use crate::input_config::OwnInputConfig;
 use crate::records::PATH_LEN_MAX;
+use crate::{flight, host};
 use fan_out::{At, Groups};
 pub use fan_out::{FanOutPlan, PortPlan};
 

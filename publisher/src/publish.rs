@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use tickcast_feeds::source::Incident;
+use tickcast_journal::{Note, Unread};
 use tickcast_reliability::record::{RecordSlice, WireRecord, names_instruments};
-use tickcast_reliability::recorder::{Note, Unread};
-use tickcast_reliability::units::{Nanos, Now, SourceId, SourcePosition};
+use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 use crate::channel_driver::ChannelDriver;

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use crate::channels::CHANNELS_MAX;
 use crate::config::Config;

@@ -16,7 +16,7 @@ use tickcast_feeds::source::Incident;
 use tickcast_reliability::record::{
     RecordBatch, RecordHeader, Records, record_len, words_as_bytes, words_as_bytes_mut,
 };
-use tickcast_reliability::units::SourcePosition;
+use tickcast_reliability::types::SourcePosition;
 
 use crate::hop::Intake;
 use crate::input::Polled;

@@ -8,15 +8,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
+use tickcast_journal::{Note, RecordedRepair, Recorder};
 use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer};
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::recorder::{Note, RecordedRepair, Recorder};
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{
-    ChannelInfo, Destination, Further, RepairCore, RepairEvent,
+use tickcast_reliability::serve::{
+    ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
-use tickcast_reliability::units::{ChannelId, FanOutId, Nanos, Now};
+use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
 use tickcast_transport::host::clock::{Clock, SystemClock};

@@ -8,9 +8,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
-use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::ring_layout::{RingError, RingIdentity};
-use tickcast_reliability::units::{Epoch, FanOutId, Nanos, RecordNumber, Sequence, SourceId};
+use tickcast_reliability::ring::{RingError, RingIdentity, RingWriter};
+use tickcast_reliability::types::{Epoch, FanOutId, Nanos, RecordNumber, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, PublisherState};
 use tickcast_transport::host::mapping::{Kept, SharedMapping};
 use tickcast_transport::shm::{boot_id, tail_len};

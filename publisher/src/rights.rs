@@ -4,9 +4,8 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::repair_core::RepairCore;
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::serve::{PeerId, RepairCore};
+use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ControlServer, PeerId as Connection, ShareId};
 
 use crate::audit::audited;
@@ -197,10 +196,8 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use tickcast_reliability::peers::Carrier;
-    use tickcast_reliability::repair_config::RepairConfig;
-    use tickcast_reliability::repair_core::RepairEvent;
-    use tickcast_reliability::units::Now;
+    use tickcast_reliability::serve::{Carrier, RepairConfig, RepairEvent};
+    use tickcast_reliability::types::Now;
 
     use super::*;
     use crate::peers::tests::{at, connections};

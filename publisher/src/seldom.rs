@@ -1,6 +1,6 @@
 //! What goes on for long is said in the log now and then, and not each time that it is seen.
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 /// It is said this often at most.
 const EVERY: Nanos = Nanos::from_secs(10);

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tickcast_reliability::units::SourceId;
+use tickcast_reliability::types::SourceId;
 
 use crate::error::PublisherError;
 use crate::plan::Plan;

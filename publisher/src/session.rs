@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
-use tickcast_reliability::units::{Nanos, SourceId};
+use tickcast_reliability::types::{Nanos, SourceId};
 use tickcast_transport::control::{ControlServer, Unserved};
 
 use crate::admin::Admin;
@@ -406,7 +406,7 @@ mod tests {
 
     use tickcast_feeds::source::{Decoder, MessageCounts, Packet, Sink};
     use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
-    use tickcast_reliability::units::{Epoch, Sequence, SourcePosition};
+    use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 
     use super::*;

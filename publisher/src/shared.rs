@@ -9,9 +9,11 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use serde::Serialize;
 use tickcast_feeds::source::MessageCounts;
 use tickcast_reliability::control::Instrument;
-use tickcast_reliability::counters::{RepairCounters, RepairServiceCounters, SenderCounters};
 use tickcast_reliability::ring::RingReader;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::types::{
+    ChannelId, Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence,
+    SourceId, SourcePosition,
+};
 use tickcast_transport::SendStats;
 
 use crate::admin::AdminCounters;

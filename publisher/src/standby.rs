@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, bounded};
 use serde::Serialize;
 use serde_json::{Value, json};
-use tickcast_reliability::units::{Epoch, SourceId};
+use tickcast_reliability::types::{Epoch, SourceId};
 
 use crate::config::StandbyConfig;
 use crate::hand_over::Standing;
@@ -411,8 +411,8 @@ mod tests {
     use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    use tickcast_reliability::mirror::Mirrored;
-    use tickcast_reliability::units::{ChannelId, RecordNumber, Sequence, SequenceRange};
+    use tickcast_reliability::receive::Mirrored;
+    use tickcast_reliability::types::{ChannelId, RecordNumber, Sequence, SequenceRange};
 
     use super::*;
     use crate::standby::view::ChannelView;

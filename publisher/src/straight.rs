@@ -2,7 +2,7 @@
 //! record costs little more than to be written behind the one before it.
 
 use tickcast_reliability::record::{RecordBatch, WireRecord, names_instruments};
-use tickcast_reliability::units::{Now, SourceId, SourcePosition};
+use tickcast_reliability::types::{Now, SourceId, SourcePosition};
 
 use crate::channel_driver::ChannelDriver;
 use crate::error::PublisherError;

@@ -4,7 +4,7 @@
 
 use std::cell::Cell;
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use crate::seldom::Seldom;
 

@@ -8,7 +8,7 @@ use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
     RType, RecordBatch, RecordError, RecordHeader, SType, SymbolMappingMsg, WireRecord,
 };
-use tickcast_reliability::units::{SourceId, SourcePosition};
+use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::HEADER_LEN;
 
 use tickcast_feeds::instruments::text;

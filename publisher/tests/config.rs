@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use tickcast_publisher::config::Config;
 use tickcast_publisher::plan::Plan;
-use tickcast_reliability::ring_layout::Geometry;
+use tickcast_reliability::ring::Geometry;
 use tickcast_transport::host::memory_limit::available_bytes;
 use tickcast_transport::verbs::IS_BUILT;
 

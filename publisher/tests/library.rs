@@ -17,7 +17,7 @@ use tickcast_publisher::{
     ChannelError, ChannelWriter, Config, Instrument, Monitor, Publisher, PublisherError, SourceId,
     SourceLoss, SourceLossReason, SourcePosition, WriteError,
 };
-use tickcast_reliability::units::{Epoch, Sequence};
+use tickcast_reliability::types::{Epoch, Sequence};
 use tickcast_reliability::wire::{Datagram, Kind, PublisherState, StreamEvent};
 
 const DRAIN: Duration = Duration::from_secs(20);

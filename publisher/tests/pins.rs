@@ -8,11 +8,10 @@ use tickcast_publisher::channel_driver::ChannelDriver;
 use tickcast_publisher::config::Config;
 use tickcast_publisher::plan::Plan;
 use tickcast_publisher::shared::ChannelShared;
-use tickcast_reliability::publisher_core::PublisherConfig;
+use tickcast_reliability::publish::PublisherConfig;
 use tickcast_reliability::record::{MboMsg, RType, RecordBatch, RecordHeader};
-use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::ring_layout::RingIdentity;
-use tickcast_reliability::units::{
+use tickcast_reliability::ring::{RingIdentity, RingWriter};
+use tickcast_reliability::types::{
     Epoch, Nanos, Now, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_transport::host::mapping::SharedMapping;

@@ -12,7 +12,7 @@ use std::time::Duration;
 use common::{Control, Listener, PATIENCE, Publisher, config, group, to_the_end, wait_for};
 use serde_json::{Value, json};
 use tickcast_publisher::record::{AlignedCopy, RType, RecordHeader, TradeMsg};
-use tickcast_reliability::units::{Epoch, SourcePosition};
+use tickcast_reliability::types::{Epoch, SourcePosition};
 use tickcast_reliability::wire::{Datagram, Kind, SourceLossReason, StreamEvent};
 
 const MESSAGE: u16 = 1;

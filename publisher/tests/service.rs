@@ -9,7 +9,7 @@ use common::{Control, Listener, Publisher, Said, config, group, wait_for};
 use serde_json::json;
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_reliability::control::{FanOutOffer, Message, Mirroring, RemoteAccess, UdpLine};
-use tickcast_reliability::units::{ChannelId, Epoch, RecordNumber, Sequence};
+use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 use tickcast_reliability::wire::{Datagram, EpochReason, Kind, RELAY_OFFSET, StreamEvent};
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -337,11 +337,11 @@ fn every_series_is_there_from_the_start_and_nonsense_is_a_404() {
     assert!(metrics.starts_with("HTTP/1.1 200"), "{metrics}");
     assert!(metrics.contains("text/plain; version=0.0.4"));
     let mut expected = Vec::new();
-    let sender = tickcast_reliability::counters::SenderCounters::default();
+    let sender = tickcast_reliability::types::SenderCounters::default();
     sender.each(|name, _, _| expected.push(format!("{name}{{channel=\"all\"}}")));
-    let repair = tickcast_reliability::counters::RepairCounters::default();
+    let repair = tickcast_reliability::types::RepairCounters::default();
     repair.each(|name, _, _| expected.push(format!("{name}{{channel=\"all\"}}")));
-    let service = tickcast_reliability::counters::RepairServiceCounters::default();
+    let service = tickcast_reliability::types::RepairServiceCounters::default();
     service.each(|name, _, _| expected.push(name.to_owned()));
     let source = tickcast_publisher::shared::SourceCounters::default();
     source.each(|name, _, _| expected.push(format!("{name}{{source=\"7\"}}")));

@@ -1,58 +1,34 @@
 //! The protocol of tickcast, without I/O, clock or threads.
-mod arriving;
-pub mod asking;
-mod atomics;
-pub mod budget;
-mod continuing;
+//!
+//! The folders from top to bottom; each imports only folders that stand below it:
+//!
+//! 1. `session`: a subscriber: its connections, and one [`receive::Receiver`] for each channel
+//! 2. `serve`: the publisher's repair side: admission, NACKs, budgets, answers
+//! 3. `publish`: the publisher's send side: sequencer, heartbeats, fan-outs
+//! 4. `receive`: one channel of a subscriber: window, gaps, repair, delivery in order
+//! 5. `ring`: the ring of sealed datagrams: layout, slot, writer, reader, recovery
+//! 6. `delivery`: the records and events that an application receives
+//! 7. `timing`: round-trip times, back-off, retries of a connection
+//! 8. `control`: the control messages as bytes
+//! 9. `wire`: the datagram as bytes
+//! 10. `record`: DBN records and their one checked cast
+//! 11. `types`: epochs, sequences, times, lineage, counters
+//! 12. `planted`: deliberate bugs, which only the simulation's build can enable
+//!
+//! The crate `tickcast-journal` records the inputs of these cores and replays them.
+
 pub mod control;
-pub mod counters;
-pub mod cursor;
 pub mod delivery;
-mod doubts;
-pub mod explain;
-pub mod gaps;
-pub mod heartbeat;
-pub mod inbox;
-pub mod joining;
-pub mod lineage;
-pub mod lines;
-pub mod link;
-pub mod liveness;
-pub mod loss;
-pub mod mirror;
-pub mod mirror_writes;
-pub mod nack;
-mod on_the_way;
-pub mod order;
-mod overrun;
-pub mod peers;
-pub mod pending;
 #[cfg(not(feature = "planted-bugs"))]
 mod planted;
 #[cfg(feature = "planted-bugs")]
 pub mod planted;
-pub mod publisher_core;
-mod rc_path;
-mod read_path;
-pub mod reading;
-pub mod receiver;
-pub mod receiver_config;
+pub mod publish;
+pub mod receive;
 pub mod record;
-pub mod recorder;
-pub mod repair;
-mod repair_channel;
-pub mod repair_config;
-pub mod repair_core;
-mod repeated;
 pub mod ring;
-pub mod ring_layout;
-pub mod sequencer;
-mod settling;
-mod snapshot;
-mod straight;
-pub mod stream_state;
-pub mod subscriber_core;
-pub mod units;
-pub mod window;
+pub mod serve;
+pub mod session;
+mod timing;
+pub mod types;
 pub mod wire;
-pub mod written;

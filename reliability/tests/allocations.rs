@@ -4,12 +4,12 @@
 mod pair;
 
 use pair::{CHANNEL, FAN_OUT};
+use tickcast_journal::{JournaledCore, RecordOrigin, Recorder};
 use tickcast_reliability::delivery::{Item, LineId};
-use tickcast_reliability::publisher_core::{PublisherCore, Transmit};
+use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
-use tickcast_reliability::recorder::{JournaledCore, RecordOrigin, Recorder};
-use tickcast_reliability::ring_layout::Geometry;
-use tickcast_reliability::units::{Nanos, Now, SourceId, SourcePosition};
+use tickcast_reliability::ring::Geometry;
+use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
 
 /// Both sides, before the first datagram.
 fn sides() -> (PublisherCore, JournaledCore) {

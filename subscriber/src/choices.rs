@@ -3,8 +3,8 @@
 use std::net::Ipv4Addr;
 
 use tickcast_reliability::control::{ChannelOffer, FanOutOffer};
-use tickcast_reliability::ring_layout::Geometry;
-use tickcast_reliability::units::{FanOutId, Sequence};
+use tickcast_reliability::ring::Geometry;
+use tickcast_reliability::types::{FanOutId, Sequence};
 use tickcast_transport::Receive;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::shm::{ShmReceiver, ShmReceiverConfig};

@@ -9,8 +9,8 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{JoinHandle, Thread};
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::delivery::Start;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::control::Start;
+use tickcast_reliability::types::ChannelId;
 
 use crate::error::CommandError;
 use crate::filter::InstrumentFilter;

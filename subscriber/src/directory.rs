@@ -7,7 +7,7 @@ use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
     InstrumentDefMsg, RecordRef, Records, SymbolMappingMsg, WireRecord,
 };
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 
 /// The instruments of one channel in the epoch that is followed.
 ///

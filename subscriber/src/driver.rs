@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use tickcast_journal::{JournaledCore, Note};
 use tickcast_reliability::control::{ChannelOffer, RejectCode};
-use tickcast_reliability::recorder::{JournaledCore, Note};
-use tickcast_reliability::subscriber_core::Action;
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::session::Action;
+use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::ReceiveError;
 
 use crate::builder::{Parts, Repair, SubscriberBuilder};

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
+use tickcast_journal::RecorderError;
 use tickcast_reliability::control::RejectCode;
-use tickcast_reliability::receiver_config::ReceiverConfigError;
-use tickcast_reliability::recorder::RecorderError;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::receive::ReceiverConfigError;
+use tickcast_reliability::types::ChannelId;
 use tickcast_transport::ReceiveError;
 use tickcast_transport::faults::FaultConfigError;
 use tickcast_transport::host::interface::InterfaceError;

@@ -303,7 +303,7 @@ mod tests {
     use super::*;
     use crate::local_ring::position_at;
     use tickcast_reliability::record::MboMsg;
-    use tickcast_reliability::units::RecordNumber;
+    use tickcast_reliability::types::RecordNumber;
 
     #[test]
     fn what_a_closure_was_told_is_what_it_was_given_and_nothing_that_waits() {

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use tickcast_reliability::inbox::InboxWanted;
-use tickcast_reliability::recorder::JournaledCore;
+use tickcast_journal::JournaledCore;
+use tickcast_reliability::receive::InboxWanted;
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 use tickcast_transport::control::{ControlClient, InboxGrant};
 use tickcast_transport::host::mapping::SharedMapping;
 

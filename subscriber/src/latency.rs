@@ -7,13 +7,12 @@
 //! one of more than an hour not at all.
 
 use hdrhistogram::Histogram;
-use tickcast_reliability::counters::Counter;
 use tickcast_reliability::delivery::Position;
 use tickcast_reliability::record::{
     ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, Records, StatMsg, StatusMsg,
     TradeMsg, UNDEF_TIMESTAMP,
 };
-use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
+use tickcast_reliability::types::{ChannelId, Counter, Nanos, Sequence};
 
 /// From where to where.
 ///
@@ -338,7 +337,7 @@ mod tests {
     use super::*;
     use tickcast_reliability::delivery::{Quality, Via};
     use tickcast_reliability::record::RecordBatch;
-    use tickcast_reliability::units::{Epoch, RecordNumber, SourceId, SourcePosition};
+    use tickcast_reliability::types::{Epoch, RecordNumber, SourceId, SourcePosition};
 
     fn position(sequence: u64, sent_at: u64, missing_for: u64) -> Position {
         Position {

@@ -27,7 +27,7 @@ use tickcast_reliability::record::{
     Action, InstrumentDefMsg, Mbp1Msg, RECORD_LEN_MAX, RecordRef, Records, StatusAction, StatusMsg,
     StatusReason, SymbolMappingMsg, TradeMsg, WireRecord, words_as_bytes,
 };
-use tickcast_reliability::units::Epoch;
+use tickcast_reliability::types::Epoch;
 
 use crate::packed::{EPOCH_WORD, POSITION_WORDS, RECORD_WORD, pack, unpack};
 
@@ -330,9 +330,10 @@ impl LatestReader {
 mod tests {
     use super::*;
     use tickcast_reliability::delivery::{Quality, Via};
-    use tickcast_reliability::record::{BidAskPair, HasRType, ImbalanceMsg, MboMsg, RecordHeader};
-    use tickcast_reliability::record::{StatMsg, StatusReason};
-    use tickcast_reliability::units::{
+    use tickcast_reliability::record::{
+        BidAskPair, HasRType, ImbalanceMsg, MboMsg, RecordHeader, StatMsg, StatusReason,
+    };
+    use tickcast_reliability::types::{
         ChannelId, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
     };
 

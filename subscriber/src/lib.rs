@@ -76,17 +76,15 @@ pub use summary::Summary;
 pub use wake::Wake;
 pub use worker::Running;
 
-pub use tickcast_reliability::control::ChannelName;
-pub use tickcast_reliability::counters::ReceiverCounters;
+pub use tickcast_reliability::control::{ChannelName, Start};
 pub use tickcast_reliability::delivery::{
-    Deliver, Delivery, Event, Item, LineId, LinkDownReason, Overrun, Place, Position, Quality,
-    Start, Via,
+    Deliver, Delivery, Event, Item, LineId, LinkDownReason, Loss, LossCause, Overrun, Place,
+    Position, Quality, StreamState, Via,
 };
-pub use tickcast_reliability::loss::{Loss, LossCause};
-pub use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
+pub use tickcast_reliability::receive::{ReceiverConfig, RepairOrder};
 pub use tickcast_reliability::record;
-pub use tickcast_reliability::stream_state::StreamState;
-pub use tickcast_reliability::units;
+pub use tickcast_reliability::types as units;
+pub use tickcast_reliability::types::ReceiverCounters;
 pub use tickcast_reliability::wire::{EpochReason, SourceLossReason, StreamEvent};
 pub use tickcast_transport::faults;
 pub use tickcast_transport::host::idle::Idle;

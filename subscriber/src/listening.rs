@@ -3,11 +3,12 @@
 
 use std::net::Ipv4Addr;
 
+use tickcast_journal::{Dropped, JournaledCore, Note};
 use tickcast_reliability::control::ChannelOffer;
-use tickcast_reliability::counters::{Counter, ReceiverCounters};
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::recorder::{Dropped, JournaledCore, Note};
-use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{
+    ChannelId, Counter, Nanos, ReceiverCounters, Sequence, SequenceRange,
+};
 use tickcast_transport::faults::Faulty;
 use tickcast_transport::{Receive, ReceiveError, ReceiveStats};
 

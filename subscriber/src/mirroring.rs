@@ -1,13 +1,13 @@
 //! A subscriber whose core keeps mirrors of the publisher's rings, for a standby. It follows, repairs
 //! and believes as any subscriber does; where both sides have RDMA, the publisher writes to it as well.
 
+use tickcast_journal::JournaledCore;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
-use tickcast_reliability::mirror::Mirror;
+use tickcast_reliability::receive::Mirror;
 use tickcast_reliability::record::RecordRef;
-use tickcast_reliability::recorder::JournaledCore;
-use tickcast_reliability::subscriber_core::SubscriberCore;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::session::SubscriberCore;
+use tickcast_reliability::types::ChannelId;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::builder::SubscriberBuilder;

@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tickcast_reliability::counters;
-use tickcast_reliability::counters::{Counter, ReceiverCounters};
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence};
+use tickcast_reliability::types::{ChannelId, Counter, Epoch, ReceiverCounters, Sequence};
 
 use crate::directory::Directory;
 use crate::latency::{ChannelLatency, LatencyRecorder};

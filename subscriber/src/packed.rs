@@ -1,7 +1,7 @@
 //! Positions as words: how they stand in memory that several threads share.
 
 use tickcast_reliability::delivery::{LineId, Position, Quality, Via};
-use tickcast_reliability::units::{
+use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
 };
 

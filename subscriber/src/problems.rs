@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 
 use crate::error::SubscribeError;
 

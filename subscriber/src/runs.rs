@@ -72,7 +72,7 @@ mod tests {
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
     use tickcast_reliability::record::{MboMsg, RecordBatch};
-    use tickcast_reliability::units::RecordNumber;
+    use tickcast_reliability::types::RecordNumber;
 
     use super::*;
     use crate::hand::{Backlog, Caller};

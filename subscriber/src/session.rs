@@ -5,12 +5,12 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
+use tickcast_journal::JournaledCore;
 use tickcast_reliability::control::{Message, RepairOffer};
 use tickcast_reliability::delivery::LinkDownReason;
-use tickcast_reliability::inbox::InboxWanted;
-use tickcast_reliability::recorder::JournaledCore;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::receive::InboxWanted;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ClientConfig, ClientEvent, CloseReason, ControlClient};
 use tickcast_transport::host::interface::Interface;
 

@@ -3,11 +3,11 @@
 
 use std::sync::Arc;
 
+use tickcast_journal::JournaledCore;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
 use tickcast_reliability::record::{RecordRef, Records};
-use tickcast_reliability::recorder::JournaledCore;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::directory::{Directory, announced, announces};
@@ -448,9 +448,8 @@ impl<H: Hand> Sink for Through<'_, H> {
 #[cfg(test)]
 mod tests {
     use tickcast_reliability::control::Instrument;
-    use tickcast_reliability::lineage::Lineage;
     use tickcast_reliability::record::{SymbolMappingMsg, WireRecord};
-    use tickcast_reliability::units::{ConfigHash, RecordNumber, Sequence};
+    use tickcast_reliability::types::{ConfigHash, Lineage, RecordNumber, Sequence};
 
     use super::*;
     use crate::latest::Cell;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tickcast_reliability::delivery::{Event, Item, Overrun, Place, Position};
 use tickcast_reliability::record::Records;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::latest::{ANY_EPOCH, LatestReader};
@@ -495,9 +495,9 @@ impl Channel {
 mod tests {
     use std::sync::Arc;
 
+    use tickcast_reliability::delivery::StreamState;
     use tickcast_reliability::record::{MboMsg, RecordRef, StatusMsg};
-    use tickcast_reliability::stream_state::StreamState;
-    use tickcast_reliability::units::{Epoch, RecordNumber, Sequence};
+    use tickcast_reliability::types::{Epoch, RecordNumber, Sequence};
 
     use super::*;
     use crate::latest::CellWriter;

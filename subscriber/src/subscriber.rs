@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use tickcast_reliability::delivery::{Delivery, Item, LineId, Position, Start};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::{Delivery, Item, LineId, LossCause, Position};
+use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::Receive;
 use tickcast_transport::faults::Faulty;
 use tickcast_transport::host::clock::{Clock, SystemClock};

@@ -10,7 +10,7 @@ use rustix::event::{Timespec, epoll};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
 };
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 /// How waiting ended.
 ///

@@ -9,9 +9,10 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::delivery::{Event, Item, Position, Start};
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::{Event, Item, Position};
 use tickcast_reliability::record::RecordRef;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::pin::{Core, pin_to};

@@ -8,7 +8,7 @@ use common::{
     PATIENCE, Publisher, Seen, core, joined, order, poll_until, quote, status, trade, wait_until,
 };
 use tickcast_reliability::record::StatusAction;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Delivery, Event, Idle, Item, Position, StreamEvent};
 

@@ -11,7 +11,7 @@ use common::{
     CHANNEL, PATIENCE, Publisher, Seen, joined, mapping, order, poll_until, quote, trade,
 };
 use tickcast_reliability::control::{FanOutOffer, VerbsLine};
-use tickcast_reliability::units::{ChannelId, Epoch};
+use tickcast_reliability::types::{ChannelId, Epoch};
 use tickcast_subscriber::{
     ChannelBuilder, ChannelError, Event, FilterError, InstrumentFilter, Item, LinkDownReason,
     LossCause, ReceiverConfig, Start, SubscribeError, Subscriber, Transport, Wake,

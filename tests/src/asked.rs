@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tickcast_reliability::control::{NackClass, Refused};
 use tickcast_reliability::delivery::Delivery;
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 
 use crate::pace::Pace;
 use crate::rungs::{Rung, Rungs};
@@ -416,7 +416,7 @@ fn drop_below<T>(map: &mut BTreeMap<u64, T>, first: Sequence) {
 mod tests {
     use super::*;
     use tickcast_reliability::control::RefusalReason;
-    use tickcast_reliability::units::{Epoch, RecordNumber};
+    use tickcast_reliability::types::{Epoch, RecordNumber};
 
     const NEXT: Sequence = Sequence(5);
 

@@ -1,6 +1,6 @@
 //! Relations between counters that hold at every moment.
 
-use tickcast_reliability::counters::{ReceiverCounters, RepairCounters};
+use tickcast_reliability::types::{ReceiverCounters, RepairCounters};
 
 use crate::asked::Asked;
 use crate::stream::Stream;

@@ -1,9 +1,9 @@
 //! Where a subscriber begins, and when it is live, held against the WELCOME that it was given
 //! (docs/PROTOCOL.md §5.1).
 
-use tickcast_reliability::control::{ChannelOffer, Message, RefusalReason};
-use tickcast_reliability::delivery::{Event, Position, Start};
-use tickcast_reliability::units::{ChannelId, Epoch, RecordNumber, Sequence};
+use tickcast_reliability::control::{ChannelOffer, Message, RefusalReason, Start};
+use tickcast_reliability::delivery::{Event, Position};
+use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 
 type Checked = Result<(), String>;
 

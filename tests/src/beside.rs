@@ -2,10 +2,9 @@
 //! multicast, lines and the repair connection. Each alternates, has its reason in what the
 //! subscriber was given, and comes when it is due (docs/PROTOCOL.md §5.3, §5.5).
 
-use tickcast_reliability::delivery::Event;
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::stream_state::StreamState;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::delivery::{Event, StreamState};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::types::Nanos;
 
 type Checked = Result<(), String>;
 
@@ -247,7 +246,7 @@ mod tests {
             ..ReceiverConfig::default()
         };
         let mut of = Beside::new(config);
-        let after = tickcast_reliability::units::Sequence(0);
+        let after = tickcast_reliability::types::Sequence(0);
         of.told(&Event::Joined { after }, Nanos::ZERO).unwrap();
         of
     }
@@ -274,7 +273,7 @@ mod tests {
 
     #[test]
     fn silence_that_was_told_outlasts_the_end_and_counts_anew_in_the_next_epoch() {
-        use tickcast_reliability::units::Epoch;
+        use tickcast_reliability::types::Epoch;
         let (from, to) = (Epoch(1), Epoch(2));
         let next = |of: &mut Beside, at| {
             of.told(&Event::EndOfSession, at).unwrap();

@@ -3,18 +3,17 @@
 
 use std::sync::Arc;
 
-use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::explain::{Explanation, explain};
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::record::{InstrumentDefMsg, MboMsg, RecordBatch, RecordHeader};
-use tickcast_reliability::recorder::{
+use tickcast_journal::explain::{Explanation, explain};
+use tickcast_journal::{
     Note, RecordOrigin, RecordedPublisher, RecordedSide, Recorder, Recording, Sending, Unread,
     replay_publisher,
 };
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::units::{
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::record::{InstrumentDefMsg, MboMsg, RecordBatch, RecordHeader};
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+use tickcast_reliability::types::{
     ConfigHash, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};

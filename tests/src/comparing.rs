@@ -1,7 +1,7 @@
 //! One broken subscriber changes nobody else's stream, and delays none of it by more than a stated
 //! bound: the run is compared with the same one in which the broken subscriber is absent.
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use crate::world::World;
 

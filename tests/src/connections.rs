@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use rand::RngExt;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, ChannelOffer, Message, NackClass};
 use tickcast_reliability::delivery::LinkDownReason;
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::subscriber_core::{Action, Path};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::session::{Action, Path};
+use tickcast_reliability::types::Nanos;
 
 use crate::driving::Came;
 use crate::pipe::{Connection, Pipe, RECEIVE_BUFFER};

@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 
 use rand::RngExt;
-use tickcast_reliability::control::{Grant, RemoteAccess};
-use tickcast_reliability::cursor::{
-    CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET, REPORT_WORDS, Report,
+use tickcast_reliability::control::{
+    CURSOR_LEN, CURSOR_WORDS, CursorState, Grant, REPORT_OFFSET, REPORT_WORDS, RemoteAccess, Report,
 };
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::subscriber_core::{RemoteRequest, What};
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::receive::What;
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::session::RemoteRequest;
+use tickcast_reliability::types::ChannelId;
 
 use crate::world::{World, now_of};
 

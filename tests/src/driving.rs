@@ -2,11 +2,11 @@
 //! wants done, and then the checks.
 
 use rand::RngExt;
-use tickcast_reliability::control::{Message, NackClass};
-use tickcast_reliability::delivery::{Event as Told, Item, LinkDownReason, Start};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::recorder::JournaledCore;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_journal::JournaledCore;
+use tickcast_reliability::control::{Message, NackClass, Start};
+use tickcast_reliability::delivery::LossCause;
+use tickcast_reliability::delivery::{Event as Told, Item, LinkDownReason};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Heartbeat, Kind, relay_flags};
 
 use crate::asked::{Alarm, Given};

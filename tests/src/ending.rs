@@ -1,10 +1,10 @@
 //! The end of a run: who has come to the end of the stream, what was left unsaid, and who noticed
 //! another's trouble.
 
-use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::subscriber_core::{Path, SubscriberCore};
-use tickcast_reliability::units::{Sequence, SequenceRange};
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::{Delivery, LossCause};
+use tickcast_reliability::session::{Path, SubscriberCore};
+use tickcast_reliability::types::{Sequence, SequenceRange};
 use tickcast_reliability::wire::Kind;
 
 use crate::pace::Scouts;

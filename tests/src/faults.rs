@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 use tickcast_reliability::wire::{Datagram, Kind, datagram_flags, relay_flags};
 
 pub use crate::incident::Incident;

@@ -5,24 +5,20 @@ use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::counters::{RepairCounters, SenderCounters};
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
+use tickcast_journal::RecordedPublisher;
+use tickcast_reliability::publish::{PublishError, PublisherConfig, PublisherCore};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
-use tickcast_reliability::recorder::RecordedPublisher;
-use tickcast_reliability::ring::{HeapMemory, RingReader, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::sequencer::PublishError;
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, Now, RecordNumber, Sequence, SequenceRange, SourceId,
-    SourcePosition,
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingReader, RingWriter};
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Epoch, Now, RecordNumber, RepairCounters, SenderCounters, Sequence,
+    SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Datagram, Kind, SourceLossReason, StreamEvent};
 
-use crate::interruption;
 use crate::plan::Plan;
-use crate::replaying;
 use crate::truth::{ContentKey, push_record};
 use crate::watch::Watch;
+use crate::{interruption, replaying};
 
 /// See the module.
 pub struct Feed {

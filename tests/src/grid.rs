@@ -12,10 +12,10 @@ mod table;
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-use tickcast_reliability::delivery::Start;
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::control::Start;
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::serve::RepairConfig;
+use tickcast_reliability::types::Nanos;
 
 use crate::faults::{Weather, Whom};
 use crate::incident::Incident;

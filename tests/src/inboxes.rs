@@ -7,12 +7,11 @@ use std::sync::Arc;
 
 use rand::RngExt;
 use tickcast_reliability::control::RemoteAccess;
-use tickcast_reliability::inbox::InboxWanted;
-use tickcast_reliability::mirror_writes::MirrorWrite;
-use tickcast_reliability::ring::{HeapMemory, WrittenSlots};
-use tickcast_reliability::ring_layout::{CONTROL_PAGE_LEN, Geometry};
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
+use tickcast_reliability::receive::InboxWanted;
+use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Geometry, HeapMemory, WrittenSlots};
+use tickcast_reliability::serve::MirrorWrite;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
 
 use crate::driving::Came;
 use crate::queue::Event;

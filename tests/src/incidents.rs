@@ -1,7 +1,7 @@
 //! Lets incidents happen, and puts an end to all trouble where a run is to come to its end.
 
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::Nanos;
 
 use crate::feed::Feed;
 use crate::incident::{Incident, Link};

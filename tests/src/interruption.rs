@@ -7,7 +7,7 @@
 
 use std::cell::RefCell;
 
-use tickcast_reliability::units::Now;
+use tickcast_reliability::types::Now;
 
 use crate::feed::Feed;
 

@@ -4,10 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message, RefusalReason};
-use tickcast_reliability::delivery::{Delivery, Event, Item};
-use tickcast_reliability::loss::{Loss, LossCause};
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::delivery::{Delivery, Event, Item, Loss, LossCause};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 
 use crate::feed::Feed;
 

@@ -4,11 +4,12 @@
 
 use std::sync::Arc;
 
-use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::receiver_config::RepairOrder;
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::Delivery;
+use tickcast_reliability::receive::RepairOrder;
 use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{FanOutId, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{FanOutId, Nanos, Sequence, SequenceRange};
 
 use crate::feed::Feed;
 use crate::incident::Incident;

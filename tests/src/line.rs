@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence};
+use tickcast_reliability::types::{ChannelId, Epoch, Sequence};
 use tickcast_reliability::wire::Kind;
 
 use crate::truth::Truth;

@@ -4,11 +4,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::Destination;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{Nanos, SequenceRange};
+use tickcast_reliability::serve::{Destination, PeerId, RepairConfig};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{Nanos, SequenceRange};
 
 use crate::feed::Feed;
 

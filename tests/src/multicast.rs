@@ -6,7 +6,7 @@ use rand::RngExt;
 use rand::seq::SliceRandom;
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::record::{words_as_bytes, words_as_bytes_mut};
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::types::{ChannelId, Nanos};
 
 use crate::driving::Came;
 use crate::faults::{Copy, Damage, Whom};

@@ -8,8 +8,8 @@
 use std::collections::BTreeMap;
 
 use tickcast_reliability::control::{RefusalReason, Refused};
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::units::{Nanos, Sequence};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::types::{Nanos, Sequence};
 
 type Checked = Result<(), String>;
 
@@ -475,7 +475,7 @@ impl Pace {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tickcast_reliability::units::{Epoch, RecordNumber, SequenceRange};
+    use tickcast_reliability::types::{Epoch, RecordNumber, SequenceRange};
 
     const S: Sequence = Sequence(5);
 

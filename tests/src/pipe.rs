@@ -3,9 +3,9 @@
 
 use std::collections::VecDeque;
 
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::subscriber_core::{Path, RemoteRequest};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::session::{Path, RemoteRequest};
+use tickcast_reliability::types::Nanos;
 
 use crate::inboxes::HalfWrite;
 

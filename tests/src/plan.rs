@@ -4,12 +4,13 @@ use std::ops::Range;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::heartbeat::HeartbeatConfig;
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::Delivery;
+use tickcast_reliability::publish::HeartbeatConfig;
+use tickcast_reliability::receive::{ReceiverConfig, RepairOrder};
+use tickcast_reliability::serve::RepairConfig;
+use tickcast_reliability::session::LinkTimers;
+use tickcast_reliability::types::Nanos;
 
 use crate::faults::Weather;
 use crate::incident::Incident;

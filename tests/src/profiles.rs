@@ -7,8 +7,8 @@ mod promotion;
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::repair_config::BURST_BYTES_MIN;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::serve::BURST_BYTES_MIN;
+use tickcast_reliability::types::Nanos;
 
 use crate::faults::{Weather, Whom};
 use crate::incident::Incident;

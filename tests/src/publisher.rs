@@ -4,12 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use tickcast_journal::RecordedRepair;
 use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
-use tickcast_reliability::counters::RepairServiceCounters;
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::recorder::RecordedRepair;
-use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Now, Sequence};
+use tickcast_reliability::serve::{ChannelInfo, Destination, PeerId, RepairCore};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Now, RepairServiceCounters, Sequence};
 
 use crate::cursors::Cursors;
 use crate::feed::Feed;

@@ -4,8 +4,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tickcast_reliability::subscriber_core::{Path, RemoteRequest};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::session::{Path, RemoteRequest};
+use tickcast_reliability::types::Nanos;
 
 use crate::inboxes::HalfWrite;
 use crate::kills::Who;

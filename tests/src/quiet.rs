@@ -3,9 +3,11 @@
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::units::{ConfigHash, Epoch, Nanos, RecordNumber, Sequence};
-use tickcast_reliability::units::{SourceId, SourcePosition};
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::Delivery;
+use tickcast_reliability::types::{
+    ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
+};
 use tickcast_reliability::wire::{HEADER_LEN, Header, Heartbeat, Kind, PublisherState, crc_of};
 
 use crate::faults::{Weather, Whom};

@@ -6,10 +6,11 @@ use std::collections::BTreeMap;
 
 use rand::RngExt;
 use tickcast_reliability::control::{Grant, Message, RemoteAccess};
-use tickcast_reliability::repair_core::RepairEvent;
-use tickcast_reliability::ring_layout::offset;
-use tickcast_reliability::subscriber_core::{Path, ReadLimits, RemoteRequest, What};
-use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
+use tickcast_reliability::receive::What;
+use tickcast_reliability::ring::offset;
+use tickcast_reliability::serve::RepairEvent;
+use tickcast_reliability::session::{Path, ReadLimits, RemoteRequest};
+use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
 use crate::driving::Came;

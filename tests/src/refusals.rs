@@ -11,10 +11,9 @@ use std::collections::BTreeMap;
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, FRAME_HEAD_LEN, Message, NackClass, RefusalReason, Refused,
 };
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::serve::{PeerId, RepairConfig};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 
 use crate::feed::Feed;
 
@@ -303,8 +302,8 @@ mod tests {
     use super::*;
     use crate::plan::Plan;
     use crate::subscriber::CHANNEL;
-    use tickcast_reliability::publisher_core::Transmit;
-    use tickcast_reliability::units::{FanOutId, Now, RecordNumber};
+    use tickcast_reliability::publish::Transmit;
+    use tickcast_reliability::types::{FanOutId, Now, RecordNumber};
 
     const EPOCH: Epoch = Epoch(5);
     const PEER: PeerId = PeerId(3);

@@ -1,15 +1,15 @@
 //! Runs of the simulation whose cores are recorded, and run again from their records: they must give
 //! the same outputs, to the byte, and come to the same state.
 
-use tickcast_reliability::control::RefusalReason;
-use tickcast_reliability::explain::explain;
-use tickcast_reliability::publisher_core::PublisherCore;
-use tickcast_reliability::recorder::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
-use tickcast_reliability::recorder::{
+use tickcast_journal::explain::explain;
+use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
+use tickcast_journal::{
     JournaledCore, RecordOrigin, RecordedPublisher, RecordedRepair, RecordedSide, Recorder,
     Recording, RecordingError, Stopped, What, replay, replay_publisher,
 };
-use tickcast_reliability::units::{Now, Sequence};
+use tickcast_reliability::control::RefusalReason;
+use tickcast_reliability::publish::PublisherCore;
+use tickcast_reliability::types::{Now, Sequence};
 use tickcast_reliability::wire::{Datagram, SEQUENCE_OFFSET};
 
 use crate::plan::Plan;

@@ -14,10 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, Message, NackClass, Progress, Status,
 };
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::Destination;
-use tickcast_reliability::units::{ChannelId, Nanos, Now, Sequence, SequenceRange};
+use tickcast_reliability::serve::{Destination, PeerId, RepairConfig};
+use tickcast_reliability::types::{ChannelId, Nanos, Now, Sequence, SequenceRange};
 use tickcast_reliability::wire::{Datagram, PublisherState};
 
 use crate::feed::Feed;

@@ -3,9 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
-use tickcast_reliability::counters::{ReceiverCounters, RepairCounters, SenderCounters};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::delivery::LossCause;
+use tickcast_reliability::types::{Nanos, ReceiverCounters, RepairCounters, SenderCounters};
 
 use crate::faults::FaultCounts;
 use crate::soon::Seen;

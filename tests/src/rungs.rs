@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::units::{Nanos, Sequence};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::types::{Nanos, Sequence};
 
 type Checked = Result<(), String>;
 

@@ -3,11 +3,10 @@
 
 use rand::RngExt;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, NackClass};
-use tickcast_reliability::peers::Carrier;
-use tickcast_reliability::publisher_core::{PublisherEvent, Transmit};
-use tickcast_reliability::repair_core::{Destination, RepairEvent};
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{FanOutId, Nanos};
+use tickcast_reliability::publish::{PublisherEvent, Transmit};
+use tickcast_reliability::serve::{Carrier, Destination, RepairEvent};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{FanOutId, Nanos};
 
 use crate::balance;
 use crate::interruption::{self, Interruption};

@@ -10,8 +10,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use tickcast_reliability::control::Grant;
 use tickcast_reliability::delivery::{Delivery, Event};
-use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
-use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::receive::{ReceiverConfig, RepairOrder};
+use tickcast_reliability::types::{Epoch, Nanos, Sequence, SequenceRange};
 
 use crate::justified::Found;
 

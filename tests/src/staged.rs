@@ -1,23 +1,19 @@
 //! A recorded subscriber's core without a network: a test hands it what a network would, loses what it
 //! likes where it likes, and asks what the record says of it.
 
+use tickcast_journal::explain::Explanation;
+use tickcast_journal::layout::RECORD_LEN_MIN;
+use tickcast_journal::{JournaledCore, Note, RecordOrigin, Recorder, Recording, replay};
 use tickcast_reliability::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Status, UdpLine,
-    Welcome,
+    ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Start, Status,
+    UdpLine, Welcome,
 };
-use tickcast_reliability::delivery::{Item, LineId, Start};
-use tickcast_reliability::explain::Explanation;
-use tickcast_reliability::lineage::Lineage;
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::delivery::{Item, LineId};
+use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader};
-use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
-use tickcast_reliability::recorder::{
-    JournaledCore, Note, RecordOrigin, Recorder, Recording, replay,
-};
-use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
+use tickcast_reliability::session::{Action, ChannelWanted, LinkTimers, Path, SubscriberSettings};
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
     SourcePosition,
 };
 use tickcast_reliability::wire::{
@@ -306,7 +302,7 @@ impl Stage {
         let counted = names.map(|name| self.counted(name));
         let events = self.counted("loss_events");
         let recording = self.record();
-        let mut explained = tickcast_reliability::explain::explain(&[recording]);
+        let mut explained = tickcast_journal::explain::explain(&[recording]);
         let explained = explained.remove(0);
         let it = &explained.totals;
         let totals = [it.missing, it.came, it.lost, it.open];

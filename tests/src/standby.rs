@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tickcast_reliability::control::ChannelOffer;
-use tickcast_reliability::mirror::{Mirror, MirrorHost, NotPromoted};
+use tickcast_reliability::receive::{Mirror, MirrorHost, NotPromoted};
 use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::units::{
+use tickcast_reliability::types::{
     ChannelId, ConfigHash, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Kind, StreamEvent};

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use tickcast_reliability::delivery::{Delivery, Event, Item, Position, Start};
-use tickcast_reliability::loss::{Loss, LossCause};
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::{Delivery, Event, Item, Loss, LossCause, Position};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::{Datagram, Kind};
 
 use crate::line::Told;

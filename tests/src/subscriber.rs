@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::control::{ChannelName, Message};
-use tickcast_reliability::delivery::{Item, Start};
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::JournaledCore;
-use tickcast_reliability::subscriber_core::{ChannelWanted, Path, SubscriberSettings};
-use tickcast_reliability::units::{ChannelId, Nanos, Sequence};
+use tickcast_journal::JournaledCore;
+use tickcast_reliability::control::{ChannelName, Message, Start};
+use tickcast_reliability::delivery::Item;
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::session::{ChannelWanted, Path, SubscriberSettings};
+use tickcast_reliability::types::{ChannelId, Nanos, Sequence};
 use tickcast_reliability::wire::Datagram;
 
 use crate::asked::{Alarm, Asked};

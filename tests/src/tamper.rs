@@ -1,6 +1,7 @@
 //! Deliberate errors of the harness between core and application: the checks must see them.
 
-use tickcast_reliability::delivery::{self, Item};
+use tickcast_reliability::delivery;
+use tickcast_reliability::delivery::Item;
 
 use crate::stream::Stream;
 use crate::truth::Truth;

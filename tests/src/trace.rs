@@ -4,9 +4,9 @@
 use std::collections::VecDeque;
 use std::io::{BufWriter, Write};
 
+use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::delivery::{Event as Told, Item};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 /// How many of the last lines are kept to be shown beside a violation.
 const RECENT: usize = 60;
@@ -163,9 +163,8 @@ pub(crate) fn note_item(trace: &mut Trace, now: Nanos, number: usize, item: &Ite
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tickcast_reliability::delivery::{Position, Quality, Via};
-    use tickcast_reliability::loss::Loss;
-    use tickcast_reliability::units::{
+    use tickcast_reliability::delivery::{Loss, Position, Quality, Via};
+    use tickcast_reliability::types::{
         ChannelId, Epoch, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
     };
 

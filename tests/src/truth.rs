@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use tickcast_reliability::record::{MboMsg, RecordBatch, TradeMsg};
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::Kind;
 
 /// A datagram that was sealed.

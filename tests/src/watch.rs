@@ -6,9 +6,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
-use tickcast_reliability::heartbeat::HeartbeatConfig;
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::publish::HeartbeatConfig;
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::types::{ChannelId, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{Datagram, Heartbeat, Kind, RELAY_OFFSET, relay_flags};
 
 type Checked = Result<(), String>;

@@ -5,9 +5,9 @@
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::recorder::JournaledCore;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{Epoch, Nanos, Now};
+use tickcast_journal::JournaledCore;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{Epoch, Nanos, Now};
 
 use crate::comparing;
 use crate::faults::{FaultCounts, Storm, Whom};

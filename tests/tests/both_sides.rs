@@ -3,13 +3,12 @@
 
 use std::collections::BTreeSet;
 
+use tickcast_journal::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_journal::{Recording, Unread, replay_publisher};
 use tickcast_reliability::control::RefusalReason;
-use tickcast_reliability::delivery::{Delivery, LineId};
-use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::{Recording, Unread, replay_publisher};
-use tickcast_reliability::units::{FanOutId, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::delivery::{Delivery, LineId, LossCause};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::types::{FanOutId, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::SourceLossReason;
 use tickcast_tests::both_sides::BothSides;
 use tickcast_tests::staged::heartbeat;

@@ -3,18 +3,16 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use tickcast_reliability::control::RefusalReason;
-use tickcast_reliability::delivery::{Delivery, Item, LineId, Start};
-use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
-use tickcast_reliability::recorder::{
+use tickcast_journal::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
+use tickcast_journal::{
     Dropped, GapCounts, JournaledCore, Note, RecordOrigin, Recorder, Recording, replay,
 };
-use tickcast_reliability::subscriber_core::SubscriberSettings;
-use tickcast_reliability::units::{
+use tickcast_reliability::control::{RefusalReason, Start};
+use tickcast_reliability::delivery::{Delivery, Item, LineId, LossCause};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::session::{LinkTimers, SubscriberSettings};
+use tickcast_reliability::types::{
     Epoch, Nanos, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent, relay_flags};

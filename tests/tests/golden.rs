@@ -14,17 +14,15 @@ use serde_json::{Value, json};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ChannelOffer, FanOutOffer, Grant, History, Instrument,
     Join, JoinChannel, Message, MirrorRefusal, MirrorRefused, Mirroring, NackClass, Progress,
-    Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer, Status,
-    UdpLine, Welcome,
+    Purpose, RefusalReason, Refused, RejectCode, Rejected, RemoteAccess, RepairOffer, Start,
+    Status, UdpLine, Welcome,
 };
-use tickcast_reliability::delivery::Start;
-use tickcast_reliability::lineage::{Continued, Lineage};
 use tickcast_reliability::record::{
     Action, FlagSet, MboMsg, RType, RecordHeader, Side, TradeMsg, flags,
 };
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
-    SourcePosition,
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Continued, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
+    SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{
     CrcVerdict, Datagram, EpochReason, Header, Heartbeat, Kind, PublisherState, SourceLossReason,

@@ -12,7 +12,7 @@ use socket2::{Domain, Socket, Type};
 use tickcast_reliability::control::{
     ChannelName, Join, JoinChannel, Message, NackClass, Purpose, RefusalReason,
 };
-use tickcast_reliability::units::{
+use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{Datagram, Header, Kind, crc_of};

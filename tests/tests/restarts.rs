@@ -18,7 +18,7 @@ use common::{Follower, PATIENCE, Publisher, channel, drive, drive_to_end, end, n
 use kept::Kept;
 use serde_json::{Value, json};
 use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
-use tickcast_reliability::ring_layout::offset;
+use tickcast_reliability::ring::offset;
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::record::{Action, MboMsg};
 use tickcast_subscriber::{EpochReason, Event, Item, StreamEvent, Subscriber};

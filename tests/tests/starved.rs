@@ -10,7 +10,7 @@ use common::{
     Follower, Publisher, binary, channel, drive, end, endless, free_group, one_channel, signal,
 };
 use serde_json::{Value, json};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 use tickcast_subscriber::Event;
 use tickcast_tests::incident::Incident;
 use tickcast_tests::profiles::{Mode, Plan};

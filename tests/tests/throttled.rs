@@ -13,7 +13,7 @@ use common::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tickcast_reliability::recorder::{Note, Recording, What, replay_publisher};
+use tickcast_journal::{Note, Recording, What, replay_publisher};
 use tickcast_subscriber::Event;
 
 /// Periods of a quota that a process is to see the end of.

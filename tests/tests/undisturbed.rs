@@ -6,12 +6,12 @@
 
 use std::ops::Range;
 
-use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::Delivery;
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::serve::RepairConfig;
+use tickcast_reliability::session::{LinkTimers, Path};
+use tickcast_reliability::types::Nanos;
 use tickcast_tests::incident::Incident;
 use tickcast_tests::profiles::{Mode, Plan};
 use tickcast_tests::report::Outcome;

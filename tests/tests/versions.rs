@@ -9,29 +9,25 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, ControlError, FRAME_HEAD_LEN, FanOutOffer, Instrument,
-    Message, RejectCode, UdpLine,
+    Message, RejectCode, Start, UdpLine,
 };
-use tickcast_reliability::counters::RepairServiceCounters;
-use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
-use tickcast_reliability::heartbeat::HeartbeatConfig;
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::peers::{Carrier, PeerId};
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason};
+use tickcast_reliability::publish::{HeartbeatConfig, PublisherConfig, PublisherCore, Transmit};
+use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::record::{
     Action, FlagSet, MboMsg, RType, RecordBatch, RecordHeader, Side, TradeMsg, flags,
     words_as_bytes,
 };
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::subscriber_core::{
-    ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+use tickcast_reliability::serve::{
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
-    SourcePosition,
+use tickcast_reliability::session::{
+    ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberSettings,
+};
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, RepairServiceCounters,
+    Sequence, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{
     Datagram, EpochReason, Header, Kind, SourceLossReason, StreamEvent, WireVersions, crc_of,

@@ -24,9 +24,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader, WireRecord};
-use tickcast_reliability::ring::{RingWriter, Seal};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::units::{
+use tickcast_reliability::ring::{Geometry, RingIdentity, RingWriter, Seal};
+use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
     SourcePosition,
 };

@@ -1,4 +1,4 @@
-//! The file that a subscriber's record is kept in (`tickcast_reliability::recorder`): on tmpfs, so that
+//! The file that a subscriber's record is kept in (`tickcast_journal`): on tmpfs, so that
 //! no disk ever holds up who records, and there for whoever asks after the process was killed.
 
 use std::fs::File;
@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use tickcast_reliability::recorder::{Area, Recording, RecordingError, generation_offsets};
+use tickcast_journal::{Area, Recording, RecordingError, generation_offsets};
 use tickcast_reliability::ring::RingMemory;
 
 use crate::host::mapping::{MappingError, SharedMapping};

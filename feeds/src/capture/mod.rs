@@ -20,7 +20,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 pub use self::error::CaptureError;
 use self::{

@@ -4,7 +4,7 @@
 //! layouts.
 
 use pcap_parser::{LegacyPcapBlock, parse_pcap_frame, parse_pcap_frame_be, parse_pcap_header};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use super::{RawFrame, error::CaptureFault, frame::Link, input::Input};
 

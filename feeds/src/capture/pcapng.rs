@@ -10,7 +10,7 @@ use pcap_parser::{
     Block, InterfaceDescriptionBlock, OptionCode, parse_block_be, parse_block_le,
     traits::PcapNGPacketBlock,
 };
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use super::{RawFrame, error::CaptureFault, frame::Link, input::Input};
 

@@ -7,17 +7,16 @@ pub mod messages;
 pub mod normalise;
 pub mod transport;
 
-use tickcast_reliability::{record::RecordBatch, units::SourcePosition};
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::types::SourcePosition;
 
 use self::{
     messages::{Message, MessageError},
     normalise::{PUBLISHER_ID, Stamp},
     transport::{Feed, Segment, Tracker},
 };
-use crate::{
-    instruments::{self, Instruments, Symbol},
-    source::{Decoder, Incident, MessageCounts, Packet, Sink},
-};
+use crate::instruments::{self, Instruments, Symbol};
+use crate::source::{Decoder, Incident, MessageCounts, Packet, Sink};
 
 /// Decodes one IEX feed: both lines of TOPS or both of DEEP, not a mix, since each feed counts
 /// its messages on its own. The first segment decides which.

@@ -39,7 +39,8 @@ use super::{
     },
     transport::Feed,
 };
-use crate::{instruments::text, source::clamped_difference};
+use crate::instruments::text;
+use crate::source::clamped_difference;
 
 /// DBN's only id for a feed that comes from IEX itself is that of TOPS; DEEP has none of its own.
 /// The two are told apart by their source.

@@ -5,7 +5,7 @@
 //! for: what is missing is reported.
 //! Source: IEX Transport Specification.
 
-use tickcast_reliability::units::SourcePosition;
+use tickcast_reliability::types::SourcePosition;
 
 use crate::source::Incident;
 

@@ -10,7 +10,8 @@ use jiff::{
     civil::Date,
     tz::{self, TimeZone},
 };
-use tickcast_reliability::{record::UNDEF_TIMESTAMP, units::Nanos};
+use tickcast_reliability::record::UNDEF_TIMESTAMP;
+use tickcast_reliability::types::Nanos;
 
 static NEW_YORK: TimeZone = tz::get!("America/New_York");
 

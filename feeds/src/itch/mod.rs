@@ -9,14 +9,12 @@ pub mod normalise;
 pub mod orders;
 mod records;
 
-use tickcast_reliability::units::{Nanos, SourcePosition};
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 pub use self::clock::TradeDate;
 use self::{clock::SessionClock, normalise::Normaliser, orders::Orders};
-use crate::{
-    moldudp64::{Listen, MoldUdp64},
-    source::{Decoder, Incident, MessageCounts, Packet, Sink},
-};
+use crate::moldudp64::{Listen, MoldUdp64};
+use crate::source::{Decoder, Incident, MessageCounts, Packet, Sink};
 
 /// What an [`ItchDecoder`] has to know beforehand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

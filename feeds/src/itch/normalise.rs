@@ -40,13 +40,11 @@
 //! `SymbolMappingMsg` before its first record.
 
 use dbn::{Publisher, StatUpdateAction};
-use tickcast_reliability::{
-    record::{
-        Action, RecordBatch, Side, StatMsg, StatType, StatusAction, StatusMsg, StatusReason,
-        TradingEvent, TriState, UNDEF_ORDER_SIZE, UNDEF_PRICE, UNDEF_TIMESTAMP, flags,
-    },
-    units::{Nanos, SourcePosition},
+use tickcast_reliability::record::{
+    Action, RecordBatch, Side, StatMsg, StatType, StatusAction, StatusMsg, StatusReason,
+    TradingEvent, TriState, UNDEF_ORDER_SIZE, UNDEF_PRICE, UNDEF_TIMESTAMP, flags,
 };
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 pub use super::records::SATURATED;
 use super::{

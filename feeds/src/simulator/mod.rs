@@ -13,7 +13,7 @@ mod market;
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 pub use self::config::{Arrivals, Mix, SimulatorConfig, SimulatorError};
 use self::{

@@ -4,10 +4,8 @@
 use std::{env, path::PathBuf};
 
 use tickcast_feeds::source::{Incident, Sink};
-use tickcast_reliability::{
-    record::{HasRType, RecordBatch, RecordHeader},
-    units::SourcePosition,
-};
+use tickcast_reliability::record::{HasRType, RecordBatch, RecordHeader};
+use tickcast_reliability::types::SourcePosition;
 
 /// The folder of real captures: `TICKCAST_DATA`, or `../shared/data` beside the repository.
 /// Says loudly when there is none; a test that needs it then passes without having tested.

@@ -4,7 +4,7 @@
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::units::{Nanos, Now, SourcePosition};
+use tickcast_reliability::types::{Nanos, Now, SourcePosition};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{FeedReceiver, FeedReceiverConfig};
 

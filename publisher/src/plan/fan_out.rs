@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use tickcast_reliability::control::{FanOutOffer, UdpLine, VerbsLine};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::units::FanOutId;
+use tickcast_reliability::types::FanOutId;
 use tickcast_transport::FanOut;
 use tickcast_transport::host::interface::ResolvedInterface;
 use tickcast_transport::host::mapping::SharedMapping;

@@ -5,10 +5,9 @@ use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::AtomicBool;
 
 use tickcast_reliability::control::{
-    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, Join, JoinChannel, NackClass, Purpose,
+    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, Join, JoinChannel, NackClass, Purpose, Start,
 };
-use tickcast_reliability::delivery::Start;
-use tickcast_reliability::units::{Epoch, Sequence, SequenceRange};
+use tickcast_reliability::types::{Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::Datagram;
 
 use super::*;

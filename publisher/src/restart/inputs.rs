@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tickcast_reliability::units::SourceId;
+use tickcast_reliability::types::SourceId;
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::config::{Config, InputConfig};

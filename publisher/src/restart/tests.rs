@@ -5,9 +5,8 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tickcast_reliability::ring::Seal;
-use tickcast_reliability::ring_layout::{CONTROL_PAGE_LEN, Checkpoint, offset};
-use tickcast_reliability::units::{ChannelId, SourcePosition};
+use tickcast_reliability::ring::{CONTROL_PAGE_LEN, Checkpoint, Seal, offset};
+use tickcast_reliability::types::{ChannelId, SourcePosition};
 use tickcast_reliability::wire::{Kind, StreamEvent};
 
 use super::*;

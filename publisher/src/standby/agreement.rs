@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 use tickcast_reliability::record::{RecordBatch, RecordRef};
-use tickcast_reliability::units::{SourceId, SourcePosition};
+use tickcast_reliability::types::{SourceId, SourcePosition};
 
 use super::keeping::Positions;
 

@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::units::{SourceId, SourcePosition};
+use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::SourceLossReason;
 
 use super::agreement::{Found, Head};

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickcast_reliability::control::{ChannelOffer, Instrument};
-use tickcast_reliability::delivery::{Event, Position, Start};
-use tickcast_reliability::mirror::{Mirror, MirrorHost};
-use tickcast_reliability::receiver::Receiver;
+use tickcast_reliability::control::{ChannelOffer, Instrument, Start};
+use tickcast_reliability::delivery::{Event, Position};
+use tickcast_reliability::receive::{Mirror, MirrorHost, Receiver};
 use tickcast_reliability::record::RecordRef;
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_subscriber::mirroring::{Keeper, Mirroring};
 use tickcast_subscriber::{ChannelBuilder, Subscriber};
 use tickcast_transport::host::clock::{Clock, SystemClock};

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::units::{Epoch, Nanos};
+use tickcast_reliability::types::{Epoch, Nanos};
 use tickcast_reliability::wire::StreamEvent;
 use tickcast_transport::control::Reserved;
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use tickcast_reliability::units::{Epoch, Nanos};
+use tickcast_reliability::types::{Epoch, Nanos};
 use tickcast_transport::control::Reserved;
 
 use super::StandbyState;

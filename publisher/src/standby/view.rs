@@ -1,11 +1,8 @@
 //! How the mirrors stand, as the thread that keeps them shows it to the others.
 
 use serde_json::{Value, json};
-use tickcast_reliability::inbox::InboxState;
-use tickcast_reliability::mirror::Mirrored;
-use tickcast_reliability::receiver::Receiver;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, RecordNumber, SourceId};
-use tickcast_reliability::written::InboxView;
+use tickcast_reliability::receive::{InboxState, InboxView, Mirrored, Receiver};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, RecordNumber, SourceId};
 
 use super::agreement::{Agreement, Mark};
 use super::keeping::Positions;

@@ -17,7 +17,7 @@ use tickcast_reliability::control::{
     Purpose, Welcome,
 };
 use tickcast_reliability::record::AlignedCopy;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Header, Heartbeat, Kind, PublisherState};
 
 /// Longer than anything here takes, so that a hang is a failure.

@@ -4,7 +4,7 @@ use super::{
     ControlError, FRAME_HEAD_LEN, Fields, Message, NACK, NACK_RANGES_MAX, NackClass, bad, begin,
     end,
 };
-use crate::units::{ChannelId, Epoch, Sequence, SequenceRange};
+use crate::types::{ChannelId, Epoch, Sequence, SequenceRange};
 
 /// Appends a NACK frame, as [`Message::write`] would, of ranges that are borrowed: whoever asks while
 /// ticks come allocates nothing. At most [`NACK_RANGES_MAX`] of them, ascending.
@@ -72,7 +72,7 @@ pub(super) fn read_nack(body: &[u8]) -> Result<Message<'static>, ControlError> {
 
 /// What a frame asks for of which the end is not there: all ranges that are. `None` when it is no NACK, or
 /// ends before the first of them.
-pub(crate) fn read_cut_nack(bytes: &[u8]) -> Option<(ChannelId, Epoch, Vec<SequenceRange>)> {
+pub fn read_cut_nack(bytes: &[u8]) -> Option<(ChannelId, Epoch, Vec<SequenceRange>)> {
     let (head, body) = bytes.split_first_chunk::<FRAME_HEAD_LEN>()?;
     if head[4] != NACK {
         return None;

@@ -1,7 +1,7 @@
 //! Control messages as bytes, and what is refused of them.
 
 use super::*;
-use crate::lineage::Continued;
+use crate::types::Continued;
 use proptest::prelude::*;
 
 fn range(first: u64, last: u64) -> SequenceRange {

@@ -7,18 +7,17 @@ use super::{
     HEADER_WORDS, RingMemory, WORD, Words, check_identity, checkpoint_check, checkpoint_offset,
     datagram_len, fan_out_offset, next_record_after, numbers_of, slot,
 };
-use crate::atomics::Ordering::{Acquire, Relaxed};
-use crate::atomics::fence;
-use crate::lineage::{Continued, Lineage};
 use crate::planted::{Bug, planted, torn};
 use crate::record::words_as_bytes;
-use crate::ring_layout::{
+use crate::ring::atomics::Ordering::{Acquire, Relaxed};
+use crate::ring::atomics::fence;
+use crate::ring::layout::{
     CHECKPOINTS_MAX, Checkpoint, CopyError, Geometry, LAYOUT_VERSION, RING_MAGIC, RingError,
-    RingIdentity, SEQUENCE_LAST, offset,
+    RingIdentity, offset,
 };
-use crate::units::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
-    SourcePosition,
+use crate::types::{
+    ChannelId, ConfigHash, Continued, Epoch, FanOutId, Lineage, Nanos, RecordNumber, SEQUENCE_LAST,
+    Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, PublisherState};
 

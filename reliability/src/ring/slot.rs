@@ -6,8 +6,8 @@
 //! (`interleavings.rs` of the workspace's tests runs this very file through all orders of memory
 //! that the language allows.)
 
-use crate::atomics::Ordering::{Acquire, Relaxed, Release};
-use crate::atomics::{AtomicU64, fence};
+use super::atomics::Ordering::{Acquire, Relaxed, Release};
+use super::atomics::{AtomicU64, fence};
 
 /// Which word holds the version: where a datagram's header has its sequence.
 pub const VERSION: usize = 2;

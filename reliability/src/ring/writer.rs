@@ -8,15 +8,16 @@ use super::{
     checkpoint_check, checkpoint_offset, datagram_len, fan_out_offset, next_record_after, slot,
     split, words_of,
 };
-use crate::atomics::Ordering::{Relaxed, Release};
-use crate::atomics::{AtomicU64, fence};
-use crate::lineage::Lineage;
 use crate::record::{WireRecord, headed, record_words};
-use crate::ring_layout::{
+use crate::ring::atomics::Ordering::{Relaxed, Release};
+use crate::ring::atomics::{AtomicU64, fence};
+use crate::ring::layout::{
     CHECKPOINTS_MAX, CONTROL_PAGE_LEN, Checkpoint, FAN_OUTS_MAX, Geometry, LAYOUT_VERSION,
-    RING_MAGIC, RingError, RingIdentity, SEQUENCE_LAST, offset,
+    RING_MAGIC, RingError, RingIdentity, offset,
 };
-use crate::units::{FanOutId, Nanos, RecordNumber, Sequence, SourceId, SourcePosition};
+use crate::types::{
+    FanOutId, Lineage, Nanos, RecordNumber, SEQUENCE_LAST, Sequence, SourceId, SourcePosition,
+};
 use crate::wire::{HEADER_LEN, Header, Kind, PublisherState, crc_of};
 
 /// What the caller of [`RingWriter::seal`] says of a datagram; the ring knows the rest.
@@ -324,7 +325,7 @@ impl RingWriter {
     /// The header of the datagram that was sealed last; `None` when the ring holds none.
     #[must_use]
     #[inline]
-    pub(crate) fn header_of_last(&self) -> Option<&[u8; HEADER_LEN]> {
+    pub fn header_of_last(&self) -> Option<&[u8; HEADER_LEN]> {
         if self.sealed < self.oldest {
             return None;
         }

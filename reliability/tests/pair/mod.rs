@@ -3,18 +3,15 @@
 
 use std::sync::Arc;
 
-use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Welcome};
-use tickcast_reliability::delivery::{Item, Start};
-use tickcast_reliability::lineage::Lineage;
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::recorder::{JournaledCore, Recorder};
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, RecordNumber, Sequence,
+use tickcast_journal::{JournaledCore, Recorder};
+use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Start, Welcome};
+use tickcast_reliability::delivery::Item;
+use tickcast_reliability::publish::{PublisherConfig, PublisherCore};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+use tickcast_reliability::session::{Action, ChannelWanted, LinkTimers, Path, SubscriberSettings};
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Lineage, Nanos, RecordNumber, Sequence,
 };
 
 /// The channel that everything is of, and its only fan-out.

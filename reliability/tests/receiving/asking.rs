@@ -1,13 +1,11 @@
 //! When a receiver asks for what it misses, and what it makes of the answers: the receiver alone,
 //! at times chosen by hand.
 
-use tickcast_reliability::asking::{Asks, PathHealth};
-use tickcast_reliability::control::{RefusalReason, Status};
-use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Start};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::control::{RefusalReason, Start, Status};
+use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
+use tickcast_reliability::receive::{Asks, PathHealth, ReceiverConfig};
 use tickcast_reliability::record::{MboMsg, RecordBatch, TradeMsg};
-use tickcast_reliability::units::{Epoch, Nanos, RecordNumber, Sequence};
+use tickcast_reliability::types::{Epoch, Nanos, RecordNumber, Sequence};
 
 use crate::world::*;
 

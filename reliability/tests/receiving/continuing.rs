@@ -3,16 +3,14 @@
 
 use std::sync::Arc;
 
-use tickcast_reliability::control::{Message, RefusalReason};
-use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Start};
-use tickcast_reliability::joining::Welcomed;
-use tickcast_reliability::lineage::{Continued, Lineage};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::mirror::{Mirror, MirrorHost, Promotion};
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::control::{Message, RefusalReason, Start};
+use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
+use tickcast_reliability::receive::{Mirror, MirrorHost, Promotion, ReceiverConfig, Welcomed};
 use tickcast_reliability::ring::HeapMemory;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{ConfigHash, Epoch, Nanos, RecordNumber, Sequence};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{
+    ConfigHash, Continued, Epoch, Lineage, Nanos, RecordNumber, Sequence,
+};
 use tickcast_reliability::wire::relay_flags;
 
 use crate::world::*;

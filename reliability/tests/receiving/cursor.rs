@@ -1,11 +1,10 @@
 //! A subscriber's cursor: claimed once, written from afar, and no hindrance when it can't be.
 
-use tickcast_reliability::control::RepairOffer;
-use tickcast_reliability::cursor::{CursorState, Report};
-use tickcast_reliability::delivery::{LinkDownReason, Start};
-use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
-use tickcast_reliability::subscriber_core::{Path, What};
-use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+use tickcast_reliability::control::{CursorState, RepairOffer, Report, Start};
+use tickcast_reliability::delivery::LinkDownReason;
+use tickcast_reliability::receive::{ReceiverConfig, RepairOrder, What};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 
 use crate::world::*;
 

@@ -3,19 +3,17 @@
 
 use tickcast_reliability::control::{
     ChannelName, ChannelOffer, FanOutOffer, Join, Message, NackClass, Purpose, RefusalReason,
-    RejectCode, Rejected, Welcome,
+    RejectCode, Rejected, Start, Welcome,
 };
-use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
-use tickcast_reliability::joining::Welcomed;
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::delivery::{
+    Event, Item, LineId, LinkDownReason, LossCause, StreamState, Via,
+};
+use tickcast_reliability::receive::{ReceiverConfig, Welcomed};
 use tickcast_reliability::record::AlignedCopy;
-use tickcast_reliability::stream_state::StreamState;
-use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+use tickcast_reliability::session::{
+    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberSettings,
 };
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
 use crate::world::*;

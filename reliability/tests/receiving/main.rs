@@ -14,12 +14,11 @@ mod written;
 
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::control::{Message, RefusalReason, Refused};
-use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Start};
-use tickcast_reliability::loss::{Loss, LossCause};
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::subscriber_core::{Action, Path};
-use tickcast_reliability::units::{
+use tickcast_reliability::control::{Message, RefusalReason, Refused, Start};
+use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, Loss, LossCause};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::session::{Action, Path};
+use tickcast_reliability::types::{
     ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange,
 };
 use tickcast_reliability::wire::{

@@ -1,11 +1,11 @@
 //! The NACK connection of a subscriber's core: the first rung of repair while it answers, and no
 //! hindrance when it does not.
 
-use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer};
-use tickcast_reliability::delivery::{LinkDownReason, Start};
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer, Start};
+use tickcast_reliability::delivery::LinkDownReason;
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::Nanos;
 
 use crate::world::*;
 

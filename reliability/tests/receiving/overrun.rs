@@ -1,9 +1,9 @@
 //! A reader of the publisher's ring in its own host: what the ring no longer holds is lost at once,
 //! exactly and without a question; and what it copied is whole whatever its CRC.
 
-use tickcast_reliability::loss::LossCause;
+use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::record::AlignedCopy;
-use tickcast_reliability::units::{Epoch, Sequence};
+use tickcast_reliability::types::{Epoch, Sequence};
 
 use crate::world::*;
 

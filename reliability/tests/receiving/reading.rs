@@ -1,13 +1,12 @@
 //! READ of the publisher's ring: the first rung of repair where it is granted, believed only as far
 //! as epoch, sequence and CRC say, and no hindrance when it fails.
 
-use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer};
-use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
-use tickcast_reliability::ring_layout::offset;
-use tickcast_reliability::subscriber_core::{Action, Path, What};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer, Start};
+use tickcast_reliability::delivery::{Event, LinkDownReason, LossCause};
+use tickcast_reliability::receive::{ReceiverConfig, RepairOrder, What};
+use tickcast_reliability::ring::offset;
+use tickcast_reliability::session::{Action, Path};
+use tickcast_reliability::types::Nanos;
 
 use crate::world::*;
 

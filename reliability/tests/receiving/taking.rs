@@ -1,15 +1,13 @@
 //! What a receiver makes of what comes: when it is handed on, what counts as missing, and what is
 //! told when.
 
-use tickcast_reliability::asking::Asks;
-use tickcast_reliability::control::RefusalReason;
+use tickcast_reliability::control::{RefusalReason, Start};
 use tickcast_reliability::delivery::{
-    Delivery, Event, Item, LinkDownReason, Place, Position, Start, Via,
+    Delivery, Event, Item, LinkDownReason, LossCause, Place, Position, Via,
 };
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::receive::{Asks, ReceiverConfig};
 use tickcast_reliability::record::AlignedCopy;
-use tickcast_reliability::units::{ConfigHash, Epoch, Nanos, RecordNumber, Sequence};
+use tickcast_reliability::types::{ConfigHash, Epoch, Nanos, RecordNumber, Sequence};
 use tickcast_reliability::wire::{Heartbeat, Kind, PublisherState};
 
 use crate::world::*;

@@ -3,30 +3,24 @@
 
 use std::collections::BTreeMap;
 
-use tickcast_reliability::asking::{Asks, PathHealth};
 use tickcast_reliability::control::{
-    ChannelName, ChannelOffer, FanOutOffer, Grant, History, Message, Mirroring, Purpose,
-    RefusalReason, Refused, RemoteAccess, RepairOffer, Status, Welcome,
+    CURSOR_LEN, CURSOR_WORDS, ChannelName, ChannelOffer, CursorState, FanOutOffer, Grant, History,
+    Message, Mirroring, Purpose, REPORT_OFFSET, RefusalReason, Refused, RemoteAccess, RepairOffer,
+    Start, Status, Welcome,
 };
-use tickcast_reliability::counters::ReceiverCounters;
-use tickcast_reliability::cursor::{CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET};
-use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start, Via};
-use tickcast_reliability::inbox::InboxWanted;
-use tickcast_reliability::joining::Welcomed;
-use tickcast_reliability::lineage::{Continued, Lineage};
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::loss::{Loss, LossCause};
-use tickcast_reliability::receiver::Receiver;
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Loss, LossCause, Via};
+use tickcast_reliability::receive::{
+    Asks, InboxWanted, PathHealth, Receiver, ReceiverConfig, Welcomed, What,
+};
 use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
-use tickcast_reliability::ring_layout::{Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
-use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, Path, ReadLimits, RemoteRequest, SubscriberCore, SubscriberSettings,
-    What,
+use tickcast_reliability::ring::{Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
+use tickcast_reliability::session::{
+    Action, ChannelWanted, LinkTimers, Path, ReadLimits, RemoteRequest, SubscriberCore,
+    SubscriberSettings,
 };
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
-    SourcePosition,
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber,
+    Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{
     EpochReason, Header, Heartbeat, Kind, PublisherState, RELAY_OFFSET, StreamEvent, crc_of,

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use tickcast_reliability::control::{MirrorRefusal, MirrorRefused, RemoteAccess, RepairOffer};
-use tickcast_reliability::delivery::{Event, LinkDownReason, Start};
-use tickcast_reliability::inbox::InboxState;
-use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
-use tickcast_reliability::ring::{HeapMemory, RingMemory, WrittenSlots};
-use tickcast_reliability::ring_layout::Geometry;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+use tickcast_reliability::control::{
+    MirrorRefusal, MirrorRefused, RemoteAccess, RepairOffer, Start,
+};
+use tickcast_reliability::delivery::{Event, LinkDownReason};
+use tickcast_reliability::receive::{InboxState, ReceiverConfig, RepairOrder};
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingMemory, WrittenSlots};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
 use crate::world::*;

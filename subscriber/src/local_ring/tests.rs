@@ -3,12 +3,13 @@
 use super::cursor::{Cursor, Entry, RECORDS_AT};
 use super::writer::Writer;
 use super::*;
-use tickcast_reliability::delivery::{Event, LineId, Overrun, Position, Quality, Via};
-use tickcast_reliability::loss::{Loss, LossCause};
+use tickcast_reliability::delivery::{
+    Event, LineId, Loss, LossCause, Overrun, Position, Quality, StreamState, Via,
+};
 use tickcast_reliability::record::{InstrumentDefMsg, MboMsg, RecordRef, Records, words_as_bytes};
-use tickcast_reliability::stream_state::StreamState;
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
-use tickcast_reliability::units::{SourceId, SourcePosition};
+use tickcast_reliability::types::{
+    ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 fn position(channel: u16, epoch: u64, record: u64) -> Position {

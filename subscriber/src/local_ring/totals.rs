@@ -1,9 +1,8 @@
 //! How much of a channel has been delivered, or read, and how it stands: a checkpoint of the local
 //! ring. The difference of two is what lies between them.
 
-use tickcast_reliability::delivery::{Event, Overrun, Place, Position};
-use tickcast_reliability::stream_state::StreamState;
-use tickcast_reliability::units::{ChannelId, Epoch, RecordNumber, Sequence};
+use tickcast_reliability::delivery::{Event, Overrun, Place, Position, StreamState};
+use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 use tickcast_reliability::wire::StreamEvent;
 
 /// Words of one channel in a checkpoint.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tickcast_reliability::delivery::{Event, Position};
 use tickcast_reliability::record::RecordRef;
-use tickcast_reliability::units::RecordNumber;
+use tickcast_reliability::types::RecordNumber;
 
 use super::cursor::Cursor;
 use super::totals::{CHECKPOINT_WORDS, Totals};

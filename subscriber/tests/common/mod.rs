@@ -12,17 +12,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::{FanOutOffer, Instrument, UdpLine};
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
+use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::record::{
     Action, BidAskPair, HasRType, MboMsg, Mbp1Msg, RecordBatch, RecordHeader, StatusAction,
     StatusMsg, SymbolMappingMsg, TradeMsg, WireRecord,
 };
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::units::{
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+use tickcast_reliability::serve::{
+    ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+};
+use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
     SourcePosition,
 };

@@ -4,7 +4,7 @@
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_SUBSCRIBER, ControlError, FRAME_HEAD_LEN, Message,
 };
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 
 /// The longest body that is taken here: an input has room for longer ones.
 const BODY_LEN_MAX: usize = 1 << 11;

@@ -7,7 +7,7 @@ use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
 use tickcast_feeds::moldudp64::{Event, MoldUdp64};
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_reliability::record::{RecordBatch, Records};
-use tickcast_reliability::units::{Nanos, SourcePosition};
+use tickcast_reliability::types::{Nanos, SourcePosition};
 
 use crate::bytes::Bytes;
 use crate::held::{Held, Tally};

@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
+use tickcast_journal::explain::explain;
+use tickcast_journal::{Recording, replay, replay_publisher};
 use tickcast_reliability::delivery::Item;
-use tickcast_reliability::explain::explain;
-use tickcast_reliability::recorder::{Recording, replay, replay_publisher};
 
 use crate::bytes::Bytes;
 use crate::spoilt::{records, spoilt};

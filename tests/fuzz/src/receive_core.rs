@@ -4,12 +4,12 @@
 //!
 //! Publisher and clock are those of `reliability/tests/receiving`; the input decides what happens.
 
-use tickcast_reliability::control::{FRAME_HEAD_LEN, Message, RepairOffer};
-use tickcast_reliability::delivery::{Delivery, LineId, LinkDownReason, Start};
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::control::{FRAME_HEAD_LEN, Message, RepairOffer, Start};
+use tickcast_reliability::delivery::{Delivery, LineId, LinkDownReason};
+use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::record::AlignedCopy;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{Nanos, RecordNumber};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{Nanos, RecordNumber};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
 use crate::bytes::Bytes;

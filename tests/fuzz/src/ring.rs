@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
 use tickcast_reliability::ring::{HeapMemory, RingReader, RingWriter};
-use tickcast_reliability::units::{Nanos, Now, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::types::{Nanos, Now, Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{CrcVerdict, Datagram};
 
 use crate::bytes::Bytes;

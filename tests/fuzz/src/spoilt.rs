@@ -1,12 +1,12 @@
 //! What a publisher and a subscriber leave behind in memory, and how an input spoils it.
 
+use tickcast_journal::layout::{RECORD_LEN_MIN, RecordOrigin, RecordedSide};
+use tickcast_journal::{RecordedPublisher, Recorder};
 use tickcast_reliability::delivery::{Item, LineId};
-use tickcast_reliability::publisher_core::{PublisherCore, Transmit};
+use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
-use tickcast_reliability::recorder::layout::{RECORD_LEN_MIN, RecordOrigin, RecordedSide};
-use tickcast_reliability::recorder::{RecordedPublisher, Recorder};
-use tickcast_reliability::ring_layout::Geometry;
-use tickcast_reliability::units::{Epoch, Nanos, Now, Sequence, SourceId, SourcePosition};
+use tickcast_reliability::ring::Geometry;
+use tickcast_reliability::types::{Epoch, Nanos, Now, Sequence, SourceId, SourcePosition};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
 
 use crate::bytes::Bytes;

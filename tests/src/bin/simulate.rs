@@ -72,7 +72,7 @@ fn run_seed(seed: u64, args: &Args, profile: Option<&'static str>, trace: Trace)
             hash: 0,
             lines: 0,
             recent: Vec::new(),
-            simulated: tickcast_reliability::units::Nanos::ZERO,
+            simulated: tickcast_reliability::types::Nanos::ZERO,
             settled: None,
             faults: Default::default(),
             tally: Default::default(),

@@ -2,7 +2,8 @@
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::delivery::{Delivery, Start};
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::Delivery;
 
 use crate::faults::{What, Whom};
 use crate::incident::Incident;

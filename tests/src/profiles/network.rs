@@ -4,7 +4,7 @@
 use rand::RngExt;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use crate::faults::{What, Whom};
 use crate::incident::{Incident, Link};

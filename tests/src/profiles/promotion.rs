@@ -3,8 +3,9 @@
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::Delivery;
+use tickcast_reliability::types::Nanos;
 
 use crate::faults::Whom;
 use crate::incident::Incident;

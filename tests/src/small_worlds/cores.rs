@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
 use std::rc::Rc;
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use super::fingerprint::Printer;
 use super::publisher::Publisher;

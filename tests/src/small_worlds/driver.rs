@@ -1,7 +1,7 @@
 //! What a step does: the input of a core, and all that follows from it at once.
 
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::types::Nanos;
 
 use super::cores::Cores;
 use super::publisher::{PublisherInput, PublisherOutput};

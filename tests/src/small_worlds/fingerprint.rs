@@ -3,7 +3,7 @@
 //!
 //! Left out, of the struct that is named and of no other:
 //! - `Receiver.counters`: no core reads a counter but to report it. Those that a check reads are put
-//!   in beside the core (`receiver.rs`).
+//!   in beside the core (`receive/mod.rs`).
 //! - `Session.bucket`, `RepairCore.repair`, `RepairCore.joiners`: credit of repair budgets, whose bursts
 //!   are larger than all that is repaired in a small world, so that nobody ever waits for it.
 //! - `Peer.heard_at`: a publisher gives a connection up after 2 s without a JOIN or 60 s without a word;
@@ -16,7 +16,7 @@
 
 use std::fmt::{Debug, Write};
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::BEGIN;

@@ -47,9 +47,9 @@ pub mod world;
 
 pub use plans::worlds;
 
-use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::{Delivery, LossCause};
+use tickcast_reliability::types::Nanos;
 
 /// When it begins: so late that no span is as long.
 pub(crate) const BEGIN: Nanos = Nanos::from_secs(1_000);

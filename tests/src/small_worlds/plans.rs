@@ -1,8 +1,8 @@
 //! The small worlds that are searched.
 
-use tickcast_reliability::delivery::{Delivery, Start};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::{Delivery, LossCause};
+use tickcast_reliability::types::Nanos;
 
 use super::{Faults, Plan, Publish, Who};
 

@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use tickcast_reliability::control::{FanOutOffer, UdpLine};
-use tickcast_reliability::counters::RepairCounters;
-use tickcast_reliability::heartbeat::HeartbeatConfig;
-use tickcast_reliability::peers::{Carrier, PeerId};
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
+use tickcast_reliability::publish::{HeartbeatConfig, PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::units::{
-    ConfigHash, Epoch, Nanos, Now, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+use tickcast_reliability::serve::{
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+};
+use tickcast_reliability::types::{
+    ConfigHash, Epoch, Nanos, Now, RecordNumber, RepairCounters, Sequence, SequenceRange, SourceId,
+    SourcePosition,
 };
 use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 

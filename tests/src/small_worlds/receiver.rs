@@ -1,16 +1,13 @@
 //! A receiver of a small world: the shipped core, the driver that does for it what it wants done,
 //! and the check of what its application is told.
 
-use tickcast_reliability::control::{ChannelName, Message};
-use tickcast_reliability::counters::Counter;
-use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::ReceiverConfig;
-use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+use tickcast_reliability::control::{ChannelName, Message, Start};
+use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, LossCause};
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::session::{
+    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberSettings,
 };
-use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+use tickcast_reliability::types::{Counter, Epoch, Nanos, Sequence};
 
 use super::cores::{Core, Does};
 use super::fingerprint::Printer;

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use tickcast_reliability::control::Message;
-use tickcast_reliability::units::{ChannelId, Epoch};
+use tickcast_reliability::types::{ChannelId, Epoch};
 use tickcast_reliability::wire::Datagram;
 
 use super::world::Checked;

@@ -1,8 +1,8 @@
 //! One state of a small world, the steps that lead on from it, and what each does.
 
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::subscriber_core::Path;
-use tickcast_reliability::units::{FanOutId, Nanos, Now, Sequence};
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{FanOutId, Nanos, Now, Sequence};
 use xxhash_rust::xxh3::xxh3_128;
 
 use super::cores::{Cores, StateId};

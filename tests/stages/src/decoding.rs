@@ -5,7 +5,7 @@ use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
 use tickcast_feeds::venues::{Format, Settings};
 use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::units::SourcePosition;
+use tickcast_reliability::types::SourcePosition;
 
 use crate::pair::UTC;
 use crate::{Opened, steps};

@@ -4,27 +4,24 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
+use tickcast_journal::{JournaledCore, RecordOrigin, Recorder};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_PUBLISHER, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Message,
-    UdpLine,
+    Start, UdpLine,
 };
-use tickcast_reliability::delivery::{Deliver, Item, LineId, Position, Start};
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::peers::{Carrier, PeerId};
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
-use tickcast_reliability::receiver_config::ReceiverConfig;
+use tickcast_reliability::delivery::{Deliver, Item, LineId, Position};
+use tickcast_reliability::publish::{PublisherConfig, PublisherCore};
+use tickcast_reliability::receive::ReceiverConfig;
 use tickcast_reliability::record::{MboMsg, RecordBatch, RecordHeader, Records, WireRecord};
-use tickcast_reliability::recorder::{JournaledCore, RecordOrigin, Recorder};
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore};
-use tickcast_reliability::ring::{RingMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::subscriber_core::{Action, ChannelWanted, Path, SubscriberSettings};
-use tickcast_reliability::units::{
+use tickcast_reliability::ring::{Geometry, RingIdentity, RingMemory, RingWriter};
+use tickcast_reliability::serve::{
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore,
+};
+use tickcast_reliability::session::{Action, ChannelWanted, LinkTimers, Path, SubscriberSettings};
+use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, Nanos, Now, RecordNumber, Sequence, SourceId, SourcePosition,
 };
-use tickcast_reliability::wire::relay_flags;
-use tickcast_reliability::wire::{Header, Kind, RELAY_OFFSET, crc_of};
+use tickcast_reliability::wire::{Header, Kind, RELAY_OFFSET, crc_of, relay_flags};
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::boot_id;
 

@@ -5,8 +5,8 @@ use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 
 use tickcast_reliability::delivery::Item;
-use tickcast_reliability::publisher_core::Transmit;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::publish::Transmit;
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::shm::{ShmFanOut, ShmReceiver, Side};
 use tickcast_transport::udp::{

@@ -4,10 +4,10 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore, Transmit};
+use tickcast_journal::{RecordOrigin, RecordedPublisher, RecordedSide, Recorder};
+use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::record::RecordBatch;
-use tickcast_reliability::recorder::{RecordOrigin, RecordedPublisher, RecordedSide, Recorder};
-use tickcast_reliability::units::{Nanos, Now, SourcePosition};
+use tickcast_reliability::types::{Nanos, Now, SourcePosition};
 
 use crate::pair::{RECORDS, SOURCE, UTC, records, ring};
 use crate::rings::FAN_OUT;

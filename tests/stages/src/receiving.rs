@@ -1,6 +1,6 @@
 //! The receive window: what a subscriber does with a datagram that came, to the last record of it.
 
-use tickcast_reliability::units::{Nanos, Sequence};
+use tickcast_reliability::types::{Nanos, Sequence};
 
 use crate::pair::{Pair, RECORDS};
 use crate::{Opened, steps};

@@ -1,7 +1,7 @@
 //! A NACK round through both cores: the subscriber asks, the publisher answers out of its ring, the
 //! subscriber takes the answer and delivers what waited for it.
 
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use crate::pair::{Pair, RECORDS};
 use crate::{Opened, steps};

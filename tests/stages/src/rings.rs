@@ -4,10 +4,10 @@ use std::hint::black_box;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use tickcast_reliability::publish::Sequencer;
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::ring::{RingReader, RingWriter, Seal};
-use tickcast_reliability::sequencer::Sequencer;
-use tickcast_reliability::units::{FanOutId, Sequence, SourcePosition};
+use tickcast_reliability::types::{FanOutId, Sequence, SourcePosition};
 use tickcast_reliability::wire::Kind;
 use tickcast_transport::Receive;
 use tickcast_transport::host::mapping::SharedMapping;

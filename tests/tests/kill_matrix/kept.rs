@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tickcast_reliability::record::words_as_bytes;
-use tickcast_reliability::ring_layout::{CONTROL_PAGE_LEN, offset};
+use tickcast_reliability::ring::{CONTROL_PAGE_LEN, offset};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, SEQUENCE_OFFSET};
 use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 

@@ -2,13 +2,15 @@
 //!
 //! A rule is a function from text to [`Violation`]s, so that each is also tested on a planted bad
 //! snippet: a rule that cannot fail holds nothing up. [`source`] reads the tree, [`code`] holds the
-//! rules on Rust, [`layout`] those on crates and files, [`words`] those on wording and bytes,
-//! [`prose`] those on sentences, [`docs`] those on the documents, [`metrics`] the one that
-//! generates docs/METRICS.md, [`examples`] those on the libraries' examples.
+//! rules on Rust, [`layout`] those on crates and files, [`layers`] those on the folders of a crate,
+//! [`words`] those on wording and bytes, [`prose`] those on sentences, [`docs`] those on the
+//! documents, [`metrics`] the one that generates docs/METRICS.md, [`examples`] those on the
+//! libraries' examples.
 
 mod code;
 mod docs;
 mod examples;
+mod layers;
 mod layout;
 mod metrics;
 mod prose;

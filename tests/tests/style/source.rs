@@ -70,7 +70,8 @@ impl Source {
 
     /// The source of a library crate: not a program's, an example's or a test's.
     pub(crate) fn is_library(&self) -> bool {
-        const LIBRARIES: [&str; 8] = [
+        const LIBRARIES: [&str; 9] = [
+            "reliability/journal/src/",
             "reliability/src/",
             "transport/src/",
             "transport/base/src/",

@@ -12,12 +12,12 @@ use jiff::civil::{DateTime, Time};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 use serde::Serialize;
-use tickcast_reliability::delivery::Item;
-use tickcast_reliability::explain::{Explanation, Fate, Finding, explain};
-use tickcast_reliability::recorder::{
+use tickcast_journal::explain::{Explanation, Fate, Finding, explain};
+use tickcast_journal::{
     RecordOrigin, RecordedSide, Recording, Replayed, Stopped, replay, replay_publisher,
 };
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::delivery::Item;
+use tickcast_reliability::types::Nanos;
 use tickcast_transport::journal_file::read;
 
 use tickcast_tools::exit::{CommandError, Exit};
@@ -355,11 +355,10 @@ fn verdict<Core>(recording: &Recording, replayed: &Replayed<Core>) -> Verdict {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::link::LinkTimers;
-    use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
-    use tickcast_reliability::recorder::{JournaledCore, Note, Recorder};
-    use tickcast_reliability::subscriber_core::SubscriberSettings;
-    use tickcast_reliability::units::ChannelId;
+    use tickcast_journal::layout::RECORD_LEN_MIN;
+    use tickcast_journal::{JournaledCore, Note, Recorder};
+    use tickcast_reliability::session::{LinkTimers, SubscriberSettings};
+    use tickcast_reliability::types::ChannelId;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 use tickcast_subscriber::{
     ChannelBuilder, Delivery, Idle, Interface, LineOverride, ReceiverConfig, RepairOrder, Start,
     SubscribeError, Subscriber, Transport,

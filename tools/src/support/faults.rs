@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 use tickcast_transport::faults::{Burst, Delay, FaultConfig, FaultConfigError, Reorder};
 
 use crate::exit::CommandError;

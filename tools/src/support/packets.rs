@@ -7,7 +7,7 @@ use std::path::Path;
 use tickcast_feeds::capture::binary_file::BinaryFile;
 use tickcast_feeds::capture::{Capture, CaptureError};
 use tickcast_feeds::moldudp64::{END_OF_SESSION, HEADER_LEN, Header};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use crate::exit::CommandError;
 

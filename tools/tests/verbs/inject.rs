@@ -9,7 +9,7 @@ use crate::common::{
     Running, group, json_at, listener, run, signal, speaker, start, text, wait_for,
 };
 use serde_json::{Value, json};
-use tickcast_reliability::units::{
+use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN, Header, Kind, crc_of};

@@ -4,7 +4,7 @@ use std::io;
 
 use thiserror::Error;
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::Sequence;
+use tickcast_reliability::types::Sequence;
 
 /// Why a fan-out can't send. The caller or the host is at fault, never the network.
 #[derive(Debug, Error)]

@@ -4,7 +4,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{BorrowedFd, RawFd};
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::{Epoch, Nanos, SequenceRange};
+use tickcast_reliability::types::{Epoch, Nanos, SequenceRange};
 
 use crate::error::ReceiveError;
 

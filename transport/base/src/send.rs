@@ -1,7 +1,7 @@
 //! The sending side of a transport: [`FanOut`] takes slots, reports which it is done with, and counts.
 
 use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::units::{Sequence, SequenceRange};
+use tickcast_reliability::types::{Sequence, SequenceRange};
 
 use crate::error::FanOutError;
 

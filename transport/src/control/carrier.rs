@@ -12,17 +12,15 @@ use libc::c_int;
 use mio::net::TcpStream;
 use mio::{Interest, Registry, Token};
 use rustix::ioctl::{Getter, Opcode, ioctl};
-use tickcast_reliability::control::RemoteAccess;
 #[cfg(not(feature = "rdma"))]
-use tickcast_reliability::cursor::CURSOR_WORDS;
+use tickcast_reliability::control::CURSOR_WORDS;
+use tickcast_reliability::control::RemoteAccess;
 #[cfg(feature = "rdma")]
-use tickcast_reliability::mirror_writes::MIRROR_WRITES_MAX;
-use tickcast_reliability::mirror_writes::MirrorWrite;
-use tickcast_reliability::peers::Carrier;
+use tickcast_reliability::receive::What;
 use tickcast_reliability::ring::RingMemory;
 #[cfg(feature = "rdma")]
-use tickcast_reliability::subscriber_core::What;
-use tickcast_reliability::subscriber_core::{ReadLimits, RemoteRequest};
+use tickcast_reliability::serve::{Carrier, MIRROR_WRITES_MAX, MirrorWrite};
+use tickcast_reliability::session::{ReadLimits, RemoteRequest};
 
 #[cfg(feature = "rdma")]
 use crate::verbs::{

@@ -9,7 +9,7 @@ use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::fd::BorrowedFd;
 
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
-use tickcast_reliability::units::{ChannelId, Nanos};
+use tickcast_reliability::types::{ChannelId, Nanos};
 
 use super::carrier::Conduit;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};

@@ -14,7 +14,7 @@ use std::io::{self, Read, Write};
 
 use thiserror::Error;
 use tickcast_reliability::control::{ControlError, FRAME_HEAD_LEN, Message};
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
 pub use remote::{InboxGrant, ShareId};

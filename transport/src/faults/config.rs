@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tickcast_reliability::units::{ChannelId, Nanos, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Nanos, SequenceRange};
 
 /// A fault plan. By default nothing happens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use tickcast_reliability::record::{words_as_bytes, words_as_bytes_mut};
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence};
 use tickcast_reliability::wire::{Datagram, HEADER_LEN, Kind, RELAY_OFFSET, relay_flags};
 
 use super::config::{FaultConfig, FaultConfigError, Scripted};

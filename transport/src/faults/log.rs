@@ -1,7 +1,7 @@
 //! What a fault plan did: counted without exception, and listed as far as the list has room.
 
 use serde::Serialize;
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 
 /// Kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::record::{words_as_bytes, words_as_bytes_mut};
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 
 use crate::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_PUBLISHER, BODY_LEN_MAX_TO_SUBSCRIBER, ControlError, Message,
 };
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 
 use crate::control::SendError;
 

@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::ring_layout::Geometry;
-use tickcast_reliability::units::{Sequence, SequenceRange};
+use tickcast_reliability::ring::{Geometry, RingMemory};
+use tickcast_reliability::types::{Sequence, SequenceRange};
 
 use super::ShmError;
 use super::side_ring::{CopyWriter, Side};

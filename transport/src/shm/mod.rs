@@ -21,8 +21,8 @@ use std::io;
 use std::path::PathBuf;
 
 use thiserror::Error;
-use tickcast_reliability::ring_layout::{Geometry, RingError};
-use tickcast_reliability::units::Epoch;
+use tickcast_reliability::ring::{Geometry, RingError};
+use tickcast_reliability::types::Epoch;
 
 pub use fan_out::ShmFanOut;
 pub use read_only_map::ReadOnlyMapping;

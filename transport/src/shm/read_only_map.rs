@@ -6,8 +6,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use memmap2::{MmapOptions, MmapRaw};
-use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::ring_layout::Geometry;
+use tickcast_reliability::ring::{Geometry, RingMemory};
 
 use super::{ShmError, tail_len};
 

@@ -7,9 +7,8 @@ use std::sync::Arc;
 
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::record::words_as_bytes;
-use tickcast_reliability::ring::{RingMemory, RingReader};
-use tickcast_reliability::ring_layout::{CopyError, Geometry};
-use tickcast_reliability::units::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::ring::{CopyError, Geometry, RingMemory, RingReader};
+use tickcast_reliability::types::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
 
 use super::read_only_map::ReadOnlyMapping;
 use super::side_ring::{CopyReader, Side};

@@ -11,8 +11,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use tickcast_reliability::record::words_as_bytes;
-use tickcast_reliability::ring::{RingMemory, slot};
-use tickcast_reliability::ring_layout::{Geometry, RING_ALIGN};
+use tickcast_reliability::ring::{Geometry, RING_ALIGN, RingMemory, slot};
 
 use super::ShmError;
 

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::{Sequence, SequenceRange};
+use tickcast_reliability::types::{Sequence, SequenceRange};
 
 use super::gso::{Runs, cutting_was_refused, segment_max};
 use super::sendmmsg::{Gathered, SendBatch};

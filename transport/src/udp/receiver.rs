@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use super::gso::receive_runs;
 use super::recvmmsg::{Aside, ReceiveBatch};

@@ -4,7 +4,7 @@
 use std::os::fd::{BorrowedFd, RawFd};
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
 };

@@ -1,9 +1,9 @@
 //! What every transport must keep, whoever is at fault: each case is one function over a bench.
 
-use tickcast_reliability::delivery::{Event, LineId, Start};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::receiver_config::RepairOrder;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::{Event, LineId, LossCause};
+use tickcast_reliability::receive::RepairOrder;
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 use tickcast_transport::faults::{Burst, FaultConfig, Reorder, Scripted};
 use tickcast_transport::{FanOut, FanOutError, Receive};

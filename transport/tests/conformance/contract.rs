@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::{Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::Datagram;
 use tickcast_transport::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,

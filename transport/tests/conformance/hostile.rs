@@ -3,9 +3,10 @@
 use std::io::Write;
 use std::net::TcpStream;
 
-use tickcast_reliability::control::{ChannelName, Join, JoinChannel, Message, NackClass, Purpose};
-use tickcast_reliability::delivery::Start;
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
+use tickcast_reliability::control::{
+    ChannelName, Join, JoinChannel, Message, NackClass, Purpose, Start,
+};
+use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::WIRE_VERSION;
 use tickcast_transport::{FanOut, Receive};
 
@@ -22,8 +23,8 @@ fn foreign(lab: &Lab, channel: ChannelId, epoch: u64, first: u64) -> Vec<u8> {
     let (mut core, _) = publisher::core(16, ring, 0, |_| None, lab.now());
     let mut batch = tickcast_reliability::record::RecordBatch::default();
     batch.put(&publisher::record(Epoch(epoch), 1));
-    let at = tickcast_reliability::units::SourcePosition::new(0, 1);
-    let source = tickcast_reliability::units::SourceId(1);
+    let at = tickcast_reliability::types::SourcePosition::new(0, 1);
+    let source = tickcast_reliability::types::SourceId(1);
     core.publish(&batch, source, at, lab.now()).unwrap();
     core.flush(lab.now(), true);
     core.slot(Sequence(first)).unwrap().to_vec()

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::net::{SocketAddr, TcpListener};
 use std::rc::Rc;
 
-use tickcast_reliability::units::{Nanos, Now};
+use tickcast_reliability::types::{Nanos, Now};
 
 use crate::broken::Broken;
 use crate::network::{self, Kind, Network};

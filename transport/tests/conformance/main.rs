@@ -38,7 +38,7 @@ macro_rules! over_verbs_and_repaired_by {
     ($name:ident: $ladder:ident, $($file:ident::$case:ident,)+) => {
         #[cfg(feature = "rdma")]
         mod $name {
-            use tickcast_reliability::receiver_config::RepairOrder;
+            use tickcast_reliability::receive::RepairOrder;
 
             $(#[test]
             #[ignore = "SKIPPED, needs an RDMA device: make test-rdma"]

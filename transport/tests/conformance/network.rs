@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 
 use tickcast_reliability::control::ChannelOffer;
-use tickcast_reliability::receiver_config::RepairOrder;
-use tickcast_reliability::ring::{HeapMemory, RingMemory};
-use tickcast_reliability::ring_layout::Geometry;
+use tickcast_reliability::receive::RepairOrder;
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingMemory};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::memory::{Completion, Fabric, FabricConfig};

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Weak};
 
 use tickcast_reliability::control::ChannelOffer;
-use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::ring_layout::Geometry;
-use tickcast_reliability::units::FanOutId;
+use tickcast_reliability::ring::{Geometry, RingMemory};
+use tickcast_reliability::types::FanOutId;
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::{ShmFanOut, ShmReceiver, ShmReceiverConfig, Side, boot_id, tail_len};
 use tickcast_transport::{FanOut, Receive};

@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use tickcast_reliability::control::ChannelOffer;
-use tickcast_reliability::receiver_config::RepairOrder;
+use tickcast_reliability::receive::RepairOrder;
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::verbs::{
     VerbsFanOut, VerbsFanOutConfig, VerbsReceiveLine, VerbsReceiver, VerbsReceiverConfig,

@@ -9,20 +9,17 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
-use tickcast_reliability::counters::{RepairCounters, RepairServiceCounters, SenderCounters};
-use tickcast_reliability::peers::PeerId;
-use tickcast_reliability::publisher_core::{
-    PublisherConfig, PublisherCore, PublisherEvent, Transmit,
+use tickcast_reliability::publish::{
+    PublishError, PublisherConfig, PublisherCore, PublisherEvent, Transmit,
 };
 use tickcast_reliability::record::{MboMsg, RecordBatch};
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
-use tickcast_reliability::ring::RingWriter;
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::sequencer::PublishError;
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Now, RecordNumber, Sequence, SequenceRange, SourceId,
-    SourcePosition,
+use tickcast_reliability::ring::{Geometry, RingIdentity, RingWriter};
+use tickcast_reliability::serve::{
+    ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
+};
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Now, RecordNumber, RepairCounters,
+    RepairServiceCounters, SenderCounters, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{

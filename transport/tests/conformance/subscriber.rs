@@ -5,16 +5,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tickcast_reliability::control::{ChannelName, RepairOffer};
-use tickcast_reliability::counters::ReceiverCounters;
-use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Start};
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::loss::Loss;
-use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
-use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, Path, SubscriberCore, SubscriberSettings,
+use tickcast_reliability::control::{ChannelName, RepairOffer, Start};
+use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Loss};
+use tickcast_reliability::receive::{ReceiverConfig, RepairOrder};
+use tickcast_reliability::session::{
+    Action, ChannelWanted, LinkTimers, Path, SubscriberCore, SubscriberSettings,
 };
-use tickcast_reliability::units::{Epoch, Nanos, Sequence};
+use tickcast_reliability::types::{Epoch, Nanos, ReceiverCounters, Sequence};
 use tickcast_transport::Receive;
 use tickcast_transport::control::{ClientConfig, ClientEvent, ControlClient};
 use tickcast_transport::faults::{FaultConfig, Faulty};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::{Join, Message, NackClass, Purpose, RejectCode, Rejected};
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::{
     ClientConfig, ClientEvent, CloseReason, ControlClient, ControlServer, PeerId, SendError,
     ServerConfig, ServerEvent, resolve,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use tickcast_reliability::units::{
+use tickcast_reliability::types::{
     ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Header, Kind, crc_of, relay_flags};

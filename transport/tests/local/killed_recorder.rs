@@ -6,15 +6,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tickcast_reliability::publisher_core::{PublisherConfig, PublisherCore};
-use tickcast_reliability::record::{MboMsg, RecordBatch};
-use tickcast_reliability::recorder::layout::RECORD_LEN_MIN;
-use tickcast_reliability::recorder::{
+use tickcast_journal::layout::RECORD_LEN_MIN;
+use tickcast_journal::{
     RecordOrigin, RecordedPublisher, RecordedSide, Recorder, Recording, What, replay_publisher,
 };
-use tickcast_reliability::ring::{HeapMemory, RingWriter};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::units::{
+use tickcast_reliability::publish::{PublisherConfig, PublisherCore};
+use tickcast_reliability::record::{MboMsg, RecordBatch};
+use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
     SourcePosition,
 };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tickcast_reliability::control::{FRAME_HEAD_LEN, Message};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::{ChannelId, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::SendError;
 use tickcast_transport::faults::{FaultConfig, Faulty, Scripted};
 use tickcast_transport::host::mapping::SharedMapping;

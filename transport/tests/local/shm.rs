@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use tickcast_reliability::ring::{RingMemory, RingWriter, Seal};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::units::{
+use tickcast_reliability::ring::{Geometry, RingIdentity, RingMemory, RingWriter, Seal};
+use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
     SourcePosition,
 };

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{
     FeedReceiver, FeedReceiverConfig, UdpError, UdpFanOut, UdpFanOutConfig, UdpReceiveLine,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::control::{Message, NackClass};
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::{
     ClientConfig, ClientEvent, CloseReason, ControlClient, ControlServer, PeerId, SendError,
     ServerConfig, ServerEvent, ShareId,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::verbs::{

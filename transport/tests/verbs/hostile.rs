@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use tickcast_reliability::control::{
-    ChannelName, Join, JoinChannel, Message, Progress, Purpose, RemoteAccess, RepairOffer,
+    ChannelName, Join, JoinChannel, Message, Progress, Purpose, RemoteAccess, RepairOffer, Start,
 };
-use tickcast_reliability::delivery::Start;
-use tickcast_reliability::subscriber_core::{RemoteRequest, What};
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::receive::What;
+use tickcast_reliability::session::RemoteRequest;
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::{ClientConfig, ClientEvent, ControlClient};
 use tickcast_transport::verbs::{
     CURSOR_LEN, CursorEntry, CursorTable, Device, Listener, ReadableMemory, RemoteMemory,

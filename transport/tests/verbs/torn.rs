@@ -9,24 +9,21 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use tickcast_reliability::control::{
-    ChannelName, FanOutOffer, Message, RemoteAccess, RepairOffer, UdpLine,
+    ChannelName, FanOutOffer, Message, RemoteAccess, RepairOffer, Start, UdpLine,
 };
-use tickcast_reliability::counters::ReceiverCounters;
-use tickcast_reliability::delivery::{Item, LineId, LinkDownReason, Start};
-use tickcast_reliability::link::LinkTimers;
-use tickcast_reliability::peers::{Carrier, PeerId};
-use tickcast_reliability::receiver_config::{ReceiverConfig, RepairOrder};
+use tickcast_reliability::delivery::{Item, LineId, LinkDownReason};
+use tickcast_reliability::receive::{ReceiverConfig, RepairOrder, What};
 use tickcast_reliability::record::AlignedCopy;
-use tickcast_reliability::repair_config::RepairConfig;
-use tickcast_reliability::repair_core::{ChannelInfo, Destination, RepairCore, RepairEvent};
-use tickcast_reliability::ring::{RingReader, RingWriter, Seal};
-use tickcast_reliability::ring_layout::{Geometry, RingIdentity};
-use tickcast_reliability::subscriber_core::{
-    Action, ChannelWanted, Path, ReadLimits, SubscriberCore, SubscriberSettings, What,
+use tickcast_reliability::ring::{Geometry, RingIdentity, RingReader, RingWriter, Seal};
+use tickcast_reliability::serve::{
+    Carrier, ChannelInfo, Destination, PeerId, RepairConfig, RepairCore, RepairEvent,
 };
-use tickcast_reliability::units::{
-    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
-    SourcePosition,
+use tickcast_reliability::session::{
+    Action, ChannelWanted, LinkTimers, Path, ReadLimits, SubscriberCore, SubscriberSettings,
+};
+use tickcast_reliability::types::{
+    ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, ReceiverCounters, RecordNumber, Sequence,
+    SourceId, SourcePosition,
 };
 use tickcast_reliability::wire::{HEADER_LEN, Header, Heartbeat, Kind, PublisherState, crc_of};
 use tickcast_transport::host::mapping::SharedMapping;

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::verbs::{

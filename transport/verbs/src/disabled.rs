@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 
 use crate::config::{VerbsFanOutConfig, VerbsReceiverConfig};
 use crate::error::VerbsError;

@@ -8,8 +8,8 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use tickcast_reliability::loss::Loss;
-use tickcast_reliability::units::{ChannelId, Epoch};
+use tickcast_reliability::delivery::Loss;
+use tickcast_reliability::types::{ChannelId, Epoch};
 use tickcast_subscriber::{Event, Item, Position};
 use xxhash_rust::xxh3::Xxh3;
 

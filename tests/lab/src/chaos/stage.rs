@@ -11,8 +11,8 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tickcast_reliability::ring_layout::offset;
-use tickcast_reliability::units::{ChannelId, Epoch};
+use tickcast_reliability::ring::offset;
+use tickcast_reliability::types::{ChannelId, Epoch};
 
 use super::memory::{Growth, Memory};
 use super::schedule::{Fault, Who};

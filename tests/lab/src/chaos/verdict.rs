@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Serialize;
-use tickcast_reliability::units::{ChannelId, Epoch};
+use tickcast_reliability::types::{ChannelId, Epoch};
 
 use super::ledger::{Line, Span, read};
 use super::memory::Growth;

@@ -5,8 +5,8 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::units::{ChannelId, SequenceRange};
+use tickcast_reliability::delivery::LossCause;
+use tickcast_reliability::types::{ChannelId, SequenceRange};
 
 use crate::commands::listen::summary::{Percentiles, Summary};
 use tickcast_tools::support::table::{span, table, thousands};

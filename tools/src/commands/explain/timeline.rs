@@ -1,9 +1,9 @@
 //! Everything that happened around a gap, line by line.
 
+use tickcast_journal::explain::Finding;
+use tickcast_journal::{Asked, Entry, Note, Recording, What, header_of};
 use tickcast_reliability::control::Message;
-use tickcast_reliability::explain::Finding;
-use tickcast_reliability::recorder::{Asked, Entry, Note, Recording, What, header_of};
-use tickcast_reliability::units::{ChannelId, Epoch, Nanos, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
 use super::words::of_day;

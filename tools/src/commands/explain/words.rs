@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use jiff::Timestamp;
+use tickcast_journal::explain::{Delay, Explanation, Fate, Finding, How, Origin};
+use tickcast_journal::{GapCounts, RecordedSide, Recording, Replayed};
 use tickcast_reliability::control::RefusalReason;
-use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::explain::{Delay, Explanation, Fate, Finding, How, Origin};
-use tickcast_reliability::loss::LossCause;
-use tickcast_reliability::recorder::{GapCounts, RecordedSide, Recording, Replayed};
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::delivery::{LineId, LossCause};
+use tickcast_reliability::types::Nanos;
 
 use tickcast_tools::support::table::{span, table, thousands};
 
@@ -522,7 +521,7 @@ fn full_time(recording: &Recording, at: Nanos) -> String {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
+    use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
     use tickcast_reliability::wire::SourceLossReason;
 
     use super::*;

@@ -3,7 +3,7 @@
 use std::net::SocketAddrV4;
 
 use serde::Serialize;
-use tickcast_reliability::units::{ChannelId, Epoch, Sequence, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};
 use tickcast_reliability::wire::{Header, Kind};
 use tickcast_transport::Receive;
 use tickcast_transport::faults::{FaultConfig, FaultCounts, FaultKind, FaultLog};

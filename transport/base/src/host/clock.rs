@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tickcast_reliability::units::{Nanos, Now};
+use tickcast_reliability::types::{Nanos, Now};
 
 use super::tsc;
 

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use tickcast_reliability::control::RemoteAccess;
-use tickcast_reliability::mirror_writes::MirrorWrite;
 use tickcast_reliability::ring::RingMemory;
+use tickcast_reliability::serve::MirrorWrite;
 
 use super::share::ShareId;
 use crate::control::carrier::Granted;

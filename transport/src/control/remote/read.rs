@@ -3,7 +3,7 @@
 
 use std::io;
 
-use tickcast_reliability::subscriber_core::{ReadLimits, RemoteRequest};
+use tickcast_reliability::session::{ReadLimits, RemoteRequest};
 
 use crate::control::client::{ControlClient, State};
 

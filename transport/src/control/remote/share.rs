@@ -5,8 +5,7 @@
 use std::io;
 use std::sync::Arc;
 
-use tickcast_reliability::control::RemoteAccess;
-use tickcast_reliability::cursor::CURSOR_WORDS;
+use tickcast_reliability::control::{CURSOR_WORDS, RemoteAccess};
 use tickcast_reliability::ring::RingMemory;
 
 use crate::control::carrier::{Granted, Leased};

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use mio::Token;
 use tickcast_reliability::control::{Message, RejectCode, Rejected};
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::types::ChannelId;
 
 use super::{ControlServer, Peer, PeerId, ServerEvent};
 use crate::control::carrier::Conduit;

@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use mio::net::TcpListener;
 use mio::{Events, Interest, Poll, Token};
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_PUBLISHER, Message, RemoteAccess};
-use tickcast_reliability::peers::Carrier;
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::ChannelId;
+use tickcast_reliability::serve::Carrier;
+use tickcast_reliability::types::ChannelId;
 
 pub use self::backlog_hint::Unserved;
 use self::backlog_hint::Watched;

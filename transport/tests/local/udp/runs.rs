@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::AsRawFd;
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::{Nanos, Sequence, SequenceRange};
+use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 use tickcast_transport::faults::{FaultConfig, Faulty};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{

@@ -13,7 +13,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-pub use tickcast_reliability::cursor::{CURSOR_LEN, CURSOR_WORDS};
+pub use tickcast_reliability::control::{CURSOR_LEN, CURSOR_WORDS};
 use tickcast_reliability::ring::RingMemory;
 
 use crate::audit::{self, What};

@@ -13,19 +13,18 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::budget::TokenBucket;
 use tickcast_reliability::ring::RingMemory;
-use tickcast_reliability::units::{Sequence, SequenceRange};
+use tickcast_reliability::serve::TokenBucket;
+use tickcast_reliability::types::{Sequence, SequenceRange};
 
 use self::recover::Health;
 use crate::config::{VerbsFanOutConfig, VerbsSendLine};
-use crate::device::Device;
 use crate::device::cm::{CmId, PortSpace};
 use crate::device::queue::{
     AddressHandle, Completions, DatagramQueue, Depths, TAKEN_MAX, no_completion,
 };
 use crate::device::region::Region;
-use crate::device::sys;
+use crate::device::{Device, sys};
 use crate::error::{VerbsError, failed};
 use crate::multicast::send_queue::{CHAIN_MAX, Chain, Piece, Pins};
 use tickcast_transport_base::host::clock::{Clock, SystemClock};

@@ -12,7 +12,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use tickcast_reliability::delivery::LineId;
-use tickcast_reliability::units::Nanos;
+use tickcast_reliability::types::Nanos;
 
 use crate::config::{VerbsReceiveLine, VerbsReceiverConfig, VerbsSender};
 use crate::device::Device;

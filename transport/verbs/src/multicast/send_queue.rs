@@ -2,7 +2,7 @@
 
 use std::ptr;
 
-use tickcast_reliability::units::Sequence;
+use tickcast_reliability::types::Sequence;
 
 use crate::device::queue::{AddressHandle, DatagramQueue};
 use crate::device::sys;

@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use tickcast_reliability::units::Sequence;
+use tickcast_reliability::types::Sequence;
 
 use super::{JOIN_MAX, Line};
 use crate::device::queue::{AddressHandle, MARKER, TAKEN_MAX};

@@ -1,0 +1,674 @@
+//! One walk through a record: what was missing, when that was found and how it ended; and what else
+//! happened that may be the reason.
+
+use std::collections::BTreeMap;
+
+use super::publisher_view::{Sent, Serving};
+use super::{Fate, Happening, How, Ranges};
+use crate::replay::Witnessed;
+use crate::{Asked, Dropped, Entry, Input, Note, Recording, Served, What};
+use tickcast_reliability::control::{Message, RefusalReason, Welcome};
+use tickcast_reliability::delivery::{Event, LineId, Loss, LossCause};
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
+use tickcast_reliability::wire::{
+    CrcVerdict, Datagram, Header, Kind, StreamEvent, headers_only, relay_flags,
+};
+
+/// What a record shows.
+#[derive(Debug, Default)]
+pub(super) struct Evidence {
+    /// The boot of the host that recorded; empty where that is not known.
+    pub(super) host: String,
+    pub(super) channels: BTreeMap<ChannelId, Channel>,
+    /// When more was sent, and perhaps asked for, than the record holds.
+    pub(super) cut: Vec<Nanos>,
+    /// When nobody had polled, and for how long.
+    pub(super) stalls: Vec<(Nanos, Nanos)>,
+    pub(super) timeline: Vec<(Nanos, Happening)>,
+    pub(super) from: Nanos,
+    pub(super) to: Nanos,
+    pub(super) damaged: Option<String>,
+    pub(super) on_lines: [u64; LineId::MAX],
+    pub(super) loss_events: u64,
+    /// What a publisher sent, where the record is one's.
+    pub(super) sent: Sent,
+    /// What a repair service did, where the record is one's.
+    pub(super) serving: Option<Serving>,
+}
+
+/// One channel.
+#[derive(Debug, Default)]
+pub(super) struct Channel {
+    /// The epoch followed, and the highest sequence heard of in it.
+    epoch: Epoch,
+    heard: Sequence,
+    /// What the publisher said last that it had sent.
+    told: Option<Sequence>,
+    /// Whether the record saw it begin.
+    begun: bool,
+    stale: bool,
+    /// How many lines it is listened to on.
+    pub(super) lines: usize,
+    slot_len: usize,
+    /// When a datagram came last, and when the one before it.
+    heard_at: Nanos,
+    heard_before: Nanos,
+    /// What the entry in hand shows to be missing.
+    unheard: Option<SequenceRange>,
+    /// What came on each line, of each epoch.
+    pub(super) received: BTreeMap<(Epoch, LineId), Ranges>,
+    /// What came of an epoch that was not followed then.
+    pub(super) early: BTreeMap<Epoch, Ranges>,
+    /// What was dropped or held back on purpose, in the same way.
+    pub(super) injected: BTreeMap<(Epoch, LineId), Ranges>,
+    /// What was sent before we joined.
+    pub(super) history: BTreeMap<Epoch, Ranges>,
+    /// What the ring in this host no longer held.
+    pub(super) overrun: BTreeMap<Epoch, Ranges>,
+    /// What came and found no room.
+    pub(super) turned_away: BTreeMap<Epoch, Ranges>,
+    pub(super) gaps: Vec<Gap>,
+    /// Nothing of a later sequence is in any gap.
+    last_missing: (Epoch, Sequence),
+    /// Losses told, also those of no gap.
+    pub(super) lost: Vec<(Nanos, Epoch, Loss)>,
+    /// What the publisher said it lost itself.
+    pub(super) sources: Vec<(Nanos, Epoch, Sequence, StreamEvent)>,
+    /// When the application lost items of the local ring, and how many.
+    pub(super) overwritten: Vec<(Nanos, Sequence, u64)>,
+    /// Datagrams with altered bytes: when, on which line, and the number that they claim.
+    pub(super) damaged: Vec<(Nanos, LineId, Sequence)>,
+    pub(super) malformed: Vec<(Nanos, LineId)>,
+    /// When the transport's counts went up, and by how much.
+    pub(super) drops: Vec<(Nanos, Dropped)>,
+    dropped: Dropped,
+    /// From when to when multicast did not reach us.
+    pub(super) silences: Vec<(Nanos, Nanos)>,
+}
+
+/// A run of sequences found missing.
+#[derive(Debug)]
+pub(super) struct Gap {
+    pub(super) epoch: Epoch,
+    pub(super) range: SequenceRange,
+    pub(super) found_at: Nanos,
+    pub(super) heard_before: Nanos,
+    /// What became of each.
+    pub(super) fates: BTreeMap<Sequence, (Fate, Nanos)>,
+    /// The line whose datagram showed that it was missing, where one did.
+    pub(super) found_on: Option<LineId>,
+    /// For how long nothing had come when a datagram came next after it was told of otherwise.
+    pub(super) silence: Option<Nanos>,
+    /// What a line itself brought once it was missing.
+    pub(super) late: BTreeMap<(Sequence, LineId), Late>,
+    /// When which of it was asked for.
+    pub(super) asked: Vec<SequenceRange>,
+    /// Which of it the publisher refused, and why.
+    pub(super) refused: Vec<(SequenceRange, RefusalReason)>,
+}
+
+/// A datagram that its line brought when it was known to be missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Late {
+    pub(super) at: Nanos,
+    /// Whether the line had brought something later before it.
+    pub(super) overtaken: bool,
+}
+
+impl Gap {
+    fn new(epoch: Epoch, range: SequenceRange, found_at: Nanos, heard_before: Nanos) -> Self {
+        Self {
+            epoch,
+            range,
+            found_at,
+            heard_before,
+            fates: BTreeMap::new(),
+            found_on: None,
+            silence: None,
+            late: BTreeMap::new(),
+            asked: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+}
+
+/// What the core did with what an entry brings.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    /// Whether the window had room for it.
+    has_room: bool,
+    /// Whether it may have been missing: what came too late for that, or twice, was not.
+    fills: bool,
+}
+
+/// More sequences are not looked at one by one.
+pub(super) const GAP_LEN_MAX: u64 = 1 << 20;
+
+impl Evidence {
+    /// Walks through all of a record.
+    pub(super) fn of(recording: &Recording) -> Self {
+        let mut evidence = Self {
+            host: recording.origin().boot_id.clone(),
+            damaged: recording.damage().map(|it| it.to_string()),
+            ..Self::default()
+        };
+        let (mut began, witnessed) = (false, Witnessed::of(recording));
+        for entry in recording.entries() {
+            match entry {
+                Ok(entry) => {
+                    if !std::mem::replace(&mut began, true) {
+                        evidence.from = entry.at;
+                    }
+                    evidence.to = entry.at;
+                    let known = witnessed.knows(entry.place);
+                    let taken = Taken {
+                        has_room: !witnessed.no_room.contains(&entry.place),
+                        fills: !known || witnessed.filled.contains(&entry.place),
+                    };
+                    evidence.entry(&entry, taken);
+                    let found = witnessed.found.get(&entry.place);
+                    evidence.found(&entry, found.map_or(&[], |it| it), known);
+                }
+                Err(error) => evidence.damaged = Some(error.to_string()),
+            }
+        }
+        evidence
+    }
+
+    /// Whether it is known to be of this host.
+    pub(super) fn is_of(&self, host: &str) -> bool {
+        !host.is_empty() && self.host == host
+    }
+
+    /// Whether the record holds the beginning of a channel.
+    pub(super) fn channels_begun(&self, id: ChannelId) -> bool {
+        self.channels.get(&id).is_some_and(|it| it.begun)
+    }
+
+    /// Whether more was sent between these times than the record holds.
+    pub(super) fn is_cut_between(&self, from: Nanos, to: Nanos) -> bool {
+        let next = self.cut.partition_point(|at| *at < from);
+        self.cut.get(next).is_some_and(|at| *at <= to)
+    }
+
+    /// For how long nobody had come back when this happened, or a moment before.
+    pub(super) fn stalled_before(&self, at: Nanos) -> Option<Nanos> {
+        let stalls = self.stalls.iter();
+        let near = stalls.filter(|(stall, span)| *stall <= at && at <= stall.after(*span));
+        near.map(|(_, span)| *span).max()
+    }
+
+    /// Notes what an entry showed to be missing: by the core's own account where that is `known`, else by
+    /// what is gone by here.
+    fn found(
+        &mut self,
+        entry: &Entry<'_>,
+        found: &[(ChannelId, Epoch, SequenceRange)],
+        known: bool,
+    ) {
+        let line = match entry.what {
+            What::Datagram { line, .. } => Some(line),
+            _ => None,
+        };
+        for of in self.channels.values_mut() {
+            if let Some(range) = of.unheard.take().filter(|_| !known) {
+                of.missing(of.epoch, range, entry.at, line);
+            }
+        }
+        for (channel, epoch, range) in found {
+            let of = self.channels.entry(*channel).or_default();
+            if range.len() <= GAP_LEN_MAX {
+                of.missing(*epoch, *range, entry.at, line);
+            }
+        }
+    }
+
+    /// Takes an entry.
+    fn entry(&mut self, entry: &Entry<'_>, taken: Taken) {
+        let at = entry.at;
+        match &entry.what {
+            What::Datagram {
+                channel,
+                line,
+                verdict,
+                kept,
+            } => {
+                let Some(header) = header_of(kept) else {
+                    return;
+                };
+                let of = self.channels.entry(*channel).or_default();
+                if *verdict == CrcVerdict::Bad {
+                    return of.damaged.push((at, *line, header.sequence));
+                }
+                self.on_lines[usize::from(line.0)] += 1;
+                if header.channel == *channel {
+                    of.datagram(at, *line, &header, taken);
+                }
+            }
+            What::Message(path, channel, message) => {
+                self.message(at, *path, *channel, message, taken);
+            }
+            What::Remote(_, bytes) if taken.fills => self.brought(at, bytes),
+            What::Input(input) => self.input(at, input),
+            What::Sent(_, _, frames) => self.sent(at, frames),
+            What::Told(told) => {
+                let of = self.channels.entry(told.channel).or_default();
+                of.told(at, told.epoch, told.sequence, &told.event);
+                self.loss_events += u64::from(matches!(told.event, Event::Lost(_)));
+                let words = Happening::Told(told.channel, told.event.to_string());
+                self.timeline.push((at, words));
+            }
+            What::Note(note) => self.note(at, note),
+            What::Look(_)
+            | What::Ask(_)
+            | What::Action(_)
+            | What::Request(_)
+            | What::Remote(..) => {}
+            what => self.of_publisher(at, what),
+        }
+    }
+
+    fn of_publisher(&mut self, at: Nanos, what: &What<'_>) {
+        match what {
+            What::Sealed(_, header) => {
+                if let Some(header) = headers_only::header_of(header) {
+                    self.sent.sealed(&header);
+                }
+            }
+            What::Posted(fan_out, up_to) => {
+                let stalled = self.stalls.last().copied();
+                let stalled = stalled.filter(|(stall, span)| at <= stall.after(*span));
+                (self.sent).posted(at, *fan_out, *up_to, stalled.map(|(_, span)| span));
+            }
+            What::Published(published) => self.sent.published(at, published),
+            What::Happened(event) => self.sent.happened(at, event),
+            What::Heard(_, _, message) => {
+                self.serving.get_or_insert_default().heard(message);
+            }
+            What::Said(_, _, message) => self.serving.get_or_insert_default().said(message),
+            What::Repaired(peer, ..) => {
+                let serving = self.serving.get_or_insert_default();
+                match peer {
+                    Some(_) => serving.given += 1,
+                    None => serving.given_to_all += 1,
+                }
+            }
+            What::Served(served) => {
+                let serving = self.serving.get_or_insert_default();
+                match served {
+                    Served::Joined(..) => serving.joined += 1,
+                    // Whose connection was closed here had no time for a goodbye.
+                    Served::Left(peer, _, false) if !serving.closed.contains(peer) => {
+                        serving.vanished += 1;
+                    }
+                    Served::TurnedAway(peer, _) => {
+                        serving.turned_away += 1;
+                        serving.closed.insert(*peer);
+                    }
+                    _ => {}
+                }
+                self.timeline.push((at, Happening::Served(served.clone())));
+            }
+            _ => {}
+        }
+    }
+
+    fn message(
+        &mut self,
+        at: Nanos,
+        path: Path,
+        channel: ChannelId,
+        message: &Message<'_>,
+        taken: Taken,
+    ) {
+        let how = match path {
+            Path::Repair => How::Repair,
+            Path::Replay => How::Replay,
+            Path::Nack => How::Nack,
+            Path::Read => How::Read,
+        };
+        match message {
+            Message::Welcome(welcome) if path == Path::Repair => self.welcome(at, welcome),
+            Message::Datagram(bytes) => {
+                let of = self.channels.entry(channel).or_default();
+                if let Some(header) = header_of(bytes) {
+                    of.answered(at, &header, how, taken);
+                }
+            }
+            Message::Refused(it) => {
+                let of = self.channels.entry(channel).or_default();
+                for (gap, part) in of.gaps_of(it.epoch, it.range) {
+                    gap.refused.push((part, it.reason));
+                }
+            }
+            Message::Status(status) => {
+                let of = self.channels.entry(channel).or_default();
+                if status.epoch == of.epoch {
+                    let before = of.told.replace(status.newest);
+                    let believed = if of.stale { of.told } else { before };
+                    if let Some(newest) = believed {
+                        of.heard_of(newest);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn welcome(&mut self, at: Nanos, welcome: &Welcome) {
+        let count = welcome.channels.len();
+        self.timeline.push((at, Happening::Welcomed(count)));
+        for offer in &welcome.channels {
+            let of = self.channels.entry(offer.channel).or_default();
+            of.slot_len = offer.slot_len as usize;
+            if of.epoch != offer.epoch {
+                // What is told of it comes with the events that follow.
+                (of.epoch, of.heard, of.told) = (offer.epoch, Sequence::NONE, None);
+                of.begun = true;
+            }
+            if let Some(range) = SequenceRange::new(of.heard.next(), offer.newest)
+                && offer.newest > of.heard
+            {
+                of.history.entry(offer.epoch).or_default().insert(range);
+                of.heard = offer.newest;
+            }
+        }
+    }
+
+    /// What was READ: slots, if that is what it looks like.
+    fn brought(&mut self, at: Nanos, bytes: &[u8]) {
+        for of in self.channels.values_mut().filter(|of| of.slot_len > 0) {
+            for slot in bytes.chunks(of.slot_len) {
+                match header_of(slot) {
+                    Some(header) => of.came(at, header.epoch, header.sequence, How::Read),
+                    None => break,
+                }
+            }
+        }
+    }
+
+    fn input(&mut self, at: Nanos, input: &Input) {
+        match *input {
+            Input::Malformed(channel, line, _) => {
+                let of = self.channels.entry(channel).or_default();
+                of.malformed.push((at, line));
+            }
+            Input::Overrun(channel, epoch, range) => {
+                let of = self.channels.entry(channel).or_default();
+                of.overrun.entry(epoch).or_default().insert(range);
+                if epoch == of.epoch {
+                    of.heard_of(range.last);
+                }
+            }
+            Input::Listening(channel, lines) => {
+                self.channels.entry(channel).or_default().lines = lines.into();
+            }
+            _ => {}
+        }
+    }
+
+    /// What was asked for: that is what the core knew to be missing.
+    fn sent(&mut self, at: Nanos, frames: &[u8]) {
+        let asked = Asked::of(frames);
+        for (channel, epoch, ranges) in &asked.nacks {
+            let of = self.channels.entry(*channel).or_default();
+            ranges.iter().for_each(|range| of.asked(*epoch, *range));
+        }
+        self.cut.extend(asked.is_cut.then_some(at));
+    }
+
+    fn note(&mut self, at: Nanos, note: &Note) {
+        match *note {
+            Note::Stall(span) => {
+                self.stalls.push((at, span));
+                self.timeline.push((at, Happening::Stall(span)));
+            }
+            Note::Dropped(channel, dropped) => {
+                let of = self.channels.entry(channel).or_default();
+                let before = std::mem::replace(&mut of.dropped, dropped);
+                let more = Dropped {
+                    buffer: dropped.buffer.saturating_sub(before.buffer),
+                    oversize: dropped.oversize.saturating_sub(before.oversize),
+                    q_key: dropped.q_key.saturating_sub(before.q_key),
+                    restarts: dropped.restarts.saturating_sub(before.restarts),
+                };
+                of.drops.push((at, more));
+                if more.buffer > 0 {
+                    let drops = Happening::BufferDrops(channel, more.buffer);
+                    self.timeline.push((at, drops));
+                }
+            }
+            Note::Injected(channel, line, epoch, range) => {
+                let of = self.channels.entry(channel).or_default();
+                of.injected.entry((epoch, line)).or_default().insert(range);
+            }
+            Note::Overrun(channel, items) => {
+                let of = self.channels.entry(channel).or_default();
+                of.overwritten.push((at, of.heard, items));
+            }
+            Note::Sending(fan_out, line, sending) => {
+                self.sent.counted(at, fan_out, line, sending);
+            }
+            Note::Unread(source, unread) => self.sent.unread(source, unread),
+        }
+    }
+}
+
+impl Channel {
+    fn datagram(&mut self, at: Nanos, line: LineId, header: &Header, taken: Taken) {
+        if self.epoch == Epoch::NONE && !self.begun {
+            // The record begins in the middle: so does what is known.
+            (self.epoch, self.heard) = (header.epoch, header.sequence);
+        }
+        if header.epoch != self.epoch {
+            if header.kind.is_sequenced() {
+                let early = self.early.entry(header.epoch).or_default();
+                early.insert(SequenceRange::one(header.sequence));
+            }
+            return;
+        }
+        let heard_at = self.heard_at;
+        let told_since = self.gaps.iter_mut().rev();
+        let told_since = told_since.take_while(|gap| gap.found_at >= heard_at);
+        for gap in told_since.filter(|gap| gap.found_on.is_none()) {
+            gap.silence.get_or_insert(at.since(heard_at));
+        }
+        let sequenced = header.kind.is_sequenced();
+        if sequenced {
+            let resent = header.relay & relay_flags::RETRANSMITTED != 0;
+            let overtaken = self.passed(line, header);
+            let how = match (resent, overtaken) {
+                (true, _) => How::Multicast,
+                (false, true) => How::Late(line),
+                (false, false) => How::OtherLine(line),
+            };
+            if taken.has_room && taken.fills {
+                self.came(at, header.epoch, header.sequence, how);
+            }
+            if !resent {
+                if taken.has_room {
+                    self.came_late(at, line, header, overtaken);
+                } else {
+                    let turned_away = self.turned_away.entry(header.epoch).or_default();
+                    turned_away.insert(SequenceRange::one(header.sequence));
+                }
+                let received = self.received.entry((header.epoch, line)).or_default();
+                received.insert(SequenceRange::one(header.sequence));
+            }
+        }
+        // What finds no room is missing like what did not come.
+        let known = if sequenced && taken.has_room {
+            header.sequence.previous()
+        } else {
+            header.sequence
+        };
+        self.heard_of(known);
+        self.heard = self.heard.max(header.sequence);
+        self.heard_before = std::mem::replace(&mut self.heard_at, at);
+    }
+
+    /// Whether this line has brought something later already.
+    fn passed(&self, line: LineId, header: &Header) -> bool {
+        let received = self.received.get(&(header.epoch, line));
+        let highest = received.and_then(Ranges::highest);
+        highest.is_some_and(|highest| highest > header.sequence)
+    }
+
+    /// All up to here was sent: what was not heard of is missing.
+    fn heard_of(&mut self, last: Sequence) {
+        if last > self.heard {
+            let range = SequenceRange::new(self.heard.next(), last);
+            self.unheard = range.filter(|range| range.len() <= GAP_LEN_MAX);
+            self.heard = last;
+        }
+    }
+
+    /// These are missing, as a datagram on that line showed, or something else.
+    fn missing(&mut self, epoch: Epoch, range: SequenceRange, at: Nanos, line: Option<LineId>) {
+        self.last_missing = self.last_missing.max((epoch, range.last));
+        // Of what finds no room, one after the other is one gap.
+        let turned_away = self.turned_away.get(&epoch);
+        let is_away = |it: Sequence| turned_away.is_some_and(|away| away.has(it));
+        if let Some(gap) = self.gaps.last_mut()
+            && (gap.epoch, gap.range.last.next()) == (epoch, range.first)
+            && range.len() == 1
+            && gap.range.len() < GAP_LEN_MAX
+            && is_away(range.first)
+            && is_away(gap.range.last)
+        {
+            gap.range.last = range.last;
+            return;
+        }
+        let heard_before = match line {
+            Some(_) => self.heard_before,
+            None => self.heard_at,
+        };
+        self.gaps.push(Gap {
+            found_on: line,
+            ..Gap::new(epoch, range, at, heard_before)
+        });
+    }
+
+    /// The gaps of an epoch that have something of this range, newest first.
+    fn gaps_of(
+        &mut self,
+        epoch: Epoch,
+        range: SequenceRange,
+    ) -> impl Iterator<Item = (&mut Gap, SequenceRange)> {
+        let gaps = self.gaps.iter_mut().rev();
+        let of = gaps.filter(move |gap| gap.epoch == epoch);
+        of.filter_map(move |gap| {
+            let part = gap.range.intersection(range)?;
+            Some((gap, part))
+        })
+    }
+
+    fn came(&mut self, at: Nanos, epoch: Epoch, sequence: Sequence, how: How) {
+        // By far the most often.
+        if (epoch, sequence) > self.last_missing {
+            return;
+        }
+        if let Some((gap, _)) = self.gaps_of(epoch, SequenceRange::one(sequence)).next() {
+            gap.fates.entry(sequence).or_insert((Fate::Came(how), at));
+        }
+    }
+
+    /// Something came over a connection; what finds no room is missing as before.
+    fn answered(&mut self, at: Nanos, header: &Header, how: How, taken: Taken) {
+        if taken.has_room && taken.fills {
+            self.came(at, header.epoch, header.sequence, how);
+        }
+        if header.epoch == self.epoch && header.kind.is_sequenced() {
+            let known = match taken.has_room {
+                true => header.sequence.previous(),
+                false => header.sequence,
+            };
+            self.heard_of(known);
+            self.heard = self.heard.max(header.sequence);
+        }
+    }
+
+    /// Its line brings it itself: whatever had overtaken it, it was not lost there.
+    fn came_late(&mut self, at: Nanos, line: LineId, header: &Header, overtaken: bool) {
+        let (epoch, sequence) = (header.epoch, header.sequence);
+        if (epoch, sequence) > self.last_missing {
+            return;
+        }
+        let late = Late { at, overtaken };
+        if let Some((gap, _)) = self.gaps_of(epoch, SequenceRange::one(sequence)).next() {
+            gap.late.entry((sequence, line)).or_insert(late);
+        }
+    }
+
+    fn asked(&mut self, epoch: Epoch, range: SequenceRange) {
+        for (gap, part) in self.gaps_of(epoch, range) {
+            gap.asked.push(part);
+        }
+    }
+
+    fn told(&mut self, at: Nanos, epoch: Epoch, sequence: Sequence, event: &Event) {
+        match event {
+            Event::Joined { after } if epoch != self.epoch || !self.begun => {
+                (self.epoch, self.begun) = (epoch, true);
+                self.heard = self.heard.max(*after);
+            }
+            Event::EpochChanged { to, .. } if *to != self.epoch => {
+                (self.epoch, self.heard, self.told) = (*to, sequence, None);
+            }
+            Event::EpochContinued { to, last, .. } if *to != self.epoch => {
+                (self.epoch, self.heard, self.told) = (*to, *last, None);
+            }
+            Event::Lost(loss) => self.lose(at, epoch, *loss),
+            Event::Stale => self.stale = true,
+            Event::Recovered => self.stale = false,
+            Event::MulticastLost => self.silences.push((self.heard_at, Nanos::MAX)),
+            Event::MulticastRestored => {
+                if let Some((_, until)) = self.silences.last_mut() {
+                    *until = at;
+                }
+            }
+            Event::Stream(event @ StreamEvent::SourceLost { .. }) => {
+                self.sources.push((at, epoch, sequence, event.clone()));
+            }
+            Event::Overrun(overrun) => {
+                let items = overrun.records.saturating_add(overrun.events);
+                self.overwritten.push((at, sequence, items));
+            }
+            _ => {}
+        }
+    }
+
+    fn lose(&mut self, at: Nanos, epoch: Epoch, loss: Loss) {
+        self.lost.push((at, epoch, loss));
+        let fate = Fate::Lost(loss.cause);
+        for (gap, part) in self.gaps_of(epoch, loss.sequences) {
+            for sequence in part.iter() {
+                match loss.cause {
+                    // It was delivered, and was the wrong one.
+                    LossCause::Fenced => {}
+                    LossCause::Unreadable => {
+                        gap.fates.insert(sequence, (fate, at));
+                    }
+                    _ => {
+                        gap.fates.entry(sequence).or_insert((fate, at));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The header of a datagram of which at least that is there.
+fn header_of(bytes: &[u8]) -> Option<Header> {
+    let whole;
+    let bytes = match Datagram::parse(bytes) {
+        Ok(datagram) => return Some(*datagram.header()),
+        Err(_) => {
+            whole = headers_only::whole(bytes);
+            &whole[..]
+        }
+    };
+    let datagram = Datagram::parse(bytes).ok()?;
+    (datagram.header().kind == Kind::Data).then(|| *datagram.header())
+}

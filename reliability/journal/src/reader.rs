@@ -1,0 +1,585 @@
+//! A record as it is read: whole up to where the recording process was when it died, whatever was
+//! overwritten meanwhile.
+
+use thiserror::Error;
+
+use super::layout::{
+    EntryKind, FILE_HEAD_LEN, Input, Note, Published, RECORD_MAGIC, RECORD_VERSION, RecordOrigin,
+    RecordedSide, SEGMENT_HEAD_LEN, SEGMENTS, SealedBy, Served, Told, of_line, segment,
+};
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::publish::{HEARTBEAT_LEN, PublisherEvent};
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Sequence};
+use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
+
+/// Why bytes are not a record, or not a whole one.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecordingError {
+    /// Something else.
+    #[error(
+        "this is no record: it does not begin as one; name the file that `tickcast listen --record`, or a publisher with `flight_record`, wrote"
+    )]
+    Magic,
+    /// Of another layout.
+    #[error(
+        "the record has layout {version}, this build reads layout 1; use the build that recorded"
+    )]
+    Version {
+        /// As the record says.
+        version: u32,
+    },
+    /// It was cut off, or its head overwritten.
+    #[error(
+        "the record is damaged: its head says {segments} segments of {segment_len} bytes but the file has {len} bytes; copy it again, whole"
+    )]
+    Length {
+        /// As the head says.
+        segments: u32,
+        /// As the head says.
+        segment_len: u64,
+        /// What there is.
+        len: usize,
+    },
+    /// Nothing was recorded yet.
+    #[error(
+        "the record is empty: nothing had been recorded when it was copied, or all of it is damaged"
+    )]
+    Empty,
+    /// A part of it was damaged: what stood in it, and before it, can't be read.
+    #[error(
+        "the record is damaged: segment {nth} of {SEGMENTS}, at byte {offset}, is none; what was recorded in it and before it can't be read, what comes after it can"
+    )]
+    Segment {
+        /// Which, from 1 on.
+        nth: usize,
+        /// Where in the file.
+        offset: usize,
+    },
+    /// The core's state in a part of it was damaged.
+    #[error(
+        "the record is damaged: the core's state at byte {offset} is not what was written; what happened can be read, and can't be replayed from there"
+    )]
+    Snapshot {
+        /// Where in the file.
+        offset: usize,
+    },
+    /// An entry that no recorder writes.
+    #[error(
+        "the record is damaged at byte {offset}: {what}; what comes before it can be read, what comes after it can not"
+    )]
+    Entry {
+        /// Where in the file.
+        offset: usize,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+/// Where in a record's bytes each segment says which of the run it is: what of them changes while a
+/// record is read was overwritten meanwhile. Nothing where these are no record.
+pub fn generation_offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {
+    let is_one = bytes.len() >= FILE_HEAD_LEN && bytes[..8] == RECORD_MAGIC;
+    let word = |at| if is_one { word(bytes, at) } else { 0 };
+    let (count, segment_len) = (word(8) >> 32, usize::try_from(word(16)).unwrap_or(0));
+    let fits = bytes.len().checked_div(segment_len).unwrap_or(0);
+    let offset = move |nth: usize| FILE_HEAD_LEN + nth * segment_len + segment::GENERATION;
+    let last = bytes.len().saturating_sub(8);
+    (0..fits.min(count as usize))
+        .map(offset)
+        .filter(move |at| *at <= last)
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Recording {
+    bytes: Vec<u8>,
+    origin: RecordOrigin,
+    segments: Vec<Segment>,
+    damage: Option<RecordingError>,
+}
+
+/// One segment.
+#[derive(Clone, Debug)]
+pub(super) struct Segment {
+    generation: u64,
+    pub(super) first_at: Nanos,
+    pub(super) digest: u64,
+    pub(super) inputs: u64,
+    pub(super) snapshot: std::ops::Range<usize>,
+    entries: std::ops::Range<usize>,
+}
+
+/// Where an entry stands, in the order in which entries were written. A segment that was begun later may
+/// lie before another in the file, so the offset alone has no such order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Which of all segments it is in, from 1 on.
+    pub generation: u64,
+    /// Where in the file.
+    pub offset: usize,
+}
+
+/// One entry.
+#[derive(Debug)]
+pub struct Entry<'a> {
+    /// When it happened, protocol time of the process that recorded.
+    pub at: Nanos,
+    /// How many inputs of the core there were before it since recording began.
+    pub inputs: u64,
+    /// Where it stands.
+    pub place: Place,
+    /// What happened.
+    pub what: What<'a>,
+}
+
+/// What an entry says.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum What<'a> {
+    /// A datagram came on a line. Of data only the header is kept.
+    Datagram {
+        /// Where it was listened for.
+        channel: ChannelId,
+        /// On which line.
+        line: LineId,
+        /// Whether its CRC fitted.
+        verdict: CrcVerdict,
+        /// All of it, or its header.
+        kept: &'a [u8],
+    },
+    /// The clock was told.
+    Look(u16),
+    /// Frames were asked for.
+    Ask(u16),
+    /// Frames were given for a path; a first part of them.
+    Sent(Path, u16, &'a [u8]),
+    /// A control message came.
+    Message(Path, ChannelId, Message<'a>),
+    /// Something in the publisher's memory is done.
+    Remote(u64, &'a [u8]),
+    /// Another input.
+    Input(Input),
+    /// An action was taken.
+    Action(u16),
+    /// A request for the publisher's memory was taken.
+    Request(u16),
+    /// The core told the application something.
+    Told(Told),
+    /// Something happened around the core.
+    Note(Note),
+    /// A publisher sealed a datagram of this header.
+    Sealed(SealedBy, &'a [u8; HEADER_LEN]),
+    /// A message came to a publisher, and nothing was open; whether something is now.
+    Begun(bool),
+    /// A heartbeat was due, at this time of day.
+    Due(Nanos),
+    /// A fan-out handed its transport all up to this sequence.
+    Posted(FanOutId, Sequence),
+    /// Its transport is done with all up to this sequence.
+    Completed(FanOutId, Sequence),
+    /// A fan-out was given this heartbeat.
+    Beat(FanOutId, &'a [u8; HEARTBEAT_LEN]),
+    /// Another input of a publisher's core.
+    Published(Published),
+    /// What a publisher's core told its driver.
+    Happened(PublisherEvent),
+    /// A peer's message came to the repair service.
+    Heard(PeerId, ChannelId, Message<'a>),
+    /// The repair service answered a peer.
+    Said(PeerId, ChannelId, Message<'a>),
+    /// It gave a peer, or all, a datagram of this header again.
+    Repaired(Option<PeerId>, ChannelId, &'a [u8; HEADER_LEN]),
+    /// Something happened to its connections.
+    Served(Served),
+}
+
+impl What<'_> {
+    /// Whether it is an input of the core.
+    #[must_use]
+    pub const fn is_input(&self) -> bool {
+        matches!(
+            self,
+            Self::Datagram { .. }
+                | Self::Look(_)
+                | Self::Ask(_)
+                | Self::Message(..)
+                | Self::Remote(..)
+                | Self::Input(_)
+                | Self::Sealed(
+                    SealedBy::Flush
+                        | SealedBy::FlushLast
+                        | SealedBy::Message
+                        | SealedBy::MessageAlone,
+                    _,
+                )
+                | Self::Begun(_)
+                | Self::Due(_)
+                | Self::Posted(..)
+                | Self::Completed(..)
+                | Self::Beat(..)
+                | Self::Published(_)
+                | Self::Happened(_)
+        )
+    }
+}
+
+impl Recording {
+    /// Reads a record.
+    ///
+    /// # Errors
+    /// [`RecordingError`] when these bytes are none. What is wrong with an entry is found when it is
+    /// read.
+    pub fn read(bytes: Vec<u8>) -> Result<Self, RecordingError> {
+        let len = bytes.len();
+        if len < FILE_HEAD_LEN || bytes[..8] != RECORD_MAGIC {
+            return Err(RecordingError::Magic);
+        }
+        let version = word(&bytes, 8) as u32;
+        if version != RECORD_VERSION {
+            return Err(RecordingError::Version { version });
+        }
+        let (count, segment_len) = ((word(&bytes, 8) >> 32) as u32, word(&bytes, 16));
+        let total = u64::from(count).checked_mul(segment_len);
+        let fits = total.is_some_and(|total| total <= (len - FILE_HEAD_LEN) as u64);
+        let damaged = RecordingError::Length {
+            segments: count,
+            segment_len,
+            len,
+        };
+        if !fits || segment_len < SEGMENT_HEAD_LEN as u64 {
+            return Err(damaged);
+        }
+        let origin = postcard::from_bytes(&bytes[64..FILE_HEAD_LEN]).map_err(|_| damaged)?;
+        let (mut segments, mut damage) = (Vec::new(), None);
+        for nth in 0..count as usize {
+            let base = FILE_HEAD_LEN + nth * segment_len as usize;
+            match Segment::read(&bytes[base..base + segment_len as usize], base) {
+                Ok(None) => {}
+                // They are used in turn.
+                Ok(Some((segment, of_state)))
+                    if (segment.generation - 1) % u64::from(count) == nth as u64 =>
+                {
+                    segments.push(segment);
+                    damage = damage.or(of_state);
+                }
+                Ok(Some(_)) | Err(Damaged) => {
+                    let (nth, offset) = (nth + 1, base);
+                    damage = Some(RecordingError::Segment { nth, offset });
+                }
+            }
+        }
+        segments.sort_unstable_by_key(|it| it.generation);
+        // Those that follow each other up to the newest one.
+        let pairs = segments.windows(2).rev();
+        let follow = pairs.take_while(|pair| pair[0].generation + 1 == pair[1].generation);
+        let broken = segments.len().saturating_sub(1 + follow.count());
+        if let Some(lone) = segments.drain(..broken).next_back() {
+            // Nothing but damage breaks the row.
+            let base = lone.snapshot.start - SEGMENT_HEAD_LEN;
+            let nth = 1 + (base - FILE_HEAD_LEN) / segment_len as usize;
+            damage = damage.or(Some(RecordingError::Segment { nth, offset: base }));
+        }
+        if segments.is_empty() {
+            return Err(RecordingError::Empty);
+        }
+        Ok(Self {
+            bytes,
+            origin,
+            segments,
+            damage,
+        })
+    }
+
+    /// What of it was found damaged without reading its entries, where something was.
+    #[must_use]
+    pub const fn damage(&self) -> Option<&RecordingError> {
+        self.damage.as_ref()
+    }
+
+    /// Who recorded.
+    #[must_use]
+    pub const fn origin(&self) -> &RecordOrigin {
+        &self.origin
+    }
+
+    /// Whose core was recorded.
+    #[must_use]
+    pub const fn side(&self) -> RecordedSide {
+        self.origin.side
+    }
+
+    /// Whether anything came from anybody: a datagram, a message; or, of a publisher, went to anybody.
+    #[must_use]
+    pub fn has_heard_anybody(&self) -> bool {
+        let from_others = |it: &What<'_>| {
+            matches!(
+                it,
+                What::Datagram { .. } | What::Message(..) | What::Sealed(..) | What::Heard(..)
+            )
+        };
+        let mut entries = self.entries().flatten();
+        entries.any(|entry| from_others(&entry.what))
+    }
+
+    /// Whether the record reaches back to the core's beginning.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.segments.first().is_some_and(|it| it.generation == 1)
+    }
+
+    /// The time of day (UTC) at this protocol time, as far as the clock was not set meanwhile.
+    #[must_use]
+    pub const fn utc(&self, at: Nanos) -> Nanos {
+        let origin = &self.origin;
+        Nanos((origin.began_utc.0.wrapping_add(at.0)).wrapping_sub(origin.began.0))
+    }
+
+    /// All entries, oldest first. After an error nothing follows.
+    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'_>, RecordingError>> {
+        self.entries_from(0)
+    }
+
+    /// The entries from this segment on.
+    pub(super) fn entries_from(
+        &self,
+        segment: usize,
+    ) -> impl Iterator<Item = Result<Entry<'_>, RecordingError>> {
+        let segments = self.segments[segment..].iter();
+        let mut failed = false;
+        segments
+            .flat_map(|it| Entries {
+                bytes: &self.bytes[..it.entries.end],
+                generation: it.generation,
+                offset: it.entries.start,
+                at: it.first_at,
+                inputs: it.inputs,
+            })
+            .take_while(move |entry| !std::mem::replace(&mut failed, entry.is_err()))
+    }
+
+    /// The segments, oldest first.
+    pub(super) fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// The bytes of a snapshot.
+    pub(super) fn snapshot(&self, segment: &Segment) -> &[u8] {
+        &self.bytes[segment.snapshot.clone()]
+    }
+}
+
+impl Segment {
+    /// The segment in these bytes, which begin at `base` of the file, and whether the state in it is
+    /// damaged; `None` where nothing was recorded in it yet.
+    fn read(bytes: &[u8], base: usize) -> Result<Option<(Self, Option<RecordingError>)>, Damaged> {
+        let generation = word(bytes, segment::GENERATION);
+        if generation == 0 {
+            return Ok(None);
+        }
+        let below_end = |at: usize| {
+            let word = usize::try_from(word(bytes, at));
+            word.ok().filter(|it| *it <= bytes.len()).ok_or(Damaged)
+        };
+        let committed = below_end(segment::COMMITTED)?;
+        if word(bytes, segment::FIRST_AT) > TIME_MAX.0 {
+            return Err(Damaged);
+        }
+        let len = below_end(segment::SNAPSHOT_LEN)?;
+        let entries = SEGMENT_HEAD_LEN + len.next_multiple_of(8);
+        if entries > committed {
+            return Err(Damaged);
+        }
+        let mut snapshot = SEGMENT_HEAD_LEN..SEGMENT_HEAD_LEN + len;
+        let crc = word(bytes, segment::SNAPSHOT_CRC);
+        let mut damage = None;
+        if u64::from(crc32c::crc32c(&bytes[snapshot.clone()])) != crc {
+            let offset = base + snapshot.start;
+            damage = Some(RecordingError::Snapshot { offset });
+            // As where the state was too large to be kept.
+            snapshot.end = snapshot.start;
+        }
+        let segment = Self {
+            generation,
+            first_at: Nanos(word(bytes, segment::FIRST_AT)),
+            digest: word(bytes, segment::DIGEST),
+            inputs: word(bytes, segment::INPUTS),
+            snapshot: base + snapshot.start..base + snapshot.end,
+            entries: base + entries..base + committed,
+        };
+        Ok(Some((segment, damage)))
+    }
+}
+
+/// No clock has a later time (292 years): the core need not reckon with the end of all numbers.
+const TIME_MAX: Nanos = Nanos(u64::MAX >> 1);
+
+/// A segment that no recorder writes.
+struct Damaged;
+
+/// Walks the entries of a segment.
+struct Entries<'a> {
+    /// The file up to the segment's end.
+    bytes: &'a [u8],
+    generation: u64,
+    offset: usize,
+    at: Nanos,
+    inputs: u64,
+}
+
+impl<'a> Entries<'a> {
+    fn take(&mut self, len: usize) -> Option<&'a [u8]> {
+        let taken = self.bytes.get(self.offset..)?.get(..len)?;
+        self.offset += len;
+        Some(taken)
+    }
+
+    fn take_fixed<const LEN: usize>(&mut self) -> Option<&'a [u8; LEN]> {
+        self.take(LEN)?.first_chunk()
+    }
+
+    fn take_word(&mut self) -> Option<u64> {
+        Some(u64::from_le_bytes(*self.take_fixed()?))
+    }
+
+    fn take_long(&mut self) -> Option<&'a [u8]> {
+        let len = self.take(8)?;
+        let len = usize::try_from(word(len, 0)).ok()?;
+        let padded = self.take(len.checked_next_multiple_of(8)?)?;
+        Some(&padded[..len])
+    }
+
+    fn entry(&mut self) -> Result<What<'a>, &'static str> {
+        const SHORT: &str = "an entry is cut off";
+        let head = self.take(8).ok_or(SHORT)?;
+        let kinds = EntryKind::ALL.into_iter();
+        let kind = kinds.into_iter().find(|kind| *kind as u8 == head[0]);
+        let kind = kind.ok_or("an entry of a kind that does not exist")?;
+        let (a, b) = (head[1], u16::from_le_bytes([head[2], head[3]]));
+        let since = u32::from_le_bytes([head[4], head[5], head[6], head[7]]);
+        self.at = self.at.after(Nanos(since.into()));
+        if self.at > TIME_MAX {
+            return Err("an entry of a time that no clock has");
+        }
+        let path = || Path::from_index(a).ok_or("an entry of a path that does not exist");
+        let datagram = |kept| What::Datagram {
+            channel: ChannelId(b),
+            line: LineId(u8::from(a & of_line::B != 0)),
+            verdict: match a & of_line::BAD {
+                0 => CrcVerdict::Good,
+                _ => CrcVerdict::Bad,
+            },
+            kept,
+        };
+        const UNREADABLE: &str = "an entry whose content can't be read";
+        Ok(match kind {
+            EntryKind::Data => {
+                let kept = self.take(HEADER_LEN).ok_or(SHORT)?;
+                datagram(kept)
+            }
+            EntryKind::Other => {
+                let kept = self.take_long().ok_or(SHORT)?;
+                Datagram::parse(kept).map_err(|_| UNREADABLE)?;
+                datagram(kept)
+            }
+            EntryKind::Look => What::Look(b),
+            EntryKind::Ask => What::Ask(b),
+            EntryKind::Sent => What::Sent(path()?, b, self.take_long().ok_or(SHORT)?),
+            EntryKind::Message => {
+                let frame = self.take_long().ok_or(SHORT)?;
+                match Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
+                    Ok(Some((channel, message, _))) => What::Message(path()?, channel, message),
+                    _ => return Err(UNREADABLE),
+                }
+            }
+            EntryKind::Remote => {
+                let body = self.take_long().ok_or(SHORT)?;
+                let (tag, rest) = body.split_first_chunk::<8>().ok_or(SHORT)?;
+                What::Remote(u64::from_le_bytes(*tag), rest)
+            }
+            EntryKind::Input => What::Input(self.decoded()?),
+            EntryKind::Action => What::Action(b),
+            EntryKind::Request => What::Request(b),
+            EntryKind::Told => What::Told(self.decoded()?),
+            EntryKind::Note => What::Note(self.decoded()?),
+            EntryKind::Sealed => {
+                let by = SealedBy::ALL.into_iter().find(|by| *by as u8 == a);
+                let by = by.ok_or("a datagram sealed by what does not exist")?;
+                What::Sealed(by, self.take_fixed().ok_or(SHORT)?)
+            }
+            EntryKind::Begun => What::Begun(a != 0),
+            EntryKind::Due => What::Due(Nanos(self.take_word().ok_or(SHORT)?)),
+            EntryKind::Posted => {
+                What::Posted(FanOutId(a), Sequence(self.take_word().ok_or(SHORT)?))
+            }
+            EntryKind::Completed => {
+                What::Completed(FanOutId(a), Sequence(self.take_word().ok_or(SHORT)?))
+            }
+            EntryKind::Beat => What::Beat(FanOutId(a), self.take_fixed().ok_or(SHORT)?),
+            EntryKind::Published => What::Published(self.decoded()?),
+            EntryKind::Happened => What::Happened(self.decoded()?),
+            EntryKind::Heard | EntryKind::Said => {
+                let body = self.take_long().ok_or(SHORT)?;
+                let (peer, frame) = body.split_first_chunk::<8>().ok_or(SHORT)?;
+                let peer = PeerId(u64::from_le_bytes(*peer));
+                match Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
+                    Ok(Some((channel, message, _))) if kind == EntryKind::Heard => {
+                        What::Heard(peer, channel, message)
+                    }
+                    Ok(Some((channel, message, _))) => What::Said(peer, channel, message),
+                    _ => return Err(UNREADABLE),
+                }
+            }
+            EntryKind::Repaired => {
+                let peer = PeerId(self.take_word().ok_or(SHORT)?);
+                let header = self.take_fixed().ok_or(SHORT)?;
+                What::Repaired((a == 0).then_some(peer), ChannelId(b), header)
+            }
+            EntryKind::Served => What::Served(self.decoded()?),
+            EntryKind::Time => {
+                self.at = Nanos(word(self.take(8).ok_or(SHORT)?, 0));
+                // It says when the next one is.
+                return self.entry();
+            }
+        })
+    }
+
+    fn decoded<T: serde::Deserialize<'a>>(&mut self) -> Result<T, &'static str> {
+        let body = self.take_long().ok_or("an entry is cut off")?;
+        postcard::from_bytes(body).map_err(|_| "an entry whose content can't be read")
+    }
+}
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Entry<'a>, RecordingError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.offset >= self.bytes.len() {
+            return None;
+        }
+        let (generation, offset, inputs) = (self.generation, self.offset, self.inputs);
+        Some(match self.entry() {
+            Ok(what) => {
+                self.inputs = (self.inputs).saturating_add(what.is_input().into());
+                Ok(Entry {
+                    at: self.at,
+                    inputs,
+                    place: Place { generation, offset },
+                    what,
+                })
+            }
+            Err(what) => {
+                self.offset = self.bytes.len();
+                Err(RecordingError::Entry { offset, what })
+            }
+        })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    let word = bytes.get(at..at + 8).and_then(|it| it.first_chunk());
+    u64::from_le_bytes(word.copied().unwrap_or_default())
+}

@@ -1,0 +1,475 @@
+//! The writer of a flight record: segments in a ring, each begun with a snapshot of the core.
+
+use std::sync::atomic::{Ordering::Release, compiler_fence};
+
+use serde::Serialize;
+use thiserror::Error;
+
+use crate::layout::{
+    EntryKind, FILE_HEAD_LEN, Input, Note, RECORD_LEN_MIN, RECORD_MAGIC, RECORD_VERSION,
+    RecordOrigin, SEGMENT_HEAD_LEN, SEGMENTS, segment,
+};
+use crate::outputs::Outputs;
+use tickcast_reliability::control::{FRAME_HEAD_LEN, NACK_RANGES_MAX};
+use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
+use tickcast_reliability::record::Records;
+use tickcast_reliability::types::{Nanos, State};
+use tickcast_reliability::wire::HEADER_LEN;
+
+/// Memory that a record is kept in. Others may read it meanwhile, through the file behind it.
+pub trait Area: Send {
+    /// All of it.
+    fn bytes(&mut self) -> &mut [u8];
+}
+
+impl Area for Vec<u8> {
+    fn bytes(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+/// Why no record can be kept. Whoever chose the size is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RecorderError {
+    /// There is no room for segments.
+    #[error("a record needs at least {RECORD_LEN_MIN} bytes, not {len}; give it more")]
+    TooSmall {
+        /// What there is.
+        len: usize,
+    },
+    /// What is told of the process does not fit.
+    #[error("the name of who records is too long for the head of a record; give it a shorter one")]
+    Origin,
+}
+
+/// Writes a record.
+pub struct Recorder {
+    area: Box<dyn Area>,
+    segment_len: usize,
+    /// The segment that is written, and which of all it is.
+    segment: usize,
+    generation: u64,
+    /// Where it begins, where the next entry goes, and where inputs must stop.
+    base: usize,
+    at: usize,
+    inputs_end: usize,
+    /// The time of the last entry.
+    pub(crate) last: Nanos,
+    pub(crate) inputs: u64,
+    pub(crate) outputs: Outputs,
+    /// What is put into words of bytes on its way.
+    pub(crate) scratch: Vec<u8>,
+}
+
+/// An entry with the header of a datagram.
+const DATA_LEN: usize = 8 + HEADER_LEN;
+/// What the outputs of one input may take, beside the input.
+const OUTPUTS_LEN: usize = 24 << 10;
+/// Of those, what is left to the short ones, without which nothing could be replayed.
+const SHORT_OUTPUTS_LEN: usize = 8 << 10;
+/// As many bytes of frames that were sent are kept: those of a NACK of as many ranges as it may have, and of
+/// what goes with it. The frames of questions are whole words long, so what is cut here ends within one.
+pub(crate) const FRAMES_LEN_MAX: usize = (6 << 10) - 4;
+const _: () = assert!(FRAMES_LEN_MAX > FRAME_HEAD_LEN + 16 + NACK_RANGES_MAX * 16);
+/// What a call of a publisher's core may come to in entries of a fixed length.
+const CALL_LEN_MAX: usize = 1024;
+/// No event takes more.
+const EVENT_LEN_MAX: usize = 4096;
+
+impl Recorder {
+    /// A record in this memory, which is begun anew.
+    ///
+    /// # Errors
+    /// [`RecorderError`] when the memory is too small.
+    pub fn new(mut area: Box<dyn Area>, origin: &RecordOrigin) -> Result<Self, RecorderError> {
+        let bytes = area.bytes();
+        let len = bytes.len();
+        if len < RECORD_LEN_MIN {
+            return Err(RecorderError::TooSmall { len });
+        }
+        let segment_len = (len - FILE_HEAD_LEN) / SEGMENTS / 64 * 64;
+        // What was there before is no record any more.
+        bytes[..FILE_HEAD_LEN].fill(0);
+        for nth in 0..SEGMENTS {
+            let base = FILE_HEAD_LEN + nth * segment_len;
+            put_word(bytes, base + segment::GENERATION, 0);
+        }
+        let head = &mut bytes[..FILE_HEAD_LEN];
+        postcard::to_slice(origin, &mut head[64..]).map_err(|_| RecorderError::Origin)?;
+        head[8..12].copy_from_slice(&RECORD_VERSION.to_le_bytes());
+        head[12..16].copy_from_slice(&(SEGMENTS as u32).to_le_bytes());
+        put_word(head, 16, segment_len as u64);
+        compiler_fence(Release);
+        head[..8].copy_from_slice(&RECORD_MAGIC);
+        Ok(Self {
+            area,
+            segment_len,
+            segment: SEGMENTS - 1,
+            generation: 0,
+            base: 0,
+            at: 0,
+            inputs_end: 0,
+            last: origin.began,
+            inputs: 0,
+            outputs: Outputs::default(),
+            scratch: Vec::with_capacity(64 << 10),
+        })
+    }
+
+    /// The record's bytes, as a file of it has them.
+    #[must_use]
+    pub fn into_bytes(mut self) -> Vec<u8> {
+        self.area.bytes().to_vec()
+    }
+
+    /// Keeps every output in words from now on, for tests.
+    pub fn keep_log(&mut self) {
+        self.outputs.keep_log();
+    }
+
+    /// What came out of the core so far.
+    #[must_use]
+    pub const fn outputs(&self) -> &Outputs {
+        &self.outputs
+    }
+
+    /// How many inputs there were.
+    #[must_use]
+    pub const fn inputs(&self) -> u64 {
+        self.inputs
+    }
+
+    /// Makes room for an input with a body of this length, and all that comes of it: begins another
+    /// segment, with the state of the core as it is now, where there is none. `false` when no segment
+    /// is long enough.
+    #[inline]
+    pub(crate) fn make_room(&mut self, core: &impl State, now: Nanos, body: usize) -> bool {
+        // A time, a head, a length.
+        if self.at + body + 40 > self.inputs_end {
+            return self.begin_segment(core, now, body);
+        }
+        true
+    }
+
+    #[cold]
+    pub(crate) fn begin_segment(&mut self, core: &impl State, now: Nanos, body: usize) -> bool {
+        if body > self.segment_len / 4 {
+            return false;
+        }
+        self.segment = (self.segment + 1) % SEGMENTS;
+        self.base = FILE_HEAD_LEN + self.segment * self.segment_len;
+        self.generation += 1;
+        self.last = now;
+        let area = self.area.bytes();
+        let bytes = &mut area[self.base..self.base + self.segment_len];
+        put_word(bytes, segment::GENERATION, 0);
+        compiler_fence(Release);
+        // Half of it is for entries, whatever the state takes.
+        let snapshot = &mut bytes[SEGMENT_HEAD_LEN..self.segment_len / 2];
+        let len = core.take_down(snapshot).unwrap_or(0);
+        let crc = crc32c::crc32c(&snapshot[..len]);
+        let entries = SEGMENT_HEAD_LEN + len.next_multiple_of(8);
+        put_word(bytes, segment::COMMITTED, entries as u64);
+        put_word(bytes, segment::FIRST_AT, now.0);
+        put_word(bytes, segment::DIGEST, self.outputs.digest());
+        put_word(bytes, segment::SNAPSHOT_LEN, len as u64);
+        put_word(bytes, segment::INPUTS, self.inputs);
+        put_word(bytes, segment::SNAPSHOT_CRC, crc.into());
+        compiler_fence(Release);
+        put_word(bytes, segment::GENERATION, self.generation);
+        self.at = self.base + entries;
+        self.inputs_end = self.base + self.segment_len - OUTPUTS_LEN;
+        true
+    }
+
+    /// The eight bytes that an entry begins with, and a time in full before it where that is needed.
+    #[inline]
+    pub(crate) fn head(&mut self, now: Nanos, kind: EntryKind, a: u8, b: u16) -> [u8; 8] {
+        let since = now.0.wrapping_sub(self.last.0);
+        let since = match u32::try_from(since) {
+            Ok(since) => since,
+            Err(_) => {
+                self.put_time(now);
+                0
+            }
+        };
+        self.last = now;
+        let [b0, b1] = b.to_le_bytes();
+        let [t0, t1, t2, t3] = since.to_le_bytes();
+        [kind as u8, a, b0, b1, t0, t1, t2, t3]
+    }
+
+    #[cold]
+    pub(crate) fn put_time(&mut self, now: Nanos) {
+        self.put(&[EntryKind::Time as u8, 0, 0, 0, 0, 0, 0, 0]);
+        self.put(&now.0.to_le_bytes());
+        self.commit();
+    }
+
+    #[inline]
+    pub(crate) fn put(&mut self, bytes: &[u8]) {
+        self.area.bytes()[self.at..self.at + bytes.len()].copy_from_slice(bytes);
+        self.at += bytes.len();
+    }
+
+    /// All that was put is whole.
+    #[inline]
+    pub(crate) fn commit(&mut self) {
+        let (base, at) = (self.base, self.at);
+        commit(self.area.bytes(), base, at);
+    }
+
+    /// An input without a body.
+    #[inline]
+    pub(crate) fn short(&mut self, core: &impl State, now: Nanos, kind: EntryKind) {
+        self.make_room(core, now, 0);
+        self.inputs += 1;
+        let head = self.head(now, kind, 0, self.outputs.check());
+        self.put(&head);
+        self.commit();
+    }
+
+    /// The header of a datagram: what comes most often, so by the shortest way.
+    #[inline]
+    pub(crate) fn data(
+        &mut self,
+        core: &impl State,
+        now: Nanos,
+        (a, b): (u8, u16),
+        header: &[u8; HEADER_LEN],
+    ) {
+        let since = now.0.wrapping_sub(self.last.0);
+        if self.at + DATA_LEN > self.inputs_end || since > u32::MAX.into() {
+            return self.data_elsewhere(core, now, (a, b), header);
+        }
+        self.last = now;
+        self.inputs += 1;
+        let kind = u64::from(EntryKind::Data as u8);
+        let head = kind | u64::from(a) << 8 | u64::from(b) << 16 | since << 32;
+        let (base, at) = (self.base, self.at);
+        let area = self.area.bytes();
+        if let Some(entry) = area.get_mut(at..at + DATA_LEN) {
+            entry[..8].copy_from_slice(&head.to_le_bytes());
+            entry[8..].copy_from_slice(header);
+            self.at = at + DATA_LEN;
+            commit(area, base, self.at);
+        }
+    }
+
+    /// The same where a segment or a time has to begin first.
+    #[cold]
+    pub(crate) fn data_elsewhere(
+        &mut self,
+        core: &impl State,
+        now: Nanos,
+        (a, b): (u8, u16),
+        header: &[u8; HEADER_LEN],
+    ) {
+        self.make_room(core, now, HEADER_LEN);
+        self.inputs += 1;
+        let head = self.head(now, EntryKind::Data, a, b);
+        self.put(&head);
+        self.put(header);
+        self.commit();
+    }
+
+    /// Makes room for what one call of a publisher's core may come to, before it is made: a segment
+    /// begins with the state from before.
+    #[inline]
+    pub(crate) fn make_room_for_call(&mut self, core: &impl State, now: Nanos) {
+        if self.at + CALL_LEN_MAX > self.inputs_end {
+            self.begin_segment(core, now, 0);
+        }
+    }
+
+    /// An entry with a body of a fixed length, for which there is room.
+    #[inline]
+    pub(crate) fn fixed<const LEN: usize>(
+        &mut self,
+        now: Nanos,
+        (kind, a, b): (EntryKind, u8, u16),
+        body: &[u8; LEN],
+    ) {
+        let mut since = now.0.wrapping_sub(self.last.0);
+        if since > u32::MAX.into() {
+            self.put_time(now);
+            since = 0;
+        }
+        self.last = now;
+        self.inputs += 1;
+        let head = u64::from(kind as u8) | u64::from(a) << 8 | u64::from(b) << 16 | since << 32;
+        let (base, at) = (self.base, self.at);
+        let area = self.area.bytes();
+        if let Some(entry) = area.get_mut(at..at + 8 + LEN) {
+            entry[..8].copy_from_slice(&head.to_le_bytes());
+            entry[8..].copy_from_slice(body);
+            self.at = at + 8 + LEN;
+            commit(area, base, self.at);
+        }
+    }
+
+    /// A rare input of any length, in the postcard format, with room for what comes of it.
+    #[cold]
+    pub(crate) fn rare(
+        &mut self,
+        core: &impl State,
+        now: Nanos,
+        head: (EntryKind, u8, u16),
+        what: &impl Serialize,
+    ) {
+        if self.make_room(core, now, EVENT_LEN_MAX + CALL_LEN_MAX) {
+            self.rare_output(now, head, what);
+        }
+    }
+
+    /// What came of a call, in the postcard format. There is room for it.
+    #[cold]
+    pub(crate) fn rare_output(
+        &mut self,
+        now: Nanos,
+        head: (EntryKind, u8, u16),
+        what: &impl Serialize,
+    ) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(EVENT_LEN_MAX, 0);
+        let len = postcard::to_slice(what, &mut scratch).map_or(0, |it| it.len());
+        if len > 0 {
+            self.inputs += 1;
+            self.put_long(now, head, [&scratch[..len], &[]]);
+        }
+        scratch.clear();
+        self.scratch = scratch;
+    }
+
+    /// An input with a body of any length, in parts.
+    pub(crate) fn long(
+        &mut self,
+        core: &impl State,
+        now: Nanos,
+        (kind, a, b): (EntryKind, u8, u16),
+        parts: [&[u8]; 2],
+    ) {
+        if !self.make_room(core, now, parts[0].len() + parts[1].len()) {
+            return self.input(core, now, &Input::Unrecorded);
+        }
+        self.inputs += 1;
+        self.put_long(now, (kind, a, b), parts);
+    }
+
+    pub(crate) fn put_long(
+        &mut self,
+        now: Nanos,
+        (kind, a, b): (EntryKind, u8, u16),
+        parts: [&[u8]; 2],
+    ) {
+        let head = self.head(now, kind, a, b);
+        let len = parts[0].len() + parts[1].len();
+        self.put(&head);
+        self.put(&u64::from(len as u32).to_le_bytes());
+        parts.into_iter().for_each(|part| self.put(part));
+        self.put(&[0; 8][..len.next_multiple_of(8) - len]);
+        self.commit();
+    }
+
+    /// An input of the rare kinds.
+    #[cold]
+    pub(crate) fn input(&mut self, core: &impl State, now: Nanos, input: &Input) {
+        let mut body = [0; 64];
+        let body = postcard::to_slice(input, &mut body).map_or(&[][..], |it| it);
+        self.long(core, now, (EntryKind::Input, 0, 0), [body, &[]]);
+    }
+
+    /// Something that is no input of the core.
+    #[cold]
+    pub(crate) fn note(&mut self, core: &impl State, now: Nanos, note: &Note) {
+        let mut body = [0; 64];
+        let body = postcard::to_slice(note, &mut body).map_or(&[][..], |it| it);
+        self.make_room(core, now, body.len());
+        self.put_long(now, (EntryKind::Note, 0, 0), [body, &[]]);
+    }
+
+    /// Whether there is room for an output with a body of this length.
+    pub(crate) const fn has_room(&self, body: usize, spare: usize) -> bool {
+        self.at + body + 40 + spare <= self.base + self.segment_len
+    }
+
+    /// An output without a body.
+    pub(crate) fn short_output(&mut self, kind: EntryKind) {
+        if self.has_room(0, 0) {
+            let head = self.head(self.last, kind, 0, self.outputs.check());
+            self.put(&head);
+            self.commit();
+        }
+    }
+
+    pub(crate) fn sent(&mut self, path: u8, frames: &[u8]) {
+        let kept = &frames[..frames.len().min(FRAMES_LEN_MAX)];
+        // That something was sent is told even where nothing of it can be kept.
+        let kept = match self.has_room(kept.len(), SHORT_OUTPUTS_LEN) {
+            true => kept,
+            false => &[],
+        };
+        if self.has_room(kept.len(), 0) {
+            let check = self.outputs.check();
+            self.put_long(self.last, (EntryKind::Sent, path, check), [kept, &[]]);
+        }
+    }
+
+    /// An event goes to the application.
+    #[cold]
+    pub(crate) fn told(&mut self, at: &Position, event: &Event) {
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.resize(EVENT_LEN_MAX, 0);
+        let told = (at.channel, at.epoch, at.sequence, event);
+        let len = postcard::to_slice(&told, &mut scratch).map_or(0, |it| it.len());
+        scratch.truncate(len);
+        self.outputs.event(at, event, &scratch);
+        let kept = !scratch.is_empty() && self.has_room(scratch.len(), SHORT_OUTPUTS_LEN);
+        if kept {
+            let channel = at.channel.0;
+            self.put_long(self.last, (EntryKind::Told, 0, channel), [&scratch, &[]]);
+        }
+        scratch.clear();
+        self.scratch = scratch;
+    }
+
+    pub(crate) fn witness<'a, D: Deliver>(&'a mut self, on: &'a mut D) -> Witness<'a, D> {
+        Witness { on, recorder: self }
+    }
+}
+
+/// All of a segment up to here is whole.
+#[inline]
+fn commit(area: &mut [u8], base: usize, at: usize) {
+    // What a process that is killed had stored stays stored, in the order of its instructions.
+    compiler_fence(Release);
+    put_word(area, base + segment::COMMITTED, (at - base) as u64);
+}
+
+#[inline]
+fn put_word(bytes: &mut [u8], at: usize, word: u64) {
+    bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+}
+
+/// Passes on what the core delivers, and notes it.
+pub(crate) struct Witness<'a, D> {
+    on: &'a mut D,
+    recorder: &'a mut Recorder,
+}
+
+impl<D: Deliver> Deliver for Witness<'_, D> {
+    fn item(&mut self, item: Item<'_>) {
+        match item {
+            Item::Record(position, _) => self.recorder.outputs.records(position, 1),
+            Item::Event(position, event) => self.recorder.told(position, event),
+        }
+        self.on.item(item);
+    }
+
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>) {
+        self.recorder.outputs.records(first, records.len());
+        self.on.records(first, records);
+    }
+}

@@ -1,0 +1,252 @@
+//! The repair service's core as its driver uses it, with a record of what peers said and were told, or
+//! without.
+//!
+//! It explains, and can't be replayed: what the core answers it reads out of rings that another thread
+//! writes meanwhile, and how those stood at each look is not kept
+//! (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md). So what only keeps a connection
+//! going is left out: PROGRESS and STATUS, which come all the time, and how much waits to be written.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use super::layout::{EntryKind, Note, Served};
+use crate::recorder::{FRAMES_LEN_MAX, Recorder};
+use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
+use tickcast_reliability::serve::{Carrier, Destination, PeerId, RepairCore, RepairEvent};
+use tickcast_reliability::types::State;
+use tickcast_reliability::types::{ChannelId, Nanos, Now};
+use tickcast_reliability::wire::HEADER_LEN;
+
+/// Text of a peer's or for one is kept up to here.
+const TEXT_LEN_MAX: usize = 512;
+
+/// See the module. What it does not record goes to the core.
+pub struct RecordedRepair {
+    core: RepairCore,
+    recorder: Option<Box<Recorder>>,
+    /// The time that was given last.
+    now: Nanos,
+}
+
+/// A segment begins with nothing.
+struct NoState;
+
+impl State for NoState {
+    fn take_down(&self, _: &mut [u8]) -> Option<usize> {
+        None
+    }
+}
+
+impl fmt::Debug for RecordedRepair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.core.fmt(f)
+    }
+}
+
+impl Deref for RecordedRepair {
+    type Target = RepairCore;
+
+    fn deref(&self) -> &RepairCore {
+        &self.core
+    }
+}
+
+impl DerefMut for RecordedRepair {
+    fn deref_mut(&mut self) -> &mut RepairCore {
+        &mut self.core
+    }
+}
+
+impl RecordedRepair {
+    /// This core, without a record.
+    #[must_use]
+    pub const fn new(core: RepairCore) -> Self {
+        Self {
+            core,
+            recorder: None,
+            now: Nanos::ZERO,
+        }
+    }
+
+    /// Records from now on.
+    pub fn record(&mut self, recorder: Recorder) {
+        self.now = recorder.last;
+        self.recorder = Some(Box::new(recorder));
+    }
+
+    /// Records no longer; gives what did.
+    pub const fn stop_recording(&mut self) -> Option<Box<Recorder>> {
+        self.recorder.take()
+    }
+
+    /// Notes what happened around the core.
+    #[cold]
+    pub fn note(&mut self, note: Note) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.note(&NoState, self.now, &note);
+        }
+    }
+
+    /// Whether anything is recorded.
+    #[must_use]
+    pub const fn is_recorded(&self) -> bool {
+        self.recorder.is_some()
+    }
+
+    /// See [`RepairCore::handle_connected`].
+    pub fn handle_connected(&mut self, now: Now, peer: PeerId, carrier: Carrier) {
+        self.now = now.monotonic;
+        self.served(|| Served::Connected(peer));
+        self.core.handle_connected(now, peer, carrier);
+    }
+
+    /// See [`RepairCore::handle_message`].
+    pub fn handle_message(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        channel: ChannelId,
+        message: Message<'_>,
+    ) {
+        self.now = now.monotonic;
+        if let Some(recorder) = &mut self.recorder
+            && !matches!(message, Message::Progress(_))
+        {
+            recorder.frame(EntryKind::Heard, now.monotonic, peer, channel, &message);
+        }
+        self.core.handle_message(now, peer, channel, message);
+    }
+
+    /// See [`RepairCore::handle_protocol_error`].
+    pub fn handle_protocol_error(&mut self, peer: PeerId, text: String) {
+        self.served(|| Served::Broken(peer, cut(&text)));
+        self.core.handle_protocol_error(peer, text);
+    }
+
+    /// See [`RepairCore::handle_disconnected`].
+    pub fn handle_disconnected(&mut self, peer: PeerId) {
+        self.served(|| Served::Disconnected(peer));
+        self.core.handle_disconnected(peer);
+    }
+
+    /// See [`RepairCore::handle_timeout`].
+    pub fn handle_timeout(&mut self, now: Now) {
+        self.now = now.monotonic;
+        self.core.handle_timeout(now);
+    }
+
+    /// See [`RepairCore::poll_transmit`].
+    pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
+        let before = out.len();
+        let to = self.core.poll_transmit(now, out)?;
+        if let Some(recorder) = &mut self.recorder {
+            recorder.given(now.monotonic, to, &out[before..]);
+        }
+        Some(to)
+    }
+
+    /// See [`RepairCore::poll`].
+    pub fn poll(&mut self) -> Option<RepairEvent> {
+        let event = self.core.poll()?;
+        if self.recorder.is_some()
+            && let Some(served) = served(&event)
+        {
+            self.served(|| served);
+        }
+        Some(event)
+    }
+
+    fn served(&mut self, what: impl FnOnce() -> Served) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.rare(&NoState, self.now, (EntryKind::Served, 0, 0), &what());
+        }
+    }
+}
+
+impl Recorder {
+    /// What was given out: frames for a peer, or one datagram for all.
+    fn given(&mut self, now: Nanos, to: Destination, mut out: &[u8]) {
+        let peer = match to {
+            Destination::Multicast(channel) => return self.repaired(now, None, channel, out),
+            Destination::Peer(peer) => peer,
+        };
+        while let Ok(Some((channel, message, len))) = Message::read(out, BODY_LEN_MAX_TO_SUBSCRIBER)
+        {
+            match &message {
+                Message::Datagram(bytes) => self.repaired(now, Some(peer), channel, bytes),
+                Message::Status(_) => {}
+                message => self.frame(EntryKind::Said, now, peer, channel, message),
+            }
+            out = &out[len..];
+        }
+    }
+
+    fn repaired(&mut self, now: Nanos, peer: Option<PeerId>, channel: ChannelId, bytes: &[u8]) {
+        let Some(header) = bytes.first_chunk::<HEADER_LEN>() else {
+            return;
+        };
+        self.make_room_for_call(&NoState, now);
+        let mut body = [0; 8 + HEADER_LEN];
+        body[..8].copy_from_slice(&peer.map_or(0, |it| it.0).to_le_bytes());
+        body[8..].copy_from_slice(header);
+        let to_all = peer.is_none().into();
+        self.fixed(now, (EntryKind::Repaired, to_all, channel.0), &body);
+    }
+
+    /// A frame that is not too long, without what is for the application alone.
+    fn frame(
+        &mut self,
+        kind: EntryKind,
+        now: Nanos,
+        peer: PeerId,
+        channel: ChannelId,
+        message: &Message<'_>,
+    ) {
+        let mut frame = std::mem::take(&mut self.scratch);
+        if let Message::Welcome(welcome) = message {
+            let mut welcome = welcome.clone();
+            let offers = welcome.channels.iter_mut();
+            offers.for_each(|offer| offer.directory.clear());
+            Message::Welcome(welcome).write(channel, &mut frame);
+        } else {
+            message.write(channel, &mut frame);
+        }
+        if frame.len() <= FRAMES_LEN_MAX {
+            let parts = [&peer.0.to_le_bytes()[..], &frame];
+            self.long(&NoState, now, (kind, 0, channel.0), parts);
+        }
+        frame.clear();
+        self.scratch = frame;
+    }
+}
+
+/// What of an event explains something.
+fn served(event: &RepairEvent) -> Option<Served> {
+    Some(match event {
+        RepairEvent::Joined {
+            peer,
+            name,
+            channels,
+        } => Served::Joined(*peer, name.clone(), channels.clone()),
+        RepairEvent::Left {
+            peer,
+            name,
+            on_purpose,
+        } => Served::Left(*peer, name.clone(), *on_purpose),
+        RepairEvent::Close {
+            peer,
+            reason: Some(reason),
+        } => Served::TurnedAway(*peer, cut(&reason.text)),
+        RepairEvent::SlowSubscriber {
+            peer,
+            name,
+            channel,
+            behind,
+        } => Served::Slow(*peer, name.clone(), *channel, *behind),
+        _ => return None,
+    })
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(TEXT_LEN_MAX).collect()
+}

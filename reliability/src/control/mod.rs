@@ -1,0 +1,757 @@
+//! Control messages: how a subscriber joins, asks for what it missed, and is answered. Over TCP
+//! first, always (docs/PROTOCOL.md §6).
+//!
+//! A frame is an 8-byte head and a body. What is exchanged once per connection (JOIN, WELCOME,
+//! REJECTED) is JSON, so that both sides can grow fields; what is exchanged under loss is binary.
+
+mod cursor;
+mod nack;
+mod standby;
+
+pub use self::cursor::{
+    CURSOR_LEN, CURSOR_WORDS, CursorState, REPORT_OFFSET, REPORT_WORDS, Report,
+};
+pub(crate) use self::cursor::{Cursor, CursorStep, NUMBER_WORD};
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
+
+pub use self::nack::read_cut_nack;
+pub use self::nack::write_nack;
+use self::nack::{nack_body, read_nack};
+pub use self::standby::{MirrorRefusal, MirrorRefused, Mirroring};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::types::{
+    ChannelId, ConfigHash, Epoch, Lineage, Nanos, RecordNumber, Sequence, SequenceRange,
+};
+
+/// Where in the stream a subscriber begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Start {
+    /// With the first datagram sent after the publisher's welcome.
+    #[default]
+    Live,
+    /// With the oldest datagram that the publisher's ring still holds.
+    Oldest,
+    /// With this datagram; what of it the ring no longer holds is declared lost.
+    At(Epoch, Sequence),
+}
+
+/// Length of a frame's head: body length u32, type u8, reserved u8, channel u16.
+pub const FRAME_HEAD_LEN: usize = 8;
+/// The largest body a publisher accepts.
+pub const BODY_LEN_MAX_TO_PUBLISHER: usize = 64 * 1024;
+/// The largest body a subscriber accepts: a WELCOME with the directory of a whole exchange.
+pub const BODY_LEN_MAX_TO_SUBSCRIBER: usize = 16 * 1024 * 1024;
+/// How many ranges one NACK may name.
+pub const NACK_RANGES_MAX: usize = 256;
+/// The longest name of a subscriber or channel, in bytes.
+pub const NAME_LEN_MAX: usize = 64;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    /// Joins channels, and repairs gaps.
+    Repair,
+    /// Replays history for the subscriber that was given this session number, within the
+    /// joiners' budget, so that its repairs never wait behind it.
+    Replay {
+        /// From WELCOME.
+        session: u64,
+    },
+    /// Repairs gaps for the subscriber that was given this session number, over one of the
+    /// [`RepairOffer`]s, within that subscriber's budget.
+    Nack {
+        /// From WELCOME.
+        session: u64,
+    },
+    /// READs the rings of the channels that the subscriber with this session number follows, once
+    /// a GRANT for this attempt says where. Nothing else goes over it after WELCOME.
+    Read {
+        /// From WELCOME.
+        session: u64,
+        /// The subscriber's number of the connection, different each time.
+        attempt: u64,
+    },
+}
+
+/// A channel, as a person or a program names it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum ChannelName {
+    /// By number.
+    Id(ChannelId),
+    /// By name.
+    Name(String),
+}
+
+/// A channel that a subscriber wants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JoinChannel {
+    /// Which.
+    pub channel: ChannelName,
+    /// From where.
+    #[serde(default)]
+    pub start: Start,
+    /// The highest epoch that a publisher confirmed to us; a claim, which is only counted.
+    #[serde(default)]
+    pub confirmed_epoch: Epoch,
+}
+
+/// JOIN: the first message of a connection, from the subscriber.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Join {
+    /// Who asks; for logs and metrics, at most [`NAME_LEN_MAX`] bytes.
+    pub name: String,
+    /// The wire versions it reads.
+    pub wire_versions: Vec<u8>,
+    /// What the connection is for.
+    pub purpose: Purpose,
+    /// The channels it wants; empty for a replay or NACK connection.
+    #[serde(default)]
+    pub channels: Vec<JoinChannel>,
+}
+
+/// One line of a UDP fan-out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UdpLine {
+    /// Multicast group and port.
+    pub group: SocketAddrV4,
+    /// The address it is sent from: datagrams from elsewhere are strangers'.
+    pub sender: Ipv4Addr,
+}
+
+/// A line of RDMA multicast.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VerbsLine {
+    /// Multicast group.
+    pub group: Ipv4Addr,
+    /// The address of the interface that it is sent from.
+    pub sender: Ipv4Addr,
+    /// The global identifier (GID) of that port, which its packets carry.
+    pub gid: Ipv6Addr,
+}
+
+/// One way to receive a channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "transport", rename_all = "snake_case")]
+pub enum FanOutOffer {
+    /// UDP multicast, on one line or two.
+    Udp {
+        /// A, then B where there is one.
+        lines: Vec<UdpLine>,
+    },
+    /// RDMA multicast, on one line or two.
+    Verbs {
+        /// A, then B where there is one.
+        lines: Vec<VerbsLine>,
+        /// The key that its datagrams carry.
+        q_key: u32,
+    },
+    /// The ring itself, for subscribers in the publisher's host.
+    Shm {
+        /// The file that it lies in.
+        path: String,
+        /// Which fan-out of the ring this is: whose `sent` its readers follow.
+        fan_out: u8,
+        /// The host's boot id, 32 hexadecimal digits.
+        boot_id: String,
+    },
+    /// One that this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// An instrument's number and symbol.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Instrument {
+    /// As in the records' headers.
+    pub id: u32,
+    /// As the venue spells it.
+    pub symbol: String,
+}
+
+/// What the publisher offers of one channel.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChannelOffer {
+    /// Its number.
+    pub channel: ChannelId,
+    /// Its name.
+    pub name: String,
+    /// The epoch it is in.
+    pub epoch: Epoch,
+    /// The last sequence sent; 0 before the first.
+    pub newest: Sequence,
+    /// The oldest sequence of this epoch that can be had; `newest + 1` when there is none.
+    pub oldest: Sequence,
+    /// Number of the first record in `oldest`, or of the next record where there is none.
+    pub oldest_record: RecordNumber,
+    /// Number of the record after the last one sent.
+    pub next_record: RecordNumber,
+    /// Bytes of a slot: no datagram is longer.
+    pub slot_len: u32,
+    /// Slots of the ring.
+    pub slots: u64,
+    /// Hash of the channel's config.
+    pub config_hash: ConfigHash,
+    /// Whether END has been sent.
+    pub ended: bool,
+    /// All the ways to receive it.
+    pub fan_outs: Vec<FanOutOffer>,
+    /// The instruments known so far.
+    #[serde(default)]
+    pub directory: Vec<Instrument>,
+    /// The earlier epochs that this one continues.
+    #[serde(default, skip_serializing_if = "Lineage::is_empty")]
+    pub continues: Lineage,
+    /// What can be had of them; `None` when nothing can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<History>,
+}
+
+/// What can still be had of the epochs that an epoch continues: everything from here on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct History {
+    /// The oldest sequence that can be had.
+    pub oldest: Sequence,
+    /// Number of the first record in it.
+    pub oldest_record: RecordNumber,
+}
+
+impl ChannelOffer {
+    /// The oldest sequence that can be had of this epoch or one that it continues, and the number
+    /// of the first record in it.
+    #[must_use]
+    pub fn oldest_of_all(&self) -> (Sequence, RecordNumber) {
+        let history = self.history.filter(|it| it.oldest < self.oldest);
+        history.map_or((self.oldest, self.oldest_record), |it| {
+            (it.oldest, it.oldest_record)
+        })
+    }
+}
+
+/// A further way to ask for repairs: where a NACK connection can be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "transport", rename_all = "snake_case")]
+pub enum RepairOffer {
+    /// A reliable connection over RDMA verbs, made with rdma_cm.
+    Verbs {
+        /// The listener's.
+        address: SocketAddrV4,
+        /// Whether connections for READ can be made there as well.
+        #[serde(default, skip_serializing_if = "is_false")]
+        read: bool,
+        /// Whether a standby may ask there for WRITEs of what is sealed.
+        #[serde(default, skip_serializing_if = "is_false")]
+        mirror: bool,
+    },
+    /// One that this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+const fn is_false(value: &bool) -> bool {
+    !*value
+}
+
+/// WELCOME: the answer to a JOIN.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Welcome {
+    /// The wire version that will be spoken.
+    pub wire_version: u8,
+    /// The publisher's name.
+    pub publisher: String,
+    /// Names this subscriber to a replay or NACK connection.
+    pub session: u64,
+    /// The channels that were asked for, in that order; empty for a replay or NACK connection.
+    pub channels: Vec<ChannelOffer>,
+    /// Where NACK connections can be made, best first.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub repairs: Vec<RepairOffer>,
+}
+
+/// Why a JOIN was rejected or a connection is being closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum RejectCode {
+    /// No wire version in common.
+    WireVersion,
+    /// A channel that does not exist.
+    UnknownChannel,
+    /// A session that does not exist.
+    UnknownSession,
+    /// Too many connections; try later.
+    TooMany,
+    /// The peer broke the protocol.
+    Protocol,
+    /// The peer did not read its answers.
+    Overflow,
+    /// The publisher is shutting down.
+    ShuttingDown,
+    /// Whoever runs the publisher does not want it here.
+    Banned,
+    /// A reason that this build does not know.
+    #[serde(other)]
+    Unknown,
+}
+
+/// REJECTED: the publisher's last word on a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Rejected {
+    /// For programs.
+    pub code: RejectCode,
+    /// For people: what was wrong, and what to do.
+    pub text: String,
+    /// When trying again makes sense; 0: not without a change.
+    #[serde(default)]
+    pub retry_after_ms: u64,
+}
+
+/// Why sequences that a NACK asked for are not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum RefusalReason {
+    /// The ring no longer holds them; `oldest` says what it does.
+    Window = 1,
+    /// They have not been sent yet.
+    Ahead = 2,
+    /// A budget is used up; ask again after `retry_after_us`.
+    Budget = 3,
+    /// Replay is slower than 1.5 times the live stream: it would never end.
+    TooSlow = 4,
+    /// The NACK names an epoch that is not the channel's.
+    Epoch = 5,
+    /// The range makes no sense.
+    Malformed = 6,
+}
+
+impl RefusalReason {
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Window),
+            2 => Some(Self::Ahead),
+            3 => Some(Self::Budget),
+            4 => Some(Self::TooSlow),
+            5 => Some(Self::Epoch),
+            6 => Some(Self::Malformed),
+            _ => None,
+        }
+    }
+}
+
+/// REFUSED: these sequences are not coming, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// The channel's epoch.
+    pub epoch: Epoch,
+    /// The sequences refused.
+    pub range: SequenceRange,
+    /// Why.
+    pub reason: RefusalReason,
+    /// When asking again makes sense.
+    pub retry_after_us: u32,
+    /// The oldest sequence that can be had.
+    pub oldest: Sequence,
+    /// Number of the first record in it, so that what is lost is known exactly; 0 when unknown.
+    pub oldest_record: RecordNumber,
+}
+
+/// Which budget a NACK draws on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum NackClass {
+    /// Gaps of the live stream.
+    Repair = 1,
+    /// History for a joiner or one that fell behind.
+    Replay = 2,
+}
+
+/// PROGRESS: how far a subscriber is, every 100 ms and at END; also asks for STATUS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The epoch it follows.
+    pub epoch: Epoch,
+    /// The last sequence delivered or declared lost.
+    pub sequence: Sequence,
+    /// Records declared lost so far.
+    pub lost_records: u64,
+    /// The highest sequence heard of.
+    pub heard: Sequence,
+    /// The subscriber's own clock when this was sent; comes back in STATUS, nothing else is done
+    /// with it.
+    pub sent_at: Nanos,
+    /// Bytes of the READs begun so far under the present grant.
+    pub read_bytes: u64,
+}
+
+/// Where memory of the publisher can be had through one connection alone: its device refuses others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RemoteAccess {
+    /// Where it begins, as the device counts.
+    pub address: u64,
+    /// Bytes of it.
+    pub len: u64,
+    /// What the device asks for.
+    pub key: u32,
+}
+
+/// GRANT: the publisher lets a channel's ring be READ, through one connection and up to a number of
+/// bytes. Another one for the same attempt renews the tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grant {
+    /// The epoch of the ring.
+    pub epoch: Epoch,
+    /// The connection that it is good for.
+    pub attempt: u64,
+    /// The ring, from its control page on.
+    pub ring: RemoteAccess,
+    /// Bytes that may be READ, counted from the first GRANT of this attempt.
+    pub tokens: u64,
+    /// The subscriber's own cursor, once there is one.
+    pub cursor: Option<RemoteAccess>,
+}
+
+/// STATUS: the publisher's word on a channel, in answer to PROGRESS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// The channel's epoch.
+    pub epoch: Epoch,
+    /// The last sequence sent.
+    pub newest: Sequence,
+    /// The oldest sequence that can be had.
+    pub oldest: Sequence,
+    /// Number of the record after the last one sent.
+    pub next_record: RecordNumber,
+    /// `sent_at` of the PROGRESS that this answers.
+    pub echo: Nanos,
+    /// The publisher's clock (UTC) when it answered: clock offset and round trip follow.
+    pub answered_at: Nanos,
+    /// Whether END has been sent.
+    pub ended: bool,
+}
+
+/// A message and the channel it concerns (0 where it concerns the connection).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// From the subscriber, first.
+    Join(Join),
+    /// From the publisher, first.
+    Welcome(Welcome),
+    /// From the publisher, last.
+    Rejected(Rejected),
+    /// From the subscriber: send these again.
+    Nack {
+        /// Whose epoch the sequences belong to.
+        epoch: Epoch,
+        /// The budget it draws on.
+        class: NackClass,
+        /// At most [`NACK_RANGES_MAX`], ascending.
+        ranges: Vec<SequenceRange>,
+    },
+    /// From the publisher: a datagram, with RETRANSMITTED set in its relay byte.
+    Datagram(&'a [u8]),
+    /// From the publisher: these are not coming.
+    Refused(Refused),
+    /// From the subscriber.
+    Progress(Progress),
+    /// From the publisher.
+    Status(Status),
+    /// From the subscriber: it goes, on purpose.
+    Leave,
+    /// From the publisher: where to READ.
+    Grant(Grant),
+    /// From a standby: where to write what is sealed.
+    Mirror(Mirroring),
+    /// From the publisher: nothing is written there.
+    MirrorRefused(MirrorRefused),
+}
+
+/// Why bytes are not a control message. The peer is at fault; the connection is closed.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// A body beyond the limit.
+    #[error(
+        "a control message announces a body of {len} bytes, at most {max} are allowed here; is the other side a tickcast peer?"
+    )]
+    TooLong {
+        /// Announced.
+        len: usize,
+        /// Allowed.
+        max: usize,
+    },
+    /// A type this version does not know.
+    #[error("control message of unknown type {kind}; the other side may be of a later version")]
+    Type {
+        /// The type byte.
+        kind: u8,
+    },
+    /// A body that does not fit its type.
+    #[error("the body of a {message} message can't be read: {reason}")]
+    Body {
+        /// Which message.
+        message: &'static str,
+        /// What is wrong.
+        reason: String,
+    },
+}
+
+const JOIN: u8 = 1;
+const WELCOME: u8 = 2;
+const REJECTED: u8 = 3;
+const NACK: u8 = 4;
+const DATAGRAM: u8 = 5;
+const REFUSED: u8 = 6;
+const PROGRESS: u8 = 7;
+const STATUS: u8 = 8;
+const LEAVE: u8 = 9;
+const GRANT: u8 = 10;
+const MIRROR: u8 = 11;
+const MIRROR_REFUSED: u8 = 12;
+
+impl<'a> Message<'a> {
+    /// Appends the message as a frame to `out`.
+    pub fn write(&self, channel: ChannelId, out: &mut Vec<u8>) {
+        let start = out.len();
+        let kind = match self {
+            Self::Join(_) => JOIN,
+            Self::Welcome(_) => WELCOME,
+            Self::Rejected(_) => REJECTED,
+            Self::Nack { .. } => NACK,
+            Self::Datagram(_) => DATAGRAM,
+            Self::Refused(_) => REFUSED,
+            Self::Progress(_) => PROGRESS,
+            Self::Status(_) => STATUS,
+            Self::Leave => LEAVE,
+            Self::Grant(_) => GRANT,
+            Self::Mirror(_) => MIRROR,
+            Self::MirrorRefused(_) => MIRROR_REFUSED,
+        };
+        begin(kind, channel, out);
+        match self {
+            Self::Join(join) => json(join, out),
+            Self::Welcome(welcome) => json(welcome, out),
+            Self::Rejected(rejected) => json(rejected, out),
+            Self::Nack {
+                epoch,
+                class,
+                ranges,
+            } => nack_body(*epoch, *class, ranges, out),
+            Self::Datagram(bytes) => out.extend_from_slice(bytes),
+            Self::Refused(refused) => {
+                out.extend(refused.epoch.0.to_le_bytes());
+                out.extend(refused.range.first.0.to_le_bytes());
+                out.extend(refused.range.last.0.to_le_bytes());
+                out.extend(refused.oldest.0.to_le_bytes());
+                out.extend(refused.oldest_record.0.to_le_bytes());
+                out.extend(refused.retry_after_us.to_le_bytes());
+                out.extend([refused.reason as u8, 0, 0, 0]);
+            }
+            Self::Progress(progress) => {
+                out.extend(progress.epoch.0.to_le_bytes());
+                out.extend(progress.sequence.0.to_le_bytes());
+                out.extend(progress.lost_records.to_le_bytes());
+                out.extend(progress.heard.0.to_le_bytes());
+                out.extend(progress.sent_at.0.to_le_bytes());
+                out.extend(progress.read_bytes.to_le_bytes());
+            }
+            Self::Status(status) => {
+                out.extend(status.epoch.0.to_le_bytes());
+                out.extend(status.newest.0.to_le_bytes());
+                out.extend(status.oldest.0.to_le_bytes());
+                out.extend(status.next_record.0.to_le_bytes());
+                out.extend(status.echo.0.to_le_bytes());
+                out.extend(status.answered_at.0.to_le_bytes());
+                out.extend([u8::from(status.ended), 0, 0, 0, 0, 0, 0, 0]);
+            }
+            Self::Leave => {}
+            Self::Grant(grant) => {
+                out.extend(grant.epoch.0.to_le_bytes());
+                out.extend(grant.attempt.to_le_bytes());
+                out.extend(grant.ring.address.to_le_bytes());
+                out.extend(grant.ring.len.to_le_bytes());
+                out.extend(grant.tokens.to_le_bytes());
+                out.extend(grant.ring.key.to_le_bytes());
+                out.extend([0; 4]);
+                let cursor = grant.cursor.unwrap_or(RemoteAccess {
+                    address: 0,
+                    len: 0,
+                    key: 0,
+                });
+                out.extend(cursor.address.to_le_bytes());
+                out.extend(cursor.len.to_le_bytes());
+                out.extend(cursor.key.to_le_bytes());
+                out.extend([0; 4]);
+            }
+            Self::Mirror(mirroring) => mirroring.write(out),
+            Self::MirrorRefused(refused) => refused.write(out),
+        }
+        end(start, out);
+    }
+
+    /// Reads the first whole frame of `bytes`: the message, its channel, and how many bytes it
+    /// took; `None` when more bytes are needed. Bodies longer than known are read up to what is
+    /// known, so that later versions can append fields.
+    ///
+    /// # Errors
+    /// [`ControlError`], after which the connection is of no use.
+    pub fn read(
+        bytes: &'a [u8],
+        body_len_max: usize,
+    ) -> Result<Option<(ChannelId, Self, usize)>, ControlError> {
+        let Some((head, rest)) = bytes.split_first_chunk::<FRAME_HEAD_LEN>() else {
+            return Ok(None);
+        };
+        let len = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
+        let (kind, channel) = (head[4], ChannelId(u16::from_le_bytes([head[6], head[7]])));
+        if !(JOIN..=MIRROR_REFUSED).contains(&kind) {
+            return Err(ControlError::Type { kind });
+        }
+        if len > body_len_max {
+            return Err(ControlError::TooLong {
+                len,
+                max: body_len_max,
+            });
+        }
+        let Some(body) = rest.get(..len) else {
+            return Ok(None);
+        };
+        let message = match kind {
+            JOIN => Self::Join(parse_json("JOIN", body)?),
+            WELCOME => Self::Welcome(parse_json("WELCOME", body)?),
+            REJECTED => Self::Rejected(parse_json("REJECTED", body)?),
+            NACK => read_nack(body)?,
+            DATAGRAM => Self::Datagram(body),
+            REFUSED => {
+                let mut fields = Fields::new("REFUSED", body, 48)?;
+                let epoch = Epoch(fields.u64());
+                let (first, last) = (Sequence(fields.u64()), Sequence(fields.u64()));
+                let (oldest, oldest_record) = (Sequence(fields.u64()), RecordNumber(fields.u64()));
+                let tail = fields.u64();
+                Self::Refused(Refused {
+                    epoch,
+                    range: SequenceRange::new(first, last)
+                        .ok_or_else(|| bad("REFUSED", "its range is empty"))?,
+                    reason: RefusalReason::from_byte((tail >> 32) as u8)
+                        .ok_or_else(|| bad("REFUSED", "its reason is unknown"))?,
+                    retry_after_us: tail as u32,
+                    oldest,
+                    oldest_record,
+                })
+            }
+            PROGRESS => {
+                let mut fields = Fields::new("PROGRESS", body, 40)?;
+                Self::Progress(Progress {
+                    epoch: Epoch(fields.u64()),
+                    sequence: Sequence(fields.u64()),
+                    lost_records: fields.u64(),
+                    heard: Sequence(fields.u64()),
+                    sent_at: Nanos(fields.u64()),
+                    // Who knows no READ says nothing of it.
+                    read_bytes: fields.u64(),
+                })
+            }
+            STATUS => {
+                let mut fields = Fields::new("STATUS", body, 56)?;
+                Self::Status(Status {
+                    epoch: Epoch(fields.u64()),
+                    newest: Sequence(fields.u64()),
+                    oldest: Sequence(fields.u64()),
+                    next_record: RecordNumber(fields.u64()),
+                    echo: Nanos(fields.u64()),
+                    answered_at: Nanos(fields.u64()),
+                    ended: fields.u64() & 1 == 1,
+                })
+            }
+            GRANT => {
+                let mut fields = Fields::new("GRANT", body, 48)?;
+                let (epoch, attempt) = (Epoch(fields.u64()), fields.u64());
+                let (address, len) = (fields.u64(), fields.u64());
+                let tokens = fields.u64();
+                let key = fields.u64() as u32;
+                let ring = RemoteAccess { address, len, key };
+                // Who has no cursors says nothing of them.
+                let (address, len) = (fields.u64(), fields.u64());
+                let key = fields.u64() as u32;
+                let cursor = RemoteAccess { address, len, key };
+                Self::Grant(Grant {
+                    epoch,
+                    attempt,
+                    ring,
+                    tokens,
+                    cursor: (len == CURSOR_LEN as u64).then_some(cursor),
+                })
+            }
+            MIRROR => Self::Mirror(Mirroring::read(body)?),
+            MIRROR_REFUSED => Self::MirrorRefused(MirrorRefused::read(body)?),
+            _ => Self::Leave,
+        };
+        Ok(Some((channel, message, FRAME_HEAD_LEN + len)))
+    }
+}
+
+fn bad(message: &'static str, reason: impl Into<String>) -> ControlError {
+    ControlError::Body {
+        message,
+        reason: reason.into(),
+    }
+}
+
+fn json(value: &impl Serialize, out: &mut Vec<u8>) {
+    // Our own types with string keys always serialise, and a Vec takes every byte.
+    serde_json::to_writer(out, value).unwrap_or_default();
+}
+
+fn parse_json<T: for<'de> Deserialize<'de>>(
+    message: &'static str,
+    body: &[u8],
+) -> Result<T, ControlError> {
+    serde_json::from_slice(body).map_err(|error| bad(message, error.to_string()))
+}
+
+/// The head of a frame, whose length comes in the end.
+fn begin(kind: u8, channel: ChannelId, out: &mut Vec<u8>) {
+    out.extend([0, 0, 0, 0, kind, 0]);
+    out.extend(channel.0.to_le_bytes());
+}
+
+fn end(start: usize, out: &mut [u8]) {
+    let len = (out.len() - start - FRAME_HEAD_LEN) as u32;
+    out[start..start + 4].copy_from_slice(&len.to_le_bytes());
+}
+
+/// Reads little-endian words from a body whose length was checked.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn new(message: &'static str, body: &'a [u8], needed: usize) -> Result<Self, ControlError> {
+        if body.len() < needed {
+            return Err(bad(
+                message,
+                format!("{} bytes, {needed} are needed", body.len()),
+            ));
+        }
+        Ok(Self(body))
+    }
+
+    fn u64(&mut self) -> u64 {
+        let Some((word, rest)) = self.0.split_first_chunk::<8>() else {
+            return 0;
+        };
+        self.0 = rest;
+        u64::from_le_bytes(*word)
+    }
+
+    const fn left(&self) -> usize {
+        self.0.len()
+    }
+}
+
+#[cfg(test)]
+mod tests;

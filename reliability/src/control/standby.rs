@@ -1,0 +1,123 @@
+//! MIRROR: a standby asks the publisher to write its datagrams to it, and is told where that is not
+//! to be (docs/PROTOCOL.md §6.8).
+
+use super::{ControlError, Fields, RemoteAccess, bad};
+use crate::types::Epoch;
+
+/// MIRROR: the publisher is to WRITE each datagram of a channel, over the connection for READ of this
+/// attempt, to a memory of the standby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirroring {
+    /// The epoch that is mirrored.
+    pub epoch: Epoch,
+    /// The connection that the memory is granted to.
+    pub attempt: u64,
+    /// Where: as many slots as are mirrored at a time.
+    pub inbox: RemoteAccess,
+}
+
+/// Why nothing is written to a standby.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum MirrorRefusal {
+    /// Nobody of that name may take over from this publisher.
+    NotAllowed = 1,
+    /// The channel is in another epoch.
+    Epoch = 2,
+    /// The subscriber has no connection for READ of that attempt.
+    Attempt = 3,
+    /// Its memory is not a power of two of slots, 16 at least and no more than the ring has, or can't
+    /// be there.
+    Shape = 4,
+    /// What was written did not get there, or can't be written from here.
+    Impossible = 5,
+    /// The publisher denies READ to whoever is behind the connection, and WRITEs with it.
+    Denied = 6,
+}
+
+impl MirrorRefusal {
+    /// For people: what was wrong, and what to do.
+    #[must_use]
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::NotAllowed => {
+                "nobody of this name may take over from the publisher; name it in its hand_over_to"
+            }
+            Self::Epoch => "the publisher is in another epoch",
+            Self::Attempt => "the connection for READ that was named is not there",
+            Self::Shape => {
+                "the memory offered has no shape that the ring's slots can be written to"
+            }
+            Self::Impossible => "the publisher can't write over its connection",
+            Self::Denied => {
+                "the publisher denies it READ, and WRITEs with it; take it out of the file that \
+                 repair_verbs.denied names"
+            }
+        }
+    }
+
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::NotAllowed),
+            2 => Some(Self::Epoch),
+            3 => Some(Self::Attempt),
+            4 => Some(Self::Shape),
+            5 => Some(Self::Impossible),
+            6 => Some(Self::Denied),
+            _ => None,
+        }
+    }
+}
+
+/// MIRROR_REFUSED: nothing is written, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MirrorRefused {
+    /// The channel's epoch.
+    pub epoch: Epoch,
+    /// As in the MIRROR.
+    pub attempt: u64,
+    /// Why.
+    pub reason: MirrorRefusal,
+}
+
+impl Mirroring {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend(self.epoch.0.to_le_bytes());
+        out.extend(self.attempt.to_le_bytes());
+        out.extend(self.inbox.address.to_le_bytes());
+        out.extend(self.inbox.len.to_le_bytes());
+        out.extend(self.inbox.key.to_le_bytes());
+        out.extend([0; 4]);
+    }
+
+    pub(super) fn read(body: &[u8]) -> Result<Self, ControlError> {
+        let mut fields = Fields::new("MIRROR", body, 40)?;
+        let (epoch, attempt) = (Epoch(fields.u64()), fields.u64());
+        let (address, len) = (fields.u64(), fields.u64());
+        let key = fields.u64() as u32;
+        let inbox = RemoteAccess { address, len, key };
+        Ok(Self {
+            epoch,
+            attempt,
+            inbox,
+        })
+    }
+}
+
+impl MirrorRefused {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        out.extend(self.epoch.0.to_le_bytes());
+        out.extend(self.attempt.to_le_bytes());
+        out.extend([self.reason as u8, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    pub(super) fn read(body: &[u8]) -> Result<Self, ControlError> {
+        let mut fields = Fields::new("MIRROR_REFUSED", body, 24)?;
+        Ok(Self {
+            epoch: Epoch(fields.u64()),
+            attempt: fields.u64(),
+            reason: MirrorRefusal::from_byte(fields.u64() as u8)
+                .ok_or_else(|| bad("MIRROR_REFUSED", "its reason is unknown"))?,
+        })
+    }
+}

@@ -1,0 +1,236 @@
+//! How a channel stands: what its events so far come to. One who missed some of them is told this
+//! instead of each.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::delivery::{Event, LineId};
+
+/// How a channel stands after all events up to a place in its stream.
+///
+/// ```
+/// use tickcast_reliability::delivery::Event;
+/// use tickcast_reliability::delivery::StreamState;
+///
+/// let mut state = StreamState::default();
+/// state.follow(&Event::Stale);
+/// assert!(state.stale);
+/// state.follow(&Event::Recovered);
+/// assert_eq!(state, StreamState::default());
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StreamState {
+    /// A publisher has welcomed us.
+    pub joined: bool,
+    /// Everything older was delivered: the stream is followed live.
+    pub live: bool,
+    /// The session has ended; nothing follows in this epoch.
+    pub ended: bool,
+    /// Nothing is heard of the publisher by multicast.
+    pub stale: bool,
+    /// It has been silent on every path for so long that it counts as dead.
+    pub publisher_dead: bool,
+    /// The publisher goes on, but multicast does not reach us.
+    pub multicast_lost: bool,
+    /// The repair connection is established.
+    pub repair_link_up: bool,
+    /// Which lines are silent while the stream goes on elsewhere; line A is the first.
+    pub lines_down: [bool; LineId::MAX],
+}
+
+impl StreamState {
+    /// Takes over what an event says. Events that pass (a loss, a recovered gap) change nothing.
+    pub fn follow(&mut self, event: &Event) {
+        match event {
+            Event::Joined { .. } => {
+                (self.joined, self.publisher_dead) = (true, false);
+                (self.live, self.ended) = (false, false);
+                // It comes with the WELCOME. Of silence it says nothing.
+                self.repair_link_up = true;
+            }
+            Event::Live => self.live = true,
+            Event::EpochChanged { .. } => {
+                (self.live, self.ended, self.publisher_dead) = (false, false, false);
+            }
+            Event::EpochContinued { .. } => self.ended = false,
+            Event::EndOfSession => self.ended = true,
+            Event::Stale => self.stale = true,
+            Event::Recovered => (self.stale, self.publisher_dead) = (false, false),
+            Event::PublisherDead => self.publisher_dead = true,
+            Event::MulticastLost => (self.multicast_lost, self.publisher_dead) = (true, false),
+            Event::MulticastRestored => {
+                (self.multicast_lost, self.stale, self.publisher_dead) = (false, false, false);
+            }
+            Event::RepairLinkUp => (self.repair_link_up, self.publisher_dead) = (true, false),
+            Event::RepairLinkDown(_) => self.repair_link_up = false,
+            Event::LineDown(line) => self.set_line(*line, true),
+            Event::LineUp(line) => self.set_line(*line, false),
+            // One who is overrun is told the state as it is.
+            Event::Overrun(overrun) => *self = overrun.state,
+            _ => {}
+        }
+    }
+
+    fn set_line(&mut self, line: LineId, is_down: bool) {
+        if let Some(it) = self.lines_down.get_mut(usize::from(line.0)) {
+            *it = is_down;
+        }
+    }
+
+    /// As bits, from the lowest: joined, live, ended, stale, publisher dead, multicast lost, repair
+    /// link up, line A down, line B down.
+    ///
+    /// ```
+    /// # use tickcast_reliability::delivery::StreamState;
+    /// let ended = StreamState { ended: true, ..StreamState::default() };
+    /// assert_eq!(ended.bits(), 1 << 2);
+    /// assert_eq!(StreamState::from_bits(1 << 2), ended);
+    /// ```
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        let mut it = self;
+        let bits = it.flags().into_iter().enumerate();
+        bits.map(|(at, flag)| u32::from(*flag) << at).sum()
+    }
+
+    /// The state that these bits stand for; others are not looked at.
+    #[must_use]
+    pub fn from_bits(bits: u32) -> Self {
+        let mut it = Self::default();
+        for (at, flag) in it.flags().into_iter().enumerate() {
+            *flag = bits >> at & 1 != 0;
+        }
+        it
+    }
+
+    fn flags(&mut self) -> [&mut bool; 7 + LineId::MAX] {
+        let [a, b] = &mut self.lines_down;
+        [
+            &mut self.joined,
+            &mut self.live,
+            &mut self.ended,
+            &mut self.stale,
+            &mut self.publisher_dead,
+            &mut self.multicast_lost,
+            &mut self.repair_link_up,
+            a,
+            b,
+        ]
+    }
+}
+
+impl fmt::Display for StreamState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b] = self.lines_down;
+        f.write_str(if !self.joined {
+            "not joined"
+        } else if self.live {
+            "live"
+        } else {
+            "joined"
+        })?;
+        let others = [
+            (self.ended, "ended"),
+            (self.stale, "stale"),
+            (self.publisher_dead, "publisher dead"),
+            (self.multicast_lost, "multicast lost"),
+            (self.joined && !self.repair_link_up, "no repair link"),
+            (a, "line A down"),
+            (b, "line B down"),
+        ];
+        let others = others.into_iter().filter(|(is_so, _)| *is_so);
+        others
+            .map(|(_, words)| words)
+            .try_for_each(|words| write!(f, ", {words}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::LinkDownReason;
+    use crate::types::{Epoch, Sequence};
+
+    fn after(events: &[Event]) -> String {
+        let mut state = StreamState::default();
+        events.iter().for_each(|event| state.follow(event));
+        assert_eq!(StreamState::from_bits(state.bits()), state);
+        state.to_string()
+    }
+
+    #[test]
+    fn what_events_come_to_is_the_last_that_each_of_them_said() {
+        let joined = Event::Joined { after: Sequence(0) };
+        let changed = Event::EpochChanged {
+            from: Epoch(1),
+            to: Epoch(2),
+        };
+        let continued = Event::EpochContinued {
+            from: Epoch(1),
+            to: Epoch(2),
+            last: Sequence(9),
+            repeated: 0,
+        };
+        let (link, down) = (Event::RepairLinkUp, LinkDownReason::Closed);
+        let mut all = vec![joined.clone(), Event::Live];
+        assert_eq!(after(&all), "live");
+        all.extend([
+            Event::RepairLinkDown(down),
+            Event::Stale,
+            Event::PublisherDead,
+        ]);
+        assert_eq!(after(&all), "live, stale, publisher dead, no repair link");
+        all.extend([link.clone(), Event::MulticastLost]);
+        assert_eq!(after(&all), "live, stale, multicast lost");
+        all.push(Event::MulticastRestored);
+        assert_eq!(after(&all), "live");
+        all.extend([Event::LineDown(LineId(1)), Event::EndOfSession]);
+        assert_eq!(after(&all), "live, ended, line B down");
+        all.extend([continued, Event::EndOfSession]);
+        assert_eq!(after(&all[..all.len() - 1]), "live, line B down");
+        all.push(changed);
+        assert_eq!(after(&all), "joined, line B down");
+        all.extend([Event::LineUp(LineId(1)), Event::Live, Event::EndOfSession]);
+        all.extend([Event::Stale, Event::RepairLinkDown(down), joined]);
+        assert_eq!(after(&all), "joined, stale");
+        all.extend([Event::Recovered, Event::LineDown(LineId(7))]);
+        assert_eq!(after(&all), "joined");
+    }
+
+    #[test]
+    fn after_an_overrun_it_stands_as_the_overrun_says_whatever_was_heard_before() {
+        let place = |sequence| crate::delivery::Place {
+            epoch: Epoch(1),
+            sequence: Sequence(sequence),
+            record: crate::types::RecordNumber(sequence),
+        };
+        let stands = StreamState::from_bits(0b1_0000_1011);
+        let overrun = crate::delivery::Overrun {
+            from: place(1),
+            to: place(9),
+            records: 8,
+            events: 0,
+            lost_records: 0,
+            losses_of_unknown_size: 0,
+            epoch_changes: 0,
+            source_losses: 0,
+            fencing_violations: 0,
+            state: stands,
+        };
+        let mut state = StreamState::from_bits(0b0_1110_0001);
+        state.follow(&Event::Overrun(overrun));
+        assert_eq!(state, stands);
+    }
+
+    #[test]
+    fn every_flag_has_a_bit_of_its_own_and_unknown_bits_are_not_looked_at() {
+        for bit in 0..9 {
+            let state = StreamState::from_bits(1 << bit);
+            assert_ne!(state, StreamState::default());
+            assert_eq!(state.bits(), 1 << bit);
+        }
+        assert_eq!(StreamState::from_bits(1 << 9), StreamState::default());
+    }
+}

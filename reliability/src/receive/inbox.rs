@@ -1,0 +1,330 @@
+//! A standby's inbox: as many slots as are mirrored at a time, which the publisher's device writes in
+//! order of sequence, and nobody announces (docs/PROTOCOL.md §6.8).
+//!
+//! Whoever looks finds the next one, or one further on, which says that what lies between was skipped.
+//! What stands there is believed only when it is a datagram of the right channel, epoch and sequence,
+//! and its CRC fits: the publisher may have sealed the slot anew while its device read it, and the
+//! device may place the bytes in any order. What is not whole is simply not there (yet).
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::MirrorRefusal;
+use crate::planted::{Bug, planted};
+use crate::record::words_as_bytes;
+use crate::ring::{CONTROL_PAGE_LEN, Geometry, RingError, RingMemory, WrittenSlots};
+use crate::types::Sequence;
+use crate::wire::{CrcVerdict, Datagram};
+
+/// Slots of an inbox, where the publisher's ring has as many.
+const SLOTS_MAX: u64 = 1024;
+
+/// An inbox that the driver is to make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InboxWanted {
+    /// The connection that it is to be granted to.
+    pub attempt: u64,
+    /// Its memory is that of a ring of this shape; it begins behind the control page.
+    pub geometry: Geometry,
+}
+
+impl InboxWanted {
+    pub(crate) fn of(attempt: u64, ring: Geometry) -> Option<Self> {
+        let slots = ring.slots().min(SLOTS_MAX);
+        let geometry = Geometry::new(ring.slot_len() as u32, slots).ok()?;
+        Some(Self { attempt, geometry })
+    }
+
+    /// Which bytes of the memory may be written.
+    #[must_use]
+    pub fn part(&self) -> std::ops::Range<usize> {
+        CONTROL_PAGE_LEN..self.geometry.bytes()
+    }
+}
+
+/// What became of an inbox.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InboxState {
+    /// The publisher was asked to write to it.
+    Asked,
+    /// It does.
+    Written,
+    /// It does not, and says why.
+    Refused(MirrorRefusal),
+}
+
+/// What a look at one place came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// This sequence, or a later one, of so many bytes.
+    Whole(Sequence, usize),
+    /// It says that it is this one, and is not.
+    Torn(Sequence),
+    /// An older one, or nothing yet.
+    Nothing,
+}
+
+/// See the module.
+pub(crate) struct Inbox {
+    slots: WrittenSlots,
+    pub(crate) state: InboxState,
+    /// The one to be found next.
+    next: Sequence,
+    /// Found further on: all that was written up to it is there.
+    until: Sequence,
+    /// The newest found whole.
+    pub(crate) newest: Sequence,
+    /// The last one that was seen in its place and was not whole.
+    torn: Sequence,
+    buffer: Box<[u64]>,
+    /// Bytes of the one that was found last, which are in the buffer.
+    found_len: usize,
+}
+
+impl fmt::Debug for Inbox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inbox")
+            .field("state", &self.state)
+            .field("next", &self.next)
+            .field("until", &self.until)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What was found, and what was passed over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Looked {
+    /// Whether the next one is there.
+    pub(crate) found: bool,
+    /// Sequences that are not coming this way any more.
+    pub(crate) skipped: u64,
+    /// Places that hold the right sequence and not all of it, each once.
+    pub(crate) torn: u64,
+}
+
+impl Inbox {
+    /// An inbox in memory that was zero when it was granted, of which the sequence `next` is wanted first.
+    ///
+    /// # Errors
+    /// [`RingError`] for memory of another size.
+    pub(crate) fn new(
+        memory: Arc<dyn RingMemory>,
+        geometry: Geometry,
+        next: Sequence,
+    ) -> Result<Self, RingError> {
+        Ok(Self {
+            slots: WrittenSlots::new(memory, geometry)?,
+            state: InboxState::Asked,
+            next,
+            until: Sequence::NONE,
+            newest: Sequence::NONE,
+            torn: Sequence::NONE,
+            buffer: vec![0; geometry.slot_len() / size_of::<u64>()].into(),
+            found_len: 0,
+        })
+    }
+
+    /// Slots of it.
+    pub(crate) const fn slots(&self) -> u64 {
+        self.slots.geometry().slots()
+    }
+
+    /// The bytes of what was found last, until the next look.
+    pub(crate) fn found(&self) -> &[u8] {
+        &words_as_bytes(&self.buffer)[..self.found_len]
+    }
+
+    /// Looks for the next datagram that was written. `is_right` tells whether one that is whole is of the
+    /// stream that is mirrored.
+    pub(crate) fn look(&mut self, is_right: impl Fn(&Datagram<'_>) -> bool) -> Looked {
+        let mut looked = Looked::default();
+        loop {
+            match self.place_of(self.next, &is_right) {
+                Place::Whole(found, len) if found == self.next => {
+                    self.next = found.next();
+                    (self.newest, self.state) = (found, InboxState::Written);
+                    (self.found_len, looked.found) = (len, true);
+                    return looked;
+                }
+                // Its place is a later one's.
+                Place::Whole(found, _) => looked.skipped += self.reaches(found),
+                Place::Nothing | Place::Torn(_) if self.next < self.until => {
+                    looked.skipped += 1;
+                    self.next = self.next.next();
+                }
+                here => {
+                    if let Place::Torn(torn) = here {
+                        looked.torn += u64::from(std::mem::replace(&mut self.torn, torn) != torn);
+                    }
+                    match self.further_on(&is_right) {
+                        Some(found) => looked.skipped += self.reaches(found),
+                        None => return looked,
+                    }
+                }
+            }
+        }
+    }
+
+    /// All that was written up to this one is there, as far as it still is: what is a round before
+    /// it is not. How many are passed over so.
+    fn reaches(&mut self, found: Sequence) -> u64 {
+        self.until = self.until.max(found);
+        let first = found.minus(self.slots() - 1).max(self.next);
+        first.since(std::mem::replace(&mut self.next, first))
+    }
+
+    /// One that stands further on in its own place, so that what is missing before it was skipped. Looked
+    /// at are the places 1, 2, 4, … on: whoever skips n sequences is found out after n more.
+    fn further_on(&mut self, is_right: &impl Fn(&Datagram<'_>) -> bool) -> Option<Sequence> {
+        let mut ahead = 1;
+        while ahead < self.slots() {
+            if let Place::Whole(found, _) = self.place_of(self.next.plus(ahead), is_right) {
+                return Some(found);
+            }
+            ahead *= 2;
+        }
+        None
+    }
+
+    /// What stands in the place of a sequence.
+    fn place_of(&mut self, wanted: Sequence, is_right: &impl Fn(&Datagram<'_>) -> bool) -> Place {
+        let found = self.slots.found_at(wanted);
+        let has_its_place = found.since(wanted).is_multiple_of(self.slots());
+        if found < wanted || found == Sequence(u64::MAX) || !has_its_place {
+            return Place::Nothing;
+        }
+        let len = self.slots.copy(wanted, &mut self.buffer);
+        let whole = len.filter(|len| {
+            let bytes = &words_as_bytes(&self.buffer)[..*len];
+            Datagram::parse(bytes).is_ok_and(|datagram| {
+                let good = datagram.verdict() == CrcVerdict::Good || planted(Bug::TornWriteTaken);
+                good && datagram.header().sequence == found && is_right(&datagram)
+            })
+        });
+        whole.map_or(Place::Torn(found), |len| Place::Whole(found, len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::HeapMemory;
+    use crate::types::{ChannelId, Epoch, Nanos, RecordNumber, SourceId, SourcePosition};
+    use crate::wire::{HEADER_LEN, Header, Kind, crc_of};
+    use std::cell::Cell;
+
+    const SLOTS: u64 = 16;
+
+    /// An inbox of which this sequence is wanted first, and its slots as the publisher writes them.
+    fn inbox(next: u64) -> (Inbox, WrittenSlots) {
+        let geometry = Geometry::new(1024, SLOTS).unwrap();
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let inbox = Inbox::new(memory.clone(), geometry, Sequence(next)).unwrap();
+        (inbox, WrittenSlots::new(memory, geometry).unwrap())
+    }
+
+    fn datagram(sequence: u64) -> Vec<u8> {
+        let payload = [sequence as u8; 16];
+        let header = Header {
+            kind: Kind::Data,
+            channel: ChannelId(4),
+            count: 0,
+            epoch: Epoch(5),
+            sequence: Sequence(sequence),
+            first_record: RecordNumber(1),
+            source_position: SourcePosition(0),
+            sent_at: Nanos(1),
+            retained: 1,
+            source: SourceId(1),
+            payload_len: payload.len() as u16,
+            flags: 0,
+            header_len: HEADER_LEN as u16,
+            relay: 0,
+        };
+        let crc = crc_of(&header.to_bytes(0), &payload);
+        [&header.to_bytes(crc)[..], &payload].concat()
+    }
+
+    fn write(slots: &WrittenSlots, sequence: u64) {
+        slots.place(Sequence(sequence), &datagram(sequence), |_| true);
+    }
+
+    /// All but the payload.
+    fn tear(slots: &WrittenSlots, sequence: u64) {
+        slots.place(Sequence(sequence), &datagram(sequence), |word| word < 8);
+    }
+
+    fn looked(found: bool, skipped: u64, torn: u64) -> Looked {
+        Looked {
+            found,
+            skipped,
+            torn,
+        }
+    }
+
+    #[test]
+    fn who_skips_is_found_out_where_one_stands_a_power_of_two_further_on() {
+        for sequence in 1..=SLOTS {
+            let (mut inbox, slots) = inbox(1);
+            write(&slots, sequence);
+            let ahead = sequence - 1;
+            let expected = match ahead == 0 || ahead.is_power_of_two() {
+                true => looked(true, ahead, 0),
+                false => looked(false, 0, 0),
+            };
+            assert_eq!(inbox.look(|_| true), expected, "{sequence}");
+            if expected.found {
+                assert_eq!(inbox.found(), datagram(sequence));
+            }
+        }
+    }
+
+    #[test]
+    fn all_that_a_lap_overwrote_is_skipped_though_the_next_ones_own_place_is_empty() {
+        let (mut inbox, slots) = inbox(1);
+        write(&slots, SLOTS + 2);
+        assert_eq!(inbox.look(|_| true), looked(true, SLOTS + 1, 0));
+        assert_eq!(inbox.newest, Sequence(SLOTS + 2));
+    }
+
+    #[test]
+    fn one_that_is_not_whole_is_counted_at_the_first_look_and_not_again() {
+        let (mut inbox, slots) = inbox(1);
+        tear(&slots, 1);
+        assert_eq!(inbox.look(|_| true), looked(false, 0, 1));
+        assert_eq!(inbox.look(|_| true), looked(false, 0, 0));
+        write(&slots, 1);
+        assert_eq!(inbox.look(|_| true), looked(true, 0, 0));
+        tear(&slots, 2);
+        assert_eq!(inbox.look(|_| true), looked(false, 0, 1));
+    }
+
+    #[test]
+    fn one_that_was_seen_further_on_and_is_being_overwritten_is_waited_for() {
+        let (mut inbox, slots) = inbox(1);
+        write(&slots, 3);
+        let overwritten = Cell::new(false);
+        let overwrite = |_: &Datagram<'_>| {
+            if !overwritten.replace(true) {
+                tear(&slots, 3 + SLOTS);
+            }
+            true
+        };
+        assert_eq!(inbox.look(overwrite), looked(false, 2, 1));
+        assert_eq!(inbox.next, Sequence(3));
+        write(&slots, 3 + SLOTS);
+        assert_eq!(inbox.look(|_| true), looked(true, SLOTS, 0));
+    }
+
+    #[test]
+    fn what_stands_in_anothers_place_or_is_beyond_all_sequences_is_nothing() {
+        let (mut inbox_1, slots) = inbox(1);
+        slots.place(Sequence(1), &datagram(2), |_| true);
+        assert_eq!(inbox_1.look(|_| true), looked(false, 0, 0));
+        let (mut inbox_15, slots) = inbox(SLOTS - 1);
+        write(&slots, u64::MAX);
+        assert_eq!(inbox_15.look(|_| true), looked(false, 0, 0));
+    }
+}

@@ -1,0 +1,794 @@
+//! A mirror: a ring that holds another publisher's datagrams in the same places, so that a standby
+//! can go on where the last of them ends (docs/PROTOCOL.md §5.7).
+//!
+//! It takes what a receiver delivers, in that order
+//! ([`crate::session::SubscriberCore::set_mirror`]): so it holds what was confirmed, repaired
+//! and decided, and never a hole. Where the receiver declared something lost the mirror begins anew
+//! behind it. Nothing else writes the ring, and nobody but the standby itself reads it, until it is
+//! promoted.
+
+use std::fmt;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::control::ChannelOffer;
+use crate::ring::{Geometry, RingError, RingIdentity, RingMemory, RingWriter};
+use crate::types::{
+    ChannelId, ConfigHash, Continued, Epoch, Lineage, RecordNumber, Sequence, SequenceRange,
+    SourceId, SourcePosition,
+};
+use crate::wire::{Datagram, EpochReason, Header, Kind, PublisherState, StreamEvent};
+
+/// What is the mirror's own, and no matter of the publisher that it mirrors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MirrorHost {
+    /// Fan-outs that the ring will feed once it is promoted.
+    pub fan_outs: u8,
+    /// Boot id of this host.
+    pub boot_id: [u8; 16],
+    /// Hash of the standby's own config of the channel.
+    pub config_hash: ConfigHash,
+}
+
+/// What became of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Put {
+    /// It is there, behind all that was.
+    Taken,
+    /// It is there, and nothing else: what lay before it can't be had.
+    BeganAnew,
+    /// It was there.
+    Duplicate,
+    /// It is of another channel or epoch, takes no sequence, or is longer than a slot: not taken.
+    Refused,
+}
+
+/// How far a mirror is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mirrored {
+    /// The epoch that is mirrored.
+    pub epoch: Epoch,
+    /// What is held; `None` when nothing is.
+    pub held: Option<SequenceRange>,
+    /// The last sequence there is without a hole; the one before the first where nothing is held.
+    pub last: Sequence,
+    /// Number of the record after it; 0: unknown.
+    pub next_record: RecordNumber,
+    /// Whether the last one is END of the epoch that is mirrored.
+    pub ended: bool,
+    /// How often it began anew behind a hole.
+    pub holes: u64,
+}
+
+/// A mirror that became a publisher's ring.
+pub struct Promotion {
+    /// To be sealed on, under the new epoch: what is held is served as it is.
+    pub ring: RingWriter,
+    /// To be told first, with the sequence after the last one mirrored.
+    pub opened: StreamEvent,
+}
+
+/// A mirror that is none the worse for an attempt to promote it.
+#[derive(Debug)]
+pub struct NotPromoted {
+    /// As it was.
+    pub mirror: Box<Mirror>,
+    /// Why not.
+    pub error: MirrorError,
+}
+
+/// Why there can be no mirror, or it can't be promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum MirrorError {
+    /// The offer's ring can't be.
+    #[error("the publisher's ring can't be mirrored: {0}")]
+    Ring(#[from] RingError),
+    /// The new epoch is not above the one that was mirrored.
+    #[error("epoch {epoch} can't continue epoch {mirrored}; a promotion opens a higher one")]
+    Epoch {
+        /// The new one.
+        epoch: Epoch,
+        /// The one mirrored.
+        mirrored: Epoch,
+    },
+    /// Nothing was mirrored yet, and the number of the next record is not known.
+    #[error("nothing of channel {channel} was mirrored yet; open a fresh epoch instead")]
+    Empty {
+        /// Which channel.
+        channel: ChannelId,
+    },
+}
+
+/// How far a source is in the mirror, and by which datagram.
+#[derive(Clone, Copy, Debug)]
+struct Source {
+    source: SourceId,
+    position: SourcePosition,
+    at: Sequence,
+}
+
+/// See the module.
+pub struct Mirror {
+    ring: RingWriter,
+    sources: Vec<Source>,
+    ended: bool,
+    holes: u64,
+}
+
+impl fmt::Debug for Mirror {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mirror")
+            .field("mirrored", &self.mirrored())
+            .field("lineage", self.ring.lineage())
+            .field("sources", &self.sources)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Mirror {
+    /// The shape that memory for a mirror of this offer must have: the publisher's own, whatever the
+    /// standby's config says.
+    ///
+    /// # Errors
+    /// [`MirrorError::Ring`] when no ring has this shape.
+    pub fn geometry_of(offer: &ChannelOffer) -> Result<Geometry, MirrorError> {
+        let geometry = Geometry::new(offer.slot_len, offer.slots);
+        geometry.map_err(|wrong| MirrorError::Ring(wrong.into()))
+    }
+
+    /// An empty mirror of the publisher that made this offer, to begin with the oldest that it has.
+    /// The memory must be nobody else's.
+    ///
+    /// # Errors
+    /// [`MirrorError::Ring`] when the offer or the memory is not fit for a ring.
+    pub fn create(
+        memory: Arc<dyn RingMemory>,
+        offer: &ChannelOffer,
+        host: MirrorHost,
+    ) -> Result<Self, MirrorError> {
+        let (first_sequence, first_record) = offer.oldest_of_all();
+        let identity = RingIdentity {
+            channel: offer.channel,
+            epoch: offer.epoch,
+            config_hash: host.config_hash,
+            boot_id: host.boot_id,
+            fan_outs: host.fan_outs,
+            first_sequence,
+            first_record,
+        };
+        let ring = RingWriter::create(memory, Self::geometry_of(offer)?, identity)?;
+        let mut mirror = Self {
+            ring,
+            sources: Vec::new(),
+            ended: false,
+            holes: 0,
+        };
+        mirror.follow(offer.epoch, offer.continues.clone());
+        Ok(mirror)
+    }
+
+    /// The channel that is mirrored.
+    #[must_use]
+    pub const fn channel(&self) -> ChannelId {
+        self.ring.identity().channel
+    }
+
+    /// Whether this offer's datagrams can be held in the same places.
+    #[must_use]
+    pub fn fits(&self, offer: &ChannelOffer) -> bool {
+        let same = Self::geometry_of(offer) == Ok(self.ring.geometry());
+        same && offer.channel == self.ring.identity().channel
+    }
+
+    /// Takes a checked datagram: the one after the last, or one further on where what lies between
+    /// can't be had any more.
+    pub fn put(&mut self, datagram: &Datagram<'_>) -> Put {
+        let header = datagram.header();
+        let (sequence, identity) = (header.sequence, self.ring.identity());
+        let epoch = self.ring.lineage().epoch_of(identity.epoch, sequence);
+        let fits = datagram.bytes().len() <= self.ring.geometry().slot_len();
+        if header.channel != identity.channel
+            || header.epoch != epoch
+            || !header.kind.is_sequenced()
+            || !fits
+        {
+            return Put::Refused;
+        }
+        // What an earlier epoch ended with was gone on behind.
+        let ends = header.kind == Kind::End && epoch == identity.epoch;
+        let next = self.ring.sealed().next();
+        if sequence < next {
+            return Put::Duplicate;
+        }
+        let is_empty = self.held().is_none();
+        let follows = sequence == next && (!is_empty || header.first_record == self.next_record());
+        if !follows {
+            self.ring.begin_anew(sequence, header.first_record);
+            self.holes += u64::from(!is_empty);
+        }
+        if self.ring.take(datagram).is_err() {
+            return Put::Refused;
+        }
+        self.ended = ends;
+        if let Some(seen) = Source::of(header) {
+            self.note_source(seen);
+        }
+        match follows {
+            true => Put::Taken,
+            false => Put::BeganAnew,
+        }
+    }
+
+    /// The publisher's own copy of a datagram that was taken with another content.
+    pub(crate) fn replace(&mut self, datagram: &Datagram<'_>) {
+        // One that is too long for a slot was not taken either.
+        let _ = self.ring.replace(datagram);
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn mirrored(&self) -> Mirrored {
+        Mirrored {
+            epoch: self.ring.identity().epoch,
+            held: self.held(),
+            last: self.ring.sealed(),
+            next_record: self.next_record(),
+            ended: self.ended,
+            holes: self.holes,
+        }
+    }
+
+    /// How far each source is in what was mirrored, by the last datagram of it. A source of which
+    /// nothing was seen is not among them.
+    pub fn positions(&self) -> impl Iterator<Item = (SourceId, SourcePosition)> {
+        self.sources.iter().map(|it| (it.source, it.position))
+    }
+
+    /// The epochs that the mirrored one continues.
+    #[must_use]
+    pub const fn lineage(&self) -> &Lineage {
+        self.ring.lineage()
+    }
+
+    /// Another epoch is mirrored from now on, which does not continue the one before: from its first
+    /// datagram on.
+    pub(crate) fn begin_anew(&mut self, epoch: Epoch, lineage: Lineage, next: Sequence) {
+        self.ring.begin_anew(next, RecordNumber(0));
+        self.sources.clear();
+        self.ended = false;
+        self.follow(epoch, lineage);
+    }
+
+    /// The mirrored publisher was followed by another one, whose epoch continues the mirrored one:
+    /// what lies beyond the place where it does is sealed anew.
+    pub(crate) fn go_on(&mut self, epoch: Epoch, lineage: Lineage, at: Continued) {
+        if at.last < self.ring.sealed() {
+            self.ring.cut(at.last, at.next_record);
+            self.cut_sources(at.last);
+        }
+        // An END that it goes on behind ended the epoch before, not this one.
+        self.ended = false;
+        self.follow(epoch, lineage);
+    }
+
+    /// Seals on under this epoch, which was kept for good before.
+    ///
+    /// # Errors
+    /// [`MirrorError::Epoch`] and [`MirrorError::Empty`]; the mirror is given back.
+    pub fn promote(mut self, epoch: Epoch) -> Result<Promotion, NotPromoted> {
+        let Mirrored {
+            epoch: mirrored,
+            last,
+            next_record,
+            ..
+        } = self.mirrored();
+        let channel = self.ring.identity().channel;
+        let error = if epoch <= mirrored {
+            Some(MirrorError::Epoch { epoch, mirrored })
+        } else if next_record == RecordNumber(0) {
+            Some(MirrorError::Empty { channel })
+        } else {
+            None
+        };
+        if let Some(error) = error {
+            let mirror = Box::new(self);
+            return Err(NotPromoted { mirror, error });
+        }
+        let before = Continued {
+            epoch: mirrored,
+            last,
+            next_record,
+        };
+        let (lineage, forgotten) = self.ring.lineage().continued(before);
+        self.ring
+            .set_epoch(epoch, lineage, forgotten, PublisherState::Live);
+        Ok(Promotion {
+            ring: self.ring,
+            opened: StreamEvent::EpochOpened {
+                reason: EpochReason::Promotion,
+                previous: mirrored,
+                previous_last: last,
+            },
+        })
+    }
+
+    fn held(&self) -> Option<SequenceRange> {
+        SequenceRange::new(self.ring.oldest(), self.ring.sealed())
+    }
+
+    const fn next_record(&self) -> RecordNumber {
+        self.ring.next_record()
+    }
+
+    fn follow(&mut self, epoch: Epoch, lineage: Lineage) {
+        self.ring
+            .set_epoch(epoch, lineage, None, PublisherState::Standby);
+    }
+
+    fn note_source(&mut self, seen: Source) {
+        match self.sources.iter_mut().find(|it| it.source == seen.source) {
+            Some(known) => *known = seen,
+            None => self.sources.push(seen),
+        }
+    }
+
+    /// What is known of the sources up to `last` is what the slots up to there say.
+    fn cut_sources(&mut self, last: Sequence) {
+        let (kept, cut): (Vec<_>, Vec<_>) = self.sources.iter().partition(|it| it.at <= last);
+        self.sources = kept;
+        for gone in cut {
+            let held = self.held().into_iter().flat_map(SequenceRange::iter);
+            let seen = held.filter_map(|at| {
+                let header = *Datagram::parse(self.ring.slot(at)?).ok()?.header();
+                Source::of(&header).filter(|seen| seen.source == gone.source)
+            });
+            let latest = seen.last();
+            self.sources.extend(latest);
+        }
+    }
+}
+
+impl Source {
+    /// How far a source is with this datagram: what it gave, or what was lost of it.
+    fn of(header: &Header) -> Option<Self> {
+        let of_source = match header.kind {
+            Kind::Data => true,
+            // An event that is no source's has no position.
+            Kind::Event => header.source_position != SourcePosition::default(),
+            _ => false,
+        };
+        of_source.then_some(Self {
+            source: header.source,
+            position: header.source_position,
+            at: header.sequence,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::publish::{PublisherConfig, PublisherCore};
+    use crate::record::{AlignedCopy, MboMsg, RecordBatch};
+    use crate::ring::{HeapMemory, RingReader};
+    use crate::types::{Nanos, Now};
+    use crate::wire::{CrcVerdict, RELAY_OFFSET, SourceLossReason, relay_flags};
+
+    const HOST: MirrorHost = MirrorHost {
+        fan_outs: 2,
+        boot_id: [7; 16],
+        config_hash: ConfigHash(11),
+    };
+
+    fn geometry() -> Geometry {
+        Geometry::new(1024, 16).unwrap()
+    }
+
+    fn offer(epoch: u64, oldest: u64, oldest_record: u64) -> ChannelOffer {
+        ChannelOffer {
+            channel: ChannelId(3),
+            name: "c".into(),
+            epoch: Epoch(epoch),
+            newest: Sequence(oldest),
+            oldest: Sequence(oldest),
+            oldest_record: RecordNumber(oldest_record),
+            next_record: RecordNumber(oldest_record),
+            slot_len: 1024,
+            slots: 16,
+            config_hash: ConfigHash(5),
+            ended: false,
+            fan_outs: vec![],
+            directory: vec![],
+            continues: Lineage::default(),
+            history: None,
+        }
+    }
+
+    fn mirror_of(offer: &ChannelOffer) -> (Mirror, Arc<HeapMemory>) {
+        let memory = Arc::new(HeapMemory::new(geometry()));
+        let kept = memory.clone();
+        // The test looks at the memory as another process would.
+        let identity = RingIdentity {
+            channel: offer.channel,
+            epoch: offer.epoch,
+            config_hash: HOST.config_hash,
+            boot_id: HOST.boot_id,
+            fan_outs: HOST.fan_outs,
+            first_sequence: offer.oldest_of_all().0,
+            first_record: offer.oldest_of_all().1,
+        };
+        let ring = RingWriter::create_in(memory, geometry(), identity).unwrap();
+        let mut mirror = Mirror {
+            ring,
+            sources: Vec::new(),
+            ended: false,
+            holes: 0,
+        };
+        mirror.follow(offer.epoch, offer.continues.clone());
+        (mirror, kept)
+    }
+
+    /// A publisher from this sequence and record on.
+    fn publisher(epoch: u64, first: u64, first_record: u64) -> PublisherCore {
+        let identity = RingIdentity {
+            channel: ChannelId(3),
+            epoch: Epoch(epoch),
+            config_hash: ConfigHash(5),
+            boot_id: [1; 16],
+            fan_outs: 1,
+            first_sequence: Sequence(first),
+            first_record: RecordNumber(first_record),
+        };
+        let memory = Arc::new(HeapMemory::new(geometry()));
+        let ring = RingWriter::create(memory, geometry(), identity).unwrap();
+        core(ring)
+    }
+
+    fn core(ring: RingWriter) -> PublisherCore {
+        let now = Nanos::ZERO;
+        PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), now)
+    }
+
+    /// Publishes a datagram of so many records of this source, whose position is then `at`.
+    fn publish(core: &mut PublisherCore, source: u16, at: u64, records: usize) -> Sequence {
+        let mut batch = RecordBatch::default();
+        (0..records).for_each(|_| batch.put(&MboMsg::default()));
+        let position = SourcePosition::new(0, at);
+        let now = Now::default();
+        core.publish(&batch, SourceId(source), position, now)
+            .unwrap();
+        core.flush(now, true);
+        core.sealed()
+    }
+
+    fn copy(core: &PublisherCore, sequence: u64, relay: u8) -> Vec<u8> {
+        let mut bytes = core.slot(Sequence(sequence)).unwrap().to_vec();
+        bytes[RELAY_OFFSET] = relay;
+        bytes
+    }
+
+    fn header(bytes: &[u8]) -> Header {
+        let mut aligned = AlignedCopy::default();
+        *Datagram::parse(aligned.of(bytes)).unwrap().header()
+    }
+
+    fn put(mirror: &mut Mirror, bytes: &[u8]) -> Put {
+        let mut aligned = AlignedCopy::default();
+        mirror.put(&Datagram::parse(aligned.of(bytes)).unwrap())
+    }
+
+    fn range(first: u64, last: u64) -> Option<SequenceRange> {
+        SequenceRange::new(Sequence(first), Sequence(last))
+    }
+
+    #[test]
+    fn a_mirror_holds_the_same_bytes_in_the_same_places_and_no_relay_byte() {
+        let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
+        let mut publisher = publisher(5, 1, 1);
+        for n in 1..=20 {
+            publish(&mut publisher, 1, n, 2);
+            let relay = relay_flags::RETRANSMITTED | 1;
+            assert_eq!(put(&mut mirror, &copy(&publisher, n, relay)), Put::Taken);
+            assert_eq!(put(&mut mirror, &copy(&publisher, n, 0)), Put::Duplicate);
+        }
+        for n in 5..=20 {
+            let sealed = publisher.slot(Sequence(n)).unwrap();
+            assert_eq!(mirror.ring.slot(Sequence(n)), Some(sealed));
+        }
+        let mirrored = mirror.mirrored();
+        assert_eq!(mirrored.held, range(5, 20));
+        assert_eq!(
+            (mirrored.last, mirrored.next_record),
+            (Sequence(20), RecordNumber(41))
+        );
+        assert_eq!((mirrored.holes, mirrored.ended), (0, false));
+        let reader = RingReader::attach(memory).unwrap();
+        assert_eq!(reader.state(), Some(PublisherState::Standby));
+        assert_eq!(reader.verify(), Ok(range(5, 20)));
+        assert_eq!(reader.first_record_of(Sequence(20)), Some(RecordNumber(39)));
+    }
+
+    #[test]
+    fn what_can_not_be_had_makes_it_begin_anew_behind_it() {
+        let (mut mirror, memory) = mirror_of(&offer(5, 1, 0));
+        let mut publisher = publisher(5, 1, 1);
+        (1..=9).for_each(|n| {
+            publish(&mut publisher, 1, n, 3);
+        });
+        assert_eq!(mirror.mirrored().next_record, RecordNumber(0));
+        // The number of the first record was not known: no hole.
+        assert_eq!(put(&mut mirror, &copy(&publisher, 1, 0)), Put::BeganAnew);
+        assert_eq!(put(&mut mirror, &copy(&publisher, 2, 0)), Put::Taken);
+        assert_eq!(mirror.mirrored().holes, 0);
+        assert_eq!(put(&mut mirror, &copy(&publisher, 6, 0)), Put::BeganAnew);
+        assert_eq!(put(&mut mirror, &copy(&publisher, 4, 0)), Put::Duplicate);
+        assert_eq!(put(&mut mirror, &copy(&publisher, 7, 0)), Put::Taken);
+        let mirrored = mirror.mirrored();
+        assert_eq!((mirrored.held, mirrored.holes), (range(6, 7), 1));
+        assert_eq!(mirrored.next_record, RecordNumber(22));
+        let reader = RingReader::attach(memory).unwrap();
+        assert_eq!(reader.verify(), Ok(range(6, 7)));
+        assert!(reader.copy(Sequence(2), &mut [0; 128]).is_err());
+        assert_eq!(
+            reader.next_record_after(Sequence(5)),
+            Some(RecordNumber(16))
+        );
+    }
+
+    #[test]
+    fn a_promoted_mirror_seals_on_and_still_holds_what_was_sealed_before() {
+        let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
+        let mut before = publisher(5, 1, 1);
+        for n in 1..=3 {
+            publish(&mut before, 1, n, 2);
+            put(&mut mirror, &copy(&before, n, 0x80));
+        }
+        let NotPromoted { mirror, error } = mirror.promote(Epoch(5)).err().unwrap();
+        assert_eq!(
+            error.to_string(),
+            "epoch 5 can't continue epoch 5; a promotion opens a higher one"
+        );
+        let Promotion { ring, opened } = mirror.promote(Epoch(9)).ok().unwrap();
+        let mut after = core(ring);
+        assert_eq!(after.sealed(), Sequence(3));
+        let now = Now::default();
+        assert_eq!(after.event(&opened, now), Ok(Sequence(4)));
+        assert_eq!(publish(&mut after, 1, 4, 1), Sequence(5));
+        let header = |s: u64| {
+            let bytes = after.slot(Sequence(s)).unwrap();
+            let datagram = Datagram::parse(bytes).unwrap();
+            assert_eq!(datagram.verdict(), CrcVerdict::Good);
+            (
+                datagram.header().epoch.0,
+                datagram.header().first_record.0,
+                datagram.header().retained,
+            )
+        };
+        assert_eq!([3, 4, 5].map(header), [(5, 5, 3), (9, 7, 4), (9, 7, 5)]);
+        let reader = RingReader::attach(memory).unwrap();
+        assert_eq!(reader.verify(), Ok(range(1, 5)), "each under its own epoch");
+        assert_eq!(reader.identity().epoch, Epoch(9));
+        assert_eq!(reader.state(), Some(PublisherState::Live));
+        assert_eq!(reader.sent_by_all(), Sequence(3), "nothing is sent again");
+        let continued = Continued {
+            epoch: Epoch(5),
+            last: Sequence(3),
+            next_record: RecordNumber(7),
+        };
+        assert_eq!(reader.lineage().epochs(), [continued]);
+        assert_eq!(reader.lineage(), after.ring().reader().lineage());
+    }
+
+    #[test]
+    fn an_empty_mirror_is_promoted_only_where_the_next_record_is_known() {
+        let (mirror, _) = mirror_of(&offer(5, 1, 1));
+        let Promotion { ring, .. } = mirror.promote(Epoch(6)).ok().unwrap();
+        assert_eq!(
+            ring.lineage().begins(),
+            (Sequence(1), RecordNumber(1)),
+            "it begins where nothing was"
+        );
+        let (mirror, _) = mirror_of(&offer(5, 40, 0));
+        let error = mirror.promote(Epoch(6)).err().unwrap().error;
+        assert_eq!(
+            error.to_string(),
+            "nothing of channel 3 was mirrored yet; open a fresh epoch instead"
+        );
+    }
+
+    #[test]
+    fn what_was_told_as_lost_of_a_source_is_not_to_be_told_again() {
+        let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
+        let mut of = publisher(5, 1, 1);
+        publish(&mut of, 1, 10, 2);
+        let now = Now::default();
+        for event in [
+            StreamEvent::SourceLost {
+                source: SourceId(1),
+                reason: SourceLossReason::Gap,
+                from: SourcePosition::new(0, 11),
+                messages: 3,
+                instruments: Vec::new(),
+            },
+            StreamEvent::EpochOpened {
+                reason: EpochReason::Restart,
+                previous: Epoch(4),
+                previous_last: Sequence(9),
+            },
+        ] {
+            of.event(&event, now).unwrap();
+        }
+        for n in 1..=3 {
+            assert_eq!(put(&mut mirror, &copy(&of, n, 0)), Put::Taken);
+        }
+        let positions: Vec<_> = mirror.positions().collect();
+        assert_eq!(positions, [(SourceId(1), SourcePosition::new(0, 11))]);
+    }
+
+    #[test]
+    fn what_another_continues_is_cut_where_it_does_and_sources_with_it() {
+        let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
+        let mut before = publisher(5, 1, 1);
+        for (n, source, at) in [(1, 1, 10), (2, 2, 50), (3, 1, 11), (4, 3, 70), (5, 1, 12)] {
+            publish(&mut before, source, at, 2);
+            put(&mut mirror, &copy(&before, n, 0));
+        }
+        let positions = |mirror: &Mirror| {
+            let mut all: Vec<_> = mirror.positions().map(|(s, at)| (s.0, at.0)).collect();
+            all.sort_unstable();
+            all
+        };
+        assert_eq!(positions(&mirror), [(1, 12), (2, 50), (3, 70)]);
+        let at = Continued {
+            epoch: Epoch(5),
+            last: Sequence(3),
+            next_record: RecordNumber(7),
+        };
+        let lineage = Lineage::from(vec![at]);
+        mirror.go_on(Epoch(8), lineage.clone(), at);
+        assert_eq!(positions(&mirror), [(1, 11), (2, 50)]);
+        let mirrored = mirror.mirrored();
+        assert_eq!((mirrored.epoch, mirrored.held), (Epoch(8), range(1, 3)));
+        assert_eq!(mirrored.next_record, RecordNumber(7));
+        assert_eq!(put(&mut mirror, &copy(&before, 4, 0)), Put::Refused);
+        let mut after = publisher(8, 4, 7);
+        publish(&mut after, 1, 12, 1);
+        assert_eq!(put(&mut mirror, &copy(&after, 4, 0)), Put::Taken);
+        let reader = RingReader::attach(memory).unwrap();
+        assert_eq!(reader.verify(), Ok(range(1, 4)));
+        // Not of this line: all begins anew.
+        mirror.begin_anew(Epoch(20), Lineage::default(), Sequence(1));
+        assert_eq!(positions(&mirror), []);
+        assert_eq!(mirror.mirrored().held, None);
+        let mut other = publisher(20, 1, 1);
+        publish(&mut other, 1, 1, 1);
+        assert_eq!(put(&mut mirror, &copy(&other, 1, 0)), Put::BeganAnew);
+        assert_eq!(mirror.mirrored().holes, 0);
+    }
+
+    #[test]
+    fn an_end_ends_the_epoch_that_is_mirrored_and_none_that_goes_on_behind_it_or_instead() {
+        let at = |last| Continued {
+            epoch: Epoch(5),
+            last: Sequence(last),
+            next_record: RecordNumber(2),
+        };
+        let mut before = publisher(5, 1, 1);
+        publish(&mut before, 1, 1, 1);
+        before.end(Now::default()).unwrap();
+        let put_both = |mirror: &mut Mirror| {
+            put(mirror, &copy(&before, 1, 0));
+            assert!(!mirror.mirrored().ended);
+            put(mirror, &copy(&before, 2, 0));
+        };
+        // Continued behind the END, or instead of it: before anything of the new epoch is there.
+        for last in [2, 1] {
+            let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
+            put_both(&mut mirror);
+            assert!(mirror.mirrored().ended);
+            mirror.go_on(Epoch(8), Lineage::from(vec![at(last)]), at(last));
+            assert!(!mirror.mirrored().ended, "continued behind {last}");
+            let mut after = publisher(8, last + 1, 2);
+            after.end(Now::default()).unwrap();
+            put(&mut mirror, &copy(&after, last + 1, 0));
+            assert!(mirror.mirrored().ended, "by its own END");
+        }
+        // In the history of one that was continued before it was mirrored.
+        let mut offer = offer(8, 1, 1);
+        offer.continues = Lineage::from(vec![at(2)]);
+        let (mut mirror, _) = mirror_of(&offer);
+        put_both(&mut mirror);
+        assert!(!mirror.mirrored().ended);
+        let Promotion { opened, .. } = mirror.promote(Epoch(9)).ok().unwrap();
+        let expected = StreamEvent::EpochOpened {
+            reason: EpochReason::Promotion,
+            previous: Epoch(8),
+            previous_last: Sequence(2),
+        };
+        assert_eq!(opened, expected);
+    }
+
+    #[test]
+    fn what_is_cut_at_the_end_of_the_ring_or_below_leaves_it_empty() {
+        for last in [6, 14] {
+            let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
+            let mut before = publisher(5, 1, 1);
+            for n in 1..=30 {
+                publish(&mut before, 1, n, 1);
+                put(&mut mirror, &copy(&before, n, 0));
+            }
+            assert_eq!(mirror.mirrored().held, range(15, 30));
+            let at = Continued {
+                epoch: Epoch(5),
+                last: Sequence(last),
+                next_record: RecordNumber(last + 1),
+            };
+            mirror.go_on(Epoch(8), Lineage::from(vec![at]), at);
+            let mirrored = mirror.mirrored();
+            assert_eq!((mirrored.held, mirrored.last), (None, Sequence(last)));
+            assert_eq!(mirrored.next_record, RecordNumber(last + 1));
+            assert_eq!(mirror.positions().count(), 0);
+            let reader = RingReader::attach(memory).unwrap();
+            let next = reader.next_record_after(Sequence(last));
+            assert_eq!(next, Some(RecordNumber(last + 1)));
+        }
+    }
+
+    #[test]
+    fn what_the_publisher_decided_replaces_what_was_taken() {
+        let (mut mirror, memory) = mirror_of(&offer(5, 1, 1));
+        let (mut own, mut twin) = (publisher(5, 1, 1), publisher(5, 1, 1));
+        publish(&mut own, 1, 1, 2);
+        publish(&mut twin, 1, 1, 3);
+        put(&mut mirror, &copy(&twin, 1, 0));
+        let mut aligned = AlignedCopy::default();
+        let bytes = copy(&own, 1, 0x80);
+        mirror.replace(&Datagram::parse(aligned.of(&bytes)).unwrap());
+        assert_eq!(
+            mirror.ring.slot(Sequence(1)),
+            own.slot(Sequence(1)),
+            "without the relay byte"
+        );
+        assert_eq!(mirror.mirrored().next_record, RecordNumber(3));
+        let reader = RingReader::attach(memory).unwrap();
+        assert_eq!(reader.verify(), Ok(range(1, 1)));
+    }
+
+    #[test]
+    fn strangers_heartbeats_and_what_is_too_long_are_refused() {
+        let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
+        let mut of_epoch_4 = publisher(4, 1, 1);
+        publish(&mut of_epoch_4, 1, 1, 1);
+        assert_eq!(put(&mut mirror, &copy(&of_epoch_4, 1, 0)), Put::Refused);
+        let mut of_epoch_5 = publisher(5, 1, 1);
+        publish(&mut of_epoch_5, 1, 1, 1);
+        let bytes = copy(&of_epoch_5, 1, 0);
+        let mut of_channel_4 = header(&bytes);
+        of_channel_4.channel = ChannelId(4);
+        let mut heartbeat = header(&bytes);
+        heartbeat.kind = Kind::Heartbeat;
+        let mut too_long = header(&bytes);
+        too_long.payload_len = 1024 - 64 + 1;
+        for wrong in [of_channel_4, heartbeat, too_long] {
+            let mut bytes = wrong.to_bytes(0).to_vec();
+            bytes.resize(wrong.datagram_len(), 0);
+            assert_eq!(put(&mut mirror, &bytes), Put::Refused, "{wrong:?}");
+        }
+        assert_eq!(mirror.mirrored().held, None);
+        assert_eq!(put(&mut mirror, &bytes), Put::Taken);
+        let mut offer = offer(5, 1, 1);
+        assert!(mirror.fits(&offer));
+        offer.channel = ChannelId(4);
+        assert!(!mirror.fits(&offer));
+        offer.channel = ChannelId(3);
+        offer.slot_len = 1472;
+        assert!(!mirror.fits(&offer));
+        offer.slots = 3;
+        let error = Mirror::geometry_of(&offer).unwrap_err().to_string();
+        assert!(error.contains("slots is 3"), "{error}");
+        let memory = Arc::new(HeapMemory::new(geometry()));
+        assert!(Mirror::create(memory, &offer, HOST).is_err());
+    }
+}

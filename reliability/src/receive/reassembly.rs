@@ -1,0 +1,1161 @@
+//! Delivery in order: each datagram is handed over when everything before it was delivered or
+//! declared lost, and a loss is told exactly where it stands, with the number of records it cost
+//! (docs/PROTOCOL.md §7, §8).
+//!
+//! The in-order datagram goes straight from the receive buffer to the application; only one that
+//! is early is copied. In arrival order every datagram goes straight on, and this file keeps track
+//! of what lies behind it.
+
+use std::collections::VecDeque;
+
+use serde::{Deserialize, Serialize};
+
+use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality};
+use crate::planted::{Bug, planted};
+use crate::receive::mirror::Mirror;
+use crate::receive::replayed_records::Repeated;
+use crate::receive::window::{Held, Window};
+use crate::record::Records;
+use crate::types::{
+    ChannelId, Continued, Epoch, Lineage, Nanos, ReceiverCounters, RecordNumber, Sequence,
+    SequenceRange, SourceId, SourcePosition,
+};
+use crate::wire::{Datagram, Kind, StreamEvent};
+
+/// The state of delivery of one channel in one epoch.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Order {
+    stream: Stream,
+    window: Window,
+    /// Declared lost but not yet reached: ascending, apart from each other.
+    lost: VecDeque<(SequenceRange, LossCause)>,
+    /// Sequences and the numbers of their first records: what follows the newest one heard of, as a
+    /// heartbeat, a datagram or the publisher told it; and the oldest that the ring still holds.
+    fact: Option<Fact>,
+    floor: Option<Fact>,
+    in_arrival_order: bool,
+}
+
+/// That the first record of this sequence has this number.
+type Fact = (Sequence, RecordNumber);
+
+/// A place where another epoch goes on.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Crossing {
+    /// The last sequence of the epoch before.
+    last: Sequence,
+    to: Epoch,
+    /// Records of the epoch before that were delivered beyond it.
+    repeated: u64,
+}
+
+/// How far the application has been taken.
+#[derive(Debug, Serialize, Deserialize)]
+struct Stream {
+    channel: ChannelId,
+    epoch: Epoch,
+    /// The next sequence to deliver or declare lost.
+    next: Sequence,
+    /// The number its first record must have, where known.
+    next_record: Option<RecordNumber>,
+    /// Reached and lost, waiting to learn how many records it cost.
+    pending: Option<(SequenceRange, LossCause)>,
+    /// The number up to which all was delivered or told lost, when `next_record` was last known.
+    known_to: RecordNumber,
+    /// Where the epoch that is followed here is continued, ascending: all beyond `next` but what
+    /// waits to be told.
+    crossings: VecDeque<Crossing>,
+    /// What the crossings' old epochs delivered beyond them.
+    repeated: Repeated,
+    after_loss: bool,
+    ended: bool,
+    /// Takes what is delivered, for a standby.
+    #[serde(skip)]
+    mirror: Option<Box<Mirror>>,
+}
+
+impl Order {
+    /// Delivery of `channel` through `window`, to begin where [`Order::restart`] says.
+    #[must_use]
+    pub(crate) fn new(channel: ChannelId, window: Window, in_arrival_order: bool) -> Self {
+        let stream = Stream {
+            channel,
+            epoch: Epoch::NONE,
+            next: Sequence::FIRST,
+            next_record: None,
+            pending: None,
+            known_to: RecordNumber(0),
+            crossings: VecDeque::new(),
+            repeated: Repeated::default(),
+            after_loss: false,
+            ended: false,
+            mirror: None,
+        };
+        let lost = VecDeque::with_capacity(64);
+        Self {
+            stream,
+            window,
+            lost,
+            fact: None,
+            floor: None,
+            in_arrival_order,
+        }
+    }
+
+    /// Starts over in `epoch` with `next`; what was held of another epoch is gone.
+    pub(crate) fn restart(
+        &mut self,
+        epoch: Epoch,
+        next: Sequence,
+        next_record: Option<RecordNumber>,
+    ) {
+        let stream = &mut self.stream;
+        (stream.epoch, stream.next, stream.next_record) = (epoch, next, next_record);
+        (stream.pending, stream.ended) = (None, false);
+        stream.known_to = RecordNumber(0);
+        stream.crossings.clear();
+        stream.repeated.clear();
+        self.window.clear();
+        self.lost.clear();
+        (self.fact, self.floor) = (None, None);
+    }
+
+    /// Makes room for datagrams of this length.
+    pub(crate) fn fit_slots(&mut self, slot_len: usize) {
+        self.window.fit_slots(slot_len);
+    }
+
+    /// The epoch at `next` is one of those that `epoch` continues, or `epoch` itself: where others
+    /// go on behind it.
+    pub(crate) fn descend(&mut self, epoch: Epoch, lineage: &Lineage) {
+        let stream = &mut self.stream;
+        if lineage.of(stream.epoch).is_none() {
+            stream.epoch = lineage.epoch_of(epoch, stream.next);
+        }
+        stream.crossings.clear();
+        let mut to = epoch;
+        for it in lineage.epochs() {
+            if to == stream.epoch {
+                break;
+            }
+            let (last, repeated) = (it.last, 0);
+            stream.crossings.push_front(Crossing { last, to, repeated });
+            to = it.epoch;
+        }
+    }
+
+    /// The epoch that is followed is continued at this place: what lies beyond it counts no more,
+    /// but that it was delivered. Gives how many datagrams waited there.
+    pub(crate) fn go_on(
+        &mut self,
+        epoch: Epoch,
+        lineage: &Lineage,
+        at: Continued,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) -> u64 {
+        let (stream, beyond) = (&mut self.stream, at.last.next());
+        let known_to = stream.next_record.unwrap_or(stream.known_to);
+        let before = stream.repeated.count();
+        if stream.next > beyond {
+            stream.repeated.add(at.next_record, known_to);
+        }
+        if self.in_arrival_order {
+            for held in self.window.delivered_above(at.last) {
+                let after = held.first_record.plus(held.count.into());
+                stream.repeated.add(held.first_record, after);
+            }
+        }
+        let dropped = self.window.forget_above(at.last);
+        self.lost.retain(|(range, _)| range.first <= at.last);
+        if let Some((range, _)) = self.lost.back_mut() {
+            range.last = range.last.min(at.last);
+        }
+        for fact in [&mut self.fact, &mut self.floor] {
+            fact.take_if(|(of, _)| *of > beyond);
+        }
+        stream.ended = false;
+        if stream.next > beyond {
+            stream.next = beyond;
+            // A loss of what lies beyond is none: it is published again.
+            stream.pending.take_if(|(range, _)| range.first > at.last);
+            if let Some((range, _)) = &mut stream.pending {
+                range.last = at.last;
+            }
+        }
+        // What an earlier change repeats, that was not told yet, is told with this one.
+        let untold: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
+        let new = stream.repeated.count() - before;
+        self.descend(epoch, lineage);
+        let stream = &mut self.stream;
+        if let Some(crossing) = stream.crossings.front_mut() {
+            crossing.repeated = untold + new;
+        }
+        if planted(Bug::RepeatedRecordsDelivered) {
+            stream.repeated.clear();
+        }
+        if stream.next == beyond {
+            stream.tell_pending(Some(at.next_record), counters, on);
+            stream.next_record = Some(at.next_record);
+            stream.cross(on);
+        }
+        if let Some(mirror) = &mut stream.mirror {
+            mirror.go_on(epoch, lineage.clone(), at);
+        }
+        dropped
+    }
+
+    /// The next sequence to deliver or declare lost.
+    #[must_use]
+    pub(crate) const fn next(&self) -> Sequence {
+        self.stream.next
+    }
+
+    /// Whether the session is over, and all of it delivered or declared lost.
+    #[must_use]
+    pub(crate) const fn ended(&self) -> bool {
+        self.stream.ended
+    }
+
+    /// The window: what is held, and what is remembered.
+    #[must_use]
+    pub(crate) const fn window(&self) -> &Window {
+        &self.window
+    }
+
+    /// The first sequence that lies beyond the window.
+    #[must_use]
+    pub(crate) const fn beyond(&self) -> Sequence {
+        self.stream.next.plus(self.window.span())
+    }
+
+    /// Replaces the content of a datagram that still waits (the repair path's copy decides).
+    pub(crate) fn replace_waiting(&mut self, held: Held, bytes: &[u8]) {
+        self.window.hold(held, bytes);
+    }
+
+    /// Doubts what came under this number; says whether that is news.
+    pub(crate) fn doubt(&mut self, sequence: Sequence) -> bool {
+        self.window.doubt(sequence)
+    }
+
+    /// The publisher's own copy is what came under this number.
+    pub(crate) fn confirm(&mut self, sequence: Sequence) {
+        self.window.confirm(sequence);
+    }
+
+    /// Takes a datagram that is neither delivered nor held and lies within the window; delivers
+    /// what can be.
+    #[inline]
+    pub(crate) fn offer(
+        &mut self,
+        datagram: &Datagram<'_>,
+        held: Held,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        let in_turn = held.sequence == self.stream.next;
+        if in_turn || self.in_arrival_order {
+            if in_turn {
+                self.stream
+                    .tell_pending(Some(held.first_record), counters, on);
+                self.stream.cross(on);
+            }
+            self.window.delivered(held);
+            self.stream.deliver(datagram, &held, !in_turn, counters, on);
+            if in_turn {
+                self.stream.pass(&held);
+                self.advance(counters, on);
+            }
+        } else {
+            self.window.hold(held, datagram.bytes());
+        }
+    }
+
+    /// Whether nothing is in the way of what is next: nothing lost, no other epoch, nothing held.
+    #[inline]
+    pub(crate) fn is_clear(&self) -> bool {
+        let stream = &self.stream;
+        (stream.pending.is_none() && stream.crossings.is_empty())
+            && (self.lost.is_empty() && self.window.waiting() == 0)
+    }
+
+    /// As [`Order::offer`], of the next datagram, where nothing is in its way and nothing beyond it came.
+    #[inline]
+    pub(crate) fn hand_on(
+        &mut self,
+        datagram: &Datagram<'_>,
+        held: Held,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        self.window.delivered(held);
+        self.stream.deliver(datagram, &held, false, counters, on);
+        self.stream.pass(&held);
+    }
+
+    /// Moves the beginning forward, before anything was delivered: what the ring lost meanwhile is
+    /// no loss of somebody who begins with the oldest.
+    pub(crate) fn begin_at(&mut self, oldest: Sequence, record: RecordNumber) {
+        self.stream.next = self.stream.next.max(oldest);
+        while let Some(crossing) = self.stream.crossing() {
+            self.stream.epoch = crossing.to;
+        }
+        self.stream.next_record = (record != RecordNumber(0)).then_some(record);
+    }
+
+    /// What keeps a copy of all that is delivered, if anything does.
+    #[must_use]
+    pub(crate) fn mirror(&self) -> Option<&Mirror> {
+        self.stream.mirror.as_deref()
+    }
+
+    /// Lets this keep a copy of all that is delivered from now on; gives what did before.
+    pub(crate) fn set_mirror(&mut self, mirror: Option<Box<Mirror>>) -> Option<Box<Mirror>> {
+        std::mem::replace(&mut self.stream.mirror, mirror)
+    }
+
+    /// Tells that the datagram delivered under this number was not the publisher's: `held` is.
+    pub(crate) fn tell_fenced(
+        &mut self,
+        held: &Held,
+        datagram: &Datagram<'_>,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        // Remembered from now on, so that a second copy of it says nothing new.
+        self.window.delivered(*held);
+        if let Some(mirror) = &mut self.stream.mirror {
+            mirror.replace(datagram);
+        }
+        let loss = Loss {
+            sequences: SequenceRange::one(held.sequence),
+            records: Some(held.count.into()),
+            cause: LossCause::Fenced,
+        };
+        self.stream.tell_loss(loss, counters, on);
+    }
+
+    /// Declares what of `range` has not been passed lost.
+    pub(crate) fn lose(&mut self, range: SequenceRange, cause: LossCause) {
+        let Some(range) = SequenceRange::new(range.first.max(self.stream.next), range.last) else {
+            return;
+        };
+        let at = self
+            .lost
+            .partition_point(|(lost, _)| lost.last < range.first);
+        self.lost.insert(at, (range, cause));
+    }
+
+    /// The session is over, confirmed by the publisher; tells it once.
+    pub(crate) fn end(&mut self, on: &mut impl Deliver) {
+        if !std::mem::replace(&mut self.stream.ended, true) || planted(Bug::EndToldTwice) {
+            on.item(Item::Event(&self.stream.position(), &Event::EndOfSession));
+        }
+    }
+
+    /// Notes that the first record of `sequence` has this number.
+    pub(crate) fn note_fact(&mut self, sequence: Sequence, record: RecordNumber) {
+        note(&mut self.fact, self.stream.next, (sequence, record));
+    }
+
+    /// Notes the same of the oldest sequence that the ring still holds: below it all will be lost.
+    pub(crate) fn note_floor(&mut self, oldest: Sequence, record: RecordNumber) {
+        note(&mut self.floor, self.stream.next, (oldest, record));
+    }
+
+    /// Passes everything that is settled: delivered early, held, or lost.
+    pub(crate) fn advance(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
+        loop {
+            if let Some(&(range, cause)) = self.lost.front()
+                && range.first <= self.stream.next
+            {
+                self.lost.pop_front();
+                if range.last >= self.stream.next {
+                    self.stream.reach_lost(range, cause);
+                }
+            } else if self.in_arrival_order {
+                let Some((&held, true)) = self.window.seen(self.stream.next) else {
+                    break;
+                };
+                self.stream
+                    .tell_pending(Some(held.first_record), counters, on);
+                self.stream.cross(on);
+                self.stream.pass(&held);
+            } else if !self.deliver_waiting(counters, on) {
+                break;
+            }
+        }
+        if self.stream.pending.is_some() {
+            let mut known = [self.floor, self.fact].into_iter().flatten();
+            if let Some((_, record)) = known.find(|(of, _)| *of == self.stream.next) {
+                self.stream.tell_pending(Some(record), counters, on);
+            }
+        }
+        self.stream.cross(on);
+    }
+
+    /// Tells what is pending although nobody knows how many records it cost: at the end of an
+    /// epoch, or when the application leaves.
+    pub(crate) fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
+        self.stream.tell_pending(None, counters, on);
+        self.stream.cross(on);
+    }
+
+    /// Where the stream stands now, for events that are no datagram.
+    #[must_use]
+    pub(crate) fn position(&self) -> Position {
+        self.stream.position()
+    }
+
+    /// Delivers the datagram that waits under `next`, if there is one.
+    fn deliver_waiting(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) -> bool {
+        let next = self.stream.next;
+        let Some((&held, bytes)) = self.window.waiting_at(next) else {
+            return false;
+        };
+        self.stream
+            .tell_pending(Some(held.first_record), counters, on);
+        self.stream.cross(on);
+        // What is held was parsed when it came, and nothing changes it while it waits.
+        if let Ok(datagram) = Datagram::parse(bytes) {
+            self.stream.deliver(&datagram, &held, false, counters, on);
+        }
+        self.stream.pass(&held);
+        self.window.release(next);
+        true
+    }
+}
+
+/// Keeps the newer one of two facts, if it is one and not passed.
+fn note(kept: &mut Option<Fact>, next: Sequence, (sequence, record): Fact) {
+    let newer = kept.is_none_or(|(of, _)| of < next || of < sequence);
+    if record != RecordNumber(0) && newer && sequence >= next {
+        *kept = Some((sequence, record));
+    }
+}
+
+impl Stream {
+    /// Where the stream stands now, for events that are no datagram.
+    fn position(&self) -> Position {
+        Position {
+            channel: self.channel,
+            epoch: self.epoch,
+            sequence: self.next.previous(),
+            record: self.next_record.unwrap_or(RecordNumber(0)),
+            via: crate::delivery::Via::Repair,
+            quality: Quality {
+                after_loss: self.after_loss,
+                ..Quality::default()
+            },
+            source: SourceId(0),
+            source_position: SourcePosition(0),
+            sent_at: Nanos::ZERO,
+            received_at: Nanos::ZERO,
+            missing_for: Nanos::ZERO,
+        }
+    }
+
+    /// The first crossing, if the stream is beyond it: it is one no more.
+    #[inline]
+    fn crossing(&mut self) -> Option<Crossing> {
+        let next = self.next;
+        self.crossings
+            .front()
+            .is_some_and(|it| next > it.last)
+            .then(|| self.crossings.pop_front())?
+    }
+
+    /// Tells that another epoch goes on here, once all before it is told.
+    #[inline]
+    fn cross(&mut self, on: &mut impl Deliver) {
+        if self.crossings.is_empty() || self.pending.is_some() {
+            return;
+        }
+        while let Some(Crossing { last, to, repeated }) = self.crossing() {
+            let from = std::mem::replace(&mut self.epoch, to);
+            let continued = Event::EpochContinued {
+                from,
+                to,
+                last,
+                repeated,
+            };
+            on.item(Item::Event(&self.position(), &continued));
+        }
+    }
+
+    #[inline]
+    fn deliver(
+        &mut self,
+        datagram: &Datagram<'_>,
+        held: &Held,
+        out_of_order: bool,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        let header = datagram.header();
+        if let Some(mirror) = &mut self.mirror {
+            // What it refuses is missing in it, and it begins anew behind that.
+            let _ = mirror.put(datagram);
+        }
+        let position = Position {
+            channel: self.channel,
+            epoch: header.epoch,
+            sequence: held.sequence,
+            record: held.first_record,
+            via: held.via,
+            quality: Quality {
+                repaired: held.missing_for != Nanos::ZERO,
+                out_of_order,
+                after_loss: self.after_loss,
+                conflated: 0,
+            },
+            source: header.source,
+            source_position: header.source_position,
+            sent_at: header.sent_at,
+            received_at: held.received_at,
+            missing_for: held.missing_for,
+        };
+        match header.kind {
+            Kind::Data => match datagram.records() {
+                Ok(records) if self.repeated.is_empty() => {
+                    on.records(&position, records);
+                    counters.delivered_records.add(held.count.into());
+                }
+                Ok(records) => self.deliver_new(position, records, counters, on),
+                Err(_) => return self.tell_unreadable(held, counters, on),
+            },
+            Kind::Event => {
+                if let Some(event) = StreamEvent::parse(datagram.payload()) {
+                    counters.stream_events.increment();
+                    if let StreamEvent::SourceLost { messages, .. } = event {
+                        counters.source_messages_lost.add(messages);
+                    }
+                    on.item(Item::Event(&position, &Event::Stream(event)));
+                }
+            }
+            // A datagram ends nothing: the end is told when the repair path has confirmed it.
+            Kind::End => {}
+            Kind::Heartbeat => {}
+        }
+        counters.delivered_datagrams.increment();
+    }
+
+    /// Delivers the records that the epoch before did not deliver already.
+    #[cold]
+    fn deliver_new(
+        &self,
+        first: Position,
+        records: Records<'_>,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        first.each(records, |position, record| {
+            if self.repeated.has(position.record) {
+                counters.records_already_delivered.increment();
+            } else {
+                counters.delivered_records.increment();
+                on.item(Item::Record(position, record));
+            }
+        });
+    }
+
+    /// A datagram whose CRC fits but whose records do not: it counts as lost, not as delivered.
+    #[cold]
+    fn tell_unreadable(&mut self, held: &Held, counters: &ReceiverCounters, on: &mut impl Deliver) {
+        counters.malformed_dropped.increment();
+        let loss = Loss {
+            sequences: SequenceRange::one(held.sequence),
+            records: Some(held.count.into()),
+            cause: LossCause::Unreadable,
+        };
+        self.tell_loss(loss, counters, on);
+    }
+
+    /// Moves past a datagram that was delivered.
+    #[inline]
+    fn pass(&mut self, held: &Held) {
+        self.next = held.sequence.next();
+        let next_record = held.first_record.plus(held.count.into());
+        self.next_record = Some(next_record);
+        if !self.repeated.is_empty() {
+            self.repeated.pass(next_record);
+        }
+    }
+
+    fn reach_lost(&mut self, range: SequenceRange, cause: LossCause) {
+        let first = self.next;
+        self.next = range.last.next();
+        self.pending = Some(match self.pending {
+            // Losses next to each other are told as one, because only their sum is known.
+            Some(before) if planted(Bug::SecondLossSwallowed) => before,
+            Some((before, cause)) => (
+                SequenceRange {
+                    first: before.first,
+                    last: range.last,
+                },
+                cause,
+            ),
+            None => (
+                SequenceRange {
+                    first,
+                    last: range.last,
+                },
+                cause,
+            ),
+        });
+    }
+
+    #[inline]
+    fn tell_pending(
+        &mut self,
+        next_record: Option<RecordNumber>,
+        counters: &ReceiverCounters,
+        on: &mut impl Deliver,
+    ) {
+        if let Some((sequences, cause)) = self.pending.take() {
+            let records = match (self.next_record, next_record) {
+                (Some(expected), Some(found)) => {
+                    let short = u64::from(planted(Bug::LossOneRecordShort));
+                    // What the old epoch delivered is not lost with the new one's copy.
+                    let had = self.repeated.within(expected, found);
+                    Some(found.since(expected).saturating_sub(short + had))
+                }
+                _ => None,
+            };
+            self.known_to = self.next_record.unwrap_or(self.known_to);
+            // Where nobody knows, the old number is of no use: the next loss would count this one's.
+            self.next_record = next_record;
+            self.tell_loss(
+                Loss {
+                    sequences,
+                    records,
+                    cause,
+                },
+                counters,
+                on,
+            );
+        }
+    }
+
+    #[cold]
+    fn tell_loss(&mut self, loss: Loss, counters: &ReceiverCounters, on: &mut impl Deliver) {
+        counters.loss_events.increment();
+        match loss.records {
+            Some(records) => counters.lost_records.add(records),
+            None => counters.losses_of_unknown_size.increment(),
+        }
+        self.after_loss = true;
+        let position = self.position();
+        on.item(Item::Event(&position, &Event::Lost(loss)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::delivery::Via;
+    use crate::record::{AlignedCopy, MboMsg, RecordBatch};
+    use crate::wire::{Header, SourceLossReason, crc_of};
+
+    /// Delivery from sequence 10 and record 100 on, and what was told.
+    struct Bench {
+        order: Order,
+        counters: ReceiverCounters,
+        told: Vec<String>,
+    }
+
+    impl Bench {
+        fn new(in_arrival_order: bool) -> Self {
+            let window = Window::new(16, 1024);
+            let mut order = Order::new(ChannelId(1), window, in_arrival_order);
+            order.restart(Epoch(5), Sequence(10), Some(RecordNumber(100)));
+            Self {
+                order,
+                counters: ReceiverCounters::default(),
+                told: Vec::new(),
+            }
+        }
+
+        fn tell(
+            &mut self,
+            f: impl FnOnce(&mut Order, &ReceiverCounters, &mut dyn FnMut(Item<'_>)),
+        ) {
+            let told = &mut self.told;
+            f(&mut self.order, &self.counters, &mut |item| {
+                told.push(match item {
+                    Item::Record(p, _) => {
+                        let marks = [
+                            (p.quality.repaired, "repaired"),
+                            (p.quality.out_of_order, "early"),
+                            (p.quality.after_loss, "after loss"),
+                        ];
+                        let marks = marks.iter().filter(|m| m.0).map(|m| format!(" {}", m.1));
+                        format!("{}:{}{}", p.sequence, p.record, marks.collect::<String>())
+                    }
+                    Item::Event(p, event) => format!("{}:{} {event}", p.sequence, p.record),
+                });
+            });
+        }
+
+        fn offer(&mut self, sequence: u64, record: u64, kind: Kind, payload: &[u8], count: u16) {
+            let header = Header {
+                kind,
+                channel: ChannelId(1),
+                count,
+                epoch: Epoch(5),
+                sequence: Sequence(sequence),
+                first_record: RecordNumber(record),
+                source_position: SourcePosition(0),
+                sent_at: Nanos(1),
+                retained: 1,
+                source: SourceId(1),
+                payload_len: payload.len() as u16,
+                flags: 0,
+                header_len: 64,
+                relay: 0,
+            };
+            let crc = crc_of(&header.to_bytes(0), payload);
+            let mut bytes = header.to_bytes(crc).to_vec();
+            bytes.extend_from_slice(payload);
+            let mut aligned = AlignedCopy::default();
+            let datagram = Datagram::parse(aligned.of(&bytes)).unwrap();
+            let held = Held {
+                sequence: header.sequence,
+                first_record: header.first_record,
+                count,
+                crc,
+                via: Via::Repair,
+                received_at: Nanos(2),
+                missing_for: Nanos(u64::from(sequence == 12)),
+            };
+            self.tell(|order, counters, mut on| order.offer(&datagram, held, counters, &mut on));
+        }
+
+        fn data(&mut self, sequence: u64, record: u64, count: u16) {
+            let mut batch = RecordBatch::default();
+            (0..count).for_each(|_| batch.put(&MboMsg::default()));
+            self.offer(sequence, record, Kind::Data, batch.bytes(), count);
+        }
+
+        fn lose(&mut self, first: u64, last: u64, cause: LossCause) {
+            let range = SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
+            self.order.lose(range, cause);
+            self.tell(|order, counters, mut on| order.advance(counters, &mut on));
+        }
+
+        /// Epoch `from` is continued by the one whose lineage this is, newest first: each epoch with
+        /// its last sequence and the number of the record after it. How many waited in vain.
+        fn go_on(&mut self, from: u64, to: u64, lineage: &[(u64, u64, u64)]) -> u64 {
+            let continued = |&(epoch, last, next_record): &(u64, u64, u64)| Continued {
+                epoch: Epoch(epoch),
+                last: Sequence(last),
+                next_record: RecordNumber(next_record),
+            };
+            let lineage: Lineage = lineage.iter().map(continued).collect::<Vec<_>>().into();
+            let (at, mut dropped) = (lineage.of(Epoch(from)).unwrap(), 0);
+            self.tell(|order, counters, mut on| {
+                dropped = order.go_on(Epoch(to), &lineage, at, counters, &mut on);
+            });
+            dropped
+        }
+
+        fn fact(&mut self, sequence: u64, record: u64) {
+            self.order
+                .note_fact(Sequence(sequence), RecordNumber(record));
+            self.tell(|order, counters, mut on| order.advance(counters, &mut on));
+        }
+    }
+
+    #[test]
+    fn losses_in_a_row_are_one_and_stand_before_what_follows_them() {
+        let mut bench = Bench::new(false);
+        bench.data(10, 100, 2);
+        bench.data(14, 109, 1);
+        bench.lose(13, 13, LossCause::Window);
+        assert_eq!(bench.told, ["10:100", "10:101"], "11 may still come");
+        bench.data(12, 105, 1);
+        bench.lose(11, 11, LossCause::Deadline);
+        assert_eq!(
+            bench.told[2..],
+            [
+                "11:105 sequences 11 lost (deadline), 3 records",
+                "12:105 repaired after loss",
+                "13:109 sequences 13 lost (window), 3 records",
+                "14:109 after loss"
+            ]
+        );
+        bench.lose(15, 16, LossCause::Refused);
+        bench.lose(17, 17, LossCause::Burst);
+        bench.data(18, 120, 1);
+        assert_eq!(
+            bench.told[6..],
+            [
+                "17:120 sequences 15-17 lost (refused), 10 records",
+                "18:120 after loss"
+            ]
+        );
+        assert_eq!(bench.counters.loss_events.get(), 3);
+        assert_eq!(bench.counters.lost_records.get(), 16);
+        assert_eq!(bench.counters.delivered_datagrams.get(), 4);
+        assert_eq!(bench.counters.delivered_records.get(), 5);
+    }
+
+    #[test]
+    fn events_too_say_that_something_was_lost_before_them() {
+        let mut bench = Bench::new(false);
+        let after_loss = |bench: &Bench| bench.order.position().quality.after_loss;
+        assert!(!after_loss(&bench));
+        bench.lose(10, 10, LossCause::Window);
+        assert!(!after_loss(&bench), "it is not told yet");
+        bench.data(11, 105, 1);
+        assert!(after_loss(&bench));
+        assert_eq!(bench.order.position().sequence, Sequence(11));
+    }
+
+    #[test]
+    fn what_was_passed_can_not_be_lost_any_more() {
+        let mut bench = Bench::new(false);
+        bench.data(10, 100, 1);
+        bench.lose(1, 10, LossCause::Window);
+        assert_eq!((bench.told.len(), bench.order.next()), (1, Sequence(11)));
+        bench.lose(1, 11, LossCause::Window);
+        bench.data(12, 105, 1);
+        assert_eq!(
+            bench.told[1],
+            "11:105 sequences 11 lost (window), 4 records"
+        );
+    }
+
+    #[test]
+    fn the_newest_known_record_number_tells_what_a_loss_at_the_head_cost() {
+        let mut bench = Bench::new(false);
+        bench.fact(9, 90);
+        bench.fact(13, 0);
+        bench.fact(13, 130);
+        bench.fact(12, 120);
+        bench.lose(10, 11, LossCause::Window);
+        assert_eq!(bench.told, [""; 0], "of 12 nobody knows any more");
+        bench.lose(12, 12, LossCause::Window);
+        let told = "12:130 sequences 10-12 lost (window), 30 records";
+        assert_eq!(bench.told, [told]);
+        bench.fact(13, 140);
+        bench.lose(13, 13, LossCause::Window);
+        assert_eq!(bench.told.len(), 1, "a second word on 13 changes nothing");
+        bench.fact(14, 141);
+        assert_eq!(
+            bench.told[1],
+            "13:141 sequences 13 lost (window), 11 records"
+        );
+    }
+
+    #[test]
+    fn of_two_words_on_one_sequence_the_first_stands() {
+        let mut bench = Bench::new(false);
+        bench.lose(10, 12, LossCause::Window);
+        bench.order.note_fact(Sequence(13), RecordNumber(130));
+        bench.fact(13, 140);
+        assert_eq!(
+            bench.told,
+            ["12:130 sequences 10-12 lost (window), 30 records"]
+        );
+    }
+
+    #[test]
+    fn another_epoch_begins_without_what_the_one_before_left() {
+        let mut bench = Bench::new(false);
+        bench.data(11, 101, 1);
+        bench.lose(10, 10, LossCause::Epoch);
+        bench.lose(12, 12, LossCause::Epoch);
+        bench.lose(15, 20, LossCause::Epoch);
+        bench.fact(30, 300);
+        bench.tell(|order, _, mut on| order.end(&mut on));
+        assert!(bench.order.ended());
+        bench.told.clear();
+        bench
+            .order
+            .restart(Epoch(6), Sequence(15), Some(RecordNumber(1)));
+        assert!(!bench.order.ended() && bench.order.window().waiting() == 0);
+        bench.data(15, 1, 1);
+        bench.data(16, 2, 1);
+        assert_eq!(bench.told, ["15:1 after loss", "16:2 after loss"]);
+        bench.order.restart(Epoch(7), Sequence(1), None);
+        bench.lose(1, 4, LossCause::Window);
+        bench.data(5, 50, 1);
+        assert_eq!(
+            bench.told[2..],
+            [
+                "4:50 sequences 1-4 lost (window), number of records unknown",
+                "5:50 after loss"
+            ]
+        );
+        assert_eq!(bench.counters.losses_of_unknown_size.get(), 1);
+    }
+
+    #[test]
+    fn a_loss_that_nobody_can_size_is_told_when_all_is_over_and_the_next_one_is_not_counted_twice()
+    {
+        let mut bench = Bench::new(false);
+        bench.lose(10, 12, LossCause::Left);
+        assert!(bench.told.is_empty());
+        bench.tell(|order, counters, mut on| order.give_up_pending(counters, &mut on));
+        let told = "12:0 sequences 10-12 lost (left), number of records unknown";
+        assert_eq!(bench.told, [told]);
+        bench.tell(|order, counters, mut on| order.give_up_pending(counters, &mut on));
+        assert_eq!(bench.told.len(), 1);
+        bench.lose(13, 13, LossCause::Left);
+        bench.data(14, 140, 1);
+        assert!(bench.told[1].ends_with("unknown"), "{}", bench.told[1]);
+    }
+
+    #[test]
+    fn in_arrival_order_each_goes_straight_on_and_losses_stand_where_they_are_reached() {
+        let mut bench = Bench::new(true);
+        bench.data(12, 102, 1);
+        bench.data(10, 100, 1);
+        bench.data(13, 103, 1);
+        bench.lose(11, 11, LossCause::Window);
+        assert_eq!(
+            bench.told,
+            [
+                "12:102 repaired early",
+                "10:100",
+                "13:103 early",
+                "11:102 sequences 11 lost (window), 1 records"
+            ]
+        );
+        assert_eq!(bench.order.next(), Sequence(14));
+        assert_eq!(bench.order.beyond(), Sequence(30));
+    }
+
+    #[test]
+    fn events_and_the_end_take_their_turn_and_only_source_losses_count_messages() {
+        let mut bench = Bench::new(false);
+        let mut body = Vec::new();
+        StreamEvent::SourceLost {
+            source: SourceId(2),
+            reason: SourceLossReason::Gap,
+            from: SourcePosition(9),
+            messages: 5,
+            instruments: vec![],
+        }
+        .write(&mut body);
+        bench.offer(11, 100, Kind::Event, &body, 0);
+        bench.offer(10, 100, Kind::Event, &[1, 2, 3], 0);
+        assert_eq!(bench.told, ["11:100 source 2 lost 5 messages from 0:9"]);
+        bench.offer(12, 100, Kind::End, &[], 0);
+        assert!(!bench.order.ended(), "a datagram ends nothing");
+        let c = &bench.counters;
+        assert_eq!(
+            (c.stream_events.get(), c.source_messages_lost.get()),
+            (1, 5)
+        );
+        assert_eq!(
+            (c.delivered_datagrams.get(), c.delivered_records.get()),
+            (3, 0)
+        );
+        bench.tell(|order, _, mut on| order.end(&mut on));
+        bench.tell(|order, _, mut on| order.end(&mut on));
+        assert_eq!(bench.told[1..], ["12:100 end of session"]);
+    }
+
+    #[test]
+    fn a_beginning_moves_forward_only() {
+        let mut bench = Bench::new(false);
+        bench.order.begin_at(Sequence(14), RecordNumber(0));
+        bench.order.begin_at(Sequence(12), RecordNumber(120));
+        assert_eq!(bench.order.next(), Sequence(14));
+        bench.lose(14, 14, LossCause::Window);
+        bench.fact(15, 125);
+        assert_eq!(bench.told, ["14:125 sequences 14 lost (window), 5 records"]);
+        bench.order.fit_slots(1024);
+        bench.data(16, 130, 1);
+        bench.order.fit_slots(1024);
+        assert_eq!(bench.order.window().waiting(), 1, "there was room");
+        bench.order.fit_slots(1025);
+        let window = bench.order.window();
+        assert_eq!((window.slot_len(), window.span()), (1032, 16));
+    }
+
+    #[test]
+    fn what_waits_or_is_lost_beyond_the_place_where_another_epoch_goes_on_counts_no_more() {
+        let mut bench = Bench::new(false);
+        bench.data(10, 100, 1);
+        for sequence in [12, 14, 17, 19] {
+            bench.data(sequence, 90 + sequence, 1);
+        }
+        bench.lose(13, 13, LossCause::Window);
+        bench.lose(15, 16, LossCause::Deadline);
+        bench.lose(18, 18, LossCause::Window);
+        assert_eq!(bench.go_on(5, 6, &[(5, 15, 107)]), 2, "17 and 19 waited");
+        assert_eq!(bench.order.window().waiting(), 2);
+        assert_eq!(bench.told, ["10:100"]);
+        bench.data(11, 101, 1);
+        for sequence in 16..=19 {
+            bench.data(sequence, 91 + sequence, 1);
+        }
+        assert_eq!(
+            bench.told[1..],
+            [
+                "11:101",
+                "12:102 repaired",
+                "13:104 sequences 13 lost (window), 1 records",
+                "14:104 after loss",
+                "15:107 sequences 15 lost (deadline), 2 records",
+                "15:107 epoch 5 continued by 6 behind 15",
+                "16:107 after loss",
+                "17:108 after loss",
+                "18:109 after loss",
+                "19:110 after loss",
+            ]
+        );
+    }
+
+    #[test]
+    fn the_number_of_the_record_where_another_epoch_goes_on_stands_and_what_lies_beyond_does_not() {
+        // It tells what is lost before it.
+        let mut bench = Bench::new(false);
+        bench.fact(13, 106);
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.lose(10, 12, LossCause::Window);
+        assert_eq!(
+            bench.told,
+            [
+                "12:106 sequences 10-12 lost (window), 6 records",
+                "12:106 epoch 5 continued by 6 behind 12",
+            ]
+        );
+        // The number that the old epoch gave a sequence beyond it is not that of the new one's.
+        let mut bench = Bench::new(false);
+        bench.fact(14, 150);
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.lose(10, 13, LossCause::Window);
+        assert_eq!(
+            bench.told, [""; 0],
+            "nor is the change told before the loss"
+        );
+        bench.data(14, 108, 1);
+        assert_eq!(
+            bench.told,
+            [
+                "13:108 sequences 10-13 lost (window), 8 records",
+                "13:108 epoch 5 continued by 6 behind 12",
+                "14:108 after loss",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_loss_that_waits_to_be_told_is_cut_where_another_epoch_goes_on() {
+        let continued = "12:106 epoch 5 continued by 6 behind 12";
+        for (first, before, told) in [
+            (
+                11,
+                1,
+                Some("12:106 sequences 11-12 lost (window), 5 records"),
+            ),
+            (12, 2, Some("12:106 sequences 12 lost (window), 4 records")),
+            (13, 6, None),
+        ] {
+            let mut bench = Bench::new(false);
+            for sequence in 10..first {
+                let count = if sequence == 12 { 4 } else { 1 };
+                bench.data(sequence, 90 + sequence, count);
+            }
+            bench.lose(first, 14, LossCause::Window);
+            bench.told.clear();
+            bench.go_on(5, 6, &[(5, 12, 106)]);
+            let expected: Vec<_> = told.into_iter().chain([continued]).collect();
+            assert_eq!(bench.told, expected, "{first} to 14 were lost");
+            assert_eq!(bench.order.next(), Sequence(13));
+            bench.data(13, 106, 1);
+            let delivered = bench.counters.delivered_records.get();
+            assert_eq!(delivered, before + 1);
+        }
+    }
+
+    #[test]
+    fn each_record_that_is_repeated_is_told_with_one_change_only() {
+        let mut bench = Bench::new(false);
+        for n in 0..5 {
+            bench.data(10 + n, 100 + 2 * n, 2);
+        }
+        bench.told.clear();
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.data(13, 106, 3);
+        // 109 is still to come again, and that was told.
+        bench.go_on(6, 7, &[(6, 13, 109), (5, 12, 106)]);
+        bench.data(14, 109, 2);
+        assert_eq!(
+            bench.told,
+            [
+                "12:106 epoch 5 continued by 6 behind 12, 4 records of it had come already",
+                "13:109 epoch 6 continued by 7 behind 13",
+                "14:110",
+            ]
+        );
+        assert_eq!(bench.counters.records_already_delivered.get(), 4);
+    }
+
+    #[test]
+    fn what_the_old_epoch_delivered_is_not_lost_with_the_new_ones_copy() {
+        let mut bench = Bench::new(false);
+        for n in 0..5 {
+            bench.data(10 + n, 100 + 2 * n, 2);
+        }
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.told.clear();
+        bench.lose(13, 13, LossCause::Window);
+        bench.data(14, 112, 1);
+        assert_eq!(
+            bench.told,
+            [
+                "13:112 sequences 13 lost (window), 2 records",
+                "14:112 after loss",
+            ]
+        );
+        assert_eq!(bench.counters.lost_records.get(), 2);
+    }
+
+    #[test]
+    fn what_is_still_to_be_repeated_is_forgotten_with_its_line() {
+        let mut bench = Bench::new(false);
+        for n in 0..5 {
+            bench.data(10 + n, 100 + 2 * n, 2);
+        }
+        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench
+            .order
+            .restart(Epoch(9), Sequence(1), Some(RecordNumber(106)));
+        bench.told.clear();
+        bench.data(1, 106, 2);
+        assert_eq!(bench.told, ["1:106", "1:107"]);
+        assert_eq!(bench.counters.records_already_delivered.get(), 0);
+    }
+
+    #[test]
+    fn what_two_changes_repeat_is_told_with_the_first_where_neither_was_reached() {
+        let mut bench = Bench::new(true);
+        bench.data(10, 100, 1);
+        bench.data(13, 105, 2);
+        bench.data(15, 109, 1);
+        bench.go_on(5, 6, &[(5, 11, 102)]);
+        bench.data(14, 120, 2);
+        bench.told.clear();
+        bench.go_on(6, 7, &[(6, 13, 118), (5, 11, 102)]);
+        assert_eq!(bench.told, [""; 0], "11 is still missing");
+        bench.data(11, 101, 1);
+        bench.data(12, 102, 6);
+        bench.data(13, 108, 10);
+        assert_eq!(
+            bench.told[..2],
+            [
+                "11:101",
+                "11:102 epoch 5 continued by 6 behind 11, 5 records of it had come already",
+            ]
+        );
+        let last = bench.told.last().unwrap();
+        assert_eq!(last, "13:118 epoch 6 continued by 7 behind 13");
+        assert_eq!(bench.counters.records_already_delivered.get(), 3);
+    }
+}

@@ -1,0 +1,468 @@
+//! Asking for what is missing, and hearing the answers: NACKs for everything that is due at once,
+//! refusals, and the publisher's status (docs/PROTOCOL.md §5.4, §6).
+
+use crate::control::{NackClass, Progress, RefusalReason, Refused, Status};
+use crate::delivery::{Deliver, LossCause};
+use crate::planted::{Bug, planted};
+use crate::receive::gaps::{Gap, Origin, Rung, Visit};
+use crate::receive::lines::Lines;
+use crate::receive::rdma_read::{Reach, ReadRoom, Readable};
+use crate::receive::{Receiver, ReplayPath};
+use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
+
+/// What a receiver wants to ask for in one go.
+#[derive(Clone, Debug, Default)]
+pub struct Asks {
+    /// Gaps of the live stream, ascending.
+    pub repair: Vec<SequenceRange>,
+    /// Gaps of the live stream that the NACK connection is asked for, ascending.
+    pub nack: Vec<SequenceRange>,
+    /// Gaps of the live stream to be READ, each in one go, ascending.
+    pub read: Vec<SequenceRange>,
+    /// History, ascending; on the joiners' budget.
+    pub replay: Vec<SequenceRange>,
+    /// Whether replay is wanted and the path for it is not open.
+    pub replay_wanted: bool,
+    /// Whether the NACK connection takes questions; told by the caller.
+    pub nack_open: bool,
+    /// When the latest of the questions was asked that the NACK connection did not answer in time.
+    pub nack_overdue: Option<Nanos>,
+    /// What can be READ yet; told by the caller, `None` where nothing can.
+    pub room: Option<ReadRoom>,
+    /// When the latest of the READs was begun that was not done in time.
+    pub read_overdue: Option<Nanos>,
+}
+
+impl Asks {
+    /// Forgets what was collected before; the NACK connection takes questions, or does not, and so
+    /// much can be READ.
+    pub fn begin(&mut self, nack_open: bool, room: Option<ReadRoom>) {
+        self.repair.clear();
+        self.nack.clear();
+        self.read.clear();
+        self.replay.clear();
+        (self.replay_wanted, self.nack_open) = (false, nack_open);
+        (self.nack_overdue, self.read_overdue) = (None, None);
+        self.room = room;
+    }
+}
+
+/// Whether the path still answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathHealth {
+    /// As far as we know.
+    Answers,
+    /// Asked as often as allowed, and silent: build it anew.
+    Exhausted,
+}
+
+/// PROGRESS that waits for its STATUS: beyond these the next one comes no sooner than `progress_us` after
+/// the last.
+const UNANSWERED_MAX: u8 = 4;
+/// What the publisher denies to have sent is left alone for this long at the most.
+const DENIED_MAX: Nanos = Nanos::from_ms(100);
+
+impl Receiver {
+    /// Collects all gaps that are due, marks them as asked, and tells whether the path answers.
+    pub fn collect_asks(&mut self, now: Nanos, asks: &mut Asks) -> PathHealth {
+        if !self.link_up || !self.config.repair || !self.is_waiting() {
+            return PathHealth::Answers;
+        }
+        self.ask_about_doubts(now, asks);
+        let next = self.order.next();
+        // The window ends before `beyond`; at the very end of the numbers it saturates.
+        let last = self.order.beyond().previous().max(next);
+        let window = SequenceRange { first: next, last };
+        let mut in_flight = self.replay_in_flight();
+        let skew = Nanos::from_us(self.config.line_skew_us.into());
+        let tries_max = self.config.nack_tries;
+        let in_flight_max = u64::from(self.config.replay_in_flight);
+        let (nack, lines, answered) = (&mut self.nack, &self.lines, self.answered);
+        let (rc, read, counters) = (&mut self.rc, &mut self.read, &self.counters);
+        let mut readable = self.readable.as_mut();
+        if readable.is_none() {
+            asks.room = None;
+        }
+        let mut read_wait = Nanos::ZERO;
+        let replay_open = self.replay == ReplayPath::Open;
+        let mut replay_wanted = false;
+        let mut health = PathHealth::Answers;
+        self.gaps.visit(window, |gap| {
+            if gap.ask_at > now {
+                return Visit::Continue;
+            }
+            if gap.class == NackClass::Replay && !replay_open {
+                replay_wanted = true;
+                return Visit::Continue;
+            }
+            if may_come_by_itself(gap, lines) && now < gap.found_at.after(skew) {
+                return Visit::Continue;
+            }
+            let on_nack = gap.tries > 0 && gap.rung == Rung::Nack;
+            let on_read = gap.tries > 0 && matches!(gap.rung, Rung::Read { .. });
+            let torn = match gap.rung {
+                Rung::Torn { again } if gap.tries > 0 => Some(again),
+                _ => None,
+            };
+            // On a rung above the last, whose questions are no tries of that.
+            let above = on_nack || on_read || torn.is_some();
+            let is_open = match gap.rung {
+                Rung::Nack => asks.nack_open,
+                Rung::Read { .. } => asks.room.is_some(),
+                Rung::Torn { .. } => false,
+                Rung::Repair | Rung::GaveWay => true,
+            };
+            if gap.tries > 0 && is_open {
+                // Answers come by ascending sequence: while they are below this gap, its turn will
+                // come; once they are above it, its answer was lost.
+                let patience = match gap.rung {
+                    Rung::Nack => rc.retry(1),
+                    Rung::Read { .. } | Rung::Torn { .. } => read.retry(1),
+                    Rung::Repair | Rung::GaveWay => nack.retry(1),
+                };
+                if let Some((at, sequence)) = answered[answered_by(gap)]
+                    && at > gap.asked_at
+                    && sequence < gap.range.first
+                    && now.since(at) < patience
+                {
+                    gap.ask_at = at.after(patience);
+                    return Visit::Continue;
+                }
+            }
+            if gap.tries >= tries_max && !above {
+                nack.unanswered(now.since(gap.asked_at));
+                health = PathHealth::Exhausted;
+                return Visit::Stop;
+            }
+            if gap.class == NackClass::Replay && gap.tries == 0 {
+                let room = in_flight_max.saturating_sub(in_flight);
+                if room == 0 {
+                    // The rest of the replay waits, but gaps of the live stream do not.
+                    return Visit::Continue;
+                }
+                gap.range.last = gap.range.last.min(gap.range.first.plus(room - 1));
+                in_flight += gap.range.len();
+            }
+            if on_read && is_open {
+                counters.read_timeouts.add(gap.range.len());
+                asks.read_overdue = asks.read_overdue.max(Some(gap.asked_at));
+            }
+            if on_nack && is_open {
+                counters.nack_link_timeouts.add(gap.range.len());
+                asks.nack_overdue = asks.nack_overdue.max(Some(gap.asked_at));
+            }
+            let reads = may_read_first(gap) || torn == Some(false);
+            let reach = match (&mut readable, &mut asks.room) {
+                (Some(readable), Some(room)) if reads => {
+                    let retries = (read.retry(1), nack.retry(1));
+                    readable.reach(now, retries, gap.range, room)
+                }
+                _ => Reach::Nothing,
+            };
+            match reach {
+                Reach::Slots(count) => {
+                    gap.range.last = gap.range.first.plus(count - 1);
+                    let again = torn.is_some();
+                    (gap.rung, gap.tries) = (Rung::Read { again }, 1);
+                }
+                Reach::Wait(until) if torn.is_none() => {
+                    read_wait = until;
+                    return Visit::Continue;
+                }
+                // The rung gives way. It was the first try of the next one that was not had.
+                _ if above => {
+                    let is_next = !on_nack && asks.nack_open;
+                    if is_next || on_nack && is_open && planted(Bug::RungNeverGivesWay) {
+                        gap.rung = Rung::Nack;
+                    } else {
+                        gap.rung = Rung::GaveWay;
+                    }
+                }
+                _ => {
+                    if gap.tries == 0 {
+                        let first = asks.nack_open && gap.class == NackClass::Repair;
+                        gap.rung = if first { Rung::Nack } else { Rung::Repair };
+                    }
+                    gap.tries += 1;
+                }
+            }
+            gap.asked_at = now;
+            gap.asked_once = gap.tries == 1 || gap.refused;
+            gap.refused = false;
+            let doubled = if planted(Bug::BackOffForgotten) {
+                1
+            } else {
+                gap.tries
+            };
+            gap.ask_at = now.after(match gap.rung {
+                Rung::Read { .. } | Rung::Torn { .. } => read.retry(1),
+                Rung::Nack => rc.retry(1),
+                Rung::Repair | Rung::GaveWay => nack.retry(doubled),
+            });
+            if planted(Bug::RetryTooSlow) {
+                gap.ask_at = now.after(gap.ask_at.since(now).times(50));
+            }
+            if planted(Bug::NackNeverRetried) {
+                gap.ask_at = Nanos::MAX;
+            }
+            if planted(Bug::NackStorm) {
+                (gap.tries, gap.ask_at) = (1, now);
+            }
+            match (gap.class, gap.rung) {
+                (NackClass::Replay, _) => asks.replay.push(gap.range),
+                (NackClass::Repair, Rung::Nack) => asks.nack.push(gap.range),
+                (NackClass::Repair, Rung::Read { .. }) => asks.read.push(gap.range),
+                (NackClass::Repair, _) => asks.repair.push(gap.range),
+            }
+            Visit::Continue
+        });
+        if asks.nack_overdue.is_some() {
+            self.rc_lateness.gave_way_at = now;
+        }
+        if asks.read_overdue.is_some() {
+            self.read_lateness.gave_way_at = now;
+        }
+        self.read_wait = read_wait;
+        if replay_wanted && self.replay == ReplayPath::Unwanted {
+            self.replay = ReplayPath::Awaited;
+            asks.replay_wanted = true;
+        }
+        let count = |ranges: &[SequenceRange]| ranges.iter().map(|range| range.len()).sum::<u64>();
+        let over_nack = count(&asks.nack);
+        let asked = count(&asks.repair) + over_nack + count(&asks.replay);
+        self.counters.nacked_sequences.add(asked);
+        self.counters.nack_link_nacked_sequences.add(over_nack);
+        self.counters.reads.add(asks.read.len() as u64);
+        self.counters.read_sequences.add(count(&asks.read));
+        health
+    }
+
+    /// When the next question is due.
+    pub(crate) fn next_ask(&self) -> Nanos {
+        if !self.link_up || !self.config.repair {
+            return Nanos::MAX;
+        }
+        let beyond = self.order.beyond();
+        let skew = Nanos::from_us(self.config.line_skew_us.into());
+        // While the replay asked for is on its way, the rest of it waits.
+        let full = self.replay_in_flight() >= u64::from(self.config.replay_in_flight);
+        let awaited = self.replay == ReplayPath::Awaited;
+        let gaps = self
+            .gaps
+            .iter()
+            .take_while(|gap| gap.range.first < beyond)
+            .filter(|gap| gap.class == NackClass::Repair || !(awaited || (full && gap.tries == 0)))
+            .map(|gap| {
+                let waits = may_come_by_itself(gap, &self.lines);
+                let at = if waits {
+                    gap.found_at.after(skew)
+                } else {
+                    Nanos::ZERO
+                };
+                let wait = match may_read_first(gap) {
+                    true => self.read_wait,
+                    false => Nanos::ZERO,
+                };
+                gap.ask_at.max(at).max(wait)
+            });
+        gaps.min().unwrap_or(Nanos::MAX).min(self.doubts.due_at())
+    }
+
+    /// Sequences of a replay that were asked for and have not come.
+    fn replay_in_flight(&self) -> u64 {
+        (self.gaps.iter())
+            .filter(|gap| gap.class == NackClass::Replay && gap.tries > 0)
+            .map(|gap| gap.range.len())
+            .sum()
+    }
+
+    /// The publisher refuses a range.
+    pub fn handle_refused(&mut self, now: Nanos, refused: &Refused, on: &mut impl Deliver) {
+        self.counters.refusals_received.increment();
+        if planted(Bug::RefusalIgnored) {
+            return;
+        }
+        let asked = self
+            .gaps
+            .iter()
+            .find(|gap| gap.range.intersection(refused.range).is_some());
+        if let Some(by) = asked.map(answered_by) {
+            self.answered[by] = Some((now, refused.range.last));
+        }
+        if refused.epoch != self.epoch {
+            self.ask_status_soon(now);
+            return;
+        }
+        match refused.reason {
+            RefusalReason::Window => {
+                self.order.note_floor(refused.oldest, refused.oldest_record);
+                if self.beginning == Some(self.order.next()) {
+                    self.begin_later(refused.oldest, refused.oldest_record, on);
+                }
+                // What the ring no longer holds now, it will not hold later either.
+                let gone = SequenceRange::new(Sequence::FIRST, refused.oldest.previous());
+                if let Some(gone) = gone {
+                    self.lose(gone, LossCause::Window);
+                }
+                // Whatever else it refused may be asked for again.
+                let at = now.after(self.nack.retry(1));
+                self.postpone(refused.range, at);
+            }
+            RefusalReason::TooSlow => self.lose(refused.range, LossCause::Burst),
+            RefusalReason::Malformed => self.lose(refused.range, LossCause::Refused),
+            RefusalReason::Budget | RefusalReason::Ahead | RefusalReason::Epoch => {
+                let least = Nanos::from_us(self.config.nack_retry_us.into());
+                let mut wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
+                if refused.reason == RefusalReason::Ahead {
+                    wait = wait.max(self.denied(now));
+                }
+                self.postpone(refused.range, now.after(wait));
+                self.doubt_again(refused.range, now.after(wait));
+            }
+        }
+        self.order.advance(&self.counters, on);
+        self.handle_timeout(now, on);
+    }
+
+    /// The publisher says that it has not sent yet what we heard of, as a stranger's heartbeat would have it:
+    /// how long that is left alone. The longer it says so the longer, until it has sent that much.
+    fn denied(&mut self, now: Nanos) -> Nanos {
+        let told = self.told.map_or(Sequence::NONE, |(newest, _)| newest);
+        let known = told.max(self.order.next().previous());
+        let (since, _) = *match &mut self.denied {
+            Some(denied) if denied.1 > known => denied,
+            denied => denied.insert((now, self.heard)),
+        };
+        Nanos(now.since(since).0 / 2).min(DENIED_MAX)
+    }
+
+    /// The publisher's word on how far it is. An epoch other than ours is the caller's to follow.
+    pub fn handle_status(&mut self, now: Nanos, status: &Status, on: &mut impl Deliver) {
+        if status.epoch != self.epoch {
+            return;
+        }
+        // The last one may answer for those before it.
+        self.unanswered = match status.echo == self.progress_said_at {
+            true => 0,
+            false => self.unanswered.saturating_sub(1),
+        };
+        let ahead = status.newest > self.heard;
+        if let Some(change) = self.liveness.heard_repair(ahead, now) {
+            self.note_liveness(change, now);
+        }
+        self.note_told(status.newest, status.next_record, now);
+        if status.ended {
+            self.end_at = Some(status.newest);
+        }
+        self.handle_timeout(now, on);
+    }
+
+    /// The publisher's word, over the repair path, that it has sent up to `newest`. It may be ahead
+    /// of datagrams that lie in our own socket: while multicast is heard it counts only when it is
+    /// told again, or when a datagram had leapt.
+    pub(crate) fn note_told(&mut self, newest: Sequence, next_record: RecordNumber, now: Nanos) {
+        if self.ended() {
+            return;
+        }
+        let before = self.told.replace((newest, next_record));
+        let believed = self.liveness.is_stale() || planted(Bug::StatusOvertakesSocket);
+        let at_once = std::mem::take(&mut self.leapt) || believed;
+        let heard = if at_once { self.told } else { before };
+        if let Some((heard, record_after)) = heard {
+            self.note_heard(heard, now, Origin::Live);
+            self.order.note_fact(heard.next(), record_after);
+        }
+    }
+
+    /// Something came over the repair path: the publisher lives.
+    pub fn heard_repair(&mut self, now: Nanos) {
+        // Never a change: only STATUS says whether multicast is behind.
+        let _ = self.liveness.heard_repair(false, now);
+    }
+
+    /// Whether it is time to say how far we are, and to find out how far the publisher is.
+    pub(crate) fn is_progress_due(&self, now: Nanos) -> bool {
+        now >= self.progress_at && self.link_up
+    }
+
+    /// The PROGRESS to send if it is due. While so many wait for their STATUS that the link is slower than
+    /// they come, there is none: they would leave repairs no room on it.
+    pub fn take_progress(&mut self, now: Nanos) -> Option<Progress> {
+        if !self.is_progress_due(now) {
+            return None;
+        }
+        let every = Nanos::from_us(self.config.progress_us.into());
+        let soon = Nanos::from_us(self.config.follow_us.into());
+        let limited = !planted(Bug::StatusWithoutLimit);
+        let is_held = limited
+            && self.unanswered >= UNANSWERED_MAX
+            && now < self.progress_said_at.after(every);
+        self.progress_looked_at = now;
+        if is_held {
+            self.progress_at = now.after(soon).min(self.progress_said_at.after(every));
+            return None;
+        }
+        let next = if self.is_following() { soon } else { every };
+        self.progress_at = now.after(next);
+        self.progress_said_at = now;
+        self.unanswered = self.unanswered.saturating_add(1);
+        let (sequence, heard) = self.progress();
+        Some(Progress {
+            epoch: self.epoch,
+            sequence: sequence.plus(planted(Bug::ProgressAhead).into()),
+            lost_records: self.counters.lost_records.get(),
+            heard,
+            sent_at: now,
+            read_bytes: self.readable.as_ref().map_or(0, Readable::used),
+        })
+    }
+
+    /// Whether multicast is silent, so that the publisher is asked how far it is.
+    pub(crate) const fn is_following(&self) -> bool {
+        self.liveness.is_stale() && !self.ended()
+    }
+
+    /// Asks the publisher how far it is, soon but not more often than the config allows.
+    pub(crate) fn ask_status_soon(&mut self, now: Nanos) {
+        let soonest = self
+            .progress_looked_at
+            .after(Nanos::from_us(self.config.follow_us.into()));
+        let limited = !planted(Bug::StatusWithoutLimit);
+        self.progress_at = (self.progress_at).min(if limited { soonest.max(now) } else { now });
+    }
+
+    /// Asks for `range` again, but not before `at`; a refusal to wait is no try that failed.
+    fn postpone(&mut self, range: SequenceRange, at: Nanos) {
+        self.gaps.visit(range, |gap| {
+            gap.tries = gap.tries.saturating_sub(1);
+            (gap.ask_at, gap.refused) = (at, true);
+            Visit::Continue
+        });
+    }
+}
+
+/// Which connection's answers say that the answer for this gap is still to come: an index of
+/// [`Receiver::answered`].
+pub(crate) const fn answered_by(gap: &Gap) -> usize {
+    match (gap.class, gap.rung) {
+        (NackClass::Repair, Rung::Nack) => 2,
+        (NackClass::Repair, Rung::Read { .. } | Rung::Torn { .. }) => 3,
+        (class, _) => class as usize - 1,
+    }
+}
+
+/// Whether a first question is a READ, where that can be. A scout's is none: the publisher is to hear what
+/// many miss.
+fn may_read_first(gap: &Gap) -> bool {
+    let scouts = planted(Bug::ScoutsRead);
+    gap.tries == 0 && gap.class == NackClass::Repair && (!gap.is_scout || scouts)
+}
+
+/// Whether another live line may still bring what one line did not.
+fn may_come_by_itself(gap: &Gap, lines: &Lines) -> bool {
+    gap.tries == 0
+        && !planted(Bug::LineSkewIgnored)
+        && gap.origin == Origin::Live
+        && lines.count() > 1
+        && !lines.all_passed(gap.range.last)
+}

@@ -1,0 +1,451 @@
+//! The window: datagrams that came before their turn, held until the ones before them are
+//! settled; and a memory of what was already delivered, to tell duplicates and impostors.
+//!
+//! Fixed size, allocated once. Sequence s lives at `s & mask`, so a window of W sequences holds
+//! any run of W in flight; what lies beyond is the caller's to drop and repair later.
+
+use std::fmt;
+
+use serde::de::{SeqAccess, Visitor};
+use serde::ser::SerializeSeq;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::delivery::Via;
+use crate::record::{words_as_bytes, words_as_bytes_mut};
+use crate::types::{Nanos, RecordNumber, Sequence};
+use crate::wire::headers_only;
+
+/// What is remembered of a datagram beside its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Held {
+    /// Its number.
+    pub sequence: Sequence,
+    /// Number of its first record.
+    pub first_record: RecordNumber,
+    /// How many records it carries.
+    pub count: u16,
+    /// Its CRC: the identity of its content.
+    pub crc: u32,
+    /// How it came.
+    pub via: Via,
+    /// When it came.
+    pub received_at: Nanos,
+    /// How long it had been missing before.
+    pub missing_for: Nanos,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    held: Held,
+    len: u32,
+    state: State,
+    doubt: Doubt,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum State {
+    Empty,
+    /// Bytes are here, waiting for their turn.
+    Waiting,
+    /// Handed to the application; only the identity is kept.
+    Delivered,
+}
+
+/// Whether another content came under the same number, and which of them is the publisher's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Doubt {
+    None,
+    Open,
+    /// The publisher's own copy came.
+    Decided,
+}
+
+const EMPTY: Entry = Entry {
+    held: Held {
+        sequence: Sequence::NONE,
+        first_record: RecordNumber(0),
+        count: 0,
+        crc: 0,
+        via: Via::Repair,
+        received_at: Nanos::ZERO,
+        missing_for: Nanos::ZERO,
+    },
+    len: 0,
+    state: State::Empty,
+    doubt: Doubt::None,
+};
+
+/// See the module.
+pub(crate) struct Window {
+    entries: Box<[Entry]>,
+    words: Box<[u64]>,
+    slot_words: usize,
+    waiting: usize,
+}
+
+impl fmt::Debug for Window {
+    /// What is held and remembered. The bytes are not shown: each CRC stands for its content.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let known = self.entries.iter().filter(|e| e.state != State::Empty);
+        f.debug_list().entries(known).finish()
+    }
+}
+
+impl Serialize for Window {
+    /// What is held and remembered, in the order of the slots.
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let known = |entry: &Entry| entry.state != State::Empty;
+        let entries = self.entries.iter().enumerate();
+        let known = entries.filter(|(_, entry)| known(entry));
+        let mut all = to.serialize_seq(Some(2 + known.clone().count()))?;
+        all.serialize_element(&self.entries.len())?;
+        all.serialize_element(&self.slot_words)?;
+        for (at, entry) in known {
+            let words = &self.words[at * self.slot_words..(at + 1) * self.slot_words];
+            let held = match entry.state {
+                State::Waiting => headers_only::kept(&words_as_bytes(words)[..entry.len as usize]),
+                State::Empty | State::Delivered => &[],
+            };
+            all.serialize_element(&(entry.held, entry.state, entry.doubt, entry.len, Bytes(held)))?;
+        }
+        all.end()
+    }
+}
+
+/// Bytes, as they are.
+struct Bytes<'a>(&'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_bytes(self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for Window {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_seq(Rebuilding)
+    }
+}
+
+/// Makes a window of what [`Window`] is serialised to.
+struct Rebuilding;
+
+/// More is no window of anybody's.
+const WORDS_MAX: usize = 1 << 28;
+
+impl<'de> Visitor<'de> for Rebuilding {
+    type Value = Window;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a window")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut from: A) -> Result<Window, A::Error> {
+        let short = || serde::de::Error::custom("a window that is cut off");
+        let slots: usize = from.next_element()?.ok_or_else(short)?;
+        let slot_words: usize = from.next_element()?.ok_or_else(short)?;
+        let words = slots.checked_mul(slot_words);
+        if !slots.is_power_of_two() || words.is_none_or(|words| words > WORDS_MAX) {
+            return Err(serde::de::Error::custom("a window of an impossible size"));
+        }
+        let mut window = Window::new(slots, slot_words * 8);
+        while let Some((held, state, doubt, len, kept)) = from.next_element()? {
+            let (held, kept): (Held, Vec<u8>) = (held, kept);
+            if state == State::Waiting {
+                window.hold(held, &headers_only::whole(&kept));
+            } else {
+                window.delivered(held);
+            }
+            let at = window.index(held.sequence);
+            let entry = &mut window.entries[at];
+            (entry.state, entry.doubt, entry.len) = (state, doubt, len);
+        }
+        Ok(window)
+    }
+}
+
+impl Window {
+    /// A window of `slots` (a power of two) datagrams of at most `slot_len` bytes each.
+    #[must_use]
+    pub(crate) fn new(slots: usize, slot_len: usize) -> Self {
+        let slots = slots.next_power_of_two();
+        let slot_words = slot_len.div_ceil(8);
+        Self {
+            entries: vec![EMPTY; slots].into(),
+            words: vec![0; slots * slot_words].into(),
+            slot_words,
+            waiting: 0,
+        }
+    }
+
+    /// How many sequences it spans.
+    #[must_use]
+    pub(crate) const fn span(&self) -> u64 {
+        self.entries.len() as u64
+    }
+
+    /// The longest datagram it can hold, in bytes.
+    #[must_use]
+    pub(crate) const fn slot_len(&self) -> usize {
+        self.slot_words * 8
+    }
+
+    /// How many datagrams wait for their turn.
+    #[must_use]
+    pub(crate) const fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// Keeps a copy of a datagram until its turn. It must fit a slot, and its sequence must lie
+    /// within one span of the next one to deliver.
+    pub(crate) fn hold(&mut self, held: Held, bytes: &[u8]) {
+        let at = self.index(held.sequence);
+        let slot = &mut self.words[at * self.slot_words..(at + 1) * self.slot_words];
+        let slot = words_as_bytes_mut(slot);
+        let len = bytes.len().min(slot.len());
+        slot[..len].copy_from_slice(&bytes[..len]);
+        self.waiting += usize::from(self.entries[at].state != State::Waiting);
+        self.entries[at] = Entry {
+            held,
+            len: len as u32,
+            state: State::Waiting,
+            doubt: Doubt::None,
+        };
+    }
+
+    /// Remembers a datagram that was handed to the application at once.
+    #[inline]
+    pub(crate) fn delivered(&mut self, held: Held) {
+        let at = self.index(held.sequence);
+        self.entries[at] = Entry {
+            held,
+            len: 0,
+            state: State::Delivered,
+            doubt: Doubt::None,
+        };
+    }
+
+    /// The datagram that waits under this number.
+    #[must_use]
+    pub(crate) fn waiting_at(&self, sequence: Sequence) -> Option<(&Held, &[u8])> {
+        let at = self.index(sequence);
+        let entry = &self.entries[at];
+        if entry.state != State::Waiting || entry.held.sequence != sequence {
+            return None;
+        }
+        let words = &self.words[at * self.slot_words..(at + 1) * self.slot_words];
+        Some((&entry.held, &words_as_bytes(words)[..entry.len as usize]))
+    }
+
+    /// Marks the datagram that waits under this number as handed over; its bytes are free.
+    pub(crate) fn release(&mut self, sequence: Sequence) {
+        let at = self.index(sequence);
+        let entry = &mut self.entries[at];
+        if entry.state == State::Waiting && entry.held.sequence == sequence {
+            entry.state = State::Delivered;
+            self.waiting -= 1;
+        }
+    }
+
+    /// What is remembered under this number, waiting or delivered.
+    #[must_use]
+    pub(crate) fn seen(&self, sequence: Sequence) -> Option<(&Held, bool)> {
+        let entry = &self.entries[self.index(sequence)];
+        (entry.state != State::Empty && entry.held.sequence == sequence)
+            .then_some((&entry.held, entry.state == State::Delivered))
+    }
+
+    /// What was handed over and is remembered above this sequence, in no order.
+    pub(crate) fn delivered_above(&self, last: Sequence) -> impl Iterator<Item = &Held> {
+        let delivered = |entry: &&Entry| entry.state == State::Delivered;
+        let all = self.entries.iter().filter(delivered);
+        all.map(|entry| &entry.held)
+            .filter(move |held| held.sequence > last)
+    }
+
+    /// Forgets everything above this sequence, and returns how many datagrams waited there.
+    pub(crate) fn forget_above(&mut self, last: Sequence) -> u64 {
+        let before = self.waiting;
+        for entry in self.entries.iter_mut().filter(|e| e.held.sequence > last) {
+            self.waiting -= usize::from(entry.state == State::Waiting);
+            *entry = EMPTY;
+        }
+        (before - self.waiting) as u64
+    }
+
+    /// Makes room for datagrams of this length; what is held stays.
+    pub(crate) fn fit_slots(&mut self, slot_len: usize) {
+        let words = slot_len.div_ceil(8);
+        if words <= self.slot_words {
+            return;
+        }
+        let mut wider = vec![0; self.entries.len() * words];
+        let slots = self.words.chunks_exact(self.slot_words.max(1));
+        for (to, from) in wider.chunks_exact_mut(words).zip(slots) {
+            to[..from.len()].copy_from_slice(from);
+        }
+        (self.words, self.slot_words) = (wider.into(), words);
+    }
+
+    /// Doubts what is remembered under this number; says whether that is news.
+    pub(crate) fn doubt(&mut self, sequence: Sequence) -> bool {
+        let at = self.index(sequence);
+        let entry = &mut self.entries[at];
+        let is_news = entry.held.sequence == sequence && entry.doubt == Doubt::None;
+        if is_news {
+            entry.doubt = Doubt::Open;
+        }
+        is_news
+    }
+
+    /// The publisher's own copy is what is remembered under this number.
+    pub(crate) fn confirm(&mut self, sequence: Sequence) {
+        let at = self.index(sequence);
+        let entry = &mut self.entries[at];
+        if entry.held.sequence == sequence {
+            entry.doubt = Doubt::Decided;
+        }
+    }
+
+    /// What is doubted and not decided, in no order.
+    pub(crate) fn doubted(&self) -> impl Iterator<Item = Sequence> {
+        let open = self.entries.iter().filter(|e| e.doubt == Doubt::Open);
+        open.map(|entry| entry.held.sequence)
+    }
+
+    /// Forgets everything, as at a change of epoch.
+    pub(crate) fn clear(&mut self) {
+        self.entries.fill(EMPTY);
+        self.waiting = 0;
+    }
+
+    const fn index(&self, sequence: Sequence) -> usize {
+        (sequence.0 as usize) & (self.entries.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held(sequence: u64, crc: u32) -> Held {
+        Held {
+            sequence: Sequence(sequence),
+            crc,
+            ..EMPTY.held
+        }
+    }
+
+    #[test]
+    fn what_is_held_comes_back_once_and_is_remembered_after() {
+        let mut window = Window::new(8, 20);
+        window.hold(held(u64::MAX, 7), &[1, 2, 3]);
+        let (seen, bytes) = window.waiting_at(Sequence(u64::MAX)).unwrap();
+        assert_eq!((seen.crc, bytes), (7, &[1, 2, 3][..]));
+        assert_eq!(bytes.as_ptr().addr() % 8, 0);
+        window.release(Sequence(u64::MAX));
+        window.release(Sequence(u64::MAX));
+        assert!(window.waiting_at(Sequence(u64::MAX)).is_none());
+        assert_eq!(
+            window
+                .seen(Sequence(u64::MAX))
+                .map(|(h, done)| (h.crc, done)),
+            Some((7, true))
+        );
+        assert_eq!(window.waiting(), 0);
+    }
+
+    #[test]
+    fn a_number_one_span_away_is_not_taken_for_the_one_that_is_there() {
+        let mut window = Window::new(8, 16);
+        window.delivered(held(3, 1));
+        assert!(window.seen(Sequence(11)).is_none());
+        window.hold(held(11, 2), &[9; 16]);
+        assert!(window.seen(Sequence(3)).is_none());
+        assert!(window.waiting_at(Sequence(3)).is_none());
+        assert_eq!(window.waiting_at(Sequence(11)).unwrap().1, &[9; 16]);
+        window.clear();
+        assert!(window.seen(Sequence(11)).is_none());
+        assert_eq!(window.waiting(), 0);
+    }
+
+    #[test]
+    fn a_doubt_is_news_once_and_over_when_the_publishers_copy_came() {
+        let mut window = Window::new(8, 16);
+        window.delivered(held(3, 1));
+        window.hold(held(4, 1), &[4]);
+        assert!(window.doubt(Sequence(3)) && !window.doubt(Sequence(3)));
+        assert!(window.doubt(Sequence(4)));
+        assert!(!window.doubt(Sequence(11)), "that one is not here");
+        window.release(Sequence(4));
+        assert_eq!(window.doubted().collect::<Vec<_>>(), [3, 4].map(Sequence));
+        window.confirm(Sequence(11));
+        window.confirm(Sequence(3));
+        window.delivered(held(4, 2));
+        window.confirm(Sequence(4));
+        assert_eq!(window.doubted().count(), 0);
+        assert!(!window.doubt(Sequence(3)) && !window.doubt(Sequence(4)));
+        // Another datagram in the same place begins anew.
+        window.delivered(held(11, 1));
+        assert!(window.doubt(Sequence(11)));
+        window.clear();
+        assert_eq!(window.doubted().count(), 0);
+    }
+
+    #[test]
+    fn holding_a_sequence_again_replaces_its_content() {
+        let mut window = Window::new(4, 16);
+        window.hold(held(1, 1), &[1]);
+        window.hold(held(1, 2), &[2, 2]);
+        assert_eq!(window.waiting(), 1);
+        assert_eq!(window.waiting_at(Sequence(1)).unwrap().1, &[2, 2]);
+    }
+
+    #[test]
+    fn a_window_has_room_for_a_power_of_two_of_whole_words() {
+        let window = Window::new(5, 17);
+        assert_eq!((window.span(), window.slot_len()), (8, 24));
+        assert!(window.seen(Sequence::NONE).is_none(), "nothing was held");
+        let mut window = Window::new(8, 16);
+        window.hold(held(1, 1), &[1; 20]);
+        assert_eq!(window.waiting_at(Sequence(1)).unwrap().1, &[1; 16]);
+        window.hold(held(2, 2), &[2; 3]);
+        assert_eq!(window.waiting(), 2);
+        assert_eq!(window.waiting_at(Sequence(1)).unwrap().1, &[1; 16]);
+        window.release(Sequence(9));
+        assert_eq!(window.waiting(), 2, "not the one that waits there");
+        window.release(Sequence(1));
+        assert_eq!(window.waiting(), 1);
+        assert!(!window.seen(Sequence(2)).unwrap().1);
+        window.delivered(held(5, 5));
+        window.release(Sequence(5));
+        assert_eq!(window.waiting(), 1);
+    }
+
+    #[test]
+    fn what_lies_above_is_forgotten_and_the_rest_stays_when_slots_grow() {
+        let held = |sequence| Held {
+            sequence: Sequence(sequence),
+            ..EMPTY.held
+        };
+        let mut window = Window::new(8, 16);
+        window.hold(held(4), &[4; 16]);
+        window.delivered(held(3));
+        window.hold(held(5), &[5; 16]);
+        window.delivered(held(6));
+        window.hold(held(7), &[7; 9]);
+        let above: Vec<u64> = window
+            .delivered_above(Sequence(3))
+            .map(|it| it.sequence.0)
+            .collect();
+        assert_eq!(above, [6]);
+        assert_eq!(window.forget_above(Sequence(4)), 2);
+        assert_eq!((window.waiting(), window.seen(Sequence(6))), (1, None));
+        window.fit_slots(8);
+        assert_eq!(window.slot_len(), 16, "it never shrinks");
+        window.fit_slots(33);
+        assert_eq!(window.slot_len(), 40);
+        assert_eq!(window.waiting_at(Sequence(4)).unwrap().1, [4; 16]);
+        assert_eq!(window.seen(Sequence(3)), Some((&held(3), true)));
+    }
+}

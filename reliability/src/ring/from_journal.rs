@@ -1,0 +1,94 @@
+//! A ring as a flight record has it: its numbers, and the headers of what was not sent yet. What it is
+//! rebuilt from decides what its writer does next; the records themselves decide nothing.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use super::{HeapMemory, RingWriter, slot, words_of};
+use crate::ring::layout::{FAN_OUTS_MAX, Geometry, RingIdentity, offset};
+use crate::types::{ChannelId, ConfigHash, Epoch, RecordNumber, Sequence};
+use crate::wire::{HEADER_LEN, SEQUENCE_OFFSET};
+
+/// A ring that takes more memory is not rebuilt: a damaged record may ask for any.
+const BYTES_MAX: usize = 4 << 30;
+
+/// See the module.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct RingState {
+    slot_len: u32,
+    slots: u64,
+    channel: ChannelId,
+    epoch: Epoch,
+    config_hash: ConfigHash,
+    fan_outs: u8,
+    first_sequence: Sequence,
+    first_record: RecordNumber,
+    sealed: Sequence,
+    oldest: Sequence,
+    next_record: RecordNumber,
+    /// The headers of the last sequences sealed.
+    headers: Vec<Vec<u8>>,
+}
+
+impl RingWriter {
+    /// What the ring is, with the headers from `from` on.
+    pub(crate) fn state(&self, from: Sequence) -> RingState {
+        let (identity, geometry) = (&self.identity, self.geometry());
+        let held = from.max(self.oldest).0..=self.sealed.0;
+        let headers = held.filter_map(|sequence| self.slot(Sequence(sequence))?.get(..HEADER_LEN));
+        RingState {
+            slot_len: geometry.slot_len() as u32,
+            slots: geometry.slots(),
+            channel: identity.channel,
+            epoch: identity.epoch,
+            config_hash: identity.config_hash,
+            fan_outs: identity.fan_outs,
+            first_sequence: identity.first_sequence,
+            first_record: identity.first_record,
+            sealed: self.sealed,
+            oldest: self.oldest,
+            next_record: self.next_record,
+            headers: headers.map(<[u8]>::to_vec).collect(),
+        }
+    }
+
+    /// A ring on the heap in this state; `None` when there can be none.
+    pub(crate) fn rebuild(state: &RingState) -> Option<Self> {
+        let geometry = Geometry::new(state.slot_len, state.slots).ok()?;
+        let possible = geometry.bytes() <= BYTES_MAX
+            && usize::from(state.fan_outs) <= FAN_OUTS_MAX
+            && state.headers.iter().all(|it| it.len() == HEADER_LEN);
+        if !possible {
+            return None;
+        }
+        let identity = RingIdentity {
+            channel: state.channel,
+            epoch: state.epoch,
+            config_hash: state.config_hash,
+            boot_id: [0; 16],
+            fan_outs: state.fan_outs,
+            first_sequence: state.first_sequence,
+            first_record: state.first_record,
+        };
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let mut ring = Self::create(memory, geometry, identity).ok()?;
+        (ring.sealed, ring.oldest, ring.next_record) =
+            (state.sealed, state.oldest, state.next_record);
+        for (offset, value) in [
+            (offset::SEALED, state.sealed.0),
+            (offset::OLDEST, state.oldest.0),
+            (offset::NEXT_RECORD, state.next_record.0),
+        ] {
+            ring.words.store(offset, value);
+        }
+        for header in &state.headers {
+            let sequence = header[SEQUENCE_OFFSET..].first_chunk()?;
+            let sequence = Sequence(u64::from_le_bytes(*sequence));
+            let slot = ring.words.slot_mut(sequence);
+            slot::put_around(slot, words_of(header));
+            slot::seal(slot, sequence.0);
+        }
+        Some(ring)
+    }
+}

@@ -1,0 +1,389 @@
+//! Where everything stands in a ring: one control page, then equal slots, the same for every
+//! process that maps it and every NIC that READs it (docs/PROTOCOL.md §9).
+//!
+//! All fields are 64-bit little-endian words at fixed offsets, each written by the publisher
+//! alone. This file holds numbers and checks only; the memory is touched in [`crate::ring`].
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::control::RemoteAccess;
+use crate::types::{
+    ChannelId, ConfigHash, Epoch, RecordNumber, Sequence, SourceId, SourcePosition,
+};
+
+/// Length of the control page in bytes; the first slot starts there.
+pub const CONTROL_PAGE_LEN: usize = 4096;
+/// Alignment that a ring's memory needs, and every slot has: one cache line.
+pub const RING_ALIGN: usize = 64;
+/// First word of a ring, "TKRING" when read as text. It is written last when a ring is created.
+pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"TKRING\0\0");
+/// The layout described here.
+pub const LAYOUT_VERSION: u64 = 1;
+/// How many fan-outs a ring can feed.
+pub const FAN_OUTS_MAX: usize = 8;
+/// How many sources can have a checkpoint in a ring.
+pub const CHECKPOINTS_MAX: usize = 16;
+
+/// Offsets of the control page's words, in bytes.
+pub mod offset {
+    /// [`super::RING_MAGIC`].
+    pub const MAGIC: usize = 0;
+    /// [`super::LAYOUT_VERSION`].
+    pub const LAYOUT: usize = 8;
+    /// Bytes of a slot.
+    pub const SLOT_LEN: usize = 16;
+    /// Number of slots.
+    pub const SLOTS: usize = 24;
+    /// Channel number.
+    pub const CHANNEL: usize = 32;
+    /// Config hash.
+    pub const CONFIG_HASH: usize = 40;
+    /// Epoch.
+    pub const EPOCH: usize = 48;
+    /// Boot id of the host that created the ring, 16 bytes.
+    pub const BOOT_ID: usize = 56;
+    /// Number of fan-outs in use.
+    pub const FAN_OUTS: usize = 72;
+    /// The first sequence that this ring ever held.
+    pub const FIRST_SEQUENCE: usize = 80;
+    /// The number of the first record in it.
+    pub const FIRST_RECORD: usize = 88;
+    /// The last sequence sealed; `first sequence − 1` before the first.
+    pub const SEALED: usize = 128;
+    /// The oldest sequence held; it moves before the slot is touched.
+    pub const OLDEST: usize = 136;
+    /// Number of the record after the last one sealed.
+    pub const NEXT_RECORD: usize = 144;
+    /// A [`crate::wire::PublisherState`].
+    pub const STATE: usize = 152;
+    /// When the publisher last made a heartbeat, UTC nanoseconds.
+    pub const HEARTBEAT_AT: usize = 192;
+    /// The last sequence sent, one word for each fan-out.
+    pub const SENT: usize = 256;
+    /// Checkpoints: [`super::CHECKPOINTS_MAX`] entries of [`super::CHECKPOINT_LEN`] bytes.
+    pub const CHECKPOINTS: usize = 1024;
+    /// The epochs that this one continues, newest first: [`crate::types::Lineage::MAX`] entries.
+    pub const LINEAGE: usize = 2048;
+    /// Length of such an entry: epoch (0: none), last sequence, number of the record after it.
+    pub const LINEAGE_LEN: usize = 32;
+}
+
+/// Length of a checkpoint in bytes: version word (odd while it is being written), source + 1
+/// (0: unused), position, session (16 bytes), the complement of those four words' exclusive or, the rest
+/// reserved. The position and that last word may change under one version.
+pub(super) const CHECKPOINT_LEN: usize = 64;
+
+/// Size and number of a ring's slots, checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Geometry {
+    slot_len: u32,
+    slots: u64,
+}
+
+/// Why a ring can't have this shape. The config is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum GeometryError {
+    /// A slot of a length that is not possible.
+    #[error(
+        "slot_len is {slot_len}; it must be a multiple of 64 from 1024 to 8960: 1024 (RoCE on a 1500 MTU), 1472 (UDP), 4096 or 8960"
+    )]
+    SlotLen {
+        /// As configured.
+        slot_len: u32,
+    },
+    /// A number of slots that is not possible.
+    #[error("slots is {slots}; it must be a power of two from 16 to 2147483648")]
+    Slots {
+        /// As configured.
+        slots: u64,
+    },
+    /// More bytes than this machine can address.
+    #[error("{slots} slots of {slot_len} bytes are more than this machine can address")]
+    TooLarge {
+        /// As configured.
+        slots: u64,
+        /// As configured.
+        slot_len: u32,
+    },
+}
+
+impl Geometry {
+    /// The shortest slot.
+    pub const SLOT_LEN_MIN: u32 = 1024;
+    /// The longest slot.
+    pub const SLOT_LEN_MAX: u32 = 8960;
+    /// The fewest slots.
+    pub const SLOTS_MIN: u64 = 16;
+    /// The most slots: what a ring holds must fit the 32-bit `retained` of the header.
+    pub const SLOTS_MAX: u64 = 1 << 31;
+
+    /// A ring of `slots` slots of `slot_len` bytes.
+    ///
+    /// # Errors
+    /// [`GeometryError`] names the number that is not possible, and what is.
+    pub fn new(slot_len: u32, slots: u64) -> Result<Self, GeometryError> {
+        if !(Self::SLOT_LEN_MIN..=Self::SLOT_LEN_MAX).contains(&slot_len)
+            || !(slot_len as usize).is_multiple_of(RING_ALIGN)
+        {
+            return Err(GeometryError::SlotLen { slot_len });
+        }
+        if !(Self::SLOTS_MIN..=Self::SLOTS_MAX).contains(&slots) || !slots.is_power_of_two() {
+            return Err(GeometryError::Slots { slots });
+        }
+        let bytes = u128::from(slots) * u128::from(slot_len) + CONTROL_PAGE_LEN as u128;
+        if bytes > isize::MAX as u128 {
+            return Err(GeometryError::TooLarge { slots, slot_len });
+        }
+        Ok(Self { slot_len, slots })
+    }
+
+    /// Bytes of a slot: no datagram is longer.
+    #[must_use]
+    pub const fn slot_len(self) -> usize {
+        self.slot_len as usize
+    }
+
+    /// Number of slots, a power of two.
+    #[must_use]
+    pub const fn slots(self) -> u64 {
+        self.slots
+    }
+
+    /// Bytes of the whole ring, control page included.
+    #[must_use]
+    pub const fn bytes(self) -> usize {
+        CONTROL_PAGE_LEN + self.slots as usize * self.slot_len as usize
+    }
+
+    /// How many slots at the old end of a full ring are about to be overwritten: nobody begins there
+    /// to copy what he may not be able to finish.
+    #[must_use]
+    pub const fn guard(self) -> u64 {
+        let (part, most) = (self.slots / 64, self.slots / 4);
+        let least = if part > 16 { part } else { 16 };
+        if least < most { least } else { most }
+    }
+
+    /// Offset in bytes of the slot that holds `sequence`.
+    #[must_use]
+    pub const fn slot_offset(self, sequence: Sequence) -> usize {
+        CONTROL_PAGE_LEN + (sequence.0 & (self.slots - 1)) as usize * self.slot_len as usize
+    }
+}
+
+/// What a ring is, fixed when it is created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingIdentity {
+    /// Whose sequence space.
+    pub channel: ChannelId,
+    /// The publisher's incarnation.
+    pub epoch: Epoch,
+    /// Hash of the channel's config.
+    pub config_hash: ConfigHash,
+    /// Boot id of the host.
+    pub boot_id: [u8; 16],
+    /// How many fan-outs it feeds, at most [`FAN_OUTS_MAX`].
+    pub fan_outs: u8,
+    /// The first sequence it will hold, at least 1.
+    pub first_sequence: Sequence,
+    /// Number of the first record.
+    pub first_record: RecordNumber,
+}
+
+/// How far a source's messages are in the ring: where a restarted publisher resumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Checkpoint {
+    /// Whose.
+    pub source: SourceId,
+    /// Position of the last message sealed.
+    pub position: SourcePosition,
+    /// The venue's name of its session, padded with zeros; all zeros when it has none. For people: who goes
+    /// on compares what is given again, not what it is called.
+    pub session: [u8; 16],
+}
+
+/// Why memory is not a ring that can be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RingError {
+    /// The memory is too small.
+    #[error("a ring of this geometry needs {needed} bytes but the memory has {len}")]
+    TooSmall {
+        /// Bytes needed.
+        needed: usize,
+        /// Bytes there are.
+        len: usize,
+    },
+    /// Somebody else holds the memory: there can be one writer only.
+    #[error(
+        "the ring's memory is held by somebody else; hand it over whole, and ask the writer for readers"
+    )]
+    Shared,
+    /// The memory is not aligned to [`RING_ALIGN`].
+    #[error("a ring's memory must be aligned to 64 bytes; map it, or use HeapMemory")]
+    Misaligned,
+    /// There is no ring in the memory, or it is still being created.
+    #[error("the memory starts with {magic:#018x}, not with the magic of a ring")]
+    Magic {
+        /// The first word.
+        magic: u64,
+    },
+    /// A ring of another layout.
+    #[error("the ring has layout {layout}; this build reads layout 1, upgrade the older side")]
+    Layout {
+        /// Its layout.
+        layout: u64,
+    },
+    /// Its geometry is impossible.
+    #[error("the ring's control page is damaged: {0}")]
+    Geometry(#[from] GeometryError),
+    /// Its identity is impossible.
+    #[error(
+        "a ring can't have epoch {epoch}, first sequence {first_sequence} and {fan_outs} fan-outs"
+    )]
+    Identity {
+        /// Its epoch; 0 is never published.
+        epoch: u64,
+        /// Its first sequence; 0 and the last two are never published.
+        first_sequence: u64,
+        /// Its number of fan-outs, at most 8.
+        fan_outs: u64,
+    },
+    /// A ring made under another config.
+    #[error("the ring was made under config {found:#018x}, ours is {expected:#018x}")]
+    Config {
+        /// In the ring.
+        found: u64,
+        /// Ours.
+        expected: u64,
+    },
+    /// A word of its control page is one that its writer can't have left there.
+    #[error("the ring's control page is damaged: {word} is {value}; the ring can't be continued")]
+    Control {
+        /// Which.
+        word: &'static str,
+        /// What it is.
+        value: u64,
+    },
+    /// A sealed slot does not hold what was sealed.
+    #[error("the slot of sequence {sequence} does not verify; the ring can't be continued")]
+    Slot {
+        /// Which.
+        sequence: u64,
+    },
+    /// There are no more sequences.
+    #[error("the channel has used up its sequences; a new epoch is needed")]
+    Exhausted,
+    /// Bytes that do not fit the open slot.
+    #[error("{len} bytes do not fit the {room} bytes left in the open slot")]
+    SlotFull {
+        /// Bytes to be written.
+        len: usize,
+        /// Bytes left.
+        room: usize,
+    },
+    /// No slot is open.
+    #[error("no slot is open")]
+    NotOpen,
+}
+
+/// Why a slot could not be copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CopyError {
+    /// The sequence has not been sealed yet.
+    #[error("the sequence is not sealed yet; the last one sealed is {sealed}")]
+    NotSealed {
+        /// The last one that is.
+        sealed: Sequence,
+    },
+    /// The ring no longer holds it, or ceased to while it was copied.
+    #[error("the ring no longer holds the sequence; the oldest it holds is {oldest}")]
+    Lapped {
+        /// The oldest one held.
+        oldest: Sequence,
+    },
+    /// The buffer is shorter than a slot.
+    #[error("the buffer has {len} bytes, a slot needs {needed}")]
+    Buffer {
+        /// Bytes it has.
+        len: usize,
+        /// Bytes needed.
+        needed: usize,
+    },
+    /// The slot says a length that no datagram can have: the memory is damaged.
+    #[error("the slot says a length of {len} bytes, which no datagram in it can have")]
+    Damaged {
+        /// The length.
+        len: usize,
+    },
+}
+
+/// Whether memory of this length at this address can be an inbox for a ring: its slots.
+pub(crate) fn slots_of(inbox: RemoteAccess, ring: Geometry) -> Option<u64> {
+    let slot_len = ring.slot_len() as u64;
+    let slots = inbox.len / slot_len;
+    let fits = inbox.len.is_multiple_of(slot_len)
+        && slots.is_power_of_two()
+        && (Geometry::SLOTS_MIN..=ring.slots()).contains(&slots)
+        && inbox.address.checked_add(inbox.len).is_some();
+    fits.then_some(slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_geometry_that_can_not_be_is_refused_by_name() {
+        for slot_len in [0, 64, 960, 1025, 1480, 9024, u32::MAX] {
+            assert_eq!(
+                Geometry::new(slot_len, 16),
+                Err(GeometryError::SlotLen { slot_len })
+            );
+        }
+        for slots in [0, 1, 8, 17, 1 << 32, u64::MAX] {
+            assert_eq!(
+                Geometry::new(1024, slots),
+                Err(GeometryError::Slots { slots })
+            );
+        }
+        for slot_len in [1024, 1472, 4096, 8960] {
+            let geometry = Geometry::new(slot_len, 16).unwrap();
+            assert_eq!(geometry.bytes(), 4096 + 16 * slot_len as usize);
+            assert_eq!(geometry.slot_offset(Sequence(17)), 4096 + slot_len as usize);
+        }
+    }
+
+    #[test]
+    fn the_fields_of_the_control_page_do_not_overlap() {
+        const {
+            assert!(offset::FIRST_RECORD + 8 <= offset::SEALED);
+            assert!(offset::STATE + 8 <= offset::HEARTBEAT_AT);
+            assert!(offset::HEARTBEAT_AT + 8 <= offset::SENT);
+            assert!(offset::SENT + FAN_OUTS_MAX * 8 <= offset::CHECKPOINTS);
+            assert!(offset::CHECKPOINTS + CHECKPOINTS_MAX * CHECKPOINT_LEN <= offset::LINEAGE);
+            let lineage_len = crate::types::Lineage::MAX * offset::LINEAGE_LEN;
+            assert!(offset::LINEAGE + lineage_len <= CONTROL_PAGE_LEN);
+        }
+    }
+
+    #[test]
+    fn the_largest_and_the_smallest_ring_are_possible() {
+        let bounds = [(1024, 16), (8960, 16), (1024, 1 << 31), (8960, 1 << 31)];
+        assert!(
+            bounds
+                .map(|(len, slots)| Geometry::new(len, slots))
+                .iter()
+                .all(Result::is_ok)
+        );
+        let geometry = Geometry::new(1472, 32).unwrap();
+        assert_eq!((geometry.slot_len(), geometry.slots()), (1472, 32));
+        assert_eq!(geometry.bytes(), 4096 + 32 * 1472);
+        assert_eq!(geometry.slot_offset(Sequence(u64::MAX)), 4096 + 31 * 1472);
+        assert_eq!(geometry.slot_offset(Sequence(64)), 4096);
+        assert_eq!(crate::types::SEQUENCE_LAST, Sequence(u64::MAX - 1));
+    }
+}

@@ -1,0 +1,512 @@
+//! A ring that outlived its writer: the next one goes on where that stood, if every datagram that it
+//! says to hold is what was sealed (docs/PROTOCOL.md §9).
+
+use std::sync::Arc;
+
+use super::reader::{Place, damaged};
+use super::{OwnWords, RingMemory, RingReader, RingWriter, WORD, slot};
+use crate::record::words_as_bytes;
+use crate::ring::layout::{CHECKPOINTS_MAX, RingError, offset};
+use crate::types::{FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition};
+use crate::wire::{Datagram, Kind, PublisherState, StreamEvent};
+
+impl RingWriter {
+    /// Goes on with the ring in `memory`, as its last writer left it, wherever that was stopped: what it
+    /// sealed stays as it is, also a datagram that was sealed and not told yet, and an END makes the state
+    /// one that ended; a slot that was half written is written anew. The memory must be nobody else's by now.
+    ///
+    /// # Errors
+    /// [`RingError`]: no ring, one of another layout, numbers that its writer can't have left there, or a
+    /// slot that does not hold what was sealed.
+    pub fn reopen(mut memory: Arc<dyn RingMemory>) -> Result<Self, RingError> {
+        if Arc::get_mut(&mut memory).is_none() {
+            return Err(RingError::Shared);
+        }
+        let reader = RingReader::attach(memory)?;
+        reader.verify()?;
+        let told = reader.sealed();
+        // The slot is complete before the control page says so, and who READs slots may have had it.
+        let sealed = match reader.holds(told.next())? {
+            true => told.next(),
+            false => told,
+        };
+        let next_record = reader
+            .next_record_after(sealed)
+            .ok_or(RingError::Slot { sequence: sealed.0 })?;
+        reader.check_numbers(sealed, next_record)?;
+        let held = reader.held(sealed);
+        let sources = reader.check_checkpoints(&held.data)?;
+        let oldest = reader.oldest();
+        let RingReader {
+            words,
+            identity,
+            lineage,
+        } = reader;
+        let mut words = OwnWords(words);
+        words.store(offset::NEXT_RECORD, next_record.0);
+        words.store(offset::SEALED, sealed.0);
+        if held.ended {
+            words.store(offset::STATE, PublisherState::Ended as u64);
+        }
+        Ok(Self {
+            words,
+            identity,
+            lineage,
+            sealed,
+            oldest,
+            next_record,
+            open: None,
+            sources,
+            kept: None,
+        })
+    }
+}
+
+impl RingReader {
+    /// How far each source is sealed: by the datagrams held, and by the checkpoints where none is held of a
+    /// source. For a ring that nobody writes just now.
+    #[must_use]
+    pub fn positions(&self) -> Vec<(SourceId, SourcePosition)> {
+        let Held { mut data, lost, .. } = self.held(self.sealed());
+        for index in 0..CHECKPOINTS_MAX {
+            if let Place::Whole(at) = self.checkpoint_at(index)
+                && position_of(&data, at.source).is_none()
+            {
+                data.push((at.source, at.position));
+            }
+        }
+        for (source, last) in lost {
+            reach(&mut data, source, last);
+        }
+        data
+    }
+
+    /// Refuses numbers that no writer leaves behind which sealed the slots that are there.
+    fn check_numbers(&self, sealed: Sequence, next_record: RecordNumber) -> Result<(), RingError> {
+        let (told, oldest) = (self.sealed(), self.oldest());
+        let slots = self.geometry().slots();
+        let versions = (0..slots).map(|slot| slot::version_before(self.words.slot(Sequence(slot))));
+        if versions.max().unwrap_or(0) > sealed.0 {
+            return Err(damaged("sealed", told.0));
+        }
+        // Each is told right after its slot is complete, the record first.
+        let said = RecordNumber(self.words.load(offset::NEXT_RECORD));
+        if said != next_record && Some(said) != self.next_record_after(told) {
+            return Err(damaged("next record", said.0));
+        }
+        let epochs = self.lineage.epochs();
+        if !self.lineage.is_possible(self.identity.epoch) {
+            return Err(damaged(
+                "epoch continued",
+                epochs.first().map_or(0, |it| it.epoch.0),
+            ));
+        }
+        // What another publisher sealed may have been cut off at either end.
+        let full = sealed
+            .plus(2)
+            .minus(slots)
+            .max(self.identity.first_sequence);
+        if epochs.is_empty() && oldest > full {
+            return Err(damaged("oldest", oldest.0));
+        }
+        let sent = (0..self.identity.fan_outs).map(|index| self.sent(FanOutId(index)));
+        match sent.max() {
+            Some(sent) if sent > sealed => Err(damaged("sent", sent.0)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whose checkpoints there are. None is beyond the datagrams held of its source, and where one was
+    /// being written, the datagram that it was written for is held.
+    fn check_checkpoints(
+        &self,
+        data: &[(SourceId, SourcePosition)],
+    ) -> Result<[Option<SourceId>; CHECKPOINTS_MAX], RingError> {
+        let mut sources = [None; CHECKPOINTS_MAX];
+        for index in 0..CHECKPOINTS_MAX {
+            let (source, possible) = match self.checkpoint_at(index) {
+                Place::Unused => continue,
+                Place::Torn(source) => (source, position_of(data, source).is_some()),
+                Place::Whole(it) => {
+                    let newest = position_of(data, it.source);
+                    (it.source, newest.is_none_or(|newest| it.position <= newest))
+                }
+                Place::Damaged => (SourceId(0), false),
+            };
+            let is_next = sources[..index]
+                .iter()
+                .all(|it| it.is_some() && *it != Some(source));
+            if !possible || !is_next {
+                return Err(damaged("a checkpoint", index as u64));
+            }
+            sources[index] = Some(source);
+        }
+        Ok(sources)
+    }
+
+    /// Each datagram that is held, the oldest first. For a ring that nobody writes just now.
+    pub fn each_held(&self, each: impl FnMut(&Datagram<'_>)) {
+        self.each_up_to(self.sealed(), each);
+    }
+
+    fn each_up_to(&self, sealed: Sequence, mut each: impl FnMut(&Datagram<'_>)) {
+        let mut buffer = vec![0; self.geometry().slot_len() / WORD];
+        // No more than there are slots, whatever the control page says.
+        let oldest = self
+            .oldest()
+            .max(sealed.next().minus(self.geometry().slots()));
+        let held = SequenceRange::new(oldest, sealed);
+        for sequence in held.into_iter().flat_map(SequenceRange::iter) {
+            let Ok(len) = self.copy(sequence, &mut buffer) else {
+                continue;
+            };
+            if let Ok(datagram) = Datagram::parse(&words_as_bytes(&buffer)[..len]) {
+                each(&datagram);
+            }
+        }
+    }
+
+    /// What the datagrams up to `sealed` say of their sources.
+    fn held(&self, sealed: Sequence) -> Held {
+        let mut all = Held::default();
+        self.each_up_to(sealed, |datagram| {
+            let header = datagram.header();
+            match header.kind {
+                Kind::Data => reach(&mut all.data, header.source, header.source_position),
+                Kind::Event => {
+                    if let Some((source, last)) = last_lost(datagram.payload()) {
+                        reach(&mut all.lost, source, last);
+                    }
+                }
+                Kind::End => all.ended = true,
+                _ => {}
+            }
+        });
+        all
+    }
+}
+
+/// How far sources are, by the datagrams that a ring holds.
+#[derive(Default)]
+struct Held {
+    /// Up to the last message.
+    data: Vec<(SourceId, SourcePosition)>,
+    /// Up to the last one that was told as lost.
+    lost: Vec<(SourceId, SourcePosition)>,
+    /// They end with END.
+    ended: bool,
+}
+
+fn position_of(all: &[(SourceId, SourcePosition)], source: SourceId) -> Option<SourcePosition> {
+    let found = all.iter().find(|(id, _)| *id == source);
+    found.map(|(_, at)| *at)
+}
+
+fn reach(all: &mut Vec<(SourceId, SourcePosition)>, source: SourceId, to: SourcePosition) {
+    match all.iter_mut().find(|(id, _)| *id == source) {
+        Some((_, at)) => *at = (*at).max(to),
+        None => all.push((source, to)),
+    }
+}
+
+/// Up to where a source's messages were told as lost.
+fn last_lost(event: &[u8]) -> Option<(SourceId, SourcePosition)> {
+    let Some(StreamEvent::SourceLost {
+        source,
+        from,
+        messages,
+        ..
+    }) = StreamEvent::parse(event)
+    else {
+        return None;
+    };
+    let more = if messages == u64::MAX {
+        0
+    } else {
+        messages.saturating_sub(1)
+    };
+    Some((source, SourcePosition(from.0.saturating_add(more))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::layout::{CONTROL_PAGE_LEN, Checkpoint, Geometry, RingIdentity};
+    use crate::ring::{HeapMemory, Seal, checkpoint_offset};
+    use crate::types::{ChannelId, ConfigHash, Epoch, Nanos};
+    use crate::wire::SourceLossReason;
+
+    const A: SourceId = SourceId(1);
+    const B: SourceId = SourceId(2);
+
+    fn at(sequence: u64) -> SourcePosition {
+        SourcePosition::new(0, sequence)
+    }
+
+    fn a_ring() -> RingWriter {
+        let geometry = Geometry::new(1024, 16).unwrap();
+        let identity = RingIdentity {
+            channel: ChannelId(1),
+            epoch: Epoch(5),
+            config_hash: ConfigHash(7),
+            boot_id: [3; 16],
+            fan_outs: 1,
+            first_sequence: Sequence::FIRST,
+            first_record: RecordNumber::FIRST,
+        };
+        RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity).unwrap()
+    }
+
+    fn seal(ring: &mut RingWriter, kind: Kind, source: SourceId, position: u64, bytes: &[u8]) {
+        ring.open().unwrap();
+        ring.append(bytes).unwrap();
+        ring.seal(Seal {
+            kind,
+            count: u16::from(kind == Kind::Data) * 2,
+            source,
+            source_position: at(position),
+            sent_at: Nanos(11),
+            flags: 0,
+        })
+        .unwrap();
+    }
+
+    fn checkpoint(ring: &mut RingWriter, source: SourceId, position: u64) -> bool {
+        ring.set_checkpoint(Checkpoint {
+            source,
+            position: at(position),
+            session: *b"SESSION\0\0\0\0\0\0\0\0\0",
+        })
+    }
+
+    fn reopened(ring: RingWriter) -> Result<RingWriter, RingError> {
+        let memory = ring.memory();
+        drop(ring);
+        RingWriter::reopen(memory)
+    }
+
+    #[test]
+    fn a_ring_goes_on_where_its_writer_stopped_and_what_was_half_written_is_written_anew() {
+        for sealed in [0, 1, 15, 16, 40] {
+            let mut ring = a_ring();
+            for n in 1..=sealed {
+                seal(&mut ring, Kind::Data, A, n, &[n as u8; 56]);
+            }
+            let before: Vec<_> = (1..=sealed)
+                .map(|n| ring.slot(Sequence(n)).map(<[u8]>::to_vec))
+                .collect();
+            ring.open().unwrap();
+            ring.append(&[0xee; 200]).unwrap();
+            let mut ring = reopened(ring).unwrap();
+            assert_eq!(ring.sealed(), Sequence(sealed));
+            assert_eq!(ring.next_record(), RecordNumber(1 + 2 * sealed));
+            for (n, before) in (1..).zip(before).skip((sealed as usize).saturating_sub(15)) {
+                assert_eq!(
+                    ring.slot(Sequence(n)).map(<[u8]>::to_vec),
+                    before,
+                    "{n} of {sealed}"
+                );
+            }
+            seal(&mut ring, Kind::Data, A, sealed + 1, &[1; 8]);
+            assert_eq!(ring.sealed(), Sequence(sealed + 1));
+            let reader = ring.reader();
+            assert_eq!(
+                reader.verify().unwrap().map(|held| held.last),
+                Some(ring.sealed())
+            );
+            assert_eq!(reader.identity().epoch, Epoch(5));
+        }
+    }
+
+    #[test]
+    fn a_datagram_that_was_sealed_and_not_told_yet_counts() {
+        let mut ring = a_ring();
+        (1..=3).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
+        let whole = ring.slot(Sequence(3)).map(<[u8]>::to_vec);
+        // As of a writer that was killed between the two.
+        ring.words_mut().store(offset::SEALED, 2);
+        ring.words_mut().store(offset::NEXT_RECORD, 5);
+        let ring = reopened(ring).unwrap();
+        assert_eq!(
+            (ring.sealed(), ring.next_record()),
+            (Sequence(3), RecordNumber(7))
+        );
+        assert_eq!(ring.slot(Sequence(3)).map(<[u8]>::to_vec), whole);
+        assert_eq!(ring.reader().sealed(), Sequence(3));
+        assert_eq!(ring.reader().positions(), [(A, at(3))]);
+    }
+
+    #[test]
+    fn a_session_that_was_ended_and_not_told_so_yet_has_ended() {
+        let mut ring = a_ring();
+        seal(&mut ring, Kind::Data, A, 1, &[7; 56]);
+        let ring = reopened(ring).unwrap();
+        assert_eq!(ring.reader().state(), Some(PublisherState::Live));
+        let mut ring = ring;
+        seal(&mut ring, Kind::End, SourceId(0), 0, &[]);
+        let ring = reopened(ring).unwrap();
+        assert_eq!(ring.reader().state(), Some(PublisherState::Ended));
+    }
+
+    #[test]
+    fn a_ring_with_a_slot_that_does_not_verify_or_in_other_hands_is_not_gone_on_with() {
+        let mut ring = a_ring();
+        (1..=3).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
+        let other = ring.reader();
+        assert_eq!(reopened(ring).err(), Some(RingError::Shared));
+        drop(other);
+        for damaged in [2, 4] {
+            let mut ring = a_ring();
+            (1..=4).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
+            ring.words_mut().store(offset::SEALED, 3);
+            let at = ring.geometry().slot_offset(Sequence(damaged)) + 64;
+            ring.words_mut().store(at, 1);
+            assert_eq!(
+                reopened(ring).err(),
+                Some(RingError::Slot { sequence: damaged })
+            );
+        }
+    }
+
+    #[test]
+    fn positions_are_those_of_the_last_message_sealed_or_told_as_lost() {
+        let mut ring = a_ring();
+        // The ring no longer holds anything of B.
+        seal(&mut ring, Kind::Data, B, 70, &[7; 56]);
+        assert!(checkpoint(&mut ring, B, 70));
+        assert!(checkpoint(&mut ring, A, 9));
+        (10..40).for_each(|n| seal(&mut ring, Kind::Data, A, n, &[7; 56]));
+        assert_eq!(ring.reader().positions(), [(A, at(39)), (B, at(70))]);
+        let mut body = Vec::new();
+        StreamEvent::SourceLost {
+            source: A,
+            reason: SourceLossReason::Gap,
+            from: at(40),
+            messages: 3,
+            instruments: Vec::new(),
+        }
+        .write(&mut body);
+        seal(&mut ring, Kind::Event, A, 40, &body);
+        let mut ring = reopened(ring).unwrap();
+        assert_eq!(ring.reader().positions(), [(A, at(42)), (B, at(70))]);
+        // And its checkpoints go on in their places.
+        assert!(checkpoint(&mut ring, B, 71));
+        assert_eq!(ring.reader().positions(), [(A, at(42)), (B, at(71))]);
+    }
+
+    /// Rings as a writer that was killed may leave them: come round or not, with one source that the ring
+    /// holds and one that it holds no more, in between two stores.
+    fn left_behind() -> Vec<Vec<u8>> {
+        let mut all = Vec::new();
+        for sealed in [0, 1, 2, 5, 15, 16, 40] {
+            let mut ring = a_ring();
+            for n in 1..=sealed {
+                let source = if n == 1 && sealed > 16 { B } else { A };
+                seal(&mut ring, Kind::Data, source, n, &[n as u8; 56]);
+                assert!(checkpoint(&mut ring, source, n));
+            }
+            ring.set_sent(FanOutId(0), Sequence(sealed.min(4)));
+            all.push(bytes_of(&ring));
+            ring.open().unwrap();
+            all.push(bytes_of(&ring));
+            ring.append(&[9; 56]).unwrap();
+            seal(&mut ring, Kind::Data, A, sealed + 1, &[9; 56]);
+            all.push(bytes_of(&ring));
+            ring.words_mut().store(offset::SEALED, sealed);
+            all.push(bytes_of(&ring));
+            ring.words_mut().store(offset::NEXT_RECORD, 1 + 2 * sealed);
+            all.push(bytes_of(&ring));
+        }
+        all
+    }
+
+    fn bytes_of(ring: &RingWriter) -> Vec<u8> {
+        let mut bytes = vec![0; ring.geometry().bytes()];
+        ring.reader().raw(0, &mut bytes);
+        bytes
+    }
+
+    /// All that decides how a publisher goes on, but for what it compares itself (what the ring is, which
+    /// epochs it continues, its state), for what goes out again or is asked for (what was sent), and for the
+    /// oldest slot of a ring that is full, which may be out of it.
+    fn goes_on(ring: &RingWriter) -> impl PartialEq + use<> {
+        let (sealed, next_record) = (ring.sealed(), ring.next_record());
+        let held = sealed.minus(14).0..=sealed.0;
+        let held = held.map(|n| ring.slot(Sequence(n)).map(<[u8]>::to_vec));
+        let held: Vec<_> = held.collect();
+        (sealed, next_record, ring.reader().positions(), held)
+    }
+
+    #[test]
+    fn a_word_of_the_control_page_that_was_overwritten_is_found_or_changes_nothing() {
+        let (mut refused, mut same) = (0, 0);
+        for left in left_behind() {
+            let reopen =
+                |bytes: &[u8]| RingWriter::reopen(Arc::new(HeapMemory::left_behind(bytes, || {})));
+            let whole = reopen(&left).unwrap();
+            for at in (0..CONTROL_PAGE_LEN).step_by(WORD) {
+                for value in [0, 1, 2, 3, 1 << 63, u64::MAX] {
+                    let mut bytes = left.clone();
+                    bytes[at..at + WORD].copy_from_slice(&u64::to_le_bytes(value));
+                    let Ok(ring) = reopen(&bytes) else {
+                        refused += 1;
+                        continue;
+                    };
+                    let is_compared = ring.identity() != whole.identity()
+                        || !ring.lineage().is_empty()
+                        || ring.reader().state() != whole.reader().state();
+                    assert!(
+                        is_compared || goes_on(&ring) == goes_on(&whole),
+                        "{value:#x} at {at} of one with {}",
+                        whole.sealed()
+                    );
+                    same += 1;
+                }
+            }
+        }
+        assert!(refused > 1_000 && same > 1_000, "{refused} and {same}");
+    }
+
+    #[test]
+    fn a_checkpoint_that_can_not_be_is_refused() {
+        let spoilt: [&dyn Fn(&mut RingWriter); 4] = [
+            &|ring| assert!(checkpoint(ring, A, 6)),
+            &|ring| ring.words_mut().store(checkpoint_offset(1), 1),
+            &|ring| ring.words_mut().store(checkpoint_offset(0) + WORD, 0),
+            &|ring| ring.words_mut().store(checkpoint_offset(1) + 2 * WORD, 8),
+        ];
+        for (index, spoil) in spoilt.into_iter().enumerate() {
+            let mut ring = a_ring();
+            for n in 1..=5 {
+                seal(&mut ring, Kind::Data, A, n, &[7; 56]);
+            }
+            assert!(checkpoint(&mut ring, A, 5) && checkpoint(&mut ring, B, 7));
+            assert_eq!(ring.reader().positions(), [(A, at(5)), (B, at(7))]);
+            spoil(&mut ring);
+            let (word, value) = ("a checkpoint", [0, 1, 0, 1][index]);
+            let expected = RingError::Control { word, value };
+            assert_eq!(reopened(ring).err(), Some(expected), "{index}");
+        }
+        // One that was being moved, its check before its position.
+        let mut ring = a_ring();
+        seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
+        assert!(checkpoint(&mut ring, A, 5));
+        seal(&mut ring, Kind::Data, A, 6, &[7; 56]);
+        assert!(ring.move_checkpoint(A, at(6)));
+        assert_eq!(
+            ring.reader().checkpoint(A).map(|it| it.position),
+            Some(at(6))
+        );
+        ring.words_mut()
+            .store(checkpoint_offset(0) + 2 * WORD, at(5).0);
+        assert_eq!(ring.reader().checkpoint(A), None);
+        assert_eq!(reopened(ring).unwrap().reader().positions(), [(A, at(6))]);
+        // One whose datagram is held was being written when the writer was killed.
+        let mut ring = a_ring();
+        seal(&mut ring, Kind::Data, A, 5, &[7; 56]);
+        assert!(checkpoint(&mut ring, A, 5));
+        ring.words_mut().store(checkpoint_offset(0), 3);
+        ring.words_mut().store(checkpoint_offset(0) + 2 * WORD, 99);
+        assert_eq!(reopened(ring).unwrap().reader().positions(), [(A, at(5))]);
+    }
+}

@@ -1,0 +1,404 @@
+//! One channel as the repair service sees it: what of its ring can be had, and how fast it lives.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::control::{
+    ChannelOffer, FRAME_HEAD_LEN, FanOutOffer, History, Instrument, RefusalReason, Refused, Status,
+};
+use crate::planted::{Bug, planted};
+use crate::ring::RingReader;
+use crate::serve::coalesce::RepairLog;
+use crate::serve::config::RepairConfig;
+use crate::types::{
+    ChannelId, Epoch, Nanos, Now, RecordNumber, RepairCounters, Sequence, SequenceRange,
+};
+use crate::wire::PublisherState;
+
+/// What a channel is called, and all the ways to receive it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelInfo {
+    /// Its name.
+    pub name: String,
+    /// All the ways to receive it.
+    pub fan_outs: Vec<FanOutOffer>,
+    /// The instruments known so far.
+    pub directory: Vec<Instrument>,
+}
+
+/// A ring at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct View {
+    /// The last sequence that all fan-outs have sent: a receiver of any of them may be told to
+    /// expect it.
+    pub(crate) newest: Sequence,
+    /// The last sequence that some fan-out has sent: its receivers may miss it. What is sealed
+    /// but not sent is never given out, so that asking early gains nothing.
+    pub(crate) askable: Sequence,
+    /// The oldest sequence that can be had; `newest + 1` when none.
+    pub(crate) oldest: Sequence,
+    pub(crate) oldest_record: RecordNumber,
+    pub(crate) next_record: RecordNumber,
+    pub(crate) ended: bool,
+}
+
+pub(crate) struct Channel {
+    pub(crate) id: ChannelId,
+    pub(crate) epoch: Epoch,
+    pub(crate) info: ChannelInfo,
+    pub(crate) ring: RingReader,
+    pub(crate) counters: Arc<RepairCounters>,
+    pub(crate) log: RepairLog,
+    pub(crate) subscribers: u32,
+    pending: u64,
+    measured_at: Nanos,
+    measured: Sequence,
+    live_bytes_per_s: Option<u64>,
+}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("epoch", &self.epoch)
+            .field("view", &self.view())
+            .field("log", &self.log)
+            .field("subscribers", &self.subscribers)
+            .field("pending", &self.pending)
+            .field("measured_at", &self.measured_at)
+            .field("measured", &self.measured)
+            .field("live_bytes_per_s", &self.live_bytes_per_s)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Channel {
+    pub(crate) fn new(
+        config: &RepairConfig,
+        info: ChannelInfo,
+        ring: RingReader,
+        counters: Arc<RepairCounters>,
+        now: Nanos,
+    ) -> Self {
+        Self {
+            id: ring.identity().channel,
+            epoch: ring.identity().epoch,
+            info,
+            measured: ring.sealed(),
+            ring,
+            counters,
+            log: RepairLog::new(config),
+            subscribers: 0,
+            pending: 0,
+            measured_at: now,
+            live_bytes_per_s: None,
+        }
+    }
+
+    /// The oldest sequence that is served.
+    pub(crate) fn floor(&self) -> Sequence {
+        self.ring.floor()
+    }
+
+    pub(crate) fn view(&self) -> View {
+        // State first: once it says ended, `sealed` is END.
+        let ended = self.ring.state() == Some(PublisherState::Ended);
+        let askable = self.ring.sent_by_any();
+        let mut newest = self.ring.sent_by_all();
+        let floor = self.floor();
+        // A fan-out is torn down before it lags so far that the ring forgets what it sent.
+        newest = newest.max(floor.previous());
+        let next_record = self.ring.next_record_after(newest);
+        let next_record = next_record.unwrap_or(RecordNumber(0));
+        let oldest = floor.min(newest.next());
+        let oldest_record = if oldest > newest {
+            next_record
+        } else {
+            (self.ring.first_record_of(oldest)).unwrap_or(RecordNumber(0))
+        };
+        View {
+            newest,
+            askable: askable.max(newest),
+            oldest,
+            oldest_record,
+            next_record,
+            ended: ended && newest == self.ring.sealed(),
+        }
+    }
+
+    pub(crate) fn offer(&self) -> ChannelOffer {
+        let view = self.view();
+        let geometry = self.ring.geometry();
+        // Who knows nothing of epochs that continue others is offered the epoch alone.
+        let (first, first_record) = self.ring.lineage().begins();
+        let is_older = view.oldest < first;
+        let history = is_older.then_some(History {
+            oldest: view.oldest,
+            oldest_record: view.oldest_record,
+        });
+        let (oldest, oldest_record) = match is_older {
+            true => (first, first_record),
+            false => (view.oldest, view.oldest_record),
+        };
+        ChannelOffer {
+            channel: self.id,
+            name: self.info.name.clone(),
+            epoch: self.epoch,
+            newest: view.newest,
+            oldest,
+            oldest_record,
+            next_record: view.next_record,
+            slot_len: geometry.slot_len() as u32,
+            slots: geometry.slots(),
+            config_hash: self.ring.identity().config_hash,
+            ended: view.ended,
+            fan_outs: self.info.fan_outs.clone(),
+            directory: self.info.directory.clone(),
+            continues: self.ring.lineage().clone(),
+            history,
+        }
+    }
+
+    pub(crate) fn status(&self, echo: Nanos, now: Now) -> Status {
+        let view = self.view();
+        Status {
+            epoch: self.epoch,
+            newest: view.newest,
+            oldest: view
+                .oldest
+                .plus(3 * u64::from(planted(Bug::StatusOfAShorterRing))),
+            next_record: view.next_record,
+            echo,
+            answered_at: now.utc,
+            ended: view.ended,
+        }
+    }
+
+    pub(crate) fn refusal(
+        &self,
+        range: SequenceRange,
+        reason: RefusalReason,
+        retry_after_us: u64,
+    ) -> Refused {
+        let view = self.view();
+        Refused {
+            epoch: self.epoch,
+            range,
+            reason,
+            retry_after_us: u32::try_from(retry_after_us).unwrap_or(u32::MAX),
+            oldest: view.oldest,
+            oldest_record: view.oldest_record,
+        }
+    }
+
+    /// Counts sequences that a NACK asked for and that were refused.
+    pub(crate) fn count_refused(&self, reason: RefusalReason, sequences: u64) {
+        let counters = &self.counters;
+        match reason {
+            RefusalReason::Window => &counters.refused_window,
+            RefusalReason::Ahead => &counters.refused_ahead,
+            RefusalReason::Budget => &counters.refused_budget,
+            RefusalReason::TooSlow => &counters.refused_too_slow,
+            RefusalReason::Epoch => &counters.refused_epoch,
+            RefusalReason::Malformed => &counters.refused_malformed,
+        }
+        .add(sequences);
+    }
+
+    pub(crate) fn add_pending(&mut self, sequences: u64) {
+        self.pending = self.pending.saturating_add(sequences);
+        self.counters.pending.set(self.pending);
+    }
+
+    pub(crate) fn drop_pending(&mut self, sequences: u64) {
+        self.pending = self.pending.saturating_sub(sequences);
+        self.counters.pending.set(self.pending);
+    }
+
+    /// Whether a joiner that replays `bytes_per_s` can never have `wanted` sequences up to `last`
+    /// before the ring has come round to them.
+    ///
+    /// The ring overwrites `last` once `room = last + servable slots − sealed` further datagrams
+    /// are sealed. The joiner needs the time of `wanted` datagrams at its rate `J`; with the live
+    /// stream at `L`, and half of it again in reserve, `1.5 × L × wanted / J` are sealed
+    /// meanwhile. It is too slow when that is more than `room`. Datagram sizes cancel out, so
+    /// both rates are in bytes. From the oldest slot of a full ring on, `wanted = room`, and what
+    /// remains is `J < 1.5 × L`.
+    pub(crate) fn is_too_slow(&self, bytes_per_s: u64, wanted: u64, last: Sequence) -> bool {
+        let live = u128::from(self.live_bytes_per_s.unwrap_or(0));
+        let safe = self.ring.geometry().slots() - self.ring.geometry().guard();
+        let room = last.plus(safe).since(self.ring.sealed());
+        live * 3 * u128::from(wanted) > 2 * u128::from(bytes_per_s) * u128::from(room)
+    }
+
+    /// Measures the live stream: what was sealed since the last time, by the length of the
+    /// latest datagrams, smoothed over about four measurements.
+    pub(crate) fn measure(&mut self, now: Nanos) {
+        let elapsed = now.since(self.measured_at);
+        if elapsed == Nanos::ZERO {
+            return;
+        }
+        let sealed = self.ring.sealed();
+        let latest = sealed.minus(15).max(self.ring.oldest());
+        let lens = SequenceRange::new(latest, sealed).map_or((0, 0), |range| {
+            (range.iter().filter_map(|s| self.ring.len_of(s)))
+                .fold((0u64, 0u64), |(n, sum), len| (n + 1, sum + len as u64))
+        });
+        let mean = lens.1 / lens.0.max(1) + FRAME_HEAD_LEN as u64;
+        let bytes = u128::from(sealed.since(self.measured)) * u128::from(mean);
+        let rate = bytes * 1_000_000_000 / u128::from(elapsed.0);
+        let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+        self.live_bytes_per_s = Some(match self.live_bytes_per_s {
+            None => rate,
+            Some(before) => before - before / 4 + rate / 4,
+        });
+        (self.measured, self.measured_at) = (sealed, now);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{Geometry, HeapMemory, RingIdentity, RingWriter, Seal};
+    use crate::types::{ConfigHash, FanOutId, SourceId, SourcePosition};
+    use crate::wire::Kind;
+
+    fn channel(slots: u64) -> (RingWriter, Channel) {
+        let geometry = Geometry::new(1024, slots).unwrap();
+        let identity = RingIdentity {
+            channel: ChannelId(4),
+            epoch: Epoch(9),
+            config_hash: ConfigHash(3),
+            boot_id: [0; 16],
+            fan_outs: 1,
+            first_sequence: Sequence(1),
+            first_record: RecordNumber(1),
+        };
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let ring = RingWriter::create(memory, geometry, identity).unwrap();
+        let info = ChannelInfo {
+            name: "c".into(),
+            fan_outs: vec![],
+            directory: vec![],
+        };
+        let config = RepairConfig::default();
+        let channel = Channel::new(&config, info, ring.reader(), Arc::default(), Nanos(1_000));
+        (ring, channel)
+    }
+
+    /// Seals and sends `count` datagrams of `len` bytes of payload.
+    fn publish(ring: &mut RingWriter, count: u64, len: usize) {
+        for _ in 0..count {
+            ring.open().unwrap();
+            ring.append(&vec![0; len]).unwrap();
+            let seal = Seal {
+                kind: Kind::Data,
+                count: 2,
+                source: SourceId(1),
+                source_position: SourcePosition(0),
+                sent_at: Nanos(0),
+                flags: 0,
+            };
+            let sequence = ring.seal(seal).unwrap();
+            ring.set_sent(FanOutId(0), sequence);
+        }
+    }
+
+    #[test]
+    fn the_live_rate_is_that_of_whole_frames_smoothed_by_a_quarter() {
+        let (mut ring, mut channel) = channel(64);
+        let at = |ms| Nanos(1_000).after(Nanos::from_ms(ms));
+        channel.measure(at(0));
+        assert_eq!(channel.live_bytes_per_s, None, "no time has passed");
+        // 64 bytes of header, 128 of payload, 8 of frame: 200 bytes each.
+        publish(&mut ring, 50, 128);
+        channel.measure(at(100));
+        assert_eq!(channel.live_bytes_per_s, Some(100_000));
+        publish(&mut ring, 10, 128);
+        channel.measure(at(200));
+        assert_eq!(channel.live_bytes_per_s, Some(75_000 + 5_000));
+        channel.measure(at(200));
+        channel.measure(at(300));
+        assert_eq!(channel.live_bytes_per_s, Some(60_000), "nothing was sealed");
+        // The length is that of the latest sixteen.
+        publish(&mut ring, 5, 128);
+        publish(&mut ring, 16, 328);
+        channel.measure(at(1_300));
+        assert_eq!(channel.live_bytes_per_s, Some(45_000 + 21 * 400 / 4));
+    }
+
+    #[test]
+    fn a_replay_is_too_slow_when_half_as_much_again_is_sealed_before_it_is_done() {
+        let (mut ring, mut channel) = channel(64);
+        assert!(!channel.is_too_slow(1, 1_000, Sequence(1)), "nothing lives");
+        publish(&mut ring, 100, 128);
+        channel.live_bytes_per_s = Some(1_000);
+        // 48 of 64 slots are served: room for 48 more before sequence 100 is overwritten.
+        for (bytes_per_s, wanted, last, slow) in [
+            (1_500, 48, 100, false),
+            (1_499, 48, 100, true),
+            (1_500, 49, 100, true),
+            (1_500, 38, 90, false),
+            (1_500, 39, 90, true),
+            (3_000, 76, 90, false),
+            (3_000, 77, 90, true),
+        ] {
+            let last = Sequence(last);
+            assert_eq!(
+                channel.is_too_slow(bytes_per_s, wanted, last),
+                slow,
+                "{wanted}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_view_tells_what_was_sent_by_all_and_holds_and_whether_it_is_over() {
+        let (mut ring, channel) = channel(64);
+        let view = channel.view();
+        assert_eq!(
+            (view.newest, view.askable, view.oldest),
+            (Sequence(0), Sequence(0), Sequence(1))
+        );
+        assert_eq!(
+            (view.oldest_record, view.next_record),
+            (RecordNumber(1), RecordNumber(1))
+        );
+        publish(&mut ring, 1, 8);
+        let view = channel.view();
+        assert_eq!((view.newest, view.oldest), (Sequence(1), Sequence(1)));
+        assert_eq!(
+            (view.oldest_record, view.next_record),
+            (RecordNumber(1), RecordNumber(3)),
+            "the only one that it holds"
+        );
+        publish(&mut ring, 99, 8);
+        let view = channel.view();
+        assert_eq!((view.newest, view.oldest), (Sequence(100), Sequence(53)));
+        assert_eq!(
+            (view.oldest_record, view.next_record),
+            (RecordNumber(105), RecordNumber(201))
+        );
+        ring.set_sent(FanOutId(0), Sequence(20));
+        let view = channel.view();
+        assert_eq!(
+            view.newest,
+            Sequence(52),
+            "what the ring forgot counts as sent"
+        );
+        assert_eq!((view.askable, view.oldest), (Sequence(52), Sequence(53)));
+        assert_eq!(view.oldest_record, view.next_record);
+        ring.set_state(PublisherState::Ended);
+        assert!(!channel.view().ended, "END is not sent yet");
+        ring.set_sent(FanOutId(0), Sequence(100));
+        assert!(channel.view().ended);
+        let refusal = channel.refusal(
+            SequenceRange::one(Sequence(1)),
+            RefusalReason::Window,
+            1 << 40,
+        );
+        assert_eq!(
+            (refusal.retry_after_us, refusal.oldest),
+            (u32::MAX, Sequence(53))
+        );
+    }
+}

@@ -1,0 +1,463 @@
+//! Who gets a repair, and how: by unicast to the asker, or once by multicast when many ask for the
+//! same (docs/PROTOCOL.md §6.3). The policy is here and nowhere else, so that it can be tuned.
+//!
+//! The first asker of a sequence is answered at once, by unicast. When `max(2, ⌈G/8⌉)` of `G`
+//! subscribers have asked for it within `repair_coalesce_us`, it is multicast; in a large group,
+//! whose members hold off, three are enough. A multicast answers all that wait for it, and all that
+//! ask within `sender_ignore_us` after it; who asks later missed it, and counts anew. What was
+//! multicast three times goes by unicast.
+//!
+//! When very many ask for one sequence all the same, the hold-off is too short for this network:
+//! the group is told to wait twice as long, and half of that again when it was quiet for a second.
+
+use std::fmt;
+
+use arrayvec::ArrayVec;
+
+use crate::planted::{Bug, planted};
+use crate::serve::config::RepairConfig;
+use crate::serve::peer::PeerId;
+use crate::types::{Nanos, Sequence};
+
+/// How many sequences are remembered: as many as a window holds (`window_slots`, docs/PROTOCOL.md §5.2),
+/// so that nothing one subscriber misses displaces anything else of it. The newer of two displaces the
+/// older, never the other way round: who asks for something old makes nobody's question forgotten
+/// again and again. What is not remembered goes by unicast.
+const ENTRIES: usize = 4096;
+/// How many sequences of one NACK are remembered: more would forget each other.
+pub(super) const LOGGED_MAX: u64 = ENTRIES as u64;
+/// How many distinct askers are told apart: the highest threshold there is.
+const ASKERS_MAX: usize = 16;
+/// How many askers of a large group make a multicast: fewer than the scouts of all, so that a
+/// common loss is served within the first round trip; more than chance brings together.
+const ASKERS_OF_LARGE_GROUP: usize = 3;
+/// Times that one sequence is multicast: who misses all of them may not be reached that way.
+const MULTICASTS_MAX: u8 = 3;
+/// Questions for one sequence that are more than a handful.
+const CROWD: u32 = 32;
+/// The hold-off doubles at most this often.
+const WIDER_MAX: u32 = 4;
+/// Until a wider hold-off is known to all, further crowds say nothing new.
+const WIDENS_EVERY: Nanos = Nanos::from_ms(1);
+/// So long without a crowd, and the hold-off is halved.
+const NARROWS_EVERY: Nanos = Nanos::from_secs(1);
+
+/// How to answer a NACK for one sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// Send it to the asker.
+    Unicast,
+    /// Send it to the group.
+    Multicast,
+}
+
+/// What was asked for: rounds of questions, each of which may end with a multicast.
+#[derive(Clone, Debug)]
+struct Entry {
+    sequence: Sequence,
+    /// When this round began.
+    asked_at: Nanos,
+    /// Who asked in it.
+    askers: ArrayVec<PeerId, ASKERS_MAX>,
+    /// Whether anybody was answered in it.
+    answered: bool,
+    multicast_at: Nanos,
+    multicasts: u8,
+    /// Questions in all rounds, but for those of one who asks again and again.
+    asks: u32,
+    asked_by: PeerId,
+}
+
+impl Entry {
+    fn multicast_within(&self, span: Nanos, now: Nanos) -> bool {
+        self.multicasts > 0 && now.since(self.multicast_at) <= span
+    }
+}
+
+/// What was asked for lately on one channel.
+#[derive(Clone)]
+pub(super) struct RepairLog {
+    /// For each sequence, modulo their number: which of `entries` it has, counted from 1; 0 for none.
+    places: Box<[u16]>,
+    entries: Vec<Entry>,
+    coalesce: Nanos,
+    ignore: Nanos,
+    multicast: bool,
+    large_group: u32,
+    /// How often the hold-off is doubled, and when that changed.
+    wider: u32,
+    wider_at: Nanos,
+}
+
+impl fmt::Debug for RepairLog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list()
+            .entries(&self.entries)
+            .entry(&(self.wider, self.wider_at))
+            .finish()
+    }
+}
+
+impl RepairLog {
+    /// An empty log.
+    #[must_use]
+    pub(super) fn new(config: &RepairConfig) -> Self {
+        Self {
+            places: vec![0; ENTRIES].into(),
+            entries: Vec::new(),
+            coalesce: Nanos::from_us(config.repair_coalesce_us),
+            ignore: Nanos::from_us(config.sender_ignore_us),
+            multicast: config.multicast_repair,
+            large_group: config.large_group,
+            wider: 0,
+            wider_at: Nanos::ZERO,
+        }
+    }
+
+    /// How often to double the hold-off.
+    #[must_use]
+    pub(super) const fn wider(&self) -> u32 {
+        self.wider
+    }
+
+    /// Time has passed: the hold-off is halved when there was no crowd for long.
+    pub(super) fn handle_timeout(&mut self, now: Nanos) {
+        if self.wider > 0 && now.since(self.wider_at) >= NARROWS_EVERY {
+            (self.wider, self.wider_at) = (self.wider - 1, now);
+        }
+    }
+
+    fn entry(&mut self, sequence: Sequence) -> Option<&mut Entry> {
+        let place = self.places[sequence.0 as usize % ENTRIES];
+        let entry = self.entries.get_mut(usize::from(place).checked_sub(1)?);
+        entry.filter(|entry| entry.sequence == sequence)
+    }
+
+    /// Notes a sequence that is not known, instead of an older one that has its place.
+    fn begin(&mut self, entry: Entry) {
+        let place = &mut self.places[entry.sequence.0 as usize % ENTRIES];
+        match usize::from(*place).checked_sub(1) {
+            Some(at) if self.entries[at].sequence > entry.sequence => {}
+            Some(at) => self.entries[at] = entry,
+            None => {
+                // All of it at once, which is untouched until it is needed: what grows by doubling would be
+                // copied, and leave behind what it grew out of.
+                self.entries.reserve_exact(ENTRIES - self.entries.len());
+                self.entries.push(entry);
+                // No more than there are places.
+                *place = self.entries.len() as u16;
+            }
+        }
+    }
+
+    /// `peer` asks for `sequence`, which did not wait for it before. Whether it has its answer: a
+    /// multicast has just gone out, and is on its way to this one too.
+    pub(super) fn ask(&mut self, sequence: Sequence, peer: PeerId, now: Nanos) -> bool {
+        let (coalesce, ignore) = (self.coalesce, self.ignore);
+        let Some(entry) = self.entry(sequence) else {
+            self.begin(Entry {
+                sequence,
+                asked_at: now,
+                askers: ArrayVec::from_iter([peer]),
+                answered: false,
+                multicast_at: Nanos::ZERO,
+                multicasts: 0,
+                asks: 1,
+                asked_by: peer,
+            });
+            return false;
+        };
+        // One that asks again and again is no crowd.
+        let another = std::mem::replace(&mut entry.asked_by, peer) != peer;
+        entry.asks = entry.asks.saturating_add(u32::from(another));
+        let crowded = another && entry.asks == CROWD;
+        let forever = entry.multicasts > 0 && planted(Bug::MulticastAnswersForever)
+            || entry.answered && planted(Bug::UnicastAnswersOthers);
+        let answered = entry.multicast_within(ignore, now) || forever;
+        if answered {
+            // It counts for no further round.
+        } else if entry.askers.is_empty() || entry.answered && now.since(entry.asked_at) > coalesce
+        {
+            entry.askers.clear();
+            entry.askers.push(peer);
+            (entry.asked_at, entry.answered) = (now, false);
+        } else if !entry.askers.contains(&peer) {
+            // More than the highest threshold need not be told apart.
+            let _ = entry.askers.try_push(peer);
+        }
+        if crowded && now.since(self.wider_at) >= WIDENS_EVERY {
+            (self.wider, self.wider_at) = ((self.wider + 1).min(WIDER_MAX), now);
+        }
+        answered
+    }
+
+    /// How to answer one that waits for `sequence`, in a group of this many subscribers.
+    pub(super) fn answer(&mut self, sequence: Sequence, subscribers: u32) -> Answer {
+        let multicast = self.multicast;
+        let threshold = if planted(Bug::MulticastForOne) {
+            1
+        } else if subscribers >= self.large_group {
+            ASKERS_OF_LARGE_GROUP
+        } else {
+            (subscribers.div_ceil(8) as usize).clamp(2, ASKERS_MAX)
+        };
+        let Some(entry) = self.entry(sequence).filter(|_| multicast) else {
+            return Answer::Unicast;
+        };
+        if entry.askers.len() >= threshold
+            && (entry.multicasts < MULTICASTS_MAX || planted(Bug::MulticastWithoutCap))
+        {
+            Answer::Multicast
+        } else {
+            Answer::Unicast
+        }
+    }
+
+    /// `sequence` was sent to one asker.
+    pub(super) fn sent_unicast(&mut self, sequence: Sequence) {
+        if let Some(entry) = self.entry(sequence) {
+            entry.answered = true;
+        }
+    }
+
+    /// `sequence` was sent to the group.
+    pub(super) fn sent_multicast(&mut self, sequence: Sequence, now: Nanos) {
+        if let Some(entry) = self.entry(sequence) {
+            entry.answered = true;
+            entry.multicast_at = now;
+            entry.multicasts = entry.multicasts.saturating_add(1);
+            entry.askers.clear();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const S: Sequence = Sequence(7);
+
+    fn log() -> RepairLog {
+        RepairLog::new(&RepairConfig::default())
+    }
+
+    fn us(us: u64) -> Nanos {
+        Nanos::from_us(us)
+    }
+
+    #[test]
+    fn the_first_asker_of_a_small_group_is_answered_at_once() {
+        let mut log = log();
+        log.ask(S, PeerId(1), us(0));
+        assert_eq!(log.answer(S, 8), Answer::Unicast);
+    }
+
+    #[test]
+    fn when_enough_of_the_group_ask_it_is_multicast_once() {
+        let mut log = log();
+        log.ask(S, PeerId(1), us(0));
+        log.sent_unicast(S);
+        log.ask(S, PeerId(1), us(1));
+        assert_eq!(log.answer(S, 8), Answer::Unicast, "the same asker");
+        log.ask(S, PeerId(2), us(2));
+        assert_eq!(log.answer(S, 63), Answer::Unicast, "8 are needed");
+        assert_eq!(log.answer(S, 8), Answer::Multicast);
+        log.sent_multicast(S, us(2));
+        assert!(log.ask(S, PeerId(3), us(10)), "it is on its way");
+        assert!(!log.ask(S, PeerId(3), us(18)));
+        assert_eq!(log.answer(S, 8), Answer::Unicast);
+    }
+
+    #[test]
+    fn who_missed_the_multicast_counts_anew_but_nothing_is_multicast_for_ever() {
+        let mut log = log();
+        for round in 0..4u64 {
+            let at = us(round * 100);
+            for peer in 0..3 {
+                log.ask(S, PeerId(peer), at);
+            }
+            let expected = if round < 3 {
+                Answer::Multicast
+            } else {
+                Answer::Unicast
+            };
+            assert_eq!(log.answer(S, 500), expected, "round {round}");
+            log.sent_multicast(S, at);
+            // Alone, nobody gets more than a unicast.
+            let later = at.after(us(50));
+            log.ask(S, PeerId(9), later);
+            assert_eq!(log.answer(S, 500), Answer::Unicast);
+            log.sent_unicast(S);
+        }
+    }
+
+    #[test]
+    fn a_crowd_doubles_the_hold_off_and_a_quiet_second_halves_it() {
+        let mut log = log();
+        let crowd = |log: &mut RepairLog, sequence: u64, at: Nanos, askers: u64| {
+            for peer in 0..askers {
+                log.ask(Sequence(sequence), PeerId(peer), at);
+            }
+        };
+        let ms = Nanos::from_ms;
+        crowd(&mut log, 1, ms(2), 31);
+        assert_eq!(log.wider(), 0, "not quite a crowd");
+        crowd(&mut log, 1, ms(3), 500);
+        crowd(&mut log, 2, ms(3), 500);
+        assert_eq!(log.wider(), 1, "both are of one time");
+        for n in 0..10 {
+            crowd(&mut log, 10 + n, ms(4 + n), 32);
+        }
+        assert_eq!(log.wider(), 4, "bounded");
+        log.handle_timeout(ms(1_012));
+        assert_eq!(log.wider(), 4);
+        for (at, wider) in [(1_013, 3), (1_100, 3), (2_013, 2), (3_013, 1), (4_013, 0)] {
+            log.handle_timeout(ms(at));
+            assert_eq!(log.wider(), wider, "at {at} ms");
+        }
+        log.handle_timeout(ms(9_000));
+        assert_eq!(log.wider(), 0);
+    }
+
+    #[test]
+    fn askers_far_apart_in_time_are_not_of_one_loss() {
+        let mut log = log();
+        log.ask(S, PeerId(1), us(0));
+        log.sent_unicast(S);
+        log.ask(S, PeerId(2), us(6));
+        assert_eq!(log.answer(S, 8), Answer::Unicast);
+    }
+
+    #[test]
+    fn in_a_large_group_the_first_is_answered_at_once_and_three_make_a_multicast() {
+        let mut log = log();
+        log.ask(S, PeerId(1), us(0));
+        assert_eq!(log.answer(S, 500), Answer::Unicast);
+        log.sent_unicast(S);
+        log.ask(S, PeerId(2), us(4));
+        assert_eq!(log.answer(S, 500), Answer::Unicast);
+        log.sent_unicast(S);
+        log.ask(S, PeerId(3), us(5));
+        assert_eq!(log.answer(S, 500), Answer::Multicast);
+    }
+
+    #[test]
+    fn what_is_forgotten_or_switched_off_is_answered_by_unicast() {
+        let mut log = log();
+        log.ask(S, PeerId(1), us(0));
+        log.ask(S.plus(ENTRIES as u64), PeerId(1), us(0));
+        assert_eq!(log.answer(S, 500), Answer::Unicast);
+        let mut off = RepairLog::new(&RepairConfig {
+            multicast_repair: false,
+            ..RepairConfig::default()
+        });
+        off.ask(S, PeerId(1), us(0));
+        off.ask(S, PeerId(2), us(0));
+        assert_eq!(off.answer(S, 8), Answer::Unicast);
+    }
+
+    #[test]
+    fn a_newer_sequence_takes_the_place_of_an_older_one() {
+        let mut log = log();
+        let newer = S.plus(ENTRIES as u64);
+        log.ask(S, PeerId(1), us(0));
+        for peer in 1..=3 {
+            log.ask(newer, PeerId(peer), us(0));
+        }
+        assert_eq!(log.answer(newer, 500), Answer::Multicast);
+    }
+
+    #[test]
+    fn a_question_for_something_old_makes_nothing_newer_forgotten() {
+        let mut log = log();
+        let newer = S.plus(ENTRIES as u64);
+        for round in 0..3u64 {
+            for peer in 0..3 {
+                log.ask(newer, PeerId(peer), us(100 * round));
+                log.ask(S, PeerId(peer), us(100 * round));
+            }
+            assert_eq!(log.answer(S, 500), Answer::Unicast, "it has no place");
+            assert_eq!(log.answer(newer, 500), Answer::Multicast);
+            log.sent_multicast(newer, us(100 * round));
+        }
+        for peer in 0..3 {
+            log.ask(S, PeerId(peer), us(400));
+            log.ask(newer, PeerId(peer), us(400));
+        }
+        assert_eq!(log.answer(newer, 500), Answer::Unicast, "often enough");
+    }
+
+    #[test]
+    fn the_spans_of_the_log_include_their_last_microsecond() {
+        let mut log = log();
+        log.ask(S, PeerId(1), us(0));
+        log.sent_unicast(S);
+        log.ask(S, PeerId(2), us(5));
+        assert_eq!(log.answer(S, 8), Answer::Multicast, "of one loss");
+        log.sent_multicast(S, us(5));
+        assert!(log.ask(S, PeerId(3), us(20)));
+        assert!(!log.ask(S, PeerId(3), us(21)));
+        assert_eq!(log.answer(S, 8), Answer::Unicast);
+        // A group is large from 64 on.
+        let mut log = RepairLog::new(&RepairConfig::default());
+        for peer in 1..=3 {
+            log.ask(S, PeerId(peer), us(0));
+        }
+        assert_eq!(log.answer(S, 63), Answer::Unicast);
+        assert_eq!(log.answer(S, 64), Answer::Multicast);
+    }
+
+    #[test]
+    fn what_is_sent_of_another_sequence_changes_nothing_here() {
+        let other = S.plus(ENTRIES as u64);
+        let mut log = log();
+        for peer in 1..=3 {
+            log.ask(S, PeerId(peer), us(0));
+        }
+        log.sent_multicast(other, us(0));
+        log.sent_unicast(other);
+        assert_eq!(log.answer(S, 500), Answer::Multicast);
+        log.sent_multicast(S, us(1));
+        log.sent_unicast(S);
+        assert!(log.ask(S, PeerId(4), us(2)));
+        assert!(!log.ask(other, PeerId(4), us(2)));
+        assert_eq!(log.answer(other, 500), Answer::Unicast);
+    }
+
+    #[test]
+    fn an_eighth_of_the_group_makes_a_multicast_and_sixteen_always_do() {
+        let enough = |subscribers: u32, askers: u64| {
+            let mut log = RepairLog::new(&RepairConfig {
+                large_group: 1_000,
+                ..RepairConfig::default()
+            });
+            for peer in 0..askers {
+                log.ask(S, PeerId(peer), us(1));
+            }
+            log.answer(S, subscribers) == Answer::Multicast
+        };
+        for (subscribers, threshold) in [(1, 2), (16, 2), (17, 3), (40, 5), (128, 16), (900, 16)] {
+            assert!(
+                enough(subscribers, threshold),
+                "{threshold} of {subscribers}"
+            );
+            assert!(!enough(subscribers, threshold - 1), "{subscribers}");
+        }
+        assert!(enough(900, 40), "more than are told apart");
+    }
+
+    #[test]
+    fn one_that_asks_again_and_again_is_no_crowd_and_many_are() {
+        let mut log = RepairLog::new(&RepairConfig::default());
+        for n in 0..40 {
+            for _ in 0..CROWD {
+                log.ask(Sequence(n), PeerId(1), Nanos::from_ms(1 + 2 * n));
+            }
+        }
+        assert_eq!(log.wider(), 0);
+        for peer in 0..u64::from(CROWD) {
+            log.ask(Sequence(50), PeerId(peer), Nanos::from_ms(200));
+        }
+        assert_eq!(log.wider(), 1);
+    }
+}

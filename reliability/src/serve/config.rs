@@ -1,0 +1,337 @@
+//! What repair may cost, and how long it may wait: the repair side's settings, defaults for a
+//! rack, and the checks between them.
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::control::FRAME_HEAD_LEN;
+use crate::ring::Geometry;
+
+/// The least that a burst can be: the largest datagram in its frame must fit.
+pub const BURST_BYTES_MIN: u64 = Geometry::SLOT_LEN_MAX as u64 + FRAME_HEAD_LEN as u64;
+
+/// How a publisher repairs. All budgets count the bytes of whole frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RepairConfig {
+    /// Repair of all subscribers together, multicast repairs included: what shields fresh data.
+    pub repair_bytes_per_s: u64,
+    /// What of it may come at once.
+    pub repair_burst_bytes: u64,
+    /// Repair of one subscriber: what shields the others from a lossy one.
+    pub subscriber_bytes_per_s: u64,
+    /// What of it may come at once.
+    pub subscriber_burst_bytes: u64,
+    /// Replay for all joiners together.
+    pub joiner_bytes_per_s: u64,
+    /// What of it may come at once.
+    pub joiner_burst_bytes: u64,
+    /// How long NACKs for one sequence count as of one loss.
+    pub repair_coalesce_us: u64,
+    /// How long after a multicast repair further NACKs for that sequence count as answered by it.
+    /// Must be below the subscribers' `nack_retry_us`.
+    pub sender_ignore_us: u64,
+    /// Whether the same sequence wanted by many is multicast at all.
+    pub multicast_repair: bool,
+    /// From this many subscribers on, a group is large: all but a few hold off, and three are
+    /// enough.
+    pub large_group: u32,
+    /// A typical round trip of a NACK, from which the hold-off of large groups follows.
+    pub rtt_us: u32,
+    /// Runs of sequences that may wait for one subscriber and channel; beyond it NACKs are
+    /// refused, budget. A multicast in the middle of a run leaves two, which count alike.
+    pub pending_ranges_max: usize,
+    /// Unsent bytes of a connection at which it gets no further datagrams.
+    pub backlog_pause_bytes: usize,
+    /// Unsent bytes of a connection at which it is closed: its peer does not read.
+    pub backlog_close_bytes: usize,
+    /// Connections at a time.
+    pub peers_max: usize,
+    /// Of those, connections of one IP address; `None` for half of them, so that no host takes the
+    /// places of all others.
+    pub peers_per_address_max: Option<usize>,
+    /// How long a connection may take to JOIN.
+    pub join_timeout_us: u64,
+    /// How long a connection may stay silent after that; subscribers tell their progress every
+    /// 100 ms, replay connections are exempt.
+    pub silent_timeout_us: u64,
+}
+
+impl Default for RepairConfig {
+    fn default() -> Self {
+        Self {
+            repair_bytes_per_s: 312_500_000,
+            repair_burst_bytes: 1 << 20,
+            subscriber_bytes_per_s: 125_000_000,
+            subscriber_burst_bytes: 512 << 10,
+            joiner_bytes_per_s: 312_500_000,
+            joiner_burst_bytes: 1 << 20,
+            repair_coalesce_us: 5,
+            sender_ignore_us: 15,
+            multicast_repair: true,
+            large_group: 64,
+            rtt_us: 10,
+            pending_ranges_max: 1024,
+            backlog_pause_bytes: 1 << 20,
+            backlog_close_bytes: 4 << 20,
+            peers_max: 1024,
+            peers_per_address_max: None,
+            join_timeout_us: 2_000_000,
+            silent_timeout_us: 60_000_000,
+        }
+    }
+}
+
+/// Why settings of repair do not go together. The config is at fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum RepairConfigError {
+    /// A number that must not be zero.
+    #[error("{setting} is 0; it must be at least 1")]
+    Zero {
+        /// Which setting.
+        setting: &'static str,
+    },
+    /// A burst that the largest datagram does not fit.
+    #[error("{setting} is {bytes}; the largest datagram needs {BURST_BYTES_MIN}")]
+    Burst {
+        /// Which setting.
+        setting: &'static str,
+        /// Its value.
+        bytes: u64,
+    },
+    /// Two settings in the wrong order.
+    #[error("{smaller} ({smaller_value}) must not be above {larger} ({larger_value})")]
+    Order {
+        /// The setting that must be smaller.
+        smaller: &'static str,
+        /// Its value.
+        smaller_value: u64,
+        /// The setting that must be larger.
+        larger: &'static str,
+        /// Its value.
+        larger_value: u64,
+    },
+    /// Repair and replay may take more than half of the link.
+    #[error(
+        "repair and replay may take {budget_bytes_per_s} bytes/s, more than half of the link's {link_bytes_per_s}; fresh data would suffer"
+    )]
+    Link {
+        /// Both budgets.
+        budget_bytes_per_s: u64,
+        /// The link.
+        link_bytes_per_s: u64,
+    },
+}
+
+impl RepairConfig {
+    /// Checks each setting and those that depend on each other.
+    ///
+    /// # Errors
+    /// [`RepairConfigError`] names the settings, their values and what would be right.
+    pub fn check(&self) -> Result<(), RepairConfigError> {
+        for (setting, value) in [
+            ("repair_bytes_per_s", self.repair_bytes_per_s),
+            ("subscriber_bytes_per_s", self.subscriber_bytes_per_s),
+            ("joiner_bytes_per_s", self.joiner_bytes_per_s),
+            ("pending_ranges_max", self.pending_ranges_max as u64),
+            ("peers_max", self.peers_max as u64),
+            ("peers_per_address_max", self.of_one_address_max() as u64),
+            ("join_timeout_us", self.join_timeout_us),
+            ("silent_timeout_us", self.silent_timeout_us),
+        ] {
+            if value == 0 {
+                return Err(RepairConfigError::Zero { setting });
+            }
+        }
+        for (setting, bytes) in [
+            ("repair_burst_bytes", self.repair_burst_bytes),
+            ("subscriber_burst_bytes", self.subscriber_burst_bytes),
+            ("joiner_burst_bytes", self.joiner_burst_bytes),
+            ("backlog_pause_bytes", self.backlog_pause_bytes as u64),
+        ] {
+            if bytes < BURST_BYTES_MIN {
+                return Err(RepairConfigError::Burst { setting, bytes });
+            }
+        }
+        let in_order = |smaller, smaller_value, larger, larger_value| {
+            if smaller_value <= larger_value {
+                return Ok(());
+            }
+            Err(RepairConfigError::Order {
+                smaller,
+                smaller_value,
+                larger,
+                larger_value,
+            })
+        };
+        in_order(
+            "subscriber_bytes_per_s",
+            self.subscriber_bytes_per_s,
+            "repair_bytes_per_s",
+            self.repair_bytes_per_s,
+        )?;
+        in_order(
+            "repair_coalesce_us",
+            self.repair_coalesce_us,
+            "sender_ignore_us",
+            self.sender_ignore_us,
+        )?;
+        in_order(
+            "peers_per_address_max",
+            self.of_one_address_max() as u64,
+            "peers_max",
+            self.peers_max as u64,
+        )?;
+        in_order(
+            "twice backlog_pause_bytes",
+            self.backlog_pause_bytes as u64 * 2,
+            "backlog_close_bytes",
+            self.backlog_close_bytes as u64,
+        )
+    }
+
+    /// How many connections one IP address may have.
+    #[must_use]
+    pub fn of_one_address_max(&self) -> usize {
+        (self.peers_per_address_max).unwrap_or(self.peers_max.div_ceil(2))
+    }
+
+    /// Checks that a subscriber asks again later than we ignore it.
+    ///
+    /// # Errors
+    /// [`RepairConfigError::Order`] when its repeated NACKs would be ignored.
+    pub const fn check_against_retry(&self, nack_retry_us: u64) -> Result<(), RepairConfigError> {
+        if self.sender_ignore_us < nack_retry_us {
+            return Ok(());
+        }
+        Err(RepairConfigError::Order {
+            smaller: "sender_ignore_us",
+            smaller_value: self.sender_ignore_us,
+            larger: "nack_retry_us",
+            larger_value: nack_retry_us,
+        })
+    }
+
+    /// Checks that repair and replay leave fresh data half of the link.
+    ///
+    /// # Errors
+    /// [`RepairConfigError::Link`] when they do not.
+    pub const fn check_against_link(&self, link_bytes_per_s: u64) -> Result<(), RepairConfigError> {
+        let budget_bytes_per_s = (self.repair_bytes_per_s).saturating_add(self.joiner_bytes_per_s);
+        if budget_bytes_per_s <= link_bytes_per_s / 2 {
+            return Ok(());
+        }
+        Err(RepairConfigError::Link {
+            budget_bytes_per_s,
+            link_bytes_per_s,
+        })
+    }
+
+    /// How long subscribers should wait at random before a first NACK. Below a large group, and
+    /// without multicast repair, not at all: a lone loss is by far the most frequent one, and any
+    /// wait would only delay it. From there on up to two and a half round trips: all but a few
+    /// scouts wait at least half of it (docs/PROTOCOL.md §5.4), by which time the multicast that
+    /// answers the scouts has reached everyone.
+    #[must_use]
+    pub const fn hold_off_us(&self, subscribers: u32) -> u32 {
+        if subscribers < self.large_group || !self.multicast_repair {
+            0
+        } else {
+            self.rtt_us.saturating_mul(5) / 2
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_go_together_and_nonsense_is_named() {
+        let good = RepairConfig::default();
+        assert_eq!(good.check(), Ok(()));
+        assert_eq!(good.check_against_retry(20), Ok(()));
+        assert_eq!(good.check_against_link(3_125_000_000), Ok(()));
+        let wrong = |change: fn(&mut RepairConfig)| {
+            let mut config = good;
+            change(&mut config);
+            config.check().unwrap_err().to_string()
+        };
+        assert!(wrong(|c| c.joiner_bytes_per_s = 0).contains("joiner_bytes_per_s is 0"));
+        assert!(wrong(|c| c.repair_burst_bytes = 100).contains("8968"));
+        assert!(wrong(|c| c.subscriber_bytes_per_s = u64::MAX).contains("subscriber_bytes_per_s"));
+        assert!(wrong(|c| c.sender_ignore_us = 1).contains("repair_coalesce_us (5)"));
+        assert!(wrong(|c| c.backlog_close_bytes = 1 << 20).contains("backlog_close_bytes"));
+        assert!(good.check_against_retry(15).is_err());
+        assert!(good.check_against_link(1_000_000_000).is_err());
+    }
+
+    #[test]
+    fn small_groups_are_never_told_to_wait() {
+        let config = RepairConfig::default();
+        assert_eq!(config.hold_off_us(0), 0);
+        assert_eq!(config.hold_off_us(63), 0);
+        assert_eq!(config.hold_off_us(64), 25);
+        let unicast = RepairConfig {
+            multicast_repair: false,
+            ..config
+        };
+        assert_eq!(
+            unicast.hold_off_us(1_000),
+            0,
+            "nobody would answer the rest"
+        );
+    }
+
+    #[test]
+    fn each_limit_is_allowed_and_one_beyond_is_not() {
+        let good = RepairConfig::default();
+        let with = |change: fn(&mut RepairConfig)| {
+            let mut config = good;
+            change(&mut config);
+            config.check().is_ok()
+        };
+        assert_eq!(BURST_BYTES_MIN, 8_968);
+        assert!(with(|c| c.joiner_burst_bytes = BURST_BYTES_MIN));
+        assert!(!with(|c| c.joiner_burst_bytes = BURST_BYTES_MIN - 1));
+        assert!(with(|c| c.subscriber_bytes_per_s = c.repair_bytes_per_s));
+        assert!(with(|c| c.sender_ignore_us = c.repair_coalesce_us));
+        assert!(with(|c| c.backlog_close_bytes = 2 << 20));
+        assert!(!with(|c| c.backlog_close_bytes = (2 << 20) - 1));
+        assert!(good.check_against_retry(16).is_ok());
+        assert!(good.check_against_link(1_250_000_000).is_ok());
+        assert!(good.check_against_link(1_249_999_999).is_err());
+    }
+
+    #[test]
+    fn one_address_has_half_of_all_places_where_nothing_else_is_said() {
+        let of = |peers_max, peers_per_address_max| {
+            let config = RepairConfig {
+                peers_max,
+                peers_per_address_max,
+                ..RepairConfig::default()
+            };
+            config.check().map(|()| config.of_one_address_max())
+        };
+        assert_eq!(RepairConfig::default().of_one_address_max(), 512);
+        assert_eq!((of(1, None), of(9, None)), (Ok(1), Ok(5)));
+        assert_eq!((of(9, Some(1)), of(9, Some(9))), (Ok(1), Ok(9)));
+        let said = |wrong: Result<usize, RepairConfigError>| wrong.unwrap_err().to_string();
+        assert!(said(of(9, Some(0))).contains("peers_per_address_max is 0"));
+        assert!(said(of(9, Some(10))).contains("peers_per_address_max (10) must not be above"));
+    }
+
+    #[test]
+    fn the_defaults_are_a_racks() {
+        let good = RepairConfig::default();
+        let bursts = [
+            good.repair_burst_bytes,
+            good.subscriber_burst_bytes,
+            good.joiner_burst_bytes,
+        ];
+        assert_eq!(bursts, [1_048_576, 524_288, 1_048_576]);
+        let backlogs = (good.backlog_pause_bytes, good.backlog_close_bytes);
+        assert_eq!(backlogs, (1_048_576, 4_194_304));
+    }
+}

@@ -1,0 +1,314 @@
+//! Who may come, what they are told, and how they go: every JOIN is answered, by WELCOME or by
+//! REJECTED with its reason (docs/PROTOCOL.md §6.1).
+
+use rand_chacha::rand_core::Rng;
+
+use super::{Further, RepairCore, RepairEvent};
+use crate::control::{ChannelName, Join, Message, Purpose, RejectCode, Rejected, Welcome};
+use crate::planted::{Bug, planted};
+use crate::serve::peer::{Carrier, Peer, PeerChannel, PeerId, Role, Session, check_join, rejected};
+use crate::serve::token_bucket::TokenBucket;
+use crate::types::{ChannelId, Now};
+
+impl RepairCore {
+    pub(super) fn join(&mut self, now: Now, peer: PeerId, join: &Join) {
+        let outcome = match check_join(join, self.versions) {
+            Err(rejected) => Err(rejected),
+            Ok(version) => match join.purpose {
+                Purpose::Repair => self.join_channels(now, peer, join, version),
+                Purpose::Replay { session } => {
+                    self.join_further(peer, version, Role::Replay { session })
+                }
+                Purpose::Nack { session } => {
+                    self.join_further(peer, version, Role::Nack { session })
+                }
+                Purpose::Read { session, attempt } => {
+                    self.join_further(peer, version, Role::Read { session, attempt })
+                }
+            },
+        };
+        match outcome {
+            Ok(welcome) => self.say(peer, ChannelId(0), &Message::Welcome(welcome)),
+            Err(rejected) => self.reject(peer, rejected),
+        }
+    }
+
+    pub(super) fn join_channels(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        join: &Join,
+        wire_version: u8,
+    ) -> Result<Welcome, Rejected> {
+        let mut indices: Vec<usize> = Vec::with_capacity(join.channels.len());
+        for wanted in &join.channels {
+            let index = self.channels.iter().position(|c| match &wanted.channel {
+                ChannelName::Id(id) => c.id == *id,
+                ChannelName::Name(name) => c.info.name == *name,
+            });
+            let index = index.ok_or_else(|| self.unknown_channel(&wanted.channel))?;
+            if indices.contains(&index) {
+                let name = &self.channels[index].info.name;
+                let text = format!("the JOIN names channel {name} twice");
+                return Err(rejected(RejectCode::Protocol, text));
+            }
+            indices.push(index);
+        }
+        for (wanted, &index) in join.channels.iter().zip(&indices) {
+            let channel = &mut self.channels[index];
+            channel.subscribers += 1;
+            channel.counters.subscribers.set(channel.subscribers.into());
+            channel.counters.joins.increment();
+            if wanted.confirmed_epoch > channel.epoch {
+                channel.counters.higher_epoch_claims.increment();
+                let event = RepairEvent::HigherEpochClaimed {
+                    peer,
+                    channel: channel.id,
+                    epoch: wanted.confirmed_epoch,
+                };
+                self.event(event);
+            }
+        }
+        let session = self.next_session();
+        let bucket = TokenBucket::new(
+            self.config.subscriber_bytes_per_s,
+            self.config.subscriber_burst_bytes,
+            now.monotonic,
+        );
+        let owner = peer;
+        if let Some(at) = (self.absent.iter()).position(|(name, _)| *name == join.name) {
+            self.absent.swap_remove(at);
+        }
+        self.sessions.insert(session, Session { owner, bucket });
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.role = Role::Subscriber {
+                session,
+                replay: None,
+                nack: None,
+                read: None,
+            };
+            state.name.clone_from(&join.name);
+            state.channels = indices.iter().map(|i| PeerChannel::of(*i)).collect();
+        }
+        self.event(RepairEvent::Joined {
+            peer,
+            name: join.name.clone(),
+            channels: indices.iter().map(|i| self.channels[*i].id).collect(),
+        });
+        Ok(Welcome {
+            wire_version,
+            publisher: self.publisher.clone(),
+            session,
+            channels: indices.iter().map(|i| self.channels[*i].offer()).collect(),
+            repairs: self.offers.clone(),
+        })
+    }
+
+    /// A further connection of a session: for replay, for NACKs, or for READ.
+    fn join_further(
+        &mut self,
+        peer: PeerId,
+        wire_version: u8,
+        role: Role,
+    ) -> Result<Welcome, Rejected> {
+        let (Role::Replay { session } | Role::Nack { session } | Role::Read { session, .. }) = role
+        else {
+            return Err(rejected(RejectCode::Protocol, "no further connection"));
+        };
+        let carrier = self.peers.get(&peer).map(|peer| peer.carrier);
+        if matches!(role, Role::Read { .. }) && carrier != Some(Carrier::Verbs) {
+            let text = "nothing can be READ over this connection; make one over verbs, to an address in `repairs`";
+            return Err(rejected(RejectCode::Protocol, text));
+        }
+        let Some(owner) = self.owner_mut(session) else {
+            self.counters.unknown_sessions.increment();
+            return Err(rejected(
+                RejectCode::UnknownSession,
+                "no repair connection has this session; it may have been closed: JOIN for repair first",
+            ));
+        };
+        let indices: Vec<usize> = owner.channels.iter().map(|c| c.channel).collect();
+        let name = owner.name.clone();
+        if matches!(role, Role::Read { .. }) {
+            (owner.channels.iter_mut()).for_each(|of| of.mirrors = 0);
+        }
+        // The subscriber knows best: one of its kind before this one is gone, or half open.
+        let before = owner.further(&role).and_then(Option::take);
+        if let Some(before) = before {
+            self.remove(before, false, true, None);
+        }
+        if let Some(slot) = self.owner_mut(session).and_then(|o| o.further(&role)) {
+            *slot = Some(peer);
+        }
+        let (further, count) = match role {
+            Role::Nack { .. } => (Further::Nack, &self.counters.nack_link_joins),
+            Role::Read { .. } => (Further::Read, &self.counters.read_joins),
+            _ => (Further::Replay, &self.counters.replay_joins),
+        };
+        count.increment();
+        self.event(RepairEvent::FurtherJoined {
+            peer,
+            further,
+            instead_of: before,
+        });
+        if let Role::Read { session, attempt } = role {
+            let channels = indices.iter().map(|i| self.channels[*i].id).collect();
+            self.event(RepairEvent::ReadJoined {
+                peer,
+                name: name.clone(),
+                session,
+                attempt,
+                channels,
+            });
+        }
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.role = role;
+            state.name = name;
+            state.channels = indices.into_iter().map(PeerChannel::of).collect();
+        }
+        Ok(Welcome {
+            wire_version,
+            publisher: self.publisher.clone(),
+            session,
+            channels: Vec::new(),
+            repairs: Vec::new(),
+        })
+    }
+
+    fn owner_mut(&mut self, session: u64) -> Option<&mut Peer> {
+        let owner = self.sessions.get(&session)?.owner;
+        self.peers.get_mut(&owner)
+    }
+
+    pub(super) fn unknown_channel(&self, wanted: &ChannelName) -> Rejected {
+        let wanted = match wanted {
+            ChannelName::Id(id) => id.to_string(),
+            ChannelName::Name(name) => format!("{:?}", name.chars().take(64).collect::<String>()),
+        };
+        let known: Vec<String> = (self.channels.iter().take(20))
+            .map(|c| format!("{} ({})", c.info.name, c.id))
+            .collect();
+        rejected(
+            RejectCode::UnknownChannel,
+            format!(
+                "there is no channel {wanted} here; there are {}",
+                known.join(", ")
+            ),
+        )
+    }
+
+    /// A number that is nobody's, and that nobody can compute who does not know the secret.
+    pub(super) fn next_session(&mut self) -> u64 {
+        loop {
+            let z = self.session_numbers.next_u64();
+            if z != 0 && !self.sessions.contains_key(&z) {
+                return z;
+            }
+        }
+    }
+
+    pub(super) fn reject(&mut self, peer: PeerId, reason: Rejected) {
+        self.counters.joins_rejected.increment();
+        self.close(peer, reason);
+    }
+
+    /// Whoever is behind a connection may not be here: it is told why, and closed; a subscriber with
+    /// all of its connections.
+    pub fn ban(&mut self, peer: PeerId, why: &str) {
+        if self.peers.get(&peer).is_some_and(|peer| !peer.is_closing()) {
+            self.counters.banned.increment();
+            let text = format!("not wanted here: {why}");
+            self.close(peer, rejected(RejectCode::Banned, text));
+        }
+    }
+
+    pub(super) fn break_off(&mut self, peer: PeerId, text: String) {
+        self.counters.protocol_errors.increment();
+        self.close(peer, rejected(RejectCode::Protocol, text));
+    }
+
+    /// Tells a peer why, as the last thing, and closes it when that has been given out.
+    pub(super) fn close(&mut self, peer: PeerId, reason: Rejected) {
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if state.is_closing() {
+            // It was told, and does not even take that.
+            return self.remove(peer, false, true, Some(reason));
+        }
+        Message::Rejected(reason.clone()).write(ChannelId(0), &mut state.outbox);
+        self.resign(peer, false);
+        if let Some(state) = self.peers.get_mut(&peer) {
+            state.role = Role::Closing(reason);
+        }
+        self.enter_round(peer);
+    }
+
+    /// Ends what a peer was: its queues are abandoned, its session and its place in the groups
+    /// are free.
+    pub(super) fn resign(&mut self, id: PeerId, on_purpose: bool) {
+        let Some(peer) = self.peers.get_mut(&id) else {
+            return;
+        };
+        let name = peer.name.clone();
+        let role = std::mem::replace(&mut peer.role, Role::Connecting);
+        let subscriber = matches!(role, Role::Subscriber { .. });
+        for mut of in std::mem::take(&mut peer.channels) {
+            let channel = &mut self.channels[of.channel];
+            let abandoned = of.repair.clear() + of.replay.clear();
+            if !planted(Bug::AbandonedUncounted) {
+                channel.counters.repairs_cancelled.add(abandoned);
+            }
+            channel.drop_pending(abandoned);
+            if subscriber {
+                channel.subscribers -= 1;
+                channel.counters.subscribers.set(channel.subscribers.into());
+            }
+        }
+        match role {
+            Role::Subscriber {
+                session,
+                replay,
+                nack,
+                read,
+            } => {
+                self.sessions.remove(&session);
+                for further in [replay, nack, read].into_iter().flatten() {
+                    let reason = "the session of this connection is over";
+                    self.close(further, rejected(RejectCode::UnknownSession, reason));
+                }
+                self.event(RepairEvent::Left {
+                    peer: id,
+                    name,
+                    on_purpose,
+                });
+            }
+            Role::Replay { session } | Role::Nack { session } | Role::Read { session, .. } => {
+                if matches!(role, Role::Read { .. }) {
+                    self.grants_over(session);
+                    self.writes_over(id);
+                }
+                if let Some(slot) = self.owner_mut(session).and_then(|o| o.further(&role)) {
+                    *slot = None;
+                }
+            }
+            Role::Connecting | Role::Closing(_) => {}
+        }
+    }
+
+    pub(super) fn remove(
+        &mut self,
+        peer: PeerId,
+        on_purpose: bool,
+        tell: bool,
+        reason: Option<Rejected>,
+    ) {
+        self.resign(peer, on_purpose);
+        if self.peers.remove(&peer).is_some() {
+            self.counters.connected.set(self.peers.len() as u64);
+            if tell {
+                self.event(RepairEvent::Close { peer, reason });
+            }
+        }
+    }
+}

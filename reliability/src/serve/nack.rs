@@ -1,0 +1,312 @@
+//! What subscribers ask for: a NACK is taken apart into what is refused at once, each part with its
+//! reason, and what is queued (docs/PROTOCOL.md §6.2).
+
+use super::{
+    AHEAD_RETRY_US, BUDGET_RETRY_US_MAX, RepairCore, RepairEvent, SLOW_EVERY, TOO_SLOW_RETRY_US,
+};
+use crate::control::{Message, NackClass, Progress, RefusalReason, RejectCode};
+use crate::planted::{Bug, planted};
+use crate::serve::coalesce::{LOGGED_MAX, RepairLog};
+use crate::serve::peer::{Peer, PeerId, Role, rejected};
+use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
+
+/// Whoever sent a NACK, as the log of repairs is to know of it. What waits for an answer already is
+/// known to be wanted: to say so again and again costs nothing.
+struct Wants {
+    asker: PeerId,
+    at: Nanos,
+    /// At what rate it may be answered. It takes a look at all who replay, so each of its ranges is not
+    /// to find it out again.
+    bytes_per_s: u64,
+    /// How many more sequences of this NACK are noted.
+    left: u64,
+    /// Those of them that a multicast has just answered.
+    answered: Vec<Sequence>,
+}
+
+impl Wants {
+    fn note(&mut self, range: SequenceRange, log: &mut RepairLog) {
+        for sequence in range.iter().take(self.left as usize) {
+            if log.ask(sequence, self.asker, self.at) {
+                self.answered.push(sequence);
+            }
+        }
+        self.left = self.left.saturating_sub(range.len());
+    }
+}
+
+impl RepairCore {
+    /// The index of a channel that this peer joined, in the core and in the peer. A peer that
+    /// speaks of another one breaks the protocol.
+    pub(super) fn joined(&mut self, peer: PeerId, channel: ChannelId) -> Option<(usize, usize)> {
+        let state = self.peers.get(&peer)?;
+        let mut joined = state.channels.iter().enumerate();
+        let found = joined.find(|(_, c)| self.channels[c.channel].id == channel);
+        let found = found.map(|(at, of)| (of.channel, at));
+        if found.is_none() {
+            self.break_off(peer, format!("channel {channel} was not joined here"));
+        }
+        found
+    }
+
+    /// What a subscriber says of itself: also of what nobody sealed, where it believed an impostor.
+    pub(super) fn progress(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        index: usize,
+        at: usize,
+        progress: Progress,
+    ) {
+        let channel = &self.channels[index];
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if progress.epoch != channel.epoch || !state.is_subscriber() {
+            return;
+        }
+        let of = &mut state.channels[at];
+        of.progress = Some(progress);
+        let behind = channel.view().newest.since(progress.sequence);
+        let slots = channel.ring.geometry().slots();
+        if of.slow {
+            of.slow = behind > slots / 4;
+        } else if behind > slots / 2 && now.monotonic >= state.slow_at {
+            // Whoever is slow while it must not be told of yet is slow at its next word as well.
+            of.slow = true;
+            state.slow_at = now.monotonic.after(SLOW_EVERY);
+            let event = RepairEvent::SlowSubscriber {
+                peer,
+                name: state.name.clone(),
+                channel: channel.id,
+                behind,
+            };
+            self.event(event);
+        }
+    }
+
+    pub(super) fn nack(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        channel: ChannelId,
+        epoch: Epoch,
+        class: NackClass,
+        ranges: &[SequenceRange],
+    ) {
+        let Some((index, at)) = self.joined(peer, channel) else {
+            return;
+        };
+        // On a further connection everything is of its kind; where there is one for it, replay
+        // belongs there.
+        let role = self.peers.get(&peer).map(|p| p.role.clone());
+        let counters = &self.channels[index].counters;
+        let (class, elsewhere) = match role {
+            Some(Role::Replay { .. }) => (NackClass::Replay, false),
+            Some(Role::Nack { .. }) => {
+                counters.nack_link_messages.increment();
+                (NackClass::Repair, false)
+            }
+            Some(Role::Subscriber { replay, .. }) => {
+                (class, class == NackClass::Replay && replay.is_some())
+            }
+            Some(Role::Read { .. }) => {
+                return self.break_off(peer, "a NACK on a connection for READ".into());
+            }
+            _ => return,
+        };
+        counters.nack_messages.increment();
+        let peer = if planted(Bug::AnsweredElsewhere) {
+            self.asker(peer)
+        } else {
+            peer
+        };
+        let mut wants = Wants {
+            asker: self.asker(peer),
+            at: now.monotonic,
+            bytes_per_s: match class {
+                NackClass::Repair => self.config.subscriber_bytes_per_s,
+                NackClass::Replay => self.config.joiner_bytes_per_s / self.active_joiners(peer),
+            },
+            left: LOGGED_MAX,
+            answered: Vec::new(),
+        };
+        for &range in ranges {
+            // A refusal may have been one too many for a peer that does not read.
+            if self.peers.get(&peer).is_none_or(Peer::is_closing) {
+                return;
+            }
+            let channel = &self.channels[index];
+            let refusal = if epoch != channel.epoch {
+                Some((RefusalReason::Epoch, 0))
+            } else if range.first == Sequence::NONE {
+                Some((RefusalReason::Malformed, 0))
+            } else if elsewhere {
+                Some((RefusalReason::Budget, AHEAD_RETRY_US))
+            } else {
+                None
+            };
+            if let Some((reason, retry_after_us)) = refusal {
+                self.refuse_new(peer, index, range, reason, retry_after_us);
+                continue;
+            }
+            let mut view = channel.view();
+            if view.ended && planted(Bug::EndNotRepaired) {
+                view.askable = view.askable.previous();
+            }
+            let below = SequenceRange::new(range.first, range.last.min(view.oldest.previous()));
+            if let Some(below) = below {
+                self.refuse_new(peer, index, below, RefusalReason::Window, 0);
+            }
+            let above = SequenceRange::new(range.first.max(view.askable.next()), range.last);
+            if let Some(above) = above {
+                self.refuse_new(peer, index, above, RefusalReason::Ahead, AHEAD_RETRY_US);
+            }
+            let held =
+                SequenceRange::new(range.first.max(view.oldest), range.last.min(view.askable));
+            let Some(held) = held else { continue };
+            let Some(state) = self.peers.get(&peer) else {
+                return;
+            };
+            let rest = state.on_the_way.rest_of(at, held);
+            let on_the_way = held.len() - rest.map_or(0, |rest| rest.len());
+            (self.channels[index].counters.nacks_duplicate).add(on_the_way);
+            if let Some(rest) = rest {
+                self.queue(peer, index, at, class, rest, &mut wants);
+            }
+        }
+        self.enter_round(peer);
+    }
+
+    /// Queues what the ring holds of a question, and notes who wants what did not wait already; or
+    /// refuses it.
+    fn queue(
+        &mut self,
+        id: PeerId,
+        index: usize,
+        at: usize,
+        class: NackClass,
+        range: SequenceRange,
+        wants: &mut Wants,
+    ) {
+        if planted(Bug::RefusedWithoutReason) && range.first.0.is_multiple_of(8) {
+            let reason = RefusalReason::Budget;
+            return self.refuse_new(id, index, range, reason, AHEAD_RETRY_US);
+        }
+        // Its connections share the bound as they share the budget.
+        let elsewhere = self.ranges_elsewhere(id, at, class);
+        let of = self.peers.get_mut(&id);
+        let Some(of) = of.and_then(|peer| peer.channels.get_mut(at)) else {
+            return;
+        };
+        let channel = &mut self.channels[index];
+        let queue = match class {
+            NackClass::Repair => &mut of.repair,
+            NackClass::Replay => &mut of.replay,
+        };
+        let rate = wants.bytes_per_s;
+        let wanted = queue.sequences().saturating_add(range.len());
+        if class == NackClass::Replay && channel.is_too_slow(rate, wanted, range.last) {
+            let reason = RefusalReason::TooSlow;
+            self.refuse_new(id, index, range, reason, TOO_SLOW_RETRY_US);
+            return;
+        }
+        let log = &mut channel.log;
+        let on_new = |part| {
+            if class == NackClass::Repair {
+                wants.note(part, log);
+            }
+        };
+        let ranges_max = (self.config.pending_ranges_max).saturating_sub(elsewhere);
+        match queue.insert(range, ranges_max, on_new) {
+            Some(added) => {
+                channel.counters.nacked.add(added);
+                channel.counters.nacks_duplicate.add(range.len() - added);
+                channel.add_pending(added);
+                for sequence in wants.answered.drain(..) {
+                    queue.remove(sequence);
+                    channel.drop_pending(1);
+                    channel.counters.answered_by_multicast.increment();
+                }
+            }
+            None => {
+                let bytes =
+                    (queue.sequences()).saturating_mul(channel.ring.geometry().slot_len() as u64);
+                let wait_us = u128::from(bytes) * 1_000_000 / u128::from(rate.max(1));
+                let wait_us = u64::try_from(wait_us).unwrap_or(u64::MAX);
+                let retry_after_us = wait_us.clamp(AHEAD_RETRY_US, BUDGET_RETRY_US_MAX);
+                self.refuse_new(id, index, range, RefusalReason::Budget, retry_after_us);
+            }
+        }
+    }
+
+    /// Whose question it is: a subscriber's, on whichever of its connections it came.
+    fn asker(&self, id: PeerId) -> PeerId {
+        let session = self.peers.get(&id).and_then(Peer::session);
+        let session = session.and_then(|session| self.sessions.get(&session));
+        session.map_or(id, |session| session.owner)
+    }
+
+    /// Runs that wait for repair on the other connection of the same session.
+    fn ranges_elsewhere(&self, id: PeerId, at: usize, class: NackClass) -> usize {
+        let owner = self.asker(id);
+        let other = match self.peers.get(&owner).map(|peer| &peer.role) {
+            Some(Role::Subscriber { nack, .. }) if owner == id => *nack,
+            _ => Some(owner),
+        };
+        let other = other.filter(|other| class == NackClass::Repair && *other != id);
+        let other = other.and_then(|other| self.peers.get(&other));
+        // Channels stand in the same order on all of them.
+        let of = other.and_then(|other| other.channels.get(at));
+        of.map_or(0, |of| of.repair.runs())
+    }
+
+    /// How many replays share the joiners' budget, `with` being one of them.
+    pub(super) fn active_joiners(&self, with: PeerId) -> u64 {
+        let replaying = |p: &Peer| p.channels.iter().any(|c| !c.replay.is_empty());
+        let others = (self.round.iter().filter(|id| **id != with))
+            .filter_map(|id| self.peers.get(id))
+            .filter(|p| replaying(p));
+        1 + others.count() as u64
+    }
+
+    /// Refuses sequences that were not pending.
+    pub(super) fn refuse_new(
+        &mut self,
+        peer: PeerId,
+        index: usize,
+        range: SequenceRange,
+        reason: RefusalReason,
+        retry_after_us: u64,
+    ) {
+        let channel = &self.channels[index];
+        // Nobody who is not mistaken, or lies, asks for more at once than a ring holds. What is claimed
+        // beyond that is not counted: a few such claims would drive the counters to their end.
+        let count = range.len().min(channel.ring.geometry().slots());
+        channel.counters.nacked.add(count);
+        channel.count_refused(reason, count);
+        let id = channel.id;
+        let refusal = channel.refusal(range, reason, retry_after_us);
+        self.say(peer, id, &Message::Refused(refusal));
+    }
+
+    /// Queues an answer that costs no budget. A peer that does not read its answers is closed.
+    pub(super) fn say(&mut self, peer: PeerId, channel: ChannelId, message: &Message<'_>) {
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        if state.is_closing() {
+            return;
+        }
+        message.write(channel, &mut state.outbox);
+        let waiting = state.outbox.len() + state.backlog;
+        let bounded = !matches!(message, Message::Welcome(_));
+        if bounded && waiting > self.config.backlog_close_bytes {
+            self.counters.overflow_disconnects.increment();
+            let text = format!("{waiting} bytes of answers were not read; read them as they come");
+            self.close(peer, rejected(RejectCode::Overflow, text));
+        } else {
+            self.enter_round(peer);
+        }
+    }
+}

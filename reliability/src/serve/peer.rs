@@ -1,0 +1,303 @@
+//! The connections of the repair service: what each is for, what waits to be sent to it, and how
+//! far its subscriber is. Each holds a bounded amount of memory, whatever its peer does.
+
+use serde::{Deserialize, Serialize};
+
+use crate::control::{Grant, Join, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
+use crate::serve::in_flight::OnTheWay;
+use crate::serve::request_queue::PendingRanges;
+use crate::serve::standby_writes::MirrorWriter;
+use crate::serve::token_bucket::TokenBucket;
+use crate::types::Nanos;
+use crate::wire::WireVersions;
+
+/// The most channels that one JOIN may name.
+pub(super) const JOIN_CHANNELS_MAX: usize = 256;
+
+/// A connection, as the driver numbers them; never used again for another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct PeerId(pub u64);
+
+/// What carries a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// TCP, or whatever else is a stream of bytes and no more.
+    Tcp,
+    /// A reliable connection of RDMA verbs: what is there can be READ over it.
+    Verbs,
+}
+
+/// What a connection is for, and what became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// It has not said JOIN yet.
+    Connecting,
+    /// It follows channels.
+    Subscriber {
+        session: u64,
+        replay: Option<PeerId>,
+        nack: Option<PeerId>,
+        read: Option<PeerId>,
+    },
+    /// It replays history for this session.
+    Replay { session: u64 },
+    /// It repairs gaps for this session.
+    Nack { session: u64 },
+    /// Rings are READ over it for this session, in this attempt of the subscriber's.
+    Read { session: u64, attempt: u64 },
+    /// It is told why, then closed.
+    Closing(Rejected),
+}
+
+/// What a subscriber's connections have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Session {
+    /// The connection that follows its channels.
+    pub(crate) owner: PeerId,
+    /// What it may get of repair, on whichever of its connections.
+    pub(crate) bucket: TokenBucket,
+}
+
+/// What waits for a peer on one channel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PeerChannel {
+    /// Index of the channel in the core.
+    pub(crate) channel: usize,
+    /// What it last said of itself, of the channel's epoch.
+    pub(crate) progress: Option<Progress>,
+    /// The clock of its last PROGRESS, while that waits for STATUS.
+    pub(crate) owes_status: Option<Nanos>,
+    /// Whether a STATUS told it that the session has ended: what it heard as END ends nothing alone.
+    pub(crate) told_end: bool,
+    /// Whether it was reported as slow.
+    pub(crate) slow: bool,
+    /// How many MIRRORs came since the last connection for READ of its session.
+    pub(crate) mirrors: u8,
+    /// What it may READ of the ring.
+    pub(crate) granted: Option<Grant>,
+    /// The number of the last report that its cursor had.
+    pub(crate) reported: u64,
+    pub(crate) repair: PendingRanges,
+    pub(crate) replay: PendingRanges,
+}
+
+impl PeerChannel {
+    pub(crate) fn of(channel: usize) -> Self {
+        Self {
+            channel,
+            ..Self::default()
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) role: Role,
+    pub(crate) carrier: Carrier,
+    pub(crate) name: String,
+    pub(crate) channels: Vec<PeerChannel>,
+    /// Frames that cost no budget: WELCOME, REFUSED, STATUS, REJECTED.
+    pub(crate) outbox: Vec<u8>,
+    /// Bytes that the driver has not got rid of yet.
+    pub(crate) backlog: usize,
+    /// What it was given that has not arrived.
+    pub(crate) on_the_way: OnTheWay,
+    pub(crate) heard_at: Nanos,
+    /// Whether it stands in the round of those with something to be sent.
+    pub(crate) in_round: bool,
+    /// Nothing can be sent to it before this time.
+    pub(crate) blocked_until: Nanos,
+    /// It is not reported as slow before this time.
+    pub(crate) slow_at: Nanos,
+    /// Which of its queues comes next.
+    pub(crate) turn: usize,
+    /// Of a connection for READ, what is written over it.
+    pub(crate) writes: MirrorWriter,
+    /// Of a connection for READ, whether nothing may be.
+    pub(crate) writes_denied: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(now: Nanos, carrier: Carrier) -> Self {
+        Self {
+            role: Role::Connecting,
+            carrier,
+            name: String::new(),
+            channels: Vec::new(),
+            outbox: Vec::new(),
+            backlog: 0,
+            on_the_way: OnTheWay::default(),
+            heard_at: now,
+            in_round: false,
+            blocked_until: Nanos::ZERO,
+            slow_at: Nanos::ZERO,
+            turn: 0,
+            writes: MirrorWriter::default(),
+            writes_denied: false,
+        }
+    }
+
+    /// Whether it joined for repair: it stands for its subscriber.
+    pub(crate) const fn is_subscriber(&self) -> bool {
+        matches!(self.role, Role::Subscriber { .. })
+    }
+
+    /// Whether anything waits to be sent.
+    pub(crate) fn has_work(&self) -> bool {
+        !self.outbox.is_empty()
+            || (self.channels.iter())
+                .any(|c| c.owes_status.is_some() || !c.repair.is_empty() || !c.replay.is_empty())
+    }
+
+    /// Of a subscriber, its further connection of this kind.
+    pub(crate) const fn further(&mut self, of: &Role) -> Option<&mut Option<PeerId>> {
+        match (&mut self.role, of) {
+            (Role::Subscriber { replay, .. }, Role::Replay { .. }) => Some(replay),
+            (Role::Subscriber { nack, .. }, Role::Nack { .. }) => Some(nack),
+            (Role::Subscriber { read, .. }, Role::Read { .. }) => Some(read),
+            _ => None,
+        }
+    }
+
+    /// The session that it belongs to, if it has joined.
+    pub(crate) const fn session(&self) -> Option<u64> {
+        match self.role {
+            Role::Subscriber { session, .. }
+            | Role::Replay { session }
+            | Role::Nack { session }
+            | Role::Read { session, .. } => Some(session),
+            Role::Connecting | Role::Closing(_) => None,
+        }
+    }
+
+    /// Of a connection for READ, its session and attempt.
+    pub(crate) const fn reads(&self) -> Option<(u64, u64)> {
+        match self.role {
+            Role::Read { session, attempt } => Some((session, attempt)),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        matches!(self.role, Role::Closing(_))
+    }
+}
+
+/// A rejection that trying again does not help against.
+pub(crate) fn rejected(code: RejectCode, text: impl Into<String>) -> Rejected {
+    Rejected {
+        code,
+        text: text.into(),
+        retry_after_ms: 0,
+    }
+}
+
+/// Checks everything in a JOIN that does not depend on what the publisher has, and gives the wire version
+/// that is agreed on.
+pub(crate) fn check_join(join: &Join, spoken: WireVersions) -> Result<u8, Rejected> {
+    let protocol = |text: String| Err(rejected(RejectCode::Protocol, text));
+    let Some(agreed) = spoken.agreed(&join.wire_versions) else {
+        return Err(rejected(
+            RejectCode::WireVersion,
+            format!(
+                "this publisher speaks wire version {spoken}, the subscriber reads {:?}; upgrade the older side",
+                &join.wire_versions[..join.wire_versions.len().min(16)]
+            ),
+        ));
+    };
+    if join.name.len() > NAME_LEN_MAX {
+        return protocol(format!(
+            "the subscriber's name has {} bytes, at most {NAME_LEN_MAX} are allowed",
+            join.name.len()
+        ));
+    }
+    match join.purpose {
+        Purpose::Replay { .. } | Purpose::Nack { .. } | Purpose::Read { .. }
+            if !join.channels.is_empty() =>
+        {
+            protocol("a further connection names no channels; its session has them".into())
+        }
+        Purpose::Repair if join.channels.is_empty() => {
+            protocol("the JOIN names no channel; name at least one".into())
+        }
+        _ if join.channels.len() > JOIN_CHANNELS_MAX => protocol(format!(
+            "the JOIN names {} channels, at most {JOIN_CHANNELS_MAX} are allowed",
+            join.channels.len()
+        )),
+        _ => Ok(agreed),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{ChannelName, JoinChannel, Start};
+    use crate::types::{ChannelId, Epoch};
+    use crate::wire::WIRE_VERSION;
+
+    fn join(purpose: Purpose, channels: usize) -> Join {
+        let channel = JoinChannel {
+            channel: ChannelName::Id(ChannelId(1)),
+            start: Start::Live,
+            confirmed_epoch: Epoch::NONE,
+        };
+        Join {
+            name: "x".repeat(NAME_LEN_MAX),
+            wire_versions: vec![WIRE_VERSION],
+            purpose,
+            channels: vec![channel; channels],
+        }
+    }
+
+    #[test]
+    fn a_join_names_channels_within_the_limit_and_a_replay_none() {
+        let refused = |join: Join| {
+            check_join(&join, WireVersions::default())
+                .err()
+                .map(|r| r.code)
+        };
+        let replay = Purpose::Replay { session: 1 };
+        assert_eq!(refused(join(Purpose::Repair, 1)), None);
+        assert_eq!(refused(join(Purpose::Repair, JOIN_CHANNELS_MAX)), None);
+        assert_eq!(refused(join(replay, 0)), None);
+        let nack = Purpose::Nack { session: 1 };
+        assert_eq!(refused(join(nack, 0)), None);
+        for wrong in [
+            join(Purpose::Repair, 0),
+            join(Purpose::Repair, JOIN_CHANNELS_MAX + 1),
+            join(replay, 1),
+            join(nack, 1),
+            Join {
+                name: "x".repeat(NAME_LEN_MAX + 1),
+                ..join(replay, 0)
+            },
+        ] {
+            assert_eq!(refused(wrong), Some(RejectCode::Protocol));
+        }
+        let old = Join {
+            wire_versions: vec![WIRE_VERSION + 1],
+            ..join(replay, 0)
+        };
+        assert_eq!(refused(old), Some(RejectCode::WireVersion));
+    }
+
+    #[test]
+    fn a_peer_has_work_while_anything_waits_for_it() {
+        let run = |n| crate::types::SequenceRange::one(crate::types::Sequence(n));
+        let mut peer = Peer::new(Nanos::ZERO, Carrier::Tcp);
+        assert!(!peer.has_work() && !peer.is_closing());
+        peer.outbox.push(1);
+        assert!(peer.has_work());
+        peer.outbox.clear();
+        peer.channels = vec![PeerChannel::of(3), PeerChannel::of(4)];
+        assert!(!peer.has_work());
+        peer.channels[1].repair.insert(run(1), 9, |_| ());
+        assert!(peer.has_work());
+        peer.channels[1].repair.clear();
+        peer.channels[0].replay.insert(run(1), 9, |_| ());
+        assert!(peer.has_work());
+        peer.role = Role::Closing(rejected(RejectCode::Overflow, "so"));
+        assert!(peer.is_closing());
+    }
+}

@@ -1,0 +1,199 @@
+//! What may be READ: the publisher's CPU has no part in a READ, so it grants bytes before, out of the
+//! budgets that it repairs from, and more as they are used (docs/PROTOCOL.md §6.6). And what the
+//! subscriber says without a word, by its cursor (§6.7).
+
+use std::sync::Arc;
+
+use super::RepairCore;
+use crate::control::{
+    CURSOR_WORDS, CursorState, Grant, Message, NUMBER_WORD, Progress, RemoteAccess,
+};
+use crate::serve::config::BURST_BYTES_MIN;
+use crate::serve::peer::{PeerId, Role};
+use crate::types::{ChannelId, Nanos, Now};
+
+impl RepairCore {
+    /// The ring of a channel can be READ over a connection that joined for it, at this place. The
+    /// subscriber is told. `false` when the connection is gone, or never joined the channel.
+    pub fn grant(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        channel: ChannelId,
+        ring: RemoteAccess,
+    ) -> bool {
+        let Some((_, attempt)) = self.peers.get(&peer).and_then(|peer| peer.reads()) else {
+            return false;
+        };
+        let Some((owner, index, at)) = self.owner_of(peer, channel) else {
+            return false;
+        };
+        let epoch = self.channels[index].epoch;
+        let grant = Grant {
+            epoch,
+            attempt,
+            ring,
+            tokens: 0,
+            cursor: None,
+        };
+        if let Some(state) = self.peers.get_mut(&owner) {
+            state.channels[at].granted = Some(grant);
+            state.channels[at].reported = 0;
+        }
+        self.counters.read_grants.increment();
+        self.renew_tokens(now, owner, index, at, 0);
+        true
+    }
+
+    /// A cursor of a channel can be written over a connection whose ring was granted before, at this
+    /// place. The subscriber is told. `false` when there is no such grant (any more).
+    pub fn grant_cursor(&mut self, peer: PeerId, channel: ChannelId, cursor: RemoteAccess) -> bool {
+        let Some((owner, index, at)) = self.owner_of(peer, channel) else {
+            return false;
+        };
+        let owned = self.peers.get_mut(&owner);
+        let Some(grant) = owned.and_then(|peer| peer.channels[at].granted.as_mut()) else {
+            return false;
+        };
+        grant.cursor = Some(cursor);
+        let grant = *grant;
+        self.counters.cursor_grants.increment();
+        self.say(owner, self.channels[index].id, &Message::Grant(grant));
+        true
+    }
+
+    /// What stands in a cursor that was granted to this connection: to be told as often as should be
+    /// known how far its subscriber is. Its connection for repair, and what is new of it, for reports.
+    pub fn handle_cursor(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        channel: ChannelId,
+        words: &[u64; CURSOR_WORDS],
+    ) -> Option<(PeerId, Progress)> {
+        let (owner, index, at) = self.owner_of(peer, channel)?;
+        let counters = Arc::clone(&self.channels[index].counters);
+        let state = self.peers.get_mut(&owner)?;
+        let session = state.session();
+        let of = &mut state.channels[at];
+        if words[NUMBER_WORD] == of.reported {
+            return None;
+        }
+        let report = match CursorState::of(words) {
+            CursorState::Silent => return None,
+            CursorState::Torn => {
+                counters.cursor_torn.increment();
+                return None;
+            }
+            CursorState::Reported(by, report) if Some(by) == session => report,
+            CursorState::Reported(..) => {
+                counters.cursor_ignored.increment();
+                return None;
+            }
+        };
+        if report.number < of.reported {
+            counters.cursor_ignored.increment();
+            return None;
+        }
+        of.reported = report.number;
+        counters.cursor_reports.increment();
+        let progress = Progress {
+            epoch: report.epoch,
+            sequence: report.sequence,
+            lost_records: report.lost_records,
+            heard: report.heard,
+            sent_at: Nanos::ZERO,
+            read_bytes: report.read_bytes,
+        };
+        // PROGRESS, which comes by another way, may be ahead of it.
+        let known = of.progress.filter(|known| known.epoch == report.epoch);
+        let is_news = known.is_none_or(|known| known.sequence <= report.sequence);
+        if is_news {
+            self.progress(now, owner, index, at, progress);
+        }
+        self.renew_tokens(now, owner, index, at, report.read_bytes);
+        is_news.then_some((owner, progress))
+    }
+
+    /// A subscriber says how much it has READ: what it may READ further is made up to an eighth of a
+    /// burst, as far as its budget, and that of all, allows.
+    pub(super) fn renew_tokens(
+        &mut self,
+        now: Now,
+        peer: PeerId,
+        index: usize,
+        at: usize,
+        used: u64,
+    ) {
+        // A small part of the burst: what many are granted and do not use, nobody else can have.
+        let span = (self.config.subscriber_burst_bytes / 8).max(BURST_BYTES_MIN);
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        let session = state.session();
+        let Some(grant) = &mut state.channels[at].granted else {
+            return;
+        };
+        // Who claims to have READ more than it was granted gets no more for it.
+        let left = grant.tokens.saturating_sub(used);
+        let is_first = grant.tokens == 0;
+        if left >= span / 2 && !is_first {
+            return;
+        }
+        let session = session.and_then(|session| self.sessions.get_mut(&session));
+        let Some(session) = session else {
+            return;
+        };
+        let theirs = session.bucket.take_up_to(now.monotonic, span - left);
+        // Half of what all may have at once is for those who ask.
+        let given = self.repair.take_upper_half(now.monotonic, theirs);
+        session.bucket.give_back(theirs - given);
+        grant.tokens += given;
+        if given == 0 && !is_first {
+            return;
+        }
+        let grant = *grant;
+        let of = &self.channels[index];
+        of.counters.read_tokens_bytes.add(given);
+        let id = of.id;
+        self.say(peer, id, &Message::Grant(grant));
+    }
+
+    /// The connection for repair of the session that a connection joined: itself, or the one that its
+    /// further connections belong to. `None` before its JOIN was answered.
+    #[must_use]
+    pub fn session_of(&self, peer: PeerId) -> Option<PeerId> {
+        let session = match self.peers.get(&peer)?.role {
+            Role::Subscriber { session, .. }
+            | Role::Replay { session }
+            | Role::Nack { session }
+            | Role::Read { session, .. } => session,
+            Role::Connecting | Role::Closing(_) => return None,
+        };
+        Some(self.sessions.get(&session)?.owner)
+    }
+
+    /// The READ connection of a session is over: nothing is granted any more.
+    pub(super) fn grants_over(&mut self, session: u64) {
+        let owner = self.sessions.get(&session).map(|session| session.owner);
+        let Some(owner) = owner.and_then(|owner| self.peers.get_mut(&owner)) else {
+            return;
+        };
+        for of in &mut owner.channels {
+            of.granted = None;
+        }
+    }
+
+    /// Whose connection for READ this is, and where it keeps this channel.
+    fn owner_of(&self, peer: PeerId, channel: ChannelId) -> Option<(PeerId, usize, usize)> {
+        let (session, _) = self.peers.get(&peer)?.reads()?;
+        let owner = self.sessions.get(&session)?.owner;
+        let index = self.channels.iter().position(|of| of.id == channel)?;
+        Some((owner, index, self.place_of(owner, index)?))
+    }
+
+    fn place_of(&self, peer: PeerId, index: usize) -> Option<usize> {
+        let peer = self.peers.get(&peer)?;
+        peer.channels.iter().position(|of| of.channel == index)
+    }
+}

@@ -1,0 +1,196 @@
+//! What is sealed is written to standbys that ask for it: to whom, and what next (docs/PROTOCOL.md
+//! §6.8). How it gets there is the driver's matter.
+
+use super::{RepairCore, RepairEvent};
+use crate::control::{Message, MirrorRefusal, MirrorRefused, Mirroring};
+use crate::serve::channel::Channel;
+use crate::serve::peer::{PeerId, Role};
+use crate::serve::standby_writes::{MirrorWrite, MirrorWriter, Writable};
+use crate::types::{ChannelId, SequenceRange};
+
+/// How often a subscriber may ask for a channel to be written before its next connection for READ: once
+/// is what it takes.
+pub(super) const MIRRORS_MAX: u8 = 4;
+
+impl RepairCore {
+    /// Those whose mirrors are written when they ask for it: whoever may take over.
+    pub fn set_standbys(&mut self, names: Vec<String>) {
+        self.standbys = names;
+    }
+
+    /// Whether anything is written to anybody, so that [`RepairCore::poll_write`] is to be called as often
+    /// as something may have been sent.
+    #[must_use]
+    pub const fn is_mirrored(&self) -> bool {
+        !self.mirrored.is_empty()
+    }
+
+    /// A standby wants what is sealed written to its memory.
+    pub(super) fn mirror(&mut self, peer: PeerId, channel: ChannelId, wish: &Mirroring) {
+        let Some((index, at)) = self.joined(peer, channel) else {
+            return;
+        };
+        // Each is answered, told and audited: nobody may have that at will.
+        if let Some(state) = self.peers.get_mut(&peer) {
+            let asked = &mut state.channels[at].mirrors;
+            *asked = asked.saturating_add(1);
+            if *asked > MIRRORS_MAX {
+                let text = format!(
+                    "more than {MIRRORS_MAX} MIRRORs for channel {channel} on one connection for READ, or without"
+                );
+                return self.break_off(peer, text);
+            }
+        }
+        match self.begin_mirroring(peer, index, wish) {
+            Ok(()) => {
+                self.counters.mirrors_begun.increment();
+                self.mirroring(peer, channel, None);
+            }
+            Err(reason) => self.refuse_mirror(peer, index, wish.attempt, reason),
+        }
+    }
+
+    /// Tells the driver.
+    fn mirroring(&mut self, peer: PeerId, channel: ChannelId, refused: Option<MirrorRefusal>) {
+        let name = self.peers.get(&peer).map(|peer| peer.name.clone());
+        self.event(RepairEvent::Mirroring {
+            peer,
+            name: name.unwrap_or_default(),
+            channel,
+            refused,
+        });
+    }
+
+    fn begin_mirroring(
+        &mut self,
+        peer: PeerId,
+        index: usize,
+        wish: &Mirroring,
+    ) -> Result<(), MirrorRefusal> {
+        let owner = self.peers.get(&peer).ok_or(MirrorRefusal::Attempt)?;
+        if !self.standbys.contains(&owner.name) {
+            return Err(MirrorRefusal::NotAllowed);
+        }
+        let Role::Subscriber { read, .. } = owner.role else {
+            return Err(MirrorRefusal::Attempt);
+        };
+        let channel = &self.channels[index];
+        if wish.epoch != channel.epoch {
+            return Err(MirrorRefusal::Epoch);
+        }
+        let reads = read.and_then(|id| Some((id, self.peers.get_mut(&id)?)));
+        let (id, reads) = reads.ok_or(MirrorRefusal::Attempt)?;
+        if reads.reads().is_none_or(|(_, it)| it != wish.attempt) {
+            return Err(MirrorRefusal::Attempt);
+        }
+        if reads.writes_denied {
+            return Err(MirrorRefusal::Denied);
+        }
+        let (geometry, newest) = (channel.ring.geometry(), channel.ring.sent_by_any());
+        (reads.writes).begin(index, wish.inbox, geometry, newest)?;
+        if !self.mirrored.contains(&id) {
+            self.mirrored.push(id);
+        }
+        Ok(())
+    }
+
+    fn refuse_mirror(&mut self, peer: PeerId, index: usize, attempt: u64, reason: MirrorRefusal) {
+        let channel = &self.channels[index];
+        let refused = Message::MirrorRefused(MirrorRefused {
+            epoch: channel.epoch,
+            attempt,
+            reason,
+        });
+        let id = channel.id;
+        self.counters.mirrors_refused.increment();
+        self.say(peer, id, &refused);
+        self.mirroring(peer, id, Some(reason));
+    }
+
+    /// The next to be written, and over which connection for READ; never more at a time than
+    /// [`crate::serve::standby_writes::MIRROR_WRITES_MAX`] over one. They are done in the order in which they
+    /// are given out.
+    pub fn poll_write(&mut self) -> Option<(PeerId, MirrorWrite)> {
+        let channels = &self.channels;
+        let writable = |index: usize| writable(&channels[index]);
+        for id in &self.mirrored {
+            let Some(peer) = self.peers.get_mut(id) else {
+                continue;
+            };
+            while let Some(chosen) = peer.writes.choose(writable) {
+                let channel = &channels[chosen.channel];
+                channel.counters.mirror_writes_skipped.add(chosen.skipped);
+                // What its header says may be of the next round already: then it is passed over.
+                let len = channel.ring.len_of(chosen.sequence);
+                let len = len.filter(|len| *len <= channel.ring.geometry().slot_len());
+                let of = writable(chosen.channel);
+                let write = len.and_then(|len| peer.writes.write(chosen, len, of));
+                let Some(write) = write else {
+                    channel.counters.mirror_writes_skipped.increment();
+                    continue;
+                };
+                channel.counters.mirror_writes.increment();
+                return Some((*id, write));
+            }
+        }
+        None
+    }
+
+    /// So many WRITEs over a connection are done.
+    pub fn handle_written(&mut self, peer: PeerId, count: u32) {
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.writes.done(count);
+        }
+    }
+
+    /// Nothing can be written over a connection: its standby is told.
+    pub fn handle_unwritable(&mut self, peer: PeerId) {
+        self.end_writes(peer, MirrorRefusal::Impossible);
+    }
+
+    /// Nothing may be written over a connection for READ, from now on: its standby is told, and whenever it
+    /// wishes for it. Whether it is such a connection.
+    pub fn deny_writes(&mut self, peer: PeerId) -> bool {
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return false;
+        };
+        let is_read = state.reads().is_some();
+        state.writes_denied = is_read;
+        if is_read {
+            self.end_writes(peer, MirrorRefusal::Denied);
+        }
+        is_read
+    }
+
+    fn end_writes(&mut self, peer: PeerId, reason: MirrorRefusal) {
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
+        let channels = std::mem::take(&mut state.writes).into_channels();
+        let reads = state.reads();
+        self.mirrored.retain(|it| *it != peer);
+        let owner = reads.and_then(|(session, _)| self.sessions.get(&session));
+        let (Some(owner), Some((_, attempt))) = (owner.map(|it| it.owner), reads) else {
+            return;
+        };
+        for index in channels {
+            self.refuse_mirror(owner, index, attempt, reason);
+        }
+    }
+
+    /// A connection for READ is over: nothing is written over it any more.
+    pub(super) fn writes_over(&mut self, peer: PeerId) {
+        self.mirrored.retain(|it| *it != peer);
+        if let Some(peer) = self.peers.get_mut(&peer) {
+            peer.writes = MirrorWriter::default();
+        }
+    }
+}
+
+fn writable(channel: &Channel) -> Writable {
+    Writable {
+        held: SequenceRange::new(channel.floor(), channel.ring.sent_by_any()),
+        geometry: channel.ring.geometry(),
+        id: channel.id,
+    }
+}

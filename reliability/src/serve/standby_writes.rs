@@ -1,0 +1,257 @@
+//! What is written to the inboxes of a standby, over one connection: each datagram that was sent, in
+//! order of sequence, from the newest on, and boundedly many at a time (docs/PROTOCOL.md §6.8).
+//!
+//! WRITEs pin nothing: a slot may be sealed anew while the device reads it, and the standby finds out.
+//! Whoever falls so far behind that this is likely skips to the newest.
+
+use crate::control::{MirrorRefusal, RemoteAccess};
+use crate::ring::{Geometry, slots_of};
+use crate::types::{ChannelId, Sequence, SequenceRange};
+
+/// WRITEs of one connection under way at a time.
+pub const MIRROR_WRITES_MAX: u32 = 32;
+
+/// A WRITE that is to be begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MirrorWrite {
+    /// Whose ring.
+    pub channel: ChannelId,
+    /// Where the datagram stands in the memory of the ring.
+    pub offset: usize,
+    /// How many bytes it has.
+    pub len: usize,
+    /// The standby's inbox.
+    pub inbox: RemoteAccess,
+    /// Where in it.
+    pub at: usize,
+}
+
+/// The inbox of one channel.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    /// As the core counts channels.
+    channel: usize,
+    inbox: RemoteAccess,
+    slots: u64,
+    /// The next to be written.
+    next: Sequence,
+}
+
+/// What may be written of a channel now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Writable {
+    /// What is held and about to be overwritten by nobody, up to the last one sent; `None` when nothing is.
+    pub(crate) held: Option<SequenceRange>,
+    pub(crate) geometry: Geometry,
+    pub(crate) id: ChannelId,
+}
+
+/// What is to be written next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Chosen {
+    /// Of the channel that the core counts so.
+    pub(crate) channel: usize,
+    /// Which.
+    pub(crate) sequence: Sequence,
+    /// So many before it are not written any more.
+    pub(crate) skipped: u64,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct MirrorWriter {
+    channels: Vec<Written>,
+    under_way: u32,
+    /// Which of them comes next.
+    turn: usize,
+}
+
+impl MirrorWriter {
+    /// Writes this channel from its newest on, which is `from`; in the place of what was written before.
+    ///
+    /// # Errors
+    /// [`MirrorRefusal::Shape`] when the inbox can't be one for a ring of this geometry.
+    pub(crate) fn begin(
+        &mut self,
+        channel: usize,
+        inbox: RemoteAccess,
+        ring: Geometry,
+        from: Sequence,
+    ) -> Result<(), MirrorRefusal> {
+        let slots = slots_of(inbox, ring).ok_or(MirrorRefusal::Shape)?;
+        self.channels.retain(|it| it.channel != channel);
+        self.channels.push(Written {
+            channel,
+            inbox,
+            slots,
+            next: from.max(Sequence::FIRST),
+        });
+        Ok(())
+    }
+
+    /// The channel whose turn it is to be written, and the sequence: the channels in turn, for as long as
+    /// there is room. It is passed by, whether it is written or not.
+    pub(crate) fn choose(&mut self, writable: impl Fn(usize) -> Writable) -> Option<Chosen> {
+        if self.under_way >= MIRROR_WRITES_MAX {
+            return None;
+        }
+        let count = self.channels.len();
+        for _ in 0..count {
+            let written = &mut self.channels[self.turn % count];
+            self.turn = (self.turn + 1) % count;
+            let Some(held) = writable(written.channel).held else {
+                continue;
+            };
+            if written.next > held.last {
+                continue;
+            }
+            let due = match written.next < held.first {
+                // What is left of the oldest would be gone as soon: only the newest is sure to stay.
+                true => held.last,
+                false => written.next,
+            };
+            let before = std::mem::replace(&mut written.next, due.next());
+            return Some(Chosen {
+                channel: written.channel,
+                sequence: due,
+                skipped: due.since(before),
+            });
+        }
+        None
+    }
+
+    /// The WRITE of what was chosen, of so many bytes; it is under way from here on.
+    pub(crate) fn write(
+        &mut self,
+        chosen: Chosen,
+        len: usize,
+        of: Writable,
+    ) -> Option<MirrorWrite> {
+        let mut channels = self.channels.iter();
+        let written = channels.find(|it| it.channel == chosen.channel)?;
+        let sequence = chosen.sequence;
+        self.under_way += 1;
+        let place = (sequence.0 & (written.slots - 1)) as usize;
+        Some(MirrorWrite {
+            channel: of.id,
+            offset: of.geometry.slot_offset(sequence),
+            len,
+            inbox: written.inbox,
+            at: place * of.geometry.slot_len(),
+        })
+    }
+
+    /// Which channels were written.
+    pub(crate) fn into_channels(self) -> impl Iterator<Item = usize> {
+        self.channels.into_iter().map(|it| it.channel)
+    }
+
+    /// So many are done.
+    pub(crate) const fn done(&mut self, count: u32) {
+        self.under_way = self.under_way.saturating_sub(count);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOTS: u64 = 32;
+
+    fn geometry() -> Geometry {
+        Geometry::new(1024, SLOTS).unwrap()
+    }
+
+    fn inbox(slots: u64) -> RemoteAccess {
+        RemoteAccess {
+            address: 0x1000,
+            len: slots * 1024,
+            key: 9,
+        }
+    }
+
+    fn held(first: u64, last: u64) -> Writable {
+        Writable {
+            held: SequenceRange::new(Sequence(first), Sequence(last)),
+            geometry: geometry(),
+            id: ChannelId(4),
+        }
+    }
+
+    fn writer(from: u64) -> MirrorWriter {
+        let mut writer = MirrorWriter::default();
+        let begun = writer.begin(0, inbox(16), geometry(), Sequence(from));
+        begun.unwrap();
+        writer
+    }
+
+    #[test]
+    fn each_is_written_once_in_order_to_its_place_from_the_newest_on() {
+        let mut writer = writer(15);
+        let chosen: Vec<_> =
+            std::iter::from_fn(|| Some(writer.choose(|_| held(1, 17))?.sequence.0)).collect();
+        assert_eq!(chosen, [15, 16, 17]);
+        assert_eq!(writer.choose(|_| held(1, 17)), None);
+        let chosen = writer.choose(|_| held(33, 33)).unwrap();
+        let write = writer.write(chosen, 200, held(33, 33)).unwrap();
+        let place = (write.offset, write.len, write.at, write.inbox);
+        assert_eq!(place, (4096 + 1024, 200, 1024, inbox(16)));
+        assert_eq!(write.channel, ChannelId(4));
+    }
+
+    #[test]
+    fn no_more_are_under_way_than_may_be() {
+        let mut writer = writer(1);
+        let mut begun = 0;
+        while let Some(chosen) = writer.choose(|_| held(1, 1_000)) {
+            writer.write(chosen, 64, held(1, 1_000)).unwrap();
+            begun += 1;
+        }
+        assert_eq!(begun, MIRROR_WRITES_MAX);
+        writer.done(2);
+        let next = |writer: &mut MirrorWriter| writer.choose(|_| held(1, 1_000));
+        let at = next(&mut writer).unwrap().sequence;
+        assert_eq!(at, Sequence(u64::from(MIRROR_WRITES_MAX) + 1));
+        writer.done(1_000);
+        assert_eq!(writer.under_way, 0);
+    }
+
+    #[test]
+    fn who_falls_behind_the_ring_skips_to_the_newest_and_channels_take_turns() {
+        let mut writer = writer(5);
+        let chosen = writer.choose(|_| held(9, 40)).unwrap();
+        assert_eq!((chosen.sequence, chosen.skipped), (Sequence(40), 35));
+        writer
+            .begin(1, inbox(32), geometry(), Sequence::NONE)
+            .unwrap();
+        let of = |channel: usize| [held(9, 42), held(1, 2)][channel];
+        let turns: Vec<_> = std::iter::from_fn(|| writer.choose(of)).collect();
+        let turns: Vec<_> = turns.iter().map(|it| (it.channel, it.sequence.0)).collect();
+        assert_eq!(turns, [(0, 41), (1, 1), (0, 42), (1, 2)]);
+        let nothing = Writable {
+            held: None,
+            ..held(1, 1)
+        };
+        assert_eq!(writer.choose(|_| nothing), None);
+    }
+
+    #[test]
+    fn an_inbox_of_another_shape_is_refused() {
+        for slots in [0, 8, 24, 64] {
+            let begun = MirrorWriter::default().begin(0, inbox(slots), geometry(), Sequence(1));
+            assert_eq!(begun, Err(MirrorRefusal::Shape), "{slots}");
+        }
+        let odd = RemoteAccess {
+            len: 16 * 1024 + 64,
+            ..inbox(16)
+        };
+        let at_the_end = RemoteAccess {
+            address: u64::MAX - 1024,
+            ..inbox(16)
+        };
+        for wrong in [odd, at_the_end] {
+            let begun = MirrorWriter::default().begin(0, wrong, geometry(), Sequence(1));
+            assert_eq!(begun, Err(MirrorRefusal::Shape));
+        }
+    }
+}

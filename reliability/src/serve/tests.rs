@@ -1,0 +1,2282 @@
+//! The repair service as its peers see it, over a ring that the test writes.
+
+mod continuing;
+mod cursors;
+mod granting;
+mod mirroring;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::Rng as _;
+
+use super::*;
+use crate::control::{
+    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Grant, Join, JoinChannel, MirrorRefused,
+    NackClass, Progress, Purpose, RefusalReason, Refused, Start, Status, Welcome,
+};
+use crate::record::{MboMsg, RecordBatch};
+use crate::ring::{Geometry, HeapMemory, RingIdentity, RingWriter, Seal};
+use crate::serve::coalesce::LOGGED_MAX;
+use crate::types::{
+    ConfigHash, FanOutId, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+};
+use crate::wire::{CrcVerdict, Datagram, HEADER_LEN, Header, Kind, PublisherState};
+
+/// What session numbers are made of.
+const SECRET: [u8; 32] = [42; 32];
+const CHANNEL: ChannelId = ChannelId(4);
+const EPOCH: Epoch = Epoch(9);
+/// Bytes of a datagram of the test in its frame.
+const FRAME: u64 = (FRAME_HEAD + HEADER_LEN + 56) as u64;
+const FRAME_HEAD: usize = crate::control::FRAME_HEAD_LEN;
+
+/// A message to a peer, by value.
+#[derive(Clone, Debug, PartialEq)]
+enum Got {
+    Welcome(Welcome),
+    Rejected(Rejected),
+    Datagram(Header),
+    Refused(Refused),
+    Status(Status),
+    Grant(Grant),
+    MirrorRefused(MirrorRefused),
+}
+
+struct Bench {
+    core: RepairCore,
+    ring: RingWriter,
+    counters: Arc<RepairCounters>,
+    now: Now,
+}
+
+/// An empty ring of slots of 1024 bytes.
+fn ring_of(channel: ChannelId, fan_outs: u8, slots: u64, first: u64) -> RingWriter {
+    let geometry = Geometry::new(1024, slots).unwrap();
+    let identity = RingIdentity {
+        channel,
+        epoch: EPOCH,
+        config_hash: ConfigHash(3),
+        boot_id: [0; 16],
+        fan_outs,
+        first_sequence: Sequence(first),
+        first_record: RecordNumber(1),
+    };
+    let memory = Arc::new(HeapMemory::new(geometry));
+    RingWriter::create(memory, geometry, identity).unwrap()
+}
+
+impl Bench {
+    fn new(config: RepairConfig, slots: u64, first: u64) -> Self {
+        let ring = ring_of(CHANNEL, 1, slots, first);
+        let counters = Arc::new(RepairCounters::default());
+        let info = ChannelInfo {
+            name: "equities".into(),
+            fan_outs: vec![FanOutOffer::Udp { lines: Vec::new() }],
+            directory: vec![Instrument {
+                id: 1,
+                symbol: "AAPL".into(),
+            }],
+        };
+        let now = Now {
+            monotonic: Nanos::from_secs(100),
+            utc: Nanos::from_secs(1_700_000_000),
+        };
+        assert_eq!(config.check(), Ok(()));
+        let core = RepairCore::new(
+            config,
+            "pub".into(),
+            vec![(info, ring.reader(), counters.clone())],
+            Arc::default(),
+            SECRET,
+            now,
+        );
+        Self {
+            core,
+            ring,
+            counters,
+            now,
+        }
+    }
+
+    fn with_peers(config: RepairConfig, slots: u64, peers: u64) -> Self {
+        let mut bench = Self::new(config, slots, 1);
+        for peer in 0..peers {
+            bench.join(peer);
+        }
+        bench
+    }
+
+    fn pass(&mut self, us: u64) {
+        self.now.monotonic = self.now.monotonic.after(Nanos::from_us(us));
+        self.now.utc = self.now.utc.after(Nanos::from_us(us));
+    }
+
+    /// Seals and sends this many datagrams of one record.
+    fn publish(&mut self, count: u64) {
+        let mut batch = RecordBatch::default();
+        batch.put(&MboMsg::default());
+        for _ in 0..count {
+            self.ring.open().unwrap();
+            self.ring.append(batch.bytes()).unwrap();
+            self.seal(Kind::Data, 1);
+        }
+    }
+
+    fn seal(&mut self, kind: Kind, count: u16) {
+        let seal = Seal {
+            kind,
+            count,
+            source: SourceId(1),
+            source_position: SourcePosition(0),
+            sent_at: self.now.utc,
+            flags: 0,
+        };
+        let sequence = self.ring.seal(seal).unwrap();
+        self.ring.set_sent(FanOutId(0), sequence);
+    }
+
+    fn connect(&mut self, peer: u64, join: Join) -> Vec<Got> {
+        self.core
+            .handle_connected(self.now, PeerId(peer), Carrier::Verbs);
+        self.tell(peer, Message::Join(join));
+        self.take(peer)
+    }
+
+    fn join(&mut self, peer: u64) -> Welcome {
+        match self.connect(peer, join("equities")).remove(0) {
+            Got::Welcome(welcome) => welcome,
+            got => panic!("{got:?}"),
+        }
+    }
+
+    fn tell(&mut self, peer: u64, message: Message<'_>) {
+        self.core
+            .handle_message(self.now, PeerId(peer), CHANNEL, message);
+    }
+
+    fn nack(&mut self, peer: u64, class: NackClass, ranges: &[(u64, u64)]) {
+        let ranges = ranges.iter().map(|(first, last)| run(*first, *last));
+        let nack = Message::Nack {
+            epoch: EPOCH,
+            class,
+            ranges: ranges.collect(),
+        };
+        self.tell(peer, nack);
+    }
+
+    fn repair(&mut self, peer: u64, first: u64, last: u64) {
+        self.nack(peer, NackClass::Repair, &[(first, last)]);
+    }
+
+    /// Everything that goes out now; `None` is the group.
+    fn drain(&mut self) -> Vec<(Option<u64>, Got)> {
+        let mut got = Vec::new();
+        let mut out = Vec::new();
+        while let Some(destination) = self.core.poll_transmit(self.now, &mut out) {
+            let to = match destination {
+                Destination::Peer(peer) => Some(peer.0),
+                Destination::Multicast(channel) => {
+                    assert_eq!(channel, CHANNEL);
+                    None
+                }
+            };
+            let mut bytes = &out[..];
+            if to.is_none() {
+                got.push((None, Got::Datagram(retransmitted(bytes))));
+                bytes = &[];
+            }
+            while !bytes.is_empty() {
+                let (_, message, len) = Message::read(bytes, BODY_LEN_MAX_TO_SUBSCRIBER)
+                    .unwrap()
+                    .expect("frames are whole");
+                bytes = &bytes[len..];
+                got.push((
+                    to,
+                    match message {
+                        Message::Welcome(welcome) => Got::Welcome(welcome),
+                        Message::Rejected(rejected) => Got::Rejected(rejected),
+                        Message::Datagram(bytes) => Got::Datagram(retransmitted(bytes)),
+                        Message::Refused(refused) => Got::Refused(refused),
+                        Message::Status(status) => Got::Status(status),
+                        Message::Grant(grant) => Got::Grant(grant),
+                        Message::MirrorRefused(refused) => Got::MirrorRefused(refused),
+                        message => panic!("{message:?}"),
+                    },
+                ));
+            }
+            out.clear();
+        }
+        self.check();
+        got
+    }
+
+    fn take(&mut self, peer: u64) -> Vec<Got> {
+        let all = self.drain().into_iter();
+        all.filter(|(to, _)| *to == Some(peer))
+            .map(|(_, got)| got)
+            .collect()
+    }
+
+    fn events(&mut self) -> Vec<RepairEvent> {
+        std::iter::from_fn(|| self.core.poll()).collect()
+    }
+
+    fn check(&self) {
+        let c = &self.counters;
+        let refused = [
+            &c.refused_window,
+            &c.refused_ahead,
+            &c.refused_budget,
+            &c.refused_too_slow,
+            &c.refused_epoch,
+            &c.refused_malformed,
+        ];
+        let refused: u64 = refused.iter().map(|c| c.get()).sum();
+        let sum = c.answered.get()
+            + c.answered_by_multicast.get()
+            + refused
+            + c.repairs_cancelled.get()
+            + c.pending.get();
+        assert_eq!(c.nacked.get(), sum, "the counters balance");
+    }
+}
+
+fn run(first: u64, last: u64) -> SequenceRange {
+    SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
+}
+
+fn join(channel: &str) -> Join {
+    Join {
+        name: "risk".into(),
+        wire_versions: vec![1, 2],
+        purpose: Purpose::Repair,
+        channels: vec![JoinChannel {
+            channel: ChannelName::Name(channel.into()),
+            start: Start::Live,
+            confirmed_epoch: Epoch::NONE,
+        }],
+    }
+}
+
+fn further(session: u64) -> Join {
+    Join {
+        purpose: Purpose::Nack { session },
+        ..replay(session)
+    }
+}
+
+fn replay(session: u64) -> Join {
+    Join {
+        purpose: Purpose::Replay { session },
+        channels: Vec::new(),
+        ..join("")
+    }
+}
+
+fn retransmitted(bytes: &[u8]) -> Header {
+    let datagram = Datagram::parse(bytes).unwrap();
+    assert_eq!(datagram.verdict(), CrcVerdict::Good);
+    let relay = crate::wire::relay_flags::RETRANSMITTED;
+    assert_eq!(datagram.header().relay, relay);
+    *datagram.header()
+}
+
+fn sequences(got: &[Got]) -> Vec<u64> {
+    let of = |got: &Got| match got {
+        Got::Datagram(header) => Some(header.sequence.0),
+        _ => None,
+    };
+    got.iter().filter_map(of).collect()
+}
+
+fn refusals(got: &[Got]) -> Vec<(RefusalReason, SequenceRange)> {
+    let of = |got: &Got| match got {
+        Got::Refused(refused) => Some((refused.reason, refused.range)),
+        _ => None,
+    };
+    got.iter().filter_map(of).collect()
+}
+
+/// A rejection that the peer was told, and then closed with.
+fn rejection(bench: &mut Bench, peer: u64, got: &[Got]) -> Rejected {
+    let Some(Got::Rejected(rejected)) = got.last() else {
+        panic!("{got:?}");
+    };
+    let closed = bench.events().into_iter().any(|event| {
+        event
+            == RepairEvent::Close {
+                peer: PeerId(peer),
+                reason: Some(rejected.clone()),
+            }
+    });
+    assert!(closed, "told first, then closed");
+    rejected.clone()
+}
+
+#[test]
+fn a_join_is_welcomed_with_what_the_ring_holds() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let offer = bench.join(0).channels.remove(0);
+    assert_eq!((offer.newest, offer.oldest), (Sequence(0), Sequence(1)));
+    assert_eq!(
+        (offer.next_record, offer.oldest_record),
+        (RecordNumber(1), RecordNumber(1))
+    );
+    bench.publish(10);
+    let offer = bench.join(1).channels.remove(0);
+    assert_eq!((offer.newest, offer.oldest), (Sequence(10), Sequence(1)));
+    assert_eq!(
+        (offer.next_record, offer.oldest_record),
+        (RecordNumber(11), RecordNumber(1))
+    );
+    assert_eq!(
+        (offer.epoch, offer.slot_len, offer.slots),
+        (EPOCH, 1024, 64)
+    );
+    assert_eq!(
+        (offer.config_hash, offer.directory.len()),
+        (ConfigHash(3), 1)
+    );
+    // A full ring keeps a guard of 16 slots before those that are overwritten next.
+    bench.publish(190);
+    bench.core.set_directory(CHANNEL, Vec::new());
+    let offer = bench.join(2).channels.remove(0);
+    assert_eq!((offer.newest, offer.oldest), (Sequence(200), Sequence(153)));
+    assert_eq!(
+        (offer.oldest_record, offer.directory.len()),
+        (RecordNumber(153), 0)
+    );
+    assert_eq!(bench.core.group(CHANNEL), (3, 0));
+    assert_eq!(bench.counters.joins.get(), 3);
+    bench.repair(2, 153, 153);
+    assert_eq!(
+        sequences(&bench.take(2)),
+        [153],
+        "what is offered can be had"
+    );
+}
+
+#[test]
+fn newest_is_what_was_sent_and_not_what_is_sealed() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    bench.publish(10);
+    bench.ring.set_sent(FanOutId(0), Sequence(7));
+    let offer = bench.join(0).channels.remove(0);
+    assert_eq!(
+        (offer.newest, offer.next_record),
+        (Sequence(7), RecordNumber(8))
+    );
+    bench.repair(0, 7, 10);
+    let got = bench.take(0);
+    assert_eq!(sequences(&got), [7]);
+    assert_eq!(refusals(&got), [(RefusalReason::Ahead, run(8, 10))]);
+}
+
+#[test]
+fn a_join_that_can_not_be_is_rejected_with_its_reason_and_what_to_do() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    type Change = fn(&mut Join);
+    let cases: [(RejectCode, &str, Change); 8] = [
+        (RejectCode::WireVersion, "version 1", |j| {
+            j.wire_versions = vec![7];
+        }),
+        (RejectCode::WireVersion, "[]", |j| j.wire_versions.clear()),
+        (RejectCode::UnknownChannel, "equities (4)", |j| {
+            j.channels[0].channel = ChannelName::Id(ChannelId(77));
+        }),
+        (RejectCode::Protocol, "65 bytes", |j| {
+            j.name = "x".repeat(65);
+        }),
+        (RejectCode::Protocol, "no channel", |j| j.channels.clear()),
+        (RejectCode::Protocol, "twice", |j| {
+            let mut again = j.channels[0].clone();
+            again.channel = ChannelName::Id(CHANNEL);
+            j.channels.push(again);
+        }),
+        (RejectCode::Protocol, "at most 256", |j| {
+            j.channels = vec![j.channels[0].clone(); 257];
+        }),
+        (RejectCode::UnknownSession, "JOIN", |j| *j = replay(1)),
+    ];
+    for (peer, (code, text, change)) in (0..).zip(cases) {
+        let mut wrong = join("equities");
+        change(&mut wrong);
+        let got = bench.connect(peer, wrong);
+        let told = rejection(&mut bench, peer, &got);
+        assert_eq!(told.code, code);
+        assert!(told.text.contains(text), "{}", told.text);
+    }
+    assert_eq!(bench.core.counters.joins_rejected.get(), 8);
+    assert_eq!(bench.core.counters.connected.get(), 0);
+    assert_eq!(bench.core.group(CHANNEL).0, 0);
+}
+
+#[test]
+fn a_connection_beyond_the_limit_is_told_so() {
+    let config = RepairConfig {
+        peers_max: 2,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 2);
+    let got = bench.connect(9, join("equities"));
+    let told = rejection(&mut bench, 9, &got);
+    assert_eq!(told.code, RejectCode::TooMany);
+    assert!(told.retry_after_ms > 0);
+    assert_eq!(bench.core.counters.joins_rejected.get(), 1);
+    bench.core.handle_disconnected(PeerId(0));
+    bench.join(10);
+}
+
+#[test]
+fn a_peer_that_breaks_the_protocol_is_closed_and_its_queue_abandoned() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 5);
+    bench.publish(20);
+    bench
+        .core
+        .handle_connected(bench.now, PeerId(9), Carrier::Verbs);
+    bench.repair(9, 1, 2);
+    bench.repair(0, 1, 20);
+    bench.tell(0, Message::Join(join("equities")));
+    bench.tell(1, Message::Datagram(&[]));
+    bench
+        .core
+        .handle_protocol_error(PeerId(2), "a body of 4 GB".into());
+    bench.core.handle_message(
+        bench.now,
+        PeerId(3),
+        ChannelId(99),
+        Message::Nack {
+            epoch: EPOCH,
+            class: NackClass::Repair,
+            ranges: vec![run(1, 1)],
+        },
+    );
+    let got = bench.drain();
+    assert_eq!(got.len(), 5, "each is told, nothing else: {got:?}");
+    for (_, got) in got {
+        assert!(matches!(got, Got::Rejected(r) if r.code == RejectCode::Protocol));
+    }
+    assert_eq!(bench.counters.repairs_cancelled.get(), 20);
+    assert_eq!(bench.core.counters.protocol_errors.get(), 5);
+    assert_eq!(bench.core.group(CHANNEL).0, 1);
+    bench.repair(0, 1, 1);
+    assert_eq!(bench.drain(), [], "who is gone is not heard");
+}
+
+#[test]
+fn a_nack_is_answered_by_the_datagram_and_the_slot_stays_as_it_was() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(20);
+    let before = bench.ring.slot(Sequence(5)).unwrap().to_vec();
+    bench.nack(0, NackClass::Repair, &[(5, 6), (9, 9)]);
+    assert_eq!(bench.counters.pending.get(), 3);
+    let got = bench.take(0);
+    assert_eq!(sequences(&got), [5, 6, 9]);
+    assert_eq!(bench.ring.slot(Sequence(5)).unwrap(), before);
+    assert_eq!(Datagram::parse(&before).unwrap().header().relay, 0);
+    assert_eq!(bench.counters.answered.get(), 3);
+    assert_eq!(bench.counters.repair_bytes.get(), 3 * FRAME);
+}
+
+#[test]
+fn what_can_not_be_had_is_refused_with_its_reason_and_the_oldest() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(200);
+    bench.repair(0, 100, 210);
+    let got = bench.take(0);
+    assert_eq!(
+        refusals(&got),
+        [
+            (RefusalReason::Window, run(100, 152)),
+            (RefusalReason::Ahead, run(201, 210))
+        ]
+    );
+    assert_eq!(bench.counters.refused_window.get(), 53);
+    assert_eq!(bench.counters.refused_ahead.get(), 10);
+    assert_eq!(sequences(&got), (153..=200).collect::<Vec<_>>());
+    let Got::Refused(refused) = &got[0] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(
+        (refused.oldest, refused.oldest_record),
+        (Sequence(153), RecordNumber(153))
+    );
+    for (epoch, first, reason) in [
+        (Epoch(8), 160, RefusalReason::Epoch),
+        (Epoch(u64::MAX), 160, RefusalReason::Epoch),
+        (EPOCH, 0, RefusalReason::Malformed),
+    ] {
+        let nack = Message::Nack {
+            epoch,
+            class: NackClass::Repair,
+            ranges: vec![run(first, 170)],
+        };
+        bench.tell(0, nack);
+        let got = bench.take(0);
+        assert_eq!(refusals(&got), [(reason, run(first, 170))]);
+        assert_eq!(got.len(), 1);
+    }
+}
+
+#[test]
+fn the_end_is_repaired_as_any_other() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(3);
+    bench.ring.open().unwrap();
+    bench.seal(Kind::End, 0);
+    bench.ring.set_state(PublisherState::Ended);
+    bench.repair(0, 3, 5);
+    let got = bench.take(0);
+    assert_eq!(refusals(&got), [(RefusalReason::Ahead, run(5, 5))]);
+    let kinds = got.iter().filter_map(|got| match got {
+        Got::Datagram(header) => Some((header.sequence.0, header.kind)),
+        _ => None,
+    });
+    assert_eq!(kinds.collect::<Vec<_>>(), [(3, Kind::Data), (4, Kind::End)]);
+}
+
+#[test]
+fn what_is_overwritten_while_it_waits_is_refused() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(64);
+    bench.repair(0, 30, 50);
+    bench.publish(40);
+    let got = bench.take(0);
+    assert_eq!(refusals(&got), [(RefusalReason::Window, run(30, 50))]);
+    bench.publish(10);
+    bench.repair(0, 100, 114);
+    bench.publish(42);
+    let got = bench.take(0);
+    assert_eq!(refusals(&got), [(RefusalReason::Window, run(100, 108))]);
+    assert_eq!(sequences(&got), (109..=114).collect::<Vec<_>>());
+}
+
+#[test]
+fn giant_ranges_and_storms_of_nacks_take_no_memory_and_are_all_answered() {
+    let config = RepairConfig {
+        pending_ranges_max: 8,
+        repair_bytes_per_s: 1,
+        subscriber_bytes_per_s: 1,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 16, 1);
+    bench.publish(1 << 16);
+    bench.nack(0, NackClass::Repair, &[(1, u64::MAX)]);
+    let oldest = bench.core.channels[0].floor().0;
+    let held = (1 << 16) - oldest + 1;
+    assert_eq!(bench.counters.pending.get(), held);
+    for _ in 0..10 {
+        bench.nack(0, NackClass::Repair, &[(oldest, 1 << 16); 256]);
+    }
+    assert_eq!(bench.counters.nacks_duplicate.get(), 2_560 * held);
+    assert_eq!(
+        bench.counters.pending.get(),
+        held,
+        "asked for twice is answered once"
+    );
+    bench.check();
+    assert_eq!(
+        bench.core.peers[&PeerId(0)].outbox.len(),
+        2 * (FRAME_HEAD + 48)
+    );
+    // Runs that do not touch, beyond the bound.
+    let mut other = Bench::with_peers(config, 1 << 16, 1);
+    other.publish(1 << 16);
+    let every_other: Vec<(u64, u64)> = (0..200).map(|n| (50_000 + 2 * n, 50_000 + 2 * n)).collect();
+    other.nack(0, NackClass::Repair, &every_other);
+    assert_eq!(other.counters.pending.get(), 8);
+    assert_eq!(other.counters.refused_budget.get(), 192);
+    let got = other.take(0);
+    let told = got.iter().find_map(|got| match got {
+        Got::Refused(refused) => Some(refused.retry_after_us),
+        _ => None,
+    });
+    assert_eq!(
+        told,
+        Some(1_000_000),
+        "at one byte a second, try again late"
+    );
+    assert_eq!(sequences(&got).len(), 8);
+}
+
+#[test]
+fn a_claim_counts_no_more_than_the_ring_has_slots_whatever_it_lies() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(64);
+    for _ in 0..1_000 {
+        // Ahead; then the same of an epoch that is none, and a range that makes no sense.
+        bench.nack(0, NackClass::Repair, &[(65, u64::MAX); 256]);
+        let nack = |epoch, first| Message::Nack {
+            epoch,
+            class: NackClass::Replay,
+            ranges: vec![run(first, u64::MAX); 2],
+        };
+        bench.tell(0, nack(Epoch(8), 1));
+        bench.tell(0, nack(EPOCH, 0));
+        bench.drain();
+    }
+    assert_eq!(bench.counters.refused_ahead.get(), 1_000 * 256 * 64);
+    assert_eq!(bench.counters.refused_epoch.get(), 1_000 * 2 * 64);
+    assert_eq!(bench.counters.refused_malformed.get(), 1_000 * 2 * 64);
+    assert_eq!(bench.counters.nacked.get(), 1_000 * 260 * 64);
+    // What is asked for in earnest is counted to the sequence.
+    bench.repair(0, 60, 70);
+    bench.drain();
+    assert_eq!(bench.counters.refused_ahead.get(), 1_000 * 256 * 64 + 6);
+    // A counter that is at its end stays there.
+    bench.counters.refused_ahead.set(u64::MAX - 1);
+    bench.nack(0, NackClass::Repair, &[(65, u64::MAX); 256]);
+    assert_eq!(bench.counters.refused_ahead.get(), u64::MAX);
+}
+
+#[test]
+fn a_greedy_peer_does_not_starve_another() {
+    let config = RepairConfig {
+        repair_bytes_per_s: 1_000_000,
+        repair_burst_bytes: 10_000,
+        subscriber_bytes_per_s: 1_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 2);
+    bench.publish(10_000);
+    bench.repair(0, 1, 9_000);
+    let (mut greedy, mut modest) = (0, 0);
+    for _ in 0..100 {
+        bench.repair(1, 9_900, 9_902);
+        bench.pass(1_000);
+        for (to, _) in bench.drain() {
+            match to {
+                Some(0) => greedy += 1,
+                _ => modest += 1,
+            }
+        }
+    }
+    assert_eq!(modest, 300, "it got all it asked for, each time");
+    assert!(greedy > 300, "and the rest went to the other: {greedy}");
+    let bytes = bench.counters.repair_bytes.get();
+    assert!(bytes <= 1_000_000 / 10 + 10_000, "{bytes} bytes in 100 ms");
+}
+
+#[test]
+fn who_asks_for_ever_more_is_refused_for_want_of_budget_and_another_is_not() {
+    let config = RepairConfig {
+        pending_ranges_max: 8,
+        subscriber_bytes_per_s: 1,
+        subscriber_burst_bytes: BURST_BYTES_MIN,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 2);
+    bench.publish(10_000);
+    bench.repair(0, 1, 1_000);
+    bench.drain();
+    assert!(bench.counters.pending.get() > 0, "its budget is used up");
+    for round in 1..=10 {
+        let ever_more: Vec<(u64, u64)> = (0..100)
+            .map(|n| 1_000 + round * 300 + 2 * n)
+            .map(|sequence| (sequence, sequence))
+            .collect();
+        bench.nack(0, NackClass::Repair, &ever_more);
+        let refused = refusals(&bench.take(0));
+        let expected = if round == 1 { 93 } else { 100 };
+        assert_eq!(refused.len(), expected, "seven runs wait beside the first");
+        assert!(refused.iter().all(|(why, _)| *why == RefusalReason::Budget));
+    }
+    assert_eq!(bench.counters.refused_budget.get(), 993);
+    bench.repair(1, 9_900, 9_902);
+    assert_eq!(sequences(&bench.take(1)), [9_900, 9_901, 9_902]);
+}
+
+#[test]
+fn one_subscriber_gets_no_more_than_its_own_budget() {
+    let config = RepairConfig {
+        subscriber_bytes_per_s: 100_000,
+        subscriber_burst_bytes: 10_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 2);
+    bench.publish(10_000);
+    bench.repair(0, 1, 9_000);
+    let start = bench.now.monotonic;
+    let mut frames = 0;
+    while bench.now.monotonic.since(start) < Nanos::from_secs(1) {
+        frames += bench.take(0).len() as u64;
+        let next = bench.core.poll_timeout().unwrap();
+        assert!(next > bench.now.monotonic, "it never asks to spin");
+        bench.pass(next.since(bench.now.monotonic).0.div_ceil(1_000));
+        bench.core.handle_timeout(bench.now);
+    }
+    let most = 110_000 / FRAME;
+    // It asks for a whole slot of credit before each, which it may end short of.
+    assert!((most - 9..=most).contains(&frames), "{frames} of {most}");
+    bench.repair(1, 1, 100);
+    let burst = (10_000 - (FRAME_HEAD as u64 + 1024)) / FRAME + 1;
+    assert_eq!(bench.take(1).len() as u64, burst, "the other has its own");
+}
+
+#[test]
+fn what_many_want_is_multicast_once() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 16);
+    bench.publish(20);
+    for peer in 0..16 {
+        bench.repair(peer, 5, 6);
+    }
+    let got = bench.drain();
+    let to: Vec<Option<u64>> = got.iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [None, None], "one of each for all");
+    assert_eq!(bench.counters.answered_by_multicast.get(), 32);
+    assert_eq!(
+        bench.counters.multicast_repair_bytes.get(),
+        2 * (FRAME - FRAME_HEAD as u64)
+    );
+    // One that did not get it asks again.
+    bench.pass(5);
+    bench.repair(3, 5, 5);
+    assert_eq!(bench.drain(), [], "it may still be on its way");
+    bench.pass(20);
+    bench.repair(3, 5, 5);
+    assert_eq!(sequences(&bench.take(3)), [5]);
+}
+
+#[test]
+fn what_is_multicast_is_charged_to_no_subscriber() {
+    let config = RepairConfig {
+        subscriber_bytes_per_s: 1,
+        subscriber_burst_bytes: BURST_BYTES_MIN,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 12, 2);
+    bench.publish(3_000);
+    // Both have spent all they have; what the second one asked for last is what the first one waits for.
+    bench.repair(1, 2_001, 3_000);
+    bench.repair(0, 1, 1_000);
+    let sent = sequences(&bench.take(0));
+    assert!(sent.len() < 1_000, "{}", sent.len());
+    let next = sent.len() as u64 + 1;
+    bench.repair(1, next, next + 1);
+    let multicast: Vec<_> = (bench.drain().into_iter())
+        .map(|(to, got)| (to, sequences(&[got])))
+        .collect();
+    assert_eq!(multicast, [(None, vec![next]), (None, vec![next + 1])]);
+    assert_eq!(bench.drain(), [], "as before");
+}
+
+#[test]
+fn of_a_long_run_that_many_want_each_sequence_is_multicast_once() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 1_024, 80);
+    bench.publish(300);
+    let mut sent = Vec::new();
+    for peer in 0..80 {
+        // In parts, as they were found.
+        bench.nack(
+            peer,
+            NackClass::Repair,
+            &[(51, 90), (92, 210), (212, 250), (252, 253)],
+        );
+        sent.extend(bench.drain());
+    }
+    let to_all = sent.iter().filter(|(to, _)| to.is_none()).count();
+    assert_eq!(to_all, 200);
+    assert_eq!(sent.len(), 200 * 3, "and to the two who asked before");
+    let more = 200 * 80 - 600 + 200;
+    assert_eq!(bench.counters.answered_by_multicast.get(), more);
+}
+
+/// However long the budget makes them wait: a unicast as well would be of no use to anyone.
+#[test]
+fn a_multicast_answers_all_who_waited_for_it_or_ask_just_after() {
+    let config = RepairConfig {
+        repair_bytes_per_s: 1_000_000,
+        repair_burst_bytes: 10_000,
+        subscriber_bytes_per_s: 1_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1_024, 10);
+    bench.publish(300);
+    for peer in 0..9 {
+        bench.repair(peer, 51, 250);
+    }
+    let mut sent = Vec::new();
+    let mut late = Vec::new();
+    for _ in 0..10_000 {
+        let got = bench.drain();
+        for (to, datagram) in got {
+            let Got::Datagram(datagram) = datagram else {
+                panic!("{datagram:?}")
+            };
+            // One that missed nothing until now, and is told nothing at once.
+            let datagram = datagram.sequence.0;
+            if to.is_none() && datagram == 60 {
+                bench.pass(10);
+                bench.repair(9, 60, 60);
+                late.push(datagram);
+            }
+            sent.push((to, datagram));
+        }
+        bench.pass(20);
+    }
+    let expected: Vec<_> = (51..=250).map(|sequence| (None, sequence)).collect();
+    sent.sort_unstable();
+    assert_eq!((sent, late), (expected, vec![60]));
+    assert_eq!(bench.counters.pending.get(), 0);
+    assert_eq!(bench.counters.answered_by_multicast.get(), 200 * 9 + 1);
+}
+
+#[test]
+fn who_asks_again_for_what_waits_already_costs_nothing_and_makes_nothing_forgotten() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 4);
+    bench.publish(6_000);
+    // It does not read, so its question waits; the log has one place for both sequences.
+    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.repair(0, 5, 5);
+    bench.repair(1, 5 + LOGGED_MAX, 5 + LOGGED_MAX);
+    assert_eq!(sequences(&bench.take(1)), [5 + LOGGED_MAX]);
+    bench.repair(0, 5, 5);
+    bench.repair(2, 5 + LOGGED_MAX, 5 + LOGGED_MAX);
+    let got = bench.drain();
+    assert_eq!(got.len(), 1);
+    assert_eq!(got[0].0, None, "two of four asked for it");
+}
+
+#[test]
+fn one_nack_of_very_many_sequences_does_not_forget_its_own_beginning() {
+    let (first, last) = (1_000, 1_000 + LOGGED_MAX + 999);
+    let middle = first + LOGGED_MAX - 500;
+    for runs in [&[(first, last)][..], &[(first, middle), (middle + 1, last)]] {
+        let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
+        bench.publish(7_000);
+        for peer in 0..3 {
+            bench.nack(peer, NackClass::Repair, runs);
+        }
+        let sent = bench.drain();
+        let to_all = sent.iter().filter(|(to, _)| to.is_none()).count() as u64;
+        assert_eq!(to_all, LOGGED_MAX, "{runs:?}");
+    }
+}
+
+#[test]
+fn of_what_is_asked_for_again_with_more_only_the_rest_counts_anew() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
+    bench.publish(30);
+    // It does not read, so what it asks for waits.
+    bench.core.handle_backlog(PeerId(0), usize::MAX);
+    bench.repair(0, 4, 6);
+    bench.repair(0, 3, 10);
+    bench.repair(1, 7, 10);
+    assert_eq!(sequences(&bench.take(1)), [7, 8, 9, 10]);
+    bench.repair(2, 7, 10);
+    let to: Vec<Option<u64>> = bench.drain().iter().map(|(to, _)| *to).collect();
+    assert_eq!(to, [None; 4], "three asked for each");
+}
+
+#[test]
+fn two_long_runs_that_many_miss_do_not_forget_each_other_wherever_in_a_window_they_are() {
+    for apart in [64, 1_024, 2_048, 4_032] {
+        let mut bench = Bench::with_peers(RepairConfig::default(), 8_192, 80);
+        bench.publish(6_000);
+        for peer in 0..20 {
+            let runs = [(100, 163), (100 + apart, 163 + apart)];
+            bench.nack(peer, NackClass::Repair, &runs);
+        }
+        let sent = bench.drain();
+        assert_eq!(sent.len(), 128, "{apart} apart");
+        assert!(sent.iter().all(|(to, _)| to.is_none()), "{apart} apart");
+    }
+}
+
+#[test]
+fn a_lone_loss_is_answered_at_once_in_a_large_group_too_and_a_third_asker_makes_a_multicast() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
+    bench.publish(20);
+    assert_eq!(bench.core.group(CHANNEL), (80, 25));
+    bench.repair(0, 5, 5);
+    assert_eq!(sequences(&bench.take(0)), [5]);
+    bench.repair(1, 6, 8);
+    assert_eq!(sequences(&bench.take(1)), [6, 7, 8]);
+    bench.repair(2, 6, 7);
+    assert_eq!(sequences(&bench.take(2)), [6, 7]);
+    bench.repair(3, 6, 6);
+    bench.repair(4, 6, 6);
+    let got = bench.drain();
+    assert_eq!(got.len(), 1, "one answer for both");
+    assert_eq!(got[0].0, None);
+}
+
+#[test]
+fn a_crowd_is_told_to_hold_off_longer_until_it_was_quiet_for_a_while() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 80);
+    bench.publish(20);
+    bench.pass(2_000);
+    for peer in 0..40 {
+        bench.repair(peer, 5, 5);
+    }
+    assert_eq!(bench.core.group(CHANNEL), (80, 50));
+    bench.pass(1_000_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.group(CHANNEL), (80, 25));
+}
+
+#[test]
+fn a_peer_that_does_not_read_gets_no_more_datagrams_and_is_closed_in_the_end() {
+    let config = RepairConfig {
+        backlog_pause_bytes: 10_000,
+        backlog_close_bytes: 20_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 2);
+    bench.publish(20);
+    bench.core.handle_backlog(PeerId(0), 10_000);
+    bench.repair(0, 1, 3);
+    bench.repair(1, 4, 6);
+    assert_eq!(sequences(&bench.take(1)), [4, 5, 6]);
+    assert_eq!(bench.counters.pending.get(), 3);
+    bench.core.handle_backlog(PeerId(0), 9_999);
+    assert_eq!(sequences(&bench.take(0)), [1, 2, 3]);
+    bench.core.handle_backlog(PeerId(0), 19_900);
+    bench.repair(0, 50, 60);
+    bench.repair(0, 50, 60);
+    let got = bench.take(0);
+    assert_eq!(rejection(&mut bench, 0, &got).code, RejectCode::Overflow);
+    assert_eq!(bench.core.counters.overflow_disconnects.get(), 1);
+    bench.repair(1, 7, 7);
+    assert_eq!(sequences(&bench.take(1)), [7]);
+}
+
+#[test]
+fn what_is_on_its_way_is_not_given_again_however_often_it_is_asked_for() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
+    bench.publish(40);
+    let left = |bench: &mut Bench, bytes| bench.core.handle_on_the_way(PeerId(0), bytes);
+    left(&mut bench, 0);
+    bench.repair(0, 1, 3);
+    assert_eq!(sequences(&bench.take(0)), [1, 2, 3]);
+    // None of it has arrived.
+    for again in 1..=4 {
+        left(&mut bench, usize::MAX);
+        bench.repair(0, 1, 3);
+        assert!(sequences(&bench.take(0)).is_empty());
+        assert_eq!(bench.counters.nacks_duplicate.get(), 3 * again);
+    }
+    bench.nack(0, NackClass::Replay, &[(2, 5)]);
+    assert_eq!(sequences(&bench.take(0)), [4, 5]);
+    assert_eq!(bench.counters.nacks_duplicate.get(), 14);
+    // Another connection has not been given it.
+    bench.pass(1_000);
+    bench.repair(1, 1, 3);
+    assert_eq!(sequences(&bench.take(1)), [1, 2, 3]);
+    // It has arrived: who still asks has not got it.
+    bench.pass(1_000);
+    left(&mut bench, 0);
+    bench.repair(0, 2, 4);
+    assert_eq!(sequences(&bench.take(0)), [2, 3, 4]);
+    assert_eq!(bench.counters.nacked.get(), 11);
+    bench.check();
+}
+
+#[test]
+fn progress_is_answered_by_status_and_counts_towards_the_end() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 2);
+    bench.publish(20);
+    let progress = |sequence| {
+        Message::Progress(Progress {
+            epoch: EPOCH,
+            sequence: Sequence(sequence),
+            lost_records: 0,
+            heard: Sequence(sequence),
+            sent_at: Nanos(777),
+            read_bytes: 0,
+        })
+    };
+    bench.tell(0, progress(20));
+    let got = bench.take(0);
+    let [Got::Status(status)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(
+        (status.newest, status.next_record),
+        (Sequence(20), RecordNumber(21))
+    );
+    assert_eq!(
+        (status.echo, status.answered_at),
+        (Nanos(777), bench.now.utc)
+    );
+    assert!(!status.ended && !bench.core.all_reached_end());
+    bench.ring.open().unwrap();
+    bench.seal(Kind::End, 0);
+    bench.ring.set_state(PublisherState::Ended);
+    assert!(!bench.core.all_reached_end());
+    bench.tell(0, progress(21));
+    assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.ended));
+    assert!(!bench.core.all_reached_end(), "the other has not");
+    bench.tell(1, progress(20));
+    assert!(!bench.core.all_reached_end());
+    bench.tell(1, progress(21));
+    assert!(!bench.core.all_reached_end(), "no STATUS has told it");
+    bench.take(1);
+    assert!(bench.core.all_reached_end());
+    bench.join(5);
+    assert!(!bench.core.all_reached_end(), "one that has just come");
+    bench.tell(5, Message::Leave);
+    assert!(bench.core.all_reached_end());
+    // One whose connection breaks short of the end comes again, and is waited for until it has reached it.
+    let named = |name: &str| Join {
+        name: name.into(),
+        ..join("equities")
+    };
+    bench.connect(6, named("six"));
+    bench.core.handle_disconnected(PeerId(6));
+    let waits = |bench: &Bench| (bench.core.short_of_end(), bench.core.all_reached_end());
+    assert_eq!(waits(&bench), (1, false));
+    bench.connect(7, named("seven"));
+    assert_eq!(waits(&bench), (2, false), "that is somebody else");
+    bench.core.handle_disconnected(PeerId(7));
+    bench.connect(8, named("six"));
+    bench.tell(8, progress(21));
+    bench.take(8);
+    assert_eq!(waits(&bench), (1, false));
+    // One that had reached it is not missed, and one that does not come is given up.
+    bench.core.handle_disconnected(PeerId(8));
+    bench.core.handle_disconnected(PeerId(0));
+    assert_eq!(waits(&bench), (1, false));
+    bench.pass(4_800_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(waits(&bench), (1, false), "it may come yet");
+    bench.pass(400_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(waits(&bench), (0, true));
+    // One that was here again before its first connection was known to be gone is not waited for twice.
+    bench.connect(9, named("nine"));
+    bench.connect(10, named("nine"));
+    bench.core.handle_disconnected(PeerId(9));
+    assert_eq!(waits(&bench), (1, false));
+    bench.tell(10, progress(21));
+    bench.take(10);
+    assert_eq!(waits(&bench), (0, true));
+    let left = bench.events().into_iter().any(|e| {
+        matches!(
+            e,
+            RepairEvent::Left {
+                peer: PeerId(5),
+                on_purpose: true,
+                ..
+            }
+        )
+    });
+    assert!(left);
+}
+
+#[test]
+fn over_a_link_that_takes_no_more_one_status_answers_all_that_asked_for_it() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(20);
+    let progress = |sent_at| {
+        Message::Progress(Progress {
+            epoch: EPOCH,
+            sequence: Sequence(1),
+            lost_records: 0,
+            heard: Sequence(1),
+            sent_at: Nanos(sent_at),
+            read_bytes: 0,
+        })
+    };
+    let pause = RepairConfig::default().backlog_pause_bytes;
+    bench.core.handle_backlog(PeerId(0), pause);
+    // More than a connection may leave unread, if each were answered.
+    for sent_at in 0..100_000 {
+        bench.tell(0, progress(sent_at));
+        assert_eq!(bench.take(0), []);
+    }
+    bench.nack(0, NackClass::Repair, &[(2, 3)]);
+    bench.core.handle_backlog(PeerId(0), pause - 1);
+    let got = bench.take(0);
+    let [Got::Status(status), Got::Datagram(..), Got::Datagram(..)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(status.echo, Nanos(99_999));
+    bench.tell(0, progress(7));
+    assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.echo == Nanos(7)));
+}
+
+#[test]
+fn nobody_has_reached_an_end_that_no_status_told() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(20);
+    bench.ring.open().unwrap();
+    bench.seal(Kind::End, 0);
+    let reached = || {
+        Message::Progress(Progress {
+            epoch: EPOCH,
+            sequence: Sequence(21),
+            lost_records: 0,
+            heard: Sequence(21),
+            sent_at: Nanos(1),
+            read_bytes: 0,
+        })
+    };
+    // END is out, and was heard and settled, before the control page says that this is the end.
+    bench.tell(0, reached());
+    assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if !s.ended));
+    bench.ring.set_state(PublisherState::Ended);
+    assert!(!bench.core.all_reached_end(), "it would wait for us");
+    bench.tell(0, reached());
+    assert!(matches!(&bench.take(0)[..], [Got::Status(s)] if s.ended));
+    assert!(bench.core.all_reached_end());
+}
+
+#[test]
+fn a_slow_subscriber_is_reported_once() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(40);
+    bench.events();
+    for sequence in [1, 2, 3] {
+        bench.tell(
+            0,
+            Message::Progress(Progress {
+                epoch: EPOCH,
+                sequence: Sequence(sequence),
+                lost_records: 0,
+                heard: Sequence(40),
+                sent_at: Nanos(0),
+                read_bytes: 0,
+            }),
+        );
+    }
+    let events = bench.events();
+    assert!(
+        matches!(
+            &events[..],
+            [RepairEvent::SlowSubscriber { behind: 39, .. }]
+        ),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn a_claim_of_a_higher_epoch_is_counted_and_has_no_effect() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let mut claim = join("equities");
+    claim.channels[0].confirmed_epoch = Epoch(u64::MAX);
+    let got = bench.connect(0, claim);
+    assert!(matches!(&got[0], Got::Welcome(w) if w.channels[0].epoch == EPOCH));
+    assert_eq!(bench.counters.higher_epoch_claims.get(), 1);
+    assert!(matches!(
+        bench.events()[0],
+        RepairEvent::HigherEpochClaimed { .. }
+    ));
+}
+
+#[test]
+fn replay_runs_on_its_own_connection_and_ends_with_the_session() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    bench.publish(20);
+    let session = bench.join(0).session;
+    bench.nack(0, NackClass::Replay, &[(1, 2)]);
+    assert_eq!(sequences(&bench.take(0)), [1, 2], "there is no other yet");
+    let got = bench.connect(1, replay(session));
+    assert!(matches!(&got[..], [Got::Welcome(w)] if w.session == session));
+    bench.nack(1, NackClass::Replay, &[(3, 4)]);
+    bench.nack(1, NackClass::Repair, &[(5, 5)]);
+    assert_eq!(sequences(&bench.take(1)), [3, 4, 5]);
+    assert_eq!(
+        bench.counters.replay_bytes.get(),
+        5 * FRAME,
+        "all of it is replay"
+    );
+    assert_eq!(bench.counters.repair_bytes.get(), 0);
+    bench.nack(0, NackClass::Replay, &[(6, 6)]);
+    assert_eq!(
+        refusals(&bench.take(0)),
+        [(RefusalReason::Budget, run(6, 6))]
+    );
+    let got = bench.connect(2, replay(session));
+    assert!(
+        matches!(&got[..], [Got::Welcome(_)]),
+        "a later one takes the place of one that may be half open"
+    );
+    let gone =
+        |event: &RepairEvent| matches!(event, RepairEvent::Close { peer, .. } if peer.0 == 1);
+    assert!(bench.events().iter().any(gone));
+    bench.nack(2, NackClass::Replay, &[(7, 7)]);
+    assert_eq!(sequences(&bench.take(2)), [7]);
+    assert_eq!(
+        bench.core.group(CHANNEL).0,
+        1,
+        "a replay connection is no subscriber"
+    );
+    bench.core.handle_disconnected(PeerId(1));
+    bench.connect(3, replay(session));
+    bench.core.handle_disconnected(PeerId(0));
+    let got = bench.take(3);
+    let told = rejection(&mut bench, 3, &got);
+    assert_eq!(told.code, RejectCode::UnknownSession);
+    assert_eq!(bench.core.group(CHANNEL).0, 0);
+}
+
+#[test]
+fn a_replay_that_could_never_catch_up_is_refused() {
+    let config = RepairConfig {
+        joiner_bytes_per_s: 1_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 1);
+    // 128 bytes each, 800 in 100 ms: 1,024,000 bytes/s.
+    for _ in 0..40 {
+        bench.publish(800);
+        bench.pass(100_000);
+        bench.core.handle_timeout(bench.now);
+    }
+    let floor = bench.core.channels[0].floor().0;
+    bench.nack(0, NackClass::Replay, &[(floor, 32_000)]);
+    let got = bench.take(0);
+    assert_eq!(
+        refusals(&got),
+        [(RefusalReason::TooSlow, run(floor, 32_000))]
+    );
+    // The younger part is held long enough.
+    bench.nack(0, NackClass::Replay, &[(30_000, 32_000)]);
+    assert_eq!(refusals(&bench.take(0)), []);
+    assert_eq!(bench.counters.refused_too_slow.get(), 32_000 - floor + 1);
+}
+
+#[test]
+fn repair_works_beyond_32_bits_and_at_the_end_of_sequences() {
+    for first in [(1 << 32) - 10, u64::MAX - 20] {
+        let mut bench = Bench::new(RepairConfig::default(), 16, first);
+        bench.join(0);
+        bench.publish(18);
+        let newest = first + 17;
+        bench.repair(0, first, u64::MAX);
+        let got = bench.take(0);
+        assert_eq!(sequences(&got), (newest - 11..=newest).collect::<Vec<_>>());
+        assert_eq!(
+            refusals(&got),
+            [
+                (RefusalReason::Window, run(first, newest - 12)),
+                (RefusalReason::Ahead, run(newest + 1, u64::MAX))
+            ]
+        );
+    }
+}
+
+#[test]
+fn silent_connections_are_closed_in_time() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench
+        .core
+        .handle_connected(bench.now, PeerId(7), Carrier::Verbs);
+    bench.pass(2_000_000);
+    bench.core.handle_timeout(bench.now);
+    let got = bench.take(7);
+    assert_eq!(rejection(&mut bench, 7, &got).code, RejectCode::Protocol);
+    bench.pass(58_000_000);
+    bench.core.handle_timeout(bench.now);
+    let got = bench.take(0);
+    rejection(&mut bench, 0, &got);
+    assert_eq!(bench.core.counters.silent_disconnects.get(), 2);
+}
+
+#[test]
+fn everyone_is_told_when_the_publisher_goes() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
+    bench.core.shut_down();
+    let got = bench.drain();
+    assert_eq!(got.len(), 3);
+    for (_, got) in got {
+        assert!(matches!(got, Got::Rejected(r) if r.code == RejectCode::ShuttingDown));
+    }
+    assert_eq!(bench.core.counters.connected.get(), 0);
+}
+
+#[test]
+fn everyone_is_told_to_come_again_at_once_when_another_publisher_goes_on() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 3);
+    bench.core.hand_over();
+    let got = bench.drain();
+    assert_eq!(got.len(), 3);
+    for (_, got) in got {
+        let Got::Rejected(told) = got else {
+            panic!("{got:?}");
+        };
+        let code = (told.code, told.retry_after_ms);
+        assert_eq!(code, (RejectCode::ShuttingDown, 1));
+        assert!(told.text.contains("goes on"), "{}", told.text);
+    }
+    assert_eq!(bench.core.counters.connected.get(), 0);
+}
+
+#[test]
+fn whatever_happens_every_sequence_asked_for_is_accounted_for() {
+    for seed in 0..60 {
+        println!("seed {seed}");
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let config = RepairConfig {
+            repair_bytes_per_s: 2_000_000,
+            repair_burst_bytes: 20_000,
+            subscriber_bytes_per_s: 1_000_000,
+            subscriber_burst_bytes: 10_000,
+            joiner_bytes_per_s: 1_000_000,
+            pending_ranges_max: 4,
+            large_group: if seed % 2 == 0 { 3 } else { 64 },
+            ..RepairConfig::default()
+        };
+        let mut bench = Bench::new(config, 64, 1);
+        for peer in 0..400 {
+            let at = rng.random_range(0..6);
+            match rng.random_range(0..10) {
+                0 => drop(bench.connect(peer % 6, join("equities"))),
+                1 => bench.core.handle_disconnected(PeerId(at)),
+                2..=3 => bench.publish(rng.random_range(1..40)),
+                4..=7 => {
+                    let class = [NackClass::Repair, NackClass::Replay][rng.random_range(0..2)];
+                    let newest = bench.ring.sealed().0;
+                    let from = newest.saturating_sub(rng.random_range(0..80));
+                    bench.nack(at, class, &[(from, from + rng.random_range(0..20))]);
+                }
+                8 => bench
+                    .core
+                    .handle_backlog(PeerId(at), rng.random_range(0..2_000_000)),
+                _ => bench.core.handle_timeout(bench.now),
+            }
+            bench.pass(rng.random_range(0..300));
+            bench.check();
+            if rng.random_bool(0.7) {
+                drop(bench.drain());
+            }
+        }
+        for peer in 0..6 {
+            bench.core.handle_backlog(PeerId(peer), 0);
+        }
+        for _ in 0..2_000 {
+            drop(bench.drain());
+            let next = bench.core.poll_timeout().unwrap();
+            bench.pass(next.since(bench.now.monotonic).0.div_ceil(1_000));
+            bench.core.handle_timeout(bench.now);
+        }
+        assert_eq!(
+            bench.counters.pending.get(),
+            0,
+            "all is answered, seed {seed}"
+        );
+        assert!(bench.core.round.is_empty(), "seed {seed}");
+    }
+}
+
+#[test]
+fn a_connection_that_does_not_begin_with_join_is_told_so() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    for (peer, first) in [
+        (1, Message::Progress(progress(1))),
+        (2, Message::Datagram(&[])),
+        (
+            3,
+            Message::Nack {
+                epoch: EPOCH,
+                class: NackClass::Repair,
+                ranges: vec![run(1, 1)],
+            },
+        ),
+    ] {
+        bench
+            .core
+            .handle_connected(bench.now, PeerId(peer), Carrier::Verbs);
+        bench.tell(peer, first);
+        let got = bench.take(peer);
+        let told = rejection(&mut bench, peer, &got);
+        assert!(told.text.contains("begins with JOIN"), "{}", told.text);
+        assert_eq!(told.retry_after_ms, 0, "it does not help to try again");
+    }
+    bench
+        .core
+        .handle_connected(bench.now, PeerId(4), Carrier::Verbs);
+    bench.tell(4, Message::Leave);
+    assert_eq!(bench.drain(), [], "one that only came to go");
+    assert_eq!(bench.core.counters.protocol_errors.get(), 3);
+    assert_eq!(bench.core.counters.connections.get(), 4);
+    assert_eq!(bench.core.counters.connected.get(), 0);
+}
+
+fn progress(sequence: u64) -> Progress {
+    Progress {
+        epoch: EPOCH,
+        sequence: Sequence(sequence),
+        lost_records: 0,
+        heard: Sequence(sequence),
+        sent_at: Nanos(0),
+        read_bytes: 0,
+    }
+}
+
+#[test]
+fn a_subscriber_is_slow_beyond_half_a_ring_until_it_is_within_a_quarter() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(40);
+    bench.events();
+    let mut reported = |sequence| {
+        bench.pass(1_000_000);
+        bench.tell(0, Message::Progress(progress(sequence)));
+        bench.events().len()
+    };
+    let told: Vec<usize> = [8, 7, 23, 7, 24, 8, 7].map(&mut reported).to_vec();
+    assert_eq!(told, [0, 1, 0, 0, 0, 0, 1]);
+    let other_epoch = Progress {
+        epoch: Epoch(8),
+        ..progress(40)
+    };
+    bench.tell(0, Message::Progress(other_epoch));
+    bench.tell(0, Message::Progress(progress(7)));
+    assert_eq!(
+        bench.events(),
+        [],
+        "what is said of another epoch is no progress"
+    );
+}
+
+#[test]
+fn who_is_banned_is_told_why_and_closed_with_all_of_its_connections() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, further(session));
+    bench.join(5);
+    bench.publish(20);
+    bench.events();
+    bench.drain();
+    bench.repair(1, 1, 10);
+    bench.core.ban(PeerId(0), "left the desk");
+    bench.core.ban(PeerId(0), "once is enough");
+    let got = bench.take(0);
+    assert!(
+        matches!(&got[..], [Got::Rejected(rejected)]
+            if rejected.code == RejectCode::Banned
+                && rejected.text == "not wanted here: left the desk"),
+        "{got:?}"
+    );
+    let events = bench.events();
+    for peer in [0, 1].map(PeerId) {
+        let is_close =
+            |it: &RepairEvent| matches!(it, RepairEvent::Close { peer: of, .. } if *of == peer);
+        assert!(events.iter().any(is_close), "{peer:?}: {events:?}");
+    }
+    assert_eq!(bench.core.counters.banned.get(), 1);
+    assert_eq!(bench.counters.subscribers.get(), 1, "the other stays");
+    bench.repair(5, 18, 20);
+    assert_eq!(bench.take(5).len(), 3);
+}
+
+#[test]
+fn a_refusal_says_when_to_ask_again() {
+    let config = RepairConfig {
+        pending_ranges_max: 1,
+        subscriber_bytes_per_s: 1_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 1);
+    bench.publish(100);
+    let mut waits = |epoch, class, ranges: &[(u64, u64)]| {
+        let ranges = ranges.iter().map(|(first, last)| run(*first, *last));
+        let ranges = ranges.collect();
+        bench.tell(
+            0,
+            Message::Nack {
+                epoch,
+                class,
+                ranges,
+            },
+        );
+        let refused = bench.take(0).into_iter().filter_map(|got| match got {
+            Got::Refused(refused) => Some((refused.reason, refused.retry_after_us)),
+            _ => None,
+        });
+        refused.collect::<Vec<_>>()
+    };
+    let repair = NackClass::Repair;
+    assert_eq!(
+        waits(Epoch(8), repair, &[(80, 80)]),
+        [(RefusalReason::Epoch, 0)]
+    );
+    assert_eq!(
+        waits(EPOCH, repair, &[(1, 2)]),
+        [(RefusalReason::Window, 0)]
+    );
+    assert_eq!(
+        waits(EPOCH, repair, &[(101, 101)]),
+        [(RefusalReason::Ahead, 100)]
+    );
+    assert_eq!(
+        waits(EPOCH, repair, &[(0, 80)]),
+        [(RefusalReason::Malformed, 0)]
+    );
+    assert_eq!(
+        waits(EPOCH, repair, &[(80, 89), (95, 95)]),
+        [(RefusalReason::Budget, 10_240)],
+        "ten slots at a million bytes a second"
+    );
+    assert_eq!(bench.counters.nack_messages.get(), 5);
+}
+
+#[test]
+fn joiners_share_their_budget_and_none_is_promised_what_another_has() {
+    let config = RepairConfig {
+        joiner_bytes_per_s: 3_000_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 14, 3);
+    for _ in 0..40 {
+        bench.publish(800);
+        bench.pass(100_000);
+        bench.core.handle_timeout(bench.now);
+    }
+    let floor = bench.core.channels[0].floor().0;
+    bench.nack(0, NackClass::Repair, &[(31_990, 31_999)]);
+    bench.nack(1, NackClass::Replay, &[(floor, 32_000)]);
+    assert_eq!(
+        bench.counters.refused_too_slow.get(),
+        0,
+        "alone it can catch up"
+    );
+    bench.nack(1, NackClass::Replay, &[(floor, 32_000)]);
+    assert_eq!(
+        bench.counters.refused_too_slow.get(),
+        32_001 - floor,
+        "not twice that"
+    );
+    bench.nack(2, NackClass::Replay, &[(floor, 32_000)]);
+    assert_eq!(bench.counters.refused_too_slow.get(), 2 * (32_001 - floor));
+    let got = bench.take(2);
+    let Got::Refused(refused) = &got[..][0] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(
+        (refused.reason, refused.retry_after_us),
+        (RefusalReason::TooSlow, 1_000_000)
+    );
+}
+
+#[test]
+fn all_joiners_together_get_no_more_than_their_budget() {
+    let config = RepairConfig {
+        joiner_bytes_per_s: 1,
+        joiner_burst_bytes: 10_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 1 << 12, 2);
+    bench.publish(1_000);
+    bench.nack(0, NackClass::Replay, &[(1, 1_000)]);
+    bench.nack(1, NackClass::Replay, &[(1, 1_000)]);
+    let burst = (10_000 - (FRAME_HEAD as u64 + 1024)) / FRAME + 1;
+    assert_eq!(bench.drain().len() as u64, burst);
+    assert_eq!(bench.counters.replay_bytes.get(), burst * FRAME);
+    bench.repair(1, 500, 500);
+    assert_eq!(sequences(&bench.take(1)), [500], "repair is not theirs");
+}
+
+#[test]
+fn a_ring_keeps_a_guard_of_a_quarter_or_sixteen_slots_or_a_sixty_fourth() {
+    for (slots, guard) in [(16, 4), (32, 8), (64, 16), (1024, 16), (2048, 32)] {
+        let mut bench = Bench::new(RepairConfig::default(), slots, 1);
+        bench.publish(slots + 5);
+        let offer = bench.join(0).channels.remove(0);
+        let held = offer.newest.next().since(offer.oldest);
+        assert_eq!(held, slots - guard, "{slots}");
+    }
+}
+
+#[test]
+fn news_that_nobody_takes_is_bounded_but_who_came_went_and_is_to_be_closed_is_told() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let mut claims = join("equities");
+    claims.channels[0].confirmed_epoch = Epoch(EPOCH.0 + 1);
+    for round in 1..3 {
+        for peer in 0..5_000 {
+            bench.connect(peer, claims.clone());
+            bench.tell(peer, Message::Leave);
+        }
+        let (mut told, mut news) = ([0; 3], 0);
+        for event in bench.events() {
+            match event {
+                RepairEvent::Joined { .. } => told[0] += 1,
+                RepairEvent::Left { .. } => told[1] += 1,
+                RepairEvent::Close { .. } => told[2] += 1,
+                RepairEvent::HigherEpochClaimed { .. } => news += 1,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((told, news), ([5_000; 3], NEWS_MAX));
+        let dropped = bench.core.counters.events_dropped.get();
+        assert_eq!(dropped, round * (5_000 - NEWS_MAX as u64));
+    }
+    assert_eq!(bench.counters.joins.get(), 10_000);
+    assert_eq!(bench.counters.subscribers.get(), 0);
+}
+
+#[test]
+fn who_is_slow_and_not_by_turns_is_reported_once_a_second_whatever_it_says() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(40);
+    bench.events();
+    for _ in 0..1_000 {
+        bench.tell(0, Message::Progress(progress(0)));
+        bench.tell(0, Message::Progress(progress(40)));
+        bench.pass(10_000);
+        bench.take(0);
+    }
+    assert_eq!(bench.events().len(), 10, "in ten seconds");
+    assert_eq!(bench.core.counters.events_dropped.get(), 0);
+    // One that could not be told at once is told at its next word after that.
+    bench.tell(0, Message::Progress(progress(0)));
+    bench.tell(0, Message::Progress(progress(40)));
+    bench.events();
+    bench.tell(0, Message::Progress(progress(0)));
+    assert_eq!(bench.events(), []);
+    bench.pass(1_000_000);
+    bench.tell(0, Message::Progress(progress(0)));
+    assert_eq!(bench.events().len(), 1);
+}
+
+#[test]
+fn the_clock_is_wanted_every_tick_and_silence_is_looked_at_only_then() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    let session = bench.join(9).session;
+    bench.connect(1, replay(session));
+    let start = bench.now.monotonic;
+    assert_eq!(bench.core.poll_timeout(), Some(start.after(TICK)));
+    bench.pass(99_999);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.poll_timeout(), Some(start.after(TICK)));
+    bench.pass(1);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(
+        bench.core.poll_timeout(),
+        Some(start.after(TICK).after(TICK))
+    );
+    bench.pass(59_800_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.counters.silent_disconnects.get(), 0);
+    bench.tell(9, Message::Progress(progress(0)));
+    bench.drain();
+    bench.pass(100_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.counters.silent_disconnects.get(), 1, "a minute");
+    let got = bench.take(0);
+    rejection(&mut bench, 0, &got);
+    // The replay connection has said nothing either, and may.
+    assert_eq!(bench.core.counters.connected.get(), 2);
+    bench
+        .core
+        .handle_connected(bench.now, PeerId(20), Carrier::Verbs);
+    bench.pass(1_900_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(bench.core.counters.silent_disconnects.get(), 1);
+    bench.pass(100_000);
+    bench.core.handle_timeout(bench.now);
+    assert_eq!(
+        bench.core.counters.silent_disconnects.get(),
+        2,
+        "two seconds to JOIN"
+    );
+    // It does not even take its rejection: the connection is closed all the same.
+    bench.pass(60_000_000);
+    bench.core.handle_timeout(bench.now);
+    let closed = |event: &RepairEvent| match event {
+        RepairEvent::Close { peer, reason } => *peer == PeerId(20) && reason.is_some(),
+        _ => false,
+    };
+    assert!(bench.events().iter().any(closed));
+}
+
+#[test]
+fn who_comes_too_early_or_when_the_publisher_goes_is_told_when_to_come_again() {
+    let config = RepairConfig {
+        peers_max: 1,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 1);
+    let got = bench.connect(9, join("equities"));
+    let told = rejection(&mut bench, 9, &got);
+    assert_eq!(
+        (told.code, told.retry_after_ms),
+        (RejectCode::TooMany, 1_000)
+    );
+    bench.core.shut_down();
+    let got = bench.take(0);
+    let told = rejection(&mut bench, 0, &got);
+    assert_eq!(
+        (told.code, told.retry_after_ms),
+        (RejectCode::ShuttingDown, 1_000)
+    );
+    assert_eq!(bench.core.counters.joins_rejected.get(), 1);
+}
+
+#[test]
+fn sessions_are_numbered_unpredictably_and_never_twice() {
+    let of = |secret: [u8; 32]| {
+        let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+        bench.core.session_numbers = ChaCha20Rng::from_seed(secret);
+        let sessions = (0..100).map(|peer| bench.join(peer).session);
+        (sessions.collect::<Vec<u64>>(), bench)
+    };
+    let (first, mut bench) = of(SECRET);
+    // The key stream of ChaCha20, 64 bits at a time: to know the next number is to have its key.
+    let mut stream = ChaCha20Rng::from_seed(SECRET);
+    assert!(first.iter().all(|it| *it == stream.next_u64()));
+    assert_eq!(of(SECRET).0, first, "a run can be repeated");
+    // Whatever bit of the secret is another, all are.
+    for bit in 0..256 {
+        let mut other = SECRET;
+        other[bit / 8] ^= 1 << (bit % 8);
+        let (other, _) = of(other);
+        assert!(other.iter().all(|it| !first.contains(it)), "bit {bit}");
+    }
+    let distinct: std::collections::BTreeSet<u64> = first.iter().copied().collect();
+    assert_eq!(distinct.len(), 100);
+    // A number does not follow from the one before as those of a SplitMix64 do.
+    let follows = |pair: &[u64]| {
+        let mut state = unmixed(pair[0]);
+        crate::timing::split_mix(&mut state) == pair[1]
+    };
+    let mut state = 42;
+    let mixed: Vec<u64> = (0..100)
+        .map(|_| crate::timing::split_mix(&mut state))
+        .collect();
+    assert!(mixed.windows(2).all(follows) && !first.windows(2).any(follows));
+    // Where a number is taken, the next one is given.
+    let before = bench.core.session_numbers.clone();
+    let next = bench.core.next_session();
+    bench.core.session_numbers = before;
+    let taken = bench.core.sessions.values().next().cloned().unwrap();
+    bench.core.sessions.insert(next, taken);
+    assert_ne!(bench.core.next_session(), next);
+}
+
+/// The state that a SplitMix64 had when it gave this number.
+fn unmixed(z: u64) -> u64 {
+    // The inverse of an odd factor, and of a shift that is added.
+    let inverse = |of: u64| {
+        (0..6).fold(of, |x, _| {
+            x.wrapping_mul(2_u64.wrapping_sub(of.wrapping_mul(x)))
+        })
+    };
+    let unshift = |z: u64, by: u32| (0..64 / by).fold(z, |x, _| z ^ (x >> by));
+    let z = unshift(z, 31).wrapping_mul(inverse(0x94d0_49bb_1331_11eb));
+    let z = unshift(z, 27).wrapping_mul(inverse(0xbf58_476d_1ce4_e5b9));
+    unshift(z, 30)
+}
+
+#[test]
+fn nothing_is_read_but_over_verbs_and_every_further_connection_is_told() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, granting::reader(session, 5));
+    bench.connect(2, further(session));
+    bench.events();
+    // Somebody who knows the session takes nothing over where nothing can be READ.
+    (bench.core).handle_connected(bench.now, PeerId(3), Carrier::Tcp);
+    bench.tell(3, Message::Join(granting::reader(session, 7)));
+    let got = bench.take(3);
+    assert!(
+        matches!(&got[..], [Got::Rejected(told)] if told.code == RejectCode::Protocol),
+        "{got:?}"
+    );
+    assert_eq!(bench.core.peers[&PeerId(1)].reads(), Some((session, 5)));
+    let told = bench.events();
+    assert!(
+        matches!(
+            &told[..],
+            [RepairEvent::Close {
+                peer: PeerId(3),
+                reason: Some(_)
+            }]
+        ),
+        "{told:?}"
+    );
+    // A session that nobody has is counted, and whoever names it is closed with the reason.
+    bench.connect(4, further(session.wrapping_add(1)));
+    bench.connect(5, granting::reader(session.wrapping_add(1), 5));
+    let counters = &bench.core.counters;
+    assert_eq!(
+        (
+            counters.unknown_sessions.get(),
+            counters.joins_rejected.get()
+        ),
+        (2, 3)
+    );
+    for event in bench.events() {
+        assert!(
+            matches!(
+                event,
+                RepairEvent::Close {
+                    reason: Some(_),
+                    ..
+                }
+            ),
+            "{event:?}"
+        );
+    }
+    // Who takes another's place is told with that.
+    bench.connect(6, further(session));
+    bench.connect(7, replay(session));
+    bench.connect(8, granting::reader(session, 6));
+    let told: Vec<_> = (bench.events().iter())
+        .filter_map(|event| match event {
+            RepairEvent::FurtherJoined {
+                peer,
+                further,
+                instead_of,
+            } => Some((peer.0, *further, instead_of.map(|it| it.0))),
+            _ => None,
+        })
+        .collect();
+    let expected = [
+        (6, Further::Nack, Some(2)),
+        (7, Further::Replay, None),
+        (8, Further::Read, Some(1)),
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn channels_of_one_publisher_are_kept_apart() {
+    let ring = |channel: u16, fan_outs| {
+        let identity = RingIdentity {
+            channel: ChannelId(channel),
+            epoch: EPOCH,
+            config_hash: ConfigHash(3),
+            boot_id: [0; 16],
+            fan_outs,
+            first_sequence: Sequence(1),
+            first_record: RecordNumber(1),
+        };
+        let geometry = Geometry::new(1024, 64).unwrap();
+        let memory = Arc::new(HeapMemory::new(geometry));
+        RingWriter::create(memory, geometry, identity).unwrap()
+    };
+    let mut rings = [ring(4, 1), ring(5, 2), ring(6, 1)];
+    let counters: Vec<Arc<RepairCounters>> = (0..3).map(|_| Arc::default()).collect();
+    let channels = (rings.iter().zip(&counters))
+        .map(|(ring, counters)| {
+            let info = ChannelInfo {
+                name: format!("channel {}", ring.identity().channel),
+                fan_outs: vec![],
+                directory: vec![],
+            };
+            (info, ring.reader(), counters.clone())
+        })
+        .collect();
+    let now = Now::default();
+    let config = RepairConfig::default();
+    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), SECRET, now);
+    let mut batch = RecordBatch::default();
+    batch.put(&MboMsg::default());
+    for ring in &mut rings {
+        for _ in 0..20 {
+            ring.open().unwrap();
+            ring.append(batch.bytes()).unwrap();
+            let seal = Seal {
+                kind: Kind::Data,
+                count: 1,
+                source: SourceId(1),
+                source_position: SourcePosition(0),
+                sent_at: Nanos(0),
+                flags: 0,
+            };
+            let sequence = ring.seal(seal).unwrap();
+            ring.set_sent(FanOutId(0), sequence);
+        }
+    }
+    // The second fan-out of channel 5 is at 15.
+    rings[1].set_sent(FanOutId(1), Sequence(15));
+    let ring = ring(9, 1);
+    let mut bench = Bench {
+        core,
+        ring,
+        counters: counters[1].clone(),
+        now,
+    };
+    let wanted = |channel: ChannelName| JoinChannel {
+        channel,
+        start: Start::Live,
+        confirmed_epoch: EPOCH,
+    };
+    let both = Join {
+        channels: vec![
+            wanted(ChannelName::Name("channel 5".into())),
+            wanted(ChannelName::Id(ChannelId(6))),
+        ],
+        ..join("")
+    };
+    let instrument = Instrument {
+        id: 7,
+        symbol: "X".into(),
+    };
+    bench.core.set_directory(ChannelId(6), vec![instrument]);
+    let got = bench.connect(0, both);
+    let [Got::Welcome(welcome)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    let offers: Vec<_> = (welcome.channels.iter())
+        .map(|c| (c.channel.0, c.newest.0, c.directory.len()))
+        .collect();
+    assert_eq!(
+        offers,
+        [(5, 15, 0), (6, 20, 1)],
+        "sent by all of its fan-outs"
+    );
+    let groups = [4, 5, 6, 7].map(|channel| bench.core.group(ChannelId(channel)).0);
+    assert_eq!(groups, [0, 1, 1, 0]);
+    assert_eq!(
+        counters[1].higher_epoch_claims.get(),
+        0,
+        "ours is not higher"
+    );
+    let ask = |bench: &mut Bench, channel, first, last| {
+        let nack = Message::Nack {
+            epoch: EPOCH,
+            class: NackClass::Repair,
+            ranges: vec![run(first, last)],
+        };
+        let (now, peer) = (bench.now, PeerId(0));
+        bench
+            .core
+            .handle_message(now, peer, ChannelId(channel), nack);
+    };
+    ask(&mut bench, 6, 1, 3);
+    ask(&mut bench, 5, 16, 22);
+    let got = bench.take(0);
+    let of = |channel| {
+        let of = got.iter().filter_map(move |got| match got {
+            Got::Datagram(h) if h.channel == ChannelId(channel) => Some(h.sequence.0),
+            _ => None,
+        });
+        of.collect::<Vec<_>>()
+    };
+    assert_eq!(of(6), [1, 2, 3]);
+    assert_eq!(
+        of(5),
+        [16, 17, 18, 19, 20],
+        "what any fan-out has sent may be missed"
+    );
+    assert_eq!(refusals(&got), [(RefusalReason::Ahead, run(21, 22))]);
+    let order: Vec<u16> = (got.iter())
+        .filter_map(|got| match got {
+            Got::Datagram(header) => Some(header.channel.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(order[..6], [6, 5, 6, 5, 6, 5], "in turn");
+    let answered: Vec<_> = counters.iter().map(|c| c.answered.get()).collect();
+    assert_eq!(answered, [0, 5, 3]);
+    // The end of one is not the end of all.
+    rings[2].set_state(PublisherState::Ended);
+    assert!(!bench.core.all_reached_end());
+}
+
+#[test]
+fn only_its_own_session_ends_with_a_replay_that_is_replaced() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(9);
+    let (a, b) = (bench.join(1).session, bench.join(2).session);
+    bench.connect(11, replay(a));
+    bench.connect(12, replay(b));
+    assert_eq!(bench.core.counters.replay_joins.get(), 2);
+    bench.events();
+    bench.connect(13, replay(a));
+    let closed: Vec<u64> = (bench.events().iter())
+        .filter_map(|event| match event {
+            RepairEvent::Close { peer, reason: None } => Some(peer.0),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(closed, [11]);
+    // Its going frees the place: replay can be asked for on the repair connection again.
+    bench.nack(1, NackClass::Replay, &[(1, 1)]);
+    assert_eq!(
+        refusals(&bench.take(1)),
+        [(RefusalReason::Budget, run(1, 1))]
+    );
+    bench.core.handle_disconnected(PeerId(13));
+    bench.nack(1, NackClass::Replay, &[(1, 1)]);
+    assert_eq!(sequences(&bench.take(1)), [1]);
+    bench.tell(12, Message::Progress(progress(5)));
+    assert!(matches!(bench.take(12)[..], [Got::Status(_)]));
+    let peer = &bench.core.peers[&PeerId(12)];
+    assert_eq!(peer.channels[0].progress, None, "a replay is no progress");
+}
+
+#[test]
+fn what_waits_for_a_peer_that_resumes_is_sent_when_its_backlog_has_gone() {
+    let config = RepairConfig {
+        backlog_pause_bytes: 10_000,
+        backlog_close_bytes: 20_000,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::with_peers(config, 64, 1);
+    bench.publish(20);
+    bench.repair(0, 1, 2);
+    bench.core.handle_backlog(PeerId(0), 10_000);
+    assert_eq!(bench.drain(), []);
+    bench.core.handle_backlog(PeerId(0), 10_000);
+    bench.core.handle_backlog(PeerId(0), 12_000);
+    assert!(bench.core.round.is_empty(), "it is not even looked at");
+    bench.core.handle_backlog(PeerId(0), 9_999);
+    assert_eq!(sequences(&bench.take(0)), [1, 2]);
+    // Answers of exactly the bound are allowed, and a WELCOME is whatever its length.
+    let frame = FRAME_HEAD + 48;
+    bench.core.handle_backlog(PeerId(0), 20_000 - frame);
+    bench.repair(0, 90, 90);
+    assert_eq!(bench.core.counters.overflow_disconnects.get(), 0);
+    bench.repair(0, 91, 91);
+    assert_eq!(bench.core.counters.overflow_disconnects.get(), 1);
+}
+
+#[test]
+fn a_nack_connection_is_answered_where_it_asks_and_is_no_subscriber() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let session = bench.join(0).session;
+    bench.publish(20);
+    let got = bench.connect(1, further(session));
+    let [Got::Welcome(welcome)] = &got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!((welcome.session, welcome.channels.len()), (session, 0));
+    assert_eq!(bench.core.counters.nack_link_joins.get(), 1);
+    // Everything on it is repair, whatever it calls itself.
+    bench.nack(1, NackClass::Replay, &[(3, 4)]);
+    let to: Vec<Option<u64>> = bench.drain().into_iter().map(|(to, _)| to).collect();
+    assert_eq!(to, [Some(1), Some(1)]);
+    assert_eq!(bench.counters.replay_bytes.get(), 0);
+    assert_eq!(bench.counters.nack_link_messages.get(), 1);
+    assert_eq!(bench.core.group(CHANNEL).0, 1, "one subscriber");
+    // The next rung is there all the while.
+    bench.repair(0, 3, 3);
+    assert_eq!(bench.drain().len(), 1);
+    assert_eq!(bench.counters.nack_link_messages.get(), 1);
+}
+
+#[test]
+fn all_connections_of_a_session_draw_on_one_budget() {
+    let config = RepairConfig {
+        subscriber_bytes_per_s: 1_000,
+        subscriber_burst_bytes: BURST_BYTES_MIN,
+        // What both want would be multicast, at nobody's cost.
+        multicast_repair: false,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 1024, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, further(session));
+    bench.join(7);
+    bench.publish(400);
+    // The smallest burst there is lets so many pass, wherever they are asked for.
+    bench.repair(1, 1, 390);
+    let alone = bench.take(1).len();
+    assert!((1..390).contains(&alone), "{alone}");
+    bench.repair(0, 1, 390);
+    assert_eq!(bench.take(0).len(), 0, "the budget is used up");
+    bench.repair(7, 1, 390);
+    assert_eq!(bench.take(7).len(), alone, "another has its own");
+}
+
+#[test]
+fn a_nack_connection_is_the_same_asker_and_shares_the_bound_of_what_waits() {
+    let config = RepairConfig {
+        pending_ranges_max: 4,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, further(session));
+    bench.publish(30);
+    // Both ask at once: that is one subscriber of one, and no reason to multicast.
+    bench.repair(1, 9, 9);
+    bench.repair(0, 9, 9);
+    assert!(bench.drain().iter().all(|(to, _)| to.is_some()));
+    assert_eq!(bench.counters.answered_by_multicast.get(), 0);
+    bench.nack(1, NackClass::Repair, &[(1, 1), (3, 3), (5, 5)]);
+    bench.nack(0, NackClass::Repair, &[(11, 11), (13, 13)]);
+    assert_eq!(bench.counters.refused_budget.get(), 1, "3 + 1 is the bound");
+    bench.nack(1, NackClass::Repair, &[(20, 20)]);
+    assert_eq!(bench.counters.refused_budget.get(), 2);
+    bench.drain();
+}
+
+#[test]
+fn a_strangers_session_is_refused_and_a_nack_connection_dies_with_its_own_or_alone() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let session = bench.join(0).session;
+    let got = bench.connect(5, further(session ^ 1));
+    let [Got::Rejected(rejected)] = &got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!(rejected.code, RejectCode::UnknownSession);
+    assert_eq!(bench.core.counters.unknown_sessions.get(), 1);
+    bench.publish(4);
+    // It goes alone; what it asked for is abandoned, and its session is as it was.
+    bench.connect(1, further(session));
+    bench.repair(1, 1, 2);
+    bench.core.handle_disconnected(PeerId(1));
+    assert_eq!(bench.counters.repairs_cancelled.get(), 2);
+    assert_eq!(bench.core.group(CHANNEL).0, 1);
+    // Another takes its place, also of one that is half open.
+    bench.connect(2, further(session));
+    bench.connect(3, further(session));
+    bench.events();
+    assert!(bench.core.peers.contains_key(&PeerId(3)));
+    assert!(!bench.core.peers.contains_key(&PeerId(2)));
+    // And goes with its session, told why.
+    bench.core.handle_disconnected(PeerId(0));
+    let got = bench.take(3);
+    let [Got::Rejected(rejected)] = &got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!(rejected.code, RejectCode::UnknownSession);
+    assert!(bench.core.sessions.is_empty() && bench.core.peers.is_empty());
+}
+
+#[test]
+fn a_nack_connection_may_be_silent_and_is_offered_in_welcome() {
+    let mut bench = Bench::new(RepairConfig::default(), 64, 1);
+    let address = "10.0.0.1:7410".parse().unwrap();
+    let offers = vec![RepairOffer::Verbs {
+        address,
+        read: false,
+        mirror: false,
+    }];
+    bench.core.set_repair_offers(offers.clone());
+    let welcome = bench.join(0);
+    assert_eq!(welcome.repairs, offers);
+    bench.connect(1, further(welcome.session));
+    for _ in 0..80 {
+        bench.pass(1_000_000);
+        bench.tell(0, Message::Progress(progress(0)));
+        bench.core.handle_timeout(bench.now);
+        bench.drain();
+    }
+    assert!(bench.core.peers.contains_key(&PeerId(1)));
+}
+
+#[test]
+fn what_waits_for_repair_takes_no_place_from_the_replay_of_the_same_session() {
+    let config = RepairConfig {
+        pending_ranges_max: 2,
+        ..RepairConfig::default()
+    };
+    let mut bench = Bench::new(config, 64, 1);
+    let session = bench.join(0).session;
+    bench.connect(1, replay(session));
+    bench.publish(30);
+    bench.repair(0, 1, 1);
+    bench.repair(0, 3, 3);
+    bench.nack(1, NackClass::Replay, &[(11, 11), (13, 13)]);
+    assert_eq!(bench.counters.refused_budget.get(), 0);
+    let got = bench.drain();
+    let on = |peer| got.iter().filter(|(to, _)| *to == Some(peer)).count();
+    assert_eq!((on(0), on(1)), (2, 2));
+}
+
+#[test]
+fn without_credit_for_a_whole_slot_nothing_is_sent_however_near_it_is() {
+    // 17 records fill a slot but for 8 bytes.
+    let mut batch = RecordBatch::default();
+    (0..17).for_each(|_| batch.put(&MboMsg::default()));
+    let frame = (FRAME_HEAD + HEADER_LEN + 17 * 56) as u64;
+    let whole = (FRAME_HEAD + 1024) as u64;
+    assert_eq!((frame, whole), (1_024, 1_032));
+    for (rest, sent) in [(frame - 4, 64), (whole - 1, 64), (whole, 65)] {
+        let config = RepairConfig {
+            subscriber_bytes_per_s: 1,
+            subscriber_burst_bytes: 64 * frame + rest,
+            ..RepairConfig::default()
+        };
+        let mut bench = Bench::with_peers(config, 256, 1);
+        for _ in 0..100 {
+            bench.ring.open().unwrap();
+            bench.ring.append(batch.bytes()).unwrap();
+            bench.seal(Kind::Data, 17);
+        }
+        bench.repair(0, 1, 100);
+        assert_eq!(bench.take(0).len(), sent, "of {rest} bytes more");
+    }
+}
+
+/// A service for so many channels, numbered from 0, each with one datagram to repair.
+fn core_of(channels: u16) -> (RepairCore, Vec<RingWriter>) {
+    let mut batch = RecordBatch::default();
+    batch.put(&MboMsg::default());
+    let ring = |channel: u16| {
+        let mut ring = ring_of(ChannelId(channel), 0, 64, 1);
+        ring.open().unwrap();
+        ring.append(batch.bytes()).unwrap();
+        let seal = Seal {
+            kind: Kind::Data,
+            count: 1,
+            source: SourceId(1),
+            source_position: SourcePosition(0),
+            sent_at: Nanos(0),
+            flags: 0,
+        };
+        ring.seal(seal).unwrap();
+        ring
+    };
+    let rings: Vec<RingWriter> = (0..channels).map(ring).collect();
+    let channels = rings.iter().map(|ring| {
+        let info = ChannelInfo {
+            name: format!("channel {}", ring.identity().channel),
+            fan_outs: vec![],
+            directory: vec![],
+        };
+        (info, ring.reader(), Arc::default())
+    });
+    let (config, now) = (RepairConfig::default(), Now::default());
+    let channels = channels.collect();
+    let core = RepairCore::new(config, "p".into(), channels, Arc::default(), SECRET, now);
+    (core, rings)
+}
+
+/// Joins these channels, in this order.
+fn join_all(channels: impl Iterator<Item = u16>) -> Join {
+    let wanted = channels.map(|channel| JoinChannel {
+        channel: ChannelName::Id(ChannelId(channel)),
+        start: Start::Live,
+        confirmed_epoch: Epoch::NONE,
+    });
+    Join {
+        channels: wanted.collect(),
+        ..join("")
+    }
+}
+
+#[test]
+fn of_many_channels_none_is_passed_over() {
+    const CHANNELS: u16 = 5;
+    let (mut core, _rings) = core_of(CHANNELS);
+    let (now, mut out) = (Now::default(), Vec::new());
+    core.handle_connected(now, PeerId(0), Carrier::Verbs);
+    let all = Message::Join(join_all(0..CHANNELS));
+    core.handle_message(now, PeerId(0), ChannelId(0), all);
+    assert!(core.poll_transmit(now, &mut out).is_some());
+    // Whichever was served last, and whichever is asked for next.
+    for channel in (0..CHANNELS).chain((0..CHANNELS).rev()) {
+        out.clear();
+        let nack = Message::Nack {
+            epoch: EPOCH,
+            class: NackClass::Repair,
+            ranges: vec![run(1, 1)],
+        };
+        core.handle_message(now, PeerId(0), ChannelId(channel), nack);
+        let served = core.poll_transmit(now, &mut out);
+        assert_eq!(served, Some(Destination::Peer(PeerId(0))), "{channel}");
+        let read = Message::read(&out, BODY_LEN_MAX_TO_SUBSCRIBER).unwrap();
+        let (of, message, _) = read.unwrap();
+        assert_eq!(of, ChannelId(channel));
+        assert!(matches!(message, Message::Datagram(_)), "{message:?}");
+    }
+}
+
+#[test]
+fn what_is_counted_is_what_was_appended_whatever_stood_there_before() {
+    let mut bench = Bench::with_peers(RepairConfig::default(), 64, 1);
+    bench.publish(2);
+    bench.repair(0, 1, 2);
+    let mut out = vec![0; 1_000];
+    while bench.core.poll_transmit(bench.now, &mut out).is_some() {}
+    assert_eq!(out.len() as u64, 1_000 + 2 * FRAME);
+    assert_eq!(bench.counters.repair_bytes.get(), 2 * FRAME);
+}

@@ -1,0 +1,129 @@
+//! What a subscriber says by its cursor.
+
+use super::granting::{poor, reader};
+use super::*;
+use crate::control::{CURSOR_WORDS, RemoteAccess, Report};
+
+const CURSOR: RemoteAccess = RemoteAccess {
+    address: 0x9_0040,
+    len: 64,
+    key: 9,
+};
+
+/// What a subscriber writes that has settled this sequence.
+fn report(session: u64, number: u64, sequence: u64, read_bytes: u64) -> [u64; CURSOR_WORDS] {
+    let report = Report {
+        number,
+        epoch: EPOCH,
+        sequence: Sequence(sequence),
+        heard: Sequence(sequence + 1),
+        lost_records: 3,
+        read_bytes,
+    };
+    let mut words = [session; CURSOR_WORDS];
+    words[1..].copy_from_slice(&report.words(session));
+    words
+}
+
+impl Bench {
+    /// A subscriber, peer 0, whose READ connection, peer 1, was granted a ring and a cursor.
+    fn with_cursor(config: RepairConfig) -> (Self, u64) {
+        let (mut bench, session) = Self::reading(config);
+        bench.grant(1);
+        assert!(bench.core.grant_cursor(PeerId(1), CHANNEL, CURSOR));
+        (bench, session)
+    }
+
+    fn look(&mut self, words: &[u64; CURSOR_WORDS]) -> Option<Progress> {
+        let told = self.core.handle_cursor(self.now, PeerId(1), CHANNEL, words);
+        told.map(|(owner, progress)| {
+            assert_eq!(owner, PeerId(0));
+            progress
+        })
+    }
+}
+
+#[test]
+fn a_cursor_is_granted_beside_its_ring_and_to_nobody_else() {
+    let (mut bench, session) = Bench::reading(RepairConfig::default());
+    let grant = |bench: &mut Bench, peer| bench.core.grant_cursor(PeerId(peer), CHANNEL, CURSOR);
+    assert!(!grant(&mut bench, 1), "there is no ring yet");
+    bench.grant(1);
+    bench.drain();
+    assert!(!grant(&mut bench, 0) && !grant(&mut bench, 7));
+    let other = ChannelId(CHANNEL.0 + 1);
+    assert!(!bench.core.grant_cursor(PeerId(1), other, CURSOR));
+    assert!(grant(&mut bench, 1));
+    let got = bench.take(0);
+    let [Got::Grant(told)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert_eq!((told.cursor, told.attempt), (Some(CURSOR), 5));
+    assert_eq!(bench.core.counters.cursor_grants.get(), 1);
+    // It is named with the tokens from then on.
+    let more = bench.look(&report(session, 1, 0, 1 << 16));
+    assert!(more.is_some());
+    let got = bench.take(0);
+    assert!(matches!(&got[..], [Got::Grant(told)] if told.cursor == Some(CURSOR)));
+}
+
+#[test]
+fn a_report_counts_as_progress_without_a_word() {
+    let (mut bench, session) = Bench::with_cursor(RepairConfig::default());
+    bench.publish(40);
+    bench.drain();
+    bench.events();
+    let known = bench.look(&report(session, 1, 7, 0)).unwrap();
+    assert_eq!((known.sequence, known.heard), (Sequence(7), Sequence(8)));
+    assert_eq!(known.lost_records, 3);
+    assert!(matches!(
+        &bench.events()[..],
+        [RepairEvent::SlowSubscriber { behind: 33, .. }]
+    ));
+    assert_eq!(bench.drain().len(), 0, "nothing is answered");
+    // The same again, and one that is older.
+    assert_eq!(bench.look(&report(session, 1, 7, 0)), None);
+    assert!(bench.look(&report(session, 4, 30, 0)).is_some());
+    assert_eq!(bench.look(&report(session, 3, 40, 0)), None);
+    let counters = &bench.counters;
+    let of = (counters.cursor_reports.get(), counters.cursor_ignored.get());
+    assert_eq!(of, (2, 1));
+    // PROGRESS was ahead of it.
+    bench.tell(0, Message::Progress(progress(35)));
+    assert_eq!(bench.look(&report(session, 5, 33, 0)), None);
+    assert!(bench.look(&report(session, 6, 36, 0)).is_some());
+    assert_eq!(bench.counters.cursor_reports.get(), 4);
+}
+
+#[test]
+fn what_is_torn_or_anothers_is_counted_and_believed_by_nobody() {
+    let (mut bench, session) = Bench::with_cursor(RepairConfig::default());
+    assert_eq!(bench.look(&[0; CURSOR_WORDS]), None);
+    let mut torn = report(session, 1, 9, 0);
+    torn[3] = 8;
+    assert_eq!(bench.look(&torn), None);
+    assert_eq!(bench.look(&report(session + 1, 1, 9, 0)), None);
+    let counters = &bench.counters;
+    let of = (counters.cursor_torn.get(), counters.cursor_ignored.get());
+    assert_eq!((of, counters.cursor_reports.get()), ((1, 1), 0));
+    assert!(bench.look(&report(session, 1, 9, 0)).is_some());
+    bench.core.handle_disconnected(PeerId(1));
+    assert_eq!(bench.look(&report(session, 2, 9, 0)), None, "it is gone");
+    // The next connection's reports begin anew.
+    bench.connect(2, reader(session, 6));
+    bench.grant(2);
+    let (now, words) = (bench.now, report(session, 1, 9, 0));
+    assert!(bench.core.grant_cursor(PeerId(2), CHANNEL, CURSOR));
+    let known = bench.core.handle_cursor(now, PeerId(2), CHANNEL, &words);
+    assert!(known.is_some());
+}
+
+#[test]
+fn tokens_are_renewed_by_a_report_as_by_progress() {
+    let (mut bench, session) = Bench::with_cursor(poor());
+    let before = bench.tokens().unwrap();
+    assert!(bench.look(&report(session, 1, 0, before / 2)).is_some());
+    assert_eq!(bench.tokens(), None, "half is left");
+    assert!(bench.look(&report(session, 2, 0, before / 2 + 1)).is_some());
+    assert_eq!(bench.tokens(), Some(before + before / 2 + 1));
+}

@@ -1,0 +1,261 @@
+//! What is written to standbys.
+
+use super::granting::reader;
+use super::*;
+use crate::control::{MirrorRefusal, Mirroring, RemoteAccess};
+use crate::serve::standby::MIRRORS_MAX;
+use crate::serve::standby_writes::{MIRROR_WRITES_MAX, MirrorWrite};
+
+const SLOTS: u64 = 64;
+
+fn wish() -> Mirroring {
+    Mirroring {
+        epoch: EPOCH,
+        attempt: 5,
+        inbox: RemoteAccess {
+            address: 0x7100_0000,
+            len: 16 * 1024,
+            key: 3,
+        },
+    }
+}
+
+impl Bench {
+    /// A subscriber called `risk`, who may take over, with its connection for READ.
+    fn mirroring() -> Self {
+        let (mut bench, _) = Self::reading(RepairConfig::default());
+        bench.core.set_standbys(vec!["risk".into()]);
+        bench.events();
+        bench
+    }
+
+    fn wishes(&mut self, wish: Mirroring) -> Option<MirrorRefusal> {
+        self.tell(0, Message::Mirror(wish));
+        let refused = self.take(0).into_iter().find_map(|got| match got {
+            Got::MirrorRefused(refused) => Some(refused),
+            _ => None,
+        });
+        let reason = refused.map(|refused| {
+            assert_eq!((refused.epoch, refused.attempt), (EPOCH, wish.attempt));
+            refused.reason
+        });
+        let said = RepairEvent::Mirroring {
+            peer: PeerId(0),
+            name: "risk".into(),
+            channel: CHANNEL,
+            refused: reason,
+        };
+        assert_eq!(self.events(), [said]);
+        reason
+    }
+
+    /// What the standby and the driver are told without having asked.
+    fn refused(&mut self, reason: MirrorRefusal) {
+        let refused = MirrorRefused {
+            epoch: EPOCH,
+            attempt: 5,
+            reason,
+        };
+        assert_eq!(self.take(0), [Got::MirrorRefused(refused)]);
+        let said = RepairEvent::Mirroring {
+            peer: PeerId(0),
+            name: "risk".into(),
+            channel: CHANNEL,
+            refused: Some(reason),
+        };
+        assert_eq!(self.events(), [said]);
+    }
+
+    fn writes(&mut self) -> Vec<MirrorWrite> {
+        let all = std::iter::from_fn(|| {
+            let (peer, write) = self.core.poll_write()?;
+            assert_eq!(peer, PeerId(1), "the connection for READ");
+            Some(write)
+        });
+        all.collect()
+    }
+}
+
+#[test]
+fn what_is_sent_is_written_from_the_newest_on_as_it_stands_in_the_ring() {
+    let mut bench = Bench::mirroring();
+    bench.publish(3);
+    assert_eq!(bench.wishes(wish()), None);
+    assert!(bench.core.is_mirrored());
+    bench.publish(2);
+    let places: Vec<_> = (bench.writes().iter())
+        .map(|it| (it.offset, it.len, it.at))
+        .collect();
+    let len = HEADER_LEN + 56;
+    let place = |n: usize| (4096 + n * 1024, len, n * 1024);
+    assert_eq!(places, [place(3), place(4), place(5)]);
+    assert_eq!(bench.counters.mirror_writes.get(), 3);
+    assert_eq!(bench.core.counters.mirrors_begun.get(), 1);
+    // The inbox has fewer places than the ring.
+    bench.core.handle_written(PeerId(1), 3);
+    bench.publish(15);
+    let last = *bench.writes().last().unwrap();
+    assert_eq!((last.offset, last.at), (4096 + 20 * 1024, 4 * 1024));
+}
+
+#[test]
+fn boundedly_many_are_under_way_and_who_is_a_ring_behind_skips() {
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    assert_eq!(bench.wishes(wish()), None);
+    bench.publish(u64::from(MIRROR_WRITES_MAX) + 8);
+    assert_eq!(bench.writes().len(), MIRROR_WRITES_MAX as usize);
+    bench.publish(2 * SLOTS);
+    assert!(bench.writes().is_empty());
+    bench.core.handle_written(PeerId(1), MIRROR_WRITES_MAX);
+    let writes = bench.writes();
+    let newest = (bench.ring.sealed().0 % SLOTS) as usize;
+    assert_eq!(writes.len(), 1, "the newest alone");
+    assert_eq!(writes[0].offset, 4096 + newest * 1024);
+    let skipped = bench.counters.mirror_writes_skipped.get();
+    assert_eq!(skipped, 8 + 2 * SLOTS);
+}
+
+#[test]
+fn nobody_is_written_to_who_may_not_take_over_or_offers_what_can_not_be() {
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    let with = |change: fn(&mut Mirroring)| {
+        let mut changed = wish();
+        change(&mut changed);
+        changed
+    };
+    for (attempt, (wrong, reason)) in [
+        (with(|it| it.epoch.0 += 1), MirrorRefusal::Epoch),
+        (with(|it| it.attempt += 1), MirrorRefusal::Attempt),
+        (with(|it| it.inbox.len += 1024), MirrorRefusal::Shape),
+        (with(|it| it.inbox.len = 128 * 1024), MirrorRefusal::Shape),
+        (with(|it| it.inbox.address = u64::MAX), MirrorRefusal::Shape),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        if attempt == 3 {
+            // Asked too often for one connection for READ.
+            bench = Bench::mirroring();
+            bench.publish(1);
+        }
+        assert_eq!(bench.wishes(wrong), Some(reason));
+    }
+    bench.core.set_standbys(vec!["other".into()]);
+    assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::NotAllowed));
+    assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+    assert_eq!(bench.core.counters.mirrors_refused.get(), 3);
+    assert_eq!(bench.core.counters.mirrors_begun.get(), 0);
+}
+
+#[test]
+fn who_asks_to_be_written_to_again_and_again_is_closed_and_hides_nobody() {
+    // Whether it is listed and has a connection for READ, or is anybody.
+    for (standby, refusal) in [("risk", None), ("other", Some(MirrorRefusal::NotAllowed))] {
+        let mut bench = Bench::mirroring();
+        bench.core.set_standbys(vec![standby.into()]);
+        bench.publish(1);
+        for _ in 0..MIRRORS_MAX {
+            assert_eq!(bench.wishes(wish()), refusal);
+        }
+        for _ in 0..100_000 {
+            bench.tell(0, Message::Mirror(wish()));
+        }
+        let got = bench.take(0);
+        assert!(
+            matches!(&got[..], [Got::Rejected(told)] if told.code == RejectCode::Protocol),
+            "{got:?}"
+        );
+        bench.join(7);
+        let events = bench.events();
+        let told = |of: fn(&RepairEvent) -> bool| events.iter().filter(|it| of(it)).count();
+        assert_eq!(told(|it| matches!(it, RepairEvent::Mirroring { .. })), 0);
+        assert_eq!(told(|it| matches!(it, RepairEvent::Close { .. })), 2);
+        let joined = |it: &RepairEvent| {
+            matches!(
+                it,
+                RepairEvent::Joined {
+                    peer: PeerId(7),
+                    ..
+                }
+            )
+        };
+        assert_eq!(told(joined), 1);
+        assert_eq!(bench.core.counters.protocol_errors.get(), 1);
+    }
+}
+
+#[test]
+fn each_connection_for_read_lets_a_standby_ask_anew() {
+    let (mut bench, session) = Bench::reading(RepairConfig::default());
+    bench.core.set_standbys(vec!["other".into()]);
+    bench.events();
+    for attempt in 6..20 {
+        for _ in 0..MIRRORS_MAX {
+            assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::NotAllowed));
+        }
+        bench.connect(attempt, reader(session, attempt));
+        bench.events();
+    }
+    assert_eq!(bench.core.counters.protocol_errors.get(), 0);
+}
+
+#[test]
+fn it_ends_with_the_connection_or_where_nothing_can_be_written() {
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    assert_eq!(bench.wishes(wish()), None);
+    bench.core.handle_disconnected(PeerId(1));
+    bench.publish(1);
+    assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+    assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Attempt));
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    assert_eq!(bench.wishes(wish()), None);
+    bench.core.handle_unwritable(PeerId(1));
+    bench.refused(MirrorRefusal::Impossible);
+    assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+}
+
+#[test]
+fn who_is_denied_read_is_written_to_no_more_and_is_told() {
+    let mut bench = Bench::mirroring();
+    bench.publish(1);
+    assert_eq!(bench.wishes(wish()), None);
+    assert_eq!(bench.writes().len(), 1);
+    assert!(!bench.core.deny_writes(PeerId(0)), "none for READ");
+    assert!(!bench.core.deny_writes(PeerId(9)), "nobody");
+    bench.publish(1);
+    assert!(bench.core.deny_writes(PeerId(1)));
+    bench.refused(MirrorRefusal::Denied);
+    assert!(bench.writes().is_empty() && !bench.core.is_mirrored());
+    // One that was under way is done; it is told once.
+    bench.core.handle_written(PeerId(1), 1);
+    assert!(bench.core.deny_writes(PeerId(1)));
+    assert!(bench.take(0).is_empty() && bench.events().is_empty());
+    assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Denied));
+    assert!(bench.writes().is_empty());
+    assert_eq!(bench.core.counters.mirrors_refused.get(), 2);
+}
+
+#[test]
+fn who_was_denied_before_anything_was_written_is_written_to_over_the_next_connection() {
+    let (mut bench, session) = Bench::reading(RepairConfig::default());
+    bench.core.set_standbys(vec!["risk".into()]);
+    bench.publish(1);
+    assert!(bench.core.deny_writes(PeerId(1)));
+    bench.events();
+    assert!(bench.take(0).is_empty(), "nothing was wished for");
+    assert_eq!(bench.wishes(wish()), Some(MirrorRefusal::Denied));
+    bench.core.handle_disconnected(PeerId(1));
+    bench.connect(2, reader(session, 6));
+    bench.events();
+    let again = Mirroring {
+        attempt: 6,
+        ..wish()
+    };
+    assert_eq!(bench.wishes(again), None);
+    let written = bench.core.poll_write();
+    assert_eq!(written.map(|(peer, _)| peer), Some(PeerId(2)));
+}

@@ -1,0 +1,103 @@
+//! What the receivers want to know becomes frames, and READs, on the connection whose turn it is
+//! (docs/PROTOCOL.md §5.4).
+
+use super::{Action, Path, REPLAY_ATTEMPTS_MAX, SubscriberCore};
+use crate::control::{Message, NACK_RANGES_MAX, NackClass, write_nack};
+use crate::delivery::{Deliver, LinkDownReason};
+use crate::receive::{PathHealth, What};
+use crate::types::{Nanos, SequenceRange};
+
+impl SubscriberCore {
+    /// Turns what the receivers want to know into frames.
+    pub(super) fn ask(&mut self, now: Nanos, on: &mut impl Deliver) {
+        if !self.repair.is_up() {
+            return;
+        }
+        let mut exhausted = false;
+        let (mut nack_exhausted, mut read_exhausted) = (false, false);
+        let nack_open = self.nack.link.is_up();
+        let replay_apart = self.replay_failures < REPLAY_ATTEMPTS_MAX;
+        let replay_open = !replay_apart || self.replay.is_up();
+        // Each time another begins, so that no channel takes all room for READs from the others.
+        let begins = self.turn.checked_rem(self.entries.len()).unwrap_or(0);
+        self.turn = begins + 1;
+        let (later, first) = self.entries.split_at_mut(begins);
+        for entry in first.iter_mut().chain(later) {
+            let Some(receiver) = entry.receiver.as_mut() else {
+                continue;
+            };
+            let (channel, epoch) = (receiver.channel(), receiver.epoch());
+            // Who is to ask how far the publisher is looks for itself as well.
+            let watches = receiver.is_progress_due(now) && receiver.is_following();
+            if let Some(progress) = receiver.take_progress(now) {
+                Message::Progress(progress).write(channel, &mut self.out_repair);
+            }
+            let ladder = entry.wanted.config.ladder;
+            let room = self.read.room().filter(|_| ladder.reads());
+            self.asks.begin(nack_open && ladder.nacks(), room);
+            receiver.set_replay(replay_open, self.replay.is_wanted());
+            exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
+            if let Some(asked_at) = self.asks.nack_overdue {
+                let tries_max = entry.wanted.config.nack_tries;
+                nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
+            }
+            if let Some(asked_at) = self.asks.read_overdue {
+                let tries_max = entry.wanted.config.nack_tries;
+                read_exhausted |= self.read.rc.unanswered(asked_at, now, tries_max);
+            }
+            if let Some(readable) = &receiver.readable {
+                for range in &self.asks.read {
+                    let what = What::Slots(*range);
+                    self.read.begin(channel, epoch, what, readable, now);
+                }
+                if watches && self.read.has_room() && !self.read.is_watching(channel) {
+                    self.read.begin(channel, epoch, What::Page, readable, now);
+                }
+                if readable.is_low() {
+                    receiver.ask_status_soon(now);
+                }
+            }
+            self.read.write_cursor(self.session, receiver, now);
+            let nack = |class, ranges: &[SequenceRange], out: &mut Vec<u8>| {
+                for ranges in ranges.chunks(NACK_RANGES_MAX) {
+                    entry.counters.nacks_sent.increment();
+                    write_nack(channel, epoch, class, ranges, out);
+                }
+            };
+            nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
+            if !self.asks.nack.is_empty() {
+                let messages = self.asks.nack.len().div_ceil(NACK_RANGES_MAX);
+                entry.counters.nack_link_nacks_sent.add(messages as u64);
+                nack(NackClass::Repair, &self.asks.nack, &mut self.nack.out);
+            }
+            if self.asks.replay_wanted {
+                self.replay_used_at = now;
+                self.replay.want(now);
+            }
+            if !self.asks.replay.is_empty() {
+                let out = if replay_apart {
+                    self.replay_used_at = now;
+                    &mut self.out_replay
+                } else {
+                    &mut self.out_repair
+                };
+                nack(NackClass::Replay, &self.asks.replay, out);
+            }
+        }
+        if self.replay.start_if_due(now) {
+            self.actions.push_back(Action::Connect(Path::Replay));
+        }
+        if exhausted {
+            self.break_off(now, Path::Repair, LinkDownReason::Unanswered, on);
+        } else if read_exhausted || nack_exhausted {
+            let path = if read_exhausted {
+                Path::Read
+            } else {
+                Path::Nack
+            };
+            self.break_off(now, path, LinkDownReason::Unanswered, on);
+            // What it was asked for is due on the next rung, now.
+            self.ask(now, on);
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! A core's state as bytes, and back: where a recorded run can be taken up (the crate `tickcast-journal`).
+//!
+//! All that decides what the core does next is in it, and its counters. Of what waits in a window
+//! only the headers are: the records' own bytes decide nothing (`wire/headers_only.rs`). What a
+//! standby has beside that, its mirror and its inbox, is memory of others; a core that has one
+//! can't be taken down.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer, Serializer};
+
+use crate::session::SubscriberCore;
+use crate::types::{ReceiverCounters, State};
+
+impl State for SubscriberCore {
+    /// `None` also where the core keeps a mirror or an inbox.
+    fn take_down(&self, into: &mut [u8]) -> Option<usize> {
+        let is_standby = |entry: &crate::session::Entry| {
+            let receiver = entry.receiver.as_ref();
+            receiver.is_some_and(|it| it.mirror().is_some() || it.inbox().is_some())
+        };
+        if self.entries.iter().any(is_standby) {
+            return None;
+        }
+        Some(postcard::to_slice(self, into).ok()?.len())
+    }
+}
+
+impl SubscriberCore {
+    /// The core that was taken down; `None` when these bytes are none.
+    #[must_use]
+    pub fn take_up(bytes: &[u8]) -> Option<Self> {
+        let mut core: Self = postcard::from_bytes(bytes).ok()?;
+        for entry in &mut core.entries {
+            let counters = Arc::clone(&entry.counters);
+            if let Some(receiver) = &mut entry.receiver {
+                receiver.counters = counters;
+            }
+        }
+        Some(core)
+    }
+}
+
+/// Counters as their values, in the order declared.
+pub(crate) mod counters {
+    use super::*;
+
+    pub(crate) fn serialize<S: Serializer>(
+        counters: &Arc<ReceiverCounters>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        let (mut values, mut at) = ([0; ReceiverCounters::COUNT], 0);
+        counters.each(|_, _, value| {
+            values[at] = value;
+            at += 1;
+        });
+        to.collect_seq(values)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Arc<ReceiverCounters>, D::Error> {
+        let counters = ReceiverCounters::default();
+        counters.set_all(Vec::<u64>::deserialize(from)?);
+        Ok(Arc::new(counters))
+    }
+}

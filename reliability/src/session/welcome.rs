@@ -1,0 +1,116 @@
+//! A WELCOME: what the publisher offers is held against what is wanted, and each channel follows it
+//! (docs/PROTOCOL.md §5.2).
+
+use std::sync::Arc;
+
+use super::{Action, Path, SubscriberCore};
+use crate::control::{ChannelOffer, FanOutOffer, RepairOffer, Start, Welcome};
+use crate::delivery::{Deliver, LinkDownReason, LossCause};
+use crate::receive::{Receiver, Welcomed};
+use crate::types::{Epoch, Nanos};
+use crate::wire::WireVersions;
+
+/// Longest slot that a WELCOME may announce, in bytes.
+const SLOT_LEN_MAX: u32 = 65_536;
+
+impl SubscriberCore {
+    /// Speaks these wire versions, where they are not what this code speaks.
+    pub const fn set_wire_versions(&mut self, versions: WireVersions) {
+        self.versions = versions;
+    }
+
+    /// Takes what a WELCOME says of each channel, or breaks off with who can't mean it.
+    pub(super) fn welcomed(&mut self, now: Nanos, welcome: &Welcome, on: &mut impl Deliver) {
+        // Epochs only rise along a line, and what continues another goes on where that ended.
+        let is_possible = |offer: &ChannelOffer| {
+            offer.continues.is_possible(offer.epoch)
+                && offer.continues.begins().0 <= offer.newest.next()
+        };
+        let fits = self.versions.has(welcome.wire_version)
+            && welcome.channels.len() == self.entries.len()
+            && welcome
+                .channels
+                .iter()
+                .all(|offer| (64..=SLOT_LEN_MAX).contains(&offer.slot_len) && offer.slots > 0)
+            && welcome.channels.iter().all(is_possible);
+        if !fits {
+            return self.refuse_welcome(now, LinkDownReason::Protocol, on);
+        }
+        self.repair.up();
+        self.session = welcome.session;
+        let mut zombie = false;
+        for (entry, offer) in self.entries.iter_mut().zip(&welcome.channels) {
+            let mut start = entry.wanted.start;
+            let moved = |receiver: &mut Receiver| receiver.channel() != offer.channel;
+            if let Some(mut receiver) = entry.receiver.take_if(moved) {
+                // The same name under another number: another sequence space, and another epoch to
+                // the application, whose places and ids mean something else from here on.
+                if receiver.epoch() != Epoch::NONE {
+                    receiver.end_epoch(now, offer.epoch, on);
+                    start = Start::Oldest;
+                }
+                receiver.close(LossCause::Epoch, on);
+                entry.standing = Some(receiver.standing());
+            }
+            let lines =
+                (entry.listening.or(entry.wanted.lines)).unwrap_or_else(|| offered_lines(offer));
+            let seed = self.seed ^ (u64::from(offer.channel.0) << 32);
+            let receiver = entry.receiver.get_or_insert_with(|| {
+                let ring = (offer.slots, offer.slot_len as usize);
+                let counters = Arc::clone(&entry.counters);
+                let mut receiver = Receiver::new(
+                    entry.wanted.config,
+                    offer.channel,
+                    ring,
+                    lines,
+                    seed,
+                    now,
+                    counters,
+                );
+                if let Some(standing) = entry.standing.take() {
+                    receiver.stand(standing, now);
+                }
+                receiver
+            });
+            receiver.handle_lines(lines, now);
+            if receiver.handle_welcome(now, offer, start, on) == Welcomed::Zombie {
+                zombie = true;
+                // What has not begun does not wait for anybody either.
+                let unbegun = |receiver: &mut Receiver| receiver.epoch() == Epoch::NONE;
+                if let Some(receiver) = entry.receiver.take_if(unbegun) {
+                    entry.standing = Some(receiver.standing());
+                }
+            } else {
+                self.actions.push_back(Action::Listen(offer.clone()));
+            }
+        }
+        let known = |offer: &&RepairOffer| !matches!(offer, RepairOffer::Unknown);
+        let nack = welcome.repairs.iter().find(known).copied();
+        if self.wants(|ladder| ladder.nacks()) {
+            self.nack.offered(now, nack);
+        }
+        let reads = |offer: &&RepairOffer| matches!(offer, RepairOffer::Verbs { read: true, .. });
+        let read = welcome.repairs.iter().find(reads).copied();
+        if self.wants(|ladder| ladder.reads()) {
+            self.read.rc.offered(now, read);
+        }
+        if zombie {
+            self.refuse_welcome(now, LinkDownReason::OldEpoch, on);
+        }
+    }
+
+    fn refuse_welcome(&mut self, now: Nanos, reason: LinkDownReason, on: &mut impl Deliver) {
+        (self.entries.iter()).for_each(|entry| entry.counters.welcomes_invalid.increment());
+        self.break_off(now, Path::Repair, reason, on);
+    }
+}
+
+fn offered_lines(offer: &ChannelOffer) -> usize {
+    let lines = offer.fan_outs.iter().map(|fan_out| match fan_out {
+        FanOutOffer::Udp { lines } => lines.len(),
+        FanOutOffer::Verbs { lines, .. } => lines.len(),
+        FanOutOffer::Shm { .. } => 1,
+        FanOutOffer::Unknown => 0,
+    });
+    lines.max().unwrap_or(1)
+}

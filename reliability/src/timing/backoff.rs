@@ -1,0 +1,243 @@
+//! When to ask: at once in small groups; in large ones a few scouts at once and the others after a
+//! random hold-off, within which the multicast that answers the scouts reaches them; and again
+//! after a time that scales with the measured round trip (docs/PROTOCOL.md §5.4).
+//!
+//! Randomness comes from a seed, so that a simulated run can be replayed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::planted::{Bug, planted};
+use crate::types::Nanos;
+
+/// The round trip assumed before the first one was measured.
+const RTT_UNKNOWN: Nanos = Nanos::from_us(250);
+/// No group is so large that its receivers should hold off longer.
+const HOLD_OFF_MAX: Nanos = Nanos::from_ms(10);
+/// A longer round trip was a stall, not the network's.
+const RTT_MAX: Nanos = Nanos::from_ms(25);
+/// Retries double at most this often.
+const DOUBLINGS_MAX: u32 = 8;
+
+/// Times of asking for one path.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct NackTimer {
+    retry_min: Nanos,
+    rtt: Option<Nanos>,
+    hold_off: Nanos,
+    group: u32,
+    random: u64,
+}
+
+impl NackTimer {
+    /// A timer that never asks again earlier than `retry_min` (less jitter).
+    #[must_use]
+    pub(crate) const fn new(retry_min: Nanos, seed: u64) -> Self {
+        Self {
+            retry_min,
+            rtt: None,
+            hold_off: Nanos::ZERO,
+            group: 0,
+            random: seed,
+        }
+    }
+
+    /// What the publisher advises: in this group, receivers wait at random up to this long before
+    /// a first NACK. Bounded, because it comes in a datagram.
+    pub(crate) fn advise_hold_off(&mut self, hold_off: Nanos, group: u32) {
+        self.hold_off = hold_off.min(HOLD_OFF_MAX);
+        self.group = group;
+    }
+
+    /// A question was answered after `rtt`.
+    pub(crate) fn measured(&mut self, rtt: Nanos) {
+        self.rtt = Some(match self.rtt {
+            None => rtt,
+            // Weight 1/8, as TCP smooths its round trip (RFC 6298 §2).
+            Some(old) => Nanos(old.0 - old.0 / 8 + rtt.0 / 8),
+        });
+    }
+
+    /// An answer came after it was given up: the round trip is half as long again at the least.
+    pub(crate) fn late(&mut self) {
+        let rtt = self.rtt.unwrap_or(RTT_UNKNOWN);
+        self.rtt = Some(Nanos(rtt.0 + rtt.0 / 2).min(RTT_MAX));
+    }
+
+    /// No answer came within `waited`, and the connection is given up: with the next one we are as
+    /// patient at the least, or no answer could ever come in time.
+    pub(crate) fn unanswered(&mut self, waited: Nanos) {
+        let rtt = self.rtt.unwrap_or(RTT_UNKNOWN);
+        self.rtt = Some(rtt.max(waited).min(RTT_MAX));
+    }
+
+    /// Whether all but scouts hold off before a first question.
+    #[must_use]
+    pub(crate) fn holds_off(&self) -> bool {
+        self.hold_off > Nanos::ZERO
+    }
+
+    /// How long to hold off before a first question: scouts, as many of the group as the binary
+    /// logarithm of its size, and one more, not at all; others from half of what is advised. When
+    /// all miss the same, scouts alone ask; who misses something alone waits little more than a
+    /// round trip.
+    pub(crate) fn first(&mut self) -> Nanos {
+        let scouts = u64::from(self.group.max(1).ilog2() + 1);
+        if planted(Bug::HoldOffIgnored) {
+            return Nanos::ZERO;
+        }
+        if !self.holds_off() || self.up_to(Nanos(self.group.into())).0 < scouts {
+            return Nanos::ZERO;
+        }
+        let half = Nanos(self.hold_off.0 / 2);
+        half.after(self.up_to(Nanos(self.hold_off.0 - half.0)))
+    }
+
+    /// How long to wait for the answer to question number `tries` (from 1): four round trips,
+    /// doubled with each try, a quarter more or less at random.
+    pub(crate) fn retry(&mut self, tries: u32) -> Nanos {
+        let rtt = self.rtt.unwrap_or(RTT_UNKNOWN).min(RTT_MAX);
+        let base = rtt.times(4).max(self.retry_min);
+        let doubled = base.times(1 << tries.saturating_sub(1).min(DOUBLINGS_MAX));
+        let jitter = self.up_to(Nanos(doubled.0 / 2));
+        Nanos(doubled.0 - doubled.0 / 4 + jitter.0)
+    }
+
+    /// A random span from zero up to (not including) `span`.
+    pub(crate) fn up_to(&mut self, span: Nanos) -> Nanos {
+        let z = split_mix(&mut self.random);
+        Nanos(((u128::from(z) * u128::from(span.0)) >> 64) as u64)
+    }
+}
+
+/// The next number of SplitMix64: enough to spread timers and number sessions, and one word of
+/// state.
+pub(crate) const fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_groups_ask_at_once_and_of_large_ones_only_scouts_do() {
+        let mut timer = NackTimer::new(Nanos::from_us(20), 1);
+        assert_eq!(timer.first(), Nanos::ZERO);
+        for (group, scouts) in [(64u32, 7), (100, 7), (1_000, 10), (1_024, 11)] {
+            timer.advise_hold_off(Nanos(1_001), group);
+            let rounds = 2_000;
+            let asked: Vec<u64> = (0..group * rounds).map(|_| timer.first().0).collect();
+            let at_once = asked.iter().filter(|&&ns| ns == 0).count() as u32;
+            let (least, most) = (rounds * scouts * 95 / 100, rounds * scouts * 105 / 100);
+            assert!((least..most).contains(&at_once), "{at_once} of {group}");
+            let others: Vec<u64> = asked.into_iter().filter(|&ns| ns > 0).collect();
+            assert!(others.iter().all(|ns| (500..1_001).contains(ns)));
+            let mean = others.iter().sum::<u64>() / others.len() as u64;
+            assert!((745..755).contains(&mean), "uniform, but of mean {mean}");
+        }
+    }
+
+    #[test]
+    fn who_is_said_to_be_alone_or_nobody_asks_at_once() {
+        let mut timer = NackTimer::new(Nanos::from_us(20), 1);
+        for group in [0, 1, 2] {
+            timer.advise_hold_off(Nanos(1_000), group);
+            assert!((0..1_000).all(|_| timer.first() == Nanos::ZERO));
+        }
+    }
+
+    #[test]
+    fn a_retry_scales_with_the_round_trip_and_doubles_within_its_jitter() {
+        let mut timer = NackTimer::new(Nanos::from_us(20), 2);
+        for rtt in [5_000u64, 100_000] {
+            for _ in 0..200 {
+                timer.measured(Nanos(rtt));
+            }
+            let base = (4 * timer.rtt.unwrap().0).max(20_000);
+            for tries in 1..=5u32 {
+                let expected = base << (tries - 1);
+                let retry = timer.retry(tries).0;
+                assert!(retry >= expected - expected / 4 && retry <= expected + expected / 4);
+            }
+        }
+        assert!(timer.retry(1000).0 < u64::MAX / 1000, "doubling is bounded");
+    }
+
+    #[test]
+    fn random_spans_follow_the_published_generator_and_stay_below_their_bound() {
+        // The first numbers of SplitMix64 from seed 0, as its reference implementation gives them.
+        let mut state = 0;
+        let published: [u64; 3] = [
+            0xe220_a839_7b1d_cdaf,
+            0x6e78_9e6a_a1b9_65f4,
+            0x06c4_5d18_8009_454f,
+        ];
+        assert_eq!([(); 3].map(|()| split_mix(&mut state)), published);
+        let mut timer = NackTimer::new(Nanos::ZERO, 0);
+        let spans = [(); 3].map(|()| timer.up_to(Nanos(1 << 32)).0);
+        assert_eq!(spans, published.map(|number| number >> 32));
+        assert_eq!(timer.up_to(Nanos::ZERO), Nanos::ZERO);
+    }
+
+    #[test]
+    fn the_round_trip_is_smoothed_by_an_eighth_and_a_stall_counts_no_more_than_its_bound() {
+        let mut timer = NackTimer::new(Nanos::from_us(20), 1);
+        assert_eq!(timer.rtt, None);
+        let spread = |timer: &mut NackTimer, tries| {
+            let waits: Vec<u64> = (0..2_000).map(|_| timer.retry(tries).0).collect();
+            (*waits.iter().min().unwrap(), *waits.iter().max().unwrap())
+        };
+        let near = |(least, most): (u64, u64), base: u64| {
+            assert!(
+                (base * 3 / 4..base * 76 / 100).contains(&least),
+                "{least} of {base}"
+            );
+            assert!(
+                (base * 124 / 100..=base * 5 / 4).contains(&most),
+                "{most} of {base}"
+            );
+        };
+        near(spread(&mut timer, 1), 4 * RTT_UNKNOWN.0);
+        timer.measured(Nanos(80_000));
+        assert_eq!(timer.rtt, Some(Nanos(80_000)));
+        timer.measured(Nanos(160_000));
+        assert_eq!(timer.rtt, Some(Nanos(90_000)));
+        near(spread(&mut timer, 1), 360_000);
+        near(spread(&mut timer, 3), 4 * 360_000);
+        near(spread(&mut timer, 9), 256 * 360_000);
+        near(spread(&mut timer, 10), 256 * 360_000);
+        timer.measured(Nanos::from_secs(60));
+        near(spread(&mut timer, 1), 4 * RTT_MAX.0);
+    }
+
+    #[test]
+    fn what_was_waited_for_in_vain_is_the_least_round_trip_from_then_on() {
+        let mut timer = NackTimer::new(Nanos::from_us(50), 1);
+        timer.unanswered(Nanos::from_us(100));
+        assert_eq!(timer.rtt, Some(RTT_UNKNOWN), "no less than is assumed");
+        // A copy that was under way already makes the round trip look like nothing.
+        let mut timer = NackTimer::new(Nanos::from_us(50), 1);
+        timer.measured(Nanos(319));
+        timer.unanswered(Nanos::from_us(200));
+        assert_eq!(timer.rtt, Some(Nanos::from_us(200)));
+        timer.unanswered(Nanos::from_us(150));
+        assert_eq!(timer.rtt, Some(Nanos::from_us(200)));
+        timer.measured(Nanos::from_us(120));
+        assert_eq!(timer.rtt, Some(Nanos::from_us(190)), "it is smoothed again");
+        timer.unanswered(Nanos::from_secs(3));
+        assert_eq!(timer.rtt, Some(RTT_MAX));
+    }
+
+    #[test]
+    fn an_advised_hold_off_is_bounded_and_zero_means_at_once() {
+        let mut timer = NackTimer::new(Nanos::ZERO, 5);
+        timer.advise_hold_off(Nanos::from_secs(3_600), u32::MAX);
+        let longest = (0..2_000).map(|_| timer.first()).max().unwrap();
+        assert!(longest < HOLD_OFF_MAX && longest > Nanos::from_ms(9));
+        timer.advise_hold_off(Nanos::ZERO, 1_000);
+        assert_eq!(timer.first(), Nanos::ZERO);
+    }
+}

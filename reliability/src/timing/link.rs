@@ -1,0 +1,287 @@
+//! One connection to the publisher: when to try, when to give up, and how long to wait before the
+//! next attempt. Attempts back off with jitter, so that a restart is no stampede
+//! (docs/PROTOCOL.md §6.1).
+
+use serde::{Deserialize, Serialize};
+
+use crate::planted::{Bug, planted};
+use crate::timing::backoff::NackTimer;
+use crate::types::Nanos;
+
+/// Times of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LinkTimers {
+    /// Wait before the second attempt; doubles with each failure.
+    pub retry_min: Nanos,
+    /// Longest wait between attempts.
+    pub retry_max: Nanos,
+    /// From beginning to connect until WELCOME.
+    pub join_timeout: Nanos,
+}
+
+impl Default for LinkTimers {
+    fn default() -> Self {
+        Self {
+            retry_min: Nanos::from_ms(10),
+            retry_max: Nanos::from_secs(1),
+            join_timeout: Nanos::from_secs(2),
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum State {
+    /// Nobody needs it.
+    Unwanted,
+    /// To be tried at this time.
+    Waiting(Nanos),
+    /// Trying since.
+    Connecting(Nanos),
+    /// Connected, JOIN sent; trying since.
+    Joining(Nanos),
+    Up,
+}
+
+/// See the module.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Link {
+    timers: LinkTimers,
+    state: State,
+    failures: u32,
+    not_before: Nanos,
+    jitter: NackTimer,
+}
+
+impl Link {
+    /// A connection that nobody wants yet.
+    #[must_use]
+    pub(crate) const fn new(timers: LinkTimers, seed: u64) -> Self {
+        Self {
+            timers,
+            state: State::Unwanted,
+            failures: 0,
+            not_before: Nanos::ZERO,
+            jitter: NackTimer::new(Nanos::ZERO, seed),
+        }
+    }
+
+    /// Asks for the connection, if it is not wanted already.
+    pub(crate) fn want(&mut self, now: Nanos) {
+        if self.state == State::Unwanted {
+            self.state = State::Waiting(now.max(self.not_before));
+        }
+    }
+
+    /// Whether it is wanted.
+    #[must_use]
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.state != State::Unwanted
+    }
+
+    /// No longer wanted.
+    pub(crate) const fn stop(&mut self) {
+        self.state = State::Unwanted;
+        self.failures = 0;
+    }
+
+    /// Whether an attempt begins now: the driver must then connect.
+    pub(crate) fn start_if_due(&mut self, now: Nanos) -> bool {
+        let due = matches!(self.state, State::Waiting(at) if now >= at);
+        if due {
+            self.state = State::Connecting(now);
+        }
+        due
+    }
+
+    /// The transport is connected; JOIN goes out. `false` when nobody tries to connect.
+    pub(crate) fn connected(&mut self, now: Nanos) -> bool {
+        let State::Connecting(since) = self.state else {
+            return false;
+        };
+        self.state = State::Joining(since.min(now));
+        true
+    }
+
+    /// The publisher welcomed us.
+    pub(crate) const fn up(&mut self) {
+        self.state = State::Up;
+    }
+
+    /// The connection proved useful: the next failure is the first again.
+    pub(crate) const fn settled(&mut self) {
+        self.failures = 0;
+    }
+
+    /// The publisher rejected us and named when to come again.
+    pub(crate) fn rejected(&mut self, now: Nanos, retry_after: Nanos) {
+        let wait = if retry_after == Nanos::ZERO {
+            self.timers.retry_max
+        } else {
+            retry_after
+        };
+        self.not_before = now.after(wait);
+    }
+
+    /// The attempt failed, or the connection is over: the next attempt is scheduled.
+    pub(crate) fn failed(&mut self, now: Nanos) {
+        if self.state == State::Unwanted {
+            return;
+        }
+        let doubled = self.timers.retry_min.times(1 << self.failures.min(16));
+        let wait = doubled.min(self.timers.retry_max);
+        self.failures += 1;
+        // Half to one and a half times, so that many subscribers do not come back together.
+        let jittered = Nanos(wait.0 / 2).after(self.jitter.up_to(wait));
+        self.state = State::Waiting(now.after(jittered).max(self.not_before));
+        if planted(Bug::ReconnectForgotten) {
+            self.state = State::Waiting(Nanos::MAX);
+        }
+    }
+
+    /// Whether an attempt takes longer than it may.
+    #[must_use]
+    pub(crate) fn is_late(&self, now: Nanos) -> bool {
+        matches!(self.state, State::Connecting(since) | State::Joining(since)
+            if now >= since.after(self.timers.join_timeout))
+    }
+
+    /// Whether frames can be sent.
+    #[must_use]
+    pub(crate) const fn is_connected(&self) -> bool {
+        matches!(self.state, State::Joining(_) | State::Up)
+    }
+
+    /// Whether the publisher welcomed us.
+    #[must_use]
+    pub(crate) const fn is_up(&self) -> bool {
+        matches!(self.state, State::Up)
+    }
+
+    /// When something is due.
+    #[must_use]
+    pub(crate) const fn next_due(&self) -> Nanos {
+        match self.state {
+            State::Waiting(at) => at,
+            State::Connecting(since) | State::Joining(since) => {
+                since.after(self.timers.join_timeout)
+            }
+            State::Unwanted | State::Up => Nanos::MAX,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_back_off_with_jitter_up_to_a_bound() {
+        let timers = LinkTimers::default();
+        let mut link = Link::new(timers, 7);
+        let mut now = Nanos(0);
+        link.want(now);
+        for failure in 0..20u32 {
+            assert!(link.start_if_due(now));
+            assert!(!link.start_if_due(now), "one attempt at a time");
+            link.failed(now);
+            let wait = link.next_due().since(now);
+            let full = timers
+                .retry_min
+                .times(1 << failure.min(16))
+                .min(timers.retry_max);
+            assert!(
+                wait.0 >= full.0 / 2 && wait.0 < full.0 * 3 / 2 + 1,
+                "{failure}: {wait}"
+            );
+            now = link.next_due();
+        }
+        assert!(link.start_if_due(now));
+        assert!(link.connected(now));
+        link.up();
+        link.failed(now);
+        assert!(
+            link.next_due().since(now) >= timers.retry_max.times(1).since(timers.retry_max),
+            "a welcome alone proves nothing"
+        );
+        now = link.next_due();
+        assert!(link.start_if_due(now) && link.connected(now));
+        link.up();
+        link.settled();
+        link.failed(now);
+        assert!(
+            link.next_due().since(now) < Nanos::from_ms(16),
+            "success starts over"
+        );
+    }
+
+    #[test]
+    fn an_attempt_without_a_welcome_is_late_after_its_time() {
+        let mut link = Link::new(LinkTimers::default(), 7);
+        link.want(Nanos(5));
+        assert!(link.start_if_due(Nanos(5)));
+        assert!(link.connected(Nanos::from_secs(1)));
+        assert!(!link.is_late(Nanos::from_secs(2)));
+        assert!(link.is_late(Nanos(5).after(Nanos::from_secs(2))));
+        link.rejected(Nanos(9), Nanos::from_secs(60));
+        link.failed(Nanos(9));
+        assert_eq!(link.next_due(), Nanos(9).after(Nanos::from_secs(60)));
+    }
+
+    fn down(link: &mut Link, now: Nanos) {
+        assert!(link.start_if_due(now) && link.connected(now));
+        link.failed(now);
+    }
+
+    #[test]
+    fn a_connection_that_nobody_wants_is_never_tried() {
+        let mut link = Link::new(LinkTimers::default(), 7);
+        assert!(!link.is_wanted() && !link.start_if_due(Nanos::MAX));
+        assert_eq!(link.next_due(), Nanos::MAX);
+        link.failed(Nanos(5));
+        assert_eq!(link.next_due(), Nanos::MAX, "there was nothing to fail");
+        assert!(!link.connected(Nanos(5)));
+        link.want(Nanos(5));
+        assert!(link.is_wanted() && !link.is_connected() && !link.is_up());
+        assert_eq!(link.next_due(), Nanos(5));
+        link.want(Nanos(9));
+        assert_eq!(link.next_due(), Nanos(5), "it is wanted already");
+        assert!(!link.start_if_due(Nanos(4)) && link.start_if_due(Nanos(5)));
+        assert!(!link.is_connected());
+        assert_eq!(link.next_due(), Nanos(5).after(Nanos::from_secs(2)));
+        assert!(link.connected(Nanos(6)) && link.is_connected() && !link.is_up());
+        link.up();
+        assert!(link.is_up() && link.is_connected() && !link.is_late(Nanos::MAX));
+        assert_eq!(link.next_due(), Nanos::MAX);
+        link.stop();
+        assert!(!link.is_wanted() && !link.is_up());
+    }
+
+    #[test]
+    fn a_rejection_is_waited_out_even_by_one_who_stops_and_wants_again() {
+        let mut link = Link::new(LinkTimers::default(), 7);
+        link.want(Nanos(0));
+        assert!(link.start_if_due(Nanos(0)));
+        link.rejected(Nanos(0), Nanos::ZERO);
+        link.failed(Nanos(0));
+        assert_eq!(link.next_due(), Nanos::from_secs(1), "the longest wait");
+        link.stop();
+        link.want(Nanos(3));
+        assert_eq!(link.next_due(), Nanos::from_secs(1));
+    }
+
+    #[test]
+    fn stopping_forgets_the_failures_before() {
+        let mut link = Link::new(LinkTimers::default(), 7);
+        link.want(Nanos(0));
+        for _ in 0..10 {
+            let now = link.next_due();
+            down(&mut link, now);
+        }
+        let now = link.next_due();
+        link.stop();
+        link.want(now);
+        down(&mut link, now);
+        let wait = link.next_due().since(now);
+        assert!(wait < Nanos::from_ms(16), "{wait}");
+    }
+}

@@ -1,0 +1,132 @@
+//! A data datagram without its records: what decides is in its header, and that the records can be
+//! read. So the header is kept, and records of the same number and length take their place when it is
+//! replayed.
+
+use crate::record::{RecordHeader, record_len};
+use crate::wire::{Datagram, HEADER_LEN, Header, Kind};
+
+/// What is kept of a datagram that waits: its header where that is enough, all of it otherwise.
+pub fn kept(bytes: &[u8]) -> &[u8] {
+    match Datagram::parse(bytes) {
+        Ok(datagram) if is_enough(&datagram) && datagram.records().is_ok() => &bytes[..HEADER_LEN],
+        _ => bytes,
+    }
+}
+
+/// Whether the header stands for all, as far as the kind says.
+#[inline]
+pub const fn is_enough(datagram: &Datagram<'_>) -> bool {
+    matches!(datagram.header().kind, Kind::Data)
+}
+
+/// What a header says, of which nothing else is there; `None` when it is none.
+#[must_use]
+pub fn header_of(bytes: &[u8; HEADER_LEN]) -> Option<Header> {
+    let mut head = *bytes;
+    let payload_len = u16::from_le_bytes([head[54], head[55]]);
+    head[54..56].fill(0);
+    let header = *Datagram::parse(&head).ok()?.header();
+    Some(Header {
+        payload_len,
+        ..header
+    })
+}
+
+/// The datagram of which this was kept, but for the values of its records.
+pub fn whole(kept: &[u8]) -> Vec<u8> {
+    whole_as(kept, true)
+}
+
+/// The same of one whose records could, or could not, be read.
+pub fn whole_as(kept: &[u8], readable: bool) -> Vec<u8> {
+    let mut bytes = kept.to_vec();
+    let Some(head) = kept.first_chunk::<HEADER_LEN>() else {
+        return bytes;
+    };
+    let word = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+    let (count, payload) = (usize::from(word(6)), usize::from(word(54)));
+    let header = usize::from(head[58]) * 8;
+    if kept.len() >= header + payload {
+        return bytes;
+    }
+    bytes.resize(header + payload, 0);
+    if !readable {
+        return bytes;
+    }
+    let mut at = header;
+    for rtype in records_of(count, payload).unwrap_or_default() {
+        let len = record_len(rtype).unwrap_or_default();
+        bytes[at] = (len / RecordHeader::LENGTH_MULTIPLIER) as u8;
+        bytes[at + 1] = rtype;
+        at += len;
+    }
+    bytes
+}
+
+/// Types of `count` records that are so many bytes long together; `None` when none are.
+pub fn records_of(count: usize, bytes: usize) -> Option<Vec<u8>> {
+    // All lengths are multiples of 8; to try everything for one that is not takes long.
+    if !bytes.is_multiple_of(8) {
+        return None;
+    }
+    let mut kinds: Vec<(usize, u8)> = (0..=u8::MAX)
+        .filter_map(|rtype| Some((record_len(rtype)?, rtype)))
+        .collect();
+    kinds.sort_unstable_by_key(|kind| std::cmp::Reverse(*kind));
+    kinds.dedup_by_key(|(len, _)| *len);
+    if let Some((_, rtype)) = (kinds.iter()).find(|(len, _)| len * count == bytes && count > 0) {
+        return Some(vec![*rtype; count]);
+    }
+    let mut chosen = Vec::with_capacity(count);
+    fill(&kinds, count, bytes, &mut chosen).then_some(chosen)
+}
+
+/// Chooses the rest, the longest kinds first.
+fn fill(kinds: &[(usize, u8)], count: usize, bytes: usize, chosen: &mut Vec<u8>) -> bool {
+    if count == 0 {
+        return bytes == 0;
+    }
+    let (Some((longest, rtype)), Some((shortest, _))) = (kinds.first(), kinds.last()) else {
+        return false;
+    };
+    if bytes < count * shortest || bytes > count * longest {
+        return false;
+    }
+    let before = chosen.len();
+    for times in (0..=count.min(bytes / longest)).rev() {
+        chosen.truncate(before);
+        chosen.resize(before + times, *rtype);
+        if fill(&kinds[1..], count - times, bytes - times * longest, chosen) {
+            return true;
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const LENGTHS: [usize; 7] = [40, 48, 56, 80, 112, 176, 520];
+
+    proptest! {
+        #[test]
+        fn records_that_can_be_are_found_again_by_number_and_length(
+            lengths in proptest::collection::vec(0usize..7, 0..26),
+        ) {
+            let bytes = lengths.iter().map(|it| LENGTHS[*it]).sum();
+            let found = records_of(lengths.len(), bytes).unwrap();
+            prop_assert_eq!(found.len(), lengths.len());
+            let sum: usize = found.iter().map(|it| record_len(*it).unwrap()).sum();
+            prop_assert_eq!(sum, bytes);
+        }
+    }
+
+    #[test]
+    fn what_no_records_make_is_not_made_up() {
+        assert_eq!(records_of(1, 41), None);
+        assert_eq!(records_of(2, 48), None);
+        assert_eq!(records_of(0, 0), Some(Vec::new()));
+    }
+}

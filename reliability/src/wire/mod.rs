@@ -1,0 +1,628 @@
+//! The datagram: a 64-byte header and whole records, little-endian, exactly as it lies in a ring
+//! slot, on the wire and in a receive buffer (docs/PROTOCOL.md §3).
+//!
+//! [`Datagram`] is a view on bytes that were checked for structure; [`Header`] is the value it
+//! holds. Checking the CRC is a step of its own ([`Datagram::verdict`]), because the verdict is an
+//! input of the cores: a recorded run can be fed to them again without the payload.
+
+mod crc;
+pub mod headers_only;
+mod versions;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+pub use self::versions::WireVersions;
+
+use crate::planted::{Bug, planted};
+use crate::record::{RecordError, Records};
+use crate::types::{
+    ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence, SourceId, SourcePosition,
+};
+use crate::wire::crc::crc32c_of;
+
+/// Length of the header in bytes: one cache line.
+pub const HEADER_LEN: usize = 64;
+/// First two bytes of every datagram, "TK" when read as text.
+pub const MAGIC: u16 = u16::from_le_bytes(*b"TK");
+/// The wire version that this code speaks. Version 1 carries DBN version 3 records.
+pub const WIRE_VERSION: u8 = 1;
+/// Offset of the sequence in the header: in a ring slot this word is the seal.
+pub const SEQUENCE_OFFSET: usize = 16;
+/// Offset of the relay byte, the only one outside the CRC but for the CRC itself.
+pub const RELAY_OFFSET: usize = 59;
+const CRC_OFFSET: usize = 60;
+
+/// What a datagram is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// Records.
+    Data = 1,
+    /// Something that happened to the stream itself; takes a sequence.
+    Event = 2,
+    /// The last sequence sent; takes none and is never repaired.
+    Heartbeat = 3,
+    /// The session is over; takes a sequence, the last one.
+    End = 4,
+}
+
+impl Kind {
+    /// Whether datagrams of this kind take a sequence and can be repaired.
+    #[must_use]
+    pub const fn is_sequenced(self) -> bool {
+        !matches!(self, Self::Heartbeat)
+    }
+
+    const fn from_byte(byte: u8) -> Option<Self> {
+        match byte {
+            1 => Some(Self::Data),
+            2 => Some(Self::Event),
+            3 => Some(Self::Heartbeat),
+            4 => Some(Self::End),
+            _ => None,
+        }
+    }
+}
+
+/// Bits of the header's `flags` field. Unknown bits are kept and ignored.
+pub mod datagram_flags {
+    /// Records come from a snapshot, not from the live stream.
+    pub const SNAPSHOT: u16 = 1 << 0;
+    /// Nothing more was waiting when this datagram was sealed.
+    pub const LAST_OF_BURST: u16 = 1 << 1;
+}
+
+/// Bits of the header's `relay` byte.
+pub mod relay_flags {
+    /// Sent again in answer to a NACK.
+    pub const RETRANSMITTED: u8 = 1 << 7;
+    /// The low bits count the relays passed.
+    pub const HOPS: u8 = 0x7f;
+}
+
+/// The header's fields, without magic, version and CRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the datagram is.
+    pub kind: Kind,
+    /// Whose sequence space.
+    pub channel: ChannelId,
+    /// Records in the payload.
+    pub count: u16,
+    /// The publisher's incarnation.
+    pub epoch: Epoch,
+    /// Number of this datagram; in a heartbeat, of the last one sent on this fan-out.
+    pub sequence: Sequence,
+    /// Number of the first record; in a heartbeat, event or END, of the next record to come.
+    pub first_record: RecordNumber,
+    /// Position of the last complete source message in it.
+    pub source_position: SourcePosition,
+    /// When it was sealed, UTC; measures, never decides.
+    pub sent_at: Nanos,
+    /// `sequence + 1 − oldest held`; 0 when nothing is held.
+    pub retained: u32,
+    /// Whose messages it carries.
+    pub source: SourceId,
+    /// Bytes after the header.
+    pub payload_len: u16,
+    /// See [`datagram_flags`].
+    pub flags: u16,
+    /// Length of header and extensions in bytes, a multiple of 8, at least [`HEADER_LEN`].
+    pub header_len: u16,
+    /// See [`relay_flags`].
+    pub relay: u8,
+}
+
+/// Why bytes are not a datagram. Whoever sent it is at fault, or the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum WireError {
+    /// Shorter than a header.
+    #[error("{len} bytes are too short for a datagram, which has a header of 64")]
+    Short {
+        /// Bytes there were.
+        len: usize,
+    },
+    /// Not ours.
+    #[error(
+        "the datagram starts with {magic:#06x}, not with the magic of tickcast; is something else sending to this group?"
+    )]
+    Magic {
+        /// The first two bytes.
+        magic: u16,
+    },
+    /// From a publisher of another wire version.
+    #[error(
+        "the datagram has wire version {version}; this build reads version 1, upgrade the older side"
+    )]
+    Version {
+        /// The version byte.
+        version: u8,
+    },
+    /// A kind this version does not know.
+    #[error("the datagram has unknown kind {kind}")]
+    Kind {
+        /// The kind byte.
+        kind: u8,
+    },
+    /// The lengths in the header do not fit the bytes.
+    #[error(
+        "the header says {header_len} + {payload_len} bytes but the datagram has {len}: cut off on the way?"
+    )]
+    Length {
+        /// Header length announced.
+        header_len: usize,
+        /// Payload length announced.
+        payload_len: usize,
+        /// Bytes there were.
+        len: usize,
+    },
+    /// An epoch or sequence of zero, which no publisher sends.
+    #[error("epoch {epoch} and sequence {sequence}: zero is never sent in a sequenced datagram")]
+    Zero {
+        /// The epoch field.
+        epoch: u64,
+        /// The sequence field.
+        sequence: u64,
+    },
+}
+
+/// Whether a datagram's CRC fits its bytes: an input of the receiving core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CrcVerdict {
+    /// The bytes are as they were sealed.
+    Good,
+    /// They are not: the datagram is dropped and counted.
+    Bad,
+}
+
+fn u16_at(bytes: &[u8; HEADER_LEN], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
+fn u32_at(bytes: &[u8; HEADER_LEN], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+fn u64_at(bytes: &[u8; HEADER_LEN], at: usize) -> u64 {
+    u64::from(u32_at(bytes, at)) | (u64::from(u32_at(bytes, at + 4)) << 32)
+}
+
+impl Header {
+    /// The words of this header with the given CRC: what its bytes are, read as little-endian.
+    #[must_use]
+    #[inline]
+    pub const fn to_words(&self, crc: u32) -> [u64; HEADER_LEN / 8] {
+        const fn at(byte: u32, value: u64) -> u64 {
+            value << (8 * byte)
+        }
+        let version_and_kind = at(2, WIRE_VERSION as u64) | at(3, self.kind as u64);
+        let len_and_relay = at(2, self.header_len as u64 / 8 % 256) | at(3, self.relay as u64);
+        [
+            at(0, MAGIC as u64)
+                | version_and_kind
+                | at(4, self.channel.0 as u64)
+                | at(6, self.count as u64),
+            self.epoch.0,
+            self.sequence.0,
+            self.first_record.0,
+            self.source_position.0,
+            self.sent_at.0,
+            at(0, self.retained as u64)
+                | at(4, self.source.0 as u64)
+                | at(6, self.payload_len as u64),
+            at(0, self.flags as u64) | len_and_relay | at(4, crc as u64),
+        ]
+    }
+
+    /// The bytes of this header with the given CRC.
+    #[must_use]
+    #[inline]
+    pub fn to_bytes(&self, crc: u32) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        bytes.copy_from_slice(self.to_words(crc).map(u64::to_le_bytes).as_flattened());
+        bytes
+    }
+
+    /// The oldest sequence that the sender still holds, as `retained` tells it; `None` when it
+    /// holds nothing.
+    #[must_use]
+    pub const fn oldest(&self) -> Option<Sequence> {
+        if self.retained == 0 {
+            None
+        } else {
+            Some(Sequence(
+                (self.sequence.0.saturating_sub(self.retained as u64)).saturating_add(1),
+            ))
+        }
+    }
+
+    /// Total bytes of header, extensions and payload.
+    #[must_use]
+    pub const fn datagram_len(&self) -> usize {
+        self.header_len as usize + self.payload_len as usize
+    }
+}
+
+/// The CRC32C of a datagram: over the header but for relay byte and CRC, then all that follows
+/// (docs/PROTOCOL.md §3).
+#[must_use]
+#[inline]
+pub fn crc_of(header: &[u8; HEADER_LEN], rest: &[u8]) -> u32 {
+    crc32c_of(header, planted(Bug::RelayByteCovered), rest)
+}
+
+/// A view on bytes whose structure was checked: header, extensions and payload are all there.
+#[derive(Clone, Copy, Debug)]
+pub struct Datagram<'a> {
+    header: Header,
+    crc: u32,
+    bytes: &'a [u8],
+}
+
+impl<'a> Datagram<'a> {
+    /// Reads the header and checks every length. Bytes after the payload are padding and ignored.
+    ///
+    /// # Errors
+    /// [`WireError`] says what does not fit; nothing is ever read out of bounds.
+    #[inline]
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let Some(head) = bytes.first_chunk::<HEADER_LEN>() else {
+            return Err(WireError::Short { len: bytes.len() });
+        };
+        let magic = u16_at(head, 0);
+        if magic != MAGIC {
+            return Err(WireError::Magic { magic });
+        }
+        if head[2] != WIRE_VERSION {
+            return Err(WireError::Version { version: head[2] });
+        }
+        let Some(kind) = Kind::from_byte(head[3]) else {
+            return Err(WireError::Kind { kind: head[3] });
+        };
+        let header = Header {
+            kind,
+            channel: ChannelId(u16_at(head, 4)),
+            count: u16_at(head, 6),
+            epoch: Epoch(u64_at(head, 8)),
+            sequence: Sequence(u64_at(head, SEQUENCE_OFFSET)),
+            first_record: RecordNumber(u64_at(head, 24)),
+            source_position: SourcePosition(u64_at(head, 32)),
+            sent_at: Nanos(u64_at(head, 40)),
+            retained: u32_at(head, 48),
+            source: SourceId(u16_at(head, 52)),
+            payload_len: u16_at(head, 54),
+            flags: u16_at(head, 56),
+            header_len: u16::from(head[58]) * 8,
+            relay: head[RELAY_OFFSET],
+        };
+        let len = header.datagram_len();
+        if usize::from(header.header_len) < HEADER_LEN || len > bytes.len() {
+            return Err(WireError::Length {
+                header_len: header.header_len.into(),
+                payload_len: header.payload_len.into(),
+                len: bytes.len(),
+            });
+        }
+        if header.epoch == Epoch::NONE || (kind.is_sequenced() && header.sequence == Sequence::NONE)
+        {
+            return Err(WireError::Zero {
+                epoch: header.epoch.0,
+                sequence: header.sequence.0,
+            });
+        }
+        Ok(Self {
+            header,
+            crc: u32_at(head, CRC_OFFSET),
+            bytes: &bytes[..len],
+        })
+    }
+
+    /// The header's fields.
+    #[must_use]
+    pub const fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// The CRC the datagram carries; the identity of its content.
+    #[must_use]
+    pub const fn crc(&self) -> u32 {
+        self.crc
+    }
+
+    /// The datagram without padding.
+    #[must_use]
+    pub const fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The bytes after header and extensions.
+    #[must_use]
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        &self.bytes[self.header.header_len.into()..]
+    }
+
+    /// Computes the CRC over the bytes and compares.
+    #[must_use]
+    #[inline]
+    pub fn verdict(&self) -> CrcVerdict {
+        let good = self
+            .bytes
+            .split_first_chunk::<HEADER_LEN>()
+            .is_some_and(|(head, rest)| crc_of(head, rest) == self.crc);
+        if good {
+            CrcVerdict::Good
+        } else {
+            CrcVerdict::Bad
+        }
+    }
+
+    /// The records of a data datagram; empty for other kinds.
+    ///
+    /// # Errors
+    /// [`RecordError`] when the payload is not `count` whole records of wire version 1.
+    #[inline]
+    pub fn records(&self) -> Result<Records<'a>, RecordError> {
+        match self.header.kind {
+            Kind::Data => Records::check(self.payload(), self.header.count.into()),
+            _ => Records::check(&[], 0),
+        }
+    }
+}
+
+/// What the publisher says of itself in a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PublisherState {
+    /// Sealing and sending.
+    Live = 1,
+    /// Sent END; repairs until everyone has it or the linger time is over.
+    Ended = 2,
+    /// Holds the stream but does not publish.
+    Standby = 3,
+}
+
+/// Body of a heartbeat, 24 bytes (docs/PROTOCOL.md §4.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// When the next one will come at the latest.
+    pub next_interval_us: u32,
+    /// How long receivers should wait at random before a first NACK; 0 in small groups.
+    pub hold_off_us: u32,
+    /// Subscribers joined.
+    pub subscribers: u32,
+    /// What the publisher is doing.
+    pub state: PublisherState,
+    /// The channel's config hash; 0 when unknown.
+    pub config_hash: ConfigHash,
+}
+
+impl Heartbeat {
+    /// Length of the body in bytes.
+    pub const LEN: usize = 24;
+
+    /// The body's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let mut bytes = [0; Self::LEN];
+        bytes[0..4].copy_from_slice(&self.next_interval_us.to_le_bytes());
+        bytes[4..8].copy_from_slice(&self.hold_off_us.to_le_bytes());
+        bytes[8..12].copy_from_slice(&self.subscribers.to_le_bytes());
+        bytes[12] = self.state as u8;
+        bytes[16..24].copy_from_slice(&self.config_hash.0.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a heartbeat's payload; `None` when it is too short or its state is unknown. Longer
+    /// bodies are read up to what is known.
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let body: &[u8; Self::LEN] = payload.first_chunk()?;
+        let word =
+            |at: usize| u32::from_le_bytes([body[at], body[at + 1], body[at + 2], body[at + 3]]);
+        Some(Self {
+            next_interval_us: word(0),
+            hold_off_us: word(4),
+            subscribers: word(8),
+            state: match body[12] {
+                1 => PublisherState::Live,
+                2 => PublisherState::Ended,
+                3 => PublisherState::Standby,
+                _ => return None,
+            },
+            config_hash: ConfigHash(u64::from(word(16)) | (u64::from(word(20)) << 32)),
+        })
+    }
+}
+
+/// Why the publisher itself lost messages of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u16)]
+pub enum SourceLossReason {
+    /// The venue's stream had a gap.
+    Gap = 1,
+    /// The hop between the feed and the publish thread was full.
+    Overflow = 2,
+    /// Messages could not be read.
+    Malformed = 3,
+}
+
+/// Body of an event datagram (docs/PROTOCOL.md §4.2).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamEvent {
+    /// The publisher never had these messages of a source: books may be wrong.
+    SourceLost {
+        /// Whose messages.
+        source: SourceId,
+        /// Why.
+        reason: SourceLossReason,
+        /// Position of the first message lost.
+        from: SourcePosition,
+        /// How many messages; `u64::MAX` when nobody knows.
+        messages: u64,
+        /// The instruments concerned; empty means all of the source.
+        instruments: Vec<u32>,
+    },
+    /// Why this epoch was opened, as its first datagram.
+    EpochOpened {
+        /// The reason, for people.
+        reason: EpochReason,
+        /// The epoch before it, or [`Epoch::NONE`].
+        previous: Epoch,
+        /// The last sequence sealed in that epoch, 0 when unknown.
+        previous_last: Sequence,
+    },
+}
+
+/// Why an epoch was opened (docs/PROTOCOL.md §4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u16)]
+pub enum EpochReason {
+    /// A first start.
+    Fresh = 1,
+    /// A restart that could not continue the ring, for a reason that this version does not know, or of a
+    /// publisher that keeps none.
+    Restart = 2,
+    /// A standby took over.
+    Promotion = 3,
+    /// A restart that found no ring.
+    RingGone = 4,
+    /// The host was started anew since.
+    Rebooted = 5,
+    /// A restart with another shape of the ring, or other inputs.
+    Reconfigured = 6,
+    /// A restart with a live input, which does not tell again what it told meanwhile.
+    LiveInput = 7,
+    /// A restart that found a ring that is not whole.
+    RingDamaged = 8,
+    /// The session of before was ended.
+    SessionEnded = 9,
+    /// A restart whose state does not know the epoch of the ring.
+    StateGone = 10,
+    /// A restart whose capture is no longer the file that it was.
+    SourceChanged = 11,
+}
+
+impl EpochReason {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::Fresh,
+        Self::Restart,
+        Self::Promotion,
+        Self::RingGone,
+        Self::Rebooted,
+        Self::Reconfigured,
+        Self::LiveInput,
+        Self::RingDamaged,
+        Self::SessionEnded,
+        Self::StateGone,
+        Self::SourceChanged,
+    ];
+
+    /// Its number on the wire, and which of the restarts it is: who knows no restarts apart sees one.
+    const fn codes(self) -> [u16; 2] {
+        match self {
+            Self::Fresh | Self::Restart | Self::Promotion => [self as u16, 0],
+            _ => [Self::Restart as u16, self as u16],
+        }
+    }
+
+    fn of([reason, restart]: [u16; 2]) -> Option<Self> {
+        let all = || Self::ALL.into_iter();
+        let known = all().find(|it| it.codes() == [reason, restart]);
+        known.or_else(|| all().find(|it| it.codes() == [reason, 0]))
+    }
+}
+
+impl StreamEvent {
+    /// How many instruments an event can name; more are told as "all of the source".
+    pub const INSTRUMENTS_MAX: usize = 128;
+    const SOURCE_LOST: u16 = 1;
+    const EPOCH_OPENED: u16 = 2;
+
+    /// Appends the body's bytes to `out`, a multiple of 8 in length.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::SourceLost {
+                source,
+                reason,
+                from,
+                messages,
+                instruments,
+            } => {
+                let named = if instruments.len() > Self::INSTRUMENTS_MAX {
+                    &[]
+                } else {
+                    &instruments[..]
+                };
+                out.extend(Self::SOURCE_LOST.to_le_bytes());
+                out.extend((*reason as u16).to_le_bytes());
+                out.extend(source.0.to_le_bytes());
+                out.extend((named.len() as u16).to_le_bytes());
+                out.extend(from.0.to_le_bytes());
+                out.extend(messages.to_le_bytes());
+                for instrument in named {
+                    out.extend(instrument.to_le_bytes());
+                }
+                out.resize(out.len().next_multiple_of(8), 0);
+            }
+            Self::EpochOpened {
+                reason,
+                previous,
+                previous_last,
+            } => {
+                let [reason, restart] = reason.codes();
+                out.extend(Self::EPOCH_OPENED.to_le_bytes());
+                out.extend(reason.to_le_bytes());
+                out.extend(restart.to_le_bytes());
+                out.extend([0; 2]);
+                out.extend(previous.0.to_le_bytes());
+                out.extend(previous_last.0.to_le_bytes());
+            }
+        }
+    }
+
+    /// Reads an event's payload; `None` when it is cut off or of a kind this version does not know.
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Option<Self> {
+        let (head, rest) = payload.split_first_chunk::<24>()?;
+        let short = |at: usize| u16::from_le_bytes([head[at], head[at + 1]]);
+        let mut first = [0; 8];
+        first.copy_from_slice(&head[8..16]);
+        let mut second = [0; 8];
+        second.copy_from_slice(&head[16..24]);
+        let (first, second) = (u64::from_le_bytes(first), u64::from_le_bytes(second));
+        match short(0) {
+            Self::SOURCE_LOST => Some(Self::SourceLost {
+                source: SourceId(short(4)),
+                reason: match short(2) {
+                    1 => SourceLossReason::Gap,
+                    2 => SourceLossReason::Overflow,
+                    3 => SourceLossReason::Malformed,
+                    _ => return None,
+                },
+                from: SourcePosition(first),
+                messages: second,
+                instruments: rest
+                    .get(..usize::from(short(6)) * 4)?
+                    .chunks_exact(4)
+                    .map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                    .collect(),
+            }),
+            Self::EPOCH_OPENED => Some(Self::EpochOpened {
+                reason: EpochReason::of([short(2), short(4)])?,
+                previous: Epoch(first),
+                previous_last: Sequence(second),
+            }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
