@@ -19,7 +19,8 @@ use tickcast_reliability::control::RemoteAccess;
 use tickcast_reliability::receive::What;
 use tickcast_reliability::ring::RingMemory;
 #[cfg(feature = "rdma")]
-use tickcast_reliability::serve::{Carrier, MIRROR_WRITES_MAX, MirrorWrite};
+use tickcast_reliability::serve::MIRROR_WRITES_MAX;
+use tickcast_reliability::serve::{Carrier, MirrorWrite};
 use tickcast_reliability::session::{ReadLimits, RemoteRequest};
 
 #[cfg(feature = "rdma")]
