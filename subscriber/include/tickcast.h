@@ -17,6 +17,11 @@
 #include <stdint.h>
 
 /*
+ The interface of this header. Another number is another library file.
+ */
+#define TICKCAST_ABI_VERSION 1
+
+/*
  `records` of a loss whose number of records nobody knows, and `messages` likewise.
  */
 #define TICKCAST_UNKNOWN UINT64_MAX
@@ -105,11 +110,6 @@
  `channel` of what has no number yet.
  */
 #define TICKCAST_NO_CHANNEL UINT32_MAX
-
-/*
- The interface of this header. Another number is another library file.
- */
-#define TICKCAST_ABI_VERSION 1
 
 /*
  What a call came to, where that is not a number of its own.
@@ -1437,6 +1437,22 @@ extern "C" {
 #endif // __cplusplus
 
 /*
+ The library's version, as "0.1.0".
+ */
+const char *tickcast_version(void);
+
+/*
+ The library's TICKCAST_ABI_VERSION.
+ */
+uint32_t tickcast_abi_version(void);
+
+/*
+ Whether the caller's structs are the library's: 0, or TICKCAST_STATUS_ABI. tickcast_builder_new
+ does this by itself.
+ */
+int32_t tickcast_abi_check(const TickcastSizes *sizes);
+
+/*
  What tickcast_builder_new calls; for other languages than C, which fill the sizes themselves.
 
  # Safety
@@ -1884,22 +1900,6 @@ int32_t tickcast_reader_report(TickcastReader *reader,
  Ends a reader. NULL is fine.
  */
 int32_t tickcast_reader_free(TickcastReader *reader);
-
-/*
- The library's version, as "0.1.0".
- */
-const char *tickcast_version(void);
-
-/*
- The library's TICKCAST_ABI_VERSION.
- */
-uint32_t tickcast_abi_version(void);
-
-/*
- Whether the caller's structs are the library's: 0, or TICKCAST_STATUS_ABI. tickcast_builder_new
- does this by itself.
- */
-int32_t tickcast_abi_check(const TickcastSizes *sizes);
 
 /*
  Takes what has come, hands it to `on`, and asks for what is missing. Bounded, and never blocks.

@@ -168,7 +168,7 @@ pub enum SubscribeError {
 /// Why a call about a channel can't be done; nothing has changed.
 ///
 /// ```
-/// # use tickcast_subscriber::{Start, Subscriber, units::ChannelId};
+/// # use tickcast_subscriber::{Start, Subscriber, ChannelId};
 /// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
 /// let error = subscriber.rejoin(ChannelId(9), Start::Oldest).unwrap_err();
 /// assert!(error.to_string().starts_with("channel 9 is not followed"));
@@ -198,7 +198,7 @@ pub enum ChannelError {
 /// Why a filter can't be set; the one before it goes on.
 ///
 /// ```
-/// # use tickcast_subscriber::{InstrumentFilter, Subscriber, units::ChannelId};
+/// # use tickcast_subscriber::{InstrumentFilter, Subscriber, ChannelId};
 /// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
 /// let wanted = InstrumentFilter::symbols(["AAPL"]);
 /// assert!(subscriber.set_filter(ChannelId(1), wanted).is_err(), "there is no such channel yet");
@@ -226,7 +226,7 @@ pub enum FilterError {
 /// Why a [`Running`](crate::Running) subscriber did not do what it was asked; nothing has changed.
 ///
 /// ```
-/// # use tickcast_subscriber::{CommandError, Core, Idle, Start, Subscriber, units::ChannelId};
+/// # use tickcast_subscriber::{CommandError, Core, Idle, Start, Subscriber, ChannelId};
 /// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
 /// let running = subscriber.run_pinned(Core(0), Idle::Yield, |_| {})?;
 /// let error = running.rejoin(ChannelId(9), Start::Oldest).unwrap_err();

@@ -27,69 +27,79 @@
 //! [`Monitor`] watches it from anywhere. After the start a tick costs no allocation, no lock and
 //! no system call but the receiving itself. Everything that decides anything is in
 //! `tickcast-reliability`; this crate connects it to sockets and clocks.
+//!
+//! Order of folders, top to bottom; each imports only those below it:
+//!
+//! 1. `split`: a subscriber on a thread of its own, and its readers
+//! 2. `mirror`: a subscriber that keeps mirrors, for a standby
+//! 3. `subscriber`: the subscriber and its polls
+//! 4. `io`: sockets and connections to the core, and back
+//! 5. `dispatch`: from the core to the application's closure
+//! 6. `config`: the description of a subscriber
+//! 7. `observe`: monitors, reports, histograms
+//! 8. `sync`: memory that threads share
+//! 9. `error`: the reasons of failures
 
-mod atomics;
-mod bell;
-mod builder;
-mod choices;
-mod commands;
-mod directory;
-mod driver;
-mod endpoints;
+mod config;
+mod dispatch;
 mod error;
-mod filter;
-mod hand;
-mod inboxes;
-mod latency;
-mod latest;
-mod listening;
-mod local_ring;
+mod io;
 #[doc(hidden)]
-pub mod mirroring;
-mod monitor;
-mod packed;
-mod polled;
-mod problems;
-mod runs;
-mod session;
-mod sift;
+pub mod mirror;
+mod observe;
 mod split;
 mod subscriber;
-mod summary;
-mod wake;
-mod worker;
+mod sync;
 
-pub use builder::{ChannelBuilder, LineOverride, Repair, SubscriberBuilder};
-pub use directory::{Directory, Instruments};
-pub use endpoints::Endpoints;
+pub use config::endpoints::Endpoints;
+pub use config::filter::InstrumentFilter;
+pub use config::{ChannelBuilder, LineOverride, Repair, SubscriberBuilder, Transport};
 pub use error::{
     ChannelError, CommandError, FilterError, JoinError, Panicked, SpawnError, SubscribeError,
 };
-pub use filter::InstrumentFilter;
-pub use latency::{ChannelLatency, Stage};
-pub use listening::Transport;
-pub use monitor::{ChannelReport, HandedCounters, Monitor};
-pub use polled::Polled;
-pub use split::{Reader, ReaderReport};
+pub use observe::directory::{Directory, Instruments};
+pub use observe::latency::{ChannelLatency, Stage};
+pub use observe::polled::Polled;
+pub use observe::summary::Summary;
+pub use observe::{ChannelReport, HandedCounters, Monitor};
+pub use split::{Reader, ReaderReport, Running};
 pub use subscriber::Subscriber;
-pub use summary::Summary;
-pub use wake::Wake;
-pub use worker::Running;
+pub use sync::wake::Wake;
 
+pub use hdrhistogram::Histogram;
 pub use tickcast_reliability::control::{ChannelName, Start};
 pub use tickcast_reliability::delivery::{
     Deliver, Delivery, Event, Item, LineId, LinkDownReason, Loss, LossCause, Overrun, Place,
     Position, Quality, StreamState, Via,
 };
 pub use tickcast_reliability::receive::{ReceiverConfig, RepairOrder};
-pub use tickcast_reliability::record;
-pub use tickcast_reliability::types as units;
-pub use tickcast_reliability::types::ReceiverCounters;
+pub use tickcast_reliability::types::{
+    ChannelId, Epoch, Nanos, ReceiverCounters, RecordNumber, Sequence, SequenceRange, SourceId,
+    SourcePosition,
+};
 pub use tickcast_reliability::wire::{EpochReason, SourceLossReason, StreamEvent};
-pub use tickcast_transport::faults;
 pub use tickcast_transport::host::idle::Idle;
 pub use tickcast_transport::host::interface::Interface;
 pub use tickcast_transport::host::pin::{Core, PinError};
+
+/// DBN records, and the one checked cast to them.
+pub mod record {
+    pub use tickcast_reliability::record::{
+        Action, BidAskPair, FlagSet, HasRType, ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg,
+        RECORD_ALIGN, RECORD_LEN_MAX, RType, Record, RecordBatch, RecordBatches, RecordError,
+        RecordHeader, RecordRef, RecordSlice, Records, SType, SecurityUpdateAction, Side, StatMsg,
+        StatType, StatusAction, StatusMsg, StatusReason, SymbolMappingMsg, TradeMsg, TradingEvent,
+        TriState, UNDEF_ORDER_SIZE, UNDEF_PRICE, UNDEF_TIMESTAMP, WireRecord, flags, record_len,
+    };
+}
+
+/// Seeded faults between the network and a subscriber, for tests of applications.
+pub mod faults {
+    pub use tickcast_transport::faults::{
+        Burst, Delay, Entry, FaultConfig, FaultConfigError, FaultCounts, FaultKind, FaultLog,
+        FaultPlan, Faulty, Reorder, Scripted,
+    };
+}
 
 /// The code of the README, compiled as it stands there.
 #[cfg(doctest)]

@@ -7,32 +7,29 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use tickcast_reliability::control::Start;
-use tickcast_reliability::delivery::{Delivery, Item, LineId, LossCause, Position};
+use tickcast_reliability::delivery::LossCause;
+use tickcast_reliability::delivery::{Deliver, Delivery, Item, LineId, Position};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::Receive;
 use tickcast_transport::faults::Faulty;
 use tickcast_transport::host::clock::{Clock, SystemClock};
-use tickcast_transport::host::idle::Idle;
-use tickcast_transport::host::pin::Core;
 
-use crate::builder::{Parts, SubscriberBuilder, display};
-use crate::directory::Directory;
-use crate::driver::Driver;
-use crate::endpoints::Endpoints;
-use crate::error::{ChannelError, FilterError, SpawnError, SubscribeError};
-use crate::filter::InstrumentFilter;
-use crate::hand::{Backlog, ByItem, Caller, Hand, Keeping, Take, ToApplication};
-use crate::latency::ChannelLatency;
-use crate::latest::{CellWriter, LatestReader};
-use crate::listening::Listening;
-use crate::local_ring::Totals;
-use crate::monitor::{ChannelReport, ChannelShared, Monitor, Shared};
-use crate::polled::Polled;
-use crate::sift::{Sift, Through};
-use crate::split::Reader;
-use crate::summary::Summary;
-use crate::wake::Wake;
-use crate::worker::{self, Running};
+use crate::config::endpoints::Endpoints;
+use crate::config::filter::InstrumentFilter;
+use crate::config::{Parts, SubscriberBuilder, display};
+use crate::dispatch::conflate::{CellWriter, LatestReader};
+use crate::dispatch::sink::{Backlog, ByItem, ByRun, Caller, Hand, Keeping, Take, ToApplication};
+use crate::dispatch::{Sift, Through};
+use crate::error::{ChannelError, FilterError, SubscribeError};
+use crate::io::Listening;
+use crate::io::driver::Driver;
+use crate::observe::directory::Directory;
+use crate::observe::latency::ChannelLatency;
+use crate::observe::polled::Polled;
+use crate::observe::summary::Summary;
+use crate::observe::totals::Totals;
+use crate::observe::{ChannelReport, ChannelShared, Monitor, Shared};
+use crate::sync::wake::Wake;
 
 /// Follows channels of a publisher. It can be moved to another thread but not shared: whoever has
 /// it polls it. Other threads watch it through a [`Monitor`].
@@ -159,6 +156,46 @@ impl Subscriber {
     #[inline]
     pub fn poll(&mut self, on: impl FnMut(Item<'_>)) -> Polled {
         self.poll_to(ByItem(on))
+    }
+
+    /// As [`poll`](Subscriber::poll), where records are handed over by the run: those of a datagram, as a
+    /// slice of their type where they are all of one ([`Records::all_of`]). What is the
+    /// same for all of them is then looked at once.
+    ///
+    /// # How it can fail
+    /// As there. Of a run in which it panics it was given all.
+    ///
+    /// ```
+    /// use tickcast_subscriber::record::{MboMsg, Records};
+    /// use tickcast_subscriber::{Deliver, Item, Position, Subscriber};
+    ///
+    /// #[derive(Default)]
+    /// struct Volume(u64);
+    ///
+    /// impl Deliver for Volume {
+    ///     fn item(&mut self, item: Item<'_>) {
+    ///         match item {
+    ///             Item::Record(_, it) => self.0 += it.get::<MboMsg>().map_or(0, |it| it.size.into()),
+    ///             Item::Event(position, event) => println!("after {}: {event}", position.sequence),
+    ///         }
+    ///     }
+    ///
+    ///     fn records(&mut self, first: &Position, records: Records<'_>) {
+    ///         match records.all_of::<MboMsg>() {
+    ///             Some(run) => self.0 += run.iter().map(|it| u64::from(it.size)).sum::<u64>(),
+    ///             None => self.one_by_one(first, records),
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let mut volume = Volume::default();
+    /// subscriber.poll_runs(&mut volume);
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
+    #[inline]
+    pub fn poll_runs(&mut self, to: &mut impl Deliver) -> Polled {
+        self.poll_to(ByRun(to))
     }
 
     /// One poll, of which the items go there.
@@ -345,60 +382,6 @@ impl Subscriber {
         waker.wait(timeout)
     }
 
-    /// Polls on a thread of its own, pinned to `core`, until all channels have ended, or
-    /// [`Running::stop`]. Then it leaves.
-    ///
-    /// # Errors
-    /// [`SpawnError`]; the subscriber is gone then.
-    ///
-    /// ```no_run
-    /// # use tickcast_subscriber::{Core, Idle, Item, Subscriber};
-    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
-    /// let mut records = 0;
-    /// let running = subscriber.run_pinned(Core(2), Idle::Spin, move |item| {
-    ///     records += u64::from(matches!(item, Item::Record(..)));
-    /// })?;
-    /// println!("{}", running.join()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn run_pinned(
-        self,
-        core: Core,
-        idle: Idle,
-        on: impl FnMut(Item<'_>) + Send + 'static,
-    ) -> Result<Running, SpawnError> {
-        worker::run(self, core, idle, on)
-    }
-
-    /// Receives and repairs on a thread of its own, pinned to `core`, into a local ring of at
-    /// least `size_bytes` (1 MiB to 64 GiB, rounded up to a power of two), from which slower
-    /// threads read at their own speed: clone the reader for each. One that is so slow that it is
-    /// overtaken is told exactly what it lost, and holds up neither repair nor the others.
-    ///
-    /// # Errors
-    /// [`SpawnError`]; the subscriber is gone then.
-    ///
-    /// ```no_run
-    /// # use tickcast_subscriber::{Core, Idle, Subscriber};
-    /// # use std::time::Duration;
-    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
-    /// let (running, mut reader) = subscriber.split(Core(2), Idle::Spin, 64 << 20)?;
-    /// while !reader.is_over() {
-    ///     reader.wait(Duration::from_millis(100));
-    ///     reader.poll(|item| println!("{item:?}"));
-    /// }
-    /// println!("{}", running.join()?);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn split(
-        self,
-        core: Core,
-        idle: Idle,
-        size_bytes: usize,
-    ) -> Result<(Running, Reader), SpawnError> {
-        worker::split(self, core, idle, size_bytes)
-    }
-
     /// Begins a channel anew at `start`: what is open of it is declared lost (cause `left`), and
     /// the repair connection is built anew. What was delivered before may be delivered again.
     ///
@@ -578,7 +561,7 @@ impl Subscriber {
     /// The faults injected into a channel, where the builder asked for some.
     ///
     /// ```
-    /// # use tickcast_subscriber::{Subscriber, units::ChannelId};
+    /// # use tickcast_subscriber::{Subscriber, ChannelId};
     /// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
     /// assert!(subscriber.faults(ChannelId(1)).is_none(), "none were asked for");
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
@@ -642,7 +625,7 @@ impl Subscriber {
     /// When there is no such line, or the system refuses.
     ///
     /// ```
-    /// # use tickcast_subscriber::{LineId, Subscriber, units::ChannelId};
+    /// # use tickcast_subscriber::{LineId, Subscriber, ChannelId};
     /// # let mut subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
     /// let refused = subscriber.drop_membership(ChannelId(1), LineId(0));
     /// assert!(refused.is_err(), "no group was joined yet");
@@ -747,6 +730,27 @@ impl Subscriber {
             channel,
             followed: followed.join(", "),
         }
+    }
+}
+
+impl SubscriberBuilder {
+    /// Builds the subscriber. It connects with the first poll, and goes on trying for as long as
+    /// the publisher is not there: either may start first.
+    ///
+    /// # Errors
+    /// [`SubscribeError`] when the description makes no sense, an interface is not there, or the
+    /// publisher's host is unknown.
+    /// Looking up the host may block.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// assert!(!subscriber.is_joined(), "it connects with the first poll");
+    /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+    /// ```
+    pub fn build(self) -> Result<Subscriber, SubscribeError> {
+        let parts = self.check()?;
+        Ok(Subscriber::new(self, parts))
     }
 }
 

@@ -17,7 +17,7 @@ use std::time::SystemTime;
 use common::{PATIENCE, Publisher, channel, free_group, number, one_channel, signal, simulated};
 use serde_json::Value;
 use tempfile::TempDir;
-use tickcast::{event, item, monitor, reader, sizes, subscriber};
+use tickcast::{abi, event, item, monitor, reader, subscriber};
 use tickcast_subscriber::record;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -323,7 +323,7 @@ fn c_and_rust_agree_on_every_size_and_offset() {
             name channel reserved records events conflated_records overruns
             overrun_records overrun_events lag;
         subscriber::Summary as Summary: delivered_records lost_records events is_whole channels;
-        sizes::Sizes as Sizes:
+        abi::Sizes as Sizes:
             sizes abi_version item position event channel_report reader_report
             latency summary record_header mbo trade mbp1 status instrument_def
             symbol_mapping imbalance stat;

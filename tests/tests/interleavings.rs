@@ -38,14 +38,14 @@ mod wake {
 }
 
 #[allow(dead_code, reason = "what only the subscriber's own tests look at")]
-#[path = "../../subscriber/src/bell.rs"]
-mod bell;
-#[path = "../../subscriber/src/latest/cell.rs"]
-mod cell;
+#[path = "../../subscriber/src/sync/notify.rs"]
+mod notify;
+#[path = "../../subscriber/src/sync/seqlock.rs"]
+mod seqlock;
 #[allow(unreachable_pub, reason = "transports use it, too")]
 #[path = "../../reliability/src/ring/slot.rs"]
 mod slot;
-#[path = "../../subscriber/src/local_ring/words.rs"]
+#[path = "../../subscriber/src/split/ring/words.rs"]
 mod words;
 
 use std::panic::catch_unwind;
@@ -53,9 +53,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use atomics::{AtomicBool, AtomicU64, Ordering, fence};
-use bell::Bell;
 use loom::sync::Arc;
 use loom::thread;
+use notify::Bell;
 use tickcast_subscriber::Wake;
 use words::Words;
 
@@ -144,12 +144,12 @@ fn a_cell_is_read_whole_and_its_version_says_which_of_its_contents_it_is() {
         let writing = Arc::clone(&cell);
         let writer = thread::spawn(move || {
             for n in 1..=2 {
-                cell::write(&writing, [n, n * 10].into_iter());
+                seqlock::write(&writing, [n, n * 10].into_iter());
             }
         });
         let (mut seen, mut content) = (0, [0; 2]);
         for _ in 0..2 {
-            if let Some(version) = cell::copy(&cell, &mut content, seen) {
+            if let Some(version) = seqlock::copy(&cell, &mut content, seen) {
                 assert!(version > seen);
                 let n = version / 2;
                 assert_eq!(content, [n, n * 10], "a torn cell");
@@ -157,7 +157,7 @@ fn a_cell_is_read_whole_and_its_version_says_which_of_its_contents_it_is() {
             }
         }
         writer.join().unwrap();
-        let last = cell::copy(&cell, &mut content, seen);
+        let last = seqlock::copy(&cell, &mut content, seen);
         assert!(last == Some(4) || seen == 4);
         assert_eq!(content, [2, 20]);
     });
@@ -378,7 +378,7 @@ fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
     let torn = catch_unwind(|| {
         in_every_order(3, || {
             let cell: Arc<Vec<AtomicU64>> = Arc::new((0..3).map(|_| AtomicU64::new(0)).collect());
-            cell::write(&cell, [1, 10].into_iter());
+            seqlock::write(&cell, [1, 10].into_iter());
             let writing = Arc::clone(&cell);
             let writer = thread::spawn(move || {
                 // The version is right, but without the fence before the words.
@@ -388,7 +388,7 @@ fn without_a_claim_or_a_fence_the_checker_finds_what_goes_wrong() {
                 writing[0].store(4, Ordering::Release);
             });
             let mut content = [0; 2];
-            if cell::copy(&cell, &mut content, 0).is_some() {
+            if seqlock::copy(&cell, &mut content, 0).is_some() {
                 assert_eq!(content[0] * 10, content[1]);
             }
             writer.join().unwrap();

@@ -12,8 +12,8 @@ use common::{
     one_channel, signal,
 };
 use serde_json::{Value, json};
-use tickcast_subscriber::units::{ChannelId, Nanos};
 use tickcast_subscriber::{ChannelBuilder, Event, LineId, LineOverride, Subscriber};
+use tickcast_subscriber::{ChannelId, Nanos};
 
 #[test]
 fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {

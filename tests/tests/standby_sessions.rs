@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use standing_by::{following, get_on, pair, promote, records, refusal, told, until_it_mirrors};
 use tempfile::TempDir;
 use tickcast_publisher::record::{RType, RecordHeader, TradeMsg};
-use tickcast_subscriber::units::SourcePosition;
+use tickcast_subscriber::SourcePosition;
 use tickcast_subscriber::{Event, StreamEvent};
 use xxhash_rust::xxh3::Xxh3;
 

@@ -7,8 +7,8 @@ use common::{
     Follower, Publisher, channel, drive, drive_to_end, end, endless, free_group, number,
     one_channel, simulated,
 };
+use tickcast_subscriber::ChannelId;
 use tickcast_subscriber::faults::{Burst, FaultConfig, Reorder, Scripted};
-use tickcast_subscriber::units::ChannelId;
 use tickcast_subscriber::{ChannelBuilder, Delivery, Event, LossCause, ReceiverConfig, Start};
 
 /// Everything a bad network does at once.
@@ -24,7 +24,7 @@ fn bad_network(seed: u64) -> FaultConfig {
         reorder: Some(Reorder {
             probability: 0.02,
             depth: 8,
-            hold: tickcast_subscriber::units::Nanos::from_ms(1),
+            hold: tickcast_subscriber::Nanos::from_ms(1),
         }),
         corrupt: 0.01,
         truncate: 0.005,
@@ -146,7 +146,7 @@ fn without_repair_every_loss_is_named_and_delivered_plus_lost_is_published() {
 #[test]
 fn within_a_deadline_and_in_arrival_order_nothing_is_silent_either() {
     let publisher = Publisher::start(&one_channel(&[free_group()], simulated(20_000, 20_000, 1)));
-    let within = Delivery::OrderedWithin(tickcast_subscriber::units::Nanos::from_ms(20));
+    let within = Delivery::OrderedWithin(tickcast_subscriber::Nanos::from_ms(20));
     let builder = publisher
         .subscriber()
         .channel(ChannelBuilder::new("all").delivery(within));

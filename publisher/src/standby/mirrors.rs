@@ -10,7 +10,7 @@ use tickcast_reliability::delivery::{Event, Position};
 use tickcast_reliability::receive::{Mirror, MirrorHost, Receiver};
 use tickcast_reliability::record::RecordRef;
 use tickcast_reliability::types::{ChannelId, Nanos};
-use tickcast_subscriber::mirroring::{Keeper, Mirroring};
+use tickcast_subscriber::mirror::{Keeper, Mirroring};
 use tickcast_subscriber::{ChannelBuilder, Subscriber};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::interface::Interface;

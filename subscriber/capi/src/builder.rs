@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tickcast_subscriber as rust;
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::units::{Epoch, Nanos, Sequence};
 use tickcast_subscriber::{
     ChannelBuilder, Delivery, InstrumentFilter, Interface, Start, Transport,
 };
+use tickcast_subscriber::{Epoch, Nanos, Sequence};
 
+use crate::abi::Sizes;
+use crate::abi::{array, range, text};
 use crate::error::{Error, handle, status};
 use crate::handle::{free, give, take, with};
-use crate::pointers::{array, range, text};
-use crate::sizes::Sizes;
 use crate::subscriber::Subscriber;
 
 /// A subscriber being described.

@@ -6,10 +6,10 @@ use std::mem::MaybeUninit;
 
 use tickcast_subscriber as rust;
 
+use crate::abi::text;
 use crate::error::{Error, handle, number, status};
 use crate::handle::{free, give, shared};
 use crate::monitor::{Monitor, watch};
-use crate::pointers::text;
 
 /// What was known of symbols and ids. It can be used by all threads at once.
 pub struct Directory(());

@@ -5,12 +5,12 @@ use std::ffi::c_char;
 use std::ptr::null;
 
 use tickcast_subscriber as rust;
-use tickcast_subscriber::units::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
-use tickcast_subscriber::units::{SourceId, SourcePosition};
+use tickcast_subscriber::{Epoch, Nanos, RecordNumber, Sequence, SequenceRange};
 use tickcast_subscriber::{LineId, Loss, Overrun, StreamEvent, StreamState};
+use tickcast_subscriber::{SourceId, SourcePosition};
 
+use crate::abi::{range, write_text};
 use crate::error::{Error, number};
-use crate::pointers::{range, write_text};
 
 /// What happened. Those marked *in order* stand exactly where it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

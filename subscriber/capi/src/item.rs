@@ -7,10 +7,10 @@ use std::ptr::{from_ref, null};
 use tickcast_subscriber as rust;
 use tickcast_subscriber::{Polled, Via};
 
+use crate::abi::Context;
 use crate::error::{Error, STOPPED, Stop};
 use crate::event::Event;
-use crate::pointers::Context;
-use crate::records::RecordHeader;
+use crate::record::RecordHeader;
 
 /// What an item is.
 #[derive(Clone, Copy, Debug)]

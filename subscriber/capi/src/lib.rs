@@ -11,6 +11,7 @@
 //! - What is trusted is what can't be checked: that texts end, that arrays are as long as said, and
 //!   that a struct to be filled is there.
 
+pub mod abi;
 pub mod builder;
 pub mod directory;
 pub mod error;
@@ -18,8 +19,6 @@ pub mod event;
 pub mod handle;
 pub mod item;
 pub mod monitor;
-pub mod pointers;
 pub mod reader;
-pub mod records;
-pub mod sizes;
+pub mod record;
 pub mod subscriber;

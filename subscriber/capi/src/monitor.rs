@@ -6,9 +6,9 @@ use std::mem::MaybeUninit;
 use tickcast_subscriber as rust;
 use tickcast_subscriber::Stage;
 
+use crate::abi::{fill, range, text, write_text};
 use crate::error::{Error, handle, number, status};
 use crate::handle::{free, give, shared, with};
-use crate::pointers::{fill, range, text, write_text};
 use crate::reader::{Reader, Running};
 use crate::subscriber::Subscriber;
 

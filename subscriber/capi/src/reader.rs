@@ -6,15 +6,15 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use tickcast_subscriber as rust;
-use tickcast_subscriber::units::ChannelId;
+use tickcast_subscriber::ChannelId;
 use tickcast_subscriber::{CommandError, Core, Idle, InstrumentFilter, Wake};
 
+use crate::abi::{fill, range};
 use crate::builder::{ids, start, symbols};
 use crate::error::{Error, handle, number, status};
 use crate::handle::{free, give, take, with};
 use crate::item::{Callback, OnItem, polled};
 use crate::monitor::{NO_CHANNEL, Name, at, name};
-use crate::pointers::{fill, range};
 use crate::subscriber::{Subscriber, Summary, fill_summary};
 
 /// A subscriber on a thread of its own.

@@ -6,14 +6,14 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use tickcast_subscriber as rust;
-use tickcast_subscriber::units::ChannelId;
+use tickcast_subscriber::ChannelId;
 use tickcast_subscriber::{InstrumentFilter, Wake};
 
+use crate::abi::{fill, text, write_text};
 use crate::builder::{ids, start, symbols};
 use crate::error::{Error, number, status};
 use crate::handle::{free, take, with};
 use crate::item::{Callback, OnItem, polled};
-use crate::pointers::{fill, text, write_text};
 
 /// Follows channels of a publisher.
 pub struct Subscriber(());

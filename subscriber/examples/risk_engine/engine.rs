@@ -18,8 +18,8 @@
 use std::collections::HashMap;
 use std::fmt;
 
+use tickcast_subscriber::Epoch;
 use tickcast_subscriber::record::{InstrumentDefMsg, RecordRef, SymbolMappingMsg};
-use tickcast_subscriber::units::Epoch;
 use tickcast_subscriber::{Event, Item, Loss, StreamEvent};
 
 use super::input::{Fill, Kind, Limits};
@@ -518,8 +518,8 @@ fn named(record: RecordRef<'_>) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use tickcast_subscriber::record::{BidAskPair, Mbp1Msg, RType, RecordHeader};
-    use tickcast_subscriber::units::{Sequence, SequenceRange, SourceId, SourcePosition};
     use tickcast_subscriber::{LossCause, Overrun, Place, StreamEvent, StreamState};
+    use tickcast_subscriber::{Sequence, SequenceRange, SourceId, SourcePosition};
 
     use super::super::input;
     use super::*;

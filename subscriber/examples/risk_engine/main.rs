@@ -25,8 +25,8 @@ use std::time::Duration;
 use clap::Parser;
 use engine::Engine;
 use make::Maker;
+use tickcast_subscriber::Epoch;
 use tickcast_subscriber::faults::{Burst, FaultConfig};
-use tickcast_subscriber::units::Epoch;
 use tickcast_subscriber::{
     ChannelBuilder, Core, Event, Idle, Item, Monitor, ReceiverConfig, Start, SubscribeError,
     Subscriber,

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tickcast_subscriber::units::ChannelId;
+use tickcast_subscriber::ChannelId;
 use tickcast_subscriber::{
     Event, Item, Loss, Position, ReceiverCounters, Subscriber, SubscriberBuilder,
 };

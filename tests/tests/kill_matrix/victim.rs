@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tickcast_subscriber::faults::{FaultConfig, Scripted};
-use tickcast_subscriber::units::{Epoch, Sequence};
 use tickcast_subscriber::{ChannelBuilder, Event, Item, Start, Subscriber};
+use tickcast_subscriber::{Epoch, Sequence};
 use xxhash_rust::xxh3::xxh3_64;
 
 use crate::common::PATIENCE;

@@ -185,7 +185,7 @@ const LOCKING: [&str; 9] = [
     "publisher/src/shared.rs",
     "publisher/src/standby.rs",
     "subscriber/capi/src/handle.rs",
-    "subscriber/src/monitor.rs",
+    "subscriber/src/observe/mod.rs",
     "transport/src/memory/",
     "transport/verbs/src/memory/cursor.rs",
     "transport/verbs/src/device/events.rs",
@@ -193,7 +193,7 @@ const LOCKING: [&str; 9] = [
 
 /// What every tick passes on its way, beside the core: these may not even call what locks, but for
 /// what comes seldom, where a comment says so.
-const HOT: [&str; 20] = [
+const HOT: [&str; 18] = [
     "feeds/src/",
     "publisher/src/hop.rs",
     "publisher/src/inline.rs",
@@ -206,14 +206,12 @@ const HOT: [&str; 20] = [
     "publisher/src/writer.rs",
     "reliability/journal/src/",
     "reliability/src/",
-    "subscriber/src/latest",
-    "subscriber/src/local_ring",
-    "subscriber/src/polled.rs",
-    "subscriber/src/session.rs",
-    "subscriber/src/sift.rs",
-    "subscriber/src/split.rs",
+    "subscriber/src/dispatch/",
+    "subscriber/src/io/connections.rs",
+    "subscriber/src/observe/polled.rs",
+    "subscriber/src/split/",
     "subscriber/src/subscriber.rs",
-    "subscriber/src/worker.rs",
+    "subscriber/src/sync/",
 ];
 
 fn lock_on_the_way_of_a_tick(source: &Source) -> Vec<Violation> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 
 use serde_json::json;
-use tickcast_subscriber::units::{ChannelId, RecordNumber};
+use tickcast_subscriber::{ChannelId, RecordNumber};
 use tickcast_subscriber::{Event, Item, Position, StreamEvent, Subscriber, record::RecordRef};
 
 use super::summary::LostRange;
@@ -264,7 +264,7 @@ const fn kind(event: &Event) -> &'static str {
 #[cfg(test)]
 mod tests {
     use clap::Parser;
-    use tickcast_subscriber::units::{Epoch, Nanos, Sequence, SourceId, SourcePosition};
+    use tickcast_subscriber::{Epoch, Nanos, Sequence, SourceId, SourcePosition};
     use tickcast_subscriber::{Quality, Via};
 
     use super::*;

@@ -6,7 +6,7 @@ use std::fmt;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tickcast_subscriber::units::{ChannelId, Epoch, RecordNumber, Sequence};
+use tickcast_subscriber::{ChannelId, Epoch, RecordNumber, Sequence};
 use tickcast_subscriber::{ChannelReport, LineId, LossCause, Stage, Subscriber};
 use tickcast_transport::faults::FaultConfig;
 

@@ -1,0 +1,192 @@
+//! Which instruments of a channel are wanted. Filtering happens here, after repair: it spares the
+//! application, not the network.
+
+use std::collections::{BTreeSet, HashSet};
+
+use crate::observe::directory::Instruments;
+
+/// The instruments of a channel whose records are handed over. Records of instrument 0 (the whole
+/// venue) and events always are. What is left out is counted
+/// ([`HandedCounters`](crate::HandedCounters)), and its record numbers are skipped.
+///
+/// ```
+/// use tickcast_subscriber::{ChannelBuilder, InstrumentFilter};
+///
+/// let two = InstrumentFilter::symbols(["AAPL", "MSFT"]);
+/// let channel = ChannelBuilder::new("equities").filter(two);
+/// assert!(InstrumentFilter::all().is_all());
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct InstrumentFilter {
+    /// `None`: all of them.
+    wanted: Option<Wanted>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    symbols: BTreeSet<String>,
+    ids: BTreeSet<u32>,
+}
+
+impl InstrumentFilter {
+    /// Every instrument; the default.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::InstrumentFilter;
+    /// assert_eq!(InstrumentFilter::all(), InstrumentFilter::default());
+    /// ```
+    #[must_use]
+    pub const fn all() -> Self {
+        Self { wanted: None }
+    }
+
+    /// Only these symbols, as the venue spells them. One that is announced later counts from
+    /// then on.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::InstrumentFilter;
+    /// assert!(!InstrumentFilter::symbols(["AAPL", "MSFT"]).is_all());
+    /// ```
+    #[must_use]
+    pub fn symbols<S: Into<String>>(symbols: impl IntoIterator<Item = S>) -> Self {
+        let symbols = symbols.into_iter().map(Into::into).collect();
+        let ids = BTreeSet::new();
+        Self {
+            wanted: Some(Wanted { symbols, ids }),
+        }
+    }
+
+    /// Only these ids, as in the records' headers. They hold for one epoch of the publisher:
+    /// symbols are the safer choice.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::InstrumentFilter;
+    /// assert!(!InstrumentFilter::ids(1..=20).is_all());
+    /// ```
+    #[must_use]
+    pub fn ids(ids: impl IntoIterator<Item = u32>) -> Self {
+        let symbols = BTreeSet::new();
+        Self {
+            wanted: Some(Wanted {
+                symbols,
+                ids: ids.into_iter().collect(),
+            }),
+        }
+    }
+
+    /// Whether everything passes.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::InstrumentFilter;
+    /// assert!(InstrumentFilter::all().is_all());
+    /// ```
+    #[must_use]
+    pub const fn is_all(&self) -> bool {
+        self.wanted.is_none()
+    }
+
+    /// Whether it names this symbol.
+    pub(crate) fn names(&self, symbol: &str) -> bool {
+        let wanted = self.wanted.as_ref();
+        wanted.is_some_and(|wanted| wanted.symbols.contains(symbol))
+    }
+
+    /// The symbols that `instruments` does not know.
+    pub(crate) fn unknown(&self, instruments: &Instruments) -> Vec<String> {
+        let symbols = self.wanted.iter().flat_map(|wanted| &wanted.symbols);
+        let unknown = symbols.filter(|symbol| instruments.id(symbol).is_none());
+        unknown.cloned().collect()
+    }
+}
+
+/// A filter with its symbols looked up: one look at a table per record.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sieve {
+    filter: InstrumentFilter,
+    /// A bit for each id below [`TABLE_LEN`].
+    table: Vec<u64>,
+    others: HashSet<u32>,
+}
+
+const TABLE_LEN: u32 = 1 << 20;
+
+impl Sieve {
+    pub(crate) fn new(filter: InstrumentFilter, instruments: &Instruments) -> Self {
+        let mut sieve = Self {
+            filter,
+            table: Vec::new(),
+            others: HashSet::new(),
+        };
+        sieve.look_up(instruments);
+        sieve
+    }
+
+    pub(crate) const fn filter(&self) -> &InstrumentFilter {
+        &self.filter
+    }
+
+    /// Looks all symbols up again: the directory is another one.
+    pub(crate) fn look_up(&mut self, instruments: &Instruments) {
+        let Some(wanted) = &self.filter.wanted else {
+            return;
+        };
+        let ids = wanted.symbols.iter().filter_map(|s| instruments.id(s));
+        let ids: Vec<u32> = ids.chain(wanted.ids.iter().copied()).collect();
+        self.table.clear();
+        self.others.clear();
+        for id in ids {
+            self.let_pass(id);
+        }
+    }
+
+    #[inline]
+    pub(crate) fn passes(&self, id: u32) -> bool {
+        if self.filter.is_all() || id == 0 {
+            return true;
+        }
+        if id < TABLE_LEN {
+            let word = self.table.get(id as usize / 64);
+            return word.is_some_and(|word| word & (1 << (id % 64)) != 0);
+        }
+        self.others.contains(&id)
+    }
+
+    fn let_pass(&mut self, id: u32) {
+        if id >= TABLE_LEN {
+            self.others.insert(id);
+            return;
+        }
+        let word = id as usize / 64;
+        if self.table.len() <= word {
+            self.table.resize(word + 1, 0);
+        }
+        self.table[word] |= 1 << (id % 64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn symbols_and_ids_pass_and_the_whole_venue_always_does() {
+        let mut instruments = Instruments::default();
+        instruments.learn(5, "AAPL");
+        let everything = Sieve::new(InstrumentFilter::all(), &instruments);
+        assert!([0, 1, u32::MAX].iter().all(|id| everything.passes(*id)));
+        let filter = InstrumentFilter::ids([64, TABLE_LEN, u32::MAX]);
+        let sieve = Sieve::new(filter, &instruments);
+        for (id, passes) in [(0, true), (5, false), (63, false), (64, true), (65, false)] {
+            assert_eq!(sieve.passes(id), passes, "{id}");
+        }
+        assert!(sieve.passes(TABLE_LEN) && sieve.passes(u32::MAX));
+        assert!(!sieve.passes(TABLE_LEN - 1) && !sieve.passes(TABLE_LEN + 1));
+        let mut sieve = Sieve::new(InstrumentFilter::symbols(["AAPL", "MSFT"]), &instruments);
+        assert!(sieve.passes(5) && !sieve.passes(6));
+        assert_eq!(sieve.filter().unknown(&instruments), ["MSFT"]);
+        instruments.learn(6, "MSFT");
+        instruments.learn(5, "GONE");
+        sieve.look_up(&instruments);
+        assert!(sieve.passes(6) && !sieve.passes(5));
+    }
+}

@@ -1,0 +1,602 @@
+//! How a subscriber is described before it is built.
+
+pub(crate) mod endpoints;
+pub(crate) mod filter;
+
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tickcast_journal::{RecordOrigin, RecordedSide, Recorder};
+use tickcast_reliability::control::{ChannelName, NAME_LEN_MAX, Start};
+use tickcast_reliability::delivery::Delivery;
+use tickcast_reliability::receive::ReceiverConfig;
+use tickcast_reliability::session::{ChannelWanted, LinkTimers, SubscriberSettings};
+use tickcast_reliability::types::{ChannelId, Nanos};
+use tickcast_transport::faults::FaultConfig;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::journal_file::RecordFile;
+use tickcast_transport::shm::{boot_id, boot_id_text};
+
+use endpoints::Endpoints;
+use filter::InstrumentFilter;
+
+use crate::error::SubscribeError;
+use crate::sync::wake::Waker;
+
+/// Receive a line from elsewhere than the publisher says: from a relay, say.
+///
+/// ```
+/// # use tickcast_subscriber::{ChannelBuilder, LineOverride};
+/// let group = "239.255.1.2:7000".parse().unwrap();
+/// let sender = "127.0.0.1".parse().unwrap();
+/// let channel = ChannelBuilder::new("equities").line_override(LineOverride { group, sender });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LineOverride {
+    /// Group and port.
+    pub group: SocketAddrV4,
+    /// The address it is sent from.
+    pub sender: Ipv4Addr,
+}
+
+/// One channel as it will be followed.
+///
+/// ```
+/// use tickcast_subscriber::{ChannelBuilder, Delivery, InstrumentFilter, Start, Subscriber};
+///
+/// let equities = ChannelBuilder::new("equities")
+///     .start(Start::Oldest)
+///     .delivery(Delivery::Latest)
+///     .filter(InstrumentFilter::symbols(["AAPL", "MSFT"]))
+///     .lag_alarm(1_000);
+/// let builder = Subscriber::builder("md1:7400,md2:7400").channel(equities).channel("futures");
+/// ```
+#[derive(Clone, Debug)]
+pub struct ChannelBuilder {
+    pub(crate) channel: ChannelName,
+    pub(crate) start: Start,
+    pub(crate) config: ReceiverConfig,
+    pub(crate) line_overrides: Vec<LineOverride>,
+    pub(crate) filter: InstrumentFilter,
+    pub(crate) lag_alarm: Option<u64>,
+}
+
+impl ChannelBuilder {
+    /// A channel by name, or by number where the text is one; live, ordered, repaired.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::ChannelBuilder;
+    /// let by_name = ChannelBuilder::new("equities");
+    /// let by_number = ChannelBuilder::new("7");
+    /// ```
+    pub fn new(channel: impl Into<String>) -> Self {
+        let name: String = channel.into();
+        let channel = name
+            .parse()
+            .map_or(ChannelName::Name(name), |id| ChannelName::Id(ChannelId(id)));
+        Self {
+            channel,
+            start: Start::default(),
+            config: ReceiverConfig::default(),
+            line_overrides: Vec::new(),
+            filter: InstrumentFilter::all(),
+            lag_alarm: None,
+        }
+    }
+
+    /// Where to begin.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, Start};
+    /// let channel = ChannelBuilder::new("equities").start(Start::Oldest);
+    /// ```
+    #[must_use]
+    pub const fn start(mut self, start: Start) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// In which order to deliver, and how long to wait.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, Delivery};
+    /// let channel = ChannelBuilder::new("equities").delivery(Delivery::Latest);
+    /// ```
+    #[must_use]
+    pub const fn delivery(mut self, delivery: Delivery) -> Self {
+        self.config.delivery = delivery;
+        self
+    }
+
+    /// All settings of the protocol at once; see [`ReceiverConfig`].
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, ReceiverConfig};
+    /// let config = ReceiverConfig { repair: false, ..ReceiverConfig::default() };
+    /// let channel = ChannelBuilder::new("equities").config(config);
+    /// ```
+    #[must_use]
+    pub const fn config(mut self, config: ReceiverConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// How long a silence of multicast is [`Event::Stale`](crate::Event::Stale), where that is
+    /// longer than three of the publisher's announced intervals; 30,000 where it is left out. It
+    /// counts as dead some time after that in any case.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::ChannelBuilder;
+    /// let channel = ChannelBuilder::new("equities").stale_us(200_000);
+    /// ```
+    #[must_use]
+    pub fn stale_us(mut self, stale_us: u32) -> Self {
+        self.config.stale_us = stale_us;
+        self.config.dead_us = self.config.dead_us.max(stale_us.saturating_add(1));
+        self
+    }
+
+    /// Which instruments' records are handed over; all, where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, InstrumentFilter};
+    /// let channel = ChannelBuilder::new("equities").filter(InstrumentFilter::symbols(["AAPL"]));
+    /// ```
+    #[must_use]
+    pub fn filter(mut self, filter: InstrumentFilter) -> Self {
+        self.filter = filter;
+        self
+    }
+
+    /// Tells [`Event::Lagging`](crate::Event::Lagging) once the application is more than this
+    /// many sequences behind the publisher, and `CaughtUp` when it is behind by half of it at most.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::ChannelBuilder;
+    /// let channel = ChannelBuilder::new("equities").lag_alarm(1_000);
+    /// ```
+    #[must_use]
+    pub const fn lag_alarm(mut self, sequences: u64) -> Self {
+        self.lag_alarm = Some(sequences);
+        self
+    }
+
+    /// Receives line A (first call) or B (second) from elsewhere than the publisher says.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{ChannelBuilder, LineOverride};
+    /// let group = "239.255.1.2:7000".parse().unwrap();
+    /// let sender = "127.0.0.1".parse().unwrap();
+    /// let line = LineOverride { group, sender };
+    /// let channel = ChannelBuilder::new("equities").line_override(line);
+    /// ```
+    #[must_use]
+    pub fn line_override(mut self, line: LineOverride) -> Self {
+        self.line_overrides.push(line);
+        self
+    }
+}
+
+/// How datagrams come from the publisher.
+///
+/// ```
+/// # use tickcast_subscriber::{Subscriber, Transport};
+/// let builder = Subscriber::builder("127.0.0.1:7400").transport(Transport::Udp);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Transport {
+    /// The best that publisher and subscriber have in common; a log line says which, and why.
+    #[default]
+    Auto,
+    /// UDP multicast.
+    Udp,
+    /// RDMA multicast (docs/RDMA.md).
+    Verbs,
+    /// The publisher's ring, where it lies in this host's memory.
+    Shm,
+}
+
+impl Transport {
+    /// As logs tell it.
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Auto => "the best there is",
+            Self::Udp => "udp multicast",
+            Self::Verbs => "verbs multicast",
+            Self::Shm => "shared memory",
+        }
+    }
+}
+
+/// How a subscriber asks for repairs.
+///
+/// ```
+/// # use tickcast_subscriber::{Repair, Subscriber};
+/// let builder = Subscriber::builder("md1:7400").repair(Repair::Tcp);
+/// assert_eq!(Repair::default(), Repair::Auto);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Repair {
+    /// Over RDMA verbs where the publisher offers it, this build has the feature `rdma` of
+    /// `tickcast-transport` and a device leads there; over TCP whenever that does not answer.
+    #[default]
+    Auto,
+    /// Over TCP.
+    Tcp,
+}
+
+/// What a description comes to.
+pub(crate) struct Parts {
+    pub(crate) settings: SubscriberSettings,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) waker: Waker,
+    pub(crate) recorder: Option<Recorder>,
+}
+
+/// Describes a subscriber; see [`Subscriber::builder`](crate::Subscriber::builder).
+///
+/// ```
+/// use std::time::Duration;
+/// use tickcast_subscriber::Subscriber;
+///
+/// let subscriber = Subscriber::builder(["127.0.0.1:7400", "127.0.0.1:7401"])
+///     .name("risk-1")
+///     .channel("equities")
+///     .join_limit(Duration::from_secs(10))
+///     .build()?;
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct SubscriberBuilder {
+    pub(crate) publishers: Endpoints,
+    pub(crate) name: String,
+    pub(crate) channels: Vec<ChannelBuilder>,
+    pub(crate) interfaces: Vec<Interface>,
+    pub(crate) receive_buffer_bytes: Option<usize>,
+    pub(crate) receive_depth: u32,
+    pub(crate) source_specific: bool,
+    pub(crate) gro: bool,
+    pub(crate) faults: Option<FaultConfig>,
+    pub(crate) latency: bool,
+    pub(crate) transport: Transport,
+    pub(crate) join_limit: Option<Duration>,
+    pub(crate) repair: Repair,
+    recording: Option<(PathBuf, usize)>,
+    link: LinkTimers,
+    seed: Option<u64>,
+}
+
+impl SubscriberBuilder {
+    pub(crate) fn new(publishers: Endpoints) -> Self {
+        Self {
+            publishers,
+            name: format!("subscriber-{}", std::process::id()),
+            channels: Vec::new(),
+            interfaces: Vec::new(),
+            receive_buffer_bytes: Some(4 << 20),
+            receive_depth: 2_048,
+            source_specific: true,
+            gro: true,
+            faults: None,
+            latency: true,
+            transport: Transport::Auto,
+            join_limit: None,
+            repair: Repair::Auto,
+            recording: None,
+            link: LinkTimers::default(),
+            seed: None,
+        }
+    }
+
+    /// How repairs are asked for; the fastest way that there is, where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Repair, Subscriber};
+    /// let builder = Subscriber::builder("md1:7400").repair(Repair::Tcp);
+    /// ```
+    #[must_use]
+    pub const fn repair(mut self, repair: Repair) -> Self {
+        self.repair = repair;
+        self
+    }
+
+    /// Keeps a record of what comes, in a file on tmpfs that outlives the process: of so many bytes, a
+    /// ring, so that it is the last seconds or minutes of them. `tickcast explain` reads it. Costs some
+    /// 200 instructions a datagram (docs/PERFORMANCE.md), and nothing is allocated while ticks come.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").record("/dev/shm/risk-1.flight", 64 << 20);
+    /// ```
+    #[must_use]
+    pub fn record(mut self, path: impl Into<PathBuf>, bytes: usize) -> Self {
+        self.recording = Some((path.into(), bytes));
+        self
+    }
+
+    /// The name in the publisher's logs and metrics.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").name("risk-1");
+    /// ```
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Adds a channel, by name or number or as a [`ChannelBuilder`].
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").channel("equities").channel("futures");
+    /// ```
+    #[must_use]
+    pub fn channel(mut self, channel: impl Into<ChannelBuilder>) -> Self {
+        self.channels.push(channel.into());
+        self
+    }
+
+    /// The interface of line A (first call) and B (second); loopback where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let a = "10.1.0.7".parse().unwrap();
+    /// let b = "10.2.0.7".parse().unwrap();
+    /// let builder = Subscriber::builder("md1:7400").interface(a).interface(b);
+    /// ```
+    #[must_use]
+    pub fn interface(mut self, interface: Interface) -> Self {
+        self.interfaces.push(interface);
+        self
+    }
+
+    /// The socket buffer to ask for, per line and channel; 4 MiB where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").receive_buffer_bytes(32 << 20);
+    /// ```
+    #[must_use]
+    pub const fn receive_buffer_bytes(mut self, bytes: usize) -> Self {
+        self.receive_buffer_bytes = Some(bytes);
+        self
+    }
+
+    /// Receive buffers per line and channel where datagrams come by verbs, 32 to 32768: what may
+    /// arrive between two polls; 2048 where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").receive_depth(8_192);
+    /// ```
+    #[must_use]
+    pub const fn receive_depth(mut self, buffers: u32) -> Self {
+        self.receive_depth = buffers;
+        self
+    }
+
+    /// Whether to join only the sender's own tree (the default), or anybody's and drop strangers
+    /// here, where they are counted.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").source_specific(false);
+    /// ```
+    #[must_use]
+    pub const fn source_specific(mut self, source_specific: bool) -> Self {
+        self.source_specific = source_specific;
+        self
+    }
+
+    /// Whether the kernel is to hand over datagrams that came together as one buffer (GRO, the
+    /// default; where it can't, that is told), or one by one. The receive buffers of a line then
+    /// take 2 MiB.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").gro(false);
+    /// ```
+    #[must_use]
+    pub const fn gro(mut self, gro: bool) -> Self {
+        self.gro = gro;
+        self
+    }
+
+    /// Puts seeded faults between the network and this subscriber, to see what it does.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Subscriber, faults::FaultConfig};
+    /// let five_percent = FaultConfig { seed: 1, drop: 0.05, ..FaultConfig::default() };
+    /// let builder = Subscriber::builder("md1:7400").faults(five_percent);
+    /// ```
+    #[must_use]
+    pub fn faults(mut self, faults: FaultConfig) -> Self {
+        self.faults = Some(faults);
+        self
+    }
+
+    /// Whether to keep latency histograms; on by default, a few nanoseconds per record.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").latency(false);
+    /// ```
+    #[must_use]
+    pub const fn latency(mut self, latency: bool) -> Self {
+        self.latency = latency;
+        self
+    }
+
+    /// How datagrams come; what publisher and subscriber have in common, where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Transport, Subscriber};
+    /// let builder = Subscriber::builder("md1:7400").transport(Transport::Udp);
+    /// ```
+    #[must_use]
+    pub const fn transport(mut self, transport: Transport) -> Self {
+        self.transport = transport;
+        self
+    }
+
+    /// When nobody has welcomed us for so long, that is a
+    /// [`Subscriber::problem`](crate::Subscriber::problem), and every [`Polled`](crate::Polled)
+    /// says so. It is tried further all the same: either side may start first.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").join_limit(Duration::from_secs(10));
+    /// ```
+    #[must_use]
+    pub const fn join_limit(mut self, limit: Duration) -> Self {
+        self.join_limit = Some(limit);
+        self
+    }
+
+    /// How long an attempt to join may take before the next one.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Subscriber, Nanos};
+    /// let builder = Subscriber::builder("md1:7400").join_timeout(Nanos::from_ms(500));
+    /// ```
+    #[must_use]
+    pub const fn join_timeout(mut self, timeout: Nanos) -> Self {
+        self.link.join_timeout = timeout;
+        self
+    }
+
+    /// Decides everything random (jitter of timers); from the clock where it is left out.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Subscriber;
+    /// let builder = Subscriber::builder("md1:7400").seed(1);
+    /// ```
+    #[must_use]
+    pub const fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Checks the description, and makes what a driver is made of.
+    pub(crate) fn check(&self) -> Result<Parts, SubscribeError> {
+        if self.channels.is_empty() {
+            return Err(SubscribeError::NoChannel);
+        }
+        check_name(&self.name)?;
+        for channel in &self.channels {
+            let name = display(&channel.channel);
+            check_name(&name)?;
+            channel
+                .config
+                .check()
+                .map_err(|source| SubscribeError::Config {
+                    channel: name,
+                    source,
+                })?;
+        }
+        if let Some(faults) = &self.faults {
+            faults.check()?;
+        }
+        for interface in &self.interfaces {
+            (interface.resolve()).map_err(|source| SubscribeError::Interface {
+                interface: interface.to_string(),
+                source,
+            })?;
+        }
+        let addresses = self.publishers.resolve()?;
+        let waker = Waker::new().map_err(|source| SubscribeError::Descriptor { source })?;
+        let settings = SubscriberSettings {
+            name: self.name.clone(),
+            channels: self.channels.iter().map(ChannelBuilder::wanted).collect(),
+            link: self.link,
+            seed: self.seed.unwrap_or_else(|| SystemClock.utc().0),
+        };
+        let recorder = self
+            .recording
+            .as_ref()
+            .map(|(path, bytes)| self.recorder(path, *bytes));
+        Ok(Parts {
+            settings,
+            addresses,
+            waker,
+            recorder: recorder.transpose()?,
+        })
+    }
+}
+
+impl SubscriberBuilder {
+    /// What records to this file.
+    fn recorder(&self, path: &Path, bytes: usize) -> Result<Recorder, SubscribeError> {
+        let origin = RecordOrigin {
+            name: self.name.clone(),
+            process: std::process::id(),
+            boot_id: boot_id_text(boot_id().unwrap_or_default()),
+            began: SystemClock.now(),
+            began_utc: SystemClock.utc(),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            side: RecordedSide::Subscriber,
+        };
+        let file = RecordFile::create(path, bytes)?;
+        let recorder = Recorder::new(Box::new(file), &origin);
+        recorder.map_err(|source| SubscribeError::Recorder {
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
+impl ChannelBuilder {
+    fn wanted(&self) -> ChannelWanted {
+        let overrides = self.line_overrides.len();
+        ChannelWanted {
+            channel: self.channel.clone(),
+            start: self.start,
+            config: self.config,
+            lines: (overrides > 0).then_some(overrides),
+        }
+    }
+}
+
+impl From<&str> for ChannelBuilder {
+    fn from(name: &str) -> Self {
+        Self::new(name)
+    }
+}
+
+impl From<String> for ChannelBuilder {
+    fn from(name: String) -> Self {
+        Self::new(name)
+    }
+}
+
+impl From<ChannelId> for ChannelBuilder {
+    fn from(channel: ChannelId) -> Self {
+        Self {
+            channel: ChannelName::Id(channel),
+            ..Self::new("")
+        }
+    }
+}
+
+/// A channel's name as people write it.
+pub(crate) fn display(channel: &ChannelName) -> String {
+    match channel {
+        ChannelName::Id(id) => id.to_string(),
+        ChannelName::Name(name) => name.clone(),
+    }
+}
+
+fn check_name(name: &str) -> Result<(), SubscribeError> {
+    if name.is_empty() || name.len() > NAME_LEN_MAX {
+        return Err(SubscribeError::Name {
+            name: name.to_owned(),
+        });
+    }
+    Ok(())
+}

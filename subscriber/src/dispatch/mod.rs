@@ -1,0 +1,576 @@
+//! What happens to every item between the core and the application: names are learned, instruments
+//! that nobody wants are left out, latency is measured, `latest` channels are conflated.
+
+pub(crate) mod conflate;
+pub(crate) mod sink;
+
+use std::sync::Arc;
+
+use tickcast_journal::JournaledCore;
+use tickcast_reliability::control::{ChannelOffer, Welcome};
+use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
+use tickcast_reliability::record::{RecordRef, Records};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
+use tickcast_transport::host::clock::{Clock, SystemClock};
+
+use crate::config::filter::{InstrumentFilter, Sieve};
+use crate::error::SubscribeError;
+use crate::observe::Shared;
+use crate::observe::directory::{Directory, announced, announces};
+use crate::observe::latency::Meter;
+use conflate::CellWriter;
+use sink::Hand;
+
+/// Where the driver puts what comes from the core.
+pub(crate) trait Sink: Deliver {
+    /// A publisher offers this; comes before anything of it does.
+    fn offered(&mut self, _core: &mut JournaledCore, _offer: &ChannelOffer) {}
+    /// A publisher welcomed us; comes before the items that follow from it.
+    fn welcome(&mut self, welcome: &Welcome);
+    /// All items that follow from it have come: those of what it ended. None are of what begins.
+    fn welcomed(&mut self, welcome: &Welcome);
+}
+
+/// One channel, by its index in the settings.
+#[derive(Debug)]
+struct Channel {
+    id: Option<ChannelId>,
+    epoch: Epoch,
+    /// What it was before the welcome that is being handled: what is lost then is told of that.
+    before: Option<(ChannelId, Epoch)>,
+    sieve: Sieve,
+    cells: Option<CellWriter>,
+    /// Symbols that the filter names and nobody has announced.
+    unknown: Vec<String>,
+    /// Whether so much was announced that they count as misspelled: WELCOME listed some, or a
+    /// record was left out, or [`NAMES_MANY`] came.
+    is_due: bool,
+    alarm: Option<u64>,
+    alarmed: bool,
+    /// Conflated records not yet told, and when they may be told next.
+    conflated: u64,
+    tell_at: Nanos,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Sift {
+    channels: Vec<Channel>,
+    /// The index that was looked up last.
+    last: usize,
+    pub(crate) directory: Directory,
+    /// What others have not been shown of it yet.
+    unpublished: Vec<(ChannelId, u32, String)>,
+    /// Whether all of it is to be shown anew.
+    replaced: bool,
+    /// Whether a welcome is being handled.
+    is_welcomed: bool,
+    meter: Meter,
+    /// Whether the filters are to be judged anew.
+    judge: bool,
+    problem: Option<Unknown>,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// A symbol that a filter names and nobody has announced.
+#[derive(Debug)]
+struct Unknown {
+    index: usize,
+    symbol: String,
+    /// How many names there were when it was put into words.
+    names: usize,
+    error: SubscribeError,
+}
+
+/// So many names without one that a filter names are a reason to say so.
+const NAMES_MANY: usize = 1_000;
+/// Conflation is told this often at most.
+const TELL_EVERY: Nanos = Nanos::from_secs(1);
+
+impl Sift {
+    /// For channels with these filters, cells and alarms.
+    pub(crate) fn new(
+        channels: impl Iterator<Item = (InstrumentFilter, Option<CellWriter>, Option<u64>)>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let channels = channels.map(|(filter, cells, alarm)| Channel {
+            id: None,
+            epoch: Epoch::NONE,
+            before: None,
+            sieve: Sieve::new(filter, &Default::default()),
+            cells,
+            unknown: Vec::new(),
+            is_due: false,
+            alarm,
+            alarmed: false,
+            conflated: 0,
+            tell_at: Nanos::ZERO,
+        });
+        Self {
+            channels: channels.collect(),
+            last: 0,
+            directory: Directory::default(),
+            unpublished: Vec::new(),
+            replaced: false,
+            is_welcomed: false,
+            meter: Meter::new(),
+            judge: false,
+            problem: None,
+            shared,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn index_of(&mut self, channel: ChannelId) -> Option<usize> {
+        if self.channels.get(self.last)?.id != Some(channel) {
+            self.last = self.channels.iter().position(|it| it.id == Some(channel))?;
+        }
+        Some(self.last)
+    }
+
+    /// As [`Sift::index_of`], while a number may have gone from one channel to another.
+    #[cold]
+    fn index_at(&mut self, position: &Position) -> Option<usize> {
+        let at = (position.channel, position.epoch);
+        let before = self.channels.iter().position(|it| it.before == Some(at));
+        before.or_else(|| self.index_of(position.channel))
+    }
+
+    #[inline]
+    fn index_by(&mut self, position: &Position) -> Option<usize> {
+        if self.is_welcomed {
+            self.index_at(position)
+        } else {
+            self.index_of(position.channel)
+        }
+    }
+
+    fn item(&mut self, item: Item<'_>, hand: &mut impl Hand) {
+        let (Item::Record(position, _) | Item::Event(position, _)) = item;
+        let Some(index) = self.index_by(position) else {
+            return;
+        };
+        match item {
+            Item::Record(position, record) => self.record(index, position, record, hand),
+            Item::Event(position, event) => hand.event(index, position, event),
+        }
+    }
+
+    /// The records of a datagram: all at once where nothing is left out, named or conflated.
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
+        let Some(index) = self.index_by(first) else {
+            return;
+        };
+        let channel = &self.channels[index];
+        if announces(records) || channel.cells.is_some() || !channel.sieve.filter().is_all() {
+            return self.each(index, first, records, hand);
+        }
+        if let Some(latency) = &self.shared.channels[index].latency {
+            (self.meter).pass_all(latency, first, records, || SystemClock.utc());
+        }
+        hand.records(index, first, records);
+    }
+
+    /// The records of a datagram one by one.
+    #[inline(never)]
+    fn each(&mut self, index: usize, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
+        first.each(records, |position, record| {
+            self.record(index, position, record, hand);
+        });
+    }
+
+    fn record(
+        &mut self,
+        index: usize,
+        position: &Position,
+        record: RecordRef<'_>,
+        hand: &mut impl Hand,
+    ) {
+        let name = announced(&record);
+        if let Some((id, symbol)) = name {
+            self.learn(index, position.channel, id, symbol);
+        }
+        let (channel, shared) = (&mut self.channels[index], &self.shared.channels[index]);
+        if !channel.sieve.passes(record.header().instrument_id) {
+            shared.handed.filtered_records.increment();
+            if name.is_none() && !channel.is_due && !channel.unknown.is_empty() {
+                self.left_out(index, position.channel);
+            }
+            return;
+        }
+        if let Some(latency) = &shared.latency {
+            self.meter
+                .pass(latency, position, record, || SystemClock.utc());
+        }
+        match channel
+            .cells
+            .as_mut()
+            .and_then(|cells| cells.write(position, record))
+        {
+            Some(cell) => hand.changed(index, cell),
+            None => hand.record(index, position, record),
+        }
+    }
+
+    #[inline]
+    fn learn(&mut self, index: usize, channel: ChannelId, id: u32, symbol: &str) {
+        let filter = self.channels[index].sieve.filter();
+        let instruments = self.directory.channel_mut(channel);
+        let names = |symbol: &str| filter.names(symbol);
+        let concerns = names(symbol) || instruments.symbol(id).is_some_and(names);
+        if instruments.learn(id, symbol) {
+            let is_many = instruments.len() >= NAMES_MANY;
+            self.unpublished.push((channel, id, symbol.to_owned()));
+            if concerns {
+                self.look_up(index, channel);
+            }
+            let it = &mut self.channels[index];
+            it.is_due |= is_many;
+            self.judge |= concerns || !it.unknown.is_empty();
+        }
+    }
+
+    /// A record was left out while symbols of the filter are unknown: that may be why.
+    #[cold]
+    fn left_out(&mut self, index: usize, channel: ChannelId) {
+        let is_due = !self.directory.channel_mut(channel).is_empty();
+        self.channels[index].is_due = is_due;
+        self.judge |= is_due;
+    }
+
+    fn look_up(&mut self, index: usize, channel: ChannelId) {
+        let instruments = self.directory.channel_mut(channel);
+        let it = &mut self.channels[index];
+        if !it.sieve.filter().is_all() {
+            it.sieve.look_up(instruments);
+            it.unknown = it.sieve.filter().unknown(instruments);
+        }
+    }
+
+    /// Takes over channel numbers, before items of them come.
+    fn welcome(&mut self, welcome: &Welcome) {
+        if welcome.channels.len() != self.channels.len() {
+            return;
+        }
+        for (index, offer) in welcome.channels.iter().enumerate() {
+            let it = &mut self.channels[index];
+            if it.id == Some(offer.channel) && offer.epoch < it.epoch {
+                // Of a publisher that is over; the core turns it down.
+                continue;
+            }
+            it.before = it.id.map(|id| (id, it.epoch));
+            (it.id, it.epoch) = (Some(offer.channel), offer.epoch);
+            self.shared.channels[index].set_id(offer.channel);
+        }
+        self.is_welcomed = true;
+    }
+
+    /// Takes over directories, once nothing more comes whose instruments were named before.
+    fn welcomed(&mut self, welcome: &Welcome) {
+        if !std::mem::replace(&mut self.is_welcomed, false) {
+            return;
+        }
+        for (index, offer) in welcome.channels.iter().enumerate() {
+            let it = &mut self.channels[index];
+            let before = it.before.take();
+            if (it.id, it.epoch) != (Some(offer.channel), offer.epoch) {
+                continue;
+            }
+            let anew = before != Some((offer.channel, offer.epoch));
+            self.directory
+                .welcomed(offer.channel, &offer.directory, anew);
+            self.replaced = true;
+            self.look_up(index, offer.channel);
+            let is_listed = !self.directory.channel_mut(offer.channel).is_empty();
+            let it = &mut self.channels[index];
+            it.is_due = is_listed || (it.is_due && !anew);
+            if anew {
+                // In words of another directory.
+                self.problem.take_if(|problem| problem.index == index);
+            }
+        }
+        let channels = &self.channels;
+        self.directory
+            .keep(|id| channels.iter().any(|it| it.id == Some(id)));
+        self.judge = true;
+    }
+
+    /// Replaces a channel's filter.
+    pub(crate) fn set_filter(&mut self, index: usize, filter: InstrumentFilter) {
+        let Some(id) = self.channels[index].id else {
+            return;
+        };
+        let instruments = self.directory.channel_mut(id);
+        self.channels[index].sieve = Sieve::new(filter, instruments);
+        self.channels[index].unknown.clear();
+        self.judge = true;
+        self.judge_filters();
+    }
+
+    /// Shows others what was learned, unless one of them is looking just now.
+    #[inline]
+    pub(crate) fn publish(&mut self) {
+        if self.replaced || !self.unpublished.is_empty() {
+            self.show();
+        }
+    }
+
+    #[cold]
+    fn show(&mut self) {
+        // locks: where a name was learned, and waits for nobody.
+        let Ok(mut shown) = self.shared.directory.try_lock() else {
+            return;
+        };
+        if std::mem::replace(&mut self.replaced, false) {
+            shown.clone_from(&self.directory);
+            // What holds of them is among those.
+            self.unpublished.clear();
+        }
+        for (channel, id, symbol) in self.unpublished.drain(..) {
+            shown.channel_mut(channel).learn(id, &symbol);
+        }
+    }
+
+    /// A symbol that a filter names and nobody has announced, as of the last judgement.
+    pub(crate) fn problem(&self) -> Option<&SubscribeError> {
+        self.problem.as_ref().map(|problem| &problem.error)
+    }
+
+    /// Judges what of the filters can't be had, where that may have changed. Once a poll is enough.
+    #[inline]
+    pub(crate) fn judge_filters(&mut self) {
+        if std::mem::replace(&mut self.judge, false) {
+            self.judge();
+        }
+    }
+
+    #[cold]
+    fn judge(&mut self) {
+        let wrong = self.channels.iter().enumerate().find_map(|(index, it)| {
+            let symbol = it.unknown.first().filter(|_| it.is_due)?;
+            Some((index, symbol, self.directory.channel(it.id?)?))
+        });
+        let Some((index, symbol, known)) = wrong else {
+            self.problem = None;
+            return;
+        };
+        // To look for what is most like it takes long: not for every few names that come.
+        let is_told = self.problem.as_ref().is_some_and(|told| {
+            told.index == index && told.symbol == *symbol && known.len() < 2 * told.names.max(1)
+        });
+        if is_told {
+            return;
+        }
+        let error = SubscribeError::UnknownSymbol {
+            channel: self.shared.channels[index].name.clone(),
+            symbol: symbol.clone(),
+            known: known.like(symbol),
+        };
+        if self.problem.is_none() {
+            tracing::warn!("{error}");
+        }
+        self.problem = Some(Unknown {
+            index,
+            symbol: symbol.clone(),
+            names: known.len(),
+            error,
+        });
+    }
+
+    /// Whether a channel lags more, or no longer, than its alarm allows.
+    #[inline]
+    pub(crate) fn lag(&mut self, channel: ChannelId, lag: u64) -> Option<Event> {
+        let index = self.index_of(channel)?;
+        let it = &mut self.channels[index];
+        lag_event(it.alarm?, &mut it.alarmed, lag)
+    }
+
+    /// Counts conflated records of a channel; tells them now and then.
+    pub(crate) fn conflated(&mut self, index: usize, records: u64, now: Nanos) -> Option<Event> {
+        let it = &mut self.channels[index];
+        it.conflated += records;
+        if it.conflated == 0 || now < it.tell_at {
+            return None;
+        }
+        it.tell_at = now.after(TELL_EVERY);
+        let records = std::mem::replace(&mut it.conflated, 0);
+        Some(Event::Conflated { records })
+    }
+
+    /// The cells of a `latest` channel.
+    pub(crate) fn cells(&self) -> impl Iterator<Item = Option<&CellWriter>> {
+        self.channels.iter().map(|channel| channel.cells.as_ref())
+    }
+
+    pub(crate) fn alarms(&self) -> impl Iterator<Item = Option<u64>> {
+        self.channels.iter().map(|channel| channel.alarm)
+    }
+}
+
+/// Raises an alarm once, and takes it back once at half of it.
+pub(crate) fn lag_event(alarm: u64, alarmed: &mut bool, lag: u64) -> Option<Event> {
+    if !*alarmed && lag > alarm {
+        *alarmed = true;
+        return Some(Event::Lagging { sequences: lag });
+    }
+    if *alarmed && lag <= alarm / 2 {
+        *alarmed = false;
+        return Some(Event::CaughtUp);
+    }
+    None
+}
+
+/// Items through a sift into a hand.
+pub(crate) struct Through<'a, H> {
+    pub(crate) sift: &'a mut Sift,
+    pub(crate) hand: &'a mut H,
+}
+
+impl<H: Hand> Deliver for Through<'_, H> {
+    fn item(&mut self, item: Item<'_>) {
+        self.sift.item(item, self.hand);
+    }
+
+    #[inline]
+    fn records(&mut self, first: &Position, records: Records<'_>) {
+        self.sift.records(first, records, self.hand);
+    }
+}
+
+impl<H: Hand> Sink for Through<'_, H> {
+    fn welcome(&mut self, welcome: &Welcome) {
+        self.sift.welcome(welcome);
+    }
+
+    fn welcomed(&mut self, welcome: &Welcome) {
+        self.sift.welcomed(welcome);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::control::Instrument;
+    use tickcast_reliability::record::{SymbolMappingMsg, WireRecord};
+    use tickcast_reliability::types::{ConfigHash, Lineage, RecordNumber, Sequence};
+
+    use super::conflate::Cell;
+    use super::*;
+    use crate::observe::ChannelShared;
+    use crate::observe::totals::{Totals, position_at};
+
+    /// The index that each record and event came under.
+    struct Indices(Vec<usize>);
+
+    impl Hand for Indices {
+        fn record(&mut self, channel: usize, _: &Position, _: RecordRef<'_>) {
+            self.0.push(channel);
+        }
+        fn event(&mut self, channel: usize, _: &Position, _: &Event) {
+            self.0.push(channel);
+        }
+        fn changed(&mut self, _: usize, _: Cell) {}
+    }
+
+    fn welcome(epoch: u64, channels: [u16; 2]) -> Welcome {
+        let offer = |channel: u16| ChannelOffer {
+            channel: ChannelId(channel),
+            name: String::new(),
+            epoch: Epoch(epoch),
+            newest: Sequence(0),
+            oldest: Sequence(1),
+            oldest_record: RecordNumber(1),
+            next_record: RecordNumber(1),
+            slot_len: 1472,
+            slots: 64,
+            config_hash: ConfigHash(0),
+            ended: false,
+            fan_outs: Vec::new(),
+            directory: Vec::new(),
+            continues: Lineage::default(),
+            history: None,
+        };
+        Welcome {
+            wire_version: 1,
+            publisher: String::new(),
+            session: 1,
+            channels: channels.map(offer).into(),
+            repairs: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_a_welcome_ends_is_told_of_the_channel_that_had_the_number_before() {
+        let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
+        let shared = Shared {
+            channels: [of("a"), of("b")].into(),
+            ..Shared::default()
+        };
+        let channels = [0, 1].map(|_| (InstrumentFilter::all(), None, None));
+        let mut sift = Sift::new(channels.into_iter(), Arc::new(shared));
+        let mut hand = Indices(Vec::new());
+        let mut tell = |sift: &mut Sift, channel: u16, epoch: u64| {
+            let mut position = position_at(&Totals::default());
+            (position.channel, position.epoch) = (ChannelId(channel), Epoch(epoch));
+            sift.item(Item::Event(&position, &Event::Live), &mut hand);
+            hand.0.pop()
+        };
+        sift.welcome(&welcome(1, [1, 2]));
+        sift.welcomed(&welcome(1, [1, 2]));
+        assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
+        // The first has another number, and the second has that of the first.
+        sift.welcome(&welcome(2, [3, 1]));
+        assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
+        assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
+        sift.welcomed(&welcome(2, [3, 1]));
+        assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
+        assert_eq!(tell(&mut sift, 2, 1), None);
+    }
+
+    #[test]
+    fn what_a_welcome_ends_is_of_the_names_before_and_those_are_of_nothing_after_it() {
+        let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
+        let shared = Arc::new(Shared {
+            channels: [of("a"), of("b")].into(),
+            ..Shared::default()
+        });
+        let only = || InstrumentFilter::symbols(["X"]);
+        let channels = [(only(), None, None), (InstrumentFilter::all(), None, None)];
+        let mut sift = Sift::new(channels.into_iter(), Arc::clone(&shared));
+        let listing = |epoch: u64, channels: [u16; 2], id: u32| {
+            let mut welcome = welcome(epoch, channels);
+            let symbol = "X".to_owned();
+            welcome.channels[0].directory = vec![Instrument { id, symbol }];
+            welcome
+        };
+        let mut hand = Indices(Vec::new());
+        let mut take = |sift: &mut Sift, epoch: u64, id: u32, names: &str| {
+            let mut record = SymbolMappingMsg::default();
+            (record.hd.rtype, record.hd.instrument_id) = (SymbolMappingMsg::RTYPE, id);
+            for (to, from) in record.stype_in_symbol.iter_mut().zip(names.bytes()) {
+                *to = from as _;
+            }
+            let mut position = position_at(&Totals::default());
+            (position.channel, position.epoch) = (ChannelId(1), Epoch(epoch));
+            sift.item(Item::Record(&position, RecordRef::from(&record)), &mut hand);
+            std::mem::take(&mut hand.0)
+        };
+        sift.welcome(&listing(1, [1, 2], 5));
+        sift.welcomed(&listing(1, [1, 2], 5));
+        sift.publish();
+        // What was held back comes now: of the first channel, whose number the second has next.
+        let next = listing(2, [3, 1], 6);
+        sift.welcome(&next);
+        assert_eq!(take(&mut sift, 1, 5, ""), [0], "X as it was");
+        assert_eq!(take(&mut sift, 1, 6, ""), [0; 0], "no X before");
+        assert_eq!(take(&mut sift, 1, 9, "Y"), [0; 0]);
+        sift.welcomed(&next);
+        assert_eq!(take(&mut sift, 2, 8, "Z"), [1]);
+        sift.publish();
+        for directory in [&sift.directory, &*shared.directory.lock().unwrap()] {
+            let named = [5, 6, 8].map(|id| directory.symbol(id));
+            assert_eq!(named, [None, Some("X"), Some("Z")]);
+            assert_eq!((directory.id("X"), directory.id("Y")), (Some(6), None));
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Listening to a channel's groups, by whichever transport: whose datagrams to believe, and what
+//! became of them before anybody saw them.
+
+use std::net::Ipv4Addr;
+
+use tickcast_journal::{Dropped, JournaledCore, Note};
+use tickcast_reliability::control::ChannelOffer;
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::types::{
+    ChannelId, Counter, Nanos, ReceiverCounters, Sequence, SequenceRange,
+};
+use tickcast_transport::faults::Faulty;
+use tickcast_transport::{Receive, ReceiveError, ReceiveStats};
+
+use super::transport_choice::Choices;
+use crate::config::{ChannelBuilder, SubscriberBuilder, Transport, display};
+use crate::dispatch::Sink;
+use crate::error::SubscribeError;
+use crate::sync::wake::Waker;
+
+/// Who waits, instead of polling, for what no descriptor tells of waits no longer than this.
+const LOOK_EVERY: Nanos = Nanos::from_us(50);
+
+/// One channel's groups.
+pub(crate) struct Listening {
+    pub(crate) channel: ChannelId,
+    /// What the offer came to, for comparing it with a later one.
+    choices: Choices,
+    /// The addresses that each line may be sent from.
+    senders: Vec<Ipv4Addr>,
+    taken: Transport,
+    receiver: Receiver,
+    polled_at: Nanos,
+    /// Strangers' datagrams that the transport dropped and the core was told of.
+    strangers: u64,
+    /// What the record has been told of what its transport dropped, and of injected faults: of each
+    /// line, up to which sequence each entry of the log.
+    dropped: Dropped,
+    injected: [Vec<Sequence>; LineId::MAX],
+}
+
+enum Receiver {
+    Plain(Box<dyn Receive>),
+    Faulty(Box<Faulty<Box<dyn Receive>>>),
+}
+
+impl Listening {
+    /// Joins the groups that `offer` names, or those that override them.
+    pub(crate) fn open(
+        builder: &SubscriberBuilder,
+        channel: &ChannelBuilder,
+        offer: &ChannelOffer,
+    ) -> Result<Self, SubscribeError> {
+        let choices = Choices::of(builder, channel, offer);
+        let opened = choices.open(builder.transport, &display(&channel.channel), offer.newest)?;
+        let (transport, why) = (opened.transport, opened.why);
+        let lines = opened.senders.len();
+        tracing::info!(channel = %offer.name, lines, "receives by {}: {why}", transport.text());
+        let receiver = match &builder.faults {
+            None => Receiver::Plain(opened.receiver),
+            Some(faults) => {
+                let mut faults = faults.clone();
+                // Two lines take two seeds; the next channel's follow.
+                faults.seed = faults.seed.wrapping_add(u64::from(offer.channel.0) * 2);
+                Receiver::Faulty(Box::new(Faulty::new(opened.receiver, &faults)?))
+            }
+        };
+        Ok(Self {
+            channel: offer.channel,
+            choices,
+            senders: opened.senders,
+            taken: transport,
+            receiver,
+            polled_at: Nanos::ZERO,
+            strangers: 0,
+            dropped: Dropped::default(),
+            injected: Default::default(),
+        })
+    }
+
+    /// How many lines are listened to.
+    pub(crate) const fn lines(&self) -> usize {
+        self.senders.len()
+    }
+
+    /// Whether `offer` names the groups that are being listened to.
+    pub(crate) fn fits(
+        &self,
+        builder: &SubscriberBuilder,
+        channel: &ChannelBuilder,
+        offer: &ChannelOffer,
+    ) -> bool {
+        Choices::of(builder, channel, offer).fits(&self.choices, self.taken)
+    }
+
+    /// Feeds what has arrived to the core. How many datagrams there were.
+    #[inline]
+    pub(crate) fn poll(
+        &mut self,
+        now: Nanos,
+        core: &mut JournaledCore,
+        sink: &mut impl Sink,
+    ) -> Result<usize, ReceiveError> {
+        let (channel, senders) = (self.channel, &self.senders);
+        let mut hand = |received: tickcast_transport::Received<'_>| {
+            if senders.get(usize::from(received.line.0)) == Some(&received.from) {
+                if received.whole {
+                    core.handle_whole(now, channel, received.line, received.bytes, sink);
+                } else {
+                    core.handle_received(now, channel, received.line, received.bytes, sink);
+                }
+            } else {
+                core.handle_stranger(channel);
+            }
+        };
+        let polled = match &mut self.receiver {
+            Receiver::Plain(receiver) => receiver.poll(now, &mut hand),
+            Receiver::Faulty(receiver) => receiver.poll(now, &mut hand),
+        };
+        if let Some(overrun) = self.receive_mut().take_overrun() {
+            core.handle_overrun(now, channel, overrun, sink);
+        }
+        self.polled_at = now;
+        let strangers = self.sum(|stats| stats.strangers);
+        for _ in self.strangers..strangers {
+            core.handle_stranger(channel);
+        }
+        self.strangers = strangers;
+        polled
+    }
+
+    /// Watches its sockets.
+    pub(crate) fn watch(&self, waker: &Waker) -> std::io::Result<()> {
+        let mut sockets = self.receive().fds().into_iter();
+        sockets.try_for_each(|socket| waker.watch(socket, true, false))
+    }
+
+    /// Whether anybody waits on what it watches.
+    pub(crate) fn set_waited(&mut self, waited: bool) {
+        self.receive_mut().set_waited(waited);
+    }
+
+    /// When it is to be polled though no descriptor tells: because it has none, or because an
+    /// injected fault lets go of what it holds back.
+    pub(crate) fn next_due(&self) -> Option<Nanos> {
+        if self.receive().raw_fds().is_empty() {
+            return Some(self.polled_at.after(LOOK_EVERY));
+        }
+        let faulty = self.faulty()?;
+        let lines = (0..self.lines()).map(|line| LineId(line as u8));
+        lines.filter_map(|line| faulty.plan(line)?.next_due()).min()
+    }
+
+    /// Leaves all groups and joins them anew.
+    pub(crate) fn rejoin(&mut self) -> Result<(), ReceiveError> {
+        for line in 0..self.lines() {
+            self.receive_mut().rejoin(LineId(line as u8))?;
+        }
+        Ok(())
+    }
+
+    /// Leaves one line's group until [`Listening::rejoin`], as a network that forgets us would.
+    pub(crate) fn leave(&mut self, line: LineId) -> Result<(), ReceiveError> {
+        self.receive_mut().leave(line)
+    }
+
+    /// Shows what the transport dropped before anybody saw it.
+    pub(crate) fn show(&self, counters: &ReceiverCounters) {
+        show(self.receive().stats(), counters);
+    }
+
+    /// Tells the record what was dropped since it was told last.
+    pub(crate) fn note(&mut self, now: Nanos, core: &mut JournaledCore) {
+        let dropped = Dropped {
+            buffer: self.sum(|stats| stats.buffer_drops),
+            oversize: self.sum(|stats| stats.oversize),
+            q_key: self.sum(|stats| stats.wrong_q_keys),
+            restarts: self.sum(|stats| stats.restarts),
+        };
+        if dropped != self.dropped {
+            self.dropped = dropped;
+            core.note(now, Note::Dropped(self.channel, dropped));
+        }
+        let Receiver::Faulty(faulty) = &self.receiver else {
+            return;
+        };
+        for (line, told) in self.injected.iter_mut().enumerate() {
+            let line = LineId(line as u8);
+            let Some(plan) = faulty.plan(line) else {
+                continue;
+            };
+            for (nth, entry) in plan.log().entries().iter().enumerate() {
+                let (first, last) = (entry.sequences.first, entry.sequences.last);
+                if told.len() <= nth {
+                    told.push(first.previous());
+                }
+                let new = SequenceRange::new(first.max(told[nth].next()), last);
+                if let Some(new) = new.filter(|_| entry.kind.withholds() && told[nth] < last) {
+                    core.note(now, Note::Injected(entry.channel, line, entry.epoch, new));
+                }
+                told[nth] = last;
+            }
+        }
+    }
+
+    /// The injected faults, per line; empty without.
+    pub(crate) fn faulty(&self) -> Option<&Faulty<Box<dyn Receive>>> {
+        match &self.receiver {
+            Receiver::Plain(_) => None,
+            Receiver::Faulty(faulty) => Some(faulty),
+        }
+    }
+
+    fn sum(&self, of: fn(&ReceiveStats) -> u64) -> u64 {
+        self.receive().stats().iter().map(of).sum()
+    }
+
+    fn receive(&self) -> &dyn Receive {
+        match &self.receiver {
+            Receiver::Plain(receiver) => receiver,
+            Receiver::Faulty(receiver) => &**receiver,
+        }
+    }
+
+    fn receive_mut(&mut self) -> &mut dyn Receive {
+        match &mut self.receiver {
+            Receiver::Plain(receiver) => receiver,
+            Receiver::Faulty(receiver) => &mut **receiver,
+        }
+    }
+}
+
+/// Shows what the lines' transports have counted, all lines added up.
+fn show(lines: &[ReceiveStats], counters: &ReceiverCounters) {
+    let set = |counter: &Counter, of: fn(&ReceiveStats) -> u64| {
+        counter.set(lines.iter().map(of).sum());
+    };
+    set(&counters.kernel_dropped, |stats| stats.buffer_drops);
+    set(&counters.gro_lines, |stats| stats.gro.into());
+    set(&counters.gro_runs, |stats| stats.runs);
+    set(&counters.gro_datagrams, |stats| stats.run_datagrams);
+    set(&counters.oversize_dropped, |stats| stats.oversize);
+    set(&counters.q_key_dropped, |stats| stats.wrong_q_keys);
+    set(&counters.receive_restarts, |stats| stats.restarts);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_lines_count_reaches_the_channels_counters() {
+        let line = |n| ReceiveStats {
+            buffer_drops: n,
+            oversize: 10 * n,
+            wrong_q_keys: 100 * n,
+            restarts: 1_000 * n,
+            gro: n == 1,
+            runs: 10_000 * n,
+            run_datagrams: 100_000 * n,
+            ..ReceiveStats::default()
+        };
+        let counters = ReceiverCounters::default();
+        show(&[line(1), line(2)], &counters);
+        let shown = [
+            counters.kernel_dropped.get(),
+            counters.oversize_dropped.get(),
+            counters.q_key_dropped.get(),
+            counters.receive_restarts.get(),
+            counters.gro_lines.get(),
+            counters.gro_runs.get(),
+            counters.gro_datagrams.get(),
+        ];
+        assert_eq!(shown, [3, 30, 300, 3_000, 1, 30_000, 300_000]);
+    }
+}

@@ -1,0 +1,10 @@
+//! Sockets and connections to the core, and back.
+
+mod channel_input;
+mod connections;
+pub(crate) mod driver;
+mod inboxes;
+mod problems;
+mod transport_choice;
+
+pub(crate) use channel_input::Listening;

@@ -1,0 +1,273 @@
+//! Which of the publisher's fan-outs to take: what the offer and this host have in common, and why.
+
+use std::net::Ipv4Addr;
+
+use tickcast_reliability::control::{ChannelOffer, FanOutOffer};
+use tickcast_reliability::ring::Geometry;
+use tickcast_reliability::types::{FanOutId, Sequence};
+use tickcast_transport::Receive;
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::shm::{ShmReceiver, ShmReceiverConfig};
+use tickcast_transport::udp::{UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
+use tickcast_transport::verbs::{
+    Device, VerbsError, VerbsReceiveLine, VerbsReceiver, VerbsReceiverConfig, VerbsSender,
+};
+
+use crate::config::{ChannelBuilder, SubscriberBuilder, Transport};
+use crate::error::SubscribeError;
+
+/// An offer as this subscriber can receive it, by each transport.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Choices {
+    udp: Option<UdpReceiverConfig>,
+    verbs: Option<VerbsReceiverConfig>,
+    shm: Option<ShmReceiverConfig>,
+    /// Whether lines of the offer are overridden, which only says where UDP is to be had.
+    overridden: bool,
+}
+
+/// A receiver, and how it came to be this one.
+pub(crate) struct Opened {
+    pub(crate) receiver: Box<dyn Receive>,
+    /// The addresses that each line may be sent from.
+    pub(crate) senders: Vec<Ipv4Addr>,
+    pub(crate) transport: Transport,
+    pub(crate) why: String,
+}
+
+impl Choices {
+    /// What `offer` comes to.
+    pub(crate) fn of(
+        builder: &SubscriberBuilder,
+        channel: &ChannelBuilder,
+        offer: &ChannelOffer,
+    ) -> Self {
+        let slot_len = offer.slot_len as usize;
+        let udp = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
+            FanOutOffer::Udp { lines } => Some(lines.iter().map(|l| (l.group, l.sender))),
+            _ => None,
+        });
+        let overrides = channel.line_overrides.iter();
+        let overrides: Vec<_> = overrides.map(|line| (line.group, line.sender)).collect();
+        let overridden = !overrides.is_empty();
+        let udp = udp.map(|lines| UdpReceiverConfig {
+            lines: (if overridden {
+                overrides
+            } else {
+                lines.collect()
+            })
+            .into_iter()
+            .enumerate()
+            .map(|(line, (group, sender))| UdpReceiveLine {
+                group,
+                interface: interface(builder, line),
+                senders: vec![sender],
+            })
+            .collect(),
+            datagram_len_max: slot_len,
+            receive_buffer_bytes: builder.receive_buffer_bytes,
+            source_specific: builder.source_specific,
+            batch: 64,
+            busy_poll_us: None,
+            gro: builder.gro,
+        });
+        let verbs = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
+            FanOutOffer::Verbs { lines, q_key } => Some((lines, *q_key)),
+            _ => None,
+        });
+        let verbs = verbs.map(|(lines, q_key)| VerbsReceiverConfig {
+            lines: (lines.iter().enumerate())
+                .map(|(line, of)| VerbsReceiveLine {
+                    group: of.group,
+                    interface: interface(builder, line),
+                    senders: vec![VerbsSender {
+                        address: of.sender,
+                        gid: of.gid,
+                    }],
+                })
+                .collect(),
+            datagram_len_max: slot_len,
+            q_key,
+            depth: builder.receive_depth,
+            batch: 64,
+            waitable: true,
+        });
+        let shm = offer.fan_outs.iter().find_map(|fan_out| match fan_out {
+            FanOutOffer::Shm {
+                path,
+                fan_out,
+                boot_id,
+            } => Some(ShmReceiverConfig {
+                path: path.into(),
+                fan_out: FanOutId(*fan_out),
+                boot_id: u128::from_str_radix(boot_id, 16).ok()?.to_be_bytes(),
+                channel: offer.channel,
+                epoch: offer.epoch,
+                geometry: Geometry::new(offer.slot_len, offer.slots).ok()?,
+            }),
+            _ => None,
+        });
+        Self {
+            udp,
+            verbs,
+            shm,
+            overridden,
+        }
+    }
+
+    /// Whether what was `taken` of an offer serves as well for this one: only who reads a ring needs
+    /// another one for another epoch.
+    pub(crate) fn fits(&self, before: &Self, taken: Transport) -> bool {
+        let mut of_that_epoch = self.clone();
+        if let (Some(ours), Some(theirs)) = (&mut of_that_epoch.shm, &before.shm)
+            && taken != Transport::Shm
+        {
+            ours.epoch = theirs.epoch;
+        }
+        of_that_epoch == *before
+    }
+
+    /// Opens the one that is asked for, or the best that works: the ring itself, RDMA multicast, UDP.
+    /// What was sent `after` is wanted.
+    ///
+    /// # Errors
+    /// [`SubscribeError::NoTransport`] when it is not on offer; else why it can't be opened.
+    pub(crate) fn open(
+        &self,
+        asked: Transport,
+        channel: &str,
+        after: Sequence,
+    ) -> Result<Opened, SubscribeError> {
+        let asked_for = || "it was asked for".to_owned();
+        match asked {
+            Transport::Udp => self.open_udp(channel, asked_for()),
+            Transport::Verbs => self.open_verbs(channel, asked_for()),
+            Transport::Shm => self.open_shm(channel, after, asked_for()),
+            Transport::Auto => {
+                let not_shm = match &self.shm {
+                    None => None,
+                    Some(_) if self.overridden => Some("its lines are overridden".to_owned()),
+                    Some(_) => {
+                        let why = "its ring lies in this host".to_owned();
+                        match self.open_shm(channel, after, why) {
+                            Err(error) if self.udp.is_some() || self.verbs.is_some() => {
+                                Some(format!("shm is offered, but {error}"))
+                            }
+                            // There is nothing else: why it does not work is what matters.
+                            opened => return opened,
+                        }
+                    }
+                };
+                let mut opened = self.open_multicast(channel)?;
+                if let Some(not_shm) = not_shm {
+                    opened.why = format!("{not_shm}; {}", opened.why);
+                }
+                Ok(opened)
+            }
+        }
+    }
+
+    /// Opens the best by which datagrams come over a network.
+    fn open_multicast(&self, channel: &str) -> Result<Opened, SubscribeError> {
+        let not_verbs = match &self.verbs {
+            None => "the publisher offers no other network".to_owned(),
+            Some(_) if self.overridden => "its lines are overridden".to_owned(),
+            Some(config) => match usable(config) {
+                Ok(device) => {
+                    let why = format!("it is offered, and {device} is there");
+                    match self.open_verbs(channel, why) {
+                        Err(error) if self.udp.is_some() => {
+                            format!("verbs is offered, but {error}")
+                        }
+                        opened => return opened,
+                    }
+                }
+                Err(error) => format!("verbs is offered, but {error}"),
+            },
+        };
+        if self.udp.is_none() && self.verbs.is_some() {
+            // There is nothing else: why it does not work is what matters.
+            return self.open_verbs(channel, not_verbs);
+        }
+        self.open_udp(channel, not_verbs)
+    }
+
+    fn open_shm(
+        &self,
+        channel: &str,
+        after: Sequence,
+        why: String,
+    ) -> Result<Opened, SubscribeError> {
+        let config = self.shm.as_ref().ok_or_else(|| no_transport(channel))?;
+        let receiver = ShmReceiver::open(config, after).map_err(|source| SubscribeError::Shm {
+            channel: channel.to_owned(),
+            source,
+        })?;
+        Ok(Opened {
+            receiver: Box::new(receiver),
+            senders: vec![ShmReceiver::SENDER],
+            transport: Transport::Shm,
+            why,
+        })
+    }
+
+    fn open_udp(&self, channel: &str, why: String) -> Result<Opened, SubscribeError> {
+        let config = self.udp.as_ref().ok_or_else(|| no_transport(channel))?;
+        let mut open = config.clone();
+        if !open.source_specific {
+            // Everybody's datagrams come here then, so that strangers' are seen and counted.
+            open.lines.iter_mut().for_each(|line| line.senders.clear());
+        }
+        let receiver = UdpReceiver::open(&open).map_err(|source| SubscribeError::Udp {
+            channel: channel.to_owned(),
+            source,
+        })?;
+        for warning in receiver.warnings() {
+            tracing::warn!(channel, "{warning}");
+        }
+        let senders = config.lines.iter().map(|line| line.senders[0]);
+        Ok(Opened {
+            receiver: Box::new(receiver),
+            senders: senders.collect(),
+            transport: Transport::Udp,
+            why,
+        })
+    }
+
+    fn open_verbs(&self, channel: &str, why: String) -> Result<Opened, SubscribeError> {
+        let config = self.verbs.as_ref().ok_or_else(|| no_transport(channel))?;
+        let receiver = VerbsReceiver::open(config).map_err(|source| SubscribeError::Verbs {
+            channel: channel.to_owned(),
+            source,
+        })?;
+        let senders = config.lines.iter().map(|line| line.senders[0].address);
+        Ok(Opened {
+            receiver: Box::new(receiver),
+            senders: senders.collect(),
+            transport: Transport::Verbs,
+            why,
+        })
+    }
+}
+
+/// Whether every line has a device with an active port, that carries slots of this size: its name.
+fn usable(config: &VerbsReceiverConfig) -> Result<String, VerbsError> {
+    let mut names = Vec::new();
+    for line in &config.lines {
+        let device = Device::of(&line.interface, config.datagram_len_max)?;
+        names.push(format!("{} port {}", device.name(), device.port()));
+    }
+    Ok(names.join(" and "))
+}
+
+fn no_transport(channel: &str) -> SubscribeError {
+    SubscribeError::NoTransport {
+        channel: channel.to_owned(),
+    }
+}
+
+/// The interface of a line: the last one given goes for all that follow.
+fn interface(builder: &SubscriberBuilder, line: usize) -> Interface {
+    let all = &builder.interfaces;
+    all.get(line).or(all.last()).cloned().unwrap_or_default()
+}

@@ -1,0 +1,347 @@
+//! Symbols and instrument ids, each found by the other: what WELCOME lists, and what the stream
+//! announces after it.
+
+use std::collections::HashMap;
+
+use tickcast_reliability::control::Instrument;
+use tickcast_reliability::record::{
+    InstrumentDefMsg, RecordRef, Records, SymbolMappingMsg, WireRecord,
+};
+use tickcast_reliability::types::ChannelId;
+
+/// The instruments of one channel in the epoch that is followed.
+///
+/// ```
+/// # use tickcast_subscriber::Instruments;
+/// let none = Instruments::default();
+/// assert_eq!((none.id("AAPL"), none.symbol(1), none.len()), (None, None, 0));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Instruments {
+    symbols: HashMap<u32, Box<str>>,
+    ids: HashMap<Box<str>, u32>,
+}
+
+/// More than these are not kept; their records are delivered all the same.
+const INSTRUMENTS_MAX: usize = 1 << 20;
+/// So many are named to who misspells.
+const LIKE_MAX: usize = 5;
+
+impl Instruments {
+    /// The id of a symbol, as the venue spells it.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// # fn f(instruments: &Instruments) {
+    /// if let Some(id) = instruments.id("AAPL") {
+    ///     println!("AAPL is {id}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn id(&self, symbol: &str) -> Option<u32> {
+        self.ids.get(symbol).copied()
+    }
+
+    /// The symbol of an id.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// # fn f(instruments: &Instruments) {
+    /// println!("{}", instruments.symbol(7).unwrap_or("nobody has named it"));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn symbol(&self, id: u32) -> Option<&str> {
+        self.symbols.get(&id).map(|symbol| &**symbol)
+    }
+
+    /// Every id with its symbol, in no particular order.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// # fn f(instruments: &Instruments) {
+    /// for (id, symbol) in instruments.iter() {
+    ///     println!("{id} {symbol}");
+    /// }
+    /// # }
+    /// ```
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.symbols.iter().map(|(id, symbol)| (*id, &**symbol))
+    }
+
+    /// How many there are.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// # fn f(instruments: &Instruments) {
+    /// println!("{} instruments are known", instruments.len());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.symbols.len()
+    }
+
+    /// Whether none is known.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Instruments;
+    /// assert!(Instruments::default().is_empty());
+    /// ```
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.symbols.is_empty()
+    }
+
+    /// Keeps a name. `false` when that was known; allocates only when it was not.
+    pub(crate) fn learn(&mut self, id: u32, symbol: &str) -> bool {
+        let known = self.symbol(id);
+        let full = known.is_none() && self.len() >= INSTRUMENTS_MAX;
+        if known == Some(symbol) || symbol.is_empty() || id == 0 || full {
+            return false;
+        }
+        // A symbol that has moved on is another id's by now, and that is not its business.
+        if let Some(before) = self.symbols.insert(id, symbol.into())
+            && self.ids.get(&before) == Some(&id)
+        {
+            self.ids.remove(&before);
+        }
+        if let Some(before) = self.ids.insert(symbol.into(), id)
+            && before != id
+        {
+            self.symbols.remove(&before);
+        }
+        true
+    }
+
+    /// For a text that says what is known: how many there are, and those most like `symbol`.
+    pub(crate) fn like(&self, symbol: &str) -> String {
+        if self.is_empty() {
+            return "it has announced no instrument yet".into();
+        }
+        let alike = |known: &str| {
+            let same = known
+                .bytes()
+                .zip(symbol.bytes())
+                .take_while(|(a, b)| a == b);
+            (
+                usize::MAX - same.count(),
+                known.len().abs_diff(symbol.len()),
+            )
+        };
+        // Not all of them are sorted: there may be a million.
+        let mut nearest = Vec::with_capacity(LIKE_MAX + 1);
+        for known in self.ids.keys() {
+            let known = (alike(known), &**known);
+            let at = nearest.partition_point(|other| *other < known);
+            if at < LIKE_MAX {
+                nearest.insert(at, known);
+                nearest.truncate(LIKE_MAX);
+            }
+        }
+        let nearest: Vec<&str> = nearest.into_iter().map(|(_, known)| known).collect();
+        format!("it knows {}, like {}", self.len(), nearest.join(", "))
+    }
+}
+
+/// The instruments of all channels.
+///
+/// ```
+/// # use tickcast_subscriber::Subscriber;
+/// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let directory = subscriber.directory();
+/// // Nothing is known before the publisher's welcome.
+/// assert_eq!((directory.id("AAPL"), directory.symbol(1)), (None, None));
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Directory {
+    channels: Vec<(ChannelId, Instruments)>,
+}
+
+impl Directory {
+    /// The id of a symbol, in the first channel that carries it.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Directory;
+    /// # fn f(directory: &Directory) {
+    /// if let Some(id) = directory.id("AAPL") {
+    ///     println!("AAPL is {id}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn id(&self, symbol: &str) -> Option<u32> {
+        let mut all = self.channels.iter();
+        all.find_map(|(_, instruments)| instruments.id(symbol))
+    }
+
+    /// The symbol of an id. A publisher gives an id to one instrument only.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::Directory;
+    /// # fn f(directory: &Directory) {
+    /// println!("{}", directory.symbol(7).unwrap_or("nobody has named it"));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn symbol(&self, id: u32) -> Option<&str> {
+        let mut all = self.channels.iter();
+        all.find_map(|(_, instruments)| instruments.symbol(id))
+    }
+
+    /// The instruments of one channel; `None` before its welcome.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Directory, ChannelId};
+    /// # fn f(directory: &Directory) {
+    /// let known = directory.channel(ChannelId(1)).map_or(0, |instruments| instruments.len());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn channel(&self, channel: ChannelId) -> Option<&Instruments> {
+        let mut all = self.channels.iter();
+        all.find(|(id, _)| *id == channel)
+            .map(|(_, instruments)| instruments)
+    }
+
+    pub(crate) fn channel_mut(&mut self, channel: ChannelId) -> &mut Instruments {
+        let known = self.channels.iter().position(|(id, _)| *id == channel);
+        let at = known.unwrap_or_else(|| {
+            self.channels.push((channel, Instruments::default()));
+            self.channels.len() - 1
+        });
+        &mut self.channels[at].1
+    }
+
+    /// Forgets the channels that are not followed (any more) by that number.
+    pub(crate) fn keep(&mut self, is_followed: impl Fn(ChannelId) -> bool) {
+        self.channels.retain(|(id, _)| is_followed(*id));
+    }
+
+    /// Takes over what WELCOME lists; `anew` when it is of another epoch, whose ids are others.
+    pub(crate) fn welcomed(&mut self, channel: ChannelId, list: &[Instrument], anew: bool) {
+        let instruments = self.channel_mut(channel);
+        if anew {
+            *instruments = Instruments::default();
+        }
+        for instrument in list {
+            instruments.learn(instrument.id, &instrument.symbol);
+        }
+    }
+}
+
+/// Whether records of this type announce an instrument.
+#[inline]
+const fn announces_by(rtype: u8) -> bool {
+    rtype == SymbolMappingMsg::RTYPE || rtype == InstrumentDefMsg::RTYPE
+}
+
+/// Whether one of these records is of a type that announces an instrument.
+#[inline]
+pub(crate) fn announces(mut records: Records<'_>) -> bool {
+    match records.rtype() {
+        Some(rtype) => announces_by(rtype),
+        None => records.any(|record| announces_by(record.header().rtype)),
+    }
+}
+
+/// The instrument and symbol that a record announces, if it announces one.
+#[inline]
+pub(crate) fn announced<'a>(record: &'a RecordRef<'_>) -> Option<(u32, &'a str)> {
+    if !announces_by(record.header().rtype) {
+        return None;
+    }
+    // What is no text names nothing.
+    let symbol = match record.get::<SymbolMappingMsg>() {
+        Some(mapping) => mapping.stype_in_symbol(),
+        None => record.get::<InstrumentDefMsg>()?.raw_symbol(),
+    };
+    Some((record.header().instrument_id, symbol.ok()?.trim_end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_found_from_both_sides_and_an_id_that_is_renamed_forgets_the_old_one() {
+        let mut directory = Directory::default();
+        let channel = ChannelId(3);
+        let learn = |directory: &mut Directory, id, symbol: &str| {
+            directory.channel_mut(channel).learn(id, symbol)
+        };
+        assert!(learn(&mut directory, 7, "AAPL"));
+        assert!(!learn(&mut directory, 7, "AAPL"), "that is no news");
+        assert!(!learn(&mut directory, 0, "ALL") && !learn(&mut directory, 8, ""));
+        assert_eq!(
+            (directory.id("AAPL"), directory.symbol(7)),
+            (Some(7), Some("AAPL"))
+        );
+        assert!(learn(&mut directory, 7, "MSFT"));
+        assert_eq!(
+            (directory.id("AAPL"), directory.id("MSFT")),
+            (None, Some(7))
+        );
+        assert!(directory.channel(ChannelId(4)).is_none());
+        let instrument = |id, symbol: &str| Instrument {
+            id,
+            symbol: symbol.into(),
+        };
+        directory.welcomed(channel, &[instrument(9, "ZVZZT")], false);
+        assert_eq!(
+            directory.symbol(7),
+            Some("MSFT"),
+            "the same epoch only adds"
+        );
+        directory.welcomed(channel, &[instrument(7, "ZVZZT")], true);
+        assert_eq!(
+            (directory.symbol(7), directory.id("MSFT")),
+            (Some("ZVZZT"), None)
+        );
+        let known = directory
+            .channel(channel)
+            .map(|known| known.iter().collect::<Vec<_>>());
+        assert_eq!(known, Some(vec![(7, "ZVZZT")]));
+    }
+
+    #[test]
+    fn a_symbol_that_moves_to_another_id_is_found_there_whatever_becomes_of_the_old_id() {
+        let mut instruments = Instruments::default();
+        assert!(instruments.learn(7, "FB") && instruments.learn(8, "FB"));
+        assert_eq!(
+            (instruments.symbol(7), instruments.id("FB")),
+            (None, Some(8))
+        );
+        assert!(instruments.learn(7, "META"));
+        assert_eq!(
+            (instruments.id("FB"), instruments.id("META")),
+            (Some(8), Some(7))
+        );
+        assert_eq!(
+            (instruments.symbol(8), instruments.symbol(7)),
+            (Some("FB"), Some("META"))
+        );
+        // And back again, within one another.
+        assert!(instruments.learn(7, "FB") && instruments.learn(8, "META"));
+        assert_eq!(
+            (instruments.id("FB"), instruments.id("META")),
+            (Some(7), Some(8))
+        );
+        assert_eq!(instruments.len(), 2);
+    }
+
+    #[test]
+    fn who_misspells_is_told_what_is_most_like_it() {
+        let mut instruments = Instruments::default();
+        assert_eq!(instruments.like("A"), "it has announced no instrument yet");
+        for (id, symbol) in (1..).zip(["MSFT", "AAPL", "AAP", "ZZZ", "AA", "A", "B"]) {
+            instruments.learn(id, symbol);
+        }
+        assert_eq!(
+            instruments.like("AAPX"),
+            "it knows 7, like AAPL, AAP, AA, A, MSFT"
+        );
+    }
+}

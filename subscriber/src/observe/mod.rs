@@ -1,0 +1,284 @@
+//! What a subscriber is doing, readable from any thread while it works: each number is written by
+//! one thread, with plain stores, and read by any.
+
+pub(crate) mod directory;
+pub(crate) mod latency;
+pub(crate) mod polled;
+pub(crate) mod summary;
+pub(crate) mod totals;
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tickcast_reliability::counters;
+use tickcast_reliability::types::{ChannelId, Counter, Epoch, ReceiverCounters, Sequence};
+
+use directory::Directory;
+use latency::{ChannelLatency, LatencyRecorder};
+
+counters! {
+    /// What became of a channel's records and events on their way to the application. With
+    /// `split` the way ends in the local ring; what readers made of it is in
+    /// [`ReaderReport`](crate::ReaderReport).
+    ///
+    /// ```
+    /// # use tickcast_subscriber::HandedCounters;
+    /// let counters = HandedCounters::default();
+    /// counters.each(|name, help, value| println!("{name} {value}: {help}"));
+    /// assert_eq!(counters.filtered_records.get(), 0);
+    /// ```
+    pub struct HandedCounters {
+        /// Records passed to the closure, or to the readers of a split subscriber.
+        handed_records,
+        /// Events passed to the closure or readers.
+        handed_events,
+        /// Records of instruments that the filter excludes.
+        filtered_records,
+        /// Records replaced by a newer one of the same kind and instrument (`latest`, polled).
+        conflated_records,
+    }
+}
+
+/// One channel as it stands.
+///
+/// ```
+/// # use tickcast_subscriber::Subscriber;
+/// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let report = &subscriber.channels()[0];
+/// assert_eq!((report.name.as_str(), report.channel, report.lag), ("equities", None, 0));
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct ChannelReport {
+    /// As it was asked for.
+    pub name: String,
+    /// Its number; `None` before the publisher's welcome.
+    pub channel: Option<ChannelId>,
+    /// The epoch followed.
+    pub epoch: Epoch,
+    /// The last sequence delivered or declared lost.
+    pub delivered: Sequence,
+    /// The highest sequence heard of.
+    pub heard: Sequence,
+    /// Sequences from the last one delivered to the newest that the publisher is known to have
+    /// sent.
+    pub lag: u64,
+    /// Whether END was delivered.
+    pub ended: bool,
+    /// What was counted in the protocol; stays readable from any thread.
+    pub counters: Arc<ReceiverCounters>,
+    /// What was counted on the way to the application; likewise.
+    pub handed: Arc<HandedCounters>,
+}
+
+/// Watches a subscriber from other threads, as long as it lives and after.
+///
+/// ```
+/// # use tickcast_subscriber::Subscriber;
+/// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let monitor = subscriber.monitor();
+/// let watch = std::thread::spawn(move || {
+///     for channel in monitor.channels() {
+///         println!("{} is {} sequences behind", channel.name, channel.lag);
+///     }
+///     monitor.is_joined()
+/// });
+/// assert!(!watch.join().unwrap());
+/// # Ok::<(), tickcast_subscriber::SubscribeError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Monitor {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Monitor {
+    /// Every channel as it stood a moment ago, in the order they were asked for.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// for channel in monitor.channels() {
+    ///     println!("{} lost {} records", channel.name, channel.counters.lost_records.get());
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn channels(&self) -> Vec<ChannelReport> {
+        self.shared
+            .channels
+            .iter()
+            .map(ChannelShared::report)
+            .collect()
+    }
+
+    /// The number of a channel by the name it was asked for; `None` before the publisher's
+    /// welcome, and for a name that was not asked for.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if let Some(channel) = monitor.channel_id("equities") {
+    ///     println!("equities are channel {channel}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn channel_id(&self, name: &str) -> Option<ChannelId> {
+        let mut all = self.shared.channels.iter();
+        all.find(|channel| channel.name == name)?.id()
+    }
+
+    /// A copy of a channel's histograms; `None` when there is no such channel (yet), or latency
+    /// is not measured.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Monitor, Stage, ChannelId};
+    /// # fn f(monitor: &Monitor, channel: ChannelId) {
+    /// if let Some(latency) = monitor.latency(channel) {
+    ///     let repair = latency.stage(Stage::Repair);
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn latency(&self, channel: ChannelId) -> Option<ChannelLatency> {
+        self.shared
+            .of(channel)?
+            .latency
+            .as_ref()
+            .map(LatencyRecorder::snapshot)
+    }
+
+    /// Whether the publisher has welcomed us and the repair connection is up. Of a subscriber that
+    /// is gone, left, dropped or ended by a panic, it is not.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// let health = if monitor.is_joined() { "ready" } else { "not ready" };
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_joined(&self) -> bool {
+        self.shared.joined.load(Relaxed)
+    }
+
+    /// Whether every channel has delivered the end of its session.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if monitor.ended() {
+    ///     println!("the session is over on every channel");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.shared
+            .channels
+            .iter()
+            .all(|channel| channel.ended.load(Relaxed))
+    }
+
+    /// What keeps the subscriber from working as configured, if anything does.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// if let Some(problem) = monitor.problem() {
+    ///     eprintln!("{problem}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        locked(&self.shared.problem).clone()
+    }
+
+    /// A copy of what is known of symbols and ids.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_subscriber::Monitor) {
+    /// let symbols = monitor.directory();
+    /// println!("{:?}", symbols.id("AAPL"));
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn directory(&self) -> Directory {
+        locked(&self.shared.directory).clone()
+    }
+}
+
+/// What the hot thread writes and others read. The two locks are only taken when something was
+/// learned or went wrong, and never waited for by the hot thread.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) channels: Box<[ChannelShared]>,
+    pub(crate) joined: AtomicBool,
+    pub(crate) problem: Mutex<Option<String>>,
+    /// Whether there is a problem, for who reads without a lock.
+    pub(crate) has_problem: AtomicBool,
+    pub(crate) directory: Mutex<Directory>,
+}
+
+impl Shared {
+    pub(crate) fn of(&self, channel: ChannelId) -> Option<&ChannelShared> {
+        self.channels.iter().find(|it| it.id() == Some(channel))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct ChannelShared {
+    pub(crate) name: String,
+    /// [`NO_ID`] before the welcome.
+    id: AtomicU32,
+    pub(crate) epoch: Counter,
+    pub(crate) delivered: Counter,
+    pub(crate) heard: Counter,
+    pub(crate) lag: Counter,
+    pub(crate) ended: AtomicBool,
+    pub(crate) counters: Arc<ReceiverCounters>,
+    pub(crate) handed: Arc<HandedCounters>,
+    pub(crate) latency: Option<LatencyRecorder>,
+}
+
+const NO_ID: u32 = u32::MAX;
+
+impl ChannelShared {
+    pub(crate) fn new(name: String, counters: Arc<ReceiverCounters>, latency: bool) -> Self {
+        Self {
+            name,
+            id: AtomicU32::new(NO_ID),
+            epoch: Counter::default(),
+            delivered: Counter::default(),
+            heard: Counter::default(),
+            lag: Counter::default(),
+            ended: AtomicBool::new(false),
+            counters,
+            handed: Arc::default(),
+            latency: latency.then(LatencyRecorder::default),
+        }
+    }
+
+    pub(crate) fn id(&self) -> Option<ChannelId> {
+        u16::try_from(self.id.load(Relaxed)).ok().map(ChannelId)
+    }
+
+    pub(crate) fn set_id(&self, id: ChannelId) {
+        self.id.store(id.0.into(), Relaxed);
+    }
+
+    pub(crate) fn report(&self) -> ChannelReport {
+        ChannelReport {
+            name: self.name.clone(),
+            channel: self.id(),
+            epoch: Epoch(self.epoch.get()),
+            delivered: Sequence(self.delivered.get()),
+            heard: Sequence(self.heard.get()),
+            lag: self.lag.get(),
+            ended: self.ended.load(Relaxed),
+            counters: Arc::clone(&self.counters),
+            handed: Arc::clone(&self.handed),
+        }
+    }
+}
+
+/// What a lock guards here is whole after every statement: a panic elsewhere spoils nothing.
+pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

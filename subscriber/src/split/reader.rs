@@ -1,0 +1,639 @@
+//! Reading a split subscriber: at one's own speed, from a local ring that somebody else fills.
+
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use tickcast_reliability::delivery::{Event, Item, Overrun, Place, Position};
+use tickcast_reliability::record::Records;
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
+use tickcast_transport::host::clock::{Clock, SystemClock};
+
+use super::ring::{Cursor, Entry, RECORDS_AT};
+use crate::dispatch::conflate::{ANY_EPOCH, LatestReader};
+use crate::dispatch::lag_event;
+use crate::observe::polled::Polled;
+use crate::observe::totals::position_at;
+use crate::observe::{ChannelShared, Monitor};
+use crate::sync::wake::Wake;
+
+/// What a reader has made of one channel.
+///
+/// What was handed to all readers is what this one read, conflated and was overrun in:
+/// `records + conflated_records + overrun_records` equals `handed_records` of the channel once all
+/// is read.
+///
+/// ```no_run
+/// # fn f(reader: &tickcast_subscriber::Reader) {
+/// for channel in reader.reports() {
+///     println!("{}: {} read, {} too late", channel.name, channel.records, channel.overrun_records);
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReaderReport {
+    /// As it was asked for.
+    pub name: String,
+    /// Its number; `None` before the publisher's welcome.
+    pub channel: Option<ChannelId>,
+    /// Records that this reader's closure was given.
+    pub records: u64,
+    /// Events of the worker that it was given; those about the reader itself are not among them.
+    pub events: u64,
+    /// Records that a newer one of the same kind and instrument replaced (`latest`).
+    pub conflated_records: u64,
+    /// Times that it was overrun.
+    pub overruns: u64,
+    /// Records that were overwritten before it came to them.
+    pub overrun_records: u64,
+    /// Events likewise.
+    pub overrun_events: u64,
+    /// Sequences that the worker is ahead of it.
+    pub lag: u64,
+}
+
+/// Reads what a split subscriber receives. It can be moved to another thread; clone it for
+/// another reader, which begins where this one stands and goes its own way.
+///
+/// Items come as from [`Subscriber::poll`](crate::Subscriber::poll), events in order with them.
+/// Of a `latest` channel the newest records are handed over. One that comes before an event may be
+/// newer than it, as its position says (epoch, then record, which is not below the event's): the
+/// event is over for its instrument then, and the record does not come again.
+///
+/// # How it can fail
+/// A reader that is overtaken gets [`Event::Overrun`], in order, with exactly what it lost. When
+/// its closure panics, the item that it was given counts as read, and the next poll goes on after
+/// it. When the worker has ended, what it delivered can still be read; then the reader
+/// [is over](Reader::is_over). What keeps the worker from working as configured is told by
+/// [`Polled::problem`], and in words by [`Monitor::problem`].
+///
+/// The subscriber is the worker's: [`Running::rejoin`](crate::Running::rejoin) and
+/// [`Running::set_filter`](crate::Running::set_filter) ask it. What a subscriber had kept for its
+/// next poll comes first here.
+///
+/// ```no_run
+/// # use std::time::Duration;
+/// # use tickcast_subscriber::{Core, Event, Idle, Item, Subscriber};
+/// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let (running, mut reader) = subscriber.split(Core(2), Idle::Spin, 64 << 20)?;
+/// let slow = std::thread::spawn(move || {
+///     while !reader.is_over() {
+///         reader.wait(Duration::from_millis(100));
+///         reader.poll(|item| match item {
+///             Item::Record(_, record) => println!("{record:?}"),
+///             Item::Event(_, Event::Overrun(overrun)) => println!("too slow: {overrun}"),
+///             Item::Event(_, event) => println!("{event}"),
+///         });
+///     }
+/// });
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Reader {
+    cursor: Cursor,
+    channels: Vec<Channel>,
+    pending: Option<Pending>,
+    monitor: Monitor,
+    now: Nanos,
+}
+
+#[derive(Clone, Debug)]
+struct Channel {
+    latest: Option<LatestReader>,
+    alarm: Option<u64>,
+    alarmed: bool,
+    conflated: u64,
+    tell_at: Nanos,
+    report: ReaderReport,
+    ended: bool,
+    /// Where the newest item stands that was handed over.
+    at: Place,
+    /// What the worker had delivered when there was nothing more to read: what a filter leaves
+    /// out never comes here.
+    read: Place,
+}
+
+/// What was taken from the ring and not handed over yet: a panic while what stands before it is
+/// handed over must not lose it.
+#[derive(Clone, Debug)]
+struct Pending {
+    channel: usize,
+    /// Of the event, or of the next record.
+    position: Position,
+    rest: Rest,
+}
+
+#[derive(Clone, Debug)]
+enum Rest {
+    Event(Event),
+    Overrun(Overrun),
+    /// So many records, the next of which begins at this word of the cursor's buffer.
+    Records(u16, usize),
+}
+
+/// Entries of one poll at most; an entry is a datagram or less.
+const ENTRIES_MAX: usize = 256;
+const TELL_EVERY: Nanos = Nanos::from_secs(1);
+
+impl Reader {
+    pub(crate) fn new(
+        cursor: Cursor,
+        latest: Vec<Option<LatestReader>>,
+        alarms: Vec<Option<u64>>,
+        monitor: Monitor,
+    ) -> Self {
+        let channels =
+            latest
+                .into_iter()
+                .zip(alarms)
+                .zip(cursor.totals())
+                .map(|((latest, alarm), told)| Channel {
+                    latest,
+                    alarm,
+                    alarmed: false,
+                    conflated: 0,
+                    tell_at: Nanos::ZERO,
+                    report: ReaderReport::default(),
+                    ended: told.state.ended,
+                    at: told.place,
+                    read: Place::default(),
+                });
+        let channels = channels.collect();
+        Self {
+            channels,
+            cursor,
+            pending: None,
+            monitor,
+            now: Nanos::ZERO,
+        }
+    }
+
+    /// Hands over what the worker has delivered since, at most a few hundred datagrams. Never
+    /// blocks, and never delays the worker.
+    ///
+    /// ```
+    /// # use tickcast_subscriber::{Item, Reader};
+    /// # fn f(reader: &mut Reader) {
+    /// reader.poll(|item| match item {
+    ///     Item::Record(position, record) => println!("{} {record:?}", position.record),
+    ///     Item::Event(_, event) => println!("{event}"),
+    /// });
+    /// # }
+    /// ```
+    pub fn poll(&mut self, mut on: impl FnMut(Item<'_>)) -> Polled {
+        let mut polled = Polled {
+            problem: self.monitor.shared.has_problem.load(Relaxed),
+            ..Polled::default()
+        };
+        self.finish_entry(&mut on);
+        while polled.datagrams < ENTRIES_MAX
+            && let Some(entry) = self.cursor.next()
+        {
+            polled.datagrams += 1;
+            self.take(entry, &mut on);
+        }
+        if self
+            .channels
+            .iter()
+            .any(|it| it.latest.is_some() || it.alarm.is_some())
+        {
+            self.now = SystemClock.now();
+            for index in 0..self.channels.len() {
+                self.flush(index, ANY_EPOCH, &mut on);
+            }
+            self.note_all_read();
+            for index in 0..self.channels.len() {
+                self.tell(index, &mut on);
+            }
+        } else {
+            self.note_all_read();
+        }
+        polled
+    }
+
+    /// Waits until there is something to read, or the worker has left, at most for so long.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// reader.wait(Duration::from_millis(100));
+    /// reader.poll(|item| println!("{item:?}"));
+    /// # }
+    /// ```
+    pub fn wait(&self, timeout: Duration) -> Wake {
+        if self.pending.is_some() || self.channels.iter().any(Channel::is_dirty) {
+            return Wake::Ready;
+        }
+        let (cursor, ring) = (&self.cursor, self.cursor.ring());
+        ring.bell
+            .wait(timeout, || cursor.is_ready() || ring.is_closed())
+    }
+
+    /// Whether the worker has left, and all that it delivered has been read.
+    ///
+    /// ```
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// while !reader.is_over() {
+    ///     reader.poll(|item| println!("{item:?}"));
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        let is_closed = self.cursor.ring().is_closed();
+        is_closed && self.is_all_read() && !self.channels.iter().any(Channel::is_dirty)
+    }
+
+    /// Whether this reader was told the end of session of every channel, and of none a new epoch
+    /// since; an [`Event::Overrun`] tells both too.
+    ///
+    /// ```
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// if reader.is_over() && !reader.ended() {
+    ///     println!("the worker was stopped in the midst of the session");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn ended(&self) -> bool {
+        self.channels.iter().all(|channel| channel.ended)
+    }
+
+    /// What this reader has made of each channel, in the order they were asked for.
+    ///
+    /// ```
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// let missed: u64 = reader.reports().iter().map(|it| it.overrun_records).sum();
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn reports(&self) -> Vec<ReaderReport> {
+        let is_all_read = self.is_all_read();
+        let all = self.channels.iter().zip(&self.monitor.shared.channels);
+        all.map(|(channel, shared)| ReaderReport {
+            name: shared.name.clone(),
+            channel: shared.id(),
+            lag: channel.lag(shared, is_all_read).unwrap_or(0),
+            ..channel.report.clone()
+        })
+        .collect()
+    }
+
+    /// Watches the worker.
+    ///
+    /// ```
+    /// # fn f(reader: &mut tickcast_subscriber::Reader) {
+    /// println!("{:?}", reader.monitor().problem());
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    fn take(&mut self, entry: Entry, on: &mut impl FnMut(Item<'_>)) {
+        match entry {
+            Entry::Records(channel, position, left) => {
+                let rest = Rest::Records(left, RECORDS_AT);
+                self.hand(channel, position, rest, on);
+            }
+            Entry::Changed(channel, cell) => {
+                if let Some(latest) = &mut self.channels[channel].latest {
+                    latest.mark(cell);
+                }
+            }
+            Entry::Event(channel, position, event) => {
+                self.hand(channel, position, Rest::Event(event), on);
+            }
+            Entry::Overrun(channel, position, overrun) => {
+                self.hand(channel, position, Rest::Overrun(overrun), on);
+            }
+            Entry::Lapped => {
+                for channel in &mut self.channels {
+                    if let Some(latest) = &mut channel.latest {
+                        latest.mark_all();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands over what was taken from the ring; it is kept until it is.
+    #[inline]
+    fn hand(
+        &mut self,
+        channel: usize,
+        position: Position,
+        rest: Rest,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        self.pending = Some(Pending {
+            channel,
+            position,
+            rest,
+        });
+        self.finish_entry(on);
+    }
+
+    /// Hands over what is left of an entry, after what has changed before it.
+    #[inline]
+    fn finish_entry(&mut self, on: &mut impl FnMut(Item<'_>)) {
+        let Some(pending) = &self.pending else { return };
+        let last = match &pending.rest {
+            // Of epochs that are over it comes before the word that they are; the rest is newer
+            // than what was overrun.
+            Rest::Overrun(overrun) => Epoch(overrun.to.epoch.0.saturating_sub(1)),
+            _ => ANY_EPOCH,
+        };
+        self.flush(pending.channel, last, on);
+        if let Some(pending) = self
+            .pending
+            .take_if(|pending| !matches!(pending.rest, Rest::Records(..)))
+        {
+            let (channel, position) = (pending.channel, &pending.position);
+            return match pending.rest {
+                Rest::Event(event) => self.event(channel, position, &event, on),
+                Rest::Overrun(overrun) => self.overrun(channel, position, overrun, on),
+                Rest::Records(..) => {}
+            };
+        }
+        while let Some(pending) = &mut self.pending {
+            let Rest::Records(left @ 1.., next) = &mut pending.rest else {
+                self.pending = None;
+                return;
+            };
+            let (channel, position, word) = (pending.channel, pending.position, *next);
+            // The first byte of a record is its length in words of 4 bytes.
+            let len = usize::from(self.cursor.bytes(word, 1)[0]) * 4;
+            // Before the call: if it panics, the record was given to it all the same.
+            *left -= 1;
+            *next += len / size_of::<u64>();
+            pending.position.record = position.record.plus(1);
+            self.cursor.totals_mut(channel).record(&position);
+            self.channels[channel].report.records += 1;
+            self.channels[channel].at = position.place();
+            let bytes = self.cursor.bytes(word, len / size_of::<u64>());
+            if let Ok(mut records) = Records::check(bytes, 1)
+                && let Some(record) = records.next()
+            {
+                on(Item::Record(&position, record));
+            }
+        }
+    }
+
+    fn event(
+        &mut self,
+        channel: usize,
+        position: &Position,
+        event: &Event,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        self.cursor.totals_mut(channel).event(position, event);
+        let it = &mut self.channels[channel];
+        it.report.events += 1;
+        it.at = position.place();
+        match event {
+            Event::EndOfSession => it.ended = true,
+            Event::EpochChanged { .. } | Event::EpochContinued { .. } | Event::Joined { .. } => {
+                it.ended = false;
+            }
+            _ => {}
+        }
+        on(Item::Event(position, event));
+    }
+
+    fn overrun(
+        &mut self,
+        channel: usize,
+        position: &Position,
+        overrun: Overrun,
+        on: &mut impl FnMut(Item<'_>),
+    ) {
+        let it = &mut self.channels[channel];
+        it.report.overruns += 1;
+        it.report.overrun_records += overrun.records;
+        it.report.overrun_events += overrun.events;
+        it.at = overrun.to;
+        it.ended = overrun.state.ended;
+        on(Item::Event(position, &Event::Overrun(overrun)));
+    }
+
+    /// Hands over what has changed of a `latest` channel, of no later epoch than `last`.
+    #[inline]
+    fn flush(&mut self, index: usize, last: Epoch, on: &mut impl FnMut(Item<'_>)) {
+        let it = &mut self.channels[index];
+        if let Some(latest) = &mut it.latest
+            && latest.is_dirty()
+        {
+            let (report, at) = (&mut it.report, &mut it.at);
+            latest.flush_to(last, |position, record| {
+                report.records += 1;
+                *at = position.place().max(*at);
+                report.conflated_records += u64::from(position.quality.conflated);
+                on(Item::Record(&position, record));
+            });
+            it.conflated += latest.take_conflated();
+        }
+    }
+
+    /// Whether nothing is left to read in the ring.
+    fn is_all_read(&self) -> bool {
+        !self.cursor.is_ready() && self.pending.is_none()
+    }
+
+    /// Notes how far the worker is, if all of it has been read.
+    fn note_all_read(&mut self) {
+        if self.is_all_read() {
+            for (it, shared) in self.channels.iter_mut().zip(&self.monitor.shared.channels) {
+                it.read.epoch.0 = shared.epoch.get();
+                it.read.sequence.0 = shared.delivered.get();
+            }
+        }
+    }
+
+    /// Tells how much was conflated, and whether this reader lags.
+    fn tell(&mut self, index: usize, on: &mut impl FnMut(Item<'_>)) {
+        let is_all_read = self.is_all_read();
+        let (it, shared) = (
+            &mut self.channels[index],
+            &self.monitor.shared.channels[index],
+        );
+        let mut position = position_at(&self.cursor.totals()[index]);
+        position.channel = shared.id().unwrap_or_default();
+        if it.conflated > 0 && self.now >= it.tell_at {
+            it.tell_at = self.now.after(TELL_EVERY);
+            let records = std::mem::replace(&mut it.conflated, 0);
+            on(Item::Event(&position, &Event::Conflated { records }));
+        }
+        if let Some(alarm) = it.alarm
+            && let Some(lag) = it.lag(shared, is_all_read)
+            && let Some(event) = lag_event(alarm, &mut it.alarmed, lag)
+        {
+            on(Item::Event(&position, &event));
+        }
+    }
+}
+
+impl Channel {
+    fn is_dirty(&self) -> bool {
+        self.latest.as_ref().is_some_and(LatestReader::is_dirty)
+    }
+
+    /// Sequences that the worker is ahead: none when all of the ring is read, and unknown until
+    /// something of its epoch was read.
+    fn lag(&self, shared: &ChannelShared, is_all_read: bool) -> Option<u64> {
+        if is_all_read && !self.is_dirty() {
+            return Some(0);
+        }
+        let epoch = shared.epoch.get();
+        let known = [self.at, self.read].into_iter();
+        let known = known.filter(|place| place.epoch.0 == epoch && epoch != 0);
+        let read_to = known.map(|place| place.sequence.0).max()?;
+        Some(shared.delivered.get().saturating_sub(read_to))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tickcast_reliability::delivery::StreamState;
+    use tickcast_reliability::record::{MboMsg, RecordRef, StatusMsg};
+    use tickcast_reliability::types::{Epoch, RecordNumber, Sequence};
+
+    use super::super::ring::{SIZE_MIN, Writer};
+    use super::*;
+    use crate::dispatch::conflate::CellWriter;
+    use crate::observe::Shared;
+    use crate::observe::totals::Totals;
+
+    /// A reader of the smallest ring with two channels, and what fills it.
+    fn two_channels() -> (Writer, Reader) {
+        let channel = |id: u16| {
+            let shared = ChannelShared::new(id.to_string(), Arc::default(), false);
+            shared.set_id(ChannelId(id));
+            shared
+        };
+        let shared = Shared {
+            channels: [channel(0), channel(1)].into(),
+            ..Shared::default()
+        };
+        let monitor = Monitor {
+            shared: Arc::new(shared),
+        };
+        let (writer, cursor) = Writer::new(SIZE_MIN, [Totals::default(); 2].into());
+        let reader = Reader::new(cursor, vec![None, None], vec![None, None], monitor);
+        (writer, reader)
+    }
+
+    fn at(channel: u16, epoch: u64, record: u64) -> Position {
+        let mut position = position_at(&Totals::default());
+        position.channel = ChannelId(channel);
+        position.epoch = Epoch(epoch);
+        position.sequence = Sequence(record);
+        position.record = RecordNumber(record);
+        position
+    }
+
+    fn events(reader: &mut Reader) -> Vec<(ChannelId, Event)> {
+        let mut seen = Vec::new();
+        while reader
+            .poll(|item| {
+                if let Item::Event(position, event) = item {
+                    seen.push((position.channel, event.clone()));
+                }
+            })
+            .worked()
+        {}
+        seen
+    }
+
+    #[test]
+    fn one_who_is_lapped_across_silence_an_epoch_and_an_end_is_right_again() {
+        let (mut writer, mut reader) = two_channels();
+        for channel in [0, 1] {
+            let joined = Event::Joined { after: Sequence(0) };
+            writer.event(channel.into(), &at(channel, 1, 1), &joined);
+        }
+        writer.flush();
+        assert_eq!(events(&mut reader).len(), 2);
+        assert!(!reader.ended());
+        let (from, to) = (Epoch(1), Epoch(2));
+        writer.event(0, &at(0, 1, 1), &Event::Stale);
+        writer.event(0, &at(0, 1, 1), &Event::EpochChanged { from, to });
+        writer.event(1, &at(1, 1, 1), &Event::Stale);
+        writer.event(1, &at(1, 1, 1), &Event::Recovered);
+        writer.event(1, &at(1, 1, 9), &Event::EndOfSession);
+        for number in 1..=40_000 {
+            let order = MboMsg::default();
+            writer.record(0, &at(0, 2, number), RecordRef::from(&order));
+        }
+        writer.flush();
+        let told = events(&mut reader);
+        let [
+            (first, Event::Overrun(of_first)),
+            (second, Event::Overrun(of_second)),
+        ] = &told[..]
+        else {
+            panic!("{told:?}");
+        };
+        assert_eq!((*first, *second), (ChannelId(0), ChannelId(1)));
+        let joined = StreamState {
+            joined: true,
+            repair_link_up: true,
+            ..StreamState::default()
+        };
+        let stale = true;
+        assert_eq!(of_first.state, StreamState { stale, ..joined });
+        assert_eq!((of_first.to.epoch, of_first.epoch_changes), (to, 1));
+        let ended = true;
+        assert_eq!(of_second.state, StreamState { ended, ..joined });
+        assert!(!reader.ended(), "of the first it was told no end");
+        writer.event(0, &at(0, 2, 40_001), &Event::EndOfSession);
+        writer.flush();
+        assert_eq!(events(&mut reader).len(), 1);
+        assert!(reader.ended(), "the second's was in its overrun");
+    }
+
+    #[test]
+    fn of_an_epoch_that_is_over_the_last_state_comes_before_the_overrun_that_says_so() {
+        let (mut writer, mut reader) = two_channels();
+        let mut cells = CellWriter::new();
+        reader.channels[0].latest = Some(cells.reader());
+        let joined = Event::Joined { after: Sequence(0) };
+        writer.event(0, &at(0, 1, 1), &joined);
+        writer.flush();
+        assert_eq!(events(&mut reader).len(), 1);
+        let mut write = |writer: &mut Writer, epoch, number, instrument| {
+            let mut status = StatusMsg::default();
+            status.hd.instrument_id = instrument;
+            let cell = cells.write(&at(0, epoch, number), RecordRef::from(&status));
+            writer.changed(0, cell.unwrap());
+        };
+        write(&mut writer, 1, 1, 7);
+        let (from, to) = (Epoch(1), Epoch(2));
+        writer.event(0, &at(0, 1, 2), &Event::EpochChanged { from, to });
+        // Far more words than the ring holds.
+        (1..=100_000).for_each(|number| write(&mut writer, 2, number, 8));
+        writer.flush();
+        // A panic at any of it loses nothing of the rest.
+        let mut told = Vec::new();
+        loop {
+            let on = |item: Item<'_>| {
+                told.push(match item {
+                    Item::Record(position, _) => (position.epoch.0, position.record.0),
+                    Item::Event(_, Event::Overrun(overrun)) => (overrun.epoch_changes, 0),
+                    Item::Event(..) => (0, 0),
+                });
+                panic!("planned");
+            };
+            let on = std::panic::AssertUnwindSafe(|| reader.poll(on));
+            if std::panic::catch_unwind(on).is_ok_and(|polled| !polled.worked()) {
+                break;
+            }
+        }
+        assert_eq!(told[..2], [(1, 1), (1, 0)], "{told:?}");
+        assert_eq!(told[2].0, 2, "{told:?}");
+        let report = &reader.channels[0].report;
+        assert_eq!((report.records, report.overrun_events), (2, 1));
+    }
+}

@@ -1,0 +1,151 @@
+//! Reads a local ring, from a place and with totals of its own.
+
+use std::sync::Arc;
+
+use tickcast_reliability::delivery::{Event, Overrun, Position};
+use tickcast_reliability::record::words_as_bytes;
+
+use super::{BUFFER_WORDS, Head, Kind, LocalRing, MARGIN};
+use crate::observe::totals::{CHECKPOINT_WORDS, Totals, position_at};
+use crate::sync::position_words::{POSITION_WORDS, unpack};
+
+/// One entry as it was read; its bytes are in the cursor's buffer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Entry {
+    /// So many records from [`Cursor::bytes`], the first of which stands here.
+    Records(usize, Position, u16),
+    Event(usize, Position, Event),
+    Changed(usize, u32),
+    /// What was overwritten of a channel.
+    Overrun(usize, Position, Overrun),
+    /// The reader was lapped: cells may have changed without a word.
+    Lapped,
+}
+
+/// Reads the ring from a place of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor {
+    ring: Arc<LocalRing>,
+    at: u64,
+    /// What this reader has read, or was told it missed.
+    totals: Box<[Totals]>,
+    buffer: Vec<u64>,
+}
+
+impl Cursor {
+    /// At the beginning of a ring that nothing was written to.
+    pub(super) fn new(ring: Arc<LocalRing>, totals: Box<[Totals]>) -> Self {
+        Self {
+            ring,
+            at: 0,
+            totals,
+            buffer: vec![0; BUFFER_WORDS],
+        }
+    }
+
+    pub(crate) fn ring(&self) -> &LocalRing {
+        &self.ring
+    }
+
+    pub(crate) fn totals_mut(&mut self, channel: usize) -> &mut Totals {
+        &mut self.totals[channel]
+    }
+
+    pub(crate) const fn totals(&self) -> &[Totals] {
+        &self.totals
+    }
+
+    /// Whether there is something to read.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.ring.words.committed() != self.at
+    }
+
+    /// The bytes of the records of the last entry, from a word on.
+    pub(crate) fn bytes(&self, from_word: usize, words: usize) -> &[u8] {
+        words_as_bytes(&self.buffer[from_word..from_word + words])
+    }
+
+    /// Reads the next entry. Tells one overrun a call where a checkpoint shows several.
+    pub(crate) fn next(&mut self) -> Option<Entry> {
+        loop {
+            if !self.is_ready() {
+                return None;
+            }
+            let Some(head) = self.copy() else {
+                self.skip_ahead();
+                return Some(Entry::Lapped);
+            };
+            let channel = usize::from(head.channel);
+            if head.kind == Kind::Checkpoint as u8
+                && let Some(overrun) = self.compare()
+            {
+                // It is read again until it shows nothing new.
+                return Some(overrun);
+            }
+            self.at += u64::from(head.words);
+            if head.kind == Kind::Records as u8 {
+                return Some(Entry::Records(channel, self.position(), head.count));
+            }
+            if head.kind == Kind::Changed as u8 {
+                return Some(Entry::Changed(channel, self.buffer[1] as u32));
+            }
+            if head.kind == Kind::Event as u8
+                && let Some(event) = self.event(head.count.into())
+            {
+                return Some(Entry::Event(channel, self.position(), event));
+            }
+        }
+    }
+
+    /// Copies the entry at this place to the buffer; `None` when it is being overwritten.
+    #[inline]
+    fn copy(&mut self) -> Option<Head> {
+        let (words, at) = (&self.ring.words, self.at);
+        words.copy(at, &mut self.buffer[..1])?;
+        let head = Head::unpack(self.buffer[0]);
+        if head.kind != Kind::Padding as u8 {
+            words.copy(at, &mut self.buffer[..head.words as usize])?;
+        }
+        Some(head)
+    }
+
+    /// Goes on at a checkpoint that will be there for a while.
+    #[cold]
+    fn skip_ahead(&mut self) {
+        let ring = &self.ring;
+        let committed = ring.words.committed();
+        let oldest = committed
+            .saturating_sub(ring.words.len())
+            .next_multiple_of(ring.segment_words);
+        self.at = oldest + MARGIN * ring.segment_words;
+    }
+
+    /// What the checkpoint in the buffer says of the first channel that this reader is behind of.
+    fn compare(&mut self) -> Option<Entry> {
+        for (index, totals) in self.totals.iter_mut().enumerate() {
+            let at = 1 + index * CHECKPOINT_WORDS;
+            let words: &[u64; CHECKPOINT_WORDS] = self.buffer[at..].first_chunk()?;
+            let told = Totals::unpack(words);
+            if let Some(overrun) = totals.catch_up(told) {
+                let position = position_at(&told);
+                return Some(Entry::Overrun(index, position, overrun));
+            }
+        }
+        None
+    }
+
+    fn position(&self) -> Position {
+        let mut words = [0; POSITION_WORDS];
+        words.copy_from_slice(&self.buffer[1..=POSITION_WORDS]);
+        unpack(&words)
+    }
+
+    fn event(&self, len: usize) -> Option<Event> {
+        let bytes = words_as_bytes(&self.buffer[1 + POSITION_WORDS..]);
+        serde_json::from_slice(&bytes[..len]).ok()
+    }
+}
+
+/// Where words of records begin in an entry.
+pub(crate) const RECORDS_AT: usize = 1 + POSITION_WORDS;

@@ -1,0 +1,106 @@
+//! The local ring of a split subscriber: one writer that never waits, any number of readers of
+//! their own positions, and a reader that is lapped learns exactly what it missed.
+//!
+//! The ring is [`Words`], all of them atomic; what stands in it are entries of variable length at
+//! positions that only grow.
+//!
+//! The ring is divided into segments that no entry crosses. Each begins with a checkpoint: how
+//! much had been delivered of every channel, and how it stood. A lapped reader goes on at a
+//! checkpoint, and the difference to what it has read is what it missed.
+
+mod cursor;
+#[cfg(test)]
+mod tests;
+mod words;
+mod writer;
+
+pub(crate) use cursor::{Cursor, Entry, RECORDS_AT};
+pub(crate) use writer::Writer;
+
+use crate::sync::atomics;
+use crate::sync::notify::Bell;
+use words::Words;
+
+/// The smallest ring, in bytes.
+pub(crate) const SIZE_MIN: usize = 1 << 20;
+/// The largest.
+pub(crate) const SIZE_MAX: usize = 1 << 36;
+/// The longest entry, in words; longer runs of records become several.
+const ENTRY_WORDS_MAX: usize = 1024;
+const SEGMENT_WORDS_MIN: u64 = 8192;
+/// Room for the longest entry, and for a checkpoint of as many channels as can be joined.
+const BUFFER_WORDS: usize = 4096;
+const SEGMENTS: u64 = 16;
+/// What a reader that was lapped leaves between itself and the writer, in segments.
+const MARGIN: u64 = SEGMENTS / 4;
+
+/// What an entry is; in the lowest byte of its first word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Kind {
+    /// Nothing, up to the end of the segment.
+    Padding = 1,
+    Checkpoint = 2,
+    Records = 3,
+    Event = 4,
+    /// A cell of a `latest` channel changed.
+    Changed = 5,
+}
+
+/// The first word of an entry: kind (8 bits), channel index (16), count (16), length in words (24).
+#[derive(Clone, Copy)]
+struct Head {
+    kind: u8,
+    channel: u16,
+    count: u16,
+    words: u32,
+}
+
+impl Head {
+    const fn pack(self) -> u64 {
+        self.kind as u64
+            | (self.channel as u64) << 8
+            | (self.count as u64) << 24
+            | (self.words as u64) << 40
+    }
+
+    const fn unpack(word: u64) -> Self {
+        Self {
+            kind: word as u8,
+            channel: (word >> 8) as u16,
+            count: (word >> 24) as u16,
+            words: (word >> 40) as u32,
+        }
+    }
+}
+
+/// What writer and readers share.
+#[derive(Debug)]
+pub(crate) struct LocalRing {
+    words: Words,
+    segment_words: u64,
+    pub(crate) bell: Bell,
+}
+
+impl LocalRing {
+    /// `None` when there is no memory for it.
+    fn new(size_bytes: usize) -> Option<Self> {
+        let bytes = size_bytes.clamp(SIZE_MIN, SIZE_MAX).next_power_of_two();
+        let words = bytes / size_of::<u64>();
+        Some(Self {
+            words: Words::new(words)?,
+            segment_words: (words as u64 / SEGMENTS).max(SEGMENT_WORDS_MIN),
+            bell: Bell::new(),
+        })
+    }
+
+    /// Words up to the end of the segment that `at` lies in.
+    const fn left(&self, at: u64) -> u64 {
+        self.segment_words - at % self.segment_words
+    }
+
+    /// Whether the writer has left, and said all it had to.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.words.is_closed()
+    }
+}

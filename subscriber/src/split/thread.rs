@@ -1,0 +1,475 @@
+//! A subscriber on a thread of its own: pinned, stopped and joined; a panic in it is an error to
+//! whoever joins.
+
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tickcast_reliability::control::Start;
+use tickcast_reliability::delivery::{Event, Item, Position};
+use tickcast_reliability::record::RecordRef;
+use tickcast_reliability::types::ChannelId;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::idle::Idle;
+use tickcast_transport::host::pin::{Core, pin_to};
+
+use super::commands::{Command, Commands, Inbox, LIMIT, commands};
+use super::reader::Reader;
+use super::ring::{SIZE_MAX, SIZE_MIN, Writer};
+use crate::config::filter::InstrumentFilter;
+use crate::dispatch::conflate::Cell;
+use crate::dispatch::sink::Hand;
+use crate::error::{ChannelError, CommandError, JoinError, Panicked, SpawnError};
+use crate::observe::polled::Polled;
+use crate::observe::summary::Summary;
+use crate::observe::{Monitor, Shared};
+use crate::subscriber::Subscriber;
+
+/// A subscriber that runs on a thread of its own. Dropping it stops the thread without waiting
+/// for it.
+///
+/// # How it can fail
+/// A panic of the closure ends the thread; [`Running::join`] tells it.
+///
+/// ```no_run
+/// # use tickcast_subscriber::{Core, Idle, Subscriber};
+/// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+/// let running = subscriber.run_pinned(Core(2), Idle::Spin, |item| println!("{item:?}"))?;
+/// std::thread::sleep(std::time::Duration::from_secs(60));
+/// running.stop();
+/// println!("{}", running.join()?);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct Running {
+    stop: Arc<AtomicBool>,
+    commands: Commands,
+    thread: Option<JoinHandle<Summary>>,
+    monitor: Monitor,
+}
+
+impl Running {
+    /// As [`Subscriber::rejoin`], done by its thread: this waits until it was, which takes a round
+    /// of its loop, and what the closure takes. What follows comes through the closure or the
+    /// readers, in order.
+    ///
+    /// Hold nothing meanwhile that the closure waits for: then neither gets on, until after 2
+    /// seconds the command is taken back and [`CommandError::Late`] says so.
+    ///
+    /// # Errors
+    /// [`CommandError`]: the channel is not followed or not joined yet, the thread has ended, this
+    /// is its own closure, its closure took too long, or too many ask at once.
+    ///
+    /// ```no_run
+    /// # use tickcast_subscriber::{Core, Idle, Start, Subscriber};
+    /// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let (running, reader) = subscriber.split(Core(2), Idle::Spin, 64 << 20)?;
+    /// // Later, when it has joined:
+    /// if let Some(channel) = running.monitor().channel_id("equities") {
+    ///     running.rejoin(channel, Start::Oldest)?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn rejoin(&self, channel: ChannelId, start: Start) -> Result<(), CommandError> {
+        self.ask(Command::Rejoin(channel, start))
+    }
+
+    /// As [`Subscriber::set_filter`], done by its thread: from the next record that it takes on.
+    ///
+    /// # Errors
+    /// [`CommandError`], as for [`Running::rejoin`]; and for a symbol that nobody has announced,
+    /// with what is known.
+    ///
+    /// ```no_run
+    /// # use tickcast_subscriber::{Core, Idle, InstrumentFilter, Subscriber};
+    /// # let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// # let (running, reader) = subscriber.split(Core(2), Idle::Spin, 64 << 20)?;
+    /// if let Some(channel) = running.monitor().channel_id("equities") {
+    ///     running.set_filter(channel, InstrumentFilter::symbols(["AAPL"]))?;
+    /// }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn set_filter(
+        &self,
+        channel: ChannelId,
+        filter: InstrumentFilter,
+    ) -> Result<(), CommandError> {
+        self.ask(Command::SetFilter(channel, filter))
+    }
+
+    fn ask(&self, command: Command) -> Result<(), CommandError> {
+        let thread = self.thread.as_ref().ok_or(CommandError::Ended)?;
+        self.commands.ask(thread, command, LIMIT)
+    }
+
+    /// Asks it to leave. It does so within a round of its loop.
+    ///
+    /// ```
+    /// # fn f(running: tickcast_subscriber::Running) -> Result<(), tickcast_subscriber::JoinError> {
+    /// running.stop();
+    /// println!("{}", running.join()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn stop(&self) {
+        self.stop.store(true, Relaxed);
+    }
+
+    /// Whether the thread has ended.
+    ///
+    /// ```
+    /// # fn f(running: tickcast_subscriber::Running) {
+    /// if running.is_finished() {
+    ///     println!("{:?}", running.join());
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_finished(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Whether this is its own thread, within its closure: it can be neither joined nor asked
+    /// from there.
+    ///
+    /// ```
+    /// # fn f(running: &tickcast_subscriber::Running) {
+    /// assert!(!running.is_own_thread());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_own_thread(&self) -> bool {
+        let thread = self.thread.as_ref();
+        thread.is_some_and(|it| it.thread().id() == std::thread::current().id())
+    }
+
+    /// Watches it.
+    ///
+    /// ```
+    /// # fn f(running: tickcast_subscriber::Running) {
+    /// println!("{}", running.monitor().is_joined());
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn monitor(&self) -> &Monitor {
+        &self.monitor
+    }
+
+    /// Waits until it has left: at the end of all sessions, or once it was asked to stop.
+    ///
+    /// # Errors
+    /// [`JoinError`]: the closure panicked, or this is the closure itself.
+    ///
+    /// ```
+    /// # fn f(running: tickcast_subscriber::Running) {
+    /// match running.join() {
+    ///     Ok(summary) => println!("{summary}"),
+    ///     Err(panicked) => eprintln!("{panicked}"),
+    /// }
+    /// # }
+    /// ```
+    pub fn join(mut self) -> Result<Summary, JoinError> {
+        if self.is_own_thread() {
+            return Err(JoinError::OwnThread);
+        }
+        let Some(thread) = self.thread.take() else {
+            // invariant: only joining takes it, and joining consumes us.
+            unreachable!("a thread is joined once");
+        };
+        thread.join().map_err(|panic| {
+            let message = message_of(&*panic);
+            JoinError::Panicked(Panicked { message })
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn message_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a value that is no text").to_owned()
+}
+
+/// How long to go on after the end, so that the publisher hears that we have reached it.
+const AFTER_END: Duration = Duration::from_millis(250);
+
+impl Subscriber {
+    /// Polls on a thread of its own, pinned to `core`, until all channels have ended, or
+    /// [`Running::stop`]. Then it leaves.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; the subscriber is gone then.
+    ///
+    /// ```no_run
+    /// # use tickcast_subscriber::{Core, Idle, Item, Subscriber};
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let mut records = 0;
+    /// let running = subscriber.run_pinned(Core(2), Idle::Spin, move |item| {
+    ///     records += u64::from(matches!(item, Item::Record(..)));
+    /// })?;
+    /// println!("{}", running.join()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn run_pinned(
+        self,
+        core: Core,
+        idle: Idle,
+        on: impl FnMut(Item<'_>) + Send + 'static,
+    ) -> Result<Running, SpawnError> {
+        run(self, core, idle, on)
+    }
+
+    /// Receives and repairs on a thread of its own, pinned to `core`, into a local ring of at
+    /// least `size_bytes` (1 MiB to 64 GiB, rounded up to a power of two), from which slower
+    /// threads read at their own speed: clone the reader for each. One that is so slow that it is
+    /// overtaken is told exactly what it lost, and holds up neither repair nor the others.
+    ///
+    /// # Errors
+    /// [`SpawnError`]; the subscriber is gone then.
+    ///
+    /// ```no_run
+    /// # use tickcast_subscriber::{Core, Idle, Subscriber};
+    /// # use std::time::Duration;
+    /// let subscriber = Subscriber::builder("127.0.0.1:7400").channel("equities").build()?;
+    /// let (running, mut reader) = subscriber.split(Core(2), Idle::Spin, 64 << 20)?;
+    /// while !reader.is_over() {
+    ///     reader.wait(Duration::from_millis(100));
+    ///     reader.poll(|item| println!("{item:?}"));
+    /// }
+    /// println!("{}", running.join()?);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn split(
+        self,
+        core: Core,
+        idle: Idle,
+        size_bytes: usize,
+    ) -> Result<(Running, Reader), SpawnError> {
+        split(self, core, idle, size_bytes)
+    }
+}
+
+/// See [`Subscriber::run_pinned`].
+pub(crate) fn run(
+    subscriber: Subscriber,
+    core: Core,
+    idle: Idle,
+    on: impl FnMut(Item<'_>) + Send + 'static,
+) -> Result<Running, SpawnError> {
+    spawn(subscriber, core, move |mut subscriber, orders| {
+        let mut closure = ToClosure { on };
+        follow(&mut subscriber, orders, idle, &mut closure);
+        subscriber.leave_with(closure.on)
+    })
+}
+
+/// See [`Subscriber::split`].
+pub(crate) fn split(
+    mut subscriber: Subscriber,
+    core: Core,
+    idle: Idle,
+    size_bytes: usize,
+) -> Result<(Running, Reader), SpawnError> {
+    if !(SIZE_MIN..=SIZE_MAX).contains(&size_bytes) {
+        return Err(SpawnError::Size { size_bytes });
+    }
+    let monitor = subscriber.monitor();
+    let (latest, alarms) = subscriber.for_reader();
+    let ring = Writer::open(size_bytes, subscriber.told());
+    let (mut writer, cursor) = ring.ok_or(SpawnError::Memory { size_bytes })?;
+    // Counted as handed over when it was kept.
+    subscriber.drain_backlog(|index, item| match item {
+        Item::Record(position, record) => writer.record(index, position, record),
+        Item::Event(position, event) => writer.event(index, position, event),
+    });
+    writer.flush();
+    let reader = Reader::new(cursor, latest, alarms, monitor.clone());
+    let running = spawn(subscriber, core, move |mut subscriber, orders| {
+        let shared = monitor.shared;
+        let mut hand = ToRing { writer, shared };
+        follow(&mut subscriber, orders, idle, &mut hand);
+        subscriber.leave_into(&mut hand);
+        Summary {
+            channels: subscriber.channels(),
+        }
+    })?;
+    Ok((running, reader))
+}
+
+/// What others ask of a thread.
+struct Orders {
+    stop: Arc<AtomicBool>,
+    inbox: Inbox,
+}
+
+/// Where a thread puts what its subscriber receives.
+trait Outlet {
+    fn poll(&mut self, subscriber: &mut Subscriber) -> Polled;
+    fn rejoin(
+        &mut self,
+        subscriber: &mut Subscriber,
+        channel: ChannelId,
+        start: Start,
+    ) -> Result<(), ChannelError>;
+}
+
+/// Polls until all channels have ended and the publisher knows, or until it is asked to stop.
+fn follow(subscriber: &mut Subscriber, orders: &Orders, mut idle: Idle, outlet: &mut impl Outlet) {
+    let mut ended_at = None;
+    while !orders.stop.load(Relaxed) {
+        let polled = outlet.poll(subscriber);
+        if polled.looked {
+            obey(subscriber, &orders.inbox, outlet);
+        }
+        if polled.looked && subscriber.ended() {
+            let ended_at = *ended_at.get_or_insert_with(Instant::now);
+            if ended_at.elapsed() >= AFTER_END {
+                return;
+            }
+        } else if polled.looked {
+            ended_at = None;
+        }
+        idle.idle(polled.worked());
+    }
+}
+
+/// Does what was asked since.
+#[inline]
+fn obey(subscriber: &mut Subscriber, inbox: &Inbox, outlet: &mut impl Outlet) {
+    while let Some(mut asked) = inbox.next() {
+        let outcome = match &mut asked.command {
+            Command::Rejoin(channel, start) => {
+                let outcome = outlet.rejoin(subscriber, *channel, *start);
+                outcome.map_err(CommandError::from)
+            }
+            Command::SetFilter(channel, filter) => {
+                let filter = std::mem::take(filter);
+                subscriber
+                    .set_filter(*channel, filter)
+                    .map_err(CommandError::from)
+            }
+        };
+        asked.answer(outcome);
+    }
+}
+
+fn spawn(
+    subscriber: Subscriber,
+    core: Core,
+    work: impl FnOnce(Subscriber, &Orders) -> Summary + Send + 'static,
+) -> Result<Running, SpawnError> {
+    let (stop, monitor) = (Arc::new(AtomicBool::new(false)), subscriber.monitor());
+    let (commands, inbox) = commands();
+    let (pinned, wait_pinned) = mpsc::sync_channel(1);
+    let orders = Orders {
+        stop: Arc::clone(&stop),
+        inbox,
+    };
+    let thread = std::thread::Builder::new().name("tickcast".into());
+    let thread = thread.spawn(move || {
+        let outcome = pin_to(core);
+        let is_pinned = outcome.is_ok();
+        // Who spawns us waits for it.
+        let _ = pinned.send(outcome);
+        if is_pinned {
+            work(subscriber, &orders)
+        } else {
+            subscriber.leave()
+        }
+    });
+    let thread = thread.map_err(|source| SpawnError::Thread { source })?;
+    if let Ok(Err(error)) = wait_pinned.recv() {
+        // It only says good-bye: nothing of it is left behind.
+        let _ = thread.join();
+        return Err(error.into());
+    }
+    Ok(Running {
+        stop,
+        commands,
+        thread: Some(thread),
+        monitor,
+    })
+}
+
+/// Hands items to the application's closure.
+struct ToClosure<F> {
+    on: F,
+}
+
+impl<F: FnMut(Item<'_>)> Outlet for ToClosure<F> {
+    fn poll(&mut self, subscriber: &mut Subscriber) -> Polled {
+        subscriber.poll(&mut self.on)
+    }
+
+    fn rejoin(
+        &mut self,
+        subscriber: &mut Subscriber,
+        channel: ChannelId,
+        start: Start,
+    ) -> Result<(), ChannelError> {
+        subscriber.rejoin(channel, start)
+    }
+}
+
+impl Outlet for ToRing {
+    #[inline]
+    fn poll(&mut self, subscriber: &mut Subscriber) -> Polled {
+        let polled = subscriber.poll_into(SystemClock.now(), self);
+        self.writer.flush();
+        polled
+    }
+
+    fn rejoin(
+        &mut self,
+        subscriber: &mut Subscriber,
+        channel: ChannelId,
+        start: Start,
+    ) -> Result<(), ChannelError> {
+        subscriber.rejoin_into(channel, start, self)?;
+        self.writer.flush();
+        Ok(())
+    }
+}
+
+/// Hands items to the readers of a local ring.
+struct ToRing {
+    writer: Writer,
+    shared: Arc<Shared>,
+}
+
+impl Hand for ToRing {
+    #[inline]
+    fn record(&mut self, channel: usize, position: &Position, record: RecordRef<'_>) {
+        self.shared.channels[channel]
+            .handed
+            .handed_records
+            .increment();
+        self.writer.record(channel, position, record);
+    }
+
+    fn event(&mut self, channel: usize, position: &Position, event: &Event) {
+        self.shared.channels[channel]
+            .handed
+            .handed_events
+            .increment();
+        self.writer.event(channel, position, event);
+    }
+
+    #[inline]
+    fn changed(&mut self, channel: usize, cell: Cell) {
+        self.shared.channels[channel]
+            .handed
+            .handed_records
+            .increment();
+        self.writer.changed(channel, cell);
+    }
+}

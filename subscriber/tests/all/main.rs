@@ -1,0 +1,7 @@
+//! Subscribers over loopback sockets, with a publisher in a thread of the test.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod latest;
+mod polling;
+mod splitting;

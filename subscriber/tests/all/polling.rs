@@ -1,0 +1,637 @@
+//! One thread and one subscriber: polling, waiting, filters, names, joining anew, and what becomes
+//! of a panic.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
+
+use crate::common::{
+    CHANNEL, PATIENCE, Publisher, Seen, joined, mapping, order, poll_until, quote, trade,
+};
+use tickcast_reliability::control::{FanOutOffer, VerbsLine};
+use tickcast_reliability::types::{ChannelId, Epoch};
+use tickcast_subscriber::{
+    ChannelBuilder, ChannelError, Event, FilterError, InstrumentFilter, Item, LinkDownReason,
+    LossCause, ReceiverConfig, Start, SubscribeError, Subscriber, Transport, Wake,
+    faults::FaultConfig,
+};
+
+#[test]
+fn waiting_wakes_for_datagrams_and_timers_and_never_spins() {
+    let publisher = Publisher::start();
+    let mut subscriber = publisher.subscriber().channel("all").build().unwrap();
+    let fd = subscriber.as_raw_fd();
+    let (mut seen, mut polls) = (Seen::default(), 0);
+    let began = Instant::now();
+    let mut published = false;
+    while seen.records.len() < 2_000 {
+        assert!(began.elapsed() < PATIENCE, "{} records", seen.records.len());
+        subscriber.wait(Duration::from_secs(5)).unwrap();
+        polls += 1;
+        while subscriber.poll(|item| seen.take(item)).worked() {
+            polls += 1;
+        }
+        if subscriber.is_joined() && !published {
+            published = true;
+            publisher.quotes(3, 0..2_000);
+        }
+    }
+    assert_eq!(subscriber.as_raw_fd(), fd, "it is one descriptor for good");
+    // Nothing but heartbeats now: every 10 ms at most, besides a few timers.
+    let (began, idle_from) = (Instant::now(), polls);
+    while began.elapsed() < Duration::from_millis(500) {
+        subscriber.wait(Duration::from_millis(50)).unwrap();
+        polls += 1;
+        while subscriber.poll(|item| seen.take(item)).worked() {
+            polls += 1;
+        }
+    }
+    let idle = polls - idle_from;
+    assert!(
+        idle < 1_500,
+        "{idle} polls in half a second of silence: that is a busy loop"
+    );
+    assert_eq!(seen.numbers(), (0..2_000).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_descriptor_stands_in_somebody_elses_epoll() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(1, 0..100);
+    let began = Instant::now();
+    while seen.records.len() < 100 {
+        let fd = subscriber.as_fd().try_clone_to_owned().unwrap();
+        let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+        let timeout = Timespec {
+            tv_sec: 5,
+            tv_nsec: 0,
+        };
+        assert_eq!(
+            poll(&mut fds, Some(&timeout)).unwrap(),
+            1,
+            "it becomes readable"
+        );
+        while subscriber.poll(|item| seen.take(item)).worked() {}
+        assert!(began.elapsed() < PATIENCE);
+    }
+}
+
+#[test]
+fn the_descriptor_is_readable_while_something_is_kept_for_the_next_poll() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    let fd = subscriber.as_fd().try_clone_to_owned().unwrap();
+    // Once would be no proof: heartbeats come too.
+    for round in 0..20 {
+        publisher.quotes(1, round * 10..round * 10 + 10);
+        let mut is_stopped = false;
+        while seen.records.len() < round as usize * 10 + 10 {
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                subscriber.poll(|item| {
+                    seen.take(item);
+                    let len = seen.records.len();
+                    assert!(is_stopped || len == round as usize * 10, "planned");
+                })
+            }));
+            is_stopped |= caught.is_err();
+            if is_stopped && seen.records.len() < round as usize * 10 + 10 {
+                let _ = subscriber.as_fd();
+                let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+                let at_once = Timespec::default();
+                assert_eq!(poll(&mut fds, Some(&at_once)).unwrap(), 1, "{round}");
+            }
+        }
+    }
+    assert_eq!(seen.numbers(), (0..200).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_a_panicking_closure_was_not_given_comes_first_at_the_next_poll() {
+    let publisher = Publisher::start();
+    let faults = FaultConfig {
+        seed: 3,
+        drop: 0.05,
+        ..FaultConfig::default()
+    };
+    let mut seen = Seen::default();
+    let builder = publisher.subscriber().channel("all").faults(faults);
+    let mut subscriber = joined(builder, &mut seen);
+    publisher.quotes(5, 0..3_000);
+    publisher.end();
+    let (mut count, mut panics) = (0, 0);
+    let began = Instant::now();
+    while !subscriber.ended() {
+        let caught = catch_unwind(AssertUnwindSafe(|| {
+            subscriber.poll(|item| {
+                let is_record = matches!(item, Item::Record(..));
+                // It was given the item before it panicked.
+                seen.take(item);
+                count += u32::from(is_record);
+                assert!(!is_record || !count.is_multiple_of(97), "planned");
+            })
+        }));
+        panics += u32::from(caught.is_err());
+        assert!(
+            began.elapsed() < PATIENCE,
+            "{count} records, {panics} panics"
+        );
+    }
+    assert_eq!(seen.numbers(), (0..3_000).collect::<Vec<_>>());
+    assert!(panics >= 30, "{panics}");
+    let summary = subscriber.leave();
+    assert!(summary.is_whole(), "{summary}");
+    assert_eq!(summary.delivered_records(), 3_000);
+}
+
+#[test]
+fn a_filter_leaves_out_and_counts_the_others_and_the_whole_venue_always_passes() {
+    let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
+    let filter = InstrumentFilter::symbols(["MSFT", "LATE"]);
+    let channel = ChannelBuilder::new("all").filter(filter);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel(channel), &mut seen);
+    let text = subscriber.problem().expect("LATE is not known").to_string();
+    assert!(
+        text.contains("\"LATE\"") && text.contains("it knows 2"),
+        "{text}"
+    );
+    assert_eq!(subscriber.directory().id("AAPL"), Some(1));
+    publisher.publish(vec![quote(1, 10), quote(2, 11), quote(0, 12), quote(7, 13)]);
+    publisher.publish(vec![mapping(7, "LATE")]);
+    publisher.publish(vec![quote(7, 14), quote(1, 15)]);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    let given: Vec<_> = seen
+        .records
+        .iter()
+        .map(|(_, id, number)| (*id, *number))
+        .collect();
+    assert_eq!(given, [(2, 11), (0, 12), (7, 0), (7, 14)]);
+    assert!(subscriber.problem().is_none(), "it is known now");
+    assert_eq!(subscriber.directory().symbol(7), Some("LATE"));
+    assert_eq!(subscriber.monitor().directory().id("LATE"), Some(7));
+    let report = subscriber.channels().remove(0);
+    assert_eq!(report.handed.filtered_records.get(), 3);
+    assert_eq!(report.handed.handed_records.get(), 4);
+    assert_eq!(report.counters.delivered_records.get(), 7);
+}
+
+#[test]
+fn a_filter_for_what_nobody_knows_is_refused_with_what_is_known() {
+    let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    assert_eq!(subscriber.channel_id("all"), Some(CHANNEL));
+    assert_eq!(subscriber.channel_id("any"), None);
+    let error = subscriber.set_filter(CHANNEL, InstrumentFilter::symbols(["MSF"]));
+    let text = error.unwrap_err().to_string();
+    assert_eq!(
+        text,
+        "channel 1 has no instrument \"MSF\": it knows 2, like MSFT, AAPL"
+    );
+    let error = subscriber
+        .set_filter(ChannelId(9), InstrumentFilter::all())
+        .unwrap_err();
+    assert!(matches!(
+        error,
+        FilterError::Channel(ChannelError::Unknown { .. })
+    ));
+    let text = error.to_string();
+    assert!(
+        text.contains("channel 9") && text.contains("\"all\" (1)"),
+        "{text}"
+    );
+    subscriber
+        .set_filter(CHANNEL, InstrumentFilter::symbols(["MSFT"]))
+        .unwrap();
+    publisher.publish(vec![quote(1, 1), quote(2, 2)]);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.numbers(), [2]);
+}
+
+#[test]
+fn another_epoch_brings_another_directory_and_the_filter_follows_the_symbol() {
+    let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
+    let channel = ChannelBuilder::new("all").filter(InstrumentFilter::symbols(["AAPL"]));
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel(channel), &mut seen);
+    publisher.publish(vec![quote(1, 1), quote(2, 2)]);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 1
+    });
+    publisher.with(|service| service.list(&[(1, "MSFT"), (2, "AAPL")]));
+    publisher.new_epoch();
+    publisher.publish(vec![quote(1, 3), quote(2, 4)]);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.numbers(), [1, 4]);
+    assert!(seen.saw(|event| matches!(event, Event::EpochChanged { .. })));
+    assert_eq!(subscriber.directory().id("AAPL"), Some(2));
+}
+
+/// The publisher comes back with another number for the channel, and other ids for its symbols.
+fn come_back_as(publisher: &Publisher, number: u16) {
+    publisher.with(move |service| {
+        service.channel = ChannelId(number);
+        service.list(&[(1, "MSFT"), (2, "AAPL")]);
+    });
+    publisher.new_epoch();
+}
+
+#[test]
+fn a_channel_with_another_number_is_followed_by_its_name_as_another_epoch() {
+    let publisher = Publisher::listing(&[(1, "AAPL"), (2, "MSFT")]);
+    let only = || InstrumentFilter::symbols(["AAPL"]);
+    let channel = ChannelBuilder::new("all").filter(only());
+    let none = FaultConfig::default();
+    let builder = publisher.subscriber().channel(channel).faults(none);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(builder, &mut seen);
+    publisher.publish(vec![quote(1, 1), quote(2, 2)]);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 1
+    });
+    assert_eq!(subscriber.directory().id("AAPL"), Some(1));
+    let told = seen.events.len();
+    come_back_as(&publisher, 7);
+    publisher.publish(vec![quote(1, 3), quote(2, 4)]);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 2
+    });
+    assert_eq!(seen.numbers(), [1, 4], "the filter is of the symbol");
+    let (position, instrument, _) = seen.records[1];
+    assert_eq!((position.channel, instrument), (ChannelId(7), 2));
+    // Who keeps names and books by epoch is told to forget them, under the number that it knows;
+    // and that what was not heard of the old one never comes.
+    let (from, to) = (Epoch(1), Epoch(2));
+    let told: Vec<_> = seen.events[told..]
+        .iter()
+        .filter(|(_, event)| {
+            matches!(
+                event,
+                Event::Lost(_) | Event::EpochChanged { .. } | Event::Joined { .. }
+            )
+        })
+        .map(|(at, event)| (at.channel, event.clone()))
+        .collect();
+    let [
+        (CHANNEL, Event::Lost(tail)),
+        (CHANNEL, changed),
+        (ChannelId(7), Event::Joined { after }),
+    ] = &told[..]
+    else {
+        panic!("{told:?}");
+    };
+    assert_eq!((tail.cause, tail.records), (LossCause::Epoch, None));
+    assert_eq!(*changed, Event::EpochChanged { from, to });
+    assert_eq!(after.0, 0, "all of it");
+    // Everything else is to be had under the new number only.
+    assert_eq!(subscriber.channel_id("all"), Some(ChannelId(7)));
+    assert_eq!(subscriber.monitor().channel_id("all"), Some(ChannelId(7)));
+    assert_eq!(subscriber.directory().id("AAPL"), Some(2));
+    let sockets = [CHANNEL, ChannelId(7)].map(|it| subscriber.faults(it).is_some());
+    assert_eq!(sockets, [false, true], "the old group is left");
+    assert!(subscriber.set_filter(CHANNEL, only()).is_err());
+    assert!(subscriber.rejoin(CHANNEL, Start::Live).is_err());
+    let other = InstrumentFilter::symbols(["MSFT"]);
+    subscriber.set_filter(ChannelId(7), other).unwrap();
+    publisher.publish(vec![quote(1, 5), quote(2, 6)]);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.numbers(), [1, 4, 5]);
+}
+
+#[test]
+fn after_the_end_another_number_of_the_channel_is_no_loss() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(1, 0..10);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    come_back_as(&publisher, 7);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.saw(|event| matches!(event, Event::EpochChanged { .. }))
+    });
+    assert!(!subscriber.ended() && !seen.saw(|event| matches!(event, Event::Lost(_))));
+}
+
+#[test]
+fn a_channel_begins_anew_where_it_is_told_to() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(1, 0..100);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 100
+    });
+    let wrong = subscriber.rejoin(ChannelId(2), Start::Oldest).unwrap_err();
+    assert!(
+        wrong.to_string().starts_with("channel 2 is not followed"),
+        "{wrong}"
+    );
+    subscriber.rejoin(CHANNEL, Start::Oldest).unwrap();
+    publisher.quotes(1, 100..150);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    let expected: Vec<u32> = (0..100).chain(0..150).collect();
+    assert_eq!(seen.numbers(), expected, "from the oldest again");
+    let joins = seen
+        .events
+        .iter()
+        .filter(|(_, event)| matches!(event, Event::Joined { .. }));
+    assert_eq!(joins.count(), 2);
+    // One who waits for it is told why, should the publisher never welcome it again.
+    let links: Vec<_> = seen.events.iter().map(|(_, event)| event).collect();
+    let links = links.split(|event| matches!(event, Event::Joined { .. }));
+    let down = Event::RepairLinkDown(LinkDownReason::Rejoining);
+    let of_each = links.map(|told| {
+        let count = |wanted: &Event| told.iter().filter(|event| **event == wanted).count();
+        (count(&down), count(&Event::RepairLinkUp))
+    });
+    assert!(of_each.eq([(0, 0), (1, 0), (0, 1)]), "{:?}", seen.events);
+}
+
+#[test]
+fn what_is_missing_when_a_channel_begins_anew_is_declared_lost() {
+    let publisher = Publisher::start();
+    let config = ReceiverConfig {
+        repair: false,
+        unrepaired_wait_us: 60_000_000,
+        ..ReceiverConfig::default()
+    };
+    let faults = FaultConfig {
+        seed: 5,
+        drop: 0.2,
+        ..FaultConfig::default()
+    };
+    let channel = ChannelBuilder::new("all").config(config);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(
+        publisher.subscriber().channel(channel).faults(faults),
+        &mut seen,
+    );
+    publisher.quotes(1, 0..5_000);
+    poll_until(&mut subscriber, &mut seen, |s, _| {
+        s.channels()[0].counters.missing_open.get() > 0 && s.channels()[0].heard.0 > 250
+    });
+    subscriber.rejoin(CHANNEL, Start::Live).unwrap();
+    assert_eq!(
+        subscriber.wait(Duration::from_secs(5)).unwrap(),
+        Wake::Ready
+    );
+    subscriber.poll(|item| seen.take(item));
+    let lost =
+        seen.saw(|event| matches!(event, Event::Lost(loss) if loss.cause == LossCause::Left));
+    assert!(lost, "{:?}", seen.events);
+    let handed = &subscriber.channels()[0].handed;
+    assert_eq!(handed.handed_events.get(), seen.events.len() as u64);
+    assert_eq!(handed.handed_records.get(), seen.records.len() as u64);
+}
+
+#[test]
+fn a_rejection_is_no_problem_any_more_once_a_publisher_welcomes_us_again() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    assert!(subscriber.problem().is_none());
+    publisher.with(|service| service.name = "other");
+    publisher.new_epoch();
+    poll_until(&mut subscriber, &mut seen, |s, _| {
+        matches!(s.problem(), Some(SubscribeError::Rejected { .. }))
+    });
+    publisher.with(|service| service.name = "all");
+    publisher.new_epoch();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.is_joined());
+    assert!(subscriber.problem().is_none(), "{:?}", subscriber.problem());
+    publisher.quotes(1, 0..10);
+    let polled = poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 10
+    });
+    assert!(!polled.problem);
+}
+
+#[test]
+fn who_misspells_is_told_once_something_is_left_out_or_many_names_have_come() {
+    let publisher = Publisher::start();
+    let wanted = || InstrumentFilter::symbols(["AAPLE"]);
+    let channel = || ChannelBuilder::new("all").filter(wanted());
+    let (mut seen, mut seen_many) = (Seen::default(), Seen::default());
+    let mut subscriber = joined(publisher.subscriber().channel(channel()), &mut seen);
+    assert!(subscriber.problem().is_none(), "nothing was announced yet");
+    let know = |subscriber: &mut Subscriber, seen: &mut Seen, count| {
+        poll_until(subscriber, seen, |s, _| {
+            s.directory().channel(CHANNEL).map_or(0, |it| it.len()) == count
+        });
+    };
+    let text = |subscriber: &Subscriber| subscriber.problem().map(ToString::to_string);
+    publisher.publish(vec![mapping(1, "AAPL")]);
+    know(&mut subscriber, &mut seen, 1);
+    assert!(subscriber.problem().is_none(), "it may still come");
+    publisher.publish(vec![quote(1, 1)]);
+    poll_until(&mut subscriber, &mut seen, |s, _| s.problem().is_some());
+    let told = text(&subscriber).unwrap();
+    assert!(
+        told.contains("\"AAPLE\"") && told.ends_with("it knows 1, like AAPL"),
+        "{told}"
+    );
+    for (id, symbol) in [(2, "MSFT"), (3, "ZVZZT")] {
+        publisher.publish(vec![mapping(id, symbol)]);
+        know(&mut subscriber, &mut seen, id as usize);
+    }
+    // It is put into words again when there are twice as many, not for every name.
+    let told = text(&subscriber).unwrap();
+    assert!(told.ends_with("it knows 2, like AAPL, MSFT"), "{told}");
+    // Another, to which nothing but names come.
+    let mut many = joined(publisher.subscriber().channel(channel()), &mut seen_many);
+    publisher.publish(
+        (10..1_100)
+            .map(|id| mapping(id, &format!("S{id}")))
+            .collect(),
+    );
+    know(&mut many, &mut seen_many, 1_090);
+    assert!(text(&many).is_some());
+    publisher.publish(vec![mapping(4, "AAPLE")]);
+    for (subscriber, seen) in [(&mut subscriber, &mut seen), (&mut many, &mut seen_many)] {
+        poll_until(subscriber, seen, |s, _| {
+            s.directory().id("AAPLE") == Some(4)
+        });
+        assert!(subscriber.problem().is_none());
+    }
+}
+
+#[test]
+fn a_filter_follows_a_symbol_that_moves_to_another_instrument() {
+    let publisher = Publisher::listing(&[(7, "FB")]);
+    let channel = ChannelBuilder::new("all").filter(InstrumentFilter::symbols(["FB"]));
+    let mut seen = Seen::default();
+    let mut subscriber = joined(publisher.subscriber().channel(channel), &mut seen);
+    publisher.publish(vec![quote(7, 1)]);
+    publisher.publish(vec![mapping(8, "FB"), mapping(7, "META")]);
+    publisher.publish(vec![quote(7, 2), quote(8, 3)]);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.numbers(), [1, 0, 3], "with the announcement of 8");
+    assert_eq!(subscriber.directory().id("FB"), Some(8));
+    assert_eq!(subscriber.directory().id("META"), Some(7));
+}
+
+#[test]
+fn who_lags_more_than_the_alarm_allows_is_told_and_told_again_when_that_is_over() {
+    let publisher = Publisher::start();
+    let faults = FaultConfig {
+        seed: 1,
+        script: vec![tickcast_subscriber::faults::Scripted::DropBurst { from: 10, count: 5 }],
+        ..FaultConfig::default()
+    };
+    let channel = ChannelBuilder::new("all").lag_alarm(20);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(
+        publisher.subscriber().channel(channel).faults(faults),
+        &mut seen,
+    );
+    // Without a repair everything behind the gap waits.
+    publisher.with(|service| service.answers = false);
+    publisher.quotes(1, 0..2_000);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.saw(|event| matches!(event, Event::Lagging { sequences } if *sequences > 20))
+    });
+    assert!(subscriber.monitor().channels()[0].lag > 20);
+    publisher.with(|service| service.answers = true);
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.saw(|e| *e == Event::CaughtUp)
+    });
+    poll_until(&mut subscriber, &mut seen, |_, seen| {
+        seen.records.len() == 2_000
+    });
+}
+
+#[test]
+fn the_limit_to_join_is_a_problem_that_goes_away() {
+    let reserved = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let nobody = reserved.local_addr().unwrap();
+    drop(reserved);
+    let builder = Subscriber::builder(nobody.to_string()).channel("all");
+    let mut patient = builder.clone().join_limit(PATIENCE).build().unwrap();
+    assert!(!patient.poll(|_| {}).problem, "not before the limit");
+    let mut subscriber = builder
+        .join_limit(Duration::from_millis(50))
+        .build()
+        .unwrap();
+    let polled = poll_until(&mut subscriber, &mut Seen::default(), |s, _| {
+        s.problem().is_some()
+    });
+    assert!(polled.problem);
+    assert!(matches!(
+        subscriber.problem(),
+        Some(SubscribeError::NotJoined { .. })
+    ));
+    let text = subscriber.monitor().problem().unwrap_or_default();
+    let told = || subscriber.problem().unwrap().to_string();
+    assert!(text.is_empty() || text == told(), "{text}");
+    // One of several is there.
+    let publisher = Publisher::start();
+    let both = [nobody.to_string(), publisher.control.to_string()];
+    let builder = Subscriber::builder(both)
+        .channel("all")
+        .join_limit(PATIENCE);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(builder, &mut seen);
+    publisher.publish(vec![trade(1, 7)]);
+    publisher.publish(vec![order(1, 8)]);
+    publisher.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.numbers(), [7, 8]);
+}
+
+#[test]
+fn history_comes_from_the_publisher_that_welcomed_us_and_not_from_another() {
+    let (first, other) = (Publisher::start(), Publisher::start());
+    first.quotes(1, 0..500);
+    other.quotes(1, 1_000..1_500);
+    let both = [first.control.to_string(), other.control.to_string()];
+    let channel = ChannelBuilder::new("all").start(Start::Oldest);
+    let mut seen = Seen::default();
+    let mut subscriber = joined(Subscriber::builder(both).channel(channel), &mut seen);
+    first.end();
+    poll_until(&mut subscriber, &mut seen, |s, _| s.ended());
+    assert_eq!(seen.numbers(), (0..500).collect::<Vec<_>>());
+    assert_eq!(seen.records[0].0.epoch, Epoch(1));
+}
+
+#[test]
+fn dropping_a_subscriber_without_leaving_gives_its_connection_back() {
+    let publisher = Publisher::start();
+    let mut seen = Seen::default();
+    let subscriber = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.with(|service| assert_eq!(service.connections(), 1));
+    drop(subscriber);
+    let began = Instant::now();
+    loop {
+        let (tell, told) = std::sync::mpsc::channel();
+        publisher.with(move |service| tell.send(service.connections()).unwrap());
+        if told.recv().unwrap() == 0 {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "the connection stays");
+    }
+}
+
+/// Verbs from a host that this one has no device for: loopback belongs to none.
+fn verbs_offer() -> FanOutOffer {
+    let sender = std::net::Ipv4Addr::LOCALHOST;
+    FanOutOffer::Verbs {
+        lines: vec![VerbsLine {
+            group: "239.255.8.1".parse().unwrap(),
+            sender,
+            gid: sender.to_ipv6_mapped(),
+        }],
+        q_key: 7,
+    }
+}
+
+#[test]
+fn without_a_device_auto_takes_udp_of_what_is_offered_and_verbs_is_a_problem_that_says_what_to_do()
+{
+    let publisher = Publisher::offering(vec![verbs_offer()]);
+    let mut seen = Seen::default();
+    let mut auto = joined(publisher.subscriber().channel("all"), &mut seen);
+    publisher.quotes(1, 0..10);
+    poll_until(&mut auto, &mut seen, |_, seen| seen.records.len() == 10);
+    // Who heard nothing would have all by repair, and a problem.
+    assert!(auto.problem().is_none(), "{:?}", auto.problem());
+    let builder = publisher.subscriber().transport(Transport::Verbs);
+    let mut verbs = builder.channel("all").build().unwrap();
+    let began = Instant::now();
+    while verbs.problem().is_none() {
+        assert!(began.elapsed() < PATIENCE);
+        verbs.poll(|_| ());
+    }
+    let problem = verbs.problem().unwrap();
+    assert!(matches!(problem, SubscribeError::Verbs { .. }), "{problem}");
+    let said = problem.to_string();
+    assert!(
+        said.contains("all: ") && said.contains("use the transport udp"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_transport_that_is_not_offered_is_a_problem_that_says_so() {
+    let publisher = Publisher::start();
+    let builder = publisher.subscriber().transport(Transport::Verbs);
+    let mut verbs = builder.channel("all").build().unwrap();
+    let began = Instant::now();
+    while verbs.problem().is_none() {
+        assert!(began.elapsed() < PATIENCE);
+        verbs.poll(|_| ());
+    }
+    let said = verbs.problem().unwrap().to_string();
+    assert!(said.contains("does not offer the transport"), "{said}");
+}
