@@ -19,7 +19,7 @@ use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
-use crate::summary::Summary;
+use crate::admin::summary::Summary;
 
 /// What is wrong with a config. Whoever wrote it is at fault.
 ///

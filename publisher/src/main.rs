@@ -10,11 +10,9 @@ use std::sync::{Arc, Mutex};
 use clap::{Parser, ValueEnum};
 use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use tickcast_publisher::audit_file::{self, AuditFile};
-use tickcast_publisher::config::Config;
-use tickcast_publisher::error::PublisherError;
-use tickcast_publisher::plan::Plan;
-use tickcast_publisher::service::Service;
+use tickcast_publisher::Config;
+use tickcast_publisher::PublisherError;
+use tickcast_publisher::internal::{AuditFile, Plan, Service, lines_lost};
 use tickcast_reliability::types::Epoch;
 use tickcast_transport::host::atomic_file;
 use tracing::Level;
@@ -125,7 +123,7 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     };
     let written = cli.summary.as_ref();
     let written = written.map_or(Ok(()), |path| write_whole(path, summary.json()));
-    let lost = audit_file::lines_lost();
+    let lost = lines_lost();
     if lost > 0 {
         tracing::error!("{lost} audit lines could not be written, and are lost");
     }

@@ -7,9 +7,8 @@ mod common;
 use allocation_counter::measure;
 use common::group;
 use serde_json::{Value, json};
-use tickcast_publisher::inline::InlinePublisher;
 use tickcast_publisher::record::{RType, RecordBatch, RecordHeader, TradeMsg};
-use tickcast_publisher::{Config, SourcePosition};
+use tickcast_publisher::{Config, InlinePublisher, SourcePosition};
 
 /// Of each way, while nothing may be allocated.
 const TICKS: u64 = 10_000;

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
-use tickcast_publisher::config::Config;
-use tickcast_publisher::plan::Plan;
+use tickcast_publisher::Config;
+use tickcast_publisher::internal::Plan;
 use tickcast_reliability::ring::Geometry;
 use tickcast_transport::host::memory_limit::available_bytes;
 use tickcast_transport::verbs::IS_BUILT;

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde_json::json;
-use tickcast_publisher::channel_driver::ChannelDriver;
-use tickcast_publisher::config::Config;
-use tickcast_publisher::plan::Plan;
-use tickcast_publisher::shared::ChannelShared;
+use tickcast_publisher::Config;
+use tickcast_publisher::internal::{ChannelDriver, ChannelShared, Plan};
 use tickcast_reliability::publish::PublisherConfig;
 use tickcast_reliability::record::{MboMsg, RType, RecordBatch, RecordHeader};
 use tickcast_reliability::ring::{RingIdentity, RingWriter};

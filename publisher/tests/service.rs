@@ -343,7 +343,7 @@ fn every_series_is_there_from_the_start_and_nonsense_is_a_404() {
     repair.each(|name, _, _| expected.push(format!("{name}{{channel=\"all\"}}")));
     let service = tickcast_reliability::types::RepairServiceCounters::default();
     service.each(|name, _, _| expected.push(name.to_owned()));
-    let source = tickcast_publisher::shared::SourceCounters::default();
+    let source = tickcast_publisher::SourceCounters::default();
     source.each(|name, _, _| expected.push(format!("{name}{{source=\"7\"}}")));
     for series in expected {
         assert!(

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use common::{PATIENCE, free_group};
 use serde_json::{Value, json};
-use tickcast_publisher::inline::InlinePublisher;
-use tickcast_publisher::{Config, SourcePosition, trade};
+use tickcast_publisher::{Config, InlinePublisher, SourcePosition, trade};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::record::{Records, TradeMsg};
 use tickcast_subscriber::{Deliver, Event, Item, Position, Subscriber, SubscriberBuilder};

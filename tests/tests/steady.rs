@@ -16,8 +16,7 @@ use std::sync::atomic::Ordering::{Acquire, Release};
 use common::{PATIENCE, Publisher, free_group, one_channel, simulated};
 use serde_json::json;
 use tempfile::TempDir;
-use tickcast_publisher::inline::InlinePublisher;
-use tickcast_publisher::{Config, SourcePosition, trade};
+use tickcast_publisher::{Config, InlinePublisher, SourcePosition, trade};
 use tickcast_subscriber::{Core, Event, Idle, Item, Subscriber};
 
 const PUBLISHER: &str = "STEADY_PUBLISHER";

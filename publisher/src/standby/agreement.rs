@@ -7,7 +7,7 @@ use serde::Serialize;
 use tickcast_reliability::record::{RecordBatch, RecordRef};
 use tickcast_reliability::types::{SourceId, SourcePosition};
 
-use super::keeping::Positions;
+use crate::standby::backlog::Positions;
 
 /// So many messages in a row that are not the same settle it.
 const DIFFERING_MAX: u32 = 8;

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use tickcast_publisher::http::{Asked, Method};
+use tickcast_publisher::internal::http::{Asked, Method};
 
 use crate::bytes::Bytes;
 

@@ -2,7 +2,7 @@
 //! changed by it.
 
 use tickcast_publisher::Config;
-use tickcast_publisher::plan::Plan;
+use tickcast_publisher::internal::Plan;
 
 /// What can be parsed reads the same when it is written with all defaults, and is a plan that holds
 /// what was typed, for the service and for handlers, or an error of more than nothing.

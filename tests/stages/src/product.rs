@@ -4,8 +4,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tickcast_publisher::inline::InlinePublisher;
-use tickcast_publisher::{Config, SourcePosition};
+use tickcast_publisher::{Config, InlinePublisher, SourcePosition};
 use tickcast_reliability::record::MboMsg;
 use tickcast_subscriber::{Event, Interface, Item, Subscriber, Transport};
 

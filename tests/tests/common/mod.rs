@@ -213,7 +213,7 @@ impl Publisher {
     /// What its admin port answers: to a POST where there is a body.
     pub fn ask(&self, path: &str, body: Option<&str>) -> (u16, String) {
         let admin = self.admin.expect("an admin port");
-        let answer = tickcast_publisher::http::ask(admin, path, body, PATIENCE);
+        let answer = tickcast_publisher::internal::http::ask(admin, path, body, PATIENCE);
         answer.expect("the admin port answers")
     }
 

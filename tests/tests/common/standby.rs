@@ -125,7 +125,8 @@ pub fn promote_while(
     let admin = standby.admin.expect("an admin port");
     let body = json!({ "force": force }).to_string();
     let asked: JoinHandle<(u16, String)> = std::thread::spawn(move || {
-        let answer = tickcast_publisher::http::ask(admin, "/promote", Some(&body), PATIENCE);
+        let answer =
+            tickcast_publisher::internal::http::ask(admin, "/promote", Some(&body), PATIENCE);
         answer.expect("the standby answers")
     });
     drive(followers, |all| {

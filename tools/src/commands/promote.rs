@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use serde_json::Value;
-use tickcast_publisher::http;
+use tickcast_publisher::internal::http;
 use tickcast_transport::control::resolve;
 
 use tickcast_tools::exit::{CommandError, Exit};

@@ -10,8 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tickcast_publisher::Config;
-use tickcast_publisher::plan::Plan;
-use tickcast_publisher::service::Service;
+use tickcast_publisher::internal::{Plan, Service};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Interface, Item, Start, Subscriber, Transport};
 

@@ -5,8 +5,7 @@ use std::net::SocketAddrV4;
 use std::time::Duration;
 
 use serde_json::json;
-use tickcast_publisher::inline::InlinePublisher;
-use tickcast_publisher::{Config, SourcePosition};
+use tickcast_publisher::{Config, InlinePublisher, SourcePosition};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::record::{
     MboMsg, RecordBatch, RecordHeader, RecordRef, Records, WireRecord,

@@ -1,0 +1,237 @@
+//! The publisher's metrics as text for Prometheus (format 0.0.4): every series is there from the
+//! start, those of one name together, and what a peer says of itself stays within its label.
+
+use std::fmt::Write;
+
+use tickcast_reliability::counters;
+
+use crate::state::Shared;
+use crate::state::audit_log;
+
+counters! {
+    /// The publisher as a whole.
+    struct PublisherMetrics {
+        /// Epoch of all channels (a gauge).
+        epoch,
+        /// 1 if the session has ended (a gauge).
+        ended,
+        /// Lines of the audit trail that could not be written to its file.
+        audit_lines_lost,
+        /// Times that a hand-over was requested and refused.
+        hand_overs_refused,
+    }
+}
+
+counters! {
+    /// The ring of one channel.
+    struct RingMetrics {
+        /// Sequence sealed last (a gauge).
+        sealed_sequence,
+        /// Sequence that is the oldest in the ring (a gauge).
+        oldest_sequence,
+    }
+}
+
+counters! {
+    /// Messages of one source, by type.
+    struct MessageTypeMetrics {
+        /// Messages of the venue received, by their type byte.
+        source_messages_by_type,
+    }
+}
+
+counters! {
+    /// A subscriber of one channel, as it reports itself.
+    struct SubscriberMetrics {
+        /// Sequence that a subscriber delivered or declared lost last (a gauge).
+        subscriber_sequence,
+        /// Sequences that a subscriber is behind the last one sealed (a gauge).
+        subscriber_lag,
+        /// Records that a subscriber declared lost.
+        subscriber_lost_records,
+    }
+}
+
+/// One metric: its series must stand together under one head.
+struct Family {
+    part: &'static str,
+    name: &'static str,
+    help: &'static str,
+    series: String,
+}
+
+/// Families in the order they first appeared.
+#[derive(Default)]
+struct Families(Vec<Family>);
+
+impl Families {
+    fn add(&mut self, labels: &str, name: &'static str, help: &'static str, value: u64) {
+        self.add_of("publisher", labels, name, help, value);
+    }
+
+    /// Adds a series of another part than the publisher.
+    fn add_of(
+        &mut self,
+        part: &'static str,
+        labels: &str,
+        name: &'static str,
+        help: &'static str,
+        value: u64,
+    ) {
+        let is_it = |family: &Family| (family.part, family.name) == (part, name);
+        let at = self.0.iter().position(is_it).unwrap_or_else(|| {
+            let series = String::new();
+            self.0.push(Family {
+                part,
+                name,
+                help,
+                series,
+            });
+            self.0.len() - 1
+        });
+        let series = &mut self.0[at].series;
+        // Writing to a string can't fail.
+        let _ = writeln!(series, "tickcast_{part}_{name}{labels} {value}");
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for Family {
+            part,
+            name,
+            help,
+            series,
+        } in &self.0
+        {
+            let kind = if help.contains("(a gauge)") {
+                "gauge"
+            } else {
+                "counter"
+            };
+            let _ = write!(
+                text,
+                "# HELP tickcast_{part}_{name} {help}\n# TYPE tickcast_{part}_{name} {kind}\n{series}"
+            );
+        }
+        text
+    }
+}
+
+/// All series of a publisher, in Prometheus' text format.
+#[must_use]
+pub(crate) fn metrics(shared: &Shared) -> String {
+    let mut all = Families::default();
+    let publisher = PublisherMetrics::default();
+    publisher.epoch.set(shared.epoch.0);
+    publisher.ended.set(shared.is_ended().into());
+    publisher.audit_lines_lost.set(audit_log::lines_lost());
+    publisher
+        .hand_overs_refused
+        .set(shared.hand_over.refusals());
+    publisher.each(|name, help, value| all.add("", name, help, value));
+    shared
+        .service
+        .each(|name, help, value| all.add("", name, help, value));
+    shared
+        .admin
+        .each(|name, help, value| all.add("", name, help, value));
+    if let Some(standby) = &shared.standby {
+        standby.each_metric(|name, help, channel, value| {
+            let label = channel.map(|channel| format!("{{channel=\"{channel}\"}}"));
+            all.add_of("standby", &label.unwrap_or_default(), name, help, value);
+        });
+    }
+    for channel in &shared.channels {
+        let label = format!("{{channel=\"{}\"}}", channel.plan.name);
+        let ring = RingMetrics::default();
+        ring.sealed_sequence.set(channel.ring.sealed().0);
+        ring.oldest_sequence.set(channel.ring.oldest().0);
+        ring.each(|name, help, value| all.add(&label, name, help, value));
+        channel
+            .sender
+            .each(|name, help, value| all.add(&label, name, help, value));
+        channel
+            .repair
+            .each(|name, help, value| all.add(&label, name, help, value));
+        for (role, fan_outs) in [("data", &channel.lines), ("repair", &channel.repair_lines)] {
+            for (fan_out, lines) in fan_outs.iter().enumerate() {
+                for (line, counters) in lines.iter().enumerate() {
+                    let label = format!(
+                        "{{channel=\"{}\",fan_out=\"{fan_out}\",line=\"{}\",role=\"{role}\"}}",
+                        channel.plan.name,
+                        tickcast_reliability::delivery::LineId(line as u8),
+                    );
+                    counters.each(|name, help, value| all.add(&label, name, help, value));
+                }
+            }
+        }
+    }
+    for source in &shared.sources {
+        let label = format!("{{source=\"{}\"}}", source.source);
+        source
+            .counters
+            .each(|name, help, value| all.add(&label, name, help, value));
+        for (kind, count) in source.types() {
+            let kind = escaped(&kind);
+            let label = format!("{{source=\"{}\",type=\"{kind}\"}}", source.source);
+            let of_type = MessageTypeMetrics::default();
+            of_type.source_messages_by_type.set(count);
+            of_type.each(|name, help, value| all.add(&label, name, help, value));
+        }
+    }
+    for status in shared.subscribers().iter().filter(|s| s.joined) {
+        let channel = shared.channels.iter().find(|c| c.plan.id == status.channel);
+        let label = format!(
+            "{{subscriber=\"{}\",peer=\"{}\",channel=\"{}\"}}",
+            escaped(&status.name),
+            status.peer,
+            channel.map_or("", |c| &c.plan.name)
+        );
+        let subscriber = SubscriberMetrics::default();
+        subscriber.subscriber_sequence.set(status.sequence);
+        subscriber.subscriber_lag.set(status.lag);
+        subscriber.subscriber_lost_records.set(status.lost_records);
+        subscriber.each(|name, help, value| all.add(&label, name, help, value));
+    }
+    all.text()
+}
+
+/// A label's value: what a peer says of itself must not end it early.
+fn escaped(value: &str) -> String {
+    let mut text = String::with_capacity(value.len());
+    for c in value.chars() {
+        match c {
+            '\\' => text.push_str("\\\\"),
+            '"' => text.push_str("\\\""),
+            '\n' => text.push_str("\\n"),
+            c => text.push(c),
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn series_of_one_name_stand_together_under_one_head() {
+        let mut all = Families::default();
+        for label in ["{channel=\"a\"}", "{channel=\"b\"}"] {
+            all.add(label, "sealed", "Sealed.", 1);
+            all.add(label, "joined", "Joined (a gauge).", 2);
+        }
+        assert_eq!(
+            all.text(),
+            "# HELP tickcast_publisher_sealed Sealed.\n# TYPE tickcast_publisher_sealed counter\n\
+             tickcast_publisher_sealed{channel=\"a\"} 1\ntickcast_publisher_sealed{channel=\"b\"} 1\n\
+             # HELP tickcast_publisher_joined Joined (a gauge).\n# TYPE tickcast_publisher_joined gauge\n\
+             tickcast_publisher_joined{channel=\"a\"} 2\ntickcast_publisher_joined{channel=\"b\"} 2\n"
+        );
+    }
+
+    #[test]
+    fn a_name_can_not_break_out_of_its_label() {
+        assert_eq!(escaped("a\"} 1\nb\\"), "a\\\"} 1\\nb\\\\");
+    }
+}

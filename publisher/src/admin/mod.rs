@@ -1,0 +1,283 @@
+//! The admin port: `/metrics` for Prometheus (text format 0.0.4), `/status` as JSON, `/healthz`, and
+//! what a standby and its publisher are told: `/standby`, `POST /promote`, `POST /hand-over`.
+//! Whoever asks gets one answer within a fixed time and a fixed amount of memory, or is closed: no
+//! client holds up another one, nor the publisher's end.
+
+mod metrics;
+pub(crate) mod monitor;
+pub mod summary;
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::admin::metrics::metrics;
+use crate::admin::summary::Summary;
+use crate::error::PublisherError;
+use crate::http::{Asked, Bounded, Method};
+use crate::run::threads::{Thread, spawn};
+use crate::standby::hand_over;
+use crate::state::Shared;
+
+const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
+const JSON: &str = "application/json";
+/// Between looks at whether somebody connects or the publisher shuts down.
+const WAIT: Duration = Duration::from_millis(20);
+/// The same for a while after somebody did: a standby that takes over asks again at once, and nothing is
+/// sealed until it was answered.
+const WAIT_AFTER: Duration = Duration::from_millis(1);
+const AFTER: Duration = Duration::from_millis(200);
+/// What a request may take, from its first byte to its last, and what its answer may take.
+const DEADLINE: Duration = Duration::from_secs(2);
+/// For how long, and how much, is read and dropped of who was answered and has not heard it out.
+const LINGER: Duration = Duration::from_millis(500);
+const LINGER_BYTES: u64 = 1 << 20;
+const CONNECTIONS_MAX: usize = 8;
+const OK: &str = "200 OK";
+const CONFLICT: &str = "409 Conflict";
+
+tickcast_reliability::counters! {
+    /// What came of connections to the admin port; written by its thread alone.
+    pub struct AdminCounters {
+        /// Connections to the admin port accepted.
+        admin_connections,
+        /// Connections to the admin port closed at once because their limit was reached.
+        admin_refused,
+        /// Connections to the admin port that did not complete an exchange in time.
+        admin_failed,
+    }
+}
+
+/// The admin endpoint, listening.
+pub(crate) struct Admin {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Admin {
+    /// Listens at `address`; port 0 lets the system choose.
+    ///
+    /// # Errors
+    /// [`PublisherError::Listen`].
+    pub(crate) fn bind(address: SocketAddr) -> Result<Self, PublisherError> {
+        let open = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address })
+        };
+        open().map_err(|error: io::Error| PublisherError::Listen {
+            what: "admin",
+            address,
+            reason: error.to_string(),
+        })
+    }
+
+    /// The address it listens at.
+    #[must_use]
+    pub(crate) const fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers on a thread of its own until the publisher shuts down.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when there can be no thread.
+    pub(crate) fn start(self, shared: &Arc<Shared>) -> Result<Thread<()>, PublisherError> {
+        let shared = shared.clone();
+        spawn("admin", None, move || {
+            self.run(&shared);
+            Ok(())
+        })
+    }
+
+    /// Answers until the publisher shuts down. Does not wait for connections that are open then;
+    /// their threads end by their own deadline.
+    pub(crate) fn run(&self, shared: &Arc<Shared>) {
+        let counters = &shared.admin;
+        let mut open: Vec<JoinHandle<io::Result<()>>> = Vec::with_capacity(CONNECTIONS_MAX);
+        let mut warned = false;
+        let mut came_at = None::<Instant>;
+        while !shared.current().is_shutting_down() {
+            for done in open.extract_if(.., |thread| thread.is_finished()) {
+                if !matches!(done.join(), Ok(Ok(()))) {
+                    counters.admin_failed.increment();
+                }
+            }
+            match self.listener.accept() {
+                Ok(_) if open.len() >= CONNECTIONS_MAX => counters.admin_refused.increment(),
+                Ok((stream, _)) => {
+                    warned = false;
+                    came_at = Some(Instant::now());
+                    counters.admin_connections.increment();
+                    let shared = shared.clone();
+                    let thread = Builder::new().name("admin-peer".into());
+                    match thread.spawn(move || {
+                        answer(&stream, &shared)?;
+                        close(&stream);
+                        Ok(())
+                    }) {
+                        Ok(thread) => open.push(thread),
+                        Err(_) => counters.admin_failed.increment(),
+                    }
+                }
+                Err(error) => {
+                    if error.kind() != ErrorKind::WouldBlock && !warned {
+                        warned = true;
+                        tracing::warn!(%error, "the admin port could not take a connection");
+                    }
+                    let is_after = came_at.is_some_and(|at| at.elapsed() < AFTER);
+                    sleep(if is_after { WAIT_AFTER } else { WAIT });
+                }
+            }
+        }
+    }
+}
+
+/// What is answered.
+struct Answer {
+    status: &'static str,
+    kind: &'static str,
+    body: String,
+}
+
+impl Answer {
+    const fn text(status: &'static str, body: String) -> Self {
+        let kind = TEXT;
+        Self { status, kind, body }
+    }
+
+    fn json(status: &'static str, body: &impl Serialize) -> Self {
+        Self {
+            status,
+            kind: JSON,
+            // What is told has text for keys and no number that JSON lacks.
+            body: serde_json::to_string(body).unwrap_or_default(),
+        }
+    }
+
+    /// What was asked for can't be done as things stand.
+    fn refused(why: &str) -> Self {
+        Self::json(CONFLICT, &json!({ "state": "refused", "why": why }))
+    }
+
+    fn write(&self, stream: &TcpStream, is_head: bool) -> io::Result<()> {
+        let Self { status, kind, body } = self;
+        let allow = match status.starts_with("405") {
+            true => "Allow: GET, HEAD\r\n",
+            false => "",
+        };
+        let len = body.len();
+        let mut text = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len}\r\n{allow}\
+             Connection: close\r\n\r\n"
+        );
+        if !is_head {
+            text.push_str(body);
+        }
+        Bounded::new(stream, Instant::now() + DEADLINE).write_all(text.as_bytes())
+    }
+}
+
+fn answer(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+    stream.set_nonblocking(false)?;
+    let until = Instant::now() + DEADLINE;
+    let asked = Asked::read(&mut Bounded::new(stream, until), takes_post)?;
+    let is_head = asked.method == Method::Head;
+    let answer = match (asked.status, asked.method, &*asked.path) {
+        (OK, Method::Post, "/promote") => promote(shared, &asked.body),
+        (OK, Method::Post, _) => return hand_over(stream, shared.current(), &asked.body),
+        (OK, _, path) => told(shared, path),
+        (wrong, ..) => Answer::text(
+            wrong,
+            "only a short GET is answered here, or a POST of JSON to /promote or /hand-over\n"
+                .into(),
+        ),
+    };
+    answer.write(stream, is_head)
+}
+
+/// Closes our side, and waits for the other's. A connection that is closed with bytes of it unread is
+/// reset, and whoever sent them may never see the answer.
+fn close(stream: &TcpStream) {
+    if stream.shutdown(Shutdown::Write).is_ok() {
+        let mut left = Bounded::new(stream, Instant::now() + LINGER).take(LINGER_BYTES);
+        // However that ends, it is closed then.
+        let _ = io::copy(&mut left, &mut io::sink());
+    }
+}
+
+/// What a `POST` can be for; every other one is refused unread.
+fn takes_post(path: &str) -> bool {
+    matches!(path, "/promote" | "/hand-over")
+}
+
+/// What there is to be told.
+fn told(shared: &Shared, path: &str) -> Answer {
+    let now = shared.current();
+    match (path, &shared.standby) {
+        ("/metrics", _) => Answer::text(OK, metrics(now)),
+        ("/healthz", _) => Answer::text(OK, "ok\n".into()),
+        ("/status", _) => Answer::json(OK, Summary::of(now).json()),
+        ("/standby", Some(standby)) => Answer::json(OK, &standby.json()),
+        _ => Answer::text(
+            "404 Not Found",
+            "try /metrics, /status, /healthz, or of a standby /standby\n".into(),
+        ),
+    }
+}
+
+/// Promotes a standby, which takes as long as the publisher takes to hand over.
+fn promote(shared: &Shared, body: &[u8]) -> Answer {
+    #[derive(Default, Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Wanted {
+        #[serde(default)]
+        force: bool,
+    }
+    let wanted = match body {
+        [] => Ok(Wanted::default()),
+        body => serde_json::from_slice::<Wanted>(body),
+    };
+    match (wanted, &shared.standby) {
+        (Err(error), _) => {
+            let body = format!("{error}; give {{}} or {{\"force\": true}}\n");
+            Answer::text("400 Bad Request", body)
+        }
+        (_, None) => Answer::refused("this publisher is no standby"),
+        (Ok(wanted), Some(standby)) => match standby.promote(wanted.force) {
+            Ok(promoted) => Answer::json(OK, &promoted),
+            Err(why) => Answer::refused(&why),
+        },
+    }
+}
+
+/// Answers a standby that wants to take over, and ends the session once it was told so.
+fn hand_over(stream: &TcpStream, shared: &Shared, body: &[u8]) -> io::Result<()> {
+    let request = match serde_json::from_slice::<hand_over::Request>(body) {
+        Ok(request) => request,
+        Err(error) => {
+            let body = format!("{error}; it is the standby that asks: POST /promote there\n");
+            return Answer::text("400 Bad Request", body).write(stream, false);
+        }
+    };
+    let answer = shared.hand_over.ask(&request, shared, Instant::now());
+    let status = match &answer {
+        hand_over::Answer::Refused { why } => {
+            (shared.hand_over).refused(&request, why, Instant::now());
+            CONFLICT
+        }
+        _ => OK,
+    };
+    let written = Answer::json(status, &answer).write(stream, false);
+    if let hand_over::Answer::Ends { .. } = answer {
+        // Written or not: the standby may have heard it, and has everything.
+        shared.hand_over.end(&request, shared);
+    }
+    written
+}

@@ -1,0 +1,163 @@
+//! What a publisher does, for any thread to look at; looking never holds publishing up.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tickcast_reliability::types::{ChannelId, Epoch, RepairCounters, SenderCounters, Sequence};
+
+use crate::admin::metrics::metrics;
+use crate::admin::summary::Summary;
+use crate::state::{Shared, SourceShared, SubscriberStatus};
+
+/// Counters and subscribers of a publisher, as they are now. It can be cloned, kept and read from
+/// any thread, also after the session. The threads that publish share no lock with it.
+///
+/// ```no_run
+/// # fn watch(publisher: &tickcast_publisher::Publisher) {
+/// let monitor = publisher.monitor();
+/// std::thread::spawn(move || {
+///     for subscriber in monitor.subscribers() {
+///         println!("{} is {} behind", subscriber.name, subscriber.lag);
+///     }
+/// });
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Monitor {
+    shared: Arc<Shared>,
+}
+
+/// One channel, at one moment.
+///
+/// ```
+/// # fn f(monitor: &tickcast_publisher::Monitor) {
+/// for status in monitor.channels() {
+///     let status: tickcast_publisher::ChannelStatus = status;
+///     println!("{status:?}");
+/// }
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ChannelStatus {
+    /// Its number.
+    pub id: ChannelId,
+    /// Its name.
+    pub name: String,
+    /// The last sequence sealed.
+    pub sealed: Sequence,
+    /// The oldest sequence that can still be repaired.
+    pub oldest: Sequence,
+    /// Subscribers that have joined.
+    pub subscribers: u32,
+    /// What was published and sent; read them at any time.
+    pub sender: Arc<SenderCounters>,
+    /// What was repaired.
+    pub repair: Arc<RepairCounters>,
+}
+
+impl Monitor {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self { shared }
+    }
+
+    /// All channels, in the order of the config.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// println!("{} channels", monitor.channels().len());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn channels(&self) -> Vec<ChannelStatus> {
+        let all = self.shared.channels.iter().map(|channel| ChannelStatus {
+            id: channel.plan.id,
+            name: channel.plan.name.clone(),
+            sealed: channel.ring.sealed(),
+            oldest: channel.ring.oldest(),
+            subscribers: channel.subscribers.load(Relaxed),
+            sender: channel.sender.clone(),
+            repair: channel.repair.clone(),
+        });
+        all.collect()
+    }
+
+    /// What every subscriber last said of itself on each channel: its progress and lag in
+    /// sequences, and the records that it lost. Those that have left are kept for a while.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// for subscriber in monitor.subscribers() {
+    ///     println!("{} is {} sequences behind", subscriber.name, subscriber.lag);
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn subscribers(&self) -> Vec<SubscriberStatus> {
+        self.shared.subscribers().clone()
+    }
+
+    /// The sources, in the order of the config: what came of each, and what was lost.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// for source in monitor.sources() {
+    ///     println!("{}", source.counters.source_overflow_messages.get());
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn sources(&self) -> &[Arc<SourceShared>] {
+        &self.shared.sources
+    }
+
+    /// The epoch of all channels.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// println!("epoch {}", monitor.epoch());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.shared.epoch
+    }
+
+    /// Whether the session has ended, or the publisher stopped.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// if monitor.is_stopping() {
+    ///     println!("the session ends");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.shared.is_stopping()
+    }
+
+    /// Everything as one JSON value, as the admin port's `/status`.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// println!("{}", monitor.summary().json());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        Summary::of(&self.shared)
+    }
+
+    /// Everything in Prometheus' text format, as the admin port's `/metrics`.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// print!("{}", monitor.metrics());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        metrics(&self.shared)
+    }
+}

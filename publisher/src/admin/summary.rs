@@ -1,0 +1,214 @@
+//! What a run came to: for `--summary`, for `/status`, and for the exit code.
+
+use serde_json::{Map, Value, json};
+
+use crate::error::PublisherError;
+use crate::state::Shared;
+use crate::state::audit_log;
+
+/// What a publisher did, taken at one moment.
+///
+/// ```
+/// # fn f(monitor: &tickcast_publisher::Monitor) {
+/// let summary = monitor.summary();
+/// println!("{}", summary.json());
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Summary {
+    json: Value,
+    lost: bool,
+}
+
+impl Summary {
+    /// Takes what the counters say now.
+    #[must_use]
+    pub(crate) fn of(shared: &Shared) -> Self {
+        let mut published = 0;
+        let mut lost = false;
+        let channels: Vec<Value> = (shared.channels.iter())
+            .map(|channel| {
+                published += channel.sender.published_records.get();
+                lost |= channel.sender.oversize_records.get() > 0;
+                lost |= channel.sender.source_messages_lost.get() > 0;
+                let mut all = Map::new();
+                all.insert("id".into(), json!(channel.plan.id));
+                all.insert("name".into(), json!(channel.plan.name));
+                all.insert("epoch".into(), json!(shared.epoch));
+                let (digest, missing) = match channel.digest() {
+                    None => (None, None),
+                    Some(Ok(digest)) => (Some(digest), None),
+                    Some(Err(why)) => (None, Some(why)),
+                };
+                all.insert("digest".into(), json!(digest));
+                all.insert("digest_missing".into(), json!(missing));
+                all.insert("sealed".into(), json!(channel.ring.sealed()));
+                all.insert("before".into(), json!(channel.before.get()));
+                all.insert("ring_holds_s".into(), json!(channel.plan.holds_s));
+                channel
+                    .sender
+                    .each(|name, _, value| put(&mut all, name, value));
+                channel
+                    .repair
+                    .each(|name, _, value| put(&mut all, name, value));
+                let lines: Vec<Value> = (channel.lines.iter().flatten())
+                    .map(|line| {
+                        let mut all = Map::new();
+                        line.each(|name, _, value| put(&mut all, short(name, "line_"), value));
+                        Value::Object(all)
+                    })
+                    .collect();
+                all.insert("lines".into(), Value::Array(lines));
+                Value::Object(all)
+            })
+            .collect();
+        let sources: Vec<Value> = (shared.sources.iter())
+            .map(|source| {
+                let c = &source.counters;
+                lost |= [
+                    &c.source_missing_messages,
+                    &c.source_gaps,
+                    &c.source_malformed,
+                    &c.source_overflow_messages,
+                    &c.source_errors,
+                ]
+                .iter()
+                .any(|counter| counter.get() > 0);
+                let mut all = Map::new();
+                all.insert("source".into(), json!(source.source));
+                let types = source.types().into_iter().map(|(kind, n)| (kind, json!(n)));
+                let types: Map<String, Value> = types.collect();
+                c.each(|name, _, value| put(&mut all, short(name, "source_"), value));
+                // By type; their sum stands beside them.
+                if let Some(total) = all.insert("messages".into(), Value::Object(types)) {
+                    all.insert("messages_total".into(), total);
+                }
+                Value::Object(all)
+            })
+            .collect();
+        let subscribers = shared.subscribers().clone();
+        lost |= subscribers.iter().any(|s| s.lost_records > 0);
+        let mut service = Map::new();
+        shared
+            .service
+            .each(|name, _, value| put(&mut service, name, value));
+        let json = json!({
+            "name": shared.name,
+            "epoch": shared.epoch,
+            "ended": shared.is_ended(),
+            "handed_over_to": shared.hand_over.taken_by(),
+            "standby": shared.standby.as_ref().map(|standby| standby.json()),
+            "published_records": published,
+            "channels": channels,
+            "source": added_up(&sources),
+            "sources": sources,
+            "subscribers": subscribers,
+            "service": service,
+            "audit_lines_lost": audit_log::lines_lost(),
+        });
+        Self { json, lost }
+    }
+
+    /// This, or an error that carries it where the end of the session could not be kept.
+    pub(crate) fn unless(self, kept: Result<(), PublisherError>) -> Result<Self, PublisherError> {
+        match kept {
+            Ok(()) => Ok(self),
+            Err(source) => Err(PublisherError::EndNotKept {
+                summary: Box::new(self),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// The summary as JSON. Of each channel, `digest` and `sealed` are of the whole epoch, and `before` says
+    /// what an earlier life of this publisher had published in it; counters are of this life.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// let summary = monitor.summary();
+    /// println!("{:#}", summary.json());
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn json(&self) -> &Value {
+        &self.json
+    }
+
+    /// Records published by this process, on all channels.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// let summary = monitor.summary();
+    /// println!("{} records so far", summary.published_records());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn published_records(&self) -> u64 {
+        self.json["published_records"].as_u64().unwrap_or(0)
+    }
+
+    /// Whether a source was not whole, or a subscriber lost something.
+    ///
+    /// ```
+    /// # fn f(monitor: &tickcast_publisher::Monitor) {
+    /// let summary = monitor.summary();
+    /// assert!(!summary.has_loss(), "{}", summary.json());
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn has_loss(&self) -> bool {
+        self.lost
+    }
+}
+
+fn put(all: &mut Map<String, Value>, name: &str, value: u64) {
+    all.insert(name.into(), value.into());
+}
+
+fn short<'a>(name: &'a str, prefix: &str) -> &'a str {
+    name.strip_prefix(prefix).unwrap_or(name)
+}
+
+/// All sources as one: every number added up.
+fn added_up(sources: &[Value]) -> Value {
+    let mut all = Map::new();
+    for source in sources.iter().filter_map(Value::as_object) {
+        for (key, value) in source.iter().filter(|(key, _)| *key != "source") {
+            add(all.entry(key).or_insert(Value::Null), value);
+        }
+    }
+    Value::Object(all)
+}
+
+fn add(to: &mut Value, value: &Value) {
+    match (&mut *to, value) {
+        (Value::Null, _) => *to = value.clone(),
+        (Value::Object(sums), Value::Object(values)) => {
+            for (key, value) in values {
+                add(sums.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        _ => {
+            let sum = to
+                .as_u64()
+                .unwrap_or(0)
+                .saturating_add(value.as_u64().unwrap_or(0));
+            *to = sum.into();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_are_added_up_field_by_field() {
+        let sources = [
+            json!({"source": 1, "gaps": 2, "messages": {"Q": 3, "T": 1}}),
+            json!({"source": 2, "gaps": 5, "messages": {"Q": 4, "A": 7}}),
+        ];
+        let expected = json!({"gaps": 7, "messages": {"Q": 7, "T": 1, "A": 7}});
+        assert_eq!(added_up(&sources), expected);
+    }
+}

@@ -1,0 +1,238 @@
+//! A publisher on the thread of its handler: what is published is sealed and sent by the thread that
+//! tells it, without a hop between. For hosts with few cores, and handlers that have nothing better
+//! to do than to publish. Joining and repair have a thread of their own all the same.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tickcast_reliability::record::{RecordBatch, WireRecord};
+use tickcast_reliability::types::{Nanos, Now, SourcePosition};
+use tickcast_transport::host::idle::Idle;
+
+use crate::admin::monitor::Monitor;
+use crate::admin::summary::Summary;
+use crate::config::Config;
+use crate::error::PublisherError;
+use crate::ingest::queue::Item;
+use crate::plan::Plan;
+use crate::publish::Publishing;
+use crate::publish::direct::InlineChannel;
+use crate::run::threads::{finish, now};
+use crate::run::yield_to_repair::GivingWay;
+use crate::run::{Opened, Served};
+use crate::state::Shared;
+
+/// A publisher whose channels are written by the thread that has it. Call [`drive`](Self::drive) all
+/// the while, also when there is nothing to publish: it makes the heartbeats.
+///
+/// Dropping it without [`end_session`](Self::end_session) sends no END: subscribers wait for another
+/// epoch.
+///
+/// ```
+/// use std::time::Duration;
+/// use tickcast_publisher::InlinePublisher;
+/// use tickcast_publisher::{Config, SourcePosition, trade};
+///
+/// let config = Config::parse(
+///     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+///         "id": 1, "name": "all", "slots": 1024,
+///         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.2:7591" }] }] }] }"#,
+/// )?;
+/// let mut publisher = InlinePublisher::open(config)?;
+/// publisher.publish(0, &trade(7, 101_500_000_000, 200), SourcePosition::new(0, 1));
+/// publisher.drive()?;
+/// assert_eq!(publisher.end_session(Duration::ZERO)?.published_records(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct InlinePublisher {
+    /// `None` once it is being ended.
+    running: Option<(Publishing, Served)>,
+    shared: Arc<Shared>,
+    control: SocketAddr,
+    /// The source of the first channel.
+    first: usize,
+    message: RecordBatch,
+    /// What it does when there is nothing to send.
+    giving_way: GivingWay,
+    /// When it was driven last.
+    now: Now,
+}
+
+impl InlinePublisher {
+    /// Opens everything that the config names: subscribers can join. Its inputs may only name
+    /// sources.
+    ///
+    /// # Errors
+    /// As for [`Publisher::open`](crate::Publisher::open).
+    pub fn open(config: Config) -> Result<Self, PublisherError> {
+        let plan = Plan::for_handlers(config)?;
+        for warning in &plan.warnings {
+            tracing::warn!("{warning}");
+        }
+        let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
+        let (shared, control) = (opened.shared().clone(), opened.control_address());
+        let first = opened.inputs_len();
+        let (to, served, unserved) = opened.serve()?;
+        Ok(Self {
+            running: Some((to, served)),
+            shared,
+            control,
+            first,
+            message: RecordBatch::default(),
+            giving_way: GivingWay::to(unserved),
+            now: now(),
+        })
+    }
+
+    /// Publishes one record on a channel, by its place in the config: one message of the source. It
+    /// is sealed by the next [`drive`](Self::drive), or when its datagram is full, which then bears
+    /// the time of the last one (`sent_at`). What goes wrong is told there.
+    #[inline]
+    pub fn publish<R: WireRecord>(&mut self, channel: usize, record: &R, from: SourcePosition) {
+        let source = self.first + channel;
+        if let Some((to, _)) = &mut self.running
+            && !to.take_record(source, record, from, self.now)
+        {
+            self.message.clear();
+            self.message.put(record);
+            to.take(
+                source,
+                &Item::Message(from, (&self.message).into()),
+                self.now,
+            );
+        }
+    }
+
+    /// A channel, by its place in the config, found once for many records. `None` where there is no such
+    /// channel, and where what it carries is looked through on its way (a digest is kept of it, it goes on
+    /// from a mirror): then there is [`publish`](Self::publish) all the same.
+    #[inline]
+    pub fn channel(&mut self, channel: usize) -> Option<InlineChannel<'_>> {
+        let (to, _) = self.running.as_mut()?;
+        to.straight(self.first + channel, &mut self.message, self.now)
+    }
+
+    /// As [`publish`](Self::publish), for the records that one message of the source became.
+    #[inline]
+    pub fn publish_batch(&mut self, channel: usize, message: &RecordBatch, from: SourcePosition) {
+        if let Some((to, _)) = &mut self.running {
+            let item = Item::Message(from, message.into());
+            to.take(self.first + channel, &item, self.now);
+        }
+    }
+
+    /// Seals what was published and sends what is due, as far as the transports take it, and never
+    /// waits. Whether anything was sent.
+    ///
+    /// # Errors
+    /// [`PublisherError`]: the first thing that went wrong since the last time.
+    #[inline]
+    pub fn drive(&mut self) -> Result<bool, PublisherError> {
+        self.now = now();
+        let Some((to, _)) = &mut self.running else {
+            return Ok(false);
+        };
+        to.flush(self.now);
+        let worked = to.drive(self.now)?;
+        match worked {
+            true => self.giving_way.busy(self.now.monotonic),
+            false => self.giving_way.idle(self.now.monotonic),
+        };
+        Ok(worked)
+    }
+
+    /// Counters and subscribers, for other threads to look at.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.shared.clone())
+    }
+
+    /// Where subscribers connect, with the port that the system chose.
+    #[must_use]
+    pub const fn control_address(&self) -> SocketAddr {
+        self.control
+    }
+
+    /// Ends the session with END on every channel, and waits until all subscribers have reached it,
+    /// or `drain` is over.
+    ///
+    /// # Errors
+    /// [`PublisherError`]: what failed, now or before.
+    pub fn end_session(mut self, drain: Duration) -> Result<Summary, PublisherError> {
+        let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.stop_within(Nanos(drain));
+        match self.running.take() {
+            Some((to, served)) => served.end(finish(to, &self.shared, Idle::Yield)),
+            // Never: only this and `drop` take it, and both are the last that happens.
+            None => Ok(Summary::of(&self.shared)),
+        }
+    }
+}
+
+impl Drop for InlinePublisher {
+    fn drop(&mut self) {
+        if let Some((to, served)) = self.running.take() {
+            self.shared.abandon();
+            let published = finish(to, &self.shared, Idle::Yield);
+            if let Err(error) = served.end(published) {
+                tracing::error!("{error}");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trade;
+
+    fn open(digest: bool) -> InlinePublisher {
+        let probe = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = probe.local_addr().unwrap().port();
+        let config = serde_json::json!({
+            "name": "inline", "control": "127.0.0.1:0", "inputs": [], "digest": digest,
+            "channels": [{
+                "id": 1, "name": "all", "slots": 1024,
+                "fan_out": [{ "transport": "udp", "lines": [{ "group": format!("239.255.90.3:{port}") }] }],
+            }],
+        });
+        InlinePublisher::open(Config::parse(&config.to_string()).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn what_goes_by_a_channel_that_was_found_once_is_published_and_counted_as_any() {
+        let mut publisher = open(false);
+        for n in 1..=100 {
+            let (record, at) = (trade(1, n, 1), SourcePosition::new(0, n as u64));
+            if n % 10 == 0 {
+                publisher.publish(0, &record, at);
+            } else {
+                publisher.channel(0).unwrap().publish(&record, at);
+            }
+        }
+        let mut channel = publisher.channel(0).unwrap();
+        for n in 101..=1_000 {
+            channel.publish(&trade(1, n, 1), SourcePosition::new(0, n as u64));
+        }
+        drop(channel);
+        let run: Vec<_> = (1_001..=1_500).map(|n| trade(1, n, 1)).collect();
+        for (first, run) in [(1_001, &run[..300]), (1_301, &run[300..]), (1_501, &[])] {
+            let mut channel = publisher.channel(0).unwrap();
+            channel.publish_run(run, SourcePosition::new(0, first));
+        }
+        assert!(publisher.drive().unwrap());
+        let source = &publisher.shared.sources[publisher.first];
+        assert_eq!(source.counters.source_messages.get(), 1_500);
+        assert_eq!(source.counters.source_records.get(), 1_500);
+        assert!(publisher.channel(1).is_none(), "there is one");
+        let summary = publisher.end_session(Duration::ZERO).unwrap();
+        assert_eq!(summary.published_records(), 1_500);
+    }
+
+    #[test]
+    fn a_channel_whose_records_go_into_a_digest_is_looked_for_each_time() {
+        assert!(open(true).channel(0).is_none());
+    }
+}

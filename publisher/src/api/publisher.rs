@@ -1,0 +1,245 @@
+//! The library: a firm's own exchange handlers publish through channels of their own, and
+//! heartbeats, repair and metrics go on whatever the handlers do.
+
+use std::net::SocketAddr;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use crossbeam_channel::{Sender, bounded};
+use tickcast_reliability::types::Nanos;
+
+use crate::admin::monitor::Monitor;
+use crate::admin::summary::Summary;
+use crate::api::channel_writer::ChannelWriter;
+use crate::config::Config;
+use crate::error::{ChannelError, PublisherError};
+use crate::ingest::queue::{BATCH_LEN, hop};
+use crate::plan::Plan;
+use crate::plan::routing::CHANNELS_MAX;
+use crate::run::threads::Arrival;
+use crate::run::{Opened, Running, own_source};
+use crate::state::Shared;
+
+/// A publisher for handlers of one's own: its channels are served from [`Publisher::open`] on.
+///
+/// It has threads of its own: one seals, sends and makes the heartbeats, one repairs, and one
+/// serves metrics where the config names an admin port. A handler's thread only hands its messages
+/// over. So a handler that is slow, or silent for hours, looks alive to every subscriber, and what
+/// was missed is repaired meanwhile.
+///
+/// Config inputs of other kinds than `own` run too, beside the handlers.
+///
+/// # Dropping it
+/// Without [`end_session`](Self::end_session), as when a panic unwinds, dropping it is safe: what
+/// was published is sent, its threads are ended and joined (half a second at most for
+/// goodbyes), and **no** END is sent. Subscribers see the publisher go away and wait for its next
+/// epoch, which is the truth: nobody said that the session was over.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+/// use tickcast_publisher::record::{RType, RecordHeader, TradeMsg};
+/// use tickcast_publisher::{Config, Publisher, SourcePosition};
+///
+/// let config = Config::parse(
+///     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+///         "id": 1, "name": "all", "slots": 1024,
+///         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// )?;
+/// let mut publisher = Publisher::open(config)?;
+/// let mut channel = publisher.channel("all")?;
+/// channel.publish(
+///     &TradeMsg {
+///         hd: RecordHeader::new::<TradeMsg>(RType::Mbp0 as u8, 1, 7, 0),
+///         price: 101_500_000_000,
+///         size: 200,
+///         ..TradeMsg::default()
+///     },
+///     SourcePosition::new(0, 1),
+/// )?;
+/// let summary = publisher.end_session(Duration::from_secs(2))?;
+/// assert_eq!(summary.published_records(), 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Publisher {
+    /// `None` once it is being ended.
+    running: Option<Running>,
+    config: Config,
+    shared: Arc<Shared>,
+    arrivals: Sender<Arrival>,
+    /// Alive as long as the channel's writer is.
+    writers: Vec<Weak<()>>,
+    control: SocketAddr,
+    admin: Option<SocketAddr>,
+}
+
+impl Publisher {
+    /// Opens everything that the config names and begins: subscribers can join, and every channel
+    /// has its heartbeats. The config is the service's ([`Config::read`] for a file,
+    /// [`Config::parse`] for text); its inputs may be empty, or name the sources of handlers as
+    /// `{"source": 3, "kind": "own"}`, also one for each channel (`"channel": "name"`). Without
+    /// any, handlers are source 1.
+    ///
+    /// # Errors
+    /// [`PublisherError`]: a config that does not make sense, with the JSON path and the remedy; a
+    /// port, memory, multicast interface or state directory that can't be had. Nothing runs then.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{Config, Publisher};
+    /// # fn f() -> Result<(), Box<dyn std::error::Error>> {
+    /// let publisher = Publisher::open(Config::read("configs/mine.json".as_ref())?)?;
+    /// println!("subscribers connect to {}", publisher.control_address());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn open(config: Config) -> Result<Self, PublisherError> {
+        let plan = Plan::for_handlers(config)?;
+        for warning in &plan.warnings {
+            tracing::warn!("{warning}");
+        }
+        let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
+        // A channel's next writer can only come when the one before is gone: there is room.
+        let (arrivals, arrived) = bounded(2 * CHANNELS_MAX);
+        let config = opened.config().clone();
+        let shared = opened.shared().clone();
+        let (control, admin) = (opened.control_address(), opened.admin_address());
+        Ok(Self {
+            running: Some(opened.start(Some(arrived))?),
+            writers: config.channels.iter().map(|_| Weak::new()).collect(),
+            config,
+            shared,
+            arrivals,
+            control,
+            admin,
+        })
+    }
+
+    /// The writer of a channel; move it to the thread that publishes there. When it is dropped the
+    /// channel stays, and another writer can be asked for.
+    ///
+    /// # Errors
+    /// [`ChannelError`]: an unknown name, a channel that has a writer, one that no source is for,
+    /// or a publisher that has stopped by itself.
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut equities = publisher.channel("equities")?;
+    /// let handler = std::thread::spawn(move || equities.flush());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn channel(&mut self, name: &str) -> Result<ChannelWriter, ChannelError> {
+        let name_of = || name.to_owned();
+        let channels = &self.config.channels;
+        let Some(place) = channels.iter().position(|c| c.name == name) else {
+            let known: Vec<&str> = channels.iter().map(|c| c.name.as_str()).collect();
+            return Err(ChannelError::Unknown {
+                name: name_of(),
+                known: known.join(", "),
+            });
+        };
+        if self.writers[place].strong_count() > 0 {
+            return Err(ChannelError::Taken { name: name_of() });
+        }
+        let Some(source) = own_source(&self.config, name) else {
+            return Err(ChannelError::NoSource { name: name_of() });
+        };
+        // Messages are handed over one by one, so that none waits for the next; batches for many, with their
+        // memory from the start, would be room for nothing.
+        let (sender, receiver) = hop(self.config.threads.hop_batches * BATCH_LEN, 0, true);
+        let arrived = self.arrivals.send((place, receiver));
+        if arrived.is_err() || self.shared.is_stopping() {
+            return Err(ChannelError::Stopped);
+        }
+        let alive = Arc::new(());
+        self.writers[place] = Arc::downgrade(&alive);
+        let source = self.config.inputs[source].source();
+        Ok(ChannelWriter::new(
+            sender,
+            self.shared.clone(),
+            place,
+            source,
+            alive,
+        ))
+    }
+
+    /// Counters and subscribers, for other threads to look at.
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let monitor = publisher.monitor();
+    /// std::thread::spawn(move || println!("{} joined", monitor.subscribers().len()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.shared.clone())
+    }
+
+    /// Where subscribers connect, with the port that the system chose.
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("subscribers connect to {}", publisher.control_address());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn control_address(&self) -> SocketAddr {
+        self.control
+    }
+
+    /// Where metrics are served, with the port that the system chose.
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(address) = publisher.admin_address() {
+    ///     println!("metrics at http://{address}/metrics");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin
+    }
+
+    /// Ends the session: every message whose `publish` has returned goes out, then END on every
+    /// channel; heartbeats and repair go on until all joined subscribers have reached END, or
+    /// `drain` is over. Writers that are still there get [`WriteError::Ended`] from then on.
+    ///
+    /// # Errors
+    /// [`PublisherError`]: what made a thread stop, now or before. All threads are gone then.
+    ///
+    /// [`WriteError::Ended`]: crate::WriteError::Ended
+    ///
+    /// ```
+    /// # fn f(mut publisher: tickcast_publisher::Publisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let summary = publisher.end_session(std::time::Duration::from_secs(5))?;
+    /// println!("{} records", summary.published_records());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn end_session(mut self, drain: Duration) -> Result<Summary, PublisherError> {
+        let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
+        self.shared.stop_within(Nanos(drain));
+        match self.running.take() {
+            Some(running) => running.join(),
+            // Never: only this and `drop` take it, and both are the last that happens.
+            None => Ok(Summary::of(&self.shared)),
+        }
+    }
+}
+
+impl Drop for Publisher {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.shared.abandon();
+            if let Err(error) = running.join() {
+                tracing::error!("{error}");
+            }
+        }
+    }
+}

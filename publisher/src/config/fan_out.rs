@@ -1,0 +1,209 @@
+//! What was typed of the ways out of a ring: each is of one transport, and has only that one's
+//! fields.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::verbs;
+
+use crate::config::input::part;
+
+/// One way out of a ring.
+///
+/// ```
+/// # use tickcast_publisher::config::FanOutConfig;
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// # )?;
+/// assert!(matches!(config.channels[0].fan_out[0], FanOutConfig::Udp(_)));
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "transport", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum FanOutConfig {
+    /// UDP multicast.
+    Udp(UdpConfig),
+    /// RDMA multicast.
+    Verbs(VerbsConfig),
+    /// Shared memory, for subscribers in this host.
+    Shm(ShmConfig),
+}
+
+/// Shared memory: the ring itself lies where subscribers in this host can map it. A channel has one
+/// such way out at most.
+///
+/// ```
+/// # use tickcast_publisher::config::FanOutConfig;
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "shm", "path": "/dev/shm/tickcast-all" }] }] }"#,
+/// # )?;
+/// if let FanOutConfig::Shm(shm) = &config.channels[0].fan_out[0] {
+///     assert!(shm.path.starts_with("/dev/shm"));
+/// }
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ShmConfig {
+    /// The file, on tmpfs or hugetlbfs. It is made anew at each start, and goes with the publisher.
+    pub path: PathBuf,
+}
+
+/// UDP multicast: a socket a line.
+///
+/// ```
+/// # use tickcast_publisher::config::FanOutConfig;
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// # )?;
+/// if let FanOutConfig::Udp(udp) = &config.channels[0].fan_out[0] {
+///     assert_eq!((udp.lines.len(), udp.send_buffer_bytes, udp.gso), (1, None, true));
+/// }
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpConfig {
+    /// A, then B where there is one.
+    pub lines: Vec<LineConfig>,
+    /// Send buffer to ask the kernel for, per line; null: the system's default.
+    #[serde(default)]
+    pub send_buffer_bytes: Option<usize>,
+    /// Whether datagrams that are due together are handed to the kernel as one buffer, which it or
+    /// the device cuts (GSO). Where it can't, that is told, and they are sent one by one.
+    #[serde(default = "yes")]
+    pub gso: bool,
+}
+
+const fn yes() -> bool {
+    true
+}
+
+/// One network that carries a channel.
+///
+/// ```
+/// # use tickcast_publisher::config::FanOutConfig;
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
+/// # )?;
+/// if let FanOutConfig::Udp(udp) = &config.channels[0].fan_out[0] {
+///     assert_eq!(udp.lines[0].group.to_string(), "239.255.90.1:7590");
+/// }
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LineConfig {
+    /// Multicast group and port.
+    pub group: SocketAddrV4,
+    /// The interface to send from; null: the publisher's.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+}
+
+/// RDMA multicast: unreliable datagrams from a device's queue pair, one a line.
+///
+/// ```
+/// # use tickcast_publisher::config::FanOutConfig;
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "verbs", "lines": [{ "group": "239.9.0.1" }] }] }] }"#,
+/// # )?;
+/// if let FanOutConfig::Verbs(verbs) = &config.channels[0].fan_out[0] {
+///     assert!(verbs.signal_every <= verbs.send_depth / 2);
+/// }
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerbsConfig {
+    /// A, then B where there is one.
+    pub lines: Vec<VerbsLineConfig>,
+    /// Devices drop datagrams with another key: a wall between systems, no secret. Subscribers are
+    /// told it.
+    #[serde(default = "q_key_default")]
+    pub q_key: u32,
+    /// Goes into every packet; the upper six bits are the DSCP.
+    #[serde(default)]
+    pub traffic_class: u8,
+    /// Sends that may be on their way at once, per line.
+    #[serde(default = "verbs::send_depth_default")]
+    pub send_depth: u32,
+    /// Every how many sends the device tells that it is done; at most half of `send_depth`.
+    #[serde(default = "verbs::signal_every_default")]
+    pub signal_every: u32,
+    /// Datagrams up to this length are handed to the device with the request itself.
+    #[serde(default = "verbs::inline_default")]
+    pub inline_bytes: u32,
+    /// No faster than this, per line; null: as fast as the port.
+    #[serde(default)]
+    pub pace: Option<verbs::Pace>,
+}
+
+/// One RDMA network that carries a channel.
+///
+/// ```
+/// # use tickcast_publisher::config::FanOutConfig;
+/// # use tickcast_publisher::Config;
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "verbs", "lines": [{ "group": "239.9.0.1" }] }] }] }"#,
+/// # )?;
+/// if let FanOutConfig::Verbs(verbs) = &config.channels[0].fan_out[0] {
+///     assert!(verbs.lines[0].group.is_multicast() && verbs.lines[0].interface.is_none());
+/// }
+/// # Ok::<(), tickcast_publisher::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VerbsLineConfig {
+    /// Multicast group, without a port.
+    pub group: Ipv4Addr,
+    /// The interface of the device to send from; null: the publisher's.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+}
+
+/// "tick", in ASCII.
+const fn q_key_default() -> u32 {
+    0x7469_636b
+}
+
+impl<'de> Deserialize<'de> for FanOutConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut fields = Map::deserialize(from)?;
+        let transport = fields.remove("transport");
+        match transport.as_ref().map(Value::as_str) {
+            Some(Some("udp")) => part(fields).map(Self::Udp),
+            Some(Some("verbs")) => part(fields).map(Self::Verbs),
+            Some(Some("shm")) => part(fields).map(Self::Shm),
+            None => Err(D::Error::custom(
+                "missing field `transport`: write \"udp\", \"verbs\" or \"shm\"",
+            )),
+            _ => Err(D::Error::custom(format_args!(
+                "there is no transport {}: write \"udp\", \"verbs\" or \"shm\"",
+                transport.unwrap_or_default()
+            ))),
+        }
+    }
+}

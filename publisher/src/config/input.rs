@@ -1,0 +1,387 @@
+//! What was typed of the inputs: each is of one kind, and has only that kind's fields.
+
+use std::fmt;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::path::PathBuf;
+
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::{Map, Value};
+use tickcast_feeds::simulator::SimulatorConfig;
+use tickcast_feeds::venues::Format;
+use tickcast_reliability::types::SourceId;
+use tickcast_transport::host::interface::Interface;
+
+/// One input of the publisher.
+///
+/// ```
+/// use tickcast_publisher::config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "own" }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert_eq!(input.source().0, 3);
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum InputConfig {
+    /// A recorded file.
+    Capture(CaptureConfig),
+    /// A simulated market.
+    Simulator(SimulatorInputConfig),
+    /// Live packets.
+    Udp(UdpInputConfig),
+    /// Records of another process.
+    Records(RecordsInputConfig),
+    /// A handler of one's own, in the process that holds the publisher.
+    Own(OwnInputConfig),
+}
+
+/// A recorded file: pcap or pcapng, gzip or not, or Nasdaq's BinaryFILE.
+///
+/// ```
+/// use tickcast_publisher::config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "capture", "file": "day.pcapng.gz" }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert!(matches!(input, InputConfig::Capture(_)));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CaptureConfig {
+    /// The source's number; each input has its own.
+    pub source: SourceId,
+    /// Path of the file.
+    pub file: PathBuf,
+    /// What the packets are.
+    #[serde(default)]
+    pub format: InputFormat,
+    /// The day of ITCH's midnight, as `2019-01-30`; null: the day of the capture.
+    #[serde(default)]
+    pub trade_date: Option<String>,
+    /// How fast it is read.
+    #[serde(default)]
+    pub pace: Pace,
+    /// Begin only when so many subscribers have joined and listen.
+    #[serde(default)]
+    pub wait_for_subscribers: u32,
+    /// Stop after so many records; null: read all.
+    #[serde(default)]
+    pub records_max: Option<u64>,
+}
+
+/// A simulated market; its own settings stand beside these.
+///
+/// ```
+/// use tickcast_publisher::config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "simulator", "seed": 1, "messages": 100 }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert!(matches!(input, InputConfig::Simulator(_)));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SimulatorInputConfig {
+    /// The source's number; each input has its own.
+    pub source: SourceId,
+    /// The same seed and settings give the same packets.
+    pub seed: u64,
+    /// The day that is simulated, as `2026-01-02`.
+    pub trade_date: String,
+    /// How fast it runs.
+    pub pace: Pace,
+    /// Begin only when so many subscribers have joined and listen.
+    pub wait_for_subscribers: u32,
+    /// Stop after so many records; null: the whole day.
+    pub records_max: Option<u64>,
+    /// The market.
+    #[serde(flatten)]
+    pub market: SimulatorConfig,
+}
+
+/// Live packets of a feed, multicast or unicast.
+///
+/// ```
+/// use tickcast_publisher::config::{InputConfig, UdpInputConfig};
+///
+/// fn lines(input: &InputConfig) -> Option<&UdpInputConfig> {
+///     match input {
+///         InputConfig::Udp(udp) => Some(udp),
+///         _ => None,
+///     }
+/// }
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpInputConfig {
+    /// The source's number; each input has its own.
+    pub source: SourceId,
+    /// A multicast group or an address of this host, and the port; port 0 (unicast only) lets the
+    /// system choose.
+    pub listen: SocketAddrV4,
+    /// The interface to join the group on; null: the publisher's.
+    #[serde(default)]
+    pub interface: Option<Interface>,
+    /// The only address to take packets from; null: any.
+    #[serde(default)]
+    pub from: Option<Ipv4Addr>,
+    /// What the packets are.
+    #[serde(default)]
+    pub format: InputFormat,
+    /// The day of ITCH's midnight, as `2019-01-30`; null: today in New York.
+    #[serde(default)]
+    pub trade_date: Option<String>,
+    /// Receive buffer to ask the kernel for; null: the system's default.
+    #[serde(default)]
+    pub receive_buffer_bytes: Option<usize>,
+}
+
+/// DBN records that another process writes into a Unix stream socket (docs/PROTOCOL.md §12).
+///
+/// ```
+/// use tickcast_publisher::config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "records", "socket": "/run/md.sock" }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert!(matches!(input, InputConfig::Records(_)));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RecordsInputConfig {
+    /// The source's number; each input has its own.
+    pub source: SourceId,
+    /// Path of the socket; it is made at the start, for this user only, and removed at the end.
+    pub socket: PathBuf,
+    /// The channel that all its records go to; null: by their symbols.
+    #[serde(default)]
+    pub channel: Option<String>,
+}
+
+/// What [`crate::Publisher::channel`] gives to publish on, with the library only.
+///
+/// ```
+/// use tickcast_publisher::config::InputConfig;
+///
+/// let json = r#"{ "source": 3, "kind": "own", "channel": "all" }"#;
+/// let input: InputConfig = serde_json::from_str(json).unwrap();
+/// assert_eq!(input.channel(), Some("all"));
+/// ```
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OwnInputConfig {
+    /// The source's number; each input has its own.
+    pub source: SourceId,
+    /// The channel that it is for; null: those that no other names.
+    #[serde(default)]
+    pub channel: Option<String>,
+}
+
+/// What an input's packets are.
+///
+/// ```
+/// use tickcast_publisher::config::InputFormat;
+///
+/// let format: InputFormat = serde_json::from_str("\"iex-tp\"").unwrap();
+/// assert_eq!(format, InputFormat::IexTp);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum InputFormat {
+    /// What the first packets look like.
+    #[default]
+    Auto,
+    /// IEX-TP with TOPS or DEEP.
+    IexTp,
+    /// MoldUDP64 with ITCH 5.0.
+    #[serde(rename = "moldudp64-itch50")]
+    MoldUdp64Itch50,
+    /// Nasdaq's BinaryFILE of ITCH 5.0; files only.
+    BinaryFile,
+}
+
+impl InputFormat {
+    /// The packets' format, where one is named.
+    ///
+    /// ```
+    /// # use tickcast_publisher::config::InputFormat;
+    /// # fn f(format: InputFormat) {
+    /// println!("{:?}", format.of_packets());
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn of_packets(self) -> Option<Format> {
+        match self {
+            Self::IexTp => Some(Format::IexTp),
+            Self::MoldUdp64Itch50 => Some(Format::MoldUdp64Itch50),
+            Self::Auto | Self::BinaryFile => None,
+        }
+    }
+}
+
+/// How fast a file or a simulation runs.
+///
+/// ```
+/// use tickcast_publisher::config::Pace;
+///
+/// let pace: Pace = serde_json::from_str(r#"{ "messages_per_s": 20000 }"#).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pace {
+    /// As fast as it is published.
+    Max,
+    /// So many times as fast as it was recorded or simulated.
+    Times(f64),
+    /// So many venue messages per second.
+    MessagesPerS(u64),
+}
+
+impl Default for Pace {
+    /// As it was recorded or simulated.
+    fn default() -> Self {
+        Self::Times(1.0)
+    }
+}
+
+impl InputConfig {
+    /// The source's number.
+    ///
+    /// ```
+    /// use tickcast_publisher::config::InputConfig;
+    ///
+    /// let json = r#"{ "source": 3, "kind": "own" }"#;
+    /// let input: InputConfig = serde_json::from_str(json).unwrap();
+    /// assert_eq!(input.source().0, 3);
+    /// ```
+    #[must_use]
+    pub const fn source(&self) -> SourceId {
+        match self {
+            Self::Capture(input) => input.source,
+            Self::Simulator(input) => input.source,
+            Self::Udp(input) => input.source,
+            Self::Records(input) => input.source,
+            Self::Own(input) => input.source,
+        }
+    }
+
+    /// The channel that it goes to or is for, where one is named.
+    ///
+    /// ```
+    /// use tickcast_publisher::config::InputConfig;
+    ///
+    /// let json = r#"{ "source": 3, "kind": "own" }"#;
+    /// let input: InputConfig = serde_json::from_str(json).unwrap();
+    /// assert_eq!(input.channel(), None, "for every channel");
+    /// ```
+    #[must_use]
+    pub fn channel(&self) -> Option<&str> {
+        match self {
+            Self::Records(input) => input.channel.as_deref(),
+            Self::Own(input) => input.channel.as_deref(),
+            _ => None,
+        }
+    }
+
+    /// Whether it gives the same again, from its beginning, whenever it is opened.
+    pub(crate) const fn is_replayed(&self) -> bool {
+        matches!(self, Self::Capture(_) | Self::Simulator(_))
+    }
+
+    /// Whether a restart can go on with it: it gives the same again, or knows where to go on.
+    pub(crate) const fn is_gone_on_with(&self) -> bool {
+        self.is_replayed() || matches!(self, Self::Own(_))
+    }
+}
+
+/// The part of a simulator input that is not the market.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SimulatorHead {
+    source: SourceId,
+    #[serde(default = "seed_default")]
+    seed: u64,
+    #[serde(default = "simulated_day")]
+    trade_date: String,
+    #[serde(default)]
+    pace: Pace,
+    #[serde(default)]
+    wait_for_subscribers: u32,
+    #[serde(default)]
+    records_max: Option<u64>,
+}
+
+const SIMULATOR_HEAD: [&str; 6] = [
+    "source",
+    "seed",
+    "trade_date",
+    "pace",
+    "wait_for_subscribers",
+    "records_max",
+];
+
+const fn seed_default() -> u64 {
+    1
+}
+
+fn simulated_day() -> String {
+    "2026-01-02".into()
+}
+
+impl<'de> Deserialize<'de> for InputConfig {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut fields = Map::deserialize(from)?;
+        let kind = match fields.remove("kind") {
+            Some(Value::String(kind)) => kind,
+            Some(other) => return Err(D::Error::custom(UnknownKind(other.to_string()))),
+            None => {
+                let text = format_args!("missing field `kind`: write {KINDS}");
+                return Err(D::Error::custom(text));
+            }
+        };
+        match kind.as_str() {
+            "capture" => part(fields).map(Self::Capture),
+            "udp" => part(fields).map(Self::Udp),
+            "records" => part(fields).map(Self::Records),
+            "own" => part(fields).map(Self::Own),
+            "simulator" => {
+                let (head, market) = (fields.into_iter())
+                    .partition(|(key, _)| SIMULATOR_HEAD.contains(&key.as_str()));
+                let head: SimulatorHead = part(head)?;
+                Ok(Self::Simulator(SimulatorInputConfig {
+                    source: head.source,
+                    seed: head.seed,
+                    trade_date: head.trade_date,
+                    pace: head.pace,
+                    wait_for_subscribers: head.wait_for_subscribers,
+                    records_max: head.records_max,
+                    market: part(market)?,
+                }))
+            }
+            _ => Err(D::Error::custom(UnknownKind(kind))),
+        }
+    }
+}
+
+/// Reads fields that stand in a JSON object, and says which is wrong.
+pub(crate) fn part<T: DeserializeOwned, E: Error>(fields: Map<String, Value>) -> Result<T, E> {
+    serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| {
+        let path = error.path().to_string();
+        let reason = error.into_inner();
+        if path == "." {
+            E::custom(reason)
+        } else {
+            E::custom(format_args!("{path}: {reason}"))
+        }
+    })
+}
+
+const KINDS: &str =
+    "\"capture\", \"simulator\", \"udp\" or \"records\" (or \"own\", with the library)";
+
+struct UnknownKind(String);
+
+impl fmt::Display for UnknownKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(kind) = self;
+        write!(f, "there is no input of kind {kind:?}: write {KINDS}")
+    }
+}

@@ -1,0 +1,325 @@
+//! As much of HTTP as an admin port needs: one request with a short body, one answer, and the
+//! connection is over. Both sides read and write against one deadline.
+
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+const HEAD_LEN_MAX: usize = 8192;
+const HEADERS_MAX: usize = 64;
+/// The longest body that is read of a request.
+const BODY_LEN_MAX: usize = 16 << 10;
+/// The longest answer that is read.
+const ANSWER_LEN_MAX: u64 = 4 << 20;
+
+/// A connection of which every read and write ends by one deadline.
+pub(crate) struct Bounded<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl<'a> Bounded<'a> {
+    /// Reads and writes until then.
+    #[must_use]
+    pub(crate) const fn new(stream: &'a TcpStream, until: Instant) -> Self {
+        Self { stream, until }
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        (!left.is_zero())
+            .then_some(left)
+            .ok_or_else(|| ErrorKind::TimedOut.into())
+    }
+}
+
+impl Read for Bounded<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Bounded<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What a request wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Method {
+    /// To be told.
+    Get,
+    /// To be told what one would be told.
+    Head,
+    /// To have something done.
+    Post,
+}
+
+/// What is asked for, or the status that says why nobody knows.
+#[derive(Debug)]
+pub struct Asked {
+    /// `200 OK` where it was understood.
+    pub status: &'static str,
+    /// How.
+    pub method: Method,
+    /// For what, without what follows a `?`.
+    pub path: String,
+    /// Empty but of a `POST` to a path that takes one.
+    pub body: Vec<u8>,
+}
+
+impl Asked {
+    fn wrong(status: &'static str) -> Self {
+        Self {
+            status,
+            method: Method::Get,
+            path: String::new(),
+            body: Vec::new(),
+        }
+    }
+
+    /// Reads one request. The body of a `POST` is read where `takes_post` says so of its path; every
+    /// other one is refused unread.
+    ///
+    /// # Errors
+    /// When the peer is gone before its request was whole, or too slow.
+    pub fn read(from: &mut impl Read, takes_post: fn(&str) -> bool) -> io::Result<Self> {
+        let mut bytes = [0; HEAD_LEN_MAX];
+        let mut len = 0;
+        loop {
+            if len == bytes.len() {
+                return Ok(Self::wrong("431 Request Header Fields Too Large"));
+            }
+            len += read_some(from, &mut bytes[len..])?;
+            let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+            let mut request = httparse::Request::new(&mut headers);
+            let head = match request.parse(&bytes[..len]) {
+                Ok(httparse::Status::Partial) => continue,
+                Ok(httparse::Status::Complete(head)) => head,
+                Err(httparse::Error::TooManyHeaders) => {
+                    return Ok(Self::wrong("431 Request Header Fields Too Large"));
+                }
+                Err(_) => return Ok(Self::wrong("400 Bad Request")),
+            };
+            let path = request.path.unwrap_or_default();
+            let path = path.split(['?', '#']).next().unwrap_or_default().to_owned();
+            let method = match request.method.unwrap_or_default() {
+                "GET" => Method::Get,
+                "HEAD" => Method::Head,
+                "POST" if takes_post(&path) => Method::Post,
+                _ => return Ok(Self::wrong("405 Method Not Allowed")),
+            };
+            let mut asked = Self {
+                status: "200 OK",
+                method,
+                path,
+                body: Vec::new(),
+            };
+            if method == Method::Post {
+                // Without asking first no page of another origin in a browser can say so: none acts
+                // behind its user's back.
+                if !is_json(request.headers) {
+                    return Ok(Self::wrong("415 Unsupported Media Type"));
+                }
+                let Some(length) = body_length(request.headers) else {
+                    return Ok(Self::wrong("411 Length Required"));
+                };
+                if length > BODY_LEN_MAX {
+                    return Ok(Self::wrong("413 Content Too Large"));
+                }
+                asked.body.extend_from_slice(&bytes[head..len]);
+                while asked.body.len() < length {
+                    let at = asked.body.len();
+                    asked.body.resize(length, 0);
+                    let read = read_some(from, &mut asked.body[at..])?;
+                    asked.body.truncate(at + read);
+                }
+                asked.body.truncate(length);
+            }
+            return Ok(asked);
+        }
+    }
+}
+
+fn read_some(from: &mut impl Read, to: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match from.read(to) {
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// Whether the body is said to be JSON.
+fn is_json(headers: &[httparse::Header<'_>]) -> bool {
+    let mut kinds = (headers.iter()).filter(|it| it.name.eq_ignore_ascii_case("content-type"));
+    kinds.any(|it| {
+        let kind = it.value.split(|byte| *byte == b';').next();
+        kind.is_some_and(|kind| kind.trim_ascii().eq_ignore_ascii_case(b"application/json"))
+    })
+}
+
+/// Bytes of a request's body, 0 where nothing says that there is one; `None` where that can't be told.
+fn body_length(headers: &[httparse::Header<'_>]) -> Option<usize> {
+    let mut length = Some(0);
+    for header in headers {
+        if header.name.eq_ignore_ascii_case("transfer-encoding") {
+            return None;
+        }
+        if header.name.eq_ignore_ascii_case("content-length") {
+            let text = std::str::from_utf8(header.value).ok()?;
+            length = text.trim().parse().ok();
+        }
+    }
+    length
+}
+
+/// Asks the admin port at `address`, and waits for its answer until the deadline: the status and the
+/// body of the answer. Where `body` is given it is a `POST`, else a `GET`.
+///
+/// # Errors
+/// When nobody answers there in time, or what answers is no HTTP.
+pub fn ask(
+    address: SocketAddr,
+    path: &str,
+    body: Option<&str>,
+    wait: Duration,
+) -> io::Result<(u16, String)> {
+    let until = Instant::now() + wait;
+    let stream = TcpStream::connect_timeout(&address, wait)?;
+    let mut peer = Bounded::new(&stream, until);
+    let (method, text) = match body {
+        Some(body) => ("POST", body),
+        None => ("GET", ""),
+    };
+    let length = text.len();
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/json\r\n\
+         Content-Length: {length}\r\nConnection: close\r\n\r\n{text}"
+    );
+    peer.write_all(request.as_bytes())?;
+    let mut bytes = Vec::new();
+    peer.take(ANSWER_LEN_MAX).read_to_end(&mut bytes)?;
+    let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
+    let mut answer = httparse::Response::new(&mut headers);
+    let no_http = || io::Error::new(ErrorKind::InvalidData, "the answer is no HTTP");
+    match answer.parse(&bytes) {
+        Ok(httparse::Status::Complete(head)) => {
+            let body = String::from_utf8_lossy(&bytes[head..]).into_owned();
+            Ok((answer.code.unwrap_or(0), body))
+        }
+        // Broken off: whoever answered has gone meanwhile.
+        Ok(httparse::Status::Partial) => Err(ErrorKind::UnexpectedEof.into()),
+        Err(_) => Err(no_http()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    /// Gives one byte at a time, as a network may.
+    struct Bytes<'a>(&'a [u8]);
+
+    impl Read for Bytes<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            let n = self.0.len().min(1).min(to.len());
+            to[..n].copy_from_slice(&self.0[..n]);
+            self.0 = &self.0[n..];
+            Ok(n)
+        }
+    }
+
+    fn read(text: &[u8]) -> io::Result<Asked> {
+        Asked::read(&mut Bytes(text), |path| path == "/promote")
+    }
+
+    #[test]
+    fn a_head_in_pieces_is_understood_and_what_follows_it_is_not_read() {
+        let text = b"HEAD /metrics?x HTTP/1.1\r\nHost: a\r\n\r\nbody";
+        let mut bytes = Bytes(text);
+        let asked = Asked::read(&mut bytes, |_| false).unwrap();
+        assert_eq!((asked.status, &*asked.path), ("200 OK", "/metrics"));
+        assert_eq!(asked.method, Method::Head);
+        assert_eq!(bytes.0, b"body");
+        let cut = read(&text[..30]).map(|asked| asked.status);
+        assert_eq!(cut.unwrap_err().kind(), ErrorKind::UnexpectedEof);
+        let many = format!("GET / HTTP/1.1\r\n{}\r\n", "a: b\r\n".repeat(65));
+        assert!(read(many.as_bytes()).unwrap().status.starts_with("431"));
+    }
+
+    #[test]
+    fn a_body_is_read_where_one_is_taken_and_only_so_far_as_it_is_announced() {
+        let post = |path: &str, length: &str, body: &str| {
+            let kind = "Content-Type: application/json; charset=utf-8";
+            read(format!("POST {path} HTTP/1.1\r\n{kind}\r\n{length}\r\n{body}").as_bytes())
+                .unwrap()
+        };
+        let from_a_page = read(b"POST /promote HTTP/1.1\r\nContent-Type: text/plain\r\n\r\n");
+        assert!(from_a_page.unwrap().status.starts_with("415"));
+        let asked = post("/promote", "content-length: 4\r\n", "{  }more");
+        assert_eq!((asked.method, &*asked.body), (Method::Post, &b"{  }"[..]));
+        assert!(post("/promote", "", "").body.is_empty());
+        for (path, length, status) in [
+            ("/metrics", "Content-Length: 4\r\n", "405"),
+            ("/promote", "Content-Length: 99999999\r\n", "413"),
+            ("/promote", "Content-Length: -1\r\n", "411"),
+            ("/promote", "Transfer-Encoding: chunked\r\n", "411"),
+        ] {
+            let asked = post(path, length, "");
+            assert!(asked.status.starts_with(status), "{}", asked.status);
+        }
+    }
+
+    #[test]
+    fn a_peer_that_does_not_read_or_trickles_is_given_up_at_the_deadline() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let soon = || Bounded::new(&stream, Instant::now() + Duration::from_millis(20));
+        // More than all buffers on the way hold.
+        let error = soon().write_all(&vec![0; 64 << 20]).unwrap_err();
+        let given_up = [ErrorKind::WouldBlock, ErrorKind::TimedOut];
+        assert!(given_up.contains(&error.kind()), "{error}");
+        let error = soon().read(&mut [0]).unwrap_err();
+        assert!(given_up.contains(&error.kind()), "{error}");
+        // Not even what is there is taken when the time is over.
+        peer.write_all(b"G").unwrap();
+        let error = Bounded::new(&stream, Instant::now()).read(&mut [0]);
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::TimedOut);
+    }
+
+    #[test]
+    fn an_answer_that_is_broken_off_or_no_http_is_an_error() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let answers = ["", "HTTP/1.1 200 OK\r\nA: b", "SSH-2.0\r\n\r\n"];
+        let server = std::thread::spawn(move || {
+            for answer in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let asked = Asked::read(&mut stream, |_| true).unwrap();
+                assert_eq!(asked.body, b"{}");
+                stream.write_all(answer.as_bytes()).unwrap();
+            }
+        });
+        for kind in [
+            ErrorKind::UnexpectedEof,
+            ErrorKind::UnexpectedEof,
+            ErrorKind::InvalidData,
+        ] {
+            let asked = ask(address, "/promote", Some("{}"), Duration::from_secs(60));
+            assert_eq!(asked.unwrap_err().kind(), kind);
+        }
+        server.join().unwrap();
+    }
+}

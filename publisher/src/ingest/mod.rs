@@ -1,0 +1,601 @@
+//! An input that is open: packets come out of a file, a simulation or a socket when they are due,
+//! are decoded, and everything that came of them is counted.
+
+mod live;
+pub(crate) mod queue;
+pub(crate) mod record_socket;
+
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+use tickcast_feeds::capture::binary_file::BinaryFile;
+use tickcast_feeds::capture::{Capture, CaptureError};
+use tickcast_feeds::instruments::Instruments;
+use tickcast_feeds::itch::clock::SessionClock;
+use tickcast_feeds::itch::{ItchDecoder, ItchSettings};
+use tickcast_feeds::simulator::Simulator;
+use tickcast_feeds::source::{Decoder, Incident, Packet, Sink};
+use tickcast_feeds::venues::{Format, Settings};
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::types::{Nanos, Now, SourcePosition};
+use tickcast_transport::host::interface::Interface;
+
+use self::live::Live;
+use crate::config::{CaptureConfig, InputConfig, InputFormat, Pace, SimulatorInputConfig};
+use crate::error::PublisherError;
+use crate::ingest::queue::Intake;
+use crate::ingest::record_socket::RecordsInput;
+use crate::plan::trade_date;
+use crate::state::source_loss::{SourceLoss, SourceLossReason};
+use crate::state::{Shared, SourceCounters, SourceShared};
+
+/// Packets between two looks at the decoder's counts.
+const TYPES_EVERY: u32 = 1024;
+/// Packets of a file that are looked at for its format.
+const PROBE_PACKETS: usize = 1000;
+/// Instrument ids are given out from here on, each input with its own range.
+const INSTRUMENTS_PER_INPUT: u32 = 1 << 20;
+
+/// What a poll of an input came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Polled {
+    /// A packet was taken in.
+    Worked,
+    /// Nothing is there or due.
+    Idle,
+    /// Nothing will come any more.
+    Ended,
+}
+
+/// An open input.
+pub(crate) struct Input {
+    shared: Arc<SourceShared>,
+    packets: Packets,
+    pacer: Pacer,
+    wait_for_subscribers: u32,
+    records_left: u64,
+    since_types: u32,
+    held: Held,
+    is_held: bool,
+    /// Up to here what it gives was sealed before; `None` once it is beyond.
+    behind: Option<SourcePosition>,
+}
+
+/// A packet that waits until it is due.
+#[derive(Default)]
+struct Held {
+    bytes: Vec<u8>,
+    received_at: Nanos,
+    /// When it was recorded or simulated; 0 when nobody knows.
+    at: Nanos,
+    /// For messages of a file: their number.
+    sequence: u64,
+}
+
+enum Packets {
+    Capture(Box<Capture>, Box<dyn Decoder>),
+    BinaryFile(Box<BinaryFile>, Box<ItchDecoder>),
+    Simulator(Box<Simulator>, Box<dyn Decoder>, Nanos),
+    Udp(Box<Live>),
+    Records(Box<RecordsInput>),
+}
+
+impl Input {
+    /// Opens an input, the `index`-th of the config; `None` for one that has nothing to open.
+    ///
+    /// # Errors
+    /// [`PublisherError`] names the source and what is wrong with its file, socket or settings.
+    pub(crate) fn open(
+        config: &InputConfig,
+        index: usize,
+        interface: &Interface,
+        shared: Arc<SourceShared>,
+    ) -> Result<Option<Self>, PublisherError> {
+        let at = format!("inputs[{index}]");
+        let settings = |date: Option<&str>| -> Result<Settings, PublisherError> {
+            let first_id = instrument_base(index);
+            Ok(Settings {
+                instruments: Instruments::new(first_id, Instruments::DEFAULT_LIMIT),
+                itch: ItchSettings {
+                    trade_date: trade_date(date, &at)?,
+                    ..ItchSettings::default()
+                },
+            })
+        };
+        let (packets, pace, wait, records_max) = match config {
+            InputConfig::Capture(input) => {
+                let packets = open_file(input, settings(input.trade_date.as_deref())?)?;
+                (
+                    packets,
+                    input.pace,
+                    input.wait_for_subscribers,
+                    input.records_max,
+                )
+            }
+            InputConfig::Simulator(input) => {
+                let packets = open_simulator(input, settings(Some(&input.trade_date))?)?;
+                (
+                    packets,
+                    input.pace,
+                    input.wait_for_subscribers,
+                    input.records_max,
+                )
+            }
+            InputConfig::Udp(input) => {
+                let live = Live::open(input, interface, settings(input.trade_date.as_deref())?)?;
+                (Packets::Udp(Box::new(live)), Pace::Max, 0, None)
+            }
+            InputConfig::Records(input) => {
+                let opened = RecordsInput::open(&input.socket);
+                let opened = opened.map_err(|source| PublisherError::Socket {
+                    source_id: input.source.0,
+                    path: input.socket.clone(),
+                    source,
+                })?;
+                (Packets::Records(Box::new(opened)), Pace::Max, 0, None)
+            }
+            InputConfig::Own(_) => return Ok(None),
+        };
+        Ok(Some(Self {
+            shared,
+            packets,
+            pacer: Pacer::new(pace),
+            wait_for_subscribers: wait,
+            records_left: records_max.unwrap_or(u64::MAX),
+            since_types: 0,
+            held: Held::default(),
+            is_held: false,
+            behind: None,
+        }))
+    }
+
+    /// What it gives up to this position was sealed before: it is given without pace, whether or not anybody
+    /// has joined.
+    pub(crate) const fn go_on_behind(&mut self, last: SourcePosition) {
+        self.wait_for_subscribers = 0;
+        self.behind = Some(last);
+    }
+
+    /// Begins at once, whether or not anybody has joined.
+    pub(crate) const fn wait_for_nobody(&mut self) {
+        self.wait_for_subscribers = 0;
+    }
+
+    /// The source's shared state.
+    #[must_use]
+    pub(crate) const fn shared(&self) -> &Arc<SourceShared> {
+        &self.shared
+    }
+
+    /// Whether it must never be held up.
+    #[must_use]
+    pub(crate) const fn is_live(&self) -> bool {
+        matches!(self.packets, Packets::Udp(_) | Packets::Records(_))
+    }
+
+    /// The address of a live input, with the port that the system chose.
+    #[must_use]
+    pub(crate) fn listen_address(&self) -> Option<SocketAddrV4> {
+        match &self.packets {
+            Packets::Udp(live) => live.receiver.local_address(),
+            _ => None,
+        }
+    }
+
+    /// What is not as it was configured, for the log.
+    #[must_use]
+    pub(crate) fn warnings(&self) -> Vec<String> {
+        match &self.packets {
+            Packets::Udp(live) => {
+                let warnings = live.receiver.warnings().iter();
+                warnings.map(ToString::to_string).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes in the next packet if one is there and due (of a socket: what has arrived), and
+    /// never waits.
+    ///
+    /// # Errors
+    /// [`PublisherError::Capture`] or [`PublisherError::Receive`]; the input has ended then.
+    pub(crate) fn poll(
+        &mut self,
+        now: Now,
+        shared: &Shared,
+        sink: &mut dyn Intake,
+    ) -> Result<Polled, PublisherError> {
+        if self.wait_for_subscribers > 0 {
+            if shared.joined.load(Relaxed) < self.wait_for_subscribers {
+                return Ok(Polled::Idle);
+            }
+            self.wait_for_subscribers = 0;
+        }
+        let polled = match &mut self.packets {
+            Packets::Udp(live) => live.poll(now, &self.shared, sink),
+            Packets::Records(records) => {
+                let counters = &self.shared.counters;
+                let mut all = u64::MAX;
+                let mut sink = Counting {
+                    counters,
+                    records_left: &mut all,
+                    out: sink,
+                };
+                let polled = records.poll(counters, &mut sink);
+                polled.map_err(|source| PublisherError::Accept {
+                    source_id: self.shared.source.0,
+                    source,
+                })
+            }
+            _ => self.recorded(now, sink),
+        };
+        self.since_types += 1;
+        if self.since_types >= TYPES_EVERY || !matches!(polled, Ok(Polled::Worked)) {
+            self.since_types = 0;
+            self.show();
+        }
+        match &polled {
+            Ok(Polled::Ended) => self.shared.counters.source_ended.set(1),
+            Err(_) => {
+                self.shared.counters.source_errors.increment();
+                self.shared.counters.source_ended.set(1);
+            }
+            Ok(_) => {}
+        }
+        polled
+    }
+
+    fn recorded(&mut self, now: Now, sink: &mut dyn Intake) -> Result<Polled, PublisherError> {
+        if self.records_left == 0 {
+            return Ok(Polled::Ended);
+        }
+        if !self.is_held && !self.next_packet()? {
+            return Ok(Polled::Ended);
+        }
+        self.is_held = true;
+        let counters = &self.shared.counters;
+        let is_behind = self.behind.is_some();
+        if !is_behind
+            && !self
+                .pacer
+                .is_due(now.monotonic, self.held.at, counters.source_messages.get())
+        {
+            return Ok(Polled::Idle);
+        }
+        self.is_held = false;
+        let mut passing = Passing {
+            behind: &mut self.behind,
+            out: sink,
+        };
+        let out: &mut dyn Intake = if is_behind { &mut passing } else { passing.out };
+        let mut sink = Counting {
+            counters,
+            records_left: &mut self.records_left,
+            out,
+        };
+        counters.source_packets.increment();
+        counters.source_bytes.add(self.held.bytes.len() as u64);
+        let packet = Packet {
+            received_at: self.held.received_at,
+            payload: &self.held.bytes,
+        };
+        match &mut self.packets {
+            Packets::Capture(_, decoder) | Packets::Simulator(_, decoder, _) => {
+                decoder.packet(packet, &mut sink);
+            }
+            Packets::BinaryFile(_, decoder) => {
+                let (sequence, message) = (self.held.sequence, packet.payload);
+                decoder.message(sequence, packet.received_at, message, &mut sink);
+            }
+            Packets::Udp(_) | Packets::Records(_) => {}
+        }
+        if is_behind && self.behind.is_none() {
+            self.pacer
+                .begin(now.monotonic, self.held.at, counters.source_messages.get());
+        }
+        Ok(Polled::Worked)
+    }
+
+    /// Has a simulator's packets decoded by another decoder, to see what becomes of its bugs.
+    #[cfg(test)]
+    pub(crate) fn decode_with(&mut self, other: Box<dyn Decoder>) {
+        if let Packets::Simulator(_, decoder, _) = &mut self.packets {
+            *decoder = other;
+        }
+    }
+
+    /// Reads the next packet into `held`; `false` at the end.
+    fn next_packet(&mut self) -> Result<bool, PublisherError> {
+        let held = &mut self.held;
+        let failed = |source| PublisherError::Capture {
+            source_id: self.shared.source.0,
+            source,
+        };
+        held.bytes.clear();
+        match &mut self.packets {
+            Packets::Capture(capture, _) => {
+                let Some(datagram) = capture.next().map_err(failed)? else {
+                    return Ok(false);
+                };
+                held.bytes.extend_from_slice(datagram.payload);
+                (held.received_at, held.at) = (datagram.received_at, datagram.received_at);
+            }
+            Packets::BinaryFile(file, _) => {
+                let Some(message) = file.next().map_err(failed)? else {
+                    return Ok(false);
+                };
+                held.bytes.extend_from_slice(message);
+                held.at = Nanos(itch_time(message));
+                held.sequence = file.stats().messages;
+            }
+            Packets::Simulator(simulator, _, begins_at) => {
+                let Some(packet) = simulator.next_packet() else {
+                    return Ok(false);
+                };
+                held.bytes.extend_from_slice(packet.payload);
+                held.received_at = begins_at.after(packet.at);
+                // Never 0, which would mean "unknown".
+                held.at = Nanos(packet.at.0 + 1);
+            }
+            Packets::Udp(_) | Packets::Records(_) => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// Shows what reader and decoder have counted.
+    fn show(&self) {
+        let counters = &self.shared.counters;
+        match &self.packets {
+            Packets::Capture(capture, decoder) => {
+                self.shared.set_types(decoder.counts());
+                let stats = capture.stats();
+                counters.source_truncated.set(stats.truncated);
+                counters.source_snapped.set(stats.snapped);
+                counters.source_skipped_frames.set(stats.skipped.total());
+            }
+            Packets::BinaryFile(file, decoder) => {
+                self.shared.set_types(decoder.counts());
+                counters.source_truncated.set(file.stats().truncated);
+            }
+            Packets::Simulator(_, decoder, _) => self.shared.set_types(decoder.counts()),
+            Packets::Udp(live) => {
+                if let Some(decoder) = &live.decoder {
+                    self.shared.set_types(decoder.counts());
+                }
+                let stats = live.receiver.stats();
+                counters.source_kernel_dropped.set(stats.buffer_drops);
+                counters.source_oversize.set(stats.oversize);
+                counters.source_strangers.set(stats.strangers);
+            }
+            Packets::Records(_) => {}
+        }
+    }
+}
+
+/// The first instrument id of the `index`-th input.
+#[must_use]
+pub(crate) const fn instrument_base(index: usize) -> u32 {
+    index as u32 * INSTRUMENTS_PER_INPUT + 1
+}
+
+/// ITCH's nanoseconds since midnight, in bytes 5 to 10 of every message; 0 where it is shorter.
+fn itch_time(message: &[u8]) -> u64 {
+    let stamp = message.get(5..11).unwrap_or_default();
+    stamp
+        .iter()
+        .fold(0, |time, byte| time << 8 | u64::from(*byte))
+}
+
+fn open_file(input: &CaptureConfig, settings: Settings) -> Result<Packets, PublisherError> {
+    let source_id = input.source.0;
+    let failed = |source| PublisherError::Capture { source_id, source };
+    let binary_file = |settings: Settings| -> Result<Packets, PublisherError> {
+        let file = BinaryFile::open(&input.file).map_err(failed)?;
+        let decoder = ItchDecoder::new(settings.itch);
+        Ok(Packets::BinaryFile(Box::new(file), Box::new(decoder)))
+    };
+    if input.format == InputFormat::BinaryFile {
+        return binary_file(settings);
+    }
+    let capture = match Capture::open(&input.file) {
+        Err(CaptureError::NotACapture { head, .. })
+            if input.format == InputFormat::Auto && BinaryFile::looks_like(&head) =>
+        {
+            return binary_file(settings);
+        }
+        other => other.map_err(failed)?,
+    };
+    let format = match input.format.of_packets() {
+        Some(format) => format,
+        None => probe(input)?,
+    };
+    Ok(Packets::Capture(
+        Box::new(capture),
+        format.decoder(settings),
+    ))
+}
+
+/// What the first packets of a capture look like.
+fn probe(input: &CaptureConfig) -> Result<Format, PublisherError> {
+    let source_id = input.source.0;
+    let failed = |source| PublisherError::Capture { source_id, source };
+    let mut capture = Capture::open(&input.file).map_err(failed)?;
+    for _ in 0..PROBE_PACKETS {
+        let Some(datagram) = capture.next().map_err(failed)? else {
+            break;
+        };
+        if let Some(format) = Format::detect(datagram.payload) {
+            return Ok(format);
+        }
+    }
+    Err(PublisherError::Unrecognised {
+        source_id,
+        what: format!("the first packets of {}", input.file.display()),
+    })
+}
+
+fn open_simulator(
+    input: &SimulatorInputConfig,
+    settings: Settings,
+) -> Result<Packets, PublisherError> {
+    let simulator = Simulator::new(&input.market, input.seed);
+    let simulator = simulator.map_err(|source| PublisherError::Simulator {
+        source_id: input.source.0,
+        source,
+    })?;
+    let begins_at_ns = u64::from(input.market.begins_at_s) * 1_000_000_000;
+    let clock = SessionClock::new(settings.itch.trade_date, Nanos::ZERO);
+    let begins_at = Nanos(clock.utc(begins_at_ns));
+    let decoder = Format::MoldUdp64Itch50.decoder(settings);
+    Ok(Packets::Simulator(Box::new(simulator), decoder, begins_at))
+}
+
+/// Looks out for the last message that was sealed before.
+struct Passing<'a> {
+    behind: &'a mut Option<SourcePosition>,
+    out: &'a mut dyn Intake,
+}
+
+impl Passing<'_> {
+    fn pass(&mut self, position: SourcePosition) {
+        if self.behind.is_some_and(|last| position >= last) {
+            *self.behind = None;
+        }
+    }
+}
+
+impl Intake for Passing<'_> {
+    fn lost(&mut self, loss: SourceLoss) {
+        self.pass(loss.last());
+        self.out.lost(loss);
+    }
+}
+
+impl Sink for Passing<'_> {
+    fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
+        self.pass(position);
+        self.out.message(position, records);
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        self.out.incident(incident);
+    }
+}
+
+/// Counts what passes, and lets no more records pass than are wanted.
+struct Counting<'a> {
+    counters: &'a SourceCounters,
+    records_left: &'a mut u64,
+    out: &'a mut dyn Intake,
+}
+
+impl Intake for Counting<'_> {
+    fn lost(&mut self, loss: SourceLoss) {
+        match loss.reason {
+            SourceLossReason::Gap => {
+                self.counters.source_gaps.increment();
+                (self.counters.source_missing_messages).add(loss.known_messages());
+            }
+            _ => self.counters.source_malformed.increment(),
+        }
+        self.out.lost(loss);
+    }
+}
+
+impl Sink for Counting<'_> {
+    #[inline]
+    fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
+        if *self.records_left == 0 {
+            return;
+        }
+        *self.records_left = self.records_left.saturating_sub(records.len() as u64);
+        self.counters.source_messages.increment();
+        self.counters.source_records.add(records.len() as u64);
+        self.out.message(position, records);
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        let c = self.counters;
+        match incident {
+            Incident::Gap { from, missing } => {
+                c.source_gaps.increment();
+                let known = SourceLoss::gap(from, missing).known_messages();
+                c.source_missing_messages.add(known);
+            }
+            Incident::SequenceReset { .. } => c.source_resets.increment(),
+            Incident::SessionChange { .. } => c.source_session_changes.increment(),
+            Incident::EndOfSession => c.source_session_ends.increment(),
+            Incident::Duplicate { messages } => c.source_duplicates.add(messages),
+            Incident::Malformed { .. } => c.source_malformed.increment(),
+            Incident::UnknownMessage { .. } => c.source_unknown_messages.increment(),
+            Incident::UnknownOrder => c.source_unknown_orders.increment(),
+            Incident::Saturated => c.source_saturated.increment(),
+            _ => {}
+        }
+        self.out.incident(incident);
+    }
+}
+
+/// Says when a recorded packet is due.
+struct Pacer {
+    pace: Pace,
+    /// Now, the packet's time and the messages before it, when the first packet was asked for.
+    began: Option<(Nanos, Nanos, u64)>,
+}
+
+impl Pacer {
+    const fn new(pace: Pace) -> Self {
+        Self { pace, began: None }
+    }
+
+    /// Counts from here.
+    const fn begin(&mut self, now: Nanos, at: Nanos, messages: u64) {
+        self.began = Some((now, at, messages));
+    }
+
+    fn is_due(&mut self, now: Nanos, at: Nanos, messages: u64) -> bool {
+        let (began, first, before) = *self.began.get_or_insert((now, at, 0));
+        let wait = match self.pace {
+            Pace::Max => return true,
+            Pace::Times(times) if at > first && first > Nanos::ZERO => {
+                (at.since(first).0 as f64 / times) as u64
+            }
+            Pace::Times(_) => 0,
+            Pace::MessagesPerS(rate) => {
+                let messages = u128::from(messages.saturating_sub(before));
+                let wait = messages * 1_000_000_000 / u128::from(rate.max(1));
+                u64::try_from(wait).unwrap_or(u64::MAX)
+            }
+        };
+        now >= began.after(Nanos(wait))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_recording_is_paced_by_its_own_times() {
+        let mut pacer = Pacer::new(Pace::Times(2.0));
+        let s = Nanos::from_secs;
+        assert!(pacer.is_due(s(100), s(5), 0));
+        assert!(!pacer.is_due(s(100), s(9), 1));
+        assert!(!pacer.is_due(Nanos(s(102).0 - 1), s(9), 1));
+        assert!(pacer.is_due(s(102), s(9), 1));
+        assert!(pacer.is_due(s(102), s(4), 2), "a time that steps back");
+    }
+
+    #[test]
+    fn a_rate_holds_on_average() {
+        let mut pacer = Pacer::new(Pace::MessagesPerS(1000));
+        let mut messages = 0;
+        for ms in 0..500 {
+            while pacer.is_due(Nanos::from_ms(ms), Nanos(1), messages) {
+                messages += 1;
+            }
+        }
+        assert_eq!(messages, 500);
+    }
+}

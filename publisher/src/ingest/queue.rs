@@ -1,0 +1,774 @@
+//! From a feed thread, or a handler's own, to the publish thread: batches of messages that are used
+//! again, in order, through a bounded channel. Who must not wait never does: what finds no room is
+//! lost, and the loss takes its place in the order; a file waits.
+//!
+//! The batch that came back last is used first: however many there are, few circulate while the publish
+//! thread keeps up, and those are in the caches. The others have had their memory since the start, so that
+//! a publish thread that falls behind costs the feed no page fault.
+//!
+//! What was lost is kept where both ends see it, so that it is told even when the sender says
+//! nothing more: by the sender before its next message, or by the receiver once it has drained the
+//! hop.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, TryRecvError, bounded};
+use tickcast_feeds::source::{Incident, Sink};
+use tickcast_reliability::record::{RecordBatch, RecordBatches, RecordSlice};
+use tickcast_reliability::types::SourcePosition;
+use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
+
+use crate::state::source_loss::SourceLoss;
+
+/// Messages and incidents in a batch, about.
+pub(crate) const BATCH_LEN: usize = 64;
+/// Room of a batch that has its memory from the start: two of the largest usual records a message.
+const ROOM_WORDS: usize = BATCH_LEN * 2 * 8;
+/// Between two looks for room, of who waits for it.
+const ROOM_EVERY: Duration = Duration::from_micros(50);
+
+/// Takes what a source tells, losses of any reason among it.
+pub(crate) trait Intake: Sink {
+    /// Messages of the source will never come.
+    fn lost(&mut self, loss: SourceLoss);
+}
+
+/// One thing that a source told.
+#[derive(Debug)]
+pub(crate) enum Item<'a> {
+    /// A venue message.
+    Message(SourcePosition, RecordSlice<'a>),
+    /// Something about the source itself.
+    Incident(Incident),
+    /// Messages were lost, at the source or in the hop.
+    Lost(&'a SourceLoss),
+    /// What was told so far should go out now.
+    Flush,
+}
+
+#[derive(Debug, Default)]
+enum What {
+    #[default]
+    /// The next of the batch's messages.
+    Message,
+    Incident(Incident),
+    Lost(SourceLoss),
+    Flush,
+}
+
+#[derive(Debug, Default)]
+struct Cell {
+    what: What,
+    position: SourcePosition,
+}
+
+/// Some items, in order. Its memory is used again.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    cells: Vec<Cell>,
+    /// In one piece: with memory of its own, each cell would grow for as long as messages come that are
+    /// larger than those it happened to have.
+    messages: RecordBatches,
+}
+
+impl Batch {
+    /// One whose memory is there, and not only promised: every page was written to.
+    fn with_room() -> Self {
+        let mut cells: Vec<Cell> = std::iter::repeat_with(Cell::default)
+            .take(BATCH_LEN)
+            .collect();
+        cells.clear();
+        let messages = RecordBatches::with_room(BATCH_LEN, ROOM_WORDS);
+        Self { cells, messages }
+    }
+
+    #[inline]
+    fn message(&mut self, position: SourcePosition, records: RecordSlice<'_>) {
+        self.messages.push(records);
+        let what = What::Message;
+        self.cells.push(Cell { what, position });
+    }
+
+    fn other(&mut self, what: What) {
+        let position = SourcePosition::default();
+        self.cells.push(Cell { what, position });
+    }
+
+    #[inline]
+    fn clear(&mut self) {
+        self.cells.clear();
+        self.messages.clear();
+    }
+
+    const fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    /// The items.
+    pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
+        let mut messages = self.messages.messages();
+        self.cells.iter().map(move |cell| match &cell.what {
+            // There is one for each such cell.
+            What::Message => Item::Message(cell.position, messages.next().unwrap_or_default()),
+            What::Incident(incident) => Item::Incident(*incident),
+            What::Lost(loss) => Item::Lost(loss),
+            What::Flush => Item::Flush,
+        })
+    }
+}
+
+/// What both ends see.
+#[derive(Debug, Default)]
+struct Ends {
+    /// What was lost and not told yet, one entry for each reason, and one for what was dropped unread in
+    /// this host. While there is any, the sender sends nothing else before it.
+    lost: Mutex<Vec<SourceLoss>>,
+    has_lost: AtomicBool,
+    /// Set by the receiver: nothing more is taken.
+    closed: AtomicBool,
+    /// Whether the sender is between its look at `closed` and the end of what it does then.
+    inside: AtomicBool,
+}
+
+impl Ends {
+    fn lost(&self) -> MutexGuard<'_, Vec<SourceLoss>> {
+        // locks: where something was lost, here as below.
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lose(&self, loss: SourceLoss) {
+        // locks: something is lost.
+        let mut all = self.lost();
+        match all.iter_mut().find(|it| it.is_like(&loss)) {
+            Some(it) => it.add(&loss),
+            None => all.push(loss),
+        }
+        self.has_lost.store(true, Release);
+    }
+}
+
+/// Makes a hop of so many batches, of which `ready` have their memory from the start. `is_live`: lose
+/// rather than wait.
+#[must_use]
+pub(crate) fn hop(batches: usize, ready: usize, is_live: bool) -> (HopSender, HopReceiver) {
+    let (full, taken) = bounded(batches);
+    // One more than can be under way: giving a batch back never waits.
+    let (back, empty) = bounded(batches + 2);
+    let ends: Arc<Ends> = Arc::default();
+    let mut spare = Vec::with_capacity(batches + 2);
+    spare.extend(std::iter::repeat_with(Batch::with_room).take(ready));
+    let sender = HopSender {
+        full,
+        empty,
+        batch: spare.pop().unwrap_or_default(),
+        spare,
+        ends: ends.clone(),
+        is_losing: false,
+        lost: 0,
+        is_live,
+        is_closed: false,
+    };
+    (sender, HopReceiver { taken, back, ends })
+}
+
+/// The sending end.
+pub(crate) struct HopSender {
+    full: Sender<Batch>,
+    empty: Receiver<Batch>,
+    /// Holds a place in `full` as soon as it holds an item.
+    batch: Batch,
+    /// Batches to use next, the one that came back last on top.
+    spare: Vec<Batch>,
+    ends: Arc<Ends>,
+    /// Whether something may be in `ends.lost`.
+    is_losing: bool,
+    lost: u64,
+    is_live: bool,
+    is_closed: bool,
+}
+
+impl HopSender {
+    /// Takes a message; `false`: there was no room, it is lost, and will be told as lost.
+    #[inline]
+    pub(crate) fn push(&mut self, position: SourcePosition, records: &RecordBatch) -> bool {
+        if !self.has_place() {
+            self.lose(position, records);
+            return false;
+        }
+        self.batch.message(position, records.into());
+        self.flush_when_long();
+        true
+    }
+
+    /// Asks the publish thread to seal what it was given. Without room it does nothing: what waits
+    /// goes out as soon as it is taken.
+    pub(crate) fn push_flush(&mut self) {
+        if self.has_place() {
+            self.batch.other(What::Flush);
+        }
+        self.flush();
+    }
+
+    /// Sends what there is.
+    pub(crate) fn flush(&mut self) {
+        if self.is_losing {
+            // Tells what was lost, if there is room again.
+            self.has_place();
+        }
+        if self.batch.is_empty() {
+            return;
+        }
+        self.reclaim();
+        let fresh = self.spare.pop().unwrap_or_default();
+        let batch = std::mem::replace(&mut self.batch, fresh);
+        self.batch.clear();
+        // Never waits for a live one: only this end fills the hop, and it had a place.
+        self.is_closed |= self.full.send(batch).is_err();
+    }
+
+    /// Sends what there is, unless the publish thread is busy anyway.
+    pub(crate) fn offer(&mut self) {
+        if self.full.is_empty() {
+            self.flush();
+        }
+    }
+
+    /// Sends what is left: the source has ended. How many messages were lost in this hop.
+    #[must_use]
+    pub(crate) fn finish(mut self) -> u64 {
+        self.flush();
+        self.lost
+    }
+
+    /// Messages lost in this hop so far.
+    #[must_use]
+    pub(crate) const fn lost_messages(&self) -> u64 {
+        self.lost
+    }
+
+    /// Whether nobody takes anything any more.
+    #[must_use]
+    pub(crate) const fn is_closed(&self) -> bool {
+        self.is_closed
+    }
+
+    /// Does something with the hop unless the receiver has closed it: what is sent meanwhile is
+    /// taken. `None`: it was closed.
+    #[inline]
+    pub(crate) fn while_open<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        // In one order with the receiver's store to `closed` and its look at `inside`.
+        self.ends.inside.store(true, SeqCst);
+        let done = (!self.ends.closed.load(SeqCst)).then(|| run(self));
+        self.ends.inside.store(false, Release);
+        done
+    }
+
+    /// Waits, outside of any hot path, until a part of the hop is free, of at least one batch;
+    /// `false`: it was not by `until`. Also `true` when nobody takes anything any more.
+    pub(crate) fn wait_for_room(&mut self, until: Instant) -> bool {
+        let capacity = self.full.capacity().unwrap_or(usize::MAX);
+        let enough = (capacity / 2).min(BATCH_LEN);
+        while self.full.len() > enough || self.full.is_full() {
+            if self.is_closed || self.ends.closed.load(SeqCst) || !self.reclaim() {
+                return true;
+            }
+            if Instant::now() >= until {
+                return false;
+            }
+            std::thread::sleep(ROOM_EVERY);
+        }
+        true
+    }
+
+    /// Takes in what was given back; `false`: nobody is there to give anything back.
+    #[inline]
+    fn reclaim(&mut self) -> bool {
+        loop {
+            match self.empty.try_recv() {
+                // The receiver makes one at times, to tell a loss: no more are kept than there were.
+                Ok(batch) if self.spare.len() < self.spare.capacity() => self.spare.push(batch),
+                Ok(_) => {}
+                Err(why) => return why == TryRecvError::Empty,
+            }
+        }
+    }
+
+    /// Whether an item can be added. What was lost before takes its place first.
+    #[inline]
+    fn has_place(&mut self) -> bool {
+        if !self.batch.is_empty() {
+            return true;
+        }
+        if self.is_live && self.full.is_full() {
+            return false;
+        }
+        if self.is_losing {
+            self.tell_lost();
+        }
+        true
+    }
+
+    #[cold]
+    fn tell_lost(&mut self) {
+        // locks: something was lost.
+        let mut all = self.ends.lost();
+        for loss in all.drain(..) {
+            self.batch.other(What::Lost(loss));
+        }
+        self.ends.has_lost.store(false, Release);
+        self.is_losing = false;
+    }
+
+    #[cold]
+    fn lose(&mut self, position: SourcePosition, records: &RecordBatch) {
+        let mut ids = Vec::new();
+        for record in records.records() {
+            let id = record.header().instrument_id;
+            if !ids.contains(&id) {
+                ids.push(id);
+            }
+            if ids.len() > StreamEvent::INSTRUMENTS_MAX {
+                break; // told as all
+            }
+        }
+        let loss = SourceLoss::of(SourceLossReason::Overflow, position, 1, &ids);
+        self.ends.lose(loss);
+        self.is_losing = true;
+        self.lost += 1;
+    }
+
+    #[inline]
+    fn flush_when_long(&mut self) {
+        if self.batch.cells.len() >= BATCH_LEN {
+            self.flush();
+        }
+    }
+}
+
+impl Intake for HopSender {
+    fn lost(&mut self, loss: SourceLoss) {
+        if self.has_place() {
+            self.batch.other(What::Lost(loss));
+            return self.flush_when_long();
+        }
+        let whole = SourceLoss::of(loss.reason, loss.from, loss.messages, &loss.instruments);
+        self.ends.lose(whole.unread(loss.unread));
+        self.is_losing = true;
+    }
+}
+
+impl Sink for HopSender {
+    #[inline]
+    fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
+        self.push(position, records);
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        if let Incident::Gap { from, missing } = incident {
+            return self.lost(SourceLoss::gap(from, missing));
+        }
+        // The others were counted where they happened, and are told nobody but the log.
+        if self.has_place() {
+            self.batch.other(What::Incident(incident));
+            self.flush_when_long();
+        }
+    }
+}
+
+/// What there is to take.
+pub(crate) enum Taken {
+    /// A batch; give it back.
+    Batch(Batch),
+    /// Nothing now.
+    Nothing,
+    /// Nothing any more.
+    Ended,
+}
+
+/// The publish thread's end.
+pub(crate) struct HopReceiver {
+    taken: Receiver<Batch>,
+    back: Sender<Batch>,
+    ends: Arc<Ends>,
+}
+
+impl HopReceiver {
+    /// Takes the next batch, without waiting.
+    #[inline]
+    #[must_use]
+    pub(crate) fn take(&self) -> Taken {
+        let ended = match self.taken.try_recv() {
+            Ok(batch) => return Taken::Batch(batch),
+            Err(TryRecvError::Empty) => self.ends.closed.load(SeqCst),
+            Err(TryRecvError::Disconnected) => true,
+        };
+        match self.untold() {
+            Some(batch) => Taken::Batch(batch),
+            None if ended => Taken::Ended,
+            None => Taken::Nothing,
+        }
+    }
+
+    /// Gives a batch back, to be used again.
+    #[inline]
+    pub(crate) fn give_back(&self, batch: Batch) {
+        // One too many, or nobody there to use it: it is freed.
+        let _ = self.back.try_send(batch);
+    }
+
+    /// Closes the hop for a sender that asks ([`HopSender::while_open`]): what it sent until then
+    /// can be taken, and then it has ended.
+    pub(crate) fn close(&self) {
+        self.ends.closed.store(true, SeqCst);
+        while self.ends.inside.load(SeqCst) {
+            std::thread::yield_now();
+        }
+    }
+
+    /// What was lost after everything that was sent, when the sender has not come back to tell.
+    #[inline]
+    fn untold(&self) -> Option<Batch> {
+        if !self.ends.has_lost.load(Acquire) {
+            return None;
+        }
+        // locks: something was lost.
+        let mut all = self.ends.lost();
+        // As long as a loss is kept here nothing follows it; what has come meanwhile is older.
+        if !self.taken.is_empty() {
+            return None;
+        }
+        self.ends.has_lost.store(false, Release);
+        let mut batch = Batch::default();
+        for loss in all.drain(..) {
+            batch.other(What::Lost(loss));
+        }
+        (!batch.is_empty()).then_some(batch)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::source_loss::Unread;
+    use tickcast_reliability::record::{MboMsg, RType, RecordHeader};
+    use tickcast_reliability::types::Nanos;
+
+    fn message(instrument: u32) -> RecordBatch {
+        let mut batch = RecordBatch::default();
+        batch.put(&MboMsg {
+            hd: RecordHeader::new::<MboMsg>(RType::Mbo as u8, 2, instrument, 0),
+            ..MboMsg::default()
+        });
+        batch
+    }
+
+    fn at(sequence: u64) -> SourcePosition {
+        SourcePosition::new(0, sequence)
+    }
+
+    fn drain(receiver: &HopReceiver) -> Vec<String> {
+        let mut told = Vec::new();
+        while let Taken::Batch(batch) = receiver.take() {
+            told.extend(batch.items().map(|item| match item {
+                Item::Message(position, _) => format!("m{}", position.sequence()),
+                Item::Incident(incident) => format!("{incident:?}"),
+                Item::Lost(loss) => format!(
+                    "{:?} {} from {} of {:?}",
+                    loss.reason,
+                    loss.messages,
+                    loss.from.sequence(),
+                    loss.instruments
+                ),
+                Item::Flush => "flush".into(),
+            }));
+            receiver.give_back(batch);
+        }
+        told
+    }
+
+    #[test]
+    fn what_a_live_input_loses_is_told_in_its_place() {
+        let (mut sender, receiver) = hop(1, 0, true);
+        for n in 1..=4 {
+            assert_eq!(sender.push(at(n), &message(n as u32)), n == 1);
+            sender.flush();
+        }
+        assert_eq!(sender.lost_messages(), 3);
+        // What waits comes first, then the loss, though the sender says nothing more.
+        assert_eq!(drain(&receiver), ["m1", "Overflow 3 from 2 of [2, 3, 4]"]);
+        for n in 5..=6 {
+            sender.push(at(n), &message(n as u32));
+            sender.flush();
+        }
+        assert!(matches!(receiver.take(), Taken::Batch(_)));
+        sender.push(at(7), &message(7));
+        sender.flush();
+        assert_eq!(drain(&receiver), ["Overflow 1 from 6 of [6]", "m7"]);
+        assert_eq!(sender.lost_messages(), 4);
+    }
+
+    #[test]
+    fn what_was_dropped_unread_is_told_apart_from_the_venues_gaps_also_where_the_hop_was_full() {
+        let (mut sender, receiver) = hop(1, 0, true);
+        sender.push(at(1), &message(1));
+        sender.flush();
+        let unread = |packets, ms| {
+            let paused = Nanos::from_ms(ms);
+            Some(Unread { packets, paused })
+        };
+        // Who stood still for long finds packets dropped, and then no room for all that waited.
+        sender.lost(SourceLoss::gap(at(2), 3).unread(unread(5, 30)));
+        sender.lost(SourceLoss::gap(at(9), 1));
+        sender.lost(SourceLoss::gap(at(12), 2).unread(unread(4, 0)));
+        let mut told = Vec::new();
+        while let Taken::Batch(batch) = receiver.take() {
+            for item in batch.items() {
+                if let Item::Lost(loss) = item {
+                    told.push((loss.from, loss.messages, loss.unread));
+                }
+            }
+            receiver.give_back(batch);
+        }
+        assert_eq!(told, [(at(2), 5, unread(9, 30)), (at(9), 1, None)]);
+    }
+
+    #[test]
+    fn it_allocates_no_more_when_other_messages_are_the_large_ones() {
+        let (small, mut large) = (message(1), RecordBatch::default());
+        (0..40).for_each(|id| large.extend(message(id).records()));
+        let (mut sender, receiver) = hop(4, 0, true);
+        let mut round = |large_at: usize| {
+            for n in 0..BATCH_LEN {
+                let records = if n == large_at { &large } else { &small };
+                assert!(sender.push(at(n as u64), records));
+            }
+            let Taken::Batch(batch) = receiver.take() else {
+                panic!("a full batch was sent");
+            };
+            receiver.give_back(batch);
+        };
+        // As many as are on their way, and some.
+        (0..8).for_each(|_| round(0));
+        let counted = allocation_counter::measure(|| (1..BATCH_LEN).for_each(&mut round));
+        assert_eq!(counted.count_total, 0, "{counted:?}");
+    }
+
+    #[test]
+    fn a_lost_message_names_all_its_instruments_or_all_of_the_source() {
+        let of = |ids: std::ops::RangeInclusive<u32>| {
+            let mut all = RecordBatch::default();
+            ids.for_each(|id| all.extend(message(id).records()));
+            all
+        };
+        for (ids, named) in [
+            (7..=9, vec![7, 8, 9]),
+            (1..=128, (1..=128).collect()),
+            (1..=129, vec![]),
+        ] {
+            let (mut sender, receiver) = hop(1, 0, true);
+            sender.push(at(1), &message(1));
+            sender.flush();
+            let mut twice = of(ids.clone());
+            twice.extend(of(ids).records());
+            assert!(!sender.push(at(2), &twice));
+            let told = format!("Overflow 1 from 2 of {named:?}");
+            assert_eq!(drain(&receiver), ["m1", &told]);
+        }
+    }
+
+    #[test]
+    fn who_waits_for_room_goes_on_when_there_is_some_or_nobody_is_left_and_gives_up_in_time() {
+        let long = || Instant::now() + Duration::from_secs(3600);
+        let (mut sender, receiver) = hop(2, 0, true);
+        assert!(sender.wait_for_room(Instant::now()), "it is empty");
+        for n in 1..=2 {
+            assert!(sender.push(at(n), &message(1)));
+            sender.flush();
+        }
+        assert!(!sender.wait_for_room(Instant::now()), "it is full");
+        assert_eq!(sender.lost_messages(), 0);
+        let mut sender = std::thread::scope(|scope| {
+            let waiting = scope.spawn(move || sender.wait_for_room(long()).then_some(sender));
+            assert_eq!(drain(&receiver), ["m1", "m2"]);
+            waiting.join().unwrap().unwrap()
+        });
+        for n in 3..=4 {
+            assert!(sender.push(at(n), &message(1)));
+            sender.flush();
+        }
+        receiver.close();
+        assert!(sender.wait_for_room(long()), "closed");
+        let (mut sender, receiver) = hop(1, 0, true);
+        sender.push(at(1), &message(1));
+        sender.flush();
+        drop(receiver);
+        assert!(sender.wait_for_room(long()), "nobody is left");
+    }
+
+    #[test]
+    fn a_gap_that_finds_no_room_is_still_told_and_stays_before_what_follows() {
+        let (mut sender, receiver) = hop(1, 0, true);
+        sender.message(at(1), &message(1));
+        sender.flush();
+        for from in [2, 7] {
+            sender.incident(Incident::Gap {
+                from: at(from),
+                missing: 3,
+            });
+        }
+        sender.message(at(10), &message(1));
+        assert!(matches!(receiver.take(), Taken::Batch(_)));
+        sender.message(at(11), &message(1));
+        sender.flush();
+        let told = ["Gap 6 from 2 of []", "Overflow 1 from 10 of [1]", "m11"];
+        assert_eq!(drain(&receiver), told);
+    }
+
+    #[test]
+    fn whatever_the_threads_do_each_message_comes_or_is_told_as_lost_in_order() {
+        let (mut sender, receiver) = hop(4, 0, true);
+        const MESSAGES: u64 = 200_000;
+        let feed = std::thread::spawn(move || {
+            let mut accepted = 0;
+            for n in 1..=MESSAGES {
+                accepted += u64::from(sender.push(at(n), &message(1)));
+                sender.flush();
+            }
+            (accepted, sender.finish())
+        });
+        let (mut next, mut taken, mut lost) = (1, 0, 0);
+        loop {
+            match receiver.take() {
+                Taken::Batch(batch) => {
+                    for item in batch.items() {
+                        let (position, count) = match item {
+                            Item::Message(position, _) => (position, 1),
+                            Item::Lost(loss) => (loss.from, loss.messages),
+                            other => panic!("nobody sent {other:?}"),
+                        };
+                        assert_eq!(position.sequence(), next, "in order, and nothing left out");
+                        next += count;
+                        match item {
+                            Item::Message(..) => taken += 1,
+                            _ => lost += count,
+                        }
+                    }
+                    receiver.give_back(batch);
+                }
+                Taken::Nothing => std::thread::yield_now(),
+                Taken::Ended => break,
+            }
+        }
+        assert_eq!(next, MESSAGES + 1);
+        assert_eq!(feed.join().unwrap(), (taken, lost), "both ends agree");
+    }
+
+    #[test]
+    fn what_was_accepted_before_the_hop_was_closed_is_taken_and_nothing_after() {
+        for round in 0..200 {
+            let (mut sender, receiver) = hop(1024, 0, true);
+            let feed = std::thread::spawn(move || {
+                let mut accepted = 0;
+                while let Some(taken) = sender.while_open(|hop| {
+                    let taken = hop.push(at(accepted + 1), &message(1));
+                    hop.flush();
+                    taken
+                }) {
+                    accepted += u64::from(taken);
+                }
+                accepted
+            });
+            let mut taken = 0;
+            let mut turns = 0;
+            loop {
+                turns += 1;
+                if turns == 10 * (round % 20) + 1 {
+                    receiver.close();
+                }
+                match receiver.take() {
+                    Taken::Batch(batch) => {
+                        let is_message = |item: &Item<'_>| matches!(item, Item::Message(..));
+                        taken += batch.items().filter(is_message).count() as u64;
+                    }
+                    Taken::Nothing => {}
+                    Taken::Ended => break,
+                }
+            }
+            assert_eq!(feed.join().unwrap(), taken, "round {round}");
+        }
+    }
+
+    #[test]
+    fn a_feed_whose_publish_thread_falls_behind_allocates_nothing() {
+        let (mut sender, receiver) = hop(8, 9, true);
+        let message = message(1);
+        let all = 8 * BATCH_LEN as u64;
+        let counted = allocation_counter::measure(|| {
+            assert!((1..=all).all(|n| sender.push(at(n), &message)));
+        });
+        assert_eq!(counted.count_total, 0, "from its first moment: {counted:?}");
+        assert!(!sender.push(at(all + 1), &message), "that was all of it");
+        for _ in 0..20 {
+            while let Taken::Batch(batch) = receiver.take() {
+                receiver.give_back(batch);
+            }
+            sender.push(at(1), &message);
+            sender.flush();
+        }
+        assert!(
+            sender.spare.len() <= 10,
+            "those that told losses are not kept"
+        );
+    }
+
+    #[test]
+    fn few_batches_circulate_while_the_publish_thread_keeps_up() {
+        let (mut sender, receiver) = hop(64, 65, true);
+        let mut used = std::collections::HashSet::new();
+        for n in 1..=1_000 {
+            // Fell behind once: all have been under way.
+            let behind = if n == 100 { 64 } else { 1 };
+            for _ in 0..behind {
+                sender.push(at(n), &message(1));
+                sender.flush();
+            }
+            while let Taken::Batch(batch) = receiver.take() {
+                if n > 101 {
+                    used.insert(batch.cells.as_ptr());
+                }
+                receiver.give_back(batch);
+            }
+        }
+        assert!(used.len() <= 2, "{} of 65", used.len());
+    }
+
+    #[test]
+    fn batches_are_used_again_and_the_order_is_kept() {
+        let (mut sender, receiver) = hop(4, 0, false);
+        let mut expected = Vec::new();
+        let mut told = Vec::new();
+        for n in 1..=300 {
+            sender.message(at(n), &message(1));
+            expected.push(format!("m{n}"));
+            if n % 7 == 0 {
+                sender.flush();
+                told.extend(drain(&receiver));
+            }
+        }
+        sender.flush();
+        told.extend(drain(&receiver));
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn a_feed_notices_that_nobody_takes_its_messages() {
+        let (mut sender, receiver) = hop(2, 0, false);
+        drop(receiver);
+        sender.message(at(1), &message(1));
+        sender.flush();
+        assert!(sender.is_closed());
+    }
+}

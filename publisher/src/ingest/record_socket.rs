@@ -1,0 +1,366 @@
+//! DBN records from another process over a Unix stream socket: every whole message becomes one of
+//! the source, what was cut off or can't be read is told in the stream, and the writer is never
+//! held up for longer than the feed thread sleeps. Source: docs/PROTOCOL.md §12.
+//!
+//! One writer at a time; a second one is turned away with a text. Each connection after the first
+//! is another session of the source.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::Shutdown;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use tickcast_feeds::source::Incident;
+use tickcast_reliability::record::{
+    RecordBatch, RecordHeader, Records, record_len, words_as_bytes, words_as_bytes_mut,
+};
+use tickcast_reliability::types::SourcePosition;
+
+use crate::ingest::Polled;
+use crate::ingest::queue::Intake;
+use crate::state::SourceCounters;
+use crate::state::source_loss::SourceLoss;
+
+/// The type tag of a message frame, which no DBN record has.
+pub(crate) const FRAME_RTYPE: u8 = 0xf0;
+/// Length of a message frame in bytes.
+pub(crate) const FRAME_LEN: usize = 24;
+/// Longest path of a socket that the operating system takes, with room for a suffix.
+pub(crate) const PATH_LEN_MAX: usize = 100;
+
+/// What a frame says, in its bytes 4 and 5.
+mod frame {
+    /// So many records are one message.
+    pub(super) const MESSAGE: u16 = 1;
+    /// Messages are missing.
+    pub(super) const LOST: u16 = 2;
+    /// The source has ended.
+    pub(super) const END: u16 = 3;
+    /// The source opened another session.
+    pub(super) const SESSION: u16 = 4;
+}
+
+/// Bytes taken at a time.
+const BUFFER_LEN: usize = 64 << 10;
+/// The longest message that fits any datagram.
+const MESSAGE_LEN_MAX: usize = 8960;
+
+/// A socket that one writer at a time can connect to.
+pub(crate) struct RecordsInput {
+    listener: UnixListener,
+    path: PathBuf,
+    /// Device and inode of the socket file, to remove no other's.
+    file: (u64, u64),
+    writer: Option<Writer>,
+    /// One that connected while there was a writer; turned away if that one is still there.
+    waiting: Option<UnixStream>,
+    /// Sessions before this one; `None` before the first writer.
+    ordinal: Option<u16>,
+    buffer: Box<[u64]>,
+}
+
+struct Writer {
+    stream: UnixStream,
+    ordinal: u16,
+    /// Bytes of the buffer that are filled.
+    filled: usize,
+    /// The number of the next message; one beyond the last there is when all are used up.
+    next: u64,
+    /// What is there of a message that was announced, and how many records are to come.
+    message: RecordBatch,
+    left: u16,
+}
+
+/// Why a writer is gone.
+enum Gone {
+    /// It closed the connection.
+    Closed,
+    /// It said that the source has ended.
+    Ended,
+    /// It sent what is no record.
+    Malformed(&'static str),
+}
+
+impl RecordsInput {
+    /// Listens at `path`, for this user only. A socket that nobody listens at any more is replaced.
+    ///
+    /// # Errors
+    /// What the operating system said; [`ErrorKind::AddrInUse`] when another process listens
+    /// there, [`ErrorKind::AlreadyExists`] when something else has this name.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        match fs::symlink_metadata(path) {
+            Ok(there) if !there.file_type().is_socket() => {
+                return Err(ErrorKind::AlreadyExists.into());
+            }
+            Ok(_) if UnixStream::connect(path).is_ok() => return Err(ErrorKind::AddrInUse.into()),
+            _ => {}
+        }
+        // Made under another name, so that nobody ever finds it with other rights.
+        let mut beside = path.as_os_str().to_owned();
+        beside.push(".new");
+        let beside = PathBuf::from(beside);
+        match fs::remove_file(&beside) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let listener = UnixListener::bind(&beside)?;
+        fs::set_permissions(&beside, fs::Permissions::from_mode(0o600))?;
+        listener.set_nonblocking(true)?;
+        fs::rename(&beside, path)?;
+        Ok(Self {
+            listener,
+            file: file_of(path)?,
+            path: path.to_owned(),
+            writer: None,
+            waiting: None,
+            ordinal: None,
+            buffer: vec![0; BUFFER_LEN / 8].into(),
+        })
+    }
+
+    /// Takes what has arrived, and never waits.
+    ///
+    /// # Errors
+    /// What the operating system said of the listening socket; a connection's errors end that
+    /// connection only.
+    pub(crate) fn poll(
+        &mut self,
+        counters: &SourceCounters,
+        sink: &mut dyn Intake,
+    ) -> io::Result<Polled> {
+        if let Some(writer) = &mut self.writer {
+            match writer.receive(&mut self.buffer, counters, sink) {
+                Ok(true) => return Ok(Polled::Worked),
+                Ok(false) => {
+                    if let Some(second) = self.waiting.take() {
+                        counters.source_refused_connections.increment();
+                        turn_away(second, "this source has a writer; end that one first");
+                    }
+                }
+                Err(Gone::Ended) => return Ok(Polled::Ended),
+                Err(gone) => self.gone(&gone, counters, sink),
+            }
+        }
+        self.accept(counters, sink)
+    }
+
+    fn accept(&mut self, counters: &SourceCounters, sink: &mut dyn Intake) -> io::Result<Polled> {
+        let stream = match self.waiting.take() {
+            Some(stream) => stream,
+            None => match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    use ErrorKind::{ConnectionAborted, Interrupted, WouldBlock};
+                    return match error.kind() {
+                        WouldBlock | Interrupted | ConnectionAborted => Ok(Polled::Idle),
+                        _ => Err(error),
+                    };
+                }
+            },
+        };
+        if self.writer.is_some() {
+            // Its predecessor may just have gone; the next look at it says.
+            self.waiting = Some(stream);
+            return Ok(Polled::Worked);
+        }
+        stream.set_nonblocking(true)?;
+        counters.source_connections.increment();
+        let mut writer = Writer {
+            stream,
+            ordinal: self.ordinal.unwrap_or(0),
+            filled: 0,
+            next: 1,
+            message: RecordBatch::default(),
+            left: 0,
+        };
+        if self.ordinal.is_some() {
+            writer.next_session(1, sink);
+        }
+        self.writer = Some(writer);
+        Ok(Polled::Worked)
+    }
+
+    /// The writer is gone: what was cut off is told.
+    fn gone(&mut self, gone: &Gone, counters: &SourceCounters, sink: &mut dyn Intake) {
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        self.ordinal = Some(writer.ordinal);
+        let at = writer.position();
+        match gone {
+            Gone::Malformed(reason) => {
+                tracing::error!(%at, reason, "a records writer sent what can't be read; its connection is closed");
+                counters.source_refused_connections.increment();
+                // What it would have sent behind is unknown.
+                sink.lost(SourceLoss::malformed(at, u64::MAX));
+                turn_away(writer.stream, reason);
+            }
+            Gone::Closed | Gone::Ended if writer.filled > 0 || writer.left > 0 => {
+                tracing::error!(%at, "a records writer was cut off within a message");
+                sink.lost(SourceLoss::malformed(at, 1));
+            }
+            Gone::Closed | Gone::Ended => tracing::info!("a records writer has left"),
+        }
+    }
+}
+
+impl Drop for RecordsInput {
+    fn drop(&mut self) {
+        // Another publisher may have its own there by now.
+        if file_of(&self.path).is_ok_and(|file| file == self.file) {
+            // Who starts next replaces it if this fails.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+impl Writer {
+    /// Reads once; whether anything came.
+    fn receive(
+        &mut self,
+        buffer: &mut [u64],
+        counters: &SourceCounters,
+        sink: &mut dyn Intake,
+    ) -> Result<bool, Gone> {
+        let len = match (self.stream).read(&mut words_as_bytes_mut(buffer)[self.filled..]) {
+            Ok(0) => return Err(Gone::Closed),
+            Ok(len) => len,
+            Err(error) => {
+                return match error.kind() {
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted => Ok(false),
+                    _ => Err(Gone::Closed),
+                };
+            }
+        };
+        counters.source_bytes.add(len as u64);
+        self.filled += len;
+        let taken = self.messages(&words_as_bytes(buffer)[..self.filled], sink)?;
+        words_as_bytes_mut(buffer).copy_within(taken..self.filled, 0);
+        self.filled -= taken;
+        Ok(true)
+    }
+
+    /// Takes all that is whole; how many bytes that was, a multiple of 8.
+    fn messages(&mut self, bytes: &[u8], sink: &mut dyn Intake) -> Result<usize, Gone> {
+        let mut at = 0;
+        while let [words, rtype, ..] = bytes[at..] {
+            let len = usize::from(words) * RecordHeader::LENGTH_MULTIPLIER;
+            let is_frame = rtype == FRAME_RTYPE && len == FRAME_LEN;
+            if !is_frame && record_len(rtype) != Some(len) {
+                return Err(Gone::Malformed(
+                    "a record of unknown type or length; send the DBN version 3 records of wire version 1",
+                ));
+            }
+            let Some(whole) = bytes.get(at..at + len) else {
+                break;
+            };
+            if is_frame {
+                self.frame(whole, sink)?;
+            } else {
+                self.record(whole, sink)?;
+            }
+            at += len;
+        }
+        Ok(at)
+    }
+
+    fn record(&mut self, bytes: &[u8], sink: &mut dyn Intake) -> Result<(), Gone> {
+        if self.message.bytes().len() + bytes.len() > MESSAGE_LEN_MAX {
+            return Err(Gone::Malformed("a message longer than any datagram"));
+        }
+        if self.next > SourcePosition::SEQUENCE_MAX {
+            return Err(Gone::Malformed(
+                "a message after the last source sequence; send a session frame first",
+            ));
+        }
+        let Ok(record) = Records::check(bytes, 1) else {
+            return Err(Gone::Malformed("a record that does not hold together"));
+        };
+        self.message.extend(record);
+        self.left = self.left.saturating_sub(1);
+        if self.left == 0 {
+            sink.message(self.position(), &self.message);
+            self.message.clear();
+            self.next += 1;
+        }
+        Ok(())
+    }
+
+    fn frame(&mut self, frame: &[u8], sink: &mut dyn Intake) -> Result<(), Gone> {
+        if self.left > 0 {
+            return Err(Gone::Malformed("a frame within a message"));
+        }
+        let short = |at: usize| u16::from_le_bytes([frame[at], frame[at + 1]]);
+        let long = |at: usize| {
+            let bytes = frame[at..at + 8].iter().rev();
+            bytes.fold(0, |number, byte| number << 8 | u64::from(*byte))
+        };
+        let (count, what, sequence, messages) = (short(2), short(4), long(8), long(16));
+        if sequence > SourcePosition::SEQUENCE_MAX {
+            return Err(Gone::Malformed("a source sequence of more than 48 bits"));
+        }
+        if matches!(what, frame::MESSAGE | frame::LOST) && sequence < self.next {
+            return Err(Gone::Malformed(
+                "a source sequence that steps back; send a session frame first, or connect anew",
+            ));
+        }
+        match what {
+            frame::MESSAGE if count > 0 => {
+                self.left = count;
+                self.next = sequence;
+            }
+            frame::LOST if messages > 0 => {
+                let loss = SourceLoss::gap(SourcePosition::new(self.ordinal, sequence), messages);
+                let next = sequence.saturating_add(loss.known_messages());
+                if next > SourcePosition::SEQUENCE_MAX + 1 {
+                    return Err(Gone::Malformed(
+                        "lost messages beyond the last source sequence; all ones say that nobody knows how many",
+                    ));
+                }
+                self.next = next;
+                sink.lost(loss);
+            }
+            frame::MESSAGE | frame::LOST => {
+                return Err(Gone::Malformed("a frame that announces nothing"));
+            }
+            frame::SESSION => self.next_session(sequence, sink),
+            frame::END => {
+                sink.incident(Incident::EndOfSession);
+                return Err(Gone::Ended);
+            }
+            _ => return Err(Gone::Malformed("a frame of an unknown kind")),
+        }
+        Ok(())
+    }
+
+    /// The source counts anew from here on.
+    fn next_session(&mut self, next: u64, sink: &mut dyn Intake) {
+        self.ordinal = self.ordinal.saturating_add(1);
+        self.next = next;
+        let next = self.position();
+        sink.incident(Incident::SessionChange { next });
+    }
+
+    /// Of the next message.
+    const fn position(&self) -> SourcePosition {
+        SourcePosition::new(self.ordinal, self.next)
+    }
+}
+
+/// Says why, as far as the peer takes it, and closes.
+fn turn_away(mut stream: UnixStream, reason: &str) {
+    // None of this must work; nothing depends on its being read.
+    let _ = stream.set_nonblocking(true);
+    let _ = writeln!(stream, "refused: {reason}");
+    // From here on the peer's writes fail at its side, so what is unread comes to an end.
+    let _ = stream.shutdown(Shutdown::Both);
+    // Closed over what is unread, the connection would end with an error instead of the text.
+    let _ = io::copy(&mut stream, &mut io::sink());
+}
+
+fn file_of(path: &Path) -> io::Result<(u64, u64)> {
+    let there = fs::symlink_metadata(path)?;
+    Ok((there.dev(), there.ino()))
+}

@@ -1,0 +1,669 @@
+//! What a config means: interfaces resolved, geometries checked, symbols mapped, and everything
+//! that must go together compared, so that a publisher that starts does not fail for its config.
+
+pub(crate) mod fan_out;
+pub(crate) mod routing;
+
+use std::fmt;
+use std::fs::Metadata;
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+use std::str::FromStr;
+
+use jiff::civil::Date;
+use tickcast_feeds::itch::TradeDate;
+use tickcast_reliability::control::NAME_LEN_MAX;
+use tickcast_reliability::ring::{CHECKPOINTS_MAX, FAN_OUTS_MAX, Geometry};
+use tickcast_reliability::types::{ChannelId, ConfigHash, SourceId};
+use tickcast_reliability::wire::WIRE_VERSION;
+use tickcast_transport::host::interface::{Interface, ResolvedInterface};
+use tickcast_transport::host::mapping::SharedMapping;
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::config::{
+    ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, OwnInputConfig, Pace, ThreadMode,
+};
+use crate::error::ConfigError;
+use crate::ingest::record_socket::PATH_LEN_MAX;
+use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
+use crate::run::preflight;
+use crate::state::journal;
+pub(crate) use fan_out::FanOutPlan;
+use fan_out::{At, Groups};
+
+/// A config that was found to make sense.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// What was typed, with all defaults.
+    pub config: Config,
+    /// The channels, in the order of the config.
+    pub channels: Vec<ChannelPlan>,
+    /// Which channel takes which symbols.
+    pub rules: SymbolRules,
+    /// What works, but hardly as it was meant.
+    pub warnings: Vec<String>,
+}
+
+/// One channel.
+#[derive(Clone, Debug)]
+pub struct ChannelPlan {
+    /// Its number.
+    pub id: ChannelId,
+    /// Its name.
+    pub name: String,
+    /// Its ring.
+    pub geometry: Geometry,
+    /// Seconds that the ring holds at the peak rate.
+    pub holds_s: f64,
+    /// Hash of what two processes must agree on.
+    pub config_hash: ConfigHash,
+    /// Its ways out.
+    pub fan_outs: Vec<FanOutPlan>,
+    /// See the config.
+    pub fan_out_margin_slots: u64,
+}
+
+impl ChannelPlan {
+    /// The file that its ring lies in, where subscribers in this host may map it.
+    #[must_use]
+    pub fn shared_at(&self) -> Option<&Path> {
+        self.fan_outs.iter().find_map(|fan_out| match fan_out {
+            FanOutPlan::Shm { path, .. } => Some(path.as_path()),
+            _ => None,
+        })
+    }
+}
+
+impl Plan {
+    /// Checks a config for the service and resolves what it names. Opens nothing but RDMA devices, for
+    /// as long as it asks them what they carry.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the JSON path, the value, and what would be right.
+    pub fn new(config: Config) -> Result<Self, ConfigError> {
+        let is_own = |input: &InputConfig| matches!(input, InputConfig::Own(_));
+        if let Some(index) = config.inputs.iter().position(is_own) {
+            let remedy = "the service runs no handler of yours: use the publisher library, or let \
+                          the handler write into an input of kind \"records\"";
+            return Err(ConfigError::value(
+                format!("inputs[{index}].kind"),
+                "\"own\"",
+                remedy,
+            ));
+        }
+        if config.inputs.is_empty() {
+            let remedy = "the service publishes what its inputs give; name at least one";
+            return Err(ConfigError::value("inputs", "[]", remedy));
+        }
+        Self::checked(config)
+    }
+
+    /// As [`Plan::new`], for a publisher that handlers of one's own publish with: no inputs at
+    /// all are one source for them, number 1.
+    ///
+    /// # Errors
+    /// As for [`Plan::new`].
+    pub fn for_handlers(mut config: Config) -> Result<Self, ConfigError> {
+        if config.threads.mode == ThreadMode::Inline {
+            let remedy = "a handler publishes to a thread that goes on with heartbeats while the \
+                          handler is silent; use \"threaded\"";
+            return Err(ConfigError::value("threads.mode", "\"inline\"", remedy));
+        }
+        if config.standby.is_some() {
+            let remedy = "only the service can be a standby: a handler's messages can't be kept back; \
+                          let the handler write into an input of kind \"records\"";
+            return Err(ConfigError::value("standby", "a config of it", remedy));
+        }
+        if config.inputs.is_empty() {
+            config.inputs.push(InputConfig::Own(OwnInputConfig {
+                source: SourceId(1),
+                channel: None,
+            }));
+        }
+        Self::checked(config)
+    }
+
+    fn checked(config: Config) -> Result<Self, ConfigError> {
+        check_name("name", &config.name)?;
+        let mut warnings = Vec::new();
+        let channels = channels(&config, &mut warnings)?;
+        let rules = rules(&config, &mut warnings)?;
+        inputs(&config, &mut warnings)?;
+        timers(&config, &mut warnings)?;
+        ring_dir(&config, &channels, &mut warnings)?;
+        journal::check(&config)?;
+        if !(2..=1 << 20).contains(&config.threads.hop_batches) {
+            let remedy = "it must be from 2 to 1048576";
+            return Err(ConfigError::value(
+                "threads.hop_batches",
+                config.threads.hop_batches,
+                remedy,
+            ));
+        }
+        if let Some(verbs) = config.repair_verbs.as_ref().filter(|it| it.cursors > 4_096) {
+            let remedy = "it must be from 0 to 4096";
+            return Err(ConfigError::value(
+                "repair_verbs.cursors",
+                verbs.cursors,
+                remedy,
+            ));
+        }
+        if config.admin == Some(config.control) && config.control.port() != 0 {
+            let remedy = "control and admin need a port each";
+            return Err(ConfigError::value("admin", config.control, remedy));
+        }
+        standby(&config, &mut warnings)?;
+        preflight::check(&config, &channels)?;
+        warnings.extend(preflight::too_small(&config, &channels));
+        Ok(Self {
+            config,
+            channels,
+            rules,
+            warnings,
+        })
+    }
+}
+
+fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {
+    let is_good = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
+    if (1..=NAME_LEN_MAX).contains(&name.len())
+        && name.bytes().all(is_good)
+        && !name.starts_with('.')
+    {
+        return Ok(());
+    }
+    let remedy = "a name is 1 to 64 letters, digits, '-', '_' or '.', and does not begin with '.'";
+    Err(ConfigError::value(at, format_args!("{name:?}"), remedy))
+}
+
+fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPlan>, ConfigError> {
+    if !(1..=CHANNELS_MAX).contains(&config.channels.len()) {
+        let count = format!("{} channels", config.channels.len());
+        let remedy = "a publisher has from 1 to 64";
+        return Err(ConfigError::value("channels", count, remedy));
+    }
+    let mut groups = Groups::new();
+    let mut plans: Vec<ChannelPlan> = Vec::new();
+    for (index, channel) in config.channels.iter().enumerate() {
+        let at = format!("channels[{index}]");
+        check_name(&format!("{at}.name"), &channel.name)?;
+        if plans.iter().any(|other| other.id == channel.id) {
+            let remedy = "another channel has this id; give each its own";
+            return Err(ConfigError::value(format!("{at}.id"), channel.id, remedy));
+        }
+        if plans.iter().any(|other| other.name == channel.name) {
+            let remedy = "another channel has this name; give each its own";
+            return Err(ConfigError::value(
+                format!("{at}.name"),
+                &channel.name,
+                remedy,
+            ));
+        }
+        let plan = channel_plan(config, channel, &at, &mut groups, warnings)?;
+        if let Some(path) = plan.shared_at()
+            && plans.iter().any(|other| other.shared_at() == Some(path))
+        {
+            let remedy = "another channel has its ring there; give each its own file";
+            return Err(ConfigError::value(at, path.display(), remedy));
+        }
+        plans.push(plan);
+    }
+    Ok(plans)
+}
+
+/// Why there is no digest of a channel behind a restart in the same epoch, where there is none: what was
+/// published before must come again, and in the order in which it came.
+pub(crate) fn digest_breaks(config: &Config, channel: &str) -> Option<&'static str> {
+    let is_for_it = |it: &&InputConfig| it.channel().is_none_or(|name| name == channel);
+    let mut inputs = config.inputs.iter().filter(is_for_it);
+    match (inputs.next(), inputs.next()) {
+        (Some(only), None) if only.is_replayed() => None,
+        (Some(_), Some(_)) => {
+            Some("records of several inputs do not come again in the order of before")
+        }
+        _ => Some("what handlers published before does not come again"),
+    }
+}
+
+fn channel_plan(
+    config: &Config,
+    channel: &ChannelConfig,
+    at: &str,
+    groups: &mut Groups,
+    warnings: &mut Vec<String>,
+) -> Result<ChannelPlan, ConfigError> {
+    let geometry = Geometry::new(channel.slot_len, channel.slots).map_err(|error| {
+        ConfigError::value(at, format_args!("the ring of {}", channel.name), error)
+    })?;
+    if channel.peak_datagrams_per_s == 0 {
+        let remedy = "it must be at least 1";
+        return Err(ConfigError::value(
+            format!("{at}.peak_datagrams_per_s"),
+            0,
+            remedy,
+        ));
+    }
+    let margin = channel.fan_out_margin_slots;
+    if margin != 0 && !(2..=channel.slots - 2).contains(&margin) {
+        let remedy = "it must be 0 (an eighth of the ring), or from 2 to all slots but 2";
+        return Err(ConfigError::value(
+            format!("{at}.fan_out_margin_slots"),
+            margin,
+            remedy,
+        ));
+    }
+    let holds_s = channel.slots as f64 / channel.peak_datagrams_per_s as f64;
+    let needed_s = (config.subscribers.gap_deadline_us as f64 * 4e-6).max(1.0);
+    if holds_s < needed_s {
+        let slots = (needed_s * channel.peak_datagrams_per_s as f64).ceil() as u64;
+        warnings.push(format!(
+            "channel {}: its ring holds {holds_s:.2} s at {} datagrams/s, less than {needed_s:.2} s \
+             (4 x gap deadline, at least 1 s): set slots to {} or more",
+            channel.name,
+            channel.peak_datagrams_per_s,
+            slots.next_power_of_two()
+        ));
+    }
+    if !(1..=FAN_OUTS_MAX).contains(&channel.fan_out.len()) {
+        let count = format!("{} fan-outs", channel.fan_out.len());
+        let remedy = format!("a channel has from 1 to {FAN_OUTS_MAX}");
+        return Err(ConfigError::value(format!("{at}.fan_out"), count, remedy));
+    }
+    let mut fan_outs = Vec::new();
+    for (index, fan_out) in channel.fan_out.iter().enumerate() {
+        let at = At {
+            channel: at,
+            fan_out: format!("{at}.fan_out[{index}]"),
+        };
+        fan_outs.push(match fan_out {
+            FanOutConfig::Udp(udp) => fan_out::udp(config, channel, udp, &at, groups, warnings)?,
+            FanOutConfig::Verbs(verbs) => fan_out::verbs(config, channel, verbs, &at, groups)?,
+            FanOutConfig::Shm(shm) => fan_out::shm(config, shm, index, &at, &fan_outs)?,
+        });
+    }
+    let agreed = serde_json::json!({
+        "wire_version": WIRE_VERSION, "id": channel.id, "name": channel.name,
+        "slot_len": channel.slot_len, "slots": channel.slots, "symbols": channel.symbols,
+    });
+    Ok(ChannelPlan {
+        id: channel.id,
+        name: channel.name.clone(),
+        geometry,
+        holds_s,
+        config_hash: ConfigHash(xxh3_64(agreed.to_string().as_bytes())),
+        fan_outs,
+        fan_out_margin_slots: margin,
+    })
+}
+
+pub(crate) fn resolve(interface: &Interface, at: &str) -> Result<ResolvedInterface, ConfigError> {
+    let resolved = interface.resolve();
+    resolved.map_err(|error| ConfigError::value(at, interface, error))
+}
+
+fn rules(config: &Config, warnings: &mut Vec<String>) -> Result<SymbolRules, ConfigError> {
+    let mut all = Vec::new();
+    for (index, channel) in config.channels.iter().enumerate() {
+        let at = format!("channels[{index}].symbols");
+        if channel.symbols.is_empty() {
+            let remedy = "name at least one symbol, or [\"*\"] for all that no other channel takes";
+            return Err(ConfigError::value(at, "[]", remedy));
+        }
+        let mut rules = Vec::new();
+        for (index, text) in channel.symbols.iter().enumerate() {
+            let rule = SymbolRule::parse(text).map_err(|remedy| {
+                ConfigError::value(format!("{at}[{index}]"), format_args!("{text:?}"), remedy)
+            })?;
+            rules.push(rule);
+        }
+        all.push(rules);
+    }
+    let rules = SymbolRules::new(all);
+    if rules.rest().is_empty() {
+        warnings.push(
+            "no channel has the symbols [\"*\"]: messages of instruments that no channel names are \
+             not published, and counted"
+                .into(),
+        );
+    }
+    Ok(rules)
+}
+
+fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
+    if config.inputs.len() > CHECKPOINTS_MAX {
+        let count = format!("{} inputs", config.inputs.len());
+        let remedy = format!("a publisher has at most {CHECKPOINTS_MAX}");
+        return Err(ConfigError::value("inputs", count, remedy));
+    }
+    let mut itch = 0;
+    for (index, input) in config.inputs.iter().enumerate() {
+        let at = format!("inputs[{index}]");
+        let source = input.source();
+        if config.inputs[..index].iter().any(|i| i.source() == source) {
+            let remedy = "another input has this source number; give each its own";
+            return Err(ConfigError::value(format!("{at}.source"), source, remedy));
+        }
+        if let Some(name) = input.channel()
+            && !config.channels.iter().any(|c| c.name == name)
+        {
+            let remedy = "no channel has this name";
+            let at = format!("{at}.channel");
+            return Err(ConfigError::value(at, format_args!("{name:?}"), remedy));
+        }
+        let (pace, date) = match input {
+            InputConfig::Capture(input) => {
+                itch += usize::from(input.format != InputFormat::IexTp);
+                if input.records_max == Some(0) {
+                    return Err(no_records(&at));
+                }
+                if !input.file.is_file() {
+                    let file = input.file.display();
+                    warnings.push(format!("{at}.file: there is no file {file} here"));
+                }
+                (Some(input.pace), input.trade_date.as_deref())
+            }
+            InputConfig::Simulator(input) => {
+                itch += 1;
+                let checked = input.market.check();
+                checked.map_err(|error| ConfigError::value(&at, "the market", error))?;
+                if input.records_max == Some(0) {
+                    return Err(no_records(&at));
+                }
+                (Some(input.pace), Some(&*input.trade_date))
+            }
+            InputConfig::Udp(input) => {
+                itch += usize::from(input.format != InputFormat::IexTp);
+                if input.format == InputFormat::BinaryFile {
+                    let remedy = "packets are never a file; use auto, iex-tp or moldudp64-itch50";
+                    let at = format!("{at}.format");
+                    return Err(ConfigError::value(at, "binary-file", remedy));
+                }
+                if input.listen.ip().is_multicast() && input.listen.port() == 0 {
+                    let remedy = "a group needs a port";
+                    let at = format!("{at}.listen");
+                    return Err(ConfigError::value(at, input.listen, remedy));
+                }
+                let interface = input.interface.as_ref().unwrap_or(&config.interface);
+                resolve(interface, &format!("{at}.interface"))?;
+                (None, input.trade_date.as_deref())
+            }
+            InputConfig::Records(input) => {
+                socket(&input.socket, &at)?;
+                (None, None)
+            }
+            InputConfig::Own(input) => {
+                let is_same = |other: &InputConfig| match other {
+                    InputConfig::Own(other) => other.channel == input.channel,
+                    _ => false,
+                };
+                if config.inputs[..index].iter().any(is_same) {
+                    let channel = serde_json::json!(input.channel);
+                    let remedy = "another input is for this channel; a channel has one for \
+                                  handlers of one's own";
+                    let at = format!("{at}.channel");
+                    return Err(ConfigError::value(at, channel, remedy));
+                }
+                (None, None)
+            }
+        };
+        let wrong = match pace {
+            Some(Pace::Times(times)) => !(times.is_finite() && times > 0.0 && times <= 1e6),
+            Some(Pace::MessagesPerS(n)) => n == 0,
+            _ => false,
+        };
+        if wrong {
+            let (at, value) = (format!("{at}.pace"), serde_json::json!(pace));
+            let remedy = "use \"max\", {\"times\": above 0} or {\"messages_per_s\": at least 1}";
+            return Err(ConfigError::value(at, value, remedy));
+        }
+        trade_date(date, &at)?;
+    }
+    if itch > 1 {
+        warnings.push(
+            "several inputs may be ITCH, whose instrument ids all begin at 1: tell them apart by \
+             source, or run a publisher for each"
+                .into(),
+        );
+    }
+    if config.threads.mode == ThreadMode::Inline && config.threads.feed_core.is_some() {
+        warnings.push("threads.feed_core has no effect in inline mode: set publish_core".into());
+    }
+    Ok(())
+}
+
+/// What makes a standby, and who may take over.
+fn standby(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
+    for (index, name) in config.hand_over_to.iter().enumerate() {
+        check_name(&format!("hand_over_to[{index}]"), name)?;
+    }
+    if !config.hand_over_to.is_empty() && config.admin.is_none() {
+        warnings.push("hand_over_to has no effect without admin: standbys ask there".into());
+    }
+    let Some(standby) = &config.standby else {
+        return Ok(());
+    };
+    let wrong = |at: &str, value: &dyn fmt::Display, remedy: &str| {
+        Err(ConfigError::value(at, value, remedy))
+    };
+    if standby.of.trim().is_empty() {
+        let remedy = "name the publisher's host:port";
+        return wrong("standby.of", &"\"\"", remedy);
+    }
+    if config.admin.is_none() {
+        return wrong(
+            "admin",
+            &"null",
+            "a standby is promoted there; give it an address",
+        );
+    }
+    if config.threads.mode == ThreadMode::Inline {
+        let remedy = "a standby hears its inputs on threads of their own; use \"threaded\"";
+        return wrong("threads.mode", &"\"inline\"", remedy);
+    }
+    if !(1..=1 << 30).contains(&standby.keep_messages) {
+        let remedy = "it must be from 1 to 1073741824";
+        return wrong("standby.keep_messages", &standby.keep_messages, remedy);
+    }
+    if !(100..=600_000).contains(&standby.hand_over_ms) {
+        let remedy = "it must be from 100 to 600000 (ten minutes)";
+        return wrong("standby.hand_over_ms", &standby.hand_over_ms, remedy);
+    }
+    if let Some(Err(error)) = standby.faults.as_ref().map(|faults| faults.check()) {
+        return Err(ConfigError::value("standby.faults", "the faults", error));
+    }
+    let mut fed = vec![0; config.channels.len()];
+    for input in &config.inputs {
+        for (count, channel) in fed.iter_mut().zip(&config.channels) {
+            *count += usize::from(input.channel().is_none_or(|own| own == channel.name));
+        }
+    }
+    let several = fed.iter().zip(&config.channels).find(|(fed, _)| **fed > 1);
+    if let Some((_, channel)) = several {
+        warnings.push(format!(
+            "channel {}: several inputs feed it, and two publishers take them in different orders: when the \
+             publisher dies, subscribers that were ahead of the mirror can miss records of one input and get \
+             others twice; give each input a channel of its own",
+            channel.name
+        ));
+    }
+    if standby.admin.is_none() {
+        warnings.push(
+            "standby.admin is null: the publisher can't be asked to hand over, only its death or force \
+             promotes this standby"
+                .into(),
+        );
+    }
+    Ok(())
+}
+
+fn socket(path: &Path, at: &str) -> Result<(), ConfigError> {
+    let wrong = |remedy: &str| {
+        let at = format!("{at}.socket");
+        Err(ConfigError::value(at, path.display(), remedy))
+    };
+    let len = path.as_os_str().len();
+    if !(1..=PATH_LEN_MAX).contains(&len) {
+        return wrong("a socket's path has from 1 to 100 bytes");
+    }
+    let folder = path.parent().filter(|folder| *folder != Path::new(""));
+    if !folder.unwrap_or(Path::new(".")).is_dir() {
+        return wrong("its directory does not exist; make it, writable for this user");
+    }
+    let is_other = |there: Metadata| !there.file_type().is_socket();
+    if path.symlink_metadata().is_ok_and(is_other) {
+        return wrong("something that is no socket has this name; choose another");
+    }
+    Ok(())
+}
+
+/// Rings that outlive the publisher are of use only to one that knows its last epoch.
+fn ring_dir(
+    config: &Config,
+    channels: &[ChannelPlan],
+    warnings: &mut Vec<String>,
+) -> Result<(), ConfigError> {
+    let Some(directory) = &config.ring_dir else {
+        return Ok(());
+    };
+    let wrong = |remedy: String| Err(ConfigError::value("ring_dir", directory.display(), remedy));
+    if config.state_dir.is_none() {
+        return wrong("it needs state_dir, which keeps the epoch that the rings are of".into());
+    }
+    if config.standby.is_some() {
+        return wrong("a standby takes its rings from its publisher; leave this out".into());
+    }
+    if let Some(shared) = channels
+        .iter()
+        .find(|channel| channel.shared_at().is_some())
+    {
+        let name = &shared.name;
+        return wrong(format!(
+            "channel {name} has a fan-out by shared memory, whose readers follow one publisher's file; leave \
+             that or this out"
+        ));
+    }
+    if let Err(error) = SharedMapping::check_directory(directory) {
+        return wrong(error.to_string());
+    }
+    if config.digest && config.inputs.iter().all(InputConfig::is_gone_on_with) {
+        warnings.extend(channels.iter().filter_map(|channel| {
+            let why = digest_breaks(config, &channel.name)?;
+            let name = &channel.name;
+            Some(format!(
+                "channel {name} has no digest after a restart that goes on in its epoch: {why}"
+            ))
+        }));
+    }
+    Ok(())
+}
+
+fn no_records(at: &str) -> ConfigError {
+    let remedy = "it must be at least 1, or null for all";
+    ConfigError::value(format!("{at}.records_max"), 0, remedy)
+}
+
+/// The day of ITCH's midnight.
+pub(crate) fn trade_date(date: Option<&str>, at: &str) -> Result<TradeDate, ConfigError> {
+    let Some(text) = date else {
+        return Ok(TradeDate::Received);
+    };
+    let date = Date::from_str(text).map_err(|_| {
+        let remedy = "it must be a day, as 2019-01-30";
+        ConfigError::value(format!("{at}.trade_date"), format_args!("{text:?}"), remedy)
+    })?;
+    Ok(TradeDate::Fixed(date))
+}
+
+fn timers(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError> {
+    let heartbeat = config.heartbeat;
+    (heartbeat.check()).map_err(|e| ConfigError::value("heartbeat", "the intervals", e))?;
+    (config.repair.check()).map_err(|e| ConfigError::value("repair", "the budget", e))?;
+    (config.repair)
+        .check_against_retry(config.subscribers.nack_retry_us)
+        .map_err(|e| ConfigError::value("subscribers.nack_retry_us", "the retry", e))?;
+    if let Some(link) = config.link_bytes_per_s
+        && let Err(error) = config.repair.check_against_link(link)
+    {
+        warnings.push(format!("link_bytes_per_s: {error}"));
+    }
+    if config.linger_ms > 3_600_000 {
+        let remedy = "it must be at most 3600000 (an hour)";
+        return Err(ConfigError::value("linger_ms", config.linger_ms, remedy));
+    }
+    Ok(())
+}
+
+impl fmt::Display for Plan {
+    /// What `--check` prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let config = &self.config;
+        writeln!(
+            f,
+            "publisher {}: control at {}",
+            config.name, config.control
+        )?;
+        match config.admin {
+            Some(admin) => writeln!(f, "metrics at http://{admin}/metrics")?,
+            None => writeln!(f, "metrics: nowhere (admin is null)")?,
+        }
+        if let Some(standby) = &config.standby {
+            writeln!(
+                f,
+                "standby of {}: keeps up to {} messages that are not mirrored yet",
+                standby.of, standby.keep_messages
+            )?;
+        }
+        for (plan, channel) in self.channels.iter().zip(&config.channels) {
+            writeln!(
+                f,
+                "channel {} ({}): symbols {}; ring of {} slots of {} bytes ({:.1} MiB) holds {:.2} s at {} datagrams/s",
+                plan.id,
+                plan.name,
+                channel.symbols.join(" "),
+                channel.slots,
+                channel.slot_len,
+                plan.geometry.bytes() as f64 / f64::from(1 << 20),
+                plan.holds_s,
+                channel.peak_datagrams_per_s
+            )?;
+            for fan_out in &plan.fan_outs {
+                write!(f, "{fan_out}")?;
+            }
+        }
+        for input in &config.inputs {
+            match input {
+                InputConfig::Capture(i) => {
+                    writeln!(
+                        f,
+                        "source {}: capture {}, pace {:?}",
+                        i.source,
+                        i.file.display(),
+                        i.pace
+                    )?;
+                }
+                InputConfig::Simulator(i) => {
+                    writeln!(
+                        f,
+                        "source {}: simulator, seed {}, {} symbols, pace {:?}",
+                        i.source, i.seed, i.market.symbols, i.pace
+                    )?;
+                }
+                InputConfig::Udp(i) => writeln!(f, "source {}: udp {}", i.source, i.listen)?,
+                InputConfig::Records(i) => writeln!(
+                    f,
+                    "source {}: records from {}, to {}",
+                    i.source,
+                    i.socket.display(),
+                    i.channel
+                        .as_deref()
+                        .unwrap_or("the channels of their symbols")
+                )?,
+                InputConfig::Own(i) => writeln!(f, "source {}: own handlers", i.source)?,
+            }
+        }
+        for warning in &self.warnings {
+            writeln!(f, "warning: {warning}")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,419 @@
+//! Which channels a message goes to: by the symbol of its instrument, learned from the records
+//! that announce it, so that every record of an instrument is in the same channels.
+//!
+//! An instrument that was never announced goes where unclaimed symbols go; one of no instrument
+//! (0, the whole venue) goes to all channels. Routing a message costs one table look-up.
+
+use std::collections::HashMap;
+use std::ffi::c_char;
+
+use tickcast_reliability::control::Instrument;
+use tickcast_reliability::record::{
+    InstrumentDefMsg, RecordSlice, SType, SymbolMappingMsg, WireRecord,
+};
+
+/// How many channels a publisher can have.
+pub(crate) const CHANNELS_MAX: usize = 64;
+
+/// Instrument ids that are looked up in a table; the others are hashed.
+const TABLE_LEN_MAX: usize = 1 << 20;
+/// How many hashed ids and directory entries are kept; beyond it ids count as never announced.
+const INSTRUMENTS_MAX: usize = 1 << 20;
+
+/// A rule that takes symbols into a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SymbolRule {
+    /// This symbol.
+    Exact(String),
+    /// Symbols that begin so.
+    Prefix(String),
+    /// Symbols whose first letter lies in this range, both ends included.
+    Letters(u8, u8),
+    /// Symbols that no other rule takes.
+    Rest,
+}
+
+impl SymbolRule {
+    /// Reads a rule as it is written in a config.
+    ///
+    /// # Errors
+    /// A phrase that says what is wrong and what would be right.
+    pub fn parse(text: &str) -> Result<Self, &'static str> {
+        let bytes = text.as_bytes();
+        if bytes.is_empty() || bytes.len() > 70 || !bytes.iter().all(u8::is_ascii_graphic) {
+            return Err("a symbol is 1 to 70 printable ASCII characters without spaces");
+        }
+        match *bytes {
+            [b'*'] => return Ok(Self::Rest),
+            [from, b'-', to] if from.is_ascii_alphanumeric() && to.is_ascii_alphanumeric() => {
+                return if from <= to {
+                    Ok(Self::Letters(from, to))
+                } else {
+                    Err("a range of first letters must rise, as in A-M")
+                };
+            }
+            _ => {}
+        }
+        match text.split_once('*') {
+            None => Ok(Self::Exact(text.into())),
+            Some((prefix, "")) => Ok(Self::Prefix(prefix.into())),
+            Some(_) => Err("a star can only stand at the end, as in A*"),
+        }
+    }
+
+    fn takes(&self, symbol: &str) -> bool {
+        match self {
+            Self::Exact(exact) => symbol == exact,
+            Self::Prefix(prefix) => symbol.starts_with(prefix.as_str()),
+            Self::Letters(from, to) => {
+                (symbol.bytes().next()).is_some_and(|first| (*from..=*to).contains(&first))
+            }
+            Self::Rest => false,
+        }
+    }
+}
+
+/// A set of channels, by their index in the config.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ChannelSet(u64);
+
+impl ChannelSet {
+    /// The first `count` channels.
+    #[must_use]
+    pub const fn first(count: usize) -> Self {
+        Self(if count >= CHANNELS_MAX {
+            u64::MAX
+        } else {
+            (1 << count) - 1
+        })
+    }
+
+    /// With this channel too.
+    #[must_use]
+    pub const fn with(self, index: usize) -> Self {
+        Self(self.0 | 1 << index)
+    }
+
+    /// With the channels of another set too.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether no channel is in it.
+    #[must_use]
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The channel, where it is one alone.
+    #[must_use]
+    pub const fn only(self) -> Option<usize> {
+        if self.0.is_power_of_two() {
+            Some(self.0.trailing_zeros() as usize)
+        } else {
+            None
+        }
+    }
+
+    /// The channels' indices, ascending.
+    #[inline]
+    pub fn iter(self) -> impl Iterator<Item = usize> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            (left != 0).then(|| {
+                let index = left.trailing_zeros() as usize;
+                left &= left - 1;
+                index
+            })
+        })
+    }
+}
+
+/// The rules of all channels.
+#[derive(Clone, Debug, Default)]
+pub struct SymbolRules {
+    channels: Vec<Vec<SymbolRule>>,
+}
+
+impl SymbolRules {
+    /// The rules of each channel, in the order of the config.
+    #[must_use]
+    pub const fn new(channels: Vec<Vec<SymbolRule>>) -> Self {
+        Self { channels }
+    }
+
+    /// The channels that carry a symbol. Empty where no rule takes it and no channel takes the
+    /// rest.
+    #[must_use]
+    pub fn of(&self, symbol: &str) -> ChannelSet {
+        let mut set = ChannelSet::default();
+        for (index, rules) in self.channels.iter().enumerate() {
+            if rules.iter().any(|rule| rule.takes(symbol)) {
+                set = set.with(index);
+            }
+        }
+        if set.is_empty() { self.rest() } else { set }
+    }
+
+    /// The channels that carry symbols which no rule takes.
+    #[must_use]
+    pub fn rest(&self) -> ChannelSet {
+        let mut set = ChannelSet::default();
+        for (index, rules) in self.channels.iter().enumerate() {
+            if rules.contains(&SymbolRule::Rest) {
+                set = set.with(index);
+            }
+        }
+        set
+    }
+
+    /// All channels.
+    #[must_use]
+    pub const fn all(&self) -> ChannelSet {
+        ChannelSet::first(self.channels.len())
+    }
+}
+
+/// An instrument that was announced, and the channels it goes to from now on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Announced {
+    /// Id and symbol.
+    pub instrument: Instrument,
+    /// Where it goes.
+    pub channels: ChannelSet,
+}
+
+/// The routes of one source's messages.
+#[derive(Clone, Debug)]
+pub(crate) struct Router {
+    rules: SymbolRules,
+    /// Channels by id − `base`, where the id was announced.
+    table: Vec<Option<ChannelSet>>,
+    others: HashMap<u32, ChannelSet>,
+    base: u32,
+    unknown: ChannelSet,
+    all: ChannelSet,
+    /// Where everything goes.
+    only: Option<usize>,
+}
+
+impl Router {
+    /// Knows no instrument yet. Most ids of the source are expected from `base` on.
+    #[must_use]
+    pub(crate) fn new(rules: SymbolRules, base: u32) -> Self {
+        let (rest, all) = (rules.rest(), rules.all());
+        Self {
+            rules,
+            table: Vec::new(),
+            others: HashMap::new(),
+            base,
+            unknown: if rest.is_empty() { all } else { rest },
+            all,
+            // What no rule takes goes there, too.
+            only: (rest == all).then_some(all).and_then(ChannelSet::only),
+        }
+    }
+
+    /// Takes everything to one channel, whatever its symbol.
+    #[must_use]
+    pub(crate) fn to(channel: usize) -> Self {
+        let mut rules = vec![Vec::new(); channel + 1];
+        rules[channel].push(SymbolRule::Rest);
+        let only = ChannelSet::default().with(channel);
+        Self {
+            unknown: only,
+            all: only,
+            only: Some(channel),
+            ..Self::new(SymbolRules::new(rules), 1)
+        }
+    }
+
+    /// The channels of a message, by its first record. What announces instruments in it is
+    /// learned first, and told to `on`.
+    #[inline]
+    pub(crate) fn route(
+        &mut self,
+        message: RecordSlice<'_>,
+        on: impl FnMut(Announced),
+    ) -> ChannelSet {
+        if message.names_instruments() {
+            self.learn_all(message, on);
+        }
+        let first = message.records().next();
+        match first.map(|record| record.header().instrument_id) {
+            None | Some(0) => self.all,
+            Some(id) => self.of(id).unwrap_or(self.unknown),
+        }
+    }
+
+    /// The channel that everything goes to, where there is one, whatever is learned.
+    #[must_use]
+    #[inline]
+    pub(crate) const fn only(&self) -> Option<usize> {
+        self.only
+    }
+
+    #[cold]
+    fn learn_all(&mut self, message: RecordSlice<'_>, mut on: impl FnMut(Announced)) {
+        for record in message.records() {
+            let header = record.header();
+            let symbol = match header.rtype {
+                <SymbolMappingMsg as WireRecord>::RTYPE => record
+                    .get::<SymbolMappingMsg>()
+                    .filter(|m| m.stype_in == SType::RawSymbol as u8)
+                    .map(|m| text_of(&m.stype_in_symbol)),
+                <InstrumentDefMsg as WireRecord>::RTYPE => record
+                    .get::<InstrumentDefMsg>()
+                    .map(|d| text_of(&d.raw_symbol)),
+                _ => continue,
+            };
+            if let Some(symbol) = symbol.filter(|s| !s.is_empty()) {
+                self.learn(header.instrument_id, symbol, &mut on);
+            }
+        }
+    }
+
+    /// The channels of an instrument; `None` when it was never announced.
+    #[inline]
+    #[must_use]
+    pub(crate) fn of(&self, instrument: u32) -> Option<ChannelSet> {
+        let index = instrument.wrapping_sub(self.base) as usize;
+        match self.table.get(index) {
+            Some(known) => *known,
+            None if self.others.is_empty() => None,
+            None => self.others.get(&instrument).copied(),
+        }
+    }
+
+    /// The channels of these instruments together; of all where none is named.
+    #[must_use]
+    pub(crate) fn of_all(&self, instruments: &[u32]) -> ChannelSet {
+        if instruments.is_empty() || instruments.contains(&0) {
+            return self.all;
+        }
+        let sets = instruments
+            .iter()
+            .map(|id| self.of(*id).unwrap_or(self.unknown));
+        sets.fold(ChannelSet::default(), ChannelSet::union)
+    }
+
+    #[cold]
+    fn learn(&mut self, id: u32, symbol: String, on: &mut impl FnMut(Announced)) {
+        if id == 0 {
+            return; // the whole venue has no symbol
+        }
+        let channels = self.rules.of(&symbol);
+        let index = id.wrapping_sub(self.base) as usize;
+        if index < TABLE_LEN_MAX {
+            if self.table.len() <= index {
+                self.table.resize((index + 1).next_power_of_two(), None);
+            }
+            self.table[index] = Some(channels);
+        } else if self.others.len() < INSTRUMENTS_MAX || self.others.contains_key(&id) {
+            self.others.insert(id, channels);
+        }
+        on(Announced {
+            instrument: Instrument { id, symbol },
+            channels,
+        });
+    }
+}
+
+/// The text of a record's zero-terminated field, without padding; what is no printable ASCII is
+/// left out.
+fn text_of(field: &[c_char]) -> String {
+    let bytes = field.iter().map(|&c| c as u8).take_while(|&b| b != 0);
+    bytes.filter(u8::is_ascii_graphic).map(char::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::record::RecordBatch;
+
+    use super::*;
+    use tickcast_feeds::instruments::{Symbol, mapping};
+    use tickcast_reliability::record::{MboMsg, RType, RecordHeader};
+
+    fn rules(channels: &[&[&str]]) -> SymbolRules {
+        let parse = |text: &&str| SymbolRule::parse(text).unwrap();
+        let channels = channels.iter().map(|c| c.iter().map(parse).collect());
+        SymbolRules::new(channels.collect())
+    }
+
+    fn of(rules: &SymbolRules, symbol: &str) -> Vec<usize> {
+        rules.of(symbol).iter().collect()
+    }
+
+    #[test]
+    fn a_symbol_goes_to_every_channel_whose_rules_take_it_and_else_to_the_rest() {
+        let rules = rules(&[&["A*", "MSFT"], &["A-M"], &["*"]]);
+        assert_eq!(of(&rules, "AAPL"), [0, 1]);
+        assert_eq!(of(&rules, "MSFT"), [0, 1]);
+        assert_eq!(of(&rules, "GOOG"), [1]);
+        assert_eq!(of(&rules, "ZVZZT"), [2]);
+        assert_eq!(of(&rules, "MSFTX"), [1]);
+    }
+
+    #[test]
+    fn a_rule_that_means_nothing_is_refused() {
+        for bad in ["", "A*B", "M-A", "A B", "*A"] {
+            assert!(SymbolRule::parse(bad).is_err(), "{bad:?}");
+        }
+        assert_eq!(
+            SymbolRule::parse("BRK-B"),
+            Ok(SymbolRule::Exact("BRK-B".into()))
+        );
+    }
+
+    #[test]
+    fn a_source_with_a_channel_of_its_own_goes_there_with_everything() {
+        let mut router = Router::to(2);
+        let mut message = RecordBatch::default();
+        message.put(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
+        let mut announced = Vec::new();
+        let to = router.route((&message).into(), |a| announced.push(a.channels));
+        let only = ChannelSet::default().with(2);
+        assert_eq!((to, &announced[..]), (only, &[only][..]));
+        assert_eq!(router.of_all(&[]), only);
+        assert_eq!(router.of_all(&[7, 9]), only);
+    }
+
+    #[test]
+    fn everything_goes_to_one_channel_where_that_is_all_there_is_and_takes_the_rest() {
+        let only = |channels: &[&[&str]]| Router::new(rules(channels), 1).only();
+        assert_eq!(only(&[&["*"]]), Some(0));
+        assert_eq!(only(&[&["A*", "*"]]), Some(0));
+        assert_eq!(
+            only(&[&["A*"]]),
+            None,
+            "others go nowhere once they have a symbol"
+        );
+        assert_eq!(only(&[&["*"], &["A*"]]), None);
+        assert_eq!(Router::to(3).only(), Some(3));
+    }
+
+    #[test]
+    fn records_follow_the_symbol_that_was_announced_for_their_instrument() {
+        let mut router = Router::new(rules(&[&["A*"], &["*"]]), 1);
+        let mut announced = Vec::new();
+        let mut message = RecordBatch::default();
+        message.put(&mapping(Symbol(*b"AAPL    "), 7, 2, 0));
+        let to = router.route((&message).into(), |a| announced.push(a.instrument));
+        assert_eq!(to.iter().collect::<Vec<_>>(), [0]);
+        assert_eq!(announced[0].symbol, "AAPL");
+        let mut route = |instrument: u32| {
+            let mut message = RecordBatch::default();
+            message.put(&MboMsg {
+                hd: RecordHeader::new::<MboMsg>(RType::Mbo as u8, 2, instrument, 0),
+                ..MboMsg::default()
+            });
+            let to = router.route((&message).into(), |_| panic!("announces nothing"));
+            to.iter().collect::<Vec<_>>()
+        };
+        assert_eq!(route(7), [0]);
+        assert_eq!(route(8), [1], "never announced");
+        assert_eq!(route(u32::MAX), [1]);
+        assert_eq!(route(0), [0, 1], "the whole venue");
+    }
+}

@@ -1,0 +1,129 @@
+//! A channel's way out for a handler that publishes record after record on it: found once, so that a
+//! record costs little more than to be written behind the one before it.
+
+use tickcast_reliability::record::{RecordBatch, WireRecord, names_instruments};
+use tickcast_reliability::types::{Now, SourceId, SourcePosition};
+
+use crate::error::PublisherError;
+use crate::publish::channel::ChannelDriver;
+use crate::publish::{Publishing, Taking};
+
+/// One channel of an [`InlinePublisher`](crate::InlinePublisher), for as long as nothing else is
+/// done with it.
+///
+/// ```
+/// use tickcast_publisher::InlinePublisher;
+/// use tickcast_publisher::{Config, SourcePosition, trade};
+///
+/// # let config = Config::parse(
+/// #     r#"{ "name": "mine", "control": "127.0.0.1:0", "inputs": [], "channels": [{
+/// #         "id": 1, "name": "all", "slots": 1024,
+/// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.2:7592" }] }] }] }"#,
+/// # )?;
+/// let mut publisher = InlinePublisher::open(config)?;
+/// if let Some(mut channel) = publisher.channel(0) {
+///     for number in 1..=3 {
+///         channel.publish(&trade(7, 101_500_000_000, 200), SourcePosition::new(0, number));
+///     }
+/// }
+/// publisher.drive()?;
+/// # assert_eq!(publisher.end_session(std::time::Duration::ZERO)?.published_records(), 3);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct InlineChannel<'a> {
+    driver: &'a mut ChannelDriver,
+    source: SourceId,
+    taking: &'a mut Taking,
+    /// Messages taken that are not counted there yet.
+    taken: u64,
+    failure: &'a mut Option<PublisherError>,
+    message: &'a mut RecordBatch,
+    now: Now,
+}
+
+impl Publishing {
+    /// The way of a source's messages, where nothing of them is to be looked up or left out.
+    pub(crate) fn straight<'a>(
+        &'a mut self,
+        source: usize,
+        message: &'a mut RecordBatch,
+        now: Now,
+    ) -> Option<InlineChannel<'a>> {
+        let (drivers, sources, failure) = self.parts();
+        let taking = &mut sources.get_mut(source)?.taking;
+        let (channel, source) = taking.straight()?;
+        Some(InlineChannel {
+            driver: drivers.get_mut(channel)?,
+            source,
+            taking,
+            taken: 0,
+            failure,
+            message,
+            now,
+        })
+    }
+}
+
+impl InlineChannel<'_> {
+    /// As [`InlinePublisher::publish`](crate::InlinePublisher::publish), on this channel. A record
+    /// that gives an instrument its symbol must go that way: here it does not compile.
+    #[inline]
+    pub fn publish<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {
+        const { assert!(!names_instruments(R::RTYPE), "it is to be looked at") };
+        self.taken += 1;
+        if !(self.driver).put_record(record, self.source, from, self.now) {
+            self.tell(record, from);
+        }
+    }
+
+    /// As [`publish`](Self::publish), for records that are a message each: the first stands at this position
+    /// of its source, and each of the others right behind the one before.
+    ///
+    /// It goes out with the next [`drive`](crate::InlinePublisher::drive). What was full before
+    /// that bears the time of the last one as when it was sent (`sent_at`).
+    ///
+    /// A run is best shorter than the ring. Of one that is longer, a fan-out skips what it could not send
+    /// before it had to be written over. That is counted (`skipped_datagrams`, `fan_out_resets`) and
+    /// logged, and receivers ask for it; of that they get what the ring still holds.
+    ///
+    /// ```
+    /// # use tickcast_publisher::InlineChannel;
+    /// # use tickcast_publisher::{SourcePosition, trade};
+    /// # fn f(channel: &mut InlineChannel<'_>) {
+    /// let fills = [trade(7, 101_500_000_000, 200), trade(7, 101_520_000_000, 50)];
+    /// channel.publish_run(&fills, SourcePosition::new(0, 4_711));
+    /// # }
+    /// ```
+    #[inline]
+    pub fn publish_run<R: WireRecord>(&mut self, records: &[R], first: SourcePosition) {
+        const { assert!(!names_instruments(R::RTYPE), "it is to be looked at") };
+        self.taken += records.len() as u64;
+        let (mut left, mut first) = (records, first);
+        loop {
+            let put = (self.driver).put_run(left, self.source, first, self.now);
+            let [next, rest @ ..] = &left[put..] else {
+                return;
+            };
+            first = first.plus(put as u64);
+            self.tell(next, first);
+            (left, first) = (rest, first.plus(1));
+        }
+    }
+
+    /// Publishes a record as a message, to hear what is wrong, or to have it recorded.
+    #[cold]
+    fn tell<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {
+        self.message.clear();
+        self.message.put(record);
+        let published = (self.driver).publish((&*self.message).into(), self.source, from, self.now);
+        if let Err(error) = published {
+            self.failure.get_or_insert(error);
+        }
+    }
+}
+
+impl Drop for InlineChannel<'_> {
+    fn drop(&mut self) {
+        self.taking.took(self.taken, self.taken);
+    }
+}

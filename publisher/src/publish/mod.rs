@@ -1,0 +1,514 @@
+//! What the sources tell goes to the channels that it is for: the [`Router`]s of the sources (which message
+//! to which channel), and what is told of a source, above the channels' own way out ([`ChannelDriver`]).
+//!
+//! [`Router`]: crate::plan::routing::Router
+
+pub(crate) mod channel;
+mod digest;
+pub(crate) mod direct;
+mod replay_check;
+
+use std::sync::Arc;
+
+use tickcast_feeds::source::Incident;
+use tickcast_journal::{Note, Unread};
+use tickcast_reliability::record::{RecordSlice, WireRecord, names_instruments};
+use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
+use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
+
+use crate::error::PublisherError;
+use crate::ingest::queue::Item;
+use crate::plan::routing::{ChannelSet, Router};
+use crate::publish::channel::ChannelDriver;
+use crate::publish::replay_check::{Differs, GivenAgain};
+use crate::recovery::epoch_file::NotAgain;
+use crate::standby::agreement::shifted;
+use crate::standby::backlog::{Entry, Positions, Resumed, What};
+use crate::standby::hand_over::Standing;
+use crate::state::source_loss::SourceLoss;
+use crate::state::{Shared, SourceShared};
+
+/// Why there is no digest where a source did not give again what was published of it.
+pub(crate) const NOT_AGAIN: &str = "what was published before did not come again";
+
+/// One source of what is published.
+pub(crate) struct Source {
+    /// As all threads see it.
+    pub shared: Arc<SourceShared>,
+    /// Where its messages go.
+    pub router: Router,
+    /// Whether its messages are counted here; a feed thread counts its own.
+    pub counts: bool,
+    /// By how much the ordinals of its positions are raised, where channels go on from mirrors whose
+    /// publisher counted more session changes.
+    pub ordinals: i32,
+    /// What [`Publishing`] keeps of it.
+    pub taking: Taking,
+}
+
+/// How a source's messages are taken.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Taking {
+    /// Messages taken that are not counted yet: they are at the next [`Publishing::drive`].
+    messages: u64,
+    records: u64,
+    /// The one channel, and the source's number there, where nothing is to be looked up or left out.
+    straight: Option<(usize, SourceId)>,
+}
+
+impl Taking {
+    /// Takes note of messages that are to be counted.
+    #[inline]
+    pub(crate) const fn took(&mut self, messages: u64, records: u64) {
+        self.messages += messages;
+        self.records += records;
+    }
+
+    /// See the field.
+    pub(crate) const fn straight(&self) -> Option<(usize, SourceId)> {
+        self.straight
+    }
+}
+
+impl Source {
+    /// Counts what was taken.
+    #[inline]
+    fn count(&mut self) {
+        let messages = std::mem::take(&mut self.taking.messages);
+        let records = std::mem::take(&mut self.taking.records);
+        if self.counts && messages > 0 {
+            self.shared.counters.source_messages.add(messages);
+            self.shared.counters.source_records.add(records);
+        }
+    }
+}
+
+/// All channels, and the routes of every source to them.
+pub(crate) struct Publishing {
+    drivers: Vec<ChannelDriver>,
+    sources: Vec<Source>,
+    shared: Arc<Shared>,
+    /// What the channels have already, where they go on from mirrors.
+    resumed: Option<Resumed>,
+    /// Where those are given again from the beginning, and count in the digests: what was, and where it is
+    /// kept that something was not.
+    given_again: Option<(GivenAgain, NotAgain)>,
+    /// The first thing that went wrong where no error could be returned.
+    failure: Option<PublisherError>,
+}
+
+impl Publishing {
+    /// Publishes through `drivers`, in the order of the config, what the sources tell.
+    #[must_use]
+    pub(crate) fn new(
+        drivers: Vec<ChannelDriver>,
+        sources: Vec<Source>,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let mut all = Self {
+            drivers,
+            sources,
+            shared,
+            resumed: None,
+            given_again: None,
+            failure: None,
+        };
+        all.straighten();
+        all
+    }
+
+    /// Finds out which sources' messages go straight to a channel.
+    fn straighten(&mut self) {
+        for source in &mut self.sources {
+            let channel = source.router.only().filter(|channel| {
+                let looked_through = self.resumed.is_some() || source.ordinals != 0;
+                !looked_through && !self.drivers[*channel].has_digest()
+            });
+            source.taking.straight = channel.map(|channel| (channel, source.shared.source));
+        }
+    }
+
+    /// The channels, the sources, and the first thing that went wrong.
+    pub(crate) fn parts(
+        &mut self,
+    ) -> (
+        &mut [ChannelDriver],
+        &mut [Source],
+        &mut Option<PublisherError>,
+    ) {
+        (&mut self.drivers, &mut self.sources, &mut self.failure)
+    }
+
+    /// Goes on where each channel is `mirrored` up to: what the sources tell of before is not
+    /// published again.
+    #[must_use]
+    pub(crate) fn resuming(mut self, mirrored: Vec<Positions>) -> Self {
+        self.resumed = Some(Resumed::new(mirrored));
+        self.straighten();
+        self
+    }
+
+    /// As [`resuming`](Self::resuming), where the sources give everything again from the beginning. Of a
+    /// channel where that can come in another order there is no digest, for the reason given.
+    #[must_use]
+    pub(crate) fn replaying(
+        mut self,
+        sealed: Vec<Positions>,
+        not_again: NotAgain,
+        digest_breaks: impl Fn(usize) -> Option<&'static str>,
+    ) -> Self {
+        let rings = self.drivers.iter().map(|driver| driver.ring().reader());
+        self.given_again = Some((GivenAgain::of(rings, sealed.iter()), not_again));
+        for (channel, driver) in self.drivers.iter_mut().enumerate() {
+            if let Some(why) = digest_breaks(channel) {
+                driver.without_digest(why);
+            }
+        }
+        self.resuming(sealed)
+    }
+
+    /// Publishes what was kept of a source, on the channels that it was for when it came.
+    pub(crate) fn take_kept(&mut self, source: usize, entry: &Entry, now: Now) {
+        match &entry.what {
+            What::Message(records) => {
+                self.publish_to(source, entry.position, records.into(), entry.channels, now);
+            }
+            What::Lost(loss) => self.lost_to(source, loss, entry.channels, now),
+        }
+    }
+
+    /// Publishes what a source told; sources are counted as they were given.
+    #[inline]
+    pub(crate) fn take(&mut self, source: usize, item: &Item<'_>, now: Now) {
+        match item {
+            Item::Message(position, records) => self.message(source, *position, *records, now),
+            Item::Incident(incident) => self.incident(source, *incident),
+            Item::Lost(loss) => self.lost(source, loss, now),
+            Item::Flush => self.flush_source(source, now),
+        }
+    }
+
+    /// As [`take`](Self::take), for a message that is one record, where nothing of it is to be looked up or
+    /// left out. `false`, and it was not published: it must be taken so.
+    #[inline]
+    pub(crate) fn take_record<R: WireRecord>(
+        &mut self,
+        source: usize,
+        record: &R,
+        at: SourcePosition,
+        now: Now,
+    ) -> bool {
+        let source = &mut self.sources[source];
+        if !const { names_instruments(R::RTYPE) }
+            && let Some((channel, id)) = source.taking.straight
+            && self.drivers[channel].put_record(record, id, at, now)
+        {
+            source.taking.took(1, 1);
+            return true;
+        }
+        false
+    }
+
+    #[inline]
+    fn message(&mut self, index: usize, at: SourcePosition, records: RecordSlice<'_>, now: Now) {
+        let source = &mut self.sources[index];
+        source.taking.took(1, records.len() as u64);
+        if let Some((channel, id)) = source.taking.straight
+            && !records.names_instruments()
+        {
+            if let Err(error) = self.drivers[channel].publish(records, id, at, now) {
+                self.failure.get_or_insert(error);
+            }
+            return;
+        }
+        let shared = &self.shared;
+        let channels = source.router.route(records, |announced| {
+            for channel in announced.channels.iter() {
+                let channel = &shared.channels[channel];
+                // locks: where an instrument is named, which no tick does.
+                channel.directory().put(announced.instrument.clone());
+            }
+        });
+        if channels.is_empty() {
+            let counters = &source.shared.counters;
+            return counters.source_unrouted_messages.increment();
+        }
+        self.publish_to(index, at, records, channels, now);
+    }
+
+    #[inline]
+    fn publish_to(
+        &mut self,
+        index: usize,
+        at: SourcePosition,
+        records: RecordSlice<'_>,
+        channels: ChannelSet,
+        now: Now,
+    ) {
+        let Source {
+            shared, ordinals, ..
+        } = &self.sources[index];
+        let source = shared.source;
+        let at = if *ordinals == 0 {
+            at
+        } else {
+            shifted(at, *ordinals)
+        };
+        for channel in channels.iter() {
+            if self.resumed.is_some() && self.is_mirrored(channel, source, at, records, now) {
+                continue;
+            }
+            if let Err(error) = self.drivers[channel].publish(records, source, at, now) {
+                self.failure.get_or_insert(error);
+            }
+        }
+    }
+
+    fn incident(&self, index: usize, incident: Incident) {
+        let source = self.sources[index].shared.source.0;
+        match incident {
+            Incident::SequenceReset { next } => {
+                tracing::info!(source, %next, "the source counts from the start again");
+            }
+            Incident::SessionChange { next } => {
+                tracing::info!(source, %next, "the source opened another session");
+            }
+            Incident::EndOfSession => tracing::info!(source, "the source ended its session"),
+            _ => {}
+        }
+    }
+
+    /// Whether a channel has a message already, that its mirror or its ring had.
+    #[cold]
+    fn is_mirrored(
+        &mut self,
+        channel: usize,
+        source: SourceId,
+        at: SourcePosition,
+        records: RecordSlice<'_>,
+        now: Now,
+    ) -> bool {
+        let Some(resumed) = &mut self.resumed else {
+            return false;
+        };
+        let has = resumed.has(channel, source, at);
+        if resumed.is_over() {
+            self.resumed = None;
+            self.straighten();
+        }
+        if !has {
+            self.was_given_again(channel, source, now);
+        } else if let Some((again, _)) = &mut self.given_again {
+            let records = self.drivers[channel].pass_over(records);
+            again.take(channel, source, at, records);
+        }
+        has
+    }
+
+    /// A source is beyond what was published of it, or has ended: where it did not give the same again,
+    /// nobody knows what is missing from there on, and that is told.
+    fn was_given_again(&mut self, channel: usize, source: SourceId, now: Now) {
+        let Some((again, not_again)) = &mut self.given_again else {
+            return;
+        };
+        let Some(Differs { last, given }) = again.end(channel, source) else {
+            return;
+        };
+        let driver = &mut self.drivers[channel];
+        tracing::error!(
+            channel = driver.name(),
+            source = source.0,
+            %last,
+            given = given.map(tracing::field::display),
+            "the source does not give again what was published of it: its capture was cut or replaced, or is read otherwise; what follows is told as lost in part"
+        );
+        let lost = StreamEvent::SourceLost {
+            source,
+            reason: SourceLossReason::Gap,
+            from: SourcePosition(last.0.saturating_add(1)),
+            messages: u64::MAX,
+            instruments: Vec::new(),
+        };
+        driver.without_digest(NOT_AGAIN);
+        // On the thread that publishes, this once: what it would publish next can't be trusted anyway.
+        not_again.keep();
+        if let Err(error) = driver.event(&lost, now) {
+            self.failure.get_or_insert(error);
+        }
+    }
+
+    /// A source has nothing more to tell. What it did not give again is known only where it was not stopped.
+    #[cold]
+    pub(crate) fn source_ended(&mut self, index: usize, now: Now) {
+        if !self.shared.is_stopping() {
+            let source = self.sources[index].shared.source;
+            (0..self.drivers.len()).for_each(|at| self.was_given_again(at, source, now));
+        }
+    }
+
+    fn lost(&mut self, index: usize, loss: &SourceLoss, now: Now) {
+        let channels = self.sources[index].router.of_all(&loss.instruments);
+        self.lost_to(index, loss, channels, now);
+    }
+
+    #[cold]
+    fn lost_to(&mut self, index: usize, loss: &SourceLoss, channels: ChannelSet, now: Now) {
+        let Source {
+            shared,
+            counts,
+            ordinals,
+            ..
+        } = &self.sources[index];
+        let (source, counters) = (shared.source, &shared.counters);
+        let (from, messages) = (shifted(loss.from, *ordinals), loss.messages);
+        let last = shifted(loss.last(), *ordinals);
+        match loss.reason {
+            SourceLossReason::Gap => {
+                if let Some(Unread { packets, paused }) = loss.unread {
+                    let paused_us = paused.0 / 1000;
+                    tracing::warn!(
+                        source = source.0, %from, messages, packets, paused_us,
+                        "the source has a gap, and the kernel dropped packets in its socket just then, which may be \
+                         these; use a core of its own or a larger receive_buffer_bytes"
+                    );
+                } else {
+                    tracing::warn!(source = source.0, %from, messages, "the source has a gap");
+                }
+                if *counts {
+                    counters.source_gaps.increment();
+                    counters.source_missing_messages.add(loss.known_messages());
+                }
+            }
+            SourceLossReason::Malformed => {
+                tracing::error!(source = source.0, %from, messages, "the source can't be read");
+                if *counts {
+                    counters.source_malformed.increment();
+                }
+            }
+            SourceLossReason::Overflow => {
+                tracing::warn!(
+                    source = source.0,
+                    %from,
+                    messages,
+                    "the publish thread could not keep up: messages were lost before it; use faster cores or more hop_batches"
+                );
+                if *counts {
+                    counters.source_overflow_messages.add(messages);
+                }
+            }
+        }
+        let event = StreamEvent::SourceLost {
+            source,
+            reason: loss.reason,
+            from,
+            messages,
+            instruments: loss.instruments.clone(),
+        };
+        for channel in channels.iter() {
+            let none = RecordSlice::default();
+            if self.resumed.is_some() && self.is_mirrored(channel, source, last, none, now) {
+                continue;
+            }
+            if let Some(unread) = loss.unread {
+                self.drivers[channel].note(Note::Unread(source, unread));
+            }
+            if let Err(error) = self.drivers[channel].event(&event, now) {
+                self.failure.get_or_insert(error);
+            }
+        }
+    }
+
+    /// Seals what is open on every channel that the source can go to.
+    fn flush_source(&mut self, index: usize, now: Now) {
+        for channel in self.sources[index].router.of_all(&[]).iter() {
+            self.drivers[channel].flush(now);
+        }
+    }
+
+    /// Nothing more is waiting: seals what is open.
+    #[inline]
+    pub(crate) fn flush(&mut self, now: Now) {
+        for driver in &mut self.drivers {
+            driver.flush(now);
+        }
+    }
+
+    /// Sends what is sealed and due on all channels. Whether anything was sent.
+    ///
+    /// # Errors
+    /// The first thing that went wrong since the last time.
+    pub(crate) fn drive(&mut self, now: Now) -> Result<bool, PublisherError> {
+        self.sources.iter_mut().for_each(Source::count);
+        if let Some(error) = self.failure.take() {
+            return Err(error);
+        }
+        let mut worked = false;
+        for driver in &mut self.drivers {
+            worked |= driver.drive(now)?;
+        }
+        Ok(worked)
+    }
+
+    /// Tells on every channel.
+    ///
+    /// # Errors
+    /// As [`ChannelDriver::event`].
+    pub(crate) fn event(
+        &mut self,
+        event: impl Fn(usize) -> Option<StreamEvent>,
+        now: Now,
+    ) -> Result<(), PublisherError> {
+        for (index, driver) in self.drivers.iter_mut().enumerate() {
+            if let Some(event) = event(index) {
+                driver.event(&event, now)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes no digest of a channel where what was published has not all come again: it would be of a part.
+    fn stopped_behind(&mut self) {
+        let Some((again, _)) = &mut self.given_again else {
+            return;
+        };
+        for (channel, driver) in self.drivers.iter_mut().enumerate() {
+            if again.is_missing(channel) {
+                driver
+                    .without_digest("it was stopped before all that was published had come again");
+            }
+        }
+    }
+
+    /// Ends the session on every channel.
+    ///
+    /// # Errors
+    /// As [`ChannelDriver::end`].
+    pub(crate) fn end(&mut self, now: Now) -> Result<(), PublisherError> {
+        self.sources.iter_mut().for_each(Source::count);
+        self.stopped_behind();
+        for driver in &mut self.drivers {
+            driver.end(now)?;
+        }
+        Ok(())
+    }
+
+    /// Where every channel stands, once all that was published is sealed and sent.
+    #[must_use]
+    pub(crate) fn standing(&self) -> Option<Vec<Standing>> {
+        self.drivers.iter().map(ChannelDriver::standing).collect()
+    }
+
+    /// Shows the digests of what was published so far.
+    pub(crate) fn show_digests(&mut self) {
+        self.stopped_behind();
+        self.drivers.iter().for_each(ChannelDriver::show_digest);
+    }
+
+    /// Stops the heartbeats of every channel.
+    pub(crate) fn stop(&mut self, now: Nanos) {
+        self.sources.iter_mut().for_each(Source::count);
+        for driver in &mut self.drivers {
+            driver.stop(now);
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! What inputs give again after a restart is held against what the rings still hold of it: a source that
+//! gives something else than was published, or less, is found out before anything of it follows.
+//!
+//! The ring itself is the measure, so nothing is kept beside it while it is published. It holds the end of
+//! what a source gave on a channel; of what came before that, only the rest of the first datagram is unknown,
+//! and that ends with the message whose position the datagram says.
+
+use tickcast_reliability::record::RecordSlice;
+use tickcast_reliability::ring::RingReader;
+use tickcast_reliability::types::{SourceId, SourcePosition};
+use tickcast_reliability::wire::Kind;
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::standby::backlog::Positions;
+
+/// Bytes by which the end of what was given may grow before it is cut to what is needed.
+const SLACK: usize = 64 * 1024;
+
+/// What is being given again, by channel.
+pub(crate) struct GivenAgain(Vec<Vec<Again>>);
+
+/// A source that does not give again what was published of it on a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Differs {
+    /// How far it was published.
+    pub(crate) last: SourcePosition,
+    /// How far it gave anything up to there.
+    pub(crate) given: Option<SourcePosition>,
+}
+
+/// What one source gives again on one channel.
+struct Again {
+    source: SourceId,
+    last: SourcePosition,
+    given: Option<SourcePosition>,
+    /// Of the records that the ring holds.
+    held: Xxh3,
+    /// Where the ring does not hold all: position and bytes of the first datagram of it that it does hold.
+    begins: Option<(SourcePosition, usize)>,
+    /// The end of what was given up to there.
+    end: Vec<u8>,
+    /// Of the records given since the ring holds them.
+    again: Xxh3,
+}
+
+impl GivenAgain {
+    /// Nothing was given again yet of what these rings hold, up to `sealed`.
+    pub(crate) fn of<'a>(
+        rings: impl Iterator<Item = RingReader>,
+        sealed: impl Iterator<Item = &'a Positions>,
+    ) -> Self {
+        Self(
+            rings
+                .zip(sealed)
+                .map(|(ring, it)| held(&ring, it))
+                .collect(),
+        )
+    }
+
+    /// Takes what a source gives again on a channel; of a message that was told as lost, no records.
+    pub(crate) fn take(
+        &mut self,
+        channel: usize,
+        source: SourceId,
+        at: SourcePosition,
+        records: RecordSlice<'_>,
+    ) {
+        let mut all = self.0.get_mut(channel).into_iter().flatten();
+        if let Some(again) = all.find(|again| again.source == source) {
+            again.take(at, records.bytes());
+        }
+    }
+
+    /// The source is beyond what was published on the channel, or has ended: whether that was not the same.
+    /// It is said once.
+    pub(crate) fn end(&mut self, channel: usize, source: SourceId) -> Option<Differs> {
+        let all = self.0.get_mut(channel)?;
+        let index = all.iter().position(|again| again.source == source)?;
+        all.swap_remove(index).differs()
+    }
+
+    /// Nothing more comes on the channel: whether something that was published is missing, or is
+    /// not the same.
+    pub(crate) fn is_missing(&mut self, channel: usize) -> bool {
+        let all = self.0.get_mut(channel);
+        all.is_some_and(|all| all.drain(..).any(|again| again.differs().is_some()))
+    }
+}
+
+impl Again {
+    fn take(&mut self, at: SourcePosition, records: &[u8]) {
+        self.given = self.given.max(Some(at));
+        match self.begins {
+            Some((first, len)) if at <= first => {
+                self.end.extend_from_slice(records);
+                let more = self.end.len().saturating_sub(len);
+                if more > SLACK {
+                    self.end.drain(..more);
+                }
+            }
+            _ => {
+                self.begin();
+                self.again.update(records);
+            }
+        }
+    }
+
+    /// From here on the ring holds all that is given.
+    fn begin(&mut self) {
+        if let Some((_, len)) = self.begins.take() {
+            let before = self.end.len().saturating_sub(len);
+            self.again.update(&self.end[before..]);
+            self.end = Vec::new();
+        }
+    }
+
+    fn differs(mut self) -> Option<Differs> {
+        self.begin();
+        let is_same =
+            self.given >= Some(self.last) && self.again.digest128() == self.held.digest128();
+        let (last, given) = (self.last, self.given);
+        (!is_same).then_some(Differs { last, given })
+    }
+}
+
+fn held(ring: &RingReader, sealed: &Positions) -> Vec<Again> {
+    let is_whole = ring.oldest() == ring.identity().first_sequence;
+    let again = |(source, last): &(SourceId, SourcePosition)| Again {
+        source: *source,
+        last: *last,
+        given: None,
+        held: Xxh3::new(),
+        // Of one that it holds nothing of, no bytes.
+        begins: (!is_whole).then_some((*last, 0)),
+        end: Vec::new(),
+        again: Xxh3::new(),
+    };
+    let mut all: Vec<(Again, bool)> = sealed.iter().map(|it| (again(it), false)).collect();
+    ring.each_held(|datagram| {
+        let header = datagram.header();
+        let mut of_it = all.iter_mut().filter(|_| header.kind == Kind::Data);
+        if let Some((again, is_begun)) = of_it.find(|(again, _)| again.source == header.source) {
+            let records = datagram.payload();
+            if !std::mem::replace(is_begun, true) && !is_whole {
+                again.begins = Some((header.source_position, records.len()));
+            }
+            again.held.update(records);
+        }
+    });
+    all.into_iter().map(|(again, _)| again).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use tickcast_reliability::publish::Sequencer;
+    use tickcast_reliability::record::{MboMsg, RecordBatch};
+    use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
+    use tickcast_reliability::types::{
+        ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence,
+    };
+
+    use super::*;
+
+    const A: SourceId = SourceId(1);
+    const B: SourceId = SourceId(2);
+    const SLOTS: u64 = 16;
+
+    fn at(n: u64) -> SourcePosition {
+        SourcePosition::new(0, n)
+    }
+
+    fn message(order_id: u64) -> RecordBatch {
+        let mut batch = RecordBatch::default();
+        batch.put(&MboMsg {
+            order_id,
+            ..MboMsg::default()
+        });
+        batch
+    }
+
+    /// Whose message that is.
+    const fn source(n: u64, each: u64) -> SourceId {
+        if (n / each).is_multiple_of(2) { A } else { B }
+    }
+
+    /// A ring that holds what A and B told in turns, `each` messages in a datagram; and up to where.
+    fn published(messages: u64, each: u64) -> (RingReader, Positions) {
+        let geometry = Geometry::new(1024, SLOTS).unwrap();
+        let identity = RingIdentity {
+            channel: ChannelId(1),
+            epoch: Epoch(2),
+            config_hash: ConfigHash(3),
+            boot_id: [0; 16],
+            fan_outs: 0,
+            first_sequence: Sequence::FIRST,
+            first_record: RecordNumber::FIRST,
+        };
+        let memory = Arc::new(HeapMemory::new(geometry));
+        let ring = RingWriter::create(memory, geometry, identity).unwrap();
+        let mut sequencer = Sequencer::new(ring, Arc::default());
+        sequencer.set_completed(Sequence(u64::MAX));
+        for n in 1..=messages {
+            let source = source(n, each);
+            sequencer
+                .publish(&message(n), source, at(n), Nanos(1))
+                .unwrap();
+        }
+        sequencer.flush(Nanos(1), true);
+        let reader = sequencer.ring().reader();
+        let sealed = reader.positions();
+        (reader, sealed)
+    }
+
+    /// What is said of both sources after these messages were given again.
+    fn after(
+        (ring, sealed): &(RingReader, Positions),
+        each: u64,
+        given: impl Iterator<Item = (u64, u64)>,
+    ) -> [bool; 2] {
+        let mut again = GivenAgain::of([ring.clone()].into_iter(), [sealed].into_iter());
+        for (n, order_id) in given {
+            let source = source(n, each);
+            let last = sealed.iter().find(|(id, _)| *id == source);
+            if last.is_some_and(|(_, last)| at(n) <= *last) {
+                again.take(0, source, at(n), (&message(order_id)).into());
+            }
+        }
+        [A, B].map(|source| again.end(0, source).is_some())
+    }
+
+    #[test]
+    fn what_is_given_again_as_it_was_published_does_not_differ_however_much_of_it_the_ring_holds() {
+        let few = [1, 2, 5].map(|each| [1, 2, 7, 16, 40, 1_000].map(|messages| (messages, each)));
+        // Of one source alone, around where what it gives is cut to its end.
+        let cut = (1_400..1_500).map(|messages| (messages, 10_000));
+        for (messages, each) in few.into_iter().flatten().chain(cut) {
+            let ring = published(messages, each);
+            let same = (1..=messages + 9).map(|n| (n, n));
+            assert_eq!(after(&ring, each, same), [false; 2], "{messages} by {each}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_gives_another_message_than_the_ring_holds_differs_and_the_other_does_not() {
+        for (messages, each) in [(9, 2), (1_000, 2), (1_000, 5)] {
+            let ring = published(messages, each);
+            let mut held = BTreeSet::new();
+            ring.0.each_held(|datagram| {
+                let header = datagram.header();
+                let last = header.source_position.sequence();
+                held.extend(last + 1 - u64::from(header.count)..=last);
+            });
+            for other in messages.saturating_sub(100).max(1)..=messages {
+                let given = (1..=messages).map(|n| (n, if n == other { 0 } else { n }));
+                let differs = [A, B].map(|it| held.contains(&other) && it == source(other, each));
+                assert_eq!(after(&ring, each, given), differs, "{other} of {messages}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_source_that_gives_less_than_was_published_differs() {
+        for (messages, each) in [(9, 2), (1_000, 2), (1_000, 5)] {
+            let ring = published(messages, each);
+            let shorter = (1..messages).map(|n| (n, n));
+            let differs = [A, B].map(|it| it == source(messages, each));
+            assert_eq!(after(&ring, each, shorter), differs);
+        }
+    }
+
+    #[test]
+    fn of_a_source_that_the_ring_holds_no_more_its_position_must_come_again() {
+        // A told only the first ones.
+        let (reader, sealed) = published(999, 500);
+        reader.each_held(|datagram| assert_eq!(datagram.header().source, B));
+        for (last, differs) in [(498, true), (499, false)] {
+            let all = held(&reader, &sealed).into_iter();
+            let mut again = { all }.find(|it| it.source == A).unwrap();
+            (1..=last).for_each(|n| again.take(at(n), message(n).bytes()));
+            assert_eq!(again.differs().is_some(), differs, "{last}");
+        }
+    }
+
+    #[test]
+    fn a_source_that_gives_nothing_again_differs() {
+        let ring = published(50, 3);
+        assert_eq!(after(&ring, 3, std::iter::empty()), [true; 2]);
+    }
+}

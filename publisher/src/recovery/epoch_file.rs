@@ -1,0 +1,420 @@
+//! Every start opens an epoch higher than all before it: one above the last that was kept, and at
+//! least the wall clock's microseconds. With a state directory the last one is on disk before
+//! anything is published under it (docs/PROTOCOL.md, the trust rule).
+
+use std::collections::BTreeMap;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SourceId};
+use tickcast_reliability::wire::{EpochReason, StreamEvent};
+use tickcast_transport::host::atomic_file::write_whole;
+
+use crate::error::PublisherError;
+use crate::recovery::input_identity::{Captures, Inputs};
+use crate::state::Shared;
+
+/// What the state file holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    epoch: Epoch,
+    /// The last sequence of each channel, where the epoch was ended properly.
+    #[serde(default)]
+    ended_at: BTreeMap<u16, Sequence>,
+    /// Hash of the inputs that it was opened for.
+    #[serde(default)]
+    inputs: Option<u64>,
+    /// Which files their captures were.
+    #[serde(default)]
+    captures: Captures,
+    /// The one before it, which it is told with.
+    #[serde(default)]
+    before: Before,
+}
+
+/// What an epoch's first datagram says of the one before.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+struct Before {
+    epoch: Epoch,
+    /// As [`State::ended_at`].
+    ended_at: BTreeMap<u16, Sequence>,
+}
+
+/// The epoch of this run, and what is known of the one before.
+#[derive(Debug)]
+pub(crate) struct EpochState {
+    epoch: Epoch,
+    before: Before,
+    store: Option<Store>,
+    inputs: Inputs,
+    /// Why it was opened, where more is known of that than that there was one before.
+    because: Option<EpochReason>,
+}
+
+/// Where it is kept that what was published in an epoch did not come again: no later life of it can tell
+/// its digest.
+#[derive(Clone, Debug)]
+pub(crate) struct NotAgain {
+    path: Option<PathBuf>,
+    epoch: Epoch,
+}
+
+impl NotAgain {
+    /// Whether an earlier life kept it of this epoch.
+    pub(crate) fn is_kept(&self) -> bool {
+        let text = self
+            .path
+            .as_deref()
+            .and_then(|it| std::fs::read_to_string(it).ok());
+        text.is_some_and(|text| text.trim() == self.epoch.to_string())
+    }
+
+    /// Keeps it.
+    pub(crate) fn keep(&self) {
+        let Some(path) = &self.path else { return };
+        if let Err(error) = write_whole(path, format!("{}\n", self.epoch).as_bytes()) {
+            let path = path.display();
+            tracing::error!(%path, %error, "a later life of this epoch will not know that its digest is wrong");
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Store {
+    directory: PathBuf,
+    path: PathBuf,
+    /// Held for as long as this publisher runs.
+    _lock: File,
+}
+
+/// What was kept of the epochs before, held for one that may open another: a standby.
+#[derive(Debug)]
+pub(crate) struct EpochsBefore {
+    before: State,
+    store: Option<Store>,
+    inputs: Inputs,
+}
+
+impl EpochsBefore {
+    /// Reads what was kept in `directory`, where one is given, of the publisher `name`.
+    ///
+    /// # Errors
+    /// [`PublisherError`] when the state can't be read or locked: a publisher that could fall back
+    /// behind an epoch of its own must not start.
+    pub(crate) fn read(directory: Option<&Path>, name: &str) -> Result<Self, PublisherError> {
+        let store = match directory {
+            Some(directory) => Some(Store::open(directory, name)?),
+            None => None,
+        };
+        let before = match &store {
+            Some(store) => store.read()?,
+            None => State::default(),
+        };
+        if before.epoch.0 == u64::MAX {
+            let path = store.map(|s| s.path).unwrap_or_default();
+            let reason = "its epoch is the last there is".into();
+            return Err(PublisherError::StateDamaged { path, reason });
+        }
+        Ok(Self {
+            before,
+            store,
+            inputs: Inputs::default(),
+        })
+    }
+
+    /// Who opens an epoch has these inputs.
+    #[must_use]
+    pub(crate) fn with_inputs(mut self, inputs: Inputs) -> Self {
+        self.inputs = inputs;
+        self
+    }
+
+    /// The last epoch that was kept.
+    pub(crate) const fn last(&self) -> Epoch {
+        self.before.epoch
+    }
+
+    /// Whether the last epoch was opened for the same inputs.
+    pub(crate) fn has_same_inputs(&self) -> bool {
+        self.inputs.hash.is_some() && self.before.inputs == self.inputs.hash
+    }
+
+    /// Whose capture is another file than when the last epoch was opened, for the same inputs.
+    pub(crate) fn changed_capture(&self) -> Option<SourceId> {
+        self.inputs.changed_since(&self.before.captures)
+    }
+
+    /// Goes on in the last epoch that was kept.
+    pub(crate) fn go_on(self) -> EpochState {
+        EpochState {
+            epoch: self.before.epoch,
+            inputs: self.inputs,
+            before: self.before.before,
+            store: self.store,
+            because: None,
+        }
+    }
+
+    /// An epoch above all that were kept and above this one. It is nobody's until it is kept.
+    pub(crate) fn next(&self, above: Epoch, utc: Nanos) -> Epoch {
+        let last = self.before.epoch.max(above).0;
+        Epoch(last.saturating_add(1).max(utc.as_us()))
+    }
+
+    /// Opens an epoch above all that were kept and above this one, and keeps it.
+    ///
+    /// # Errors
+    /// [`PublisherError`] when it can't be kept.
+    pub(crate) fn open(self, above: Epoch, utc: Nanos) -> Result<EpochState, PublisherError> {
+        let epoch = self.next(above, utc);
+        self.keep(epoch)
+    }
+
+    /// Keeps the [next](Self::next) epoch: from here on it may be published in.
+    ///
+    /// # Errors
+    /// [`PublisherError`] when it can't be kept.
+    pub(crate) fn keep(self, epoch: Epoch) -> Result<EpochState, PublisherError> {
+        let opened = EpochState {
+            epoch,
+            before: Before {
+                epoch: self.before.epoch,
+                ended_at: self.before.ended_at,
+            },
+            store: self.store,
+            inputs: self.inputs,
+            because: None,
+        };
+        opened.close(&[])?;
+        Ok(opened)
+    }
+}
+
+impl EpochState {
+    /// The epoch.
+    #[must_use]
+    pub(crate) const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// The epoch was opened for this reason.
+    #[must_use]
+    pub(crate) const fn because(mut self, reason: EpochReason) -> Self {
+        self.because = Some(reason);
+        self
+    }
+
+    /// What the first datagram of a channel says.
+    #[must_use]
+    pub(crate) fn opened(&self, channel: ChannelId) -> StreamEvent {
+        let previous = self.before.epoch;
+        StreamEvent::EpochOpened {
+            reason: self.because.unwrap_or(if previous == Epoch::NONE {
+                EpochReason::Fresh
+            } else {
+                EpochReason::Restart
+            }),
+            previous,
+            previous_last: self
+                .before
+                .ended_at
+                .get(&channel.0)
+                .copied()
+                .unwrap_or_default(),
+        }
+    }
+
+    /// Where it is kept that what was published in this epoch did not come again.
+    pub(crate) fn not_again(&self) -> NotAgain {
+        let path = self
+            .store
+            .as_ref()
+            .map(|it| it.path.with_extension("not-again"));
+        NotAgain {
+            path,
+            epoch: self.epoch,
+        }
+    }
+
+    /// As [`EpochState::close`], of a publisher whose session has ended.
+    ///
+    /// # Errors
+    /// [`PublisherError::State`].
+    pub(crate) fn close_if_ended(&self, shared: &Shared) -> Result<(), PublisherError> {
+        if !shared.is_ended() {
+            return Ok(());
+        }
+        let ended_at = shared.channels.iter().map(|c| (c.plan.id, c.ring.sealed()));
+        self.close(&ended_at.collect::<Vec<_>>())
+    }
+
+    /// Keeps where each channel ended, for the next epoch to tell.
+    ///
+    /// # Errors
+    /// [`PublisherError::State`].
+    pub(crate) fn close(&self, ended_at: &[(ChannelId, Sequence)]) -> Result<(), PublisherError> {
+        let Some(store) = &self.store else {
+            return Ok(());
+        };
+        store.keep(&State {
+            epoch: self.epoch,
+            ended_at: ended_at
+                .iter()
+                .map(|(channel, last)| (channel.0, *last))
+                .collect(),
+            inputs: self.inputs.hash,
+            captures: self.inputs.captures.clone(),
+            before: self.before.clone(),
+        })
+    }
+}
+
+impl Store {
+    fn open(directory: &Path, name: &str) -> Result<Self, PublisherError> {
+        std::fs::create_dir_all(directory).map_err(|e| state("create", directory, e))?;
+        let lock_path = directory.join(format!("{name}.lock"));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(false);
+        let lock = options
+            .open(&lock_path)
+            .map_err(|e| state("open", &lock_path, e))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(PublisherError::StateLocked { path: lock_path });
+            }
+            Err(TryLockError::Error(error)) => return Err(state("lock", &lock_path, error)),
+        }
+        Ok(Self {
+            directory: directory.to_owned(),
+            path: directory.join(format!("{name}.epoch.json")),
+            _lock: lock,
+        })
+    }
+
+    fn read(&self) -> Result<State, PublisherError> {
+        let text = match std::fs::read(&self.path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(State::default()),
+            Err(error) => return Err(state("read", &self.path, error)),
+        };
+        serde_json::from_slice(&text).map_err(|error| PublisherError::StateDamaged {
+            path: self.path.clone(),
+            reason: error.to_string(),
+        })
+    }
+
+    /// Written beside, synced, renamed, and the rename synced: there is a whole file at any time.
+    fn keep(&self, kept: &State) -> Result<(), PublisherError> {
+        let beside = self.path.with_extension("new");
+        let written = || -> io::Result<()> {
+            let mut file = File::create(&beside)?;
+            serde_json::to_writer(&mut file, kept)?;
+            file.write_all(b"\n")?;
+            file.sync_all()?;
+            std::fs::rename(&beside, &self.path)?;
+            File::open(&self.directory)?.sync_all()
+        };
+        written().map_err(|e| state("write", &self.path, e))
+    }
+}
+
+fn state(what: &'static str, path: &Path, source: io::Error) -> PublisherError {
+    PublisherError::State {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::io::Errno;
+
+    use super::*;
+
+    const C: ChannelId = ChannelId(1);
+
+    fn open(directory: &Path, us: u64) -> Result<EpochState, PublisherError> {
+        EpochsBefore::read(Some(directory), "a")?.open(Epoch::NONE, Nanos::from_us(us))
+    }
+
+    #[test]
+    fn epochs_rise_even_when_the_clock_steps_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = |us| open(dir.path(), us).unwrap();
+        let first = open(1_000);
+        assert_eq!(first.epoch(), Epoch(1_000));
+        let fresh = StreamEvent::EpochOpened {
+            reason: EpochReason::Fresh,
+            previous: Epoch::NONE,
+            previous_last: Sequence::NONE,
+        };
+        assert_eq!(first.opened(C), fresh);
+        first.close(&[(C, Sequence(7))]).unwrap();
+        drop(first);
+        let second = open(10);
+        assert_eq!(second.epoch(), Epoch(1_001));
+        let restart = StreamEvent::EpochOpened {
+            reason: EpochReason::Restart,
+            previous: Epoch(1_000),
+            previous_last: Sequence(7),
+        };
+        assert_eq!(second.opened(C), restart);
+        drop(second);
+        // And who goes on in it says the same.
+        let second = EpochsBefore::read(Some(dir.path()), "a").unwrap().go_on();
+        assert_eq!((second.epoch(), second.opened(C)), (Epoch(1_001), restart));
+        drop(second);
+        // One that was mirrored counts as one before.
+        let before = EpochsBefore::read(Some(dir.path()), "a").unwrap();
+        let above = before.open(Epoch(2_000), Nanos::ZERO).unwrap();
+        assert_eq!(above.epoch(), Epoch(2_001));
+        drop(above);
+        let third = open(5_000);
+        assert_eq!(third.epoch(), Epoch(5_000));
+        let StreamEvent::EpochOpened { previous_last, .. } = third.opened(C) else {
+            panic!("an epoch event")
+        };
+        assert_eq!(previous_last, Sequence::NONE, "the second was never closed");
+    }
+
+    #[test]
+    fn state_that_is_damaged_or_in_use_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || open(dir.path(), 0);
+        let held = open().unwrap();
+        assert!(matches!(open(), Err(PublisherError::StateLocked { .. })));
+        drop(held);
+        for damaged in [
+            &b"{\"epoch\": -1}"[..],
+            b"",
+            b"\xff\xfe\x00",
+            b"{\"ep\xffoch\": 1}",
+        ] {
+            std::fs::write(dir.path().join("a.epoch.json"), damaged).unwrap();
+            assert!(matches!(open(), Err(PublisherError::StateDamaged { .. })));
+        }
+    }
+
+    #[test]
+    fn what_to_do_about_a_state_that_can_not_be_kept_goes_by_what_is_wrong() {
+        let said = |errno: Errno| {
+            let error = io::Error::from_raw_os_error(errno.raw_os_error());
+            state("write", Path::new("/s/a.epoch.json"), error).to_string()
+        };
+        for (errno, remedy) in [
+            (Errno::NOSPC, "; make room on its file system"),
+            (Errno::DQUOT, "; make room on its file system"),
+            (
+                Errno::ACCESS,
+                "; check that its directory exists and is writable",
+            ),
+        ] {
+            let said = said(errno);
+            assert!(said.ends_with(remedy), "{said}");
+        }
+    }
+}

@@ -1,0 +1,345 @@
+//! A publisher that was killed goes on where it stood, in the same epoch: its rings outlived it, and its
+//! inputs can be read again from their beginning. Where any of that does not hold, a new epoch begins, and
+//! the log and the stream say why (docs/PROTOCOL.md §9; OPERATIONS).
+
+pub(crate) mod epoch_file;
+mod input_identity;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+use tickcast_reliability::ring::{RingError, RingIdentity, RingWriter};
+use tickcast_reliability::types::{Epoch, FanOutId, Nanos, RecordNumber, Sequence, SourceId};
+use tickcast_reliability::wire::{EpochReason, PublisherState};
+use tickcast_transport::host::mapping::{Kept, SharedMapping};
+use tickcast_transport::shm::{boot_id, tail_len};
+
+use crate::config::Config;
+use crate::error::PublisherError;
+use crate::plan::ChannelPlan;
+use crate::recovery::epoch_file::{EpochState, EpochsBefore};
+use crate::standby::backlog::Positions;
+use input_identity::Inputs;
+
+/// The rings of a publisher that begins, and the epoch that it publishes in.
+pub(crate) struct Rings {
+    /// With what they are for, in the order of the config.
+    pub(crate) rings: Vec<(ChannelPlan, RingWriter)>,
+    pub(crate) epoch: EpochState,
+    /// How far the sources are sealed on each channel, where the epoch is that of before.
+    pub(crate) sealed: Option<Vec<Positions>>,
+}
+
+/// Why an epoch can't be gone on with.
+#[derive(Debug, Error)]
+enum NotWhole {
+    #[error("no ring of channel {0} was kept")]
+    Gone(String),
+    #[error(
+        "the file of the ring of channel {0} is empty: nothing was ever written there, or it was cut"
+    )]
+    Empty(String),
+    #[error(
+        "the ring of channel {channel} has {found} bytes and {needed} are configured: it is of other slots, or was cut"
+    )]
+    Length {
+        channel: String,
+        found: u64,
+        needed: usize,
+    },
+    #[error("the session of before was ended")]
+    Ended,
+    #[error("the host was started anew since")]
+    Rebooted,
+    #[error("channel {0} is configured otherwise than its ring")]
+    Configured(String),
+    #[error("the inputs are configured otherwise than before")]
+    Inputs,
+    #[error(
+        "the capture of source {0} is not the file that it was: its length or the time it was written is another"
+    )]
+    Capture(SourceId),
+    #[error("source {0} is live: what it told meanwhile, and what its decoder knew, is gone")]
+    Live(SourceId),
+    #[error(
+        "state_dir does not know of epoch {ring} of channel {channel}: its file of before is gone"
+    )]
+    Forgotten { channel: String, ring: Epoch },
+    #[error("the ring of channel {channel} is of epoch {ring}, and the last one kept is {kept}")]
+    Epoch {
+        channel: String,
+        ring: Epoch,
+        kept: Epoch,
+    },
+    #[error("channel {channel}: {source}")]
+    Ring { channel: String, source: RingError },
+}
+
+impl NotWhole {
+    /// The epoch of a ring that is whole, which `state_dir` may be behind.
+    const fn above(&self) -> Epoch {
+        match self {
+            Self::Epoch { ring, .. } | Self::Forgotten { ring, .. } => *ring,
+            _ => Epoch::NONE,
+        }
+    }
+
+    /// As the stream says it.
+    const fn reason(&self) -> EpochReason {
+        match self {
+            Self::Gone(_) | Self::Empty(_) => EpochReason::RingGone,
+            Self::Length { .. } | Self::Configured(_) | Self::Inputs => EpochReason::Reconfigured,
+            Self::Ended => EpochReason::SessionEnded,
+            Self::Rebooted => EpochReason::Rebooted,
+            Self::Capture(_) => EpochReason::SourceChanged,
+            Self::Live(_) => EpochReason::LiveInput,
+            Self::Forgotten { .. } | Self::Epoch { .. } => EpochReason::StateGone,
+            Self::Ring { .. } => EpochReason::RingDamaged,
+        }
+    }
+}
+
+impl Rings {
+    /// Goes on with the rings that were kept, or makes new ones in a new epoch.
+    ///
+    /// # Errors
+    /// [`PublisherError`]: memory or a state directory that can't be had. Where a ring that was kept can't
+    /// be had, nothing was changed.
+    pub(crate) fn open(
+        config: &Config,
+        plans: Vec<ChannelPlan>,
+        utc: Nanos,
+    ) -> Result<Self, PublisherError> {
+        let before = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
+        let before = before.with_inputs(Inputs::of(config));
+        let Some(directory) = &config.ring_dir else {
+            let nobodys = boot_id().unwrap_or_default();
+            return Self::create(config, plans, before, (Epoch::NONE, nobodys), utc);
+        };
+        let boot_id = boot_id().map_err(|source| PublisherError::System {
+            what: "read the host's boot id, which ring_dir needs",
+            source,
+        })?;
+        std::fs::create_dir_all(directory).map_err(|source| PublisherError::State {
+            what: "create",
+            path: directory.clone(),
+            source,
+        })?;
+        match kept(config, directory, &plans, &before, boot_id)? {
+            Ok(rings) => {
+                let sealed = rings.iter().map(|ring| ring.reader().positions());
+                let sealed = sealed.collect::<Vec<Positions>>();
+                let epoch = before.go_on();
+                for (plan, ring) in plans.iter().zip(&rings) {
+                    let unsent = (0..plan.fan_outs.len() as u8)
+                        .map(|index| ring.sealed().since(ring.sent(FanOutId(index))));
+                    tracing::info!(
+                        channel = plan.name,
+                        epoch = %epoch.epoch(),
+                        last = %ring.sealed(),
+                        unsent = unsent.max().unwrap_or(0),
+                        "goes on in the epoch of before, behind what was sealed"
+                    );
+                }
+                Ok(Self {
+                    rings: plans.into_iter().zip(rings).collect(),
+                    epoch,
+                    sealed: Some(sealed),
+                })
+            }
+            Err(why) => {
+                let is_first = before.last() == Epoch::NONE;
+                let mut created = Self::create(config, plans, before, (why.above(), boot_id), utc)?;
+                let reason = match why {
+                    NotWhole::Gone(_) | NotWhole::Empty(_) if is_first => EpochReason::Fresh,
+                    _ => why.reason(),
+                };
+                created.epoch = created.epoch.because(reason);
+                match reason {
+                    EpochReason::Fresh => tracing::info!("the first epoch begins: {why}"),
+                    EpochReason::SessionEnded => tracing::info!("a new epoch begins: {why}"),
+                    _ => tracing::warn!("a new epoch begins: {why}"),
+                }
+                Ok(created)
+            }
+        }
+    }
+
+    /// Makes rings of a new epoch. It is kept when they are there and before anything is published: a start
+    /// that fails leaves at most empty rings of an epoch that nobody has heard of, and `state_dir` is never
+    /// behind a ring that was published with.
+    fn create(
+        config: &Config,
+        plans: Vec<ChannelPlan>,
+        before: EpochsBefore,
+        (above, boot_id): (Epoch, [u8; 16]),
+        utc: Nanos,
+    ) -> Result<Self, PublisherError> {
+        let epoch = before.next(above, utc);
+        // All memory is had before the first ring of before is written over.
+        let memories = plans.iter().map(|plan| memory_for(config, plan));
+        let memories = memories.collect::<Result<Vec<_>, PublisherError>>()?;
+        let rings = plans.into_iter().zip(memories).map(|(plan, memory)| {
+            let identity = identity_of(&plan, epoch, boot_id);
+            let ring = RingWriter::create(Arc::new(memory), plan.geometry, identity);
+            let ring = ring.map_err(|source| PublisherError::Ring {
+                channel: plan.name.clone(),
+                source,
+            })?;
+            Ok((plan, ring))
+        });
+        Ok(Self {
+            rings: rings.collect::<Result<_, PublisherError>>()?,
+            epoch: before.keep(epoch)?,
+            sealed: None,
+        })
+    }
+}
+
+/// The rings that were kept, if all of them are whole and those of the last epoch.
+///
+/// # Errors
+/// [`PublisherError`] where a ring is somebody else's, or can't be had now: it may be whole.
+fn kept(
+    config: &Config,
+    directory: &Path,
+    plans: &[ChannelPlan],
+    before: &EpochsBefore,
+    boot_id: [u8; 16],
+) -> Result<Result<Vec<RingWriter>, NotWhole>, PublisherError> {
+    let memories = plans.iter().map(|plan| {
+        let kept = SharedMapping::kept(&path_of(directory, config, plan), plan.geometry.bytes());
+        kept.map_err(|source| PublisherError::Memory {
+            channel: plan.name.clone(),
+            source,
+        })
+    });
+    let memories = memories.collect::<Result<Vec<Kept>, PublisherError>>()?;
+    if let Err(why) = can_resume(config, before) {
+        return Ok(Err(why));
+    }
+    let rings = plans.iter().zip(memories).map(|(plan, memory)| {
+        let memory = match memory {
+            Kept::None => return Err(NotWhole::Gone(plan.name.clone())),
+            Kept::Length(0) => return Err(NotWhole::Empty(plan.name.clone())),
+            Kept::Length(found) => {
+                return Err(NotWhole::Length {
+                    channel: plan.name.clone(),
+                    found,
+                    needed: plan.geometry.bytes(),
+                });
+            }
+            Kept::Whole(memory) => memory,
+        };
+        whole(plan, memory, before, boot_id)
+    });
+    Ok(rings.collect())
+}
+
+/// Whether the inputs of the last epoch give the same again, or know where to go on.
+fn can_resume(config: &Config, before: &EpochsBefore) -> Result<(), NotWhole> {
+    if before.last() == Epoch::NONE {
+        return Ok(());
+    }
+    if !before.has_same_inputs() {
+        return Err(NotWhole::Inputs);
+    }
+    if let Some(source) = before.changed_capture() {
+        return Err(NotWhole::Capture(source));
+    }
+    match config.inputs.iter().find(|it| !it.is_gone_on_with()) {
+        Some(live) => Err(NotWhole::Live(live.source())),
+        None => Ok(()),
+    }
+}
+
+/// The ring of a channel, if it is whole and of the last epoch.
+fn whole(
+    plan: &ChannelPlan,
+    memory: SharedMapping,
+    before: &EpochsBefore,
+    boot_id: [u8; 16],
+) -> Result<RingWriter, NotWhole> {
+    let channel = || plan.name.clone();
+    let damaged = |source| NotWhole::Ring {
+        channel: channel(),
+        source,
+    };
+    let control = |word, value| damaged(RingError::Control { word, value });
+    let ring = RingWriter::reopen(Arc::new(memory)).map_err(damaged)?;
+    let found = *ring.identity();
+    if found.boot_id != boot_id {
+        return Err(NotWhole::Rebooted);
+    }
+    let ours = identity_of(plan, found.epoch, boot_id);
+    if (found.channel, found.config_hash, found.fan_outs)
+        != (ours.channel, ours.config_hash, ours.fan_outs)
+        || ring.geometry() != plan.geometry
+    {
+        return Err(NotWhole::Configured(channel()));
+    }
+    if found != ours {
+        return Err(control("first sequence", found.first_sequence.0));
+    }
+    if let Some(continued) = ring.lineage().epochs().first() {
+        return Err(control("epoch continued", continued.epoch.0));
+    }
+    match before.last() {
+        kept if kept == found.epoch => {}
+        Epoch::NONE => {
+            return Err(NotWhole::Forgotten {
+                channel: channel(),
+                ring: found.epoch,
+            });
+        }
+        kept => {
+            return Err(NotWhole::Epoch {
+                channel: channel(),
+                ring: found.epoch,
+                kept,
+            });
+        }
+    }
+    match ring.reader().state() {
+        Some(PublisherState::Live) => Ok(ring),
+        Some(PublisherState::Ended) => Err(NotWhole::Ended),
+        other => Err(control("state", other.map_or(0, |state| state as u64))),
+    }
+}
+
+fn memory_for(config: &Config, plan: &ChannelPlan) -> Result<SharedMapping, PublisherError> {
+    let len = plan.geometry.bytes();
+    let memory = match (plan.shared_at(), &config.ring_dir) {
+        (Some(path), _) => SharedMapping::fresh(path, len, tail_len(plan.geometry)),
+        (None, Some(at)) => {
+            SharedMapping::file(&path_of(at, config, plan), len).map(|(memory, _)| memory)
+        }
+        (None, None) => SharedMapping::memfd(&format!("tickcast-{}", plan.name), len),
+    };
+    memory.map_err(|source| PublisherError::Memory {
+        channel: plan.name.clone(),
+        source,
+    })
+}
+
+/// What the ring of a channel is that begins with the epoch.
+const fn identity_of(plan: &ChannelPlan, epoch: Epoch, boot_id: [u8; 16]) -> RingIdentity {
+    RingIdentity {
+        channel: plan.id,
+        epoch,
+        config_hash: plan.config_hash,
+        boot_id,
+        fan_outs: plan.fan_outs.len() as u8,
+        first_sequence: Sequence::FIRST,
+        first_record: RecordNumber::FIRST,
+    }
+}
+
+/// Where the ring of a channel lies that outlives the publisher.
+pub(crate) fn path_of(directory: &Path, config: &Config, plan: &ChannelPlan) -> PathBuf {
+    directory.join(format!("{}.{}.ring", config.name, plan.name))
+}
+
+#[cfg(test)]
+mod tests;

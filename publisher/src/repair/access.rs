@@ -1,0 +1,316 @@
+//! Who may be here, and what of this publisher's memory whoever is may reach: rings, to be READ, and
+//! cursors, to be written. Two files decide, and what they say is enforced while the service runs.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use tickcast_reliability::serve::{PeerId, RepairCore};
+use tickcast_reliability::types::{ChannelId, Nanos};
+use tickcast_transport::control::{ControlServer, PeerId as Connection, ShareId};
+
+use crate::repair::audit::audited;
+use crate::repair::deny_list::Bans;
+use crate::repair::peers::Peers;
+
+/// What the control server can do about rights.
+pub(crate) trait Revokes {
+    /// As [`ControlServer::revoke`].
+    fn revoke(&mut self, connection: Connection, why: &str);
+    /// As [`ControlServer::holds_rights`].
+    fn holds_rights(&self, connection: Connection) -> bool;
+    /// Closes it, without a word.
+    fn close(&mut self, connection: Connection);
+}
+
+impl Revokes for ControlServer {
+    fn revoke(&mut self, connection: Connection, why: &str) {
+        Self::revoke(self, connection, why);
+    }
+
+    fn holds_rights(&self, connection: Connection) -> bool {
+        Self::holds_rights(self, connection)
+    }
+
+    fn close(&mut self, connection: Connection) {
+        Self::close(self, connection, None);
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(crate) struct Rights {
+    /// The rings that may be READ.
+    shares: Vec<(ChannelId, ShareId)>,
+    banned: Bans,
+    denied: Bans,
+    /// Connections for READ that were let reach nothing, or no longer.
+    withheld: BTreeSet<PeerId>,
+}
+
+impl Default for Rights {
+    /// Everybody may be here and READ, but nothing is shared.
+    fn default() -> Self {
+        Self {
+            shares: Vec::new(),
+            banned: Bans::new(Bans::BANNED, None),
+            denied: Bans::new(Bans::DENIED, None),
+            withheld: BTreeSet::new(),
+        }
+    }
+}
+
+impl Rights {
+    /// Lets these rings be READ.
+    pub(crate) fn share(&mut self, shares: Vec<(ChannelId, ShareId)>) {
+        self.shares = shares;
+    }
+
+    /// Nobody may be here whom this file names.
+    pub(crate) fn ban(&mut self, file: Option<PathBuf>) {
+        self.banned = Bans::new(Bans::BANNED, file);
+    }
+
+    /// Nobody may READ, or be written to, whom this file names.
+    pub(crate) fn deny(&mut self, file: Option<PathBuf>) {
+        self.denied = Bans::new(Bans::DENIED, file);
+    }
+
+    /// Why whoever is behind a connection may not be here.
+    pub(crate) fn banned(&self, peers: &Peers, peer: PeerId) -> Option<&str> {
+        peers.get(peer)?.reason(&self.banned)
+    }
+
+    /// Enforces what has changed in the files.
+    pub(crate) fn enforce(
+        &mut self,
+        now: Nanos,
+        peers: &Peers,
+        server: &mut impl Revokes,
+        core: &mut RepairCore,
+    ) {
+        if self.banned.look(now) {
+            for (peer, known) in peers.iter() {
+                if let Some(why) = known.reason(&self.banned) {
+                    // First what its device may reach, then its connections.
+                    server.revoke(known.connection, &format!("banned: {why}"));
+                    core.ban(peer, why);
+                }
+            }
+        }
+        if self.denied.look(now) {
+            self.withhold(peers, server, core);
+        }
+    }
+
+    /// Takes back what those reach who may not any more, and writes nothing to them. Those who may again
+    /// come again: a connection that was let reach nothing is closed.
+    fn withhold(&mut self, peers: &Peers, server: &mut impl Revokes, core: &mut RepairCore) {
+        for (peer, known) in peers.iter() {
+            let withheld = self.withheld.contains(&peer);
+            match known.reason(&self.denied) {
+                Some(why) if !withheld => {
+                    let holds_rights = server.holds_rights(known.connection);
+                    if holds_rights {
+                        server.revoke(known.connection, &format!("denied: {why}"));
+                    }
+                    if core.deny_writes(peer) || holds_rights {
+                        self.withheld.insert(peer);
+                    }
+                }
+                None if withheld => server.close(known.connection),
+                _ => {}
+            }
+        }
+    }
+
+    /// Has windows of the rings bound to a connection for READ; its subscriber is told once they are.
+    pub(crate) fn let_read(
+        &mut self,
+        peer: PeerId,
+        channels: &[ChannelId],
+        peers: &Peers,
+        server: &mut ControlServer,
+        core: &mut RepairCore,
+    ) {
+        let Some(known) = peers.get(peer) else {
+            return;
+        };
+        let (name, connection) = (&known.name, known.connection);
+        if let Some(why) = known.reason(&self.denied) {
+            audited("read_denied", peers, peer, None, Some(why));
+            core.deny_writes(peer);
+            self.withheld.insert(peer);
+            return;
+        }
+        for channel in channels {
+            let share = self.shares.iter().find(|(it, _)| it == channel);
+            let Some((_, share)) = share.copied() else {
+                tracing::debug!(subscriber = name, "no ring is shared");
+                continue;
+            };
+            let refused = |what, error: &std::io::Error| {
+                audited(what, peers, peer, Some(*channel), Some(&error.to_string()));
+            };
+            if let Err(error) = server.grant(connection, share) {
+                refused("ring_refused", &error);
+                tracing::warn!(
+                    subscriber = name,
+                    channel = channel.0,
+                    "its ring can't be READ, NACKs are answered: {error}"
+                );
+            } else if let Err(error) = server.grant_cursor(connection, share) {
+                // It says how far it is by messages alone.
+                refused("cursor_refused", &error);
+                tracing::debug!(subscriber = name, "it has no cursor: {error}");
+            }
+        }
+    }
+
+    /// Whose connection this is, and the channel whose ring is shared so.
+    pub(crate) fn granted_to(
+        &self,
+        peers: &Peers,
+        connection: Connection,
+        share: ShareId,
+    ) -> Option<(PeerId, ChannelId)> {
+        let (channel, _) = self.shares.iter().find(|(_, it)| *it == share)?;
+        Some((peers.of(connection)?, *channel))
+    }
+
+    /// The ring of a channel, as it is shared.
+    pub(crate) fn share_of(&self, channel: ChannelId) -> Option<ShareId> {
+        let mut shares = self.shares.iter();
+        shares
+            .find(|(it, _)| *it == channel)
+            .map(|(_, share)| *share)
+    }
+
+    /// A connection is gone.
+    pub(crate) fn forget(&mut self, peer: PeerId) {
+        self.withheld.remove(&peer);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use tickcast_reliability::serve::{Carrier, RepairConfig, RepairEvent};
+    use tickcast_reliability::types::Now;
+
+    use super::*;
+    use crate::repair::peers::tests::{at, connections};
+
+    /// What was asked of it, in order.
+    #[derive(Default)]
+    struct Asked(Vec<(Connection, String)>);
+
+    impl Revokes for Asked {
+        fn revoke(&mut self, connection: Connection, why: &str) {
+            self.0.push((connection, why.into()));
+        }
+
+        fn holds_rights(&self, _: Connection) -> bool {
+            true
+        }
+
+        fn close(&mut self, connection: Connection) {
+            self.0.push((connection, "closed".into()));
+        }
+    }
+
+    struct Bench {
+        rights: Rights,
+        peers: Peers,
+        server: Asked,
+        core: RepairCore,
+        now: Nanos,
+    }
+
+    impl Bench {
+        /// A repair connection and one for READ of `risk-1`, and one of `risk-2`.
+        fn new(connections: &[Connection]) -> Self {
+            let now = Now::default();
+            let (config, secret) = (RepairConfig::default(), [7; 32]);
+            let none = (Vec::new(), Arc::default());
+            let mut core = RepairCore::new(config, "p".into(), none.0, none.1, secret, now);
+            let mut peers = Peers::default();
+            let mut all = Vec::new();
+            for (connection, name) in connections.iter().zip(["risk-1", "", "risk-2"]) {
+                let peer = peers.add(*connection, at("10.0.0.1"));
+                peers.joins(peer, name);
+                core.handle_connected(now, peer, Carrier::Verbs);
+                all.push(peer);
+            }
+            peers.belongs(all[1], all[0]);
+            Self {
+                rights: Rights::default(),
+                peers,
+                server: Asked::default(),
+                core,
+                now: Nanos::from_secs(1),
+            }
+        }
+
+        /// What is asked of the server when this stands in the file.
+        fn enforce(&mut self, file: &Path, text: &str) -> Vec<(Connection, String)> {
+            std::fs::write(file, text).unwrap();
+            self.now = self.now.after(Nanos::from_secs(1));
+            let Self {
+                rights,
+                peers,
+                server,
+                core,
+                now,
+            } = self;
+            rights.enforce(*now, peers, server, core);
+            std::mem::take(&mut self.server.0)
+        }
+    }
+
+    #[test]
+    fn who_is_banned_loses_the_rights_of_all_of_its_connections_and_nobody_else_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("banned");
+        let all = connections(3);
+        let mut bench = Bench::new(&all);
+        bench.rights.ban(Some(file.clone()));
+        assert_eq!(bench.enforce(&file, "risk-9 who"), []);
+        let taken = bench.enforce(&file, "risk-1 left the desk");
+        let why = || "banned: left the desk".to_owned();
+        assert_eq!(taken, [(all[0], why()), (all[1], why())]);
+        // They are closed once they were told why.
+        while bench
+            .core
+            .poll_transmit(Now::default(), &mut Vec::new())
+            .is_some()
+        {}
+        let closed: Vec<_> = std::iter::from_fn(|| bench.core.poll())
+            .filter_map(|event| match event {
+                RepairEvent::Close { peer, .. } => bench.peers.connection(peer),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(closed, all[..2]);
+    }
+
+    #[test]
+    fn who_is_denied_loses_its_rights_once_and_comes_again_when_it_is_allowed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("denied");
+        let all = connections(3);
+        let mut bench = Bench::new(&all);
+        bench.rights.deny(Some(file.clone()));
+        let why = || "denied: too many READs".to_owned();
+        let taken = bench.enforce(&file, "risk-1 too many READs");
+        assert_eq!(taken, [(all[0], why()), (all[1], why())]);
+        assert_eq!(
+            bench.enforce(&file, "risk-1 too many READs\nrisk-9 who"),
+            []
+        );
+        let closed = || "closed".to_owned();
+        let freed = bench.enforce(&file, "risk-9 who");
+        assert_eq!(freed, [(all[0], closed()), (all[1], closed())]);
+    }
+}

@@ -1,0 +1,88 @@
+//! Who was let in, let at a ring, turned away or banned, and why: one [`tracing`] event each, with the
+//! target `audit` and level `INFO`, or `DEBUG` where connections come and go too often for a log. What the
+//! devices allow, `tickcast_transport::verbs` says with the
+//! same target; `peer` is what belongs together.
+//!
+//! | `what` | is said |
+//! |---|---|
+//! | `joined`, `left` | a subscriber follows channels, and no longer does, and why |
+//! | `replay_joined`, `nack_joined`, `read_joined` | a further connection of a subscriber, and instead of which |
+//! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
+//! | `ring_refused`, `cursor_refused` | it can't, or nobody can: the device refused, or no right is left to give |
+//! | `mirror_granted`, `mirror_refused` | what is sealed of a channel is written to a standby's memory from here on, or not, and why |
+//! | `turned_away` | a connection is closed, and was told why |
+//! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
+//! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
+//! | `hand_over_refused` | somebody asked to take over in vain, and why; once a second at most |
+//! | `promoted` | this was a standby, and publishes from here on |
+//! | `denied`, `allowed` | somebody may not READ, nor be written to, or may again |
+//! | `read_denied` | a connection for READ is let reach nothing |
+//!
+//! Whoever comes by a further connection of a session is named as its subscriber, whatever it calls itself.
+//!
+//! Fields, where they apply: `subscriber`, `peer` (address and port), `channel`, `why`.
+
+use std::net::SocketAddr;
+
+use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::types::ChannelId;
+use tracing::Level;
+
+use crate::repair::peers::Peers;
+
+/// What is known of it.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Of<'a> {
+    pub(crate) subscriber: Option<&'a str>,
+    pub(crate) peer: Option<SocketAddr>,
+    pub(crate) channel: Option<ChannelId>,
+    pub(crate) why: Option<&'a str>,
+}
+
+/// Says what happened.
+pub(crate) fn say(what: &'static str, of: Of<'_>) {
+    say_to(true, what, of);
+}
+
+/// Says what happened to whoever keeps an audit, and to a log as well or not.
+fn say_to(log: bool, what: &'static str, of: Of<'_>) {
+    macro_rules! say {
+        ($level:expr) => {
+            tracing::event!(
+                target: "audit",
+                $level,
+                what,
+                subscriber = of.subscriber,
+                peer = of.peer.map(tracing::field::display),
+                channel = of.channel.map(|channel| channel.0),
+                why = of.why,
+            )
+        };
+    }
+    match log {
+        true => say!(Level::INFO),
+        false => say!(Level::DEBUG),
+    }
+}
+
+/// Says of a connection what happened.
+pub(crate) fn audited(
+    what: &'static str,
+    peers: &Peers,
+    peer: PeerId,
+    channel: Option<ChannelId>,
+    why: Option<&str>,
+) {
+    let known = peers.get(peer);
+    let name = known.map(|known| &*known.name);
+    say_to(
+        peers.talk.may_say(),
+        what,
+        Of {
+            subscriber: name.filter(|name| !name.is_empty()),
+            peer: known.map(|known| known.address),
+            channel,
+            why,
+        },
+    );
+}

@@ -1,0 +1,222 @@
+//! Who may not be here, or not READ: a file of names and addresses for each, which the repair service
+//! looks at while it runs. Who may not be here is cut off at once, and turned away from then on; who
+//! may not READ goes on with NACKs, and is not written to. Whoever is taken out of the file may do it again.
+//!
+//! One a line: a subscriber's name or an IP address, then the reason, which it is told. What follows a
+//! `#` is for people. A name is what a subscriber says of itself; an address is harder to change.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+
+use tickcast_reliability::types::Nanos;
+
+use crate::repair::audit;
+
+/// Between looks at the file.
+const LOOK: Nanos = Nanos::from_ms(250);
+/// A file longer than this is not read.
+const FILE_LEN_MAX: u64 = 1 << 20;
+
+/// Somebody who may not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Ban {
+    who: String,
+    address: Option<IpAddr>,
+    why: String,
+}
+
+/// What is audited of who is in a file, and of who no longer is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words(&'static str, &'static str);
+
+/// The file, and what it said last.
+#[derive(Debug)]
+pub(crate) struct Bans {
+    words: Words,
+    path: Option<PathBuf>,
+    look_at: Nanos,
+    seen: Option<Seen>,
+    all: Vec<Ban>,
+    warned: bool,
+}
+
+/// What differs when a file was written.
+type Seen = (u64, u64, i64, i64);
+
+impl Bans {
+    /// Who may not be here.
+    pub(crate) const BANNED: Words = Words("banned", "unbanned");
+    /// Who may not READ.
+    pub(crate) const DENIED: Words = Words("denied", "allowed");
+
+    /// Those in this file; without one everybody may.
+    pub(crate) const fn new(words: Words, path: Option<PathBuf>) -> Self {
+        Self {
+            words,
+            path,
+            look_at: Nanos::ZERO,
+            seen: None,
+            all: Vec::new(),
+            warned: false,
+        }
+    }
+
+    /// Looks at the file, now and then. Whether it says something else than before.
+    pub(crate) fn look(&mut self, now: Nanos) -> bool {
+        let Some(path) = self.path.as_ref().filter(|_| now >= self.look_at) else {
+            return false;
+        };
+        self.look_at = now.after(LOOK);
+        let read = match std::fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((None, String::new())),
+            Err(error) => Err(error),
+            Ok(about) if self.seen == Some(seen(&about)) => return false,
+            Ok(about) => read_whole(path).map(|text| (Some(seen(&about)), text)),
+        };
+        match read {
+            Ok((seen, text)) => {
+                (self.seen, self.warned) = (seen, false);
+                self.take(&text)
+            }
+            Err(error) => {
+                // Who was banned stays so.
+                if !std::mem::replace(&mut self.warned, true) {
+                    tracing::warn!(
+                        "{}: {} can't be read: {error}; what it said before stays",
+                        self.words.0,
+                        path.display()
+                    );
+                }
+                false
+            }
+        }
+    }
+
+    pub(crate) fn take(&mut self, text: &str) -> bool {
+        let before = std::mem::replace(&mut self.all, parse(text));
+        for ban in self.all.iter().filter(|ban| !before.contains(ban)) {
+            audit::say(
+                self.words.0,
+                audit::Of {
+                    subscriber: Some(&ban.who),
+                    why: Some(&ban.why),
+                    ..audit::Of::default()
+                },
+            );
+        }
+        let left = |ban: &&Ban| self.all.iter().all(|it| it.who != ban.who);
+        for ban in before.iter().filter(left) {
+            audit::say(
+                self.words.1,
+                audit::Of {
+                    subscriber: Some(&ban.who),
+                    ..audit::Of::default()
+                },
+            );
+        }
+        self.all != before
+    }
+
+    /// Why somebody of this name, at this address, may not.
+    pub(crate) fn reason(&self, name: &str, address: SocketAddr) -> Option<&str> {
+        let address = address.ip().to_canonical();
+        let mut all = self.all.iter();
+        let ban = all.find(|ban| match ban.address {
+            Some(banned) => banned == address,
+            None => ban.who == name,
+        })?;
+        Some(&ban.why)
+    }
+}
+
+fn seen(about: &Metadata) -> Seen {
+    (about.ino(), about.len(), about.mtime(), about.mtime_nsec())
+}
+
+fn read_whole(path: &PathBuf) -> io::Result<String> {
+    let mut text = String::new();
+    let len = File::open(path)?
+        .take(FILE_LEN_MAX + 1)
+        .read_to_string(&mut text)?;
+    if len as u64 > FILE_LEN_MAX {
+        return Err(io::Error::other(format!(
+            "it has more than {FILE_LEN_MAX} bytes"
+        )));
+    }
+    Ok(text)
+}
+
+fn parse(text: &str) -> Vec<Ban> {
+    let lines = text
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or_default().trim());
+    let ban = |line: &str| {
+        let (who, why) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        Ban {
+            who: who.to_owned(),
+            address: who.parse().ok().map(|it: IpAddr| it.to_canonical()),
+            why: match why.trim() {
+                "" => "no reason was given".to_owned(),
+                why => why.to_owned(),
+            },
+        }
+    };
+    lines.filter(|line| !line.is_empty()).map(ban).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Nanos = Nanos::from_secs(1);
+
+    fn at(address: &str) -> SocketAddr {
+        SocketAddr::new(address.parse().unwrap(), 7400)
+    }
+
+    #[test]
+    fn names_and_addresses_are_told_apart_and_reasons_are_kept() {
+        let mut bans = Bans::new(Bans::BANNED, None);
+        let text = "# who\n\nrisk-1  left the desk # 2026\n10.0.0.7\n2001:db8::1 a stranger\n";
+        assert!(bans.take(text));
+        assert_eq!(bans.reason("risk-1", at("10.0.0.1")), Some("left the desk"));
+        assert_eq!(
+            bans.reason("risk-2", at("10.0.0.7")),
+            Some("no reason was given")
+        );
+        assert_eq!(
+            bans.reason("x", at("::ffff:10.0.0.7")),
+            Some("no reason was given")
+        );
+        assert_eq!(bans.reason("x", at("2001:db8::1")), Some("a stranger"));
+        assert_eq!(bans.reason("risk-2", at("10.0.0.1")), None);
+        assert_eq!(bans.reason("10.0.0.7", at("10.0.0.1")), None, "no name");
+        assert!(!bans.take(text), "nothing has changed");
+        assert!(bans.take("risk-1 left the desk"));
+        assert_eq!(bans.reason("risk-2", at("10.0.0.7")), None);
+    }
+
+    #[test]
+    fn a_file_counts_when_it_changes_and_what_can_not_be_read_changes_nothing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("banned");
+        let mut bans = Bans::new(Bans::BANNED, Some(path.clone()));
+        assert!(!bans.look(NOW), "there is none");
+        std::fs::write(&path, "risk-1 why").unwrap();
+        assert!(!bans.look(NOW), "not yet");
+        let later = NOW.after(LOOK);
+        assert!(bans.look(later) && !bans.look(later.after(LOOK)));
+        assert_eq!(bans.reason("risk-1", at("::1")), Some("why"));
+        std::fs::write(&path, "a".repeat(FILE_LEN_MAX as usize + 1)).unwrap();
+        let later = later.after(Nanos::from_secs(1));
+        assert!(!bans.look(later), "too long");
+        assert!(bans.reason("risk-1", at("::1")).is_some(), "it stays");
+        std::fs::remove_file(&path).unwrap();
+        assert!(bans.look(later.after(LOOK)));
+        assert_eq!(bans.reason("risk-1", at("::1")), None);
+        assert!(!Bans::new(Bans::DENIED, None).look(NOW));
+    }
+}

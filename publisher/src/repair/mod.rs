@@ -1,0 +1,647 @@
+//! The repair service: its own thread, so that joining, repair and replay never delay fresh data.
+//! It carries what the sans-I/O [`RepairCore`] says between the connections, of either kind, and the
+//! multicast sockets, and tells the publish thread how large its group is.
+
+pub(crate) mod access;
+pub(crate) mod audit;
+pub(crate) mod crowded;
+pub(crate) mod denied;
+pub(crate) mod deny_list;
+pub(crate) mod peers;
+pub(crate) mod seldom;
+pub(crate) mod talk;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use tickcast_journal::{Note, RecordedRepair, Recorder};
+use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer};
+use tickcast_reliability::delivery::LineId;
+use tickcast_reliability::serve::{
+    ChannelInfo, Destination, Further, PeerId, RepairConfig, RepairCore, RepairEvent,
+};
+use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now};
+use tickcast_transport::FanOut;
+use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::sched::make_prompt;
+
+use crate::error::PublisherError;
+use crate::repair::access::Rights;
+use crate::repair::audit::audited;
+use crate::repair::crowded::Crowded;
+use crate::repair::denied::Denied;
+use crate::repair::peers::Peers;
+use crate::state::journal::Noted;
+use crate::state::{Shared, SubscriberStatus};
+
+/// How long a shutdown waits for peers to read their last message.
+const GOODBYE: Duration = Duration::from_millis(500);
+/// The longest sleep, so that flags of other threads are seen.
+const WAIT_MAX: Duration = Duration::from_millis(20);
+/// The longest sleep while something may have been sent that is to be written to a standby.
+const WAIT_MIRRORED: Duration = Duration::from_millis(1);
+/// Subscribers that are remembered after they left.
+const LEFT_MAX: usize = 128;
+
+/// The limits of the control server that goes with a repair config.
+#[must_use]
+pub(crate) fn server_config(repair: &RepairConfig) -> ServerConfig {
+    ServerConfig {
+        // The core turns further ones away, with a word; the server only if that fails.
+        connections_max: repair.peers_max.saturating_add(64),
+        connections_per_address_max: repair.of_one_address_max(),
+        // The core closes earlier; a WELCOME with a whole directory must fit on top.
+        backlog_bytes_max: repair.backlog_close_bytes.saturating_add(32 << 20),
+        join_timeout: Duration::from_micros(repair.join_timeout_us),
+        ..ServerConfig::default()
+    }
+}
+
+/// The repair service of a publisher.
+pub(crate) struct RepairService {
+    core: RecordedRepair,
+    noted: Noted,
+    server: ControlServer,
+    /// The sockets for multicast repairs, in the order of the channels.
+    multicast: Vec<Vec<Box<dyn FanOut>>>,
+    shared: Arc<Shared>,
+    clock: SystemClock,
+    peers: Peers,
+    directory_versions: Vec<u64>,
+    rights: Rights,
+    out: Vec<u8>,
+    stats_at: Nanos,
+    denied: Denied,
+    crowded: Crowded,
+}
+
+impl RepairService {
+    /// Serves the channels of `shared` to whoever connects to `server`. `multicast` holds the
+    /// fan-outs for multicast repairs of each channel.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when the system has no randomness to give.
+    pub(crate) fn new(
+        config: RepairConfig,
+        server: ControlServer,
+        multicast: Vec<Vec<Box<dyn FanOut>>>,
+        shared: Arc<Shared>,
+    ) -> Result<Self, PublisherError> {
+        let clock = SystemClock;
+        let now = clock.both();
+        let channels = shared.channels.iter().map(|channel| {
+            let info = ChannelInfo {
+                name: channel.plan.name.clone(),
+                fan_outs: channel.plan.fan_outs.iter().map(|f| f.offer()).collect(),
+                directory: Vec::new(),
+            };
+            (info, channel.ring.clone(), channel.repair.clone())
+        });
+        let secret = secret()?;
+        let service = shared.service.clone();
+        let name = shared.name.clone();
+        let core = RepairCore::new(config, name, channels.collect(), service, secret, now);
+        Ok(Self {
+            core: RecordedRepair::new(core),
+            noted: Noted::default(),
+            server,
+            multicast,
+            clock,
+            peers: Peers::default(),
+            directory_versions: vec![0; shared.channels.len()],
+            rights: Rights::default(),
+            shared,
+            out: Vec::with_capacity(64 << 10),
+            stats_at: now.monotonic,
+            denied: Denied::default(),
+            crowded: Crowded::default(),
+        })
+    }
+
+    /// Tells new joiners where connections for NACKs and READ can be made: where the server takes
+    /// them. `shares` are the rings that may be READ.
+    #[must_use]
+    pub(crate) fn offering(
+        mut self,
+        offers: Vec<RepairOffer>,
+        shares: Vec<(ChannelId, ShareId)>,
+    ) -> Self {
+        self.core.set_repair_offers(offers);
+        self.rights.share(shares);
+        self
+    }
+
+    /// Turns away, and cuts off, whoever this file bans, which is looked at all the while.
+    #[must_use]
+    pub(crate) fn banning(mut self, file: Option<PathBuf>) -> Self {
+        self.rights.ban(file);
+        self
+    }
+
+    /// Lets nobody READ, and writes to nobody, whom this file names, which is looked at all the while.
+    #[must_use]
+    pub(crate) fn denying(mut self, file: Option<PathBuf>) -> Self {
+        self.rights.deny(file);
+        self
+    }
+
+    /// Writes what is sealed to whoever has one of these names and asks for it.
+    #[must_use]
+    pub(crate) fn mirrored_by(mut self, names: Vec<String>) -> Self {
+        self.core.set_standbys(names);
+        self
+    }
+
+    /// Keeps a flight record from now on, if one is given.
+    #[must_use]
+    pub(crate) fn recording(mut self, recorder: Option<Recorder>) -> Self {
+        if let Some(recorder) = recorder {
+            self.core.record(recorder);
+        }
+        self
+    }
+
+    /// Serves until the publisher shuts down, then says goodbye to all peers.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when polling fails; [`PublisherError::Send`] when a multicast
+    /// socket is of no more use.
+    pub(crate) fn run(mut self) -> Result<(), PublisherError> {
+        if let Err(error) = make_prompt() {
+            tracing::info!("repair is no sooner than the scheduler has it: {error}");
+        }
+        while !self.shared.is_shutting_down() {
+            self.round(WAIT_MAX)?;
+        }
+        match self.shared.hand_over.taken_by() {
+            None => self.core.shut_down(),
+            Some(_) => self.core.hand_over(),
+        }
+        let until = Instant::now() + GOODBYE;
+        while !self.peers.is_empty() && Instant::now() < until {
+            self.round(Duration::from_millis(5))?;
+        }
+        Ok(())
+    }
+
+    fn round(&mut self, wait_max: Duration) -> Result<(), PublisherError> {
+        let now_before = self.clock.now();
+        (self.rights).enforce(now_before, &self.peers, &mut self.server, &mut self.core);
+        let timer = self.core.poll_timeout().unwrap_or(Nanos::MAX);
+        let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
+        // Nobody says that something was sent.
+        let wait = if self.core.is_mirrored() {
+            wait.min(WAIT_MIRRORED)
+        } else {
+            wait
+        };
+        self.receive(wait)?;
+        let now = self.clock.both();
+        self.denied.look(now.monotonic, self.server.stats());
+        self.crowded.look(now.monotonic, self.server.stats());
+        self.peers.talk.look(now.monotonic);
+        self.look_at_cursors(now);
+        self.write_to_standbys();
+        self.core.handle_timeout(now);
+        self.transmit(now)?;
+        self.events();
+        self.tell(now.monotonic);
+        Ok(())
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<(), PublisherError> {
+        let (core, peers, shared) = (&mut self.core, &mut self.peers, &self.shared);
+        let (clock, versions) = (self.clock, &mut self.directory_versions);
+        let rights = &mut self.rights;
+        let polled = self.server.poll(Some(wait), |event| match event {
+            ServerEvent::Connected(connection, address, carrier) => {
+                tracing::debug!(%address, "a connection was accepted");
+                core.handle_connected(clock.both(), peers.add(connection, address), carrier);
+            }
+            ServerEvent::Unconfirmed(connection, bytes) => {
+                if let Some(peer) = peers.of(connection) {
+                    core.handle_on_the_way(peer, bytes);
+                }
+            }
+            ServerEvent::Frame(connection, channel, message) => {
+                let Some(peer) = peers.of(connection) else {
+                    return;
+                };
+                match &message {
+                    Message::Join(join) => {
+                        peers.joins(peer, &join.name);
+                        if let Some(why) = rights.banned(peers, peer) {
+                            return core.ban(peer, why);
+                        }
+                        // Now, so that whatever was sealed before WELCOME can be read with it.
+                        refresh_directories(core, shared, versions);
+                    }
+                    Message::Progress(progress) => note(shared, peer, channel, progress),
+                    _ => {}
+                }
+                let is_join = matches!(message, Message::Join(_));
+                core.handle_message(clock.both(), peer, channel, message);
+                if let Some(owner) = is_join.then(|| core.session_of(peer)).flatten() {
+                    peers.belongs(peer, owner);
+                }
+            }
+            ServerEvent::Granted(connection, share, access) => {
+                if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
+                    && core.grant(clock.both(), peer, channel, access)
+                {
+                    audited("ring_granted", peers, peer, Some(channel), None);
+                }
+            }
+            ServerEvent::CursorGranted(connection, share, access) => {
+                if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
+                    && core.grant_cursor(peer, channel, access)
+                {
+                    audited("cursor_granted", peers, peer, Some(channel), None);
+                }
+            }
+            ServerEvent::CursorRefused(connection, share, error) => {
+                if let Some((peer, channel)) = rights.granted_to(peers, connection, share) {
+                    let why = error.to_string();
+                    audited("cursor_refused", peers, peer, Some(channel), Some(&why));
+                }
+            }
+            ServerEvent::Closed(connection, reason) => {
+                let Some(peer) = peers.remove(connection) else {
+                    return;
+                };
+                rights.forget(peer);
+                match &reason {
+                    CloseReason::Protocol(error) => {
+                        if peers.talk.may_say() {
+                            tracing::info!(peer = peer.0, %error, "a connection was closed");
+                        }
+                        core.handle_protocol_error(peer, error.to_string());
+                    }
+                    CloseReason::Violation(error) => {
+                        let subscriber = peers.get(peer).map(|known| &*known.name);
+                        if peers.talk.may_say() {
+                            tracing::warn!(peer = peer.0, subscriber, "{error}");
+                        }
+                    }
+                    CloseReason::Io(error) => {
+                        if peers.talk.may_say() {
+                            tracing::info!(peer = peer.0, %error, "a connection broke");
+                        }
+                        shared.service.connections_broken.increment();
+                    }
+                    _ => {}
+                }
+                core.handle_disconnected(peer);
+            }
+            // The core has the same timer.
+            _ => {}
+        });
+        let stats = self.server.stats();
+        let refused = stats.turned_away + stats.accept_errors;
+        let service = &self.shared.service;
+        service.connections_refused.set(refused);
+        let of_address = stats.turned_away_of_address;
+        service.connections_per_address_refused.set(of_address);
+        service.access_violations.set(stats.violations);
+        service.cursors_leased.set(stats.cursors_leased);
+        service.cursors_returned.set(stats.cursors_returned);
+        service.cursors_live.set(stats.cursors_live);
+        polled.map_err(|source| PublisherError::System {
+            what: "poll the control connections",
+            source,
+        })
+    }
+
+    /// What subscribers have written of themselves since.
+    fn look_at_cursors(&mut self, now: Now) {
+        for (connection, share, words) in self.server.cursors() {
+            let of = self.rights.granted_to(&self.peers, connection, share);
+            let Some((peer, channel)) = of else {
+                continue;
+            };
+            if let Some((owner, progress)) = self.core.handle_cursor(now, peer, channel, &words) {
+                note(&self.shared, owner, channel, &progress);
+            }
+        }
+    }
+
+    /// What was sent since is written to standbys, as many at a time as may be under way.
+    fn write_to_standbys(&mut self) {
+        if !self.core.is_mirrored() {
+            return;
+        }
+        for (connection, count) in self.server.written() {
+            if let Some(peer) = self.peers.of(connection) {
+                self.core.handle_written(peer, count);
+            }
+        }
+        while let Some((peer, write)) = self.core.poll_write() {
+            let share = self.rights.share_of(write.channel);
+            let Some((connection, share)) = self.peers.connection(peer).zip(share) else {
+                self.core.handle_unwritable(peer);
+                continue;
+            };
+            if let Err(error) = self.server.write(connection, share, &write) {
+                tracing::info!(
+                    peer = peer.0,
+                    "nothing can be written to a standby: {error}"
+                );
+                self.core.handle_unwritable(peer);
+            }
+        }
+    }
+
+    fn transmit(&mut self, now: Now) -> Result<(), PublisherError> {
+        loop {
+            self.out.clear();
+            let Some(destination) = self.core.poll_transmit(now, &mut self.out) else {
+                break;
+            };
+            match destination {
+                Destination::Peer(peer) => {
+                    let Some(connection) = self.peers.connection(peer) else {
+                        continue;
+                    };
+                    // What does not fit is more than the core lets pile up before it closes.
+                    let sent = self.server.send_frames(connection, &self.out);
+                    if sent.is_err() {
+                        self.server.close(connection, None);
+                    }
+                    let backlog = self.server.peer(connection).map_or(0, |p| p.backlog_bytes);
+                    self.core.handle_backlog(peer, backlog);
+                }
+                Destination::Multicast(channel) => self.multicast(channel)?,
+            }
+        }
+        self.server.flush();
+        for (connection, info) in self.server.peers() {
+            if let Some(peer) = self.peers.of(connection) {
+                self.core.handle_backlog(peer, info.backlog_bytes);
+            }
+        }
+        Ok(())
+    }
+
+    fn multicast(&mut self, channel: ChannelId) -> Result<(), PublisherError> {
+        let mut all = self.shared.channels.iter().zip(&mut self.multicast);
+        let Some((shared, fan_outs)) = all.find(|(c, _)| c.plan.id == channel) else {
+            return Ok(());
+        };
+        for fan_out in fan_outs {
+            // One that found no room was counted; who misses it asks again.
+            fan_out
+                .send_copy(&self.out)
+                .map_err(|source| PublisherError::Send {
+                    channel: shared.plan.name.clone(),
+                    source,
+                })?;
+        }
+        Ok(())
+    }
+
+    fn events(&mut self) {
+        while let Some(event) = self.core.poll() {
+            match event {
+                RepairEvent::Joined {
+                    peer,
+                    name,
+                    channels,
+                } => {
+                    if self.peers.talk.may_say() {
+                        tracing::info!(subscriber = name, channels = channels.len(), "joined");
+                    }
+                    for channel in &channels {
+                        audited("joined", &self.peers, peer, Some(*channel), None);
+                    }
+                    self.joined(peer, &name, &channels);
+                }
+                RepairEvent::FurtherJoined {
+                    peer,
+                    further,
+                    instead_of,
+                } => {
+                    let what = match further {
+                        Further::Replay => "replay_joined",
+                        Further::Nack => "nack_joined",
+                        Further::Read => "read_joined",
+                    };
+                    let before = instead_of.and_then(|it| self.peers.get(it));
+                    let why = before.map(|it| format!("instead of the one from {}", it.address));
+                    audited(what, &self.peers, peer, None, why.as_deref());
+                }
+                RepairEvent::ReadJoined { peer, channels, .. } => {
+                    let (server, core) = (&mut self.server, &mut self.core);
+                    (self.rights).let_read(peer, &channels, &self.peers, server, core);
+                }
+                RepairEvent::Mirroring {
+                    peer,
+                    name,
+                    channel,
+                    refused,
+                } => {
+                    let why = refused.map(MirrorRefusal::text);
+                    let what = match why {
+                        None => "mirror_granted",
+                        Some(_) => "mirror_refused",
+                    };
+                    audited(what, &self.peers, peer, Some(channel), why);
+                    let (standby, channel) = (name, channel.0);
+                    match why {
+                        None => tracing::info!(standby, channel, "what is sealed is written to it"),
+                        Some(why) => {
+                            tracing::warn!(standby, channel, "nothing is written to it: {why}");
+                        }
+                    }
+                }
+                RepairEvent::Left {
+                    peer,
+                    name,
+                    on_purpose,
+                } => {
+                    if self.peers.talk.may_say() {
+                        tracing::info!(subscriber = name, on_purpose, "left");
+                    }
+                    let why = match on_purpose {
+                        true => "it said goodbye",
+                        false => "without a goodbye",
+                    };
+                    audited("left", &self.peers, peer, None, Some(why));
+                    let mut all = self.shared.subscribers();
+                    for status in all.iter_mut().filter(|s| s.peer == peer.0) {
+                        status.joined = false;
+                    }
+                    let gone = all.iter().filter(|s| !s.joined).count();
+                    if gone > LEFT_MAX
+                        && let Some(oldest) = all.iter().position(|s| !s.joined)
+                    {
+                        all.remove(oldest);
+                    }
+                }
+                RepairEvent::Close { peer, reason } => {
+                    if let Some(reason) = reason {
+                        if self.peers.talk.may_say() {
+                            tracing::info!(
+                                peer = peer.0,
+                                text = reason.text,
+                                "closing a connection"
+                            );
+                        }
+                        audited("turned_away", &self.peers, peer, None, Some(&reason.text));
+                    }
+                    if let Some(connection) = self.peers.connection(peer) {
+                        self.server.close(connection, None);
+                    }
+                }
+                RepairEvent::HigherEpochClaimed { channel, epoch, .. }
+                    if self.peers.talk.may_say() =>
+                {
+                    tracing::warn!(
+                        channel = channel.0,
+                        %epoch,
+                        "a JOIN claims an epoch higher than ours; counted, no effect"
+                    );
+                }
+                RepairEvent::SlowSubscriber {
+                    name,
+                    channel,
+                    behind,
+                    ..
+                } => tracing::warn!(
+                    subscriber = name,
+                    channel = channel.0,
+                    behind,
+                    "a subscriber is more than half a ring behind"
+                ),
+                _ => {}
+            }
+        }
+        self.peers.forget_gone();
+    }
+
+    fn joined(&self, peer: PeerId, name: &str, channels: &[ChannelId]) {
+        let mut all = self.shared.subscribers();
+        for channel in channels {
+            // One that comes again takes its old place.
+            all.retain(|s| s.joined || s.name != name || s.channel != *channel);
+            all.push(SubscriberStatus {
+                name: name.into(),
+                channel: *channel,
+                joined: true,
+                sequence: 0,
+                heard: 0,
+                lag: 0,
+                lost_records: 0,
+                follows: false,
+                peer: peer.0,
+            });
+        }
+    }
+
+    /// Tells the other threads what they have to know of the subscribers.
+    fn tell(&mut self, now: Nanos) {
+        for channel in &self.shared.channels {
+            let (subscribers, hold_off_us) = self.core.group(channel.plan.id);
+            channel.subscribers.store(subscribers, Relaxed);
+            channel.hold_off_us.store(hold_off_us, Relaxed);
+        }
+        if self.shared.is_ended() {
+            self.shared.set_all_reached_end(self.core.all_reached_end());
+            let short = self.core.short_of_end() as u64;
+            self.shared.service.subscribers_short_of_end.set(short);
+        }
+        if now < self.stats_at {
+            return;
+        }
+        self.stats_at = now.after(Nanos::from_ms(10));
+        let joined = {
+            let all = self.shared.subscribers();
+            let mut peers: Vec<u64> = all.iter().filter(|s| s.joined).map(|s| s.peer).collect();
+            peers.sort_unstable();
+            peers.dedup();
+            // One that has not spoken of a channel may not be listening to it yet.
+            let follows = |peer: &u64| !all.iter().any(|s| s.peer == *peer && !s.follows);
+            peers.iter().filter(|peer| follows(peer)).count()
+        };
+        self.shared.joined.store(joined as u32, Relaxed);
+        for (channel, fan_outs) in self.shared.channels.iter().zip(&self.multicast) {
+            for (fan_out, lines) in fan_outs.iter().zip(&channel.repair_lines) {
+                for (stats, shown) in fan_out.stats().iter().zip(lines) {
+                    shown.set(stats);
+                }
+            }
+        }
+        if self.core.is_recorded() {
+            self.note_lines();
+        }
+    }
+
+    /// Notes what the lines for multicast repairs could not send; fan-outs are numbered through.
+    fn note_lines(&mut self) {
+        for (fan_out, of) in self.multicast.iter().flatten().enumerate() {
+            for (line, stats) in of.stats().iter().enumerate() {
+                if let Some(counted) = self.noted.changed(fan_out, line, stats) {
+                    let at = (FanOutId(fan_out as u8), LineId(line as u8));
+                    self.core.note(Note::Sending(at.0, at.1, counted));
+                }
+            }
+        }
+    }
+}
+
+/// What session numbers are made of: nobody has it but this run.
+fn secret() -> Result<[u8; 32], PublisherError> {
+    let mut secret = [0; 32];
+    let mut rest = &mut secret[..];
+    while !rest.is_empty() {
+        let got = getrandom(&mut *rest, GetRandomFlags::empty());
+        let got = got.map_err(|error| PublisherError::System {
+            what: "take random bytes from the system",
+            source: error.into(),
+        })?;
+        rest = &mut rest[got..];
+    }
+    Ok(secret)
+}
+
+fn refresh_directories(core: &mut RepairCore, shared: &Shared, versions: &mut [u64]) {
+    for (channel, version) in shared.channels.iter().zip(versions) {
+        let directory = channel.directory();
+        if directory.version != *version {
+            *version = directory.version;
+            core.set_directory(channel.plan.id, directory.instruments().to_vec());
+        }
+    }
+}
+
+/// Keeps what a subscriber says of itself, for reports.
+fn note(shared: &Shared, peer: PeerId, channel: ChannelId, progress: &Progress) {
+    let Some(of) = shared.channels.iter().find(|c| c.plan.id == channel) else {
+        return;
+    };
+    let sealed = of.ring.sealed();
+    // Nobody has what was never sealed.
+    if progress.epoch == shared.epoch && progress.sequence > sealed {
+        return;
+    }
+    let follows = progress.epoch == shared.epoch;
+    let mut all = shared.subscribers();
+    let status = all
+        .iter_mut()
+        .find(|s| s.peer == peer.0 && s.channel == channel);
+    if let Some(status) = status {
+        status.follows = follows;
+        status.lost_records = progress.lost_records;
+        if follows {
+            status.sequence = progress.sequence.0;
+            status.heard = progress.heard.min(sealed).0;
+            status.lag = sealed.since(progress.sequence);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

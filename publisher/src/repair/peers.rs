@@ -1,0 +1,188 @@
+//! Who is connected to the repair service: each connection under the name of either side, and what is
+//! known of who is behind it.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use tickcast_reliability::serve::PeerId;
+use tickcast_transport::control::PeerId as Connection;
+
+use crate::repair::deny_list::Bans;
+use crate::repair::talk::Talk;
+
+/// A connection.
+pub(crate) struct Known {
+    pub(crate) connection: Connection,
+    pub(crate) address: SocketAddr,
+    /// The name of its session's subscriber, or what its own JOIN says while that is not answered; empty
+    /// before.
+    pub(crate) name: String,
+    /// Where its session's connection for repair comes from, if that is another one: by verbs a host may
+    /// have another address.
+    session: Option<SocketAddr>,
+}
+
+impl Known {
+    /// Why a file names whoever is behind it, by name or by either address.
+    pub(crate) fn reason<'a>(&self, named: &'a Bans) -> Option<&'a str> {
+        let reason = |address| named.reason(&self.name, address);
+        reason(self.address).or_else(|| reason(self.session?))
+    }
+}
+
+/// All connections.
+#[derive(Default)]
+pub(crate) struct Peers {
+    by_connection: BTreeMap<Connection, PeerId>,
+    known: BTreeMap<PeerId, Known>,
+    /// Gone, and not forgotten before what that means was told of them.
+    gone: Vec<PeerId>,
+    last: u64,
+    /// How much is said of them in the log.
+    pub(crate) talk: Talk,
+}
+
+impl Peers {
+    pub(crate) fn add(&mut self, connection: Connection, address: SocketAddr) -> PeerId {
+        self.last += 1;
+        let peer = PeerId(self.last);
+        self.by_connection.insert(connection, peer);
+        let name = String::new();
+        let known = Known {
+            connection,
+            address,
+            name,
+            session: None,
+        };
+        self.known.insert(peer, known);
+        peer
+    }
+
+    /// Its JOIN came. What a second one says is nobody's name.
+    pub(crate) fn joins(&mut self, peer: PeerId, name: &str) {
+        let known = self.known.get_mut(&peer);
+        if let Some(known) = known.filter(|known| known.name.is_empty()) {
+            name.clone_into(&mut known.name);
+        }
+    }
+
+    /// It belongs to the session of another connection, and whoever that is: a name of its own counts
+    /// for nothing.
+    pub(crate) fn belongs(&mut self, peer: PeerId, owner: PeerId) {
+        let Some(owner) = self.known.get(&owner).filter(|_| peer != owner) else {
+            return;
+        };
+        let (name, address) = (owner.name.clone(), owner.address);
+        if let Some(known) = self.known.get_mut(&peer) {
+            (known.name, known.session) = (name, Some(address));
+        }
+    }
+
+    pub(crate) fn of(&self, connection: Connection) -> Option<PeerId> {
+        self.by_connection.get(&connection).copied()
+    }
+
+    pub(crate) fn get(&self, peer: PeerId) -> Option<&Known> {
+        self.known.get(&peer)
+    }
+
+    /// Its connection, while there is one.
+    pub(crate) fn connection(&self, peer: PeerId) -> Option<Connection> {
+        let connection = self.get(peer)?.connection;
+        self.of(connection).map(|_| connection)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &Known)> {
+        self.known.iter().map(|(peer, known)| (*peer, known))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_connection.is_empty()
+    }
+
+    /// A connection is gone; who was behind it is known until [`Peers::forget_gone`].
+    pub(crate) fn remove(&mut self, connection: Connection) -> Option<PeerId> {
+        let peer = self.by_connection.remove(&connection)?;
+        self.gone.push(peer);
+        Some(peer)
+    }
+
+    /// What there was to tell of those that are gone was told.
+    pub(crate) fn forget_gone(&mut self) {
+        for peer in self.gone.drain(..) {
+            self.known.remove(&peer);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use tickcast_transport::control::{ControlServer, ServerConfig, ServerEvent};
+
+    use super::*;
+
+    pub(crate) fn at(address: &str) -> SocketAddr {
+        SocketAddr::new(address.parse().unwrap(), 7400)
+    }
+
+    /// So many connections of a server, which alone can name any.
+    pub(crate) fn connections(count: usize) -> Vec<Connection> {
+        let loopback = ([127, 0, 0, 1], 0).into();
+        let mut server = ControlServer::bind(loopback, ServerConfig::default()).unwrap();
+        let address = server.local_address().unwrap();
+        let streams = (0..count).map(|_| std::net::TcpStream::connect(address).unwrap());
+        let _held: Vec<_> = streams.collect();
+        let mut all = Vec::new();
+        while all.len() < count {
+            let polled = server.poll(None, |event| {
+                if let ServerEvent::Connected(connection, _, _) = event {
+                    all.push(connection);
+                }
+            });
+            polled.unwrap();
+        }
+        all
+    }
+
+    #[test]
+    fn a_further_connection_is_its_subscribers_whatever_it_calls_itself() {
+        let [first, further] = connections(2)[..] else {
+            unreachable!()
+        };
+        let mut peers = Peers::default();
+        let owner = peers.add(first, at("10.0.0.1"));
+        peers.joins(owner, "risk-1");
+        peers.joins(owner, "somebody else");
+        let reads = peers.add(further, at("192.168.0.1"));
+        peers.joins(reads, "nobody");
+        peers.belongs(reads, owner);
+        peers.belongs(owner, owner);
+        let mut named = Bans::new(Bans::DENIED, None);
+        for (who, owner_is, reads_is) in [
+            ("risk-1", true, true),
+            ("nobody", false, false),
+            ("somebody", false, false),
+            ("10.0.0.1", true, true),
+            ("192.168.0.1", false, true),
+        ] {
+            named.take(&format!("{who} why"));
+            for (peer, is_named) in [(owner, owner_is), (reads, reads_is)] {
+                let reason = peers.get(peer).unwrap().reason(&named);
+                assert_eq!(reason, is_named.then_some("why"), "{who} {peer:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn who_is_gone_is_known_until_that_was_told_and_can_not_be_written_to() {
+        let connection = connections(1)[0];
+        let mut peers = Peers::default();
+        let peer = peers.add(connection, at("10.0.0.1"));
+        assert_eq!(peers.connection(peer), Some(connection));
+        assert_eq!(peers.remove(connection), Some(peer));
+        assert!(peers.is_empty() && peers.connection(peer).is_none());
+        assert_eq!(peers.get(peer).unwrap().address, at("10.0.0.1"));
+        peers.forget_gone();
+        assert!(peers.get(peer).is_none());
+    }
+}

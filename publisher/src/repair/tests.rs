@@ -1,0 +1,169 @@
+//! The service's rounds, one at a time, with peers on loopback.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::sync::atomic::AtomicBool;
+
+use tickcast_reliability::control::{
+    BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, Join, JoinChannel, NackClass, Purpose, Start,
+};
+use tickcast_reliability::types::{Epoch, Sequence, SequenceRange};
+use tickcast_reliability::wire::Datagram;
+
+use super::*;
+use crate::config::Config;
+use crate::plan::Plan;
+use crate::publish::Publishing;
+use crate::run::Opened;
+
+const CHANNEL: ChannelId = ChannelId(1);
+/// Rounds until something must have happened, that waits for nothing but loopback.
+const ROUNDS_MAX: usize = 1_000_000;
+
+/// A publisher that has sent one datagram, the event of its epoch, whose rounds the test takes.
+struct Bench {
+    service: RepairService,
+    shared: Arc<Shared>,
+    address: SocketAddr,
+    _publishing: Publishing,
+}
+
+impl Bench {
+    fn new(repair: serde_json::Value) -> Self {
+        let probe = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = probe.local_addr().unwrap().port();
+        let config = serde_json::json!({
+            "name": "rounds", "control": "127.0.0.1:0", "inputs": [], "repair": repair,
+            "channels": [{
+                "id": CHANNEL.0, "name": "all", "slots": 1024,
+                "fan_out": [{ "transport": "udp", "lines": [{ "group": format!("239.255.90.4:{port}") }] }],
+            }],
+        });
+        let plan = Plan::for_handlers(Config::parse(&config.to_string()).unwrap()).unwrap();
+        let opened = Opened::open(plan, Arc::new(AtomicBool::new(false))).unwrap();
+        let (shared, address) = (opened.shared().clone(), opened.control_address());
+        let (publishing, service) = opened.by_hand().unwrap();
+        Self {
+            service,
+            shared,
+            address,
+            _publishing: publishing,
+        }
+    }
+
+    /// Takes rounds until it is so.
+    fn until(&mut self, mut done: impl FnMut(&Self) -> bool) {
+        for _ in 0..ROUNDS_MAX {
+            if done(self) {
+                return;
+            }
+            self.service.round(Duration::ZERO).unwrap();
+        }
+        panic!("it never happened");
+    }
+
+    /// Who has joined.
+    fn join(&mut self) -> TcpStream {
+        let before = self.shared.channels[0].repair.joins.get();
+        let mut peer = TcpStream::connect(self.address).unwrap();
+        let join = Join {
+            name: "peer".into(),
+            wire_versions: vec![1],
+            purpose: Purpose::Repair,
+            channels: vec![JoinChannel {
+                channel: ChannelName::Id(CHANNEL),
+                start: Start::Live,
+                confirmed_epoch: Epoch::NONE,
+            }],
+        };
+        peer.write_all(&frame(&Message::Join(join))).unwrap();
+        self.until(|it| it.shared.channels[0].repair.joins.get() > before);
+        peer
+    }
+
+    /// A NACK for as many ranges.
+    fn nack(&self, first: u64, ranges: usize) -> Vec<u8> {
+        let range = SequenceRange::new(Sequence(first), Sequence(first)).unwrap();
+        frame(&Message::Nack {
+            epoch: self.shared.epoch,
+            class: NackClass::Repair,
+            ranges: vec![range; ranges],
+        })
+    }
+}
+
+/// The sequence of the first datagram that it is sent.
+fn datagram(to: &mut TcpStream) -> u64 {
+    let mut bytes = Vec::new();
+    loop {
+        let read = Message::read(&bytes, BODY_LEN_MAX_TO_SUBSCRIBER).unwrap();
+        let len = match read {
+            Some((_, Message::Datagram(datagram), _)) => {
+                return Datagram::parse(datagram).unwrap().header().sequence.0;
+            }
+            Some((_, _, len)) => len,
+            None => {
+                let mut more = [0; 4096];
+                let read = to.read(&mut more).unwrap();
+                assert!(read > 0, "the connection is over");
+                bytes.extend_from_slice(&more[..read]);
+                0
+            }
+        };
+        bytes.drain(..len);
+    }
+}
+
+fn frame(message: &Message<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.write(CHANNEL, &mut bytes);
+    bytes
+}
+
+#[test]
+fn a_question_is_answered_before_anybody_who_floods_has_more_than_one_turn() {
+    for (ranges, each) in [(1, 1_200), (256, 12)] {
+        let mut bench = Bench::new(serde_json::json!({}));
+        // They came first, so their turn comes first.
+        let mut flooding: Vec<TcpStream> = (0..20).map(|_| bench.join()).collect();
+        let mut modest = bench.join();
+        let unserved = bench.service.server.unserved().unwrap();
+        bench.until(|_| !unserved.is_any());
+        modest.write_all(&bench.nack(1, 1)).unwrap();
+        while !unserved.is_any() {}
+        let ahead = bench.nack(1_000, ranges);
+        let turn = (ServerConfig::default().turn_bytes_max).div_ceil(ahead.len()) as u64;
+        for peer in &mut flooding {
+            peer.write_all(&ahead.repeat(each)).unwrap();
+        }
+        let counters = bench.shared.channels[0].repair.clone();
+        bench.until(|_| counters.answered.get() == 1);
+        let heard = counters.nack_messages.get();
+        assert!(heard <= 20 * turn + 1, "{heard} were heard before");
+        assert_eq!(datagram(&mut modest), 1);
+        // And all that they asked is answered too, in their turn.
+        let asked = 20 * each as u64;
+        bench.until(|_| counters.nack_messages.get() == asked + 1);
+        assert_eq!(counters.refused_ahead.get(), asked * ranges as u64);
+        assert_eq!(counters.nacked.get(), asked * ranges as u64 + 1);
+    }
+}
+
+#[test]
+fn one_address_takes_its_share_of_places_and_others_join_all_the_same() {
+    let mut bench = Bench::new(serde_json::json!({ "peers_max": 8 }));
+    let _greedy: Vec<TcpStream> = (0..30)
+        .map(|_| TcpStream::connect(bench.address).unwrap())
+        .collect();
+    let service = bench.shared.service.clone();
+    bench.until(|_| service.connections_per_address_refused.get() == 26);
+    assert_eq!(service.connections.get(), 4, "half of all places");
+    assert_eq!(service.connections_refused.get(), 26);
+    let before = service.connections.get();
+    let other = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    let from = SocketAddr::from(([127, 0, 0, 2], 0));
+    other.bind(&from.into()).unwrap();
+    other.connect(&bench.address.into()).unwrap();
+    bench.until(|_| service.connections.get() > before);
+    assert_eq!(service.joins_rejected.get(), 0);
+}

@@ -1,0 +1,298 @@
+//! From rings to channels that can be published on and repaired: their ways out, what may be READ,
+//! and the counters that all threads share. Alike for a publisher that begins and for a standby that
+//! goes on.
+
+use std::io::Error;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::sync::Arc;
+
+use tickcast_reliability::control::RepairOffer;
+use tickcast_reliability::publish::PublisherConfig;
+use tickcast_reliability::ring::{RingMemory, RingWriter};
+use tickcast_reliability::types::{ChannelId, Now};
+use tickcast_transport::FanOut;
+use tickcast_transport::control::{ControlServer, ShareId, Unserved};
+use tickcast_transport::host::mapping::SharedMapping;
+
+use crate::config::Config;
+use crate::error::{ConfigError, PublisherError};
+use crate::plan::ChannelPlan;
+use crate::plan::fan_out::Use;
+use crate::publish::channel::ChannelDriver;
+use crate::repair::audit;
+use crate::repair::{RepairService, server_config};
+use crate::run::threads::{StopOnFailure, Thread, spawn};
+use crate::state::journal;
+use crate::state::{ChannelShared, Shared};
+
+pub(crate) type FanOuts = Vec<Box<dyn FanOut>>;
+
+/// Channels that can be published on, and what serves their subscribers.
+pub(crate) struct Channels {
+    /// As all threads see them.
+    pub(crate) shared: Vec<Arc<ChannelShared>>,
+    /// Who publishes on them.
+    pub(crate) drivers: Vec<ChannelDriver>,
+    serving: Serving,
+}
+
+/// What the repair service is made of.
+pub(crate) struct Serving {
+    server: ControlServer,
+    offers: Vec<RepairOffer>,
+    /// The rings that may be READ.
+    shares: Vec<(ChannelId, ShareId)>,
+    multicast: Vec<FanOuts>,
+}
+
+impl Channels {
+    /// Opens the ways out of these rings, which go on where they stand.
+    ///
+    /// # Errors
+    /// [`PublisherError`] says what can't be had, and what to do.
+    pub(crate) fn open(
+        config: &Config,
+        rings: Vec<(ChannelPlan, RingWriter)>,
+        mut server: ControlServer,
+        now: Now,
+    ) -> Result<Self, PublisherError> {
+        let mut offers = listen_over_verbs(config, &mut server)?;
+        for offer in &offers {
+            if let RepairOffer::Verbs { address, read, .. } = offer {
+                tracing::info!(%address, read, "connections for repair are taken over verbs");
+            }
+        }
+        let (mut channels, mut drivers, mut multicast) = (Vec::new(), Vec::new(), Vec::new());
+        let mut shares = Vec::new();
+        for (channel, ring) in rings {
+            share(
+                &mut server,
+                &mut offers,
+                &mut shares,
+                &channel,
+                ring.memory(),
+            );
+            multicast.push(open_fan_outs(&channel, Use::Copies(Some(&ring)))?);
+            let fan_outs = open_fan_outs(&channel, Use::Ring(&ring))?;
+            let publisher = PublisherConfig {
+                heartbeat: config.heartbeat,
+                fan_out_margin_slots: channel.fan_out_margin_slots,
+            };
+            let recorder = journal::of_channel(config, channel.id);
+            let shared = Arc::new(ChannelShared::new(channel, ring.reader()));
+            channels.push(shared.clone());
+            let driver = ChannelDriver::new(
+                publisher,
+                ring,
+                fan_outs,
+                config.digest,
+                shared,
+                now.monotonic,
+            );
+            drivers.push(driver.recording(recorder));
+        }
+        Ok(Self {
+            shared: channels,
+            drivers,
+            serving: Serving {
+                server,
+                offers,
+                shares,
+                multicast,
+            },
+        })
+    }
+
+    /// Takes apart what two threads have.
+    pub(crate) fn split(self) -> (Vec<ChannelDriver>, Serving) {
+        (self.drivers, self.serving)
+    }
+}
+
+impl Serving {
+    /// What lets a thread see that subscribers wait to be served, where that is not done on a core of
+    /// its own.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when the process is out of descriptors.
+    pub(crate) fn unserved(&mut self, config: &Config) -> Result<Option<Unserved>, PublisherError> {
+        if config.threads.repair_core.is_some() {
+            return Ok(None);
+        }
+        let unserved = self.server.unserved();
+        let unserved = unserved.map_err(|source| PublisherError::System {
+            what: "look at the control connections",
+            source,
+        });
+        unserved.map(Some)
+    }
+
+    /// Who serves whoever connects.
+    ///
+    /// # Errors
+    /// As [`RepairService::new`].
+    pub(crate) fn service(
+        self,
+        config: &Config,
+        shared: &Arc<Shared>,
+    ) -> Result<RepairService, PublisherError> {
+        let denied = config.repair_verbs.as_ref();
+        let denied = denied.and_then(|verbs| verbs.denied.clone());
+        let service =
+            RepairService::new(config.repair, self.server, self.multicast, shared.clone())?
+                .offering(self.offers, self.shares)
+                .banning(config.banned.clone())
+                .denying(denied)
+                .mirrored_by(config.hand_over_to.clone())
+                .recording(journal::of_repair(config));
+        Ok(service)
+    }
+
+    /// Has it serve them on a thread of its own; a failure ends the session.
+    ///
+    /// # Errors
+    /// [`PublisherError::System`] when there can be no thread.
+    pub(crate) fn start(
+        self,
+        config: &Config,
+        shared: &Arc<Shared>,
+    ) -> Result<Thread<()>, PublisherError> {
+        let service = self.service(config, shared)?;
+        let guard = StopOnFailure::new(shared.clone());
+        spawn("repair", config.threads.repair_core, move || {
+            let served = service.run();
+            guard.of(served)
+        })
+    }
+}
+
+/// Takes what channels will need of the network and the devices, and gives it back: who will publish on
+/// them only later knows from the start whether that can be had.
+///
+/// # Errors
+/// As [`Channels::open`].
+pub(crate) fn rehearse(config: &Config, channels: &[ChannelPlan]) -> Result<(), PublisherError> {
+    for channel in channels {
+        open_fan_outs(channel, Use::Copies(None))?;
+    }
+    if config.repair_verbs.is_none() {
+        return Ok(());
+    }
+    let system = |what, source| PublisherError::System { what, source };
+    let server = ControlServer::bind(
+        (Ipv4Addr::LOCALHOST, 0).into(),
+        server_config(&config.repair),
+    );
+    let mut server = server.map_err(|error| system("listen on loopback", error))?;
+    let (mut offers, mut shares) = (listen_over_verbs(config, &mut server)?, Vec::new());
+    for channel in channels {
+        let memory = SharedMapping::memfd("rehearsed", channel.geometry.bytes());
+        let memory = memory.map_err(|error| system("allocate a ring", Error::other(error)))?;
+        share(
+            &mut server,
+            &mut offers,
+            &mut shares,
+            channel,
+            Arc::new(memory),
+        );
+    }
+    Ok(())
+}
+
+pub(crate) fn open_fan_outs(channel: &ChannelPlan, to: Use<'_>) -> Result<FanOuts, PublisherError> {
+    let all = channel.fan_outs.iter();
+    all.map(|fan_out| fan_out.open(&channel.name, to)).collect()
+}
+
+/// Listens for NACK connections where the config says so; what new joiners are told of it.
+fn listen_over_verbs(
+    config: &Config,
+    server: &mut ControlServer,
+) -> Result<Vec<RepairOffer>, PublisherError> {
+    let Some(verbs) = &config.repair_verbs else {
+        return Ok(Vec::new());
+    };
+    let interface = verbs.interface.as_ref().unwrap_or(&config.interface);
+    let resolved = interface.resolve().map_err(|error| {
+        PublisherError::Config(ConfigError::value(
+            "repair_verbs.interface",
+            interface,
+            error,
+        ))
+    })?;
+    let address = SocketAddrV4::new(resolved.address, verbs.port);
+    let listening = server.listen_over_verbs(address);
+    let address = listening.map_err(|error| PublisherError::Listen {
+        what: "repair_verbs",
+        address: address.into(),
+        reason: error.to_string(),
+    })?;
+    if verbs.read && verbs.cursors > 0 {
+        share_cursors(server, verbs.cursors);
+    }
+    // Whoever may take over may ask for WRITEs; with nobody named there is nobody to offer them to.
+    let may_be_mirrored = !config.hand_over_to.is_empty();
+    Ok(vec![RepairOffer::Verbs {
+        address,
+        read: verbs.read,
+        mirror: verbs.read && may_be_mirrored,
+    }])
+}
+
+/// Has cursors registered, so that subscribers can say how far they are without a message. Where that
+/// fails there are none, which the log says.
+fn share_cursors(server: &mut ControlServer, cursors: u16) {
+    if let Err(error) = server.share_cursors(cursors.into()) {
+        refused("cursor_refused", None, &error);
+        tracing::warn!(
+            cursors,
+            "subscribers have no cursors, since these can't be registered: {error}; let more memory be \
+             locked, or set repair_verbs.cursors to fewer, or 0"
+        );
+    }
+}
+
+/// Nobody at all is let reach something, since the device refused it.
+fn refused(what: &'static str, channel: Option<ChannelId>, error: &Error) {
+    let why = error.to_string();
+    audit::say(
+        what,
+        audit::Of {
+            channel,
+            why: Some(&why),
+            ..audit::Of::default()
+        },
+    );
+}
+
+/// Has the ring of a channel registered, so that subscribers can be let READ it. Where that fails
+/// nothing is offered to be READ, which the log says: NACKs are answered all the same.
+fn share(
+    server: &mut ControlServer,
+    offers: &mut [RepairOffer],
+    shares: &mut Vec<(ChannelId, ShareId)>,
+    channel: &ChannelPlan,
+    memory: Arc<dyn RingMemory>,
+) {
+    for offer in offers {
+        let RepairOffer::Verbs { read, mirror, .. } = offer else {
+            continue;
+        };
+        if !*read {
+            continue;
+        }
+        match server.share(memory.clone()) {
+            Ok(share) => shares.push((channel.id, share)),
+            Err(error) => {
+                (*read, *mirror) = (false, false);
+                refused("ring_refused", Some(channel.id), &error);
+                let name = &channel.name;
+                tracing::warn!(
+                    channel = name,
+                    "no ring is offered to be READ, since this one can't be registered: {error}; \
+                     let more memory be locked, or set repair_verbs.read to false"
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,595 @@
+//! A publisher's run from the opened sockets to the joined threads, alike for the service and for
+//! handlers of one's own: what was opened is closed again, and a thread that fails ends all.
+
+mod assemble;
+pub(crate) mod preflight;
+mod promotion;
+pub(crate) mod service;
+mod standby;
+pub(crate) mod threads;
+pub(crate) mod yield_to_repair;
+
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use crossbeam_channel::Receiver;
+use tickcast_reliability::types::{Nanos, SourceId};
+use tickcast_transport::control::{ControlServer, Unserved};
+
+use crate::admin::Admin;
+use crate::admin::summary::Summary;
+use crate::config::{Config, InputConfig, ThreadMode};
+use crate::error::PublisherError;
+use crate::ingest::{Input, instrument_base};
+use crate::plan::routing::{Router, SymbolRules};
+use crate::plan::{Plan, digest_breaks};
+use crate::publish::{NOT_AGAIN, Publishing, Source, Taking};
+use crate::recovery::Rings;
+use crate::recovery::epoch_file::EpochState;
+use crate::repair::server_config;
+use crate::run::assemble::{Channels, Serving};
+use crate::run::threads::{Arrival, Thread, now, spawn};
+use crate::standby::backlog::{Positions, position_of};
+use crate::standby::hand_over::HandOver;
+use crate::state::{PublishedBefore, Shared, SourceShared};
+
+/// Open inputs, with their places in the config.
+pub(crate) type Inputs = Vec<(usize, Input)>;
+
+/// Everything that can fail for its config, open; nothing is sent.
+pub(crate) struct Opened {
+    config: Config,
+    rules: SymbolRules,
+    epoch: EpochState,
+    shared: Arc<Shared>,
+    channels: Channels,
+    /// How far the inputs are sealed on each channel, where the epoch is that of before.
+    sealed: Option<Vec<Positions>>,
+    inputs: Inputs,
+    control: SocketAddr,
+    admin: Option<Admin>,
+}
+
+impl Opened {
+    /// Opens sockets, rings, inputs and the next epoch.
+    pub(crate) fn open(plan: Plan, stop: Arc<AtomicBool>) -> Result<Self, PublisherError> {
+        let config = plan.config;
+        let opened_at = now();
+        let server = ControlServer::bind(config.control, server_config(&config.repair));
+        let listen = |error: std::io::Error| PublisherError::Listen {
+            what: "control",
+            address: config.control,
+            reason: error.to_string(),
+        };
+        let server = server.map_err(listen)?;
+        let control = server.local_address().map_err(listen)?;
+        let admin = config.admin.map(Admin::bind).transpose()?;
+        let (sources, mut inputs) = open_inputs(&config)?;
+        let Rings {
+            rings,
+            epoch,
+            sealed,
+        } = Rings::open(&config, plan.channels, opened_at.utc)?;
+        let channels = Channels::open(&config, rings, server, opened_at)?;
+        let sealed = sealed.map(|sealed| resume(sealed, &config, &channels, &mut inputs));
+        let shared = Shared::new(
+            config.name.clone(),
+            epoch.epoch(),
+            channels.shared.clone(),
+            sources,
+            stop,
+            Nanos::from_ms(config.linger_ms),
+        );
+        let hand_over = HandOver::to(config.hand_over_to.clone());
+        Ok(Self {
+            rules: plan.rules,
+            epoch,
+            shared: Arc::new(shared.with(hand_over, None)),
+            channels,
+            sealed,
+            inputs,
+            control,
+            admin,
+            config,
+        })
+    }
+
+    pub(crate) const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    pub(crate) const fn control_address(&self) -> SocketAddr {
+        self.control
+    }
+
+    pub(crate) fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(Admin::address)
+    }
+
+    pub(crate) fn listen_addresses(&self) -> Vec<(SourceId, SocketAddrV4)> {
+        listen_addresses(&self.inputs)
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// How many inputs are open.
+    pub(crate) const fn inputs_len(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// Starts the threads. Where `arrivals` are given, handlers come by them, and the session does
+    /// not end with the inputs. On an error all that was started ends by itself.
+    pub(crate) fn start(
+        self,
+        arrivals: Option<Receiver<Arrival>>,
+    ) -> Result<Running, PublisherError> {
+        let shared = self.shared.clone();
+        let started = self.start_threads(arrivals);
+        if started.is_err() {
+            shared.shut_down();
+        }
+        started
+    }
+
+    fn start_threads(self, arrivals: Option<Receiver<Arrival>>) -> Result<Running, PublisherError> {
+        let (mut parts, to, serving) = self.take_apart(arrivals.is_some())?;
+        let repair = serving.start(&parts.config, &parts.shared)?;
+        let admin = parts.start_admin()?;
+        let Parts { config, shared, .. } = parts;
+        let threads = config.threads;
+        let with_inputs = config.end_when_inputs_end && arrivals.is_none();
+        let (idle, also) = (threads.idle, shared.clone());
+        let inputs: Vec<Input> = parts.inputs.into_iter().map(|(_, input)| input).collect();
+        let (publish, feeds) = match threads.mode {
+            ThreadMode::Inline => {
+                let run = move || threads::inline(inputs, to, &also, idle, with_inputs);
+                (spawn("publish", threads.publish_core, run)?, Vec::new())
+            }
+            ThreadMode::Threaded => {
+                let batches = threads.hop_batches;
+                let (hops, feeds) =
+                    threads::start_feeds(inputs, &shared, batches, idle, threads.feed_core)?;
+                let run = move || threads::publish(hops, arrivals, to, &also, idle, with_inputs);
+                (spawn("publish", threads.publish_core, run)?, feeds)
+            }
+        };
+        Ok(Running {
+            publish,
+            feeds,
+            served: Served {
+                epoch: parts.epoch,
+                shared,
+                repair,
+                admin,
+            },
+        })
+    }
+
+    /// Starts all but what publishes, which is the caller's: the inputs of the config are not read.
+    /// And what lets the caller see that subscribers wait, where their thread may share its core.
+    pub(crate) fn serve(self) -> Result<(Publishing, Served, Option<Unserved>), PublisherError> {
+        let shared = self.shared.clone();
+        let start = || {
+            let (mut parts, to, mut serving) = self.take_apart(true)?;
+            let unserved = serving.unserved(&parts.config)?;
+            let repair = serving.start(&parts.config, &parts.shared)?;
+            let admin = parts.start_admin()?;
+            let Parts { epoch, shared, .. } = parts;
+            let served = Served {
+                epoch,
+                shared,
+                repair,
+                admin,
+            };
+            Ok((to, served, unserved))
+        };
+        start().inspect_err(|_| shared.shut_down())
+    }
+
+    /// What publishes and what serves subscribers, for a test that takes their turns itself.
+    #[cfg(test)]
+    pub(crate) fn by_hand(
+        self,
+    ) -> Result<(Publishing, crate::repair::RepairService), PublisherError> {
+        let (parts, to, serving) = self.take_apart(true)?;
+        Ok((to, serving.service(&parts.config, &parts.shared)?))
+    }
+
+    /// What publishes, what serves subscribers, and the rest. The epoch is opened, before anyone is
+    /// served, so that every joiner finds it so.
+    fn take_apart(
+        self,
+        with_handlers: bool,
+    ) -> Result<(Parts, Publishing, Serving), PublisherError> {
+        let sources = self.sources(with_handlers);
+        let (drivers, serving) = self.channels.split();
+        let mut to = Publishing::new(drivers, sources, self.shared.clone());
+        let began = now();
+        if let Some(sealed) = self.sealed {
+            let (channels, not_again) = (&self.config.channels, self.epoch.not_again());
+            let kept = not_again.is_kept().then_some(NOT_AGAIN);
+            let why = |at: usize| kept.or_else(|| digest_breaks(&self.config, &channels[at].name));
+            to = to.replaying(sealed, not_again, why);
+        }
+        // One that was killed before it had sealed anything has not said so yet.
+        let opened = |at: usize| {
+            let channel = &self.shared.channels[at];
+            let is_empty = channel.ring.sealed() < channel.ring.identity().first_sequence;
+            is_empty.then(|| self.epoch.opened(channel.plan.id))
+        };
+        to.event(opened, began)?;
+        to.drive(began)?;
+        let parts = Parts {
+            config: self.config,
+            epoch: self.epoch,
+            shared: self.shared,
+            inputs: self.inputs,
+            admin: self.admin,
+        };
+        Ok((parts, to, serving))
+    }
+
+    /// The inputs in their order, then one source for each channel that a handler may publish on.
+    fn sources(&self, with_handlers: bool) -> Vec<Source> {
+        let mut all = sources_of(&self.config, &self.rules, &self.inputs);
+        if with_handlers {
+            for (place, channel) in self.config.channels.iter().enumerate() {
+                let own = own_source(&self.config, &channel.name).unwrap_or(0);
+                all.push(Source {
+                    shared: self.shared.sources[own].clone(),
+                    router: Router::to(place),
+                    counts: true,
+                    ordinals: 0,
+                    taking: Taking::default(),
+                });
+            }
+        }
+        all
+    }
+}
+
+/// Has what was `sealed` before left out of what the inputs give again, without their pace: those that are
+/// read from their beginning. What handlers publish is theirs to resume. What is left out of each channel.
+fn resume(
+    mut sealed: Vec<Positions>,
+    config: &Config,
+    channels: &Channels,
+    inputs: &mut Inputs,
+) -> Vec<Positions> {
+    for (channel, sealed) in channels.shared.iter().zip(&sealed) {
+        // Nobody else has set them.
+        let _ = channel.resumed.set(sealed.clone());
+        let (last, first) = (channel.ring.sealed(), channel.ring.identity().first_record);
+        let next = channel.ring.next_record_after(last).unwrap_or(first);
+        let _ = channel.before.set(PublishedBefore {
+            sealed: last,
+            published_records: next.since(first),
+        });
+    }
+    let is_replayed = |source: &SourceId| {
+        let input = config.inputs.iter().find(|it| it.source() == *source);
+        input.is_some_and(InputConfig::is_replayed)
+    };
+    (sealed.iter_mut()).for_each(|of| of.retain(|(source, _)| is_replayed(source)));
+    for (_, input) in inputs {
+        let source = input.shared().source;
+        let places = (0..sealed.len()).filter_map(|at| position_of(&sealed, at, source));
+        if let Some(last) = places.max() {
+            input.go_on_behind(last);
+        }
+    }
+    sealed
+}
+
+/// Opens the inputs of a config; those that only name a source have nothing to open.
+///
+/// # Errors
+/// [`PublisherError`] names the source and what is wrong with it.
+pub(crate) fn open_inputs(
+    config: &Config,
+) -> Result<(Vec<Arc<SourceShared>>, Inputs), PublisherError> {
+    let sources: Vec<Arc<SourceShared>> = (config.inputs.iter())
+        .map(|input| Arc::new(SourceShared::new(input.source())))
+        .collect();
+    let mut inputs = Vec::new();
+    for (index, (input, source)) in config.inputs.iter().zip(&sources).enumerate() {
+        let opened = Input::open(input, index, &config.interface, source.clone())?;
+        let Some(input) = opened else { continue };
+        for warning in input.warnings() {
+            tracing::warn!(source = source.source.0, "{warning}");
+        }
+        inputs.push((index, input));
+    }
+    Ok((sources, inputs))
+}
+
+/// The sources that open inputs are, in their order.
+pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) -> Vec<Source> {
+    let place_of = |name: &str| config.channels.iter().position(|c| c.name == name);
+    let source = |(index, input): &(usize, Input)| {
+        let own = config.inputs[*index].channel().and_then(place_of);
+        Source {
+            shared: input.shared().clone(),
+            router: match own {
+                Some(channel) => Router::to(channel),
+                None => Router::new(rules.clone(), instrument_base(*index)),
+            },
+            counts: false,
+            ordinals: 0,
+            taking: Taking::default(),
+        }
+    };
+    inputs.iter().map(source).collect()
+}
+
+/// Where live inputs listen.
+pub(crate) fn listen_addresses(inputs: &Inputs) -> Vec<(SourceId, SocketAddrV4)> {
+    let of = |(_, input): &(usize, Input)| Some((input.shared().source, input.listen_address()?));
+    inputs.iter().filter_map(of).collect()
+}
+
+/// Which input of the config is for handlers on this channel.
+pub(crate) fn own_source(config: &Config, channel: &str) -> Option<usize> {
+    let own = |wanted: Option<&str>| {
+        let is_it = |input: &InputConfig| match input {
+            InputConfig::Own(own) => own.channel.as_deref() == wanted,
+            _ => false,
+        };
+        config.inputs.iter().position(is_it)
+    };
+    own(Some(channel)).or_else(|| own(None))
+}
+
+/// What of an opened publisher neither publishes nor repairs.
+struct Parts {
+    config: Config,
+    epoch: EpochState,
+    shared: Arc<Shared>,
+    inputs: Inputs,
+    admin: Option<Admin>,
+}
+
+impl Parts {
+    fn start_admin(&mut self) -> Result<Option<Thread<()>>, PublisherError> {
+        let admin = self.admin.take();
+        admin.map(|admin| admin.start(&self.shared)).transpose()
+    }
+}
+
+/// The threads of a publisher.
+pub(crate) struct Running {
+    publish: Thread<()>,
+    feeds: Vec<Thread<()>>,
+    served: Served,
+}
+
+impl Running {
+    /// Waits until publishing has ended, then ends everything else.
+    pub(crate) fn join(self) -> Result<Summary, PublisherError> {
+        let mut result = join(self.publish, "publish");
+        self.served.shared.shut_down();
+        for feed in self.feeds {
+            result = result.and(join(feed, "feed"));
+        }
+        self.served.end(result)
+    }
+}
+
+/// The threads that serve subscribers and whoever watches.
+pub(crate) struct Served {
+    epoch: EpochState,
+    shared: Arc<Shared>,
+    repair: Thread<()>,
+    admin: Option<Thread<()>>,
+}
+
+impl Served {
+    /// Ends them, once publishing has ended with this result.
+    pub(crate) fn end(
+        self,
+        published: Result<(), PublisherError>,
+    ) -> Result<Summary, PublisherError> {
+        self.shared.shut_down();
+        let mut result = published.and(join(self.repair, "repair"));
+        if let Some(admin) = self.admin {
+            result = result.and(join(admin, "admin"));
+        }
+        result?;
+        let kept = self.epoch.close_if_ended(&self.shared);
+        Summary::of(&self.shared).unless(kept)
+    }
+}
+
+pub(crate) fn join<T>(thread: Thread<T>, name: &'static str) -> Result<T, PublisherError> {
+    let panicked = |_| Err(PublisherError::Panicked { thread: name });
+    thread.join().unwrap_or_else(panicked)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use tickcast_feeds::source::{Decoder, MessageCounts, Packet, Sink};
+    use tickcast_reliability::record::{MboMsg, RecordBatch, words_as_bytes};
+    use tickcast_reliability::types::{Epoch, Sequence, SourcePosition};
+    use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
+
+    use super::*;
+    use crate::ingest::queue::Item;
+
+    #[derive(Default)]
+    struct Panics(MessageCounts);
+
+    impl Decoder for Panics {
+        fn packet(&mut self, _: Packet<'_>, _: &mut dyn Sink) {
+            panic!("a decoder with a bug");
+        }
+
+        fn counts(&self) -> &MessageCounts {
+            &self.0
+        }
+    }
+
+    #[test]
+    fn an_epoch_that_was_opened_and_not_told_is_told_at_the_next_start() {
+        let rings = tempfile::tempdir_in("/dev/shm").unwrap();
+        let state = tempfile::tempdir().unwrap();
+        let config = serde_json::json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+            "ring_dir": rings.path(), "state_dir": state.path(),
+            "inputs": [{ "source": 7, "kind": "simulator" }],
+            "channels": [{ "id": 1, "name": "all", "slots": 4096, "fan_out": [{ "transport": "udp",
+                "lines": [{ "group": "239.255.78.1:7799" }] }] }] });
+        let open = || {
+            let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
+            Opened::open(plan, Arc::default()).unwrap()
+        };
+        // Two epochs, each of whose publishers was killed when its rings were there, and once more later.
+        let mut previous = Epoch::NONE;
+        for reason in [EpochReason::Fresh, EpochReason::Restart] {
+            let killed = open();
+            let epoch = killed.epoch.epoch();
+            drop(killed);
+            for sealed in [0, 1] {
+                let opened = open();
+                assert_eq!(opened.epoch.epoch(), epoch);
+                let ring = opened.shared().channels[0].ring.clone();
+                assert_eq!(ring.sealed(), Sequence(sealed));
+                drop(opened.take_apart(false).unwrap());
+                assert_eq!(ring.sealed(), Sequence(1), "told, and once");
+                let mut slot = vec![0_u64; ring.geometry().slot_len() / 8];
+                let len = ring.copy(Sequence(1), &mut slot).unwrap();
+                let datagram = Datagram::parse(&words_as_bytes(&slot)[..len]).unwrap();
+                let expected = StreamEvent::EpochOpened {
+                    reason,
+                    previous,
+                    previous_last: Sequence::NONE,
+                };
+                assert_eq!(StreamEvent::parse(datagram.payload()), Some(expected));
+            }
+            previous = epoch;
+            std::fs::remove_file(rings.path().join("test.all.ring")).unwrap();
+        }
+    }
+
+    #[test]
+    fn what_is_not_given_again_as_it_was_published_is_told_before_what_follows_and_nothing_else_is()
+    {
+        // Position, what it says, and of how many records: 100 do not fit a datagram.
+        type Given = (u64, u64, usize);
+        // What is given again, what then, whether it is stopped then, what is told, and why no digest is.
+        type Case<'a> = (
+            &'a [Given],
+            Option<Given>,
+            bool,
+            &'a [&'a str],
+            Option<&'a str>,
+        );
+        let published: [Given; 3] = [(1, 1, 1), (2, 2, 100), (3, 3, 1)];
+        let give = |to: &mut Publishing, given: &[Given]| {
+            for (sequence, order_id, records) in given {
+                let mut message = RecordBatch::default();
+                (0..*records).for_each(|_| {
+                    message.put(&MboMsg {
+                        order_id: *order_id,
+                        ..MboMsg::default()
+                    });
+                });
+                let item = Item::Message(SourcePosition::new(0, *sequence), (&message).into());
+                to.take(0, &item, now());
+            }
+            to.flush(now());
+        };
+        let (same, next) = (&published[..], (4, 4, 1));
+        let (altered, shorter) = ([(1, 1, 1), (2, 2, 100), (3, 9, 1)], &published[..2]);
+        let stopped = Some("it was stopped before all that was published had come again");
+        let differs = Some(NOT_AGAIN);
+        let cases: [Case<'_>; 8] = [
+            (same, Some(next), false, &["4"], None),
+            (same, None, false, &[], None),
+            (&altered, Some(next), false, &["lost", "4"], differs),
+            (&altered, None, false, &["lost"], differs),
+            (shorter, None, false, &["lost"], differs),
+            // Who was told to stop does not know what would have come.
+            (shorter, None, true, &[], stopped),
+            (&[], None, true, &[], stopped),
+            (same, None, true, &[], None),
+        ];
+        for (given, beyond, is_stopped, expected, why) in cases {
+            let (rings, state) = (
+                tempfile::tempdir_in("/dev/shm").unwrap(),
+                tempfile::tempdir().unwrap(),
+            );
+            let config = serde_json::json!({ "name": "test", "control": "127.0.0.1:0", "interface": "lo",
+                "ring_dir": rings.path(), "state_dir": state.path(), "digest": true,
+                "inputs": [{ "source": 7, "kind": "simulator" }],
+                "channels": [{ "id": 1, "name": "all", "slots": 64, "fan_out": [{ "transport": "udp",
+                    "lines": [{ "group": "239.255.78.1:7799" }] }] }] });
+            let open = || {
+                let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
+                Opened::open(plan, Arc::default()).unwrap()
+            };
+            let (mut to, _service) = open().by_hand().unwrap();
+            give(&mut to, &published);
+            drop((to, _service));
+            let opened = open();
+            let (shared, sealed) = (opened.shared().clone(), opened.sealed.clone());
+            let last = shared.channels[0].ring.sealed();
+            assert!(sealed.is_some(), "it goes on");
+            let (mut to, _service) = opened.by_hand().unwrap();
+            give(&mut to, given);
+            beyond.iter().for_each(|next| give(&mut to, &[*next]));
+            if is_stopped {
+                shared.stop();
+            }
+            to.source_ended(0, now());
+            let mut told = Vec::new();
+            shared.channels[0].ring.each_held(|datagram| {
+                let header = datagram.header();
+                if header.sequence > last {
+                    told.push(match StreamEvent::parse(datagram.payload()) {
+                        Some(StreamEvent::SourceLost {
+                            messages: u64::MAX, ..
+                        }) => "lost".to_owned(),
+                        _ => header.source_position.sequence().to_string(),
+                    });
+                }
+            });
+            assert_eq!(told, expected, "{given:?}, then {beyond:?}");
+            to.end(now()).unwrap();
+            let digest = shared.channels[0].digest().expect("one, or why not");
+            assert_eq!(digest.err(), why, "{given:?}, then {beyond:?}");
+        }
+    }
+
+    #[test]
+    fn a_feed_thread_that_panics_ends_the_service_with_an_error() {
+        let config = r#"{ "name": "test", "control": "127.0.0.1:0", "interface": "lo", "linger_ms": 0,
+            "end_when_inputs_end": false,
+            "inputs": [{ "source": 7, "kind": "simulator", "seed": 3, "symbols": 20, "messages": 100 }],
+            "channels": [{ "id": 1, "name": "all", "slots": 4096, "fan_out": [{ "transport": "udp",
+                "lines": [{ "group": "239.255.78.1:7799" }] }] }] }"#;
+        let plan = Plan::new(Config::parse(config).unwrap()).unwrap();
+        let mut opened = Opened::open(plan, Arc::default()).unwrap();
+        opened.inputs[0].1.decode_with(Box::<Panics>::default());
+        let shared = opened.shared().clone();
+        let running = opened.start(None).unwrap();
+        let until = Instant::now() + Duration::from_secs(60);
+        while !shared.is_stopping() {
+            assert!(
+                Instant::now() < until,
+                "the service goes on without its feed"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let ended = running.join();
+        let thread = "feed";
+        assert!(
+            matches!(ended, Err(PublisherError::Panicked { thread: t }) if t == thread),
+            "{:?}",
+            ended.err()
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! What a config wants of this host is there: memory for all its rings together, cores, a place for its
+//! state, and room for the files that lie in memory. Looks only, changes nothing.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Access, access, statvfs};
+use tickcast_transport::host::memory_limit::available_bytes;
+use tickcast_transport::host::pin;
+use tickcast_transport::journal_file::before;
+use tickcast_transport::shm::tail_len;
+
+use crate::config::Config;
+use crate::error::ConfigError;
+use crate::plan::ChannelPlan;
+use crate::recovery;
+
+/// # Errors
+/// [`ConfigError::Value`] names what is missing, and what there is.
+pub(crate) fn check(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
+    let sizes = channels.iter().map(|c| c.geometry.bytes() as u64);
+    let needed = sizes.fold(0, u64::saturating_add);
+    if let Some(available) = available_bytes().filter(|available| needed > *available) {
+        let value = format!("rings of {needed} bytes in all");
+        let remedy = format!(
+            "{available} bytes of memory are available; give the channels fewer slots, free \
+             memory, or widen the memory limit"
+        );
+        return Err(ConfigError::value("channels", value, remedy));
+    }
+    let threads = &config.threads;
+    for (name, core) in [
+        ("feed_core", threads.feed_core),
+        ("publish_core", threads.publish_core),
+        ("repair_core", threads.repair_core),
+    ] {
+        if let Some(core) = core {
+            pin::check(core)
+                .map_err(|e| ConfigError::value(format!("threads.{name}"), core.0, e))?;
+        }
+    }
+    if let Some(directory) = &config.state_dir {
+        can_be_created(directory).map_err(|error| {
+            let remedy = format!("{error}; name a directory that is writable or can be created");
+            ConfigError::value("state_dir", directory.display(), remedy)
+        })?;
+    }
+    Ok(())
+}
+
+/// The file systems that have no room for the rings and flight records that are to lie on them.
+pub(crate) fn too_small(config: &Config, channels: &[ChannelPlan]) -> Vec<String> {
+    let rings = channels.iter().filter_map(|channel| {
+        let bytes = channel.geometry.bytes() as u64;
+        let kept = |at: &PathBuf| recovery::path_of(at, config, channel);
+        match channel.shared_at() {
+            Some(path) => Some((path.to_owned(), bytes + tail_len(channel.geometry) as u64)),
+            None => Some((config.ring_dir.as_ref().map(kept)?, bytes)),
+        }
+    });
+    let rings = rings.map(|(path, bytes)| {
+        // The one of before is gone on with, or goes.
+        let there = bytes_of(&path);
+        (path, bytes.saturating_sub(there))
+    });
+    let records = config.flight_record.iter().flat_map(|it| it.files(config));
+    let records = records.map(|(path, bytes)| {
+        // The one of before stays, in place of the one before that.
+        let goes = if path.exists() {
+            bytes_of(&before(&path))
+        } else {
+            0
+        };
+        (path, bytes.saturating_sub(goes))
+    });
+    without_room(rings.chain(records))
+}
+
+/// Bytes that a file has of its file system.
+fn bytes_of(path: &Path) -> u64 {
+    path.metadata()
+        .map_or(0, |it| it.blocks().saturating_mul(512))
+}
+
+/// The file systems that have no room for all these files, each with the bytes that it needs yet.
+fn without_room(files: impl Iterator<Item = (PathBuf, u64)>) -> Vec<String> {
+    let mut by_device = BTreeMap::<u64, (PathBuf, u64)>::new();
+    for (path, bytes) in files {
+        // A directory that has yet to be made will lie where the one does that it is made in.
+        let mut above = path.ancestors().skip(1).filter(|it| it.is_dir());
+        let directory = above.next().unwrap_or(Path::new(".")).to_owned();
+        let Ok(metadata) = directory.metadata() else {
+            continue;
+        };
+        let (_, needed) = (by_device.entry(metadata.dev())).or_insert((directory, 0));
+        *needed = needed.saturating_add(bytes);
+    }
+    let by_device = by_device.into_values();
+    let lacking = by_device.filter_map(|(directory, needed)| {
+        let there = statvfs(&directory).ok()?;
+        let left = there.f_bavail.saturating_mul(there.f_frsize);
+        // One without a limit of its own says that it has no blocks at all.
+        let is_too_small = there.f_blocks > 0 && left < needed;
+        is_too_small.then(|| {
+            format!(
+                "{}: its file system has {left} bytes left, and the rings and flight records that are to lie \
+                 there need {needed} more: enlarge it, make room, or ask for less (slots, flight_record.mib)",
+                directory.display()
+            )
+        })
+    });
+    lacking.collect()
+}
+
+/// Whether a directory is there and writable, or the one it would be made in is.
+fn can_be_created(directory: &Path) -> io::Result<()> {
+    for path in directory.ancestors() {
+        let path = if path.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            path
+        };
+        match path.metadata() {
+            Ok(there) if there.is_dir() => {
+                return Ok(access(path, Access::WRITE_OK | Access::EXEC_OK)?);
+            }
+            Ok(_) => return Err(ErrorKind::NotADirectory.into()),
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Err(ErrorKind::NotFound.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_that_fit_alone_and_not_together_are_told_once_with_what_they_need() {
+        let at = Path::new("/dev/shm");
+        let there = statvfs(at).unwrap();
+        if there.f_blocks == 0 {
+            return println!("SKIPPED: /dev/shm has no limit");
+        }
+        let left = there.f_bavail * there.f_frsize;
+        let file = |name: &str, bytes| (at.join("tickcast-no-such-folder").join(name), bytes);
+        let fits = || without_room([file("a", left / 4), file("b", left / 4)].into_iter());
+        assert_eq!(fits(), Vec::<String>::new());
+        let needed = 2 * left + 2;
+        let told = without_room([file("a", left + 1), file("b", left + 1)].into_iter());
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(
+            told[0].starts_with("/dev/shm: its file system has "),
+            "{told:?}"
+        );
+        assert!(told[0].contains(&format!("need {needed} more")), "{told:?}");
+    }
+}

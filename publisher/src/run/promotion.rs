@@ -1,0 +1,266 @@
+//! A promotion: the new epoch is opened on the mirrors, its first event says which one it continues,
+//! and what the mirrors lack is published again before anything new.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tickcast_reliability::control::Instrument;
+use tickcast_reliability::ring::RingWriter;
+use tickcast_reliability::types::{Epoch, Nanos};
+use tickcast_reliability::wire::StreamEvent;
+use tickcast_transport::control::Reserved;
+
+use crate::config::Config;
+use crate::error::PublisherError;
+use crate::plan::ChannelPlan;
+use crate::publish::{Publishing, Source};
+use crate::recovery::epoch_file::{EpochState, EpochsBefore};
+use crate::repair::audit;
+use crate::repair::server_config;
+use crate::run::assemble::Channels;
+use crate::run::threads::{Thread, now};
+use crate::standby::agreement::{Agreement, as_heard};
+use crate::standby::backlog::{Kept, Positions};
+use crate::standby::hand_over::{HandOver, Standing};
+use crate::standby::mirror_thread::Left;
+use crate::standby::{Promoted, Reason, StandbyState};
+use crate::state::{Shared, SourceShared};
+
+/// Kept messages that are published before what is sealed is sent.
+const KEPT_A_ROUND: usize = 256;
+
+/// What it takes to publish.
+pub(crate) struct NotYet {
+    pub(crate) config: Config,
+    pub(crate) plans: Vec<ChannelPlan>,
+    pub(crate) epochs: EpochsBefore,
+    pub(crate) control: Reserved,
+    pub(crate) sources: Vec<Arc<SourceShared>>,
+    pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) state: Arc<StandbyState>,
+}
+
+/// What was heard until the promotion.
+pub(crate) struct Heard {
+    pub(crate) sources: Vec<Source>,
+    pub(crate) kept: Kept,
+    /// The instruments that were announced, by channel.
+    pub(crate) announced: Vec<BTreeMap<u32, Instrument>>,
+    /// What comparing the sources with what is mirrored of them came to, in their order.
+    pub(crate) agreements: Vec<Agreement>,
+}
+
+impl Heard {
+    /// Leaves what the sources' agreements let count of the mirrored positions, and of what was kept.
+    fn relate(&mut self, mirrored: &mut [Positions]) {
+        let sources = self.sources.iter_mut().zip(&self.agreements);
+        for (index, (source, agreement)) in sources.enumerate() {
+            let (id, session) = (source.shared.source, self.kept.ordinal(index));
+            source.ordinals = agreement.ordinals().unwrap_or(0);
+            for of in &mut *mirrored {
+                of.retain(|(other, at)| *other != id || agreement.relates(*at, session));
+            }
+            match agreement {
+                Agreement::Agrees { .. } => {}
+                Agreement::Differs => self.kept.forget(index),
+                Agreement::Unknown => tracing::warn!(
+                    source = id.0,
+                    "nothing that was heard of this source could be compared with what is mirrored of it"
+                ),
+            }
+        }
+    }
+}
+
+/// What was promoted, and runs.
+pub(crate) struct Opened {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) epoch: EpochState,
+    pub(crate) repair: Thread<()>,
+    pub(crate) config: Config,
+    pub(crate) promoted: Promoted,
+}
+
+/// The new epoch, and where each channel goes on in it.
+struct Continued {
+    epoch: EpochState,
+    /// The one before.
+    continues: Epoch,
+    rings: Vec<(ChannelPlan, RingWriter)>,
+    /// What each channel tells first.
+    opened: Vec<StreamEvent>,
+    standings: Vec<Standing>,
+    /// How far the sources are on each channel.
+    positions: Vec<Positions>,
+}
+
+impl NotYet {
+    /// Opens the new epoch on the mirrors, and publishes what was kept: what goes on publishing, and what
+    /// serves it.
+    ///
+    /// # Errors
+    /// [`PublisherError`]: what can't be had. This standby is of no more use then.
+    pub(crate) fn go_on(
+        self,
+        base: &Shared,
+        mut heard: Heard,
+        mut left: Left,
+        reason: Reason,
+    ) -> Result<(Publishing, Opened), PublisherError> {
+        let (began, config, state) = (now(), self.config, self.state);
+        let mut continued = Continued::from_mirrors(self.plans, &mut left, self.epochs, began.utc)?;
+        heard.relate(&mut continued.positions);
+        let server = self.control.listen(server_config(&config.repair));
+        let server = server.map_err(|error| PublisherError::Listen {
+            what: "control",
+            address: config.control,
+            reason: error.to_string(),
+        })?;
+        let channels = Channels::open(&config, continued.rings, server, began)?;
+        for (channel, announced) in channels.shared.iter().zip(heard.announced) {
+            let named = left.directories.remove(&channel.plan.id);
+            let mut directory = channel.directory();
+            let all = named
+                .unwrap_or_default()
+                .into_iter()
+                .chain(announced.into_values());
+            all.for_each(|instrument| directory.put(instrument));
+        }
+        let mut shared = Shared::new(
+            config.name.clone(),
+            continued.epoch.epoch(),
+            channels.shared.clone(),
+            self.sources,
+            self.stop,
+            Nanos::from_ms(config.linger_ms),
+        );
+        shared.admin = base.admin.clone();
+        let hand_over = HandOver::to(config.hand_over_to.clone());
+        let shared = Arc::new(shared.with(hand_over, Some(state.clone())));
+        let (drivers, serving) = channels.split();
+        let positions = continued.positions;
+        let entries = heard
+            .kept
+            .into_entries(&as_counted_here(&positions, &heard.sources));
+        let mut to = Publishing::new(drivers, heard.sources, shared.clone()).resuming(positions);
+        // Before anyone is served, so that every joiner finds the epoch opened.
+        to.event(|at| Some(continued.opened[at].clone()), began)?;
+        to.drive(began)?;
+        base.promote(shared.clone());
+        let repair = serving.start(&config, &shared)?;
+        let before = published(&shared);
+        for (n, (source, entry)) in entries.enumerate() {
+            let now = now();
+            to.take_kept(source, &entry, now);
+            if n % KEPT_A_ROUND == KEPT_A_ROUND - 1 {
+                to.drive(now)?;
+            }
+        }
+        // What is in open slots counts as published once they are sealed.
+        to.flush(now());
+        let again = published(&shared) - before;
+        state.counters.published_again_messages.set(again);
+        state.counters.kept_messages.set(0);
+        let promoted = Promoted {
+            epoch: continued.epoch.epoch(),
+            continues: continued.continues,
+            reason,
+            channels: continued.standings,
+        };
+        let opened = Opened {
+            shared,
+            epoch: continued.epoch,
+            repair,
+            config,
+            promoted,
+        };
+        opened.say(again);
+        Ok((to, opened))
+    }
+}
+
+impl Opened {
+    /// Tells people.
+    fn say(&self, published_again: u64) {
+        let promoted = &self.promoted;
+        let why = promoted.reason.text();
+        audit::say(
+            "promoted",
+            audit::Of {
+                why: Some(why),
+                ..audit::Of::default()
+            },
+        );
+        let (epoch, continues) = (promoted.epoch, promoted.continues);
+        tracing::warn!(
+            %epoch,
+            %continues,
+            published_again,
+            "promoted: {why}; this publishes from here on"
+        );
+    }
+}
+
+impl Continued {
+    /// Promotes every mirror, under an epoch that was kept before.
+    fn from_mirrors(
+        plans: Vec<ChannelPlan>,
+        left: &mut Left,
+        epochs: EpochsBefore,
+        utc: Nanos,
+    ) -> Result<Self, PublisherError> {
+        let mut mirrors = Vec::new();
+        for plan in plans {
+            let mirror = left.mirrors.remove(&plan.id);
+            let mirror = mirror.ok_or_else(|| PublisherError::Mirroring {
+                of: plan.name.clone(),
+                reason: "its mirror was given up meanwhile".into(),
+            })?;
+            mirrors.push((plan, mirror));
+        }
+        let epochs_before = mirrors.iter().map(|(_, mirror)| mirror.mirrored().epoch);
+        let continues = epochs_before.max().unwrap_or(Epoch::NONE);
+        let mut continued = Self {
+            epoch: epochs.open(continues, utc)?,
+            continues,
+            rings: Vec::new(),
+            opened: Vec::new(),
+            standings: Vec::new(),
+            positions: Vec::new(),
+        };
+        for (plan, mirror) in mirrors {
+            let at = mirror.mirrored();
+            continued.positions.push(mirror.positions().collect());
+            continued.standings.push(Standing {
+                channel: plan.id,
+                last: at.last,
+                next_record: at.next_record,
+            });
+            let promotion = mirror.promote(continued.epoch.epoch());
+            let promotion = promotion.map_err(|refused| PublisherError::Promotion {
+                channel: plan.name.clone(),
+                source: refused.error,
+            })?;
+            continued.opened.push(promotion.opened);
+            continued.rings.push((plan, promotion.ring));
+        }
+        Ok(continued)
+    }
+}
+
+/// Positions as these sources count them.
+fn as_counted_here(positions: &[Positions], sources: &[Source]) -> Vec<Positions> {
+    let of = |source| {
+        let found = sources.iter().find(|it| it.shared.source == source);
+        Some(found.map_or(0, |source| source.ordinals))
+    };
+    positions.iter().map(|at| as_heard(at, of)).collect()
+}
+
+/// Messages published on all channels.
+fn published(shared: &Shared) -> u64 {
+    let all = shared.channels.iter();
+    all.map(|channel| channel.sender.published_messages.get())
+        .sum()
+}

@@ -1,0 +1,263 @@
+//! The service of a standby: what can fail for its config is open from the start, and what a promotion
+//! needs beyond that is little.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use tickcast_reliability::types::{Epoch, Nanos};
+use tickcast_transport::control::Reserved;
+
+use crate::admin::Admin;
+use crate::admin::summary::Summary;
+use crate::config::StandbyConfig;
+use crate::error::PublisherError;
+use crate::ingest::queue::{HopReceiver, Taken};
+use crate::plan::Plan;
+use crate::publish::Source;
+use crate::recovery::epoch_file::EpochsBefore;
+use crate::run::assemble;
+use crate::run::promotion::{Heard, NotYet, Opened};
+use crate::run::threads::{self, StopOnFailure, Thread, spawn};
+use crate::run::{Inputs, join, open_inputs, sources_of};
+use crate::standby::StandbyState;
+use crate::standby::agreement::{Comparing, as_heard};
+use crate::standby::backlog::{Kept, Positions, channels_of};
+use crate::standby::hand_over::HandOver;
+use crate::standby::mirror_thread::{Left, Mirrors};
+use crate::state::Shared;
+
+/// Batches taken from one source before the others have their turn.
+const BATCHES_A_ROUND: usize = 16;
+
+/// A standby that has everything it needs, and has not begun.
+pub(crate) struct Standby {
+    publisher: NotYet,
+    shared: Arc<Shared>,
+    sources: Vec<Source>,
+    pub(crate) inputs: Inputs,
+    mirrors: Mirrors,
+    admin: Admin,
+    control: SocketAddr,
+}
+
+impl Standby {
+    /// Opens sockets and inputs, takes the address for subscribers, and holds the state directory.
+    pub(crate) fn open(
+        plan: Plan,
+        of: StandbyConfig,
+        stop: Arc<AtomicBool>,
+    ) -> Result<Self, PublisherError> {
+        let config = plan.config;
+        let listen = |address: SocketAddr, error: std::io::Error| PublisherError::Listen {
+            what: "control",
+            address,
+            reason: error.to_string(),
+        };
+        let reserved = Reserved::bind(config.control);
+        let reserved = reserved.map_err(|error| listen(config.control, error))?;
+        let control = reserved.local_address();
+        let control = control.map_err(|error| listen(config.control, error))?;
+        // The plan has seen to it that there is one.
+        let admin = Admin::bind(config.admin.unwrap_or_else(|| ([127, 0, 0, 1], 0).into()))?;
+        let epochs = EpochsBefore::read(config.state_dir.as_deref(), &config.name)?;
+        let (sources, mut inputs) = open_inputs(&config)?;
+        // The feed is heard whether or not anybody follows here.
+        (inputs.iter_mut()).for_each(|(_, input)| input.wait_for_nobody());
+        // All that is opened again on what is mirrored: a promotion is no time to find that it can't be.
+        assemble::rehearse(&config, &plan.channels)?;
+        let state = Arc::new(StandbyState::new(config.name.clone(), of, &plan.channels));
+        let mirrors = Mirrors::new(&config, plan.channels.clone(), state.clone())?;
+        let shared = Shared::new(
+            config.name.clone(),
+            Epoch::NONE,
+            Vec::new(),
+            sources.clone(),
+            stop.clone(),
+            Nanos::from_ms(config.linger_ms),
+        );
+        Ok(Self {
+            sources: sources_of(&config, &plan.rules, &inputs),
+            shared: Arc::new(shared.with(HandOver::default(), Some(state.clone()))),
+            publisher: NotYet {
+                config,
+                plans: plan.channels,
+                epochs,
+                control: reserved,
+                sources,
+                stop,
+                state,
+            },
+            inputs,
+            mirrors,
+            admin,
+            control,
+        })
+    }
+
+    /// Where subscribers will connect.
+    pub(crate) const fn control_address(&self) -> SocketAddr {
+        self.control
+    }
+
+    pub(crate) const fn admin_address(&self) -> SocketAddr {
+        self.admin.address()
+    }
+
+    pub(crate) const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Mirrors, and publishes once it is promoted, until the session ends or it is told to stop.
+    pub(crate) fn run(self) -> Result<Summary, PublisherError> {
+        let base = self.shared.clone();
+        let outcome = self.run_threads();
+        // Whatever went wrong: the threads that look at this one's flags end as well.
+        base.shut_down();
+        outcome
+    }
+
+    fn run_threads(self) -> Result<Summary, PublisherError> {
+        let base = self.shared;
+        let threads = self.publisher.config.threads.clone();
+        let admin = self.admin.start(&base)?;
+        let mirrors = {
+            let (mirrors, shared) = (self.mirrors, base.clone());
+            let guard = StopOnFailure::new(base.clone());
+            spawn("mirror", None, move || {
+                guard.of(Ok(mirrors.run(|| shared.is_stopping())))
+            })?
+        };
+        let inputs = self.inputs.into_iter().map(|(_, input)| input).collect();
+        let (batches, idle, core) = (threads.hop_batches, threads.idle, threads.feed_core);
+        let (hops, feeds) = threads::start_feeds(inputs, &base, batches, idle, core)?;
+        let publish = {
+            let (publisher, sources, shared) = (self.publisher, self.sources, base.clone());
+            let (guard, state) = (StopOnFailure::new(base.clone()), publisher.state.clone());
+            spawn("publish", threads.publish_core, move || {
+                let published = publisher.hear_and_publish(&shared, sources, hops, mirrors);
+                state.ended();
+                guard.of(published)
+            })?
+        };
+        let published = join(publish, "publish");
+        base.current().shut_down();
+        base.shut_down();
+        let (mut result, mut kept) = (Ok(()), Ok(()));
+        for feed in feeds {
+            result = result.and(join(feed, "feed"));
+        }
+        let opened = published?;
+        if let Some(opened) = opened {
+            result = result.and(join(opened.repair, "repair"));
+            kept = opened.epoch.close_if_ended(&opened.shared);
+        }
+        result.and(join(admin, "admin"))?;
+        Summary::of(base.current()).unless(kept)
+    }
+}
+
+impl NotYet {
+    /// Keeps what is heard and not mirrored, until it is to be published.
+    fn hear_and_publish(
+        self,
+        base: &Shared,
+        mut sources: Vec<Source>,
+        hops: Vec<HopReceiver>,
+        mirrors: Thread<Left>,
+    ) -> Result<Option<Opened>, PublisherError> {
+        let mut idle = self.config.threads.idle;
+        let ids = sources.iter().map(|source| source.shared.source);
+        let mut kept = Kept::new(ids, self.state.config.keep_messages);
+        let mut announced = vec![BTreeMap::new(); self.plans.len()];
+        let mut comparing: Vec<Comparing> = sources.iter().map(|_| Comparing::default()).collect();
+        let mut mirrored: Vec<Positions> = vec![Vec::new(); self.plans.len()];
+        let reason = loop {
+            if base.is_stopping() {
+                join(mirrors, "mirror")?;
+                return Ok(None);
+            }
+            if let Some(reason) = self.state.ordered() {
+                break reason;
+            }
+            let mut worked = false;
+            for (index, hop) in hops.iter().enumerate() {
+                for _ in 0..BATCHES_A_ROUND {
+                    let Taken::Batch(batch) = hop.take() else {
+                        break;
+                    };
+                    worked = true;
+                    for item in batch.items() {
+                        let router = &mut sources[index].router;
+                        let channels = channels_of(router, &item, |it| {
+                            for channel in it.channels.iter() {
+                                announced[channel].insert(it.instrument.id, it.instrument.clone());
+                            }
+                        });
+                        let pushed = kept.take(index, &item, channels);
+                        self.state.counters.pushed_out_messages.add(pushed);
+                    }
+                    hop.give_back(batch);
+                }
+            }
+            self.compare(&sources, &kept, &mut comparing, &mut mirrored);
+            kept.trim(&mirrored);
+            self.state.counters.kept_messages.set(kept.len() as u64);
+            idle.idle(worked);
+        };
+        let state = self.state.clone();
+        self.state.want_mirrors();
+        let left = join(mirrors, "mirror")?;
+        state.view().close();
+        let heard = Heard {
+            sources,
+            kept,
+            announced,
+            agreements: comparing.iter().map(Comparing::agreement).collect(),
+        };
+        match self.go_on(base, heard, left, reason) {
+            Err(error) => {
+                state.opened(Err(format!("{error}; this standby ends")));
+                Err(error)
+            }
+            Ok((to, opened)) => {
+                state.opened(Ok(opened.promoted.clone()));
+                let with_inputs = opened.config.end_when_inputs_end;
+                threads::publish(hops, None, to, &opened.shared, idle, with_inputs)?;
+                Ok(Some(opened))
+            }
+        }
+    }
+
+    /// Compares what is mirrored with what is kept, and says how far each channel is, as positions
+    /// are counted here.
+    fn compare(
+        &self,
+        sources: &[Source],
+        kept: &Kept,
+        comparing: &mut [Comparing],
+        mirrored: &mut [Positions],
+    ) {
+        let mut view = self.state.view();
+        for (index, (source, comparing)) in sources.iter().zip(comparing.iter_mut()).enumerate() {
+            let mut marks = view.marks.iter();
+            let newest = marks.find(|mark| mark.source == source.shared.source);
+            comparing.look(newest.copied(), |sequence| kept.find(index, sequence));
+        }
+        let agreements = sources
+            .iter()
+            .zip(comparing)
+            .map(|(source, comparing)| (source.shared.source, comparing.agreement()));
+        view.agreements.clear();
+        view.agreements.extend(agreements);
+        let view = &*view;
+        let of = |source| {
+            let found = view.agreements.iter().find(|(id, _)| *id == source);
+            found.and_then(|(_, agreement)| agreement.ordinals())
+        };
+        for (to, channel) in mirrored.iter_mut().zip(&view.channels) {
+            *to = as_heard(&channel.positions, of);
+        }
+    }
+}

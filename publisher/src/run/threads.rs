@@ -1,0 +1,413 @@
+//! The threads between the inputs and the wire: each input has one and publishing another, or one
+//! thread does all; handlers of one's own come with a hop to the same publish thread, which goes on
+//! with heartbeats while they are silent. When the inputs have ended, or all were told to stop, what
+//! they told is published to the last message, then END.
+
+use std::sync::Arc;
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Receiver;
+use tickcast_feeds::source::{Incident, Sink};
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::types::{Now, SourcePosition};
+use tickcast_transport::host::clock::SystemClock;
+use tickcast_transport::host::idle::Idle;
+use tickcast_transport::host::pin::{Core, pin_to};
+
+use crate::error::PublisherError;
+use crate::ingest::queue::{HopReceiver, HopSender, Intake, Item, Taken, hop};
+use crate::ingest::{Input, Polled};
+use crate::publish::Publishing;
+use crate::standby::hand_over::Step;
+use crate::state::Shared;
+use crate::state::source_loss::SourceLoss;
+
+/// Batches taken from one source before the others have their turn and what is sealed is sent.
+const BATCHES_A_ROUND: usize = 4;
+/// Batches of a hop that have their memory (some 15 KiB each) from the start, at most.
+const READY_MAX: usize = 4_096;
+
+/// The time now, on both clocks.
+#[must_use]
+pub(crate) fn now() -> Now {
+    SystemClock.both()
+}
+
+/// A thread of this publisher, and what came of it.
+pub(crate) type Thread<T> = JoinHandle<Result<T, PublisherError>>;
+
+/// The feed threads, and where what they tell comes out, in the order of the inputs.
+pub(crate) type Feeds = (
+    Vec<HopReceiver>,
+    Vec<JoinHandle<Result<(), PublisherError>>>,
+);
+
+/// A handler that publishes from now on: on which channel, and where what it publishes comes out.
+pub(crate) type Arrival = (usize, HopReceiver);
+
+/// Starts a thread of this process under a name, on a core.
+pub(crate) fn spawn<T: Send + 'static>(
+    name: &str,
+    core: Option<Core>,
+    run: impl FnOnce() -> Result<T, PublisherError> + Send + 'static,
+) -> Result<Thread<T>, PublisherError> {
+    let thread = Builder::new().name(name.into()).spawn(move || {
+        if let Some(core) = core {
+            pin_to(core)?;
+        }
+        run()
+    });
+    thread.map_err(|source| PublisherError::System {
+        what: "start a thread",
+        source,
+    })
+}
+
+/// Ends the session unless the thread that holds it succeeds: when it fails by an error or a panic,
+/// or can't even begin.
+pub(crate) struct StopOnFailure {
+    shared: Arc<Shared>,
+    has_succeeded: bool,
+}
+
+impl StopOnFailure {
+    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            has_succeeded: false,
+        }
+    }
+
+    pub(crate) fn of<T, E>(mut self, result: Result<T, E>) -> Result<T, E> {
+        self.has_succeeded = result.is_ok();
+        result
+    }
+}
+
+impl Drop for StopOnFailure {
+    fn drop(&mut self) {
+        if !self.has_succeeded {
+            self.shared.stop();
+        }
+    }
+}
+
+/// Starts a feed thread for each input, and ends the session if one panics; what they tell comes
+/// out of the receivers, in the order of the inputs.
+///
+/// # Errors
+/// [`PublisherError::System`] when a thread can't be started.
+pub(crate) fn start_feeds(
+    inputs: Vec<Input>,
+    shared: &Arc<Shared>,
+    hop_batches: usize,
+    idle: Idle,
+    core: Option<Core>,
+) -> Result<Feeds, PublisherError> {
+    let (mut receivers, mut threads) = (Vec::new(), Vec::new());
+    for input in inputs {
+        let ready = (hop_batches + 1).min(READY_MAX);
+        let (sender, receiver) = hop(hop_batches, ready, input.is_live());
+        let (name, shared) = (format!("feed-{}", input.shared().source), shared.clone());
+        let guard = StopOnFailure::new(shared.clone());
+        threads.push(spawn(&name, core, move || {
+            feed(input, sender, &shared, idle);
+            guard.of(Ok(()))
+        })?);
+        receivers.push(receiver);
+    }
+    Ok((receivers, threads))
+}
+
+/// Runs one input until it ends or is told to stop. An input that fails has ended, with an error
+/// that is logged and counted; the others go on.
+fn feed(mut input: Input, mut hop: HopSender, shared: &Shared, mut idle: Idle) {
+    let counters = input.shared().clone();
+    while !shared.is_stopping() && !hop.is_closed() {
+        match input.poll(now(), shared, &mut hop) {
+            Ok(Polled::Worked) => hop.offer(),
+            Ok(Polled::Idle) => {
+                hop.flush();
+                idle.idle(false);
+            }
+            Ok(Polled::Ended) => break,
+            Err(error) => {
+                tracing::error!(source = counters.source.0, "{error}");
+                break;
+            }
+        }
+        counters
+            .counters
+            .source_overflow_messages
+            .set(hop.lost_messages());
+    }
+    counters.counters.source_overflow_messages.set(hop.finish());
+    tracing::info!(
+        source = counters.source.0,
+        messages = counters.counters.source_messages.get(),
+        records = counters.counters.source_records.get(),
+        "the input has ended"
+    );
+}
+
+/// Where something to publish comes from.
+struct Origin {
+    /// Which source of the publishing.
+    source: usize,
+    hop: HopReceiver,
+    /// A handler does not end by itself: its hop is closed when the session ends.
+    is_handler: bool,
+    ended: bool,
+}
+
+impl Origin {
+    /// Publishes some of what is there: whether there was anything, and whether that was all.
+    fn publish_some(&mut self, to: &mut Publishing, batches: usize) -> (bool, bool) {
+        let mut worked = false;
+        for _ in 0..batches {
+            match self.hop.take() {
+                Taken::Batch(batch) => {
+                    worked = true;
+                    let now = now();
+                    for item in batch.items() {
+                        to.take(self.source, &item, now);
+                    }
+                    self.hop.give_back(batch);
+                }
+                Taken::Nothing => return (worked, true),
+                Taken::Ended => {
+                    self.ended = true;
+                    to.source_ended(self.source, now());
+                    return (worked, true);
+                }
+            }
+        }
+        (worked, false)
+    }
+}
+
+/// Publishes what the feed threads tell, and the handlers that arrive, until the session has ended
+/// and everyone has it.
+///
+/// # Errors
+/// [`PublisherError`] when a channel or fan-out can't go on.
+pub(crate) fn publish(
+    hops: Vec<HopReceiver>,
+    arrivals: Option<Receiver<Arrival>>,
+    mut to: Publishing,
+    shared: &Shared,
+    mut idle: Idle,
+    with_inputs: bool,
+) -> Result<(), PublisherError> {
+    let feeds = hops.len();
+    let mut origins: Vec<Origin> = (hops.into_iter().enumerate())
+        .map(|(source, hop)| Origin {
+            source,
+            hop,
+            is_handler: false,
+            ended: false,
+        })
+        .collect();
+    let mut is_closing = false;
+    loop {
+        if is_handed_over(&mut to, shared, &mut idle)? {
+            return finish(to, shared, idle);
+        }
+        // Before the arrivals are taken: whoever arrives later finds the session ended.
+        let is_stopping = shared.is_stopping();
+        if let Some(arrivals) = &arrivals {
+            for (channel, hop) in arrivals.try_iter() {
+                welcome(&mut origins, &mut to, feeds + channel, hop);
+            }
+        }
+        if is_stopping && !is_closing {
+            is_closing = true;
+            origins
+                .iter()
+                .filter(|o| o.is_handler)
+                .for_each(|o| o.hop.close());
+        }
+        let mut worked = false;
+        let mut drained = true;
+        for origin in origins.iter_mut().filter(|origin| !origin.ended) {
+            let (some, all) = origin.publish_some(&mut to, BATCHES_A_ROUND);
+            worked |= some;
+            drained &= all;
+        }
+        let now = now();
+        if drained {
+            to.flush(now);
+        }
+        worked |= to.drive(now)?;
+        let all_ended = origins.iter().all(|origin| origin.ended);
+        if all_ended && ((with_inputs && arrivals.is_none()) || is_closing) {
+            return finish(to, shared, idle);
+        }
+        idle.idle(worked);
+    }
+}
+
+/// Whether a standby has taken over. While sealing rests for one that is about to, what is sealed goes
+/// out, and heartbeats tell of it.
+#[inline]
+fn is_handed_over(
+    to: &mut Publishing,
+    shared: &Shared,
+    idle: &mut Idle,
+) -> Result<bool, PublisherError> {
+    while shared.hand_over.is_asked() {
+        let now = now();
+        to.flush(now);
+        to.drive(now)?;
+        let is_stopping = shared.is_stopping();
+        let hand_over = &shared.hand_over;
+        match hand_over.step(Instant::now(), is_stopping, || to.standing()) {
+            Step::GoOn => break,
+            Step::Rest => idle.idle(false),
+            Step::End => return Ok(true),
+        }
+    }
+    Ok(false)
+}
+
+/// Takes a handler in. One that had the channel before has left: what it sent comes first.
+#[cold]
+fn welcome(origins: &mut Vec<Origin>, to: &mut Publishing, source: usize, hop: HopReceiver) {
+    for before in origins
+        .iter_mut()
+        .filter(|o| o.source == source && !o.ended)
+    {
+        while !before.ended {
+            before.publish_some(to, BATCHES_A_ROUND);
+        }
+    }
+    origins.retain(|origin| origin.source != source);
+    origins.push(Origin {
+        source,
+        hop,
+        is_handler: true,
+        ended: false,
+    });
+}
+
+/// Feeds and publishes on the calling thread.
+///
+/// # Errors
+/// As [`publish`].
+pub(crate) fn inline(
+    mut inputs: Vec<Input>,
+    mut to: Publishing,
+    shared: &Shared,
+    mut idle: Idle,
+    with_inputs: bool,
+) -> Result<(), PublisherError> {
+    let mut ended = vec![false; inputs.len()];
+    loop {
+        if is_handed_over(&mut to, shared, &mut idle)? {
+            return finish(to, shared, idle);
+        }
+        let mut worked = false;
+        for (index, input) in inputs.iter_mut().enumerate() {
+            if ended[index] {
+                continue;
+            }
+            let now = now();
+            let mut sink = Direct {
+                to: &mut to,
+                index,
+                now,
+            };
+            match input.poll(now, shared, &mut sink) {
+                Ok(Polled::Worked) => worked = true,
+                Ok(Polled::Idle) => {}
+                Ok(Polled::Ended) => ended[index] = true,
+                Err(error) => {
+                    tracing::error!(source = input.shared().source.0, "{error}");
+                    ended[index] = true;
+                }
+            }
+            if ended[index] {
+                to.source_ended(index, now);
+            }
+        }
+        let now = now();
+        to.flush(now);
+        worked |= to.drive(now)?;
+        let inputs_ended = ended.iter().all(|ended| *ended);
+        if shared.is_stopping() || (inputs_ended && with_inputs) {
+            return finish(to, shared, idle);
+        }
+        idle.idle(worked);
+    }
+}
+
+/// Publishes at once, without a hop.
+struct Direct<'a> {
+    to: &'a mut Publishing,
+    index: usize,
+    now: Now,
+}
+
+impl Sink for Direct<'_> {
+    #[inline]
+    fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
+        let item = Item::Message(position, records.into());
+        self.to.take(self.index, &item, self.now);
+    }
+
+    fn incident(&mut self, incident: Incident) {
+        if let Incident::Gap { from, missing } = incident {
+            return self.lost(SourceLoss::gap(from, missing));
+        }
+        self.to
+            .take(self.index, &Item::Incident(incident), self.now);
+    }
+}
+
+impl Intake for Direct<'_> {
+    fn lost(&mut self, loss: SourceLoss) {
+        self.to.take(self.index, &Item::Lost(&loss), self.now);
+    }
+}
+
+/// Ends the session, then goes on with heartbeats and what is unsent until every subscriber has
+/// END, or the time to linger is over. A session that was abandoned gets no END: what was sealed
+/// goes out as far as the transports take it.
+pub(crate) fn finish(
+    mut to: Publishing,
+    shared: &Shared,
+    mut idle: Idle,
+) -> Result<(), PublisherError> {
+    let began = now();
+    if shared.is_abandoned() {
+        to.show_digests();
+        to.stop(began.monotonic);
+        return Ok(());
+    }
+    to.end(began)?;
+    to.drive(began)?;
+    shared.set_ended();
+    tracing::info!("the session has ended; waiting for subscribers to reach its end");
+    let until = began.monotonic.after(shared.linger());
+    loop {
+        let now = now();
+        let worked = to.drive(now)?;
+        let all_reached = shared.have_all_reached_end();
+        if all_reached || now.monotonic >= until {
+            let short = shared.service.subscribers_short_of_end.get();
+            if !all_reached && short > 0 {
+                tracing::warn!(
+                    subscribers = short,
+                    "the session is over, and they have not reached its end; a longer linger_ms would wait for them"
+                );
+            }
+            to.stop(now.monotonic);
+            return Ok(());
+        }
+        if !worked && !matches!(idle, Idle::Spin) {
+            std::thread::sleep(Duration::from_micros(20));
+        }
+        idle.idle(worked);
+    }
+}

@@ -1,0 +1,486 @@
+//! What the inputs told and is not mirrored yet: it may have to be published again. As soon as the
+//! mirror of every channel that a message goes to has it, it goes. What finds no room pushes out the
+//! oldest, which is lost where the mirrors are not past it in the end.
+
+use std::collections::VecDeque;
+
+use tickcast_reliability::record::RecordBatch;
+use tickcast_reliability::types::{SourceId, SourcePosition};
+use tickcast_reliability::wire::SourceLossReason;
+
+use crate::ingest::queue::Item;
+use crate::plan::routing::{ChannelSet, Router};
+use crate::standby::agreement::{Found, Head};
+use crate::state::source_loss::SourceLoss;
+
+/// How far each source is mirrored on a channel; a source that is not there is not mirrored at all.
+pub(crate) type Positions = Vec<(SourceId, SourcePosition)>;
+
+/// One thing that a source told.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Counts what all sources told, in the order it came.
+    arrived: u64,
+    pub(crate) position: SourcePosition,
+    /// Where it goes.
+    pub(crate) channels: ChannelSet,
+    pub(crate) what: What,
+}
+
+/// What that was.
+#[derive(Debug)]
+pub(crate) enum What {
+    /// A message.
+    Message(RecordBatch),
+    /// Messages that never came.
+    Lost(SourceLoss),
+}
+
+/// What was let go of for a channel: the mirror had it, or it was pushed out.
+#[derive(Clone, Copy, Debug)]
+struct Gone {
+    first: SourcePosition,
+    last: SourcePosition,
+}
+
+struct Source {
+    id: SourceId,
+    entries: VecDeque<Entry>,
+    /// By channel.
+    gone: Vec<Option<Gone>>,
+}
+
+/// See the module.
+pub(crate) struct Kept {
+    sources: Vec<Source>,
+    /// Memory to be used again.
+    free: Vec<RecordBatch>,
+    max: usize,
+    len: usize,
+    arrived: u64,
+}
+
+impl Kept {
+    /// Keeps at most so many messages of these sources, which are counted as they stand here.
+    pub(crate) fn new(sources: impl Iterator<Item = SourceId>, max: usize) -> Self {
+        let source = |id| Source {
+            id,
+            entries: VecDeque::new(),
+            gone: Vec::new(),
+        };
+        Self {
+            sources: sources.map(source).collect(),
+            free: Vec::new(),
+            max: max.max(1),
+            len: 0,
+            arrived: 0,
+        }
+    }
+
+    /// How many are kept.
+    pub(crate) const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Keeps what a source told, which goes to these channels. How many messages were pushed out.
+    pub(crate) fn take(&mut self, source: usize, item: &Item<'_>, channels: ChannelSet) -> u64 {
+        if channels.is_empty() {
+            return 0;
+        }
+        let (position, what) = match item {
+            // Without records there is nothing to publish.
+            Item::Message(_, records) if records.is_empty() => return 0,
+            Item::Message(position, records) => {
+                let mut batch = self.free.pop().unwrap_or_default();
+                batch.copy_from(*records);
+                (*position, What::Message(batch))
+            }
+            Item::Lost(loss) => (loss.from, What::Lost((*loss).clone())),
+            Item::Incident(_) | Item::Flush => return 0,
+        };
+        let pushed = if self.len == self.max {
+            self.push_out()
+        } else {
+            0
+        };
+        self.arrived += 1;
+        self.len += 1;
+        self.sources[source].entries.push_back(Entry {
+            arrived: self.arrived,
+            position,
+            channels,
+            what,
+        });
+        pushed
+    }
+
+    /// What is known of a venue sequence of a source.
+    pub(crate) fn find(&self, source: usize, sequence: u64) -> Found {
+        let entries = &self.sources[source].entries;
+        let Some(newest) = entries.back().map(|entry| entry.position) else {
+            return Found::NotYet;
+        };
+        // In the session that is heard now, or the one before.
+        for ordinal in [Some(newest.ordinal()), newest.ordinal().checked_sub(1)] {
+            let Some(at) = ordinal.map(|ordinal| SourcePosition::new(ordinal, sequence)) else {
+                continue;
+            };
+            let found = entries.binary_search_by_key(&at, |entry| entry.position);
+            match found.ok().map(|index| &entries[index].what) {
+                Some(What::Message(message)) => {
+                    let head = Head::of_last(message);
+                    return head.map_or(Found::Gone, |head| Found::There(at, head));
+                }
+                Some(What::Lost(_)) => return Found::Gone,
+                None => {}
+            }
+        }
+        match sequence > newest.sequence() {
+            true => Found::NotYet,
+            false => Found::Gone,
+        }
+    }
+
+    /// The session of a source that is heard now.
+    pub(crate) fn ordinal(&self, source: usize) -> u16 {
+        let newest = self.sources[source].entries.back();
+        newest.map_or(0, |entry| entry.position.ordinal())
+    }
+
+    /// Nothing that a source gave can be compared with what is mirrored: all of it is lost, however
+    /// much that was.
+    pub(crate) fn forget(&mut self, source: usize) {
+        let source = &mut self.sources[source];
+        self.len -= source.entries.len();
+        let position = source.entries.back().map(|entry| entry.position);
+        let channels = (source.entries.iter()).map(|entry| entry.channels);
+        let channels = channels.fold(ChannelSet::default(), ChannelSet::union);
+        source.entries.clear();
+        source.gone.clear();
+        if let Some(position) = position {
+            self.len += 1;
+            source.entries.push_back(Entry {
+                arrived: 0,
+                position,
+                channels,
+                what: What::Lost(SourceLoss::gap(position, u64::MAX)),
+            });
+        }
+    }
+
+    /// Lets go of what is mirrored: `mirrored` says how far each channel is, as the config counts them.
+    pub(crate) fn trim(&mut self, mirrored: &[Positions]) {
+        for source in &mut self.sources {
+            let has = |channels: ChannelSet, position| {
+                let mut all = channels.iter();
+                all.all(|channel| position_of(mirrored, channel, source.id) >= Some(position))
+            };
+            while let Some(entry) = source
+                .entries
+                .pop_front_if(|it| has(it.channels, it.last()))
+            {
+                self.len -= 1;
+                entry.let_go(&mut source.gone, &mut self.free);
+            }
+        }
+    }
+
+    /// Everything, to be published where it is not mirrored, in the order it came. Before it, as a
+    /// loss, what a mirror lacks of what is kept no more: pushed out, or cut from a mirror that had it.
+    /// Sources are counted as in [`Kept::new`].
+    pub(crate) fn into_entries(
+        self,
+        mirrored: &[Positions],
+    ) -> impl Iterator<Item = (usize, Entry)> + use<> {
+        let mut all = Vec::with_capacity(self.len + self.sources.len());
+        for (index, source) in self.sources.into_iter().enumerate() {
+            for (channel, gone) in source.gone.iter().enumerate() {
+                let lost = gone.and_then(|it| it.lost(mirrored, channel, source.id));
+                all.extend(lost.map(|entry| (index, entry)));
+            }
+            all.extend(source.entries.into_iter().map(|entry| (index, entry)));
+        }
+        all.sort_by_key(|(_, entry)| entry.arrived);
+        all.into_iter()
+    }
+
+    /// Pushes the oldest of the source that has most out; how many messages that were.
+    #[cold]
+    fn push_out(&mut self) -> u64 {
+        let Some(source) = self.sources.iter_mut().max_by_key(|it| it.entries.len()) else {
+            return 0;
+        };
+        let Some(entry) = source.entries.pop_front() else {
+            return 0;
+        };
+        self.len -= 1;
+        let messages = entry.messages();
+        entry.let_go(&mut source.gone, &mut self.free);
+        messages
+    }
+}
+
+impl Entry {
+    /// Position of the last message it is about.
+    fn last(&self) -> SourcePosition {
+        match &self.what {
+            What::Lost(loss) => loss.last(),
+            What::Message(_) => self.position,
+        }
+    }
+
+    fn messages(&self) -> u64 {
+        match &self.what {
+            What::Message(_) => 1,
+            What::Lost(loss) => loss.messages,
+        }
+    }
+
+    /// Notes that it is kept no more, and gives its memory back.
+    fn let_go(self, gone: &mut Vec<Option<Gone>>, free: &mut Vec<RecordBatch>) {
+        let (first, last) = (self.position, self.last());
+        for channel in self.channels.iter() {
+            if gone.len() <= channel {
+                gone.resize(channel + 1, None);
+            }
+            let gone = gone[channel].get_or_insert(Gone { first, last });
+            gone.last = gone.last.max(last);
+        }
+        if let What::Message(batch) = self.what {
+            free.push(batch);
+        }
+    }
+}
+
+impl Gone {
+    /// What of it the mirror of a channel lacks, as a loss. There are as many messages as positions, and
+    /// maybe some of them were for other channels.
+    fn lost(self, mirrored: &[Positions], channel: usize, source: SourceId) -> Option<Entry> {
+        let from = match position_of(mirrored, channel, source) {
+            Some(at) if at >= self.last => return None,
+            Some(at) => self.first.max(SourcePosition(at.0 + 1)),
+            None => self.first,
+        };
+        let messages = match from.ordinal() == self.last.ordinal() {
+            true => self.last.0 - from.0 + 1,
+            false => u64::MAX,
+        };
+        let what = SourceLoss::of(SourceLossReason::Overflow, from, messages, &[]);
+        Some(Entry {
+            arrived: 0,
+            position: from,
+            channels: ChannelSet::default().with(channel),
+            what: What::Lost(what),
+        })
+    }
+}
+
+/// How far sources were mirrored when the channels went on: what they tell of before is not
+/// published again.
+pub(crate) struct Resumed {
+    /// Of each channel, the sources that have not told of anything beyond.
+    mirrored: Vec<Positions>,
+}
+
+impl Resumed {
+    /// Nothing was told yet.
+    #[must_use]
+    pub(crate) const fn new(mirrored: Vec<Positions>) -> Self {
+        Self { mirrored }
+    }
+
+    /// Whether a channel has what a source tells of here.
+    pub(crate) fn has(&mut self, channel: usize, source: SourceId, at: SourcePosition) -> bool {
+        let Some(all) = self.mirrored.get_mut(channel) else {
+            return false;
+        };
+        let Some(index) = all.iter().position(|(id, _)| *id == source) else {
+            return false;
+        };
+        let has = at <= all[index].1;
+        if !has {
+            // Positions of a source never step back.
+            all.swap_remove(index);
+        }
+        has
+    }
+
+    /// Whether every source is beyond what was mirrored.
+    #[must_use]
+    pub(crate) fn is_over(&self) -> bool {
+        self.mirrored.iter().all(Vec::is_empty)
+    }
+}
+
+/// How far a source is on a channel.
+pub(crate) fn position_of(
+    mirrored: &[Positions],
+    channel: usize,
+    source: SourceId,
+) -> Option<SourcePosition> {
+    let all = mirrored.get(channel)?.iter();
+    all.copied().find(|(id, _)| *id == source).map(|(_, at)| at)
+}
+
+/// Where what a source told goes, learning from it on the way.
+pub(crate) fn channels_of(
+    router: &mut Router,
+    item: &Item<'_>,
+    on: impl FnMut(crate::plan::routing::Announced),
+) -> ChannelSet {
+    match item {
+        Item::Message(_, records) => router.route(*records, on),
+        Item::Lost(loss) => router.of_all(&loss.instruments),
+        Item::Incident(_) | Item::Flush => ChannelSet::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::record::{MboMsg, RType, RecordHeader};
+
+    use super::*;
+
+    const A: SourceId = SourceId(1);
+    const B: SourceId = SourceId(2);
+
+    fn message() -> RecordBatch {
+        let mut batch = RecordBatch::default();
+        batch.put(&MboMsg {
+            hd: RecordHeader::new::<MboMsg>(RType::Mbo as u8, 2, 7, 0),
+            ..MboMsg::default()
+        });
+        batch
+    }
+
+    fn at(sequence: u64) -> SourcePosition {
+        SourcePosition::new(0, sequence)
+    }
+
+    fn to(channels: &[usize]) -> ChannelSet {
+        (channels.iter()).fold(ChannelSet::default(), |set, channel| set.with(*channel))
+    }
+
+    fn told(kept: Kept, mirrored: &[Positions]) -> Vec<String> {
+        let all = kept.into_entries(mirrored);
+        let text = |(source, entry): (usize, Entry)| match &entry.what {
+            What::Message(records) => format!("{source}:{} of {}", entry.position, records.len()),
+            What::Lost(loss) => format!("{source}: lost {} from {}", loss.messages, loss.from),
+        };
+        all.map(text).collect()
+    }
+
+    #[test]
+    fn what_every_channel_of_a_message_has_mirrored_goes_and_no_more() {
+        let mut kept = Kept::new([A, B].into_iter(), 100);
+        let records = message();
+        for n in 1..=4 {
+            // Source A goes to both channels with every other message.
+            let channels = if n % 2 == 0 { to(&[0, 1]) } else { to(&[0]) };
+            assert_eq!(
+                kept.take(0, &Item::Message(at(n), (&records).into()), channels),
+                0
+            );
+            kept.take(1, &Item::Message(at(10 * n), (&records).into()), to(&[0]));
+        }
+        let nobody = kept.take(1, &Item::Message(at(50), (&records).into()), to(&[]));
+        let empty = kept.take(
+            1,
+            &Item::Message(at(50), (&RecordBatch::default()).into()),
+            to(&[0]),
+        );
+        assert_eq!((nobody, empty, kept.len()), (0, 0, 8));
+        kept.trim(&[vec![(A, at(9))], vec![]]);
+        assert_eq!(kept.len(), 7, "channel 1 lacks the second one");
+        let mirrored = [vec![(A, at(9)), (B, at(20))], vec![(A, at(2))]];
+        kept.trim(&mirrored);
+        assert_eq!(kept.len(), 3);
+        let expected = ["0:0:4 of 1", "1:0:30 of 1", "1:0:40 of 1"];
+        let mut told = told(kept, &mirrored);
+        told.sort();
+        assert_eq!(told, expected);
+    }
+
+    #[test]
+    fn what_finds_no_room_pushes_the_oldest_out_which_is_lost_unless_it_is_mirrored_by_then() {
+        let records = message();
+        let full = || {
+            let mut kept = Kept::new([A].into_iter(), 3);
+            let pushed: u64 = (1..=8)
+                .map(|n| kept.take(0, &Item::Message(at(n), (&records).into()), to(&[0])))
+                .sum();
+            assert_eq!((kept.len(), pushed), (3, 5));
+            kept
+        };
+        let rest = ["0:0:6 of 1", "0:0:7 of 1", "0:0:8 of 1"];
+        for (mirrored, lost) in [
+            (vec![], Some("0: lost 5 from 0:1")),
+            (vec![(A, at(3))], Some("0: lost 2 from 0:4")),
+            (vec![(A, at(5))], None),
+        ] {
+            let mut expected: Vec<&str> = lost.into_iter().collect();
+            expected.extend(rest);
+            assert_eq!(told(full(), &[mirrored]), expected);
+        }
+    }
+
+    #[test]
+    fn what_a_mirror_had_and_was_cut_from_it_is_lost() {
+        let mut kept = Kept::new([A].into_iter(), 9);
+        let records = message();
+        for n in 1..=4 {
+            kept.take(0, &Item::Message(at(n), (&records).into()), to(&[0]));
+        }
+        kept.trim(&[vec![(A, at(3))]]);
+        assert_eq!(
+            told(kept, &[vec![(A, at(1))]]),
+            ["0: lost 2 from 0:2", "0:0:4 of 1"]
+        );
+    }
+
+    #[test]
+    fn a_venue_sequence_is_found_in_this_session_or_the_one_before() {
+        let mut kept = Kept::new([A].into_iter(), 9);
+        assert_eq!(kept.find(0, 1), Found::NotYet);
+        let records = message();
+        for position in [at(7), at(9), SourcePosition::new(1, 2)] {
+            kept.take(0, &Item::Message(position, (&records).into()), to(&[0]));
+        }
+        let head = Head::of_last(&records).unwrap();
+        assert_eq!(kept.find(0, 9), Found::There(at(9), head));
+        let newest = SourcePosition::new(1, 2);
+        assert_eq!(kept.find(0, 2), Found::There(newest, head));
+        assert_eq!(
+            (kept.find(0, 1), kept.find(0, 3)),
+            (Found::Gone, Found::NotYet)
+        );
+        kept.forget(0);
+        let lost = format!("0: lost {} from 1:2", u64::MAX);
+        assert_eq!(told(kept, &[vec![(A, at(7))]]), [lost]);
+    }
+
+    #[test]
+    fn what_is_mirrored_is_not_published_again_and_what_follows_is_asked_about_no_more() {
+        let mut resumed = Resumed::new(vec![vec![(A, at(5)), (B, at(2))], vec![(A, at(3))]]);
+        assert!(resumed.has(0, A, at(4)) && resumed.has(0, A, at(5)));
+        assert!(
+            !resumed.has(1, B, at(1)),
+            "nothing of it was mirrored there"
+        );
+        for (channel, source, sequence) in [(0, A, 6), (0, B, 9), (1, A, 4)] {
+            assert!(!resumed.is_over());
+            assert!(!resumed.has(channel, source, at(sequence)));
+        }
+        assert!(resumed.is_over());
+    }
+
+    #[test]
+    fn a_loss_of_the_source_is_kept_until_the_mirror_is_past_it() {
+        let mut kept = Kept::new([A].into_iter(), 9);
+        kept.take(0, &Item::Lost(&SourceLoss::gap(at(5), 3)), to(&[0]));
+        kept.trim(&[vec![(A, at(6))]]);
+        assert_eq!(kept.len(), 1);
+        kept.trim(&[vec![(A, at(7))]]);
+        assert_eq!(kept.len(), 0);
+    }
+}

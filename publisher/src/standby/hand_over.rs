@@ -1,0 +1,526 @@
+//! The orderly end of a publisher in favour of its standby: it stops sealing, is told when the mirror
+//! has everything up to its last, and ends without END. Whatever goes wrong before that, it goes on.
+//!
+//! The standby asks again and again (`POST /hand-over`): each time is a promise to be there a little
+//! longer, and says how far its mirror is. Sealing rests for as long as these come, but no longer than
+//! is good for its subscribers. From the
+//! decision that this publisher ends nothing is sealed any more, and once the answer that says so is
+//! written, or can't be, it does end: a standby that never heard of it finds nobody there any more,
+//! and has everything.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tickcast_reliability::control::NAME_LEN_MAX;
+use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
+
+use crate::repair::audit;
+use crate::state::Shared;
+
+/// How long sealing rests after the standby was heard last.
+const REST_MAX: Duration = Duration::from_secs(2);
+/// How long it rests in all, and then goes on for at least, whoever asks and however often.
+const REST_TOTAL: Duration = Duration::from_secs(10);
+
+/// Refusals are told no more often.
+const REFUSED_EVERY: Duration = Duration::from_secs(1);
+
+/// Where a channel stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    /// Which.
+    pub channel: ChannelId,
+    /// The last sequence sealed; of a mirror, the last one that is there without a hole.
+    pub last: Sequence,
+    /// Number of the record after it.
+    pub next_record: RecordNumber,
+}
+
+/// What a standby asks for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// Its name, under which it has joined as well.
+    pub(crate) standby: String,
+    /// The epoch that it mirrors.
+    pub(crate) epoch: Epoch,
+    /// How far.
+    #[serde(default)]
+    pub(crate) mirrored: Vec<Standing>,
+    /// The higher epoch that it has opened already, by force: there is nothing to wait for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) superseded_by: Option<Epoch>,
+}
+
+/// What it is answered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "state", rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// Nothing is sealed just now; where each channel stands, once that is final.
+    Resting {
+        /// Empty before it is.
+        channels: Vec<Standing>,
+    },
+    /// The publisher ends, without END.
+    Ends {
+        /// Where it ended.
+        channels: Vec<Standing>,
+    },
+    /// It goes on.
+    Refused {
+        /// Why, and what to do.
+        why: String,
+    },
+}
+
+/// What the publish thread is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Publish on.
+    GoOn,
+    /// Seal nothing, but send what is sealed, and heartbeats.
+    Rest,
+    /// End without END.
+    End,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Publishing {
+        /// Until when it goes on, whoever asks: it has rested for too long.
+        at_least: Option<Instant>,
+    },
+    Resting {
+        /// Who asks.
+        standby: String,
+        /// It goes on when nobody asks any more, and at the latest at the second time.
+        until: Instant,
+        at_latest: Instant,
+        /// Where all stands, once it is final.
+        channels: Vec<Standing>,
+    },
+    /// The standby is being told that this publisher ends: whatever happens now, nothing is sealed.
+    Ending {
+        standby: String,
+    },
+    Ended {
+        standby: String,
+    },
+}
+
+impl Default for Phase {
+    fn default() -> Self {
+        Self::Publishing { at_least: None }
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(crate) struct HandOver {
+    /// Whom it may be handed over to.
+    allowed: Vec<String>,
+    /// Whether `phase` is another than publishing.
+    is_asked: AtomicBool,
+    phase: Mutex<Phase>,
+    refusals: Mutex<Refusals>,
+}
+
+/// How often it was asked for in vain.
+#[derive(Debug, Default)]
+struct Refusals {
+    count: u64,
+    told_at: Option<Instant>,
+}
+
+impl HandOver {
+    pub(crate) fn to(allowed: Vec<String>) -> Self {
+        Self {
+            allowed,
+            ..Self::default()
+        }
+    }
+
+    /// Whether the publish thread has anything to do with it.
+    #[inline]
+    pub(crate) fn is_asked(&self) -> bool {
+        self.is_asked.load(Acquire)
+    }
+
+    /// Who has taken over.
+    pub(crate) fn taken_by(&self) -> Option<String> {
+        match &*self.phase() {
+            Phase::Ended { standby } => Some(standby.clone()),
+            _ => None,
+        }
+    }
+
+    /// What to do now; `standing` tells where all channels stand, once what is sealed was sent.
+    pub(crate) fn step(
+        &self,
+        now: Instant,
+        is_stopping: bool,
+        standing: impl FnOnce() -> Option<Vec<Standing>>,
+    ) -> Step {
+        let mut phase = self.phase();
+        match &mut *phase {
+            Phase::Publishing { .. } => Step::GoOn,
+            Phase::Ending { .. } => Step::Rest,
+            Phase::Ended { .. } => Step::End,
+            Phase::Resting {
+                standby,
+                until,
+                at_latest,
+                ..
+            } if is_stopping || now >= *until || now >= *at_latest => {
+                tracing::warn!(
+                    standby,
+                    "the standby has not taken over: publishing goes on"
+                );
+                let at_least = (now >= *at_latest).then_some(now + REST_TOTAL);
+                *phase = Phase::Publishing { at_least };
+                self.is_asked.store(false, Release);
+                Step::GoOn
+            }
+            Phase::Resting { channels, .. } => {
+                if channels.is_empty()
+                    && let Some(all) = standing()
+                {
+                    *channels = all;
+                }
+                Step::Rest
+            }
+        }
+    }
+
+    /// Answers a standby. Where the answer is [`Answer::Ends`], [`HandOver::end`] must follow once it
+    /// is written, or can't be.
+    pub(crate) fn ask(&self, request: &Request, shared: &Shared, now: Instant) -> Answer {
+        let refused = |why: String| Answer::Refused { why };
+        let name = &request.standby;
+        if name.len() > NAME_LEN_MAX {
+            return refused(format!("no name has {} bytes", name.len()));
+        }
+        if !self.allowed.contains(name) {
+            return refused(format!(
+                "this publisher hands over to nobody called {name:?}; name it in hand_over_to"
+            ));
+        }
+        if let Some(epoch) = request.superseded_by {
+            if epoch <= shared.epoch {
+                return refused(format!("epoch {epoch} is not above {}", shared.epoch));
+            }
+            let channels = Vec::new();
+            return Answer::Ends { channels };
+        }
+        if request.epoch != shared.epoch {
+            return refused(format!(
+                "epoch {} is published here, not {}; let the mirror catch up",
+                shared.epoch, request.epoch
+            ));
+        }
+        let mut phase = self.phase();
+        if let Phase::Ending { standby } | Phase::Ended { standby } = &*phase {
+            // Its first answer may not have reached it. There is one that takes over, and no second.
+            return match standby == name {
+                true => Answer::Ends {
+                    channels: Vec::new(),
+                },
+                false => refused(format!("{standby:?} has taken over")),
+            };
+        }
+        if !is_joined(shared, name) {
+            return refused(format!(
+                "nobody called {name:?} follows every channel; there is no standby to take over"
+            ));
+        }
+        if shared.is_stopping() || shared.is_ended() {
+            return refused("this publisher is ending its session".into());
+        }
+        match &mut *phase {
+            Phase::Resting { standby, until, .. } if standby != name && now < *until => {
+                refused(format!("{standby:?} is taking over already"))
+            }
+            Phase::Publishing {
+                at_least: Some(at_least),
+            } if now < *at_least => refused(format!(
+                "sealing has rested for {} s, and the mirrors did not get everything; look at their lag, and ask \
+                 again in {} s",
+                REST_TOTAL.as_secs(),
+                at_least.duration_since(now).as_secs() + 1
+            )),
+            Phase::Resting {
+                standby,
+                until,
+                channels,
+                ..
+            } if standby == name => {
+                *until = now + REST_MAX;
+                let channels = channels.clone();
+                if channels.is_empty() || !are_alike(&channels, &request.mirrored) {
+                    return Answer::Resting { channels };
+                }
+                let standby = standby.clone();
+                *phase = Phase::Ending { standby };
+                Answer::Ends { channels }
+            }
+            _ => {
+                tracing::info!(
+                    standby = name,
+                    "a standby takes over: nothing is sealed meanwhile"
+                );
+                *phase = Phase::Resting {
+                    standby: name.clone(),
+                    until: now + REST_MAX,
+                    at_latest: now + REST_TOTAL,
+                    channels: Vec::new(),
+                };
+                self.is_asked.store(true, Release);
+                let channels = Vec::new();
+                Answer::Resting { channels }
+            }
+        }
+    }
+
+    /// Somebody was refused: counted, and told once a second at most, since whoever reaches the admin port
+    /// may ask as often as it likes. Whether it was told.
+    pub(crate) fn refused(&self, request: &Request, why: &str, now: Instant) -> bool {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.count += 1;
+        if refusals.told_at.is_some_and(|at| now < at + REFUSED_EVERY) {
+            return false;
+        }
+        refusals.told_at = Some(now);
+        tracing::warn!("not handed over: {why}");
+        let name = Some(&*request.standby).filter(|name| name.len() <= NAME_LEN_MAX);
+        audit::say(
+            "hand_over_refused",
+            audit::Of {
+                subscriber: name,
+                why: Some(why),
+                ..audit::Of::default()
+            },
+        );
+        true
+    }
+
+    /// How often it was asked for in vain.
+    pub(crate) fn refusals(&self) -> u64 {
+        let refusals = self.refusals.lock();
+        refusals.unwrap_or_else(PoisonError::into_inner).count
+    }
+
+    /// The standby was told that this publisher ends: so it does.
+    pub(crate) fn end(&self, request: &Request, shared: &Shared) {
+        let standby = request.standby.clone();
+        let mut phase = self.phase();
+        // A word may come twice.
+        if matches!(*phase, Phase::Ended { .. }) {
+            return;
+        }
+        // Under the lock: nobody sees the end before it is one without END.
+        shared.abandon();
+        *phase = Phase::Ended {
+            standby: standby.clone(),
+        };
+        self.is_asked.store(true, Release);
+        drop(phase);
+        match request.superseded_by {
+            None => tracing::info!(standby, "handed over: this publisher ends without END"),
+            Some(epoch) => tracing::error!(
+                standby,
+                %epoch,
+                "superseded: a standby has opened a higher epoch by force; this publisher ends without END"
+            ),
+        }
+        let what = match request.superseded_by {
+            None => "handed_over",
+            Some(_) => "superseded",
+        };
+        audit::say(
+            what,
+            audit::Of {
+                subscriber: Some(&standby),
+                ..audit::Of::default()
+            },
+        );
+    }
+
+    fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether both stand alike, in whatever order each config lists its channels.
+fn are_alike(ours: &[Standing], theirs: &[Standing]) -> bool {
+    ours.len() == theirs.len() && ours.iter().all(|it| theirs.contains(it))
+}
+
+/// Whether somebody of that name follows every channel, in the epoch that is published.
+fn is_joined(shared: &Shared, name: &str) -> bool {
+    let subscribers = shared.subscribers();
+    let follows = |channel| {
+        let mut all = subscribers.iter();
+        all.any(|it| it.joined && it.follows && it.name == name && it.channel == channel)
+    };
+    shared.channels.iter().all(|it| follows(it.plan.id))
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::types::Nanos;
+
+    use super::*;
+
+    const AT: Standing = Standing {
+        channel: ChannelId(1),
+        last: Sequence(70),
+        next_record: RecordNumber(900),
+    };
+
+    fn shared() -> Shared {
+        let none = (Vec::new(), Vec::new());
+        let stop = Default::default();
+        Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO)
+    }
+
+    fn request(standby: &str, mirrored: &[Standing]) -> Request {
+        Request {
+            standby: standby.into(),
+            epoch: Epoch(5),
+            mirrored: mirrored.to_vec(),
+            superseded_by: None,
+        }
+    }
+
+    fn resting(channels: &[Standing]) -> Answer {
+        let channels = channels.to_vec();
+        Answer::Resting { channels }
+    }
+
+    fn why(answer: Answer) -> String {
+        match answer {
+            Answer::Refused { why } => why,
+            other => panic!("not refused: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn it_ends_when_what_is_mirrored_is_what_is_sealed_and_the_answer_was_given() {
+        let (it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+        assert!(!it.is_asked());
+        assert_eq!(it.ask(&request("b", &[]), &shared, now), resting(&[]));
+        assert!(it.is_asked());
+        // Not all of it was sent yet: where it stands is not final.
+        assert_eq!(it.step(now, false, || None), Step::Rest);
+        assert_eq!(it.ask(&request("b", &[AT]), &shared, now), resting(&[]));
+        assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
+        let behind = Standing {
+            last: Sequence(69),
+            ..AT
+        };
+        let asked = it.ask(&request("b", &[behind]), &shared, now);
+        assert_eq!(asked, resting(&[AT]));
+        let last = request("b", &[AT]);
+        let ends = Answer::Ends { channels: vec![AT] };
+        assert_eq!(it.ask(&last, &shared, now), ends);
+        // However long the answer takes, and whatever the operator wants: the mirror has all there is.
+        for (later, is_stopping) in [
+            (Duration::ZERO, false),
+            (REST_TOTAL, false),
+            (REST_MAX, true),
+        ] {
+            let step = it.step(now + later, is_stopping, || None);
+            assert_eq!(step, Step::Rest, "nobody was told yet");
+        }
+        assert!(it.is_asked() && it.taken_by().is_none());
+        it.end(&last, &shared);
+        assert_eq!(it.step(now, false, || None), Step::End);
+        assert_eq!(it.taken_by().as_deref(), Some("b"));
+        assert!(shared.is_stopping() && shared.is_abandoned());
+    }
+
+    #[test]
+    fn who_takes_over_is_told_again_that_it_does_and_nobody_else_is() {
+        let names = ["b", "c"].map(String::from).to_vec();
+        let (it, shared, now) = (HandOver::to(names), shared(), Instant::now());
+        it.ask(&request("b", &[]), &shared, now);
+        it.step(now, false, || Some(vec![AT]));
+        let last = request("b", &[AT]);
+        assert!(matches!(it.ask(&last, &shared, now), Answer::Ends { .. }));
+        for is_over in [false, true] {
+            if is_over {
+                it.end(&last, &shared);
+            }
+            assert!(matches!(it.ask(&last, &shared, now), Answer::Ends { .. }));
+            let second = why(it.ask(&request("c", &[AT]), &shared, now));
+            assert!(second.contains("\"b\" has taken over"), "{second}");
+        }
+    }
+
+    #[test]
+    fn sealing_goes_on_when_the_standby_falls_silent_or_the_session_ends() {
+        for (later, is_stopping) in [(REST_MAX, false), (Duration::ZERO, true)] {
+            let (it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+            it.ask(&request("b", &[]), &shared, now);
+            assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
+            assert_eq!(it.step(now + later, is_stopping, || None), Step::GoOn);
+            assert!(!it.is_asked() && it.taken_by().is_none());
+            // Who asks again begins again: what was sealed meanwhile is not mirrored.
+            let again = it.ask(&request("b", &[AT]), &shared, now + later);
+            assert_eq!(again, resting(&[]));
+        }
+    }
+
+    #[test]
+    fn a_standby_that_asks_for_ever_does_not_keep_sealing_from_going_on() {
+        let (it, shared, began) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+        let ask = |now| it.ask(&request("b", &[]), &shared, now);
+        let mut now = began;
+        while now < began + REST_TOTAL {
+            assert!(matches!(ask(now), Answer::Resting { .. }));
+            assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
+            now += REST_MAX / 2;
+        }
+        assert!(matches!(ask(now), Answer::Resting { .. }));
+        assert_eq!(it.step(now, false, || None), Step::GoOn);
+        let refused = why(ask(now + REST_TOTAL / 2));
+        assert!(refused.contains("again in 6 s"), "{refused}");
+        assert!(!it.is_asked());
+        assert_eq!(ask(now + REST_TOTAL), resting(&[]));
+    }
+
+    #[test]
+    fn refusals_are_all_counted_and_told_once_a_second() {
+        let (it, began) = (HandOver::to(vec![]), Instant::now());
+        let told = (0..1_000).filter(|ms| {
+            let now = began + Duration::from_millis(3 * ms);
+            it.refused(&request("d", &[]), "so", now)
+        });
+        assert_eq!((told.count(), it.refusals()), (3, 1_000));
+    }
+
+    #[test]
+    fn nobody_takes_over_but_one_that_is_named_in_this_epoch_and_one_at_a_time() {
+        let names = ["b", "c"].map(String::from).to_vec();
+        let (it, shared, now) = (HandOver::to(names), shared(), Instant::now());
+        let stranger = why(it.ask(&request("d", &[]), &shared, now));
+        assert!(stranger.contains("hand_over_to"), "{stranger}");
+        let mut other = request("b", &[]);
+        other.epoch = Epoch(4);
+        assert!(why(it.ask(&other, &shared, now)).contains("epoch 5"));
+        assert!(!it.is_asked());
+        it.ask(&request("b", &[]), &shared, now);
+        let second = why(it.ask(&request("c", &[]), &shared, now));
+        assert!(second.contains("\"b\" is taking over"), "{second}");
+        other.superseded_by = Some(Epoch(5));
+        assert!(why(it.ask(&other, &shared, now)).contains("not above"));
+        other.superseded_by = Some(Epoch(6));
+        let ends = Answer::Ends { channels: vec![] };
+        assert_eq!(it.ask(&other, &shared, now), ends);
+        shared.stop();
+        let late = why(it.ask(&request("b", &[]), &shared, now));
+        assert!(late.contains("ending"), "{late}");
+    }
+}

@@ -1,0 +1,247 @@
+//! The thread that keeps the mirrors: a subscriber of the publisher that we are the standby of, with
+//! a ring for each channel. It ends when the mirrors are wanted, or nobody needs them any more.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tickcast_reliability::control::{ChannelOffer, Instrument, Start};
+use tickcast_reliability::delivery::{Event, Position};
+use tickcast_reliability::receive::{Mirror, MirrorHost, Receiver};
+use tickcast_reliability::record::RecordRef;
+use tickcast_reliability::types::{ChannelId, Nanos};
+use tickcast_subscriber::mirror::{Keeper, Mirroring};
+use tickcast_subscriber::{ChannelBuilder, Subscriber};
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::host::interface::Interface;
+use tickcast_transport::host::mapping::SharedMapping;
+use tickcast_transport::shm::boot_id;
+
+use super::StandbyState;
+use crate::config::{Config, FanOutConfig};
+use crate::error::PublisherError;
+use crate::plan::ChannelPlan;
+use crate::standby::agreement::{Head, Mark};
+use crate::standby::status::{ChannelView, Written};
+
+/// How long it waits when there is nothing to do.
+const WAIT: Duration = Duration::from_micros(50);
+/// Between looks at how things stand while something comes all the time.
+const TELL_EVERY: Nanos = Nanos::from_ms(1);
+
+/// What the thread leaves behind.
+pub(crate) struct Left {
+    /// The mirrors there are.
+    pub(crate) mirrors: BTreeMap<ChannelId, Mirror>,
+    /// The instruments that the publisher named to joiners.
+    pub(crate) directories: BTreeMap<ChannelId, Vec<Instrument>>,
+}
+
+/// The mirrors, and who fills them.
+pub(crate) struct Mirrors {
+    mirroring: Mirroring,
+    offers: Offers,
+    state: Arc<StandbyState>,
+}
+
+/// What the publisher offers, and what was made of it.
+struct Offers {
+    plans: Vec<ChannelPlan>,
+    /// What keeps a channel from being mirrored, by the channel's place.
+    wrong: Vec<Option<String>>,
+    /// The last record mirrored of each source, with its datagram's position.
+    marks: Vec<Mark>,
+    directories: BTreeMap<ChannelId, Vec<Instrument>>,
+}
+
+impl Mirrors {
+    /// Follows these channels. The first datagram comes once it runs.
+    ///
+    /// # Errors
+    /// [`PublisherError::Mirroring`] when the publisher's host is unknown, or the faults make no sense.
+    pub(crate) fn new(
+        config: &Config,
+        plans: Vec<ChannelPlan>,
+        state: Arc<StandbyState>,
+    ) -> Result<Self, PublisherError> {
+        let standby = &state.config;
+        let mut builder = Subscriber::builder(&standby.of).name(&config.name);
+        for interface in interfaces(config) {
+            builder = builder.interface(interface);
+        }
+        builder = builder.latency(false);
+        if let Some(faults) = &standby.faults {
+            builder = builder.faults(faults.clone());
+        }
+        for plan in &plans {
+            builder = builder.channel(ChannelBuilder::from(plan.id).start(Start::Oldest));
+        }
+        let mirroring = Mirroring::new(builder);
+        let mirroring = mirroring.map_err(|error| PublisherError::Mirroring {
+            of: standby.of.clone(),
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            mirroring,
+            offers: Offers {
+                wrong: vec![None; plans.len()],
+                marks: Vec::new(),
+                plans,
+                directories: BTreeMap::new(),
+            },
+            state,
+        })
+    }
+
+    /// Fills the mirrors until they are wanted, or `is_over`.
+    pub(crate) fn run(mut self, is_over: impl Fn() -> bool) -> Left {
+        let mut tell_at = Nanos::ZERO;
+        while !self.state.wants_mirrors() && !is_over() {
+            let worked = self.mirroring.poll(&mut self.offers).worked();
+            let now = SystemClock.now();
+            if !worked || now >= tell_at {
+                tell_at = now.after(TELL_EVERY);
+                self.tell(now);
+            }
+            if !worked {
+                std::thread::sleep(WAIT);
+            }
+        }
+        self.tell(SystemClock.now());
+        let ids = self.offers.plans.iter().map(|plan| plan.id);
+        let mirroring = &mut self.mirroring;
+        let mirrors = ids.filter_map(|id| Some((id, mirroring.take_mirror(id)?)));
+        Left {
+            mirrors: mirrors.collect(),
+            directories: self.offers.directories,
+        }
+    }
+
+    /// Lets others see how things stand.
+    fn tell(&self, now: Nanos) {
+        let core = self.mirroring.core();
+        let mut view = self.state.view();
+        view.link_up = core.is_joined();
+        view.problem = self.mirroring.problem().map(ToString::to_string);
+        // Between two polls every datagram is whole: its last record is that of its last message.
+        view.marks.clone_from(&self.offers.marks);
+        for (index, (channel, plan)) in view.channels.iter_mut().zip(&self.offers.plans).enumerate()
+        {
+            channel.wrong.clone_from(&self.offers.wrong[index]);
+            look(channel, core.receiver(plan.id), core.mirror(plan.id), now);
+        }
+    }
+}
+
+/// The interfaces of the publisher's lines are taken to be where ours will be.
+fn interfaces(config: &Config) -> Vec<Interface> {
+    let first = config.channels.first().and_then(|it| it.fan_out.first());
+    let lines: Vec<_> = match first {
+        Some(FanOutConfig::Udp(udp)) => udp.lines.iter().map(|line| &line.interface).collect(),
+        Some(FanOutConfig::Verbs(verbs)) => {
+            verbs.lines.iter().map(|line| &line.interface).collect()
+        }
+        Some(FanOutConfig::Shm(_)) | None => Vec::new(),
+    };
+    let own = |line: &Option<Interface>| line.clone().unwrap_or_else(|| config.interface.clone());
+    lines.into_iter().map(own).collect()
+}
+
+/// How one channel stands.
+fn look(to: &mut ChannelView, receiver: Option<&Receiver>, mirror: Option<&Mirror>, now: Nanos) {
+    to.is_heard = receiver.is_some_and(|receiver| {
+        let state = receiver.stream_state();
+        !state.stale && !state.publisher_dead && !state.ended
+    });
+    to.lag = receiver.map_or(0, Receiver::lag);
+    to.written = receiver.map(Written::of).unwrap_or_default();
+    if to.lag == 0 || to.mirrored.is_none() {
+        to.whole_at = now;
+    }
+    to.behind = now.since(to.whole_at);
+    to.mirrored = mirror.map(Mirror::mirrored);
+    to.positions.clear();
+    to.positions
+        .extend(mirror.into_iter().flat_map(Mirror::positions));
+}
+
+impl Keeper for Offers {
+    fn offered(&mut self, offer: &ChannelOffer, wants_mirror: bool) -> Option<Mirror> {
+        let at = self
+            .plans
+            .iter()
+            .position(|plan| plan.id == offer.channel)?;
+        self.directories
+            .insert(offer.channel, offer.directory.clone());
+        let before = self.wrong[at].take();
+        let plan = &self.plans[at];
+        let made = match offer.config_hash == plan.config_hash {
+            true if !wants_mirror => return None,
+            true => mirror_for(plan, offer),
+            false => Err(format!(
+                "the publisher's config of channel {} is another one ({} slots of {} bytes there): make name, \
+                 symbols, slots and slot_len of both equal, and start the standby anew",
+                plan.name, offer.slots, offer.slot_len
+            )),
+        };
+        match made {
+            Ok(mirror) => {
+                tracing::info!(channel = plan.name, epoch = %offer.epoch, "mirroring");
+                Some(mirror)
+            }
+            Err(wrong) => {
+                if before.as_ref() != Some(&wrong) {
+                    tracing::error!("{wrong}");
+                }
+                self.wrong[at] = Some(wrong);
+                None
+            }
+        }
+    }
+
+    #[inline]
+    fn record(&mut self, position: &Position, record: RecordRef<'_>) {
+        let mark = Mark {
+            source: position.source,
+            at: position.source_position,
+            head: Head::of(record),
+        };
+        match self
+            .marks
+            .iter_mut()
+            .find(|known| known.source == mark.source)
+        {
+            Some(known) => *known = mark,
+            None => self.marks.push(mark),
+        }
+    }
+
+    fn event(&mut self, position: &Position, event: &Event) {
+        let channel = position.channel.0;
+        match event {
+            Event::Lost(loss) => {
+                tracing::warn!(channel, "the mirror begins anew behind a hole: {loss}");
+            }
+            Event::EpochChanged { .. }
+            | Event::EpochContinued { .. }
+            | Event::PublisherDead
+            | Event::RepairLinkDown(_)
+            | Event::RepairLinkUp
+            | Event::EndOfSession => tracing::info!(channel, "mirrored publisher: {event}"),
+            _ => tracing::debug!(channel, "mirrored publisher: {event}"),
+        }
+    }
+}
+
+fn mirror_for(plan: &ChannelPlan, offer: &ChannelOffer) -> Result<Mirror, String> {
+    let failed = |error: String| format!("no mirror of channel {} can be made: {error}", plan.name);
+    let geometry = Mirror::geometry_of(offer).map_err(|error| failed(error.to_string()))?;
+    let memory = SharedMapping::memfd(&format!("tickcast-{}", plan.name), geometry.bytes());
+    let memory = memory.map_err(|error| failed(error.to_string()))?;
+    let host = MirrorHost {
+        fan_outs: plan.fan_outs.len() as u8,
+        boot_id: boot_id().unwrap_or_default(),
+        config_hash: plan.config_hash,
+    };
+    Mirror::create(Arc::new(memory), offer, host).map_err(|error| failed(error.to_string()))
+}

@@ -1,0 +1,140 @@
+//! Whether a standby may be promoted: the publisher hands over, or it is gone, or nobody is to care.
+
+use std::net::SocketAddr;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use super::{Promoted, Reason, StandbyState};
+use crate::http;
+use crate::standby::hand_over::{Answer, Request};
+
+/// Between two questions to the publisher while its last datagrams come.
+const ASK_EVERY: Duration = Duration::from_millis(5);
+/// How long one question may take.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// How long a publisher that can't be reached may still be heard of: by multicast that was under way,
+/// or over a connection whose other end fell silent without a word, until that is found out.
+const HEARD_MAX: Duration = Duration::from_secs(5);
+const SILENCE_MAX: Duration = Duration::from_secs(10);
+
+/// Why it may, or why not.
+pub(super) fn may_promote(state: &StandbyState, force: bool) -> Result<Reason, String> {
+    state.view().epoch()?;
+    let differing = state.view().differing();
+    match state.config.admin {
+        _ if force => Ok(Reason::Forced),
+        _ if let Some(source) = differing => Err(format!(
+            "source {source} gives here what the publisher does not publish: other instruments, or another \
+             session; start the standby anew before a session begins. By force, what it gave so far is told \
+             as lost"
+        )),
+        Some(admin) => have_handed_over(state, admin),
+        None if is_gone(state) => Ok(Reason::PublisherDead),
+        None => Err(
+            "the publisher is alive, and standby.admin does not say where it can be asked to hand over: \
+             say so, or stop the publisher, or promote by force"
+                .into(),
+        ),
+    }
+}
+
+/// Has the publisher stop sealing, and end when the mirrors have everything.
+fn have_handed_over(state: &StandbyState, admin: SocketAddr) -> Result<Reason, String> {
+    let until = Instant::now() + Duration::from_millis(state.config.hand_over_ms);
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(format!(
+                "the mirrors did not get everything within {} ms, and the publisher goes on; look at the lag, \
+                 or promote by force",
+                state.config.hand_over_ms
+            ));
+        }
+        // A session that has ended meanwhile is no publisher that is gone.
+        state.view().epoch()?;
+        match ask(state, admin, left.min(ANSWER_MAX)) {
+            Ok(Answer::Ends { .. }) => return Ok(Reason::HandedOver),
+            Ok(Answer::Refused { why }) => return Err(format!("the publisher goes on: {why}")),
+            Ok(Answer::Resting { .. }) => sleep(ASK_EVERY),
+            Err(_) if is_gone(state) => return Ok(Reason::PublisherDead),
+            Err(why) => {
+                return Err(format!(
+                    "the publisher is alive, but can't be asked to hand over at {admin}: {why}; promote by \
+                     force if it must be"
+                ));
+            }
+        }
+    }
+}
+
+fn ask(state: &StandbyState, admin: SocketAddr, wait: Duration) -> Result<Answer, String> {
+    let request = {
+        let view = state.view();
+        Request {
+            standby: state.name.clone(),
+            epoch: view.epoch()?,
+            mirrored: view.standings(),
+            superseded_by: None,
+        }
+    };
+    say(admin, &request, wait)
+}
+
+fn say(admin: SocketAddr, request: &Request, wait: Duration) -> Result<Answer, String> {
+    let body = serde_json::to_string(request).map_err(|error| error.to_string())?;
+    let asked = http::ask(admin, "/hand-over", Some(&body), wait);
+    let (_, answer) = asked.map_err(|error| error.to_string())?;
+    serde_json::from_str(&answer)
+        .map_err(|_| format!("the answer is none of a publisher: {answer:?}"))
+}
+
+/// Whether the publisher is gone: nothing is heard of it on any path any more.
+fn is_gone(state: &StandbyState) -> bool {
+    let began = Instant::now();
+    loop {
+        let (is_alive, is_heard) = {
+            let view = state.view();
+            (view.is_publisher_alive(), view.is_heard())
+        };
+        let patience = if is_heard { HEARD_MAX } else { SILENCE_MAX };
+        if !is_alive || began.elapsed() >= patience {
+            return !is_alive;
+        }
+        sleep(ASK_EVERY);
+    }
+}
+
+/// Tells a publisher that may be alive, by force or because nothing was heard of it, that a higher epoch
+/// was opened. Whether that is settled: while it does not hear of it, it may go on, and its subscribers
+/// stay with it for as long as it lives.
+pub(super) fn supersede(state: &StandbyState, promoted: &Promoted, is_first: bool) -> bool {
+    let Some(admin) = state.config.admin else {
+        return true;
+    };
+    let request = Request {
+        standby: state.name.clone(),
+        epoch: promoted.continues,
+        mirrored: promoted.channels.clone(),
+        superseded_by: Some(promoted.epoch),
+    };
+    match say(admin, &request, ANSWER_MAX) {
+        Ok(Answer::Ends { .. }) => {
+            tracing::warn!("the publisher heard that it is superseded, and ends");
+            true
+        }
+        Ok(Answer::Refused { why }) => {
+            tracing::error!(
+                "whoever is at {admin} heard that it is superseded, and does not end: {why}; if it publishes, stop it"
+            );
+            true
+        }
+        Ok(Answer::Resting { .. }) | Err(_) => {
+            if is_first && promoted.reason == Reason::Forced {
+                tracing::warn!(
+                    "the superseded publisher was not reached, and is told once it is; make sure that it is gone"
+                );
+            }
+            false
+        }
+    }
+}

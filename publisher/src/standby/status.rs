@@ -1,0 +1,224 @@
+//! How the mirrors stand, as the thread that keeps them shows it to the others.
+
+use serde_json::{Value, json};
+use tickcast_reliability::receive::{InboxState, InboxView, Mirrored, Receiver};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, RecordNumber, SourceId};
+
+use crate::plan::ChannelPlan;
+use crate::standby::agreement::{Agreement, Mark};
+use crate::standby::backlog::Positions;
+use crate::standby::hand_over::Standing;
+
+/// All of it.
+#[derive(Debug, Default)]
+pub(crate) struct View {
+    /// Whether the publisher has welcomed us, and the connection is up.
+    pub(crate) link_up: bool,
+    /// What keeps the mirrors from being filled.
+    pub(crate) problem: Option<String>,
+    /// In the order of the config.
+    pub(crate) channels: Vec<ChannelView>,
+    /// The last message mirrored of each source, to be compared with what is heard here.
+    pub(crate) marks: Vec<Mark>,
+    /// What comparing came to, in the order of the inputs.
+    pub(crate) agreements: Vec<(SourceId, Agreement)>,
+}
+
+/// One channel.
+#[derive(Debug)]
+pub(crate) struct ChannelView {
+    pub(crate) id: ChannelId,
+    pub(crate) name: String,
+    /// Why there is no mirror, where that can't pass by itself.
+    pub(crate) wrong: Option<String>,
+    /// `None` before the publisher's welcome.
+    pub(crate) mirrored: Option<Mirrored>,
+    /// Sequences that the publisher is known to have sent and the mirror has not.
+    pub(crate) lag: u64,
+    /// How long there have been such.
+    pub(crate) behind: Nanos,
+    pub(crate) whole_at: Nanos,
+    /// Whether the publisher's multicast is heard.
+    pub(crate) is_heard: bool,
+    /// What the publisher writes to this standby.
+    pub(crate) written: Written,
+    /// How far each source is mirrored.
+    pub(crate) positions: Positions,
+}
+
+/// What was found in a channel's inbox; all 0 where there is none.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Written {
+    pub(crate) inbox: Option<InboxView>,
+    /// Sequences that the publisher is known to have sent, and that were not found written.
+    pub(crate) lag: u64,
+    pub(crate) datagrams: u64,
+    pub(crate) first: u64,
+    pub(crate) skipped: u64,
+    pub(crate) torn: u64,
+}
+
+impl Written {
+    pub(crate) fn of(receiver: &Receiver) -> Self {
+        let (inbox, counters) = (receiver.inbox(), receiver.counters());
+        let known = receiver.progress().0.plus(receiver.lag());
+        Self {
+            inbox,
+            lag: inbox.map_or(0, |inbox| known.since(inbox.newest)),
+            datagrams: counters.inbox_received.get(),
+            first: counters.inbox_first.get(),
+            skipped: counters.inbox_skipped.get(),
+            torn: counters.inbox_torn.get(),
+        }
+    }
+
+    /// The newest sequence that was found.
+    pub(crate) fn newest(&self) -> u64 {
+        self.inbox.map_or(0, |inbox| inbox.newest.0)
+    }
+
+    fn json(&self) -> Value {
+        let state = match self.inbox.map(|inbox| inbox.state) {
+            None => "none",
+            Some(InboxState::Asked) => "asked",
+            Some(InboxState::Written) => "written",
+            Some(InboxState::Refused(why)) => why.text(),
+        };
+        json!({
+            "state": state,
+            "slots": self.inbox.map_or(0, |inbox| inbox.slots),
+            "newest": self.newest(),
+            "lag_sequences": self.lag,
+            "datagrams": self.datagrams,
+            "first": self.first,
+            "skipped": self.skipped,
+            "torn": self.torn,
+        })
+    }
+}
+
+impl View {
+    pub(crate) fn new(plans: &[ChannelPlan]) -> Self {
+        let channel = |plan: &ChannelPlan| ChannelView::new(plan.id, &plan.name);
+        Self {
+            channels: plans.iter().map(channel).collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Whether anything shows that the publisher is there.
+    pub(crate) fn is_publisher_alive(&self) -> bool {
+        self.link_up || self.is_heard()
+    }
+
+    /// Whether its multicast is heard.
+    pub(crate) fn is_heard(&self) -> bool {
+        self.channels.iter().any(|channel| channel.is_heard)
+    }
+
+    /// Nobody looks at the publisher any more.
+    pub(crate) fn close(&mut self) {
+        self.link_up = false;
+        for channel in &mut self.channels {
+            channel.is_heard = false;
+            (channel.lag, channel.behind) = (0, Nanos::ZERO);
+        }
+    }
+
+    /// The epoch that all channels are mirrored in.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub(crate) fn epoch(&self) -> Result<Epoch, String> {
+        let mut epoch = None;
+        for channel in &self.channels {
+            if let Some(wrong) = &channel.wrong {
+                return Err(wrong.clone());
+            }
+            let mirrored = channel
+                .mirrored
+                .filter(|it| it.next_record != RecordNumber(0));
+            let Some(mirrored) = mirrored else {
+                let name = &channel.name;
+                let why = self
+                    .problem
+                    .as_deref()
+                    .unwrap_or("is the publisher running?");
+                return Err(format!("nothing of channel {name} is mirrored yet; {why}"));
+            };
+            if mirrored.ended {
+                let name = &channel.name;
+                return Err(format!(
+                    "the publisher has ended its session on channel {name}: there is nothing to go on with"
+                ));
+            }
+            if epoch.is_some_and(|epoch| epoch != mirrored.epoch) {
+                return Err("the channels are mirrored in different epochs; try again".into());
+            }
+            epoch = Some(mirrored.epoch);
+        }
+        epoch.ok_or_else(|| "there is no channel".into())
+    }
+
+    /// A source that gives here what the publisher does not publish.
+    pub(crate) fn differing(&self) -> Option<SourceId> {
+        let mut all = self.agreements.iter();
+        let found = all.find(|(_, agreement)| *agreement == Agreement::Differs);
+        found.map(|(source, _)| *source)
+    }
+
+    /// How far each channel is mirrored.
+    pub(crate) fn standings(&self) -> Vec<Standing> {
+        let all = self.channels.iter().filter_map(|channel| {
+            let mirrored = channel.mirrored?;
+            Some(Standing {
+                channel: channel.id,
+                last: mirrored.last,
+                next_record: mirrored.next_record,
+            })
+        });
+        all.collect()
+    }
+}
+
+impl ChannelView {
+    /// One of which nothing is known yet.
+    pub(crate) fn new(id: ChannelId, name: &str) -> Self {
+        Self {
+            id,
+            name: name.to_owned(),
+            wrong: None,
+            mirrored: None,
+            lag: 0,
+            behind: Nanos::ZERO,
+            whole_at: Nanos::ZERO,
+            is_heard: false,
+            written: Written::default(),
+            positions: Positions::new(),
+        }
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        let mirrored = self.mirrored;
+        let held = mirrored.and_then(|it| it.held);
+        let sources: Vec<_> = (self.positions.iter())
+            .map(|(source, at)| json!({ "source": source, "ordinal": at.ordinal(), "sequence": at.sequence() }))
+            .collect();
+        json!({
+            "id": self.id,
+            "name": self.name,
+            "epoch": mirrored.map(|it| it.epoch),
+            "oldest": held.map(|it| it.first),
+            "last": mirrored.map(|it| it.last),
+            "next_record": mirrored.map(|it| it.next_record),
+            "ended": mirrored.is_some_and(|it| it.ended),
+            "holes": mirrored.map_or(0, |it| it.holes),
+            "lag_sequences": self.lag,
+            "lag_us": self.behind.as_us(),
+            "heard": self.is_heard,
+            "written": self.written.json(),
+            "sources": sources,
+            "problem": self.wrong,
+        })
+    }
+}

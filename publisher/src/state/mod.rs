@@ -1,0 +1,486 @@
+//! What the threads of a publisher share: counters that each has one writer, flags, and what few
+//! threads tell each other rarely. Nothing here is locked once per tick.
+
+pub(crate) mod audit_log;
+pub(crate) mod journal;
+pub(crate) mod source_loss;
+
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use serde::Serialize;
+use tickcast_feeds::source::MessageCounts;
+use tickcast_reliability::control::Instrument;
+use tickcast_reliability::ring::RingReader;
+use tickcast_reliability::types::{
+    ChannelId, Epoch, Nanos, RepairCounters, RepairServiceCounters, SenderCounters, Sequence,
+    SourceId, SourcePosition,
+};
+use tickcast_transport::SendStats;
+
+use crate::admin::AdminCounters;
+use crate::plan::{ChannelPlan, FanOutPlan};
+use crate::standby::StandbyState;
+use crate::standby::hand_over::HandOver;
+
+tickcast_reliability::counters! {
+    /// What came of one source. Everything but the first four is an incident.
+    pub struct SourceCounters {
+        /// Packets received (UDP payloads, or messages of a file).
+        source_packets,
+        /// Bytes of received packets.
+        source_bytes,
+        /// Messages that became records.
+        source_messages,
+        /// Records decoded.
+        source_records,
+        /// Gaps in the source's sequence; the stream reports each.
+        source_gaps,
+        /// Messages missing in those gaps.
+        source_missing_messages,
+        /// Times that the venue restarted its sequence.
+        source_resets,
+        /// Times that the venue opened another session.
+        source_session_changes,
+        /// Times that the venue ended a session.
+        source_session_ends,
+        /// Messages received before: from the other line, or resent.
+        source_duplicates,
+        /// Packets or messages that could not be parsed.
+        source_malformed,
+        /// Messages that are well-formed and of an unknown type.
+        source_unknown_messages,
+        /// Messages that refer to an unknown order.
+        source_unknown_orders,
+        /// Quantities that exceeded their field and were saturated.
+        source_saturated,
+        /// Files that ended within a record.
+        source_truncated,
+        /// Frames of a capture skipped: not UDP, fragmented, damaged, or of an unsupported link type.
+        source_skipped_frames,
+        /// Frames of a capture that were cut off when captured.
+        source_snapped,
+        /// Packets skipped before the feed's format was recognised.
+        source_unrecognised_packets,
+        /// Messages lost because the queue to the publish thread was full; the stream reports them.
+        source_overflow_messages,
+        /// Messages of instruments that no channel carries.
+        source_unrouted_messages,
+        /// Packets dropped by the kernel for lack of receive buffer.
+        source_kernel_dropped,
+        /// Connections of a `records` input accepted.
+        source_connections,
+        /// Connections of a `records` input refused or closed: a second writer, or invalid data.
+        source_refused_connections,
+        /// Packets that exceed the receive buffers.
+        source_oversize,
+        /// Packets from addresses that the config does not name.
+        source_strangers,
+        /// Errors that ended the source early.
+        source_errors,
+        /// 1 if the source has ended (a gauge).
+        source_ended,
+    }
+}
+
+tickcast_reliability::counters! {
+    /// What one line of one fan-out has done.
+    pub struct LineCounters {
+        /// Datagrams passed to the network.
+        line_datagrams,
+        /// Bytes passed to the network.
+        line_bytes,
+        /// Calls to the system that sent something.
+        line_batches,
+        /// 1 if runs of datagrams go to the kernel as one buffer, GSO (a gauge).
+        line_gso,
+        /// Runs of datagrams sent as one buffer.
+        line_gso_runs,
+        /// Datagrams sent in such runs.
+        line_gso_datagrams,
+        /// Bytes of zeros that pad datagrams of a run to one length.
+        line_gso_padding_bytes,
+        /// Runs that the kernel refused to split; GSO pauses after each.
+        line_gso_refused,
+        /// Times that the send buffer was full.
+        line_stalls,
+        /// Datagrams of the stream that the network refused: no room in the interface's queue, or no
+        /// route.
+        line_refused,
+        /// Datagrams of heartbeats and multicast repair that found no room or were refused.
+        line_unpinned_sends_dropped,
+        /// Datagrams dropped at a reset of the fan-out, or returned unsent by a device.
+        line_flushed,
+        /// Times that a device returned all sends, because it failed or had to restart.
+        line_restarts,
+        /// Error number of the system, the most recent one; 0 for none (a gauge).
+        line_last_errno,
+    }
+}
+
+impl LineCounters {
+    /// Shows what a transport counted.
+    pub fn set(&self, stats: &SendStats) {
+        self.line_datagrams.set(stats.datagrams);
+        self.line_bytes.set(stats.bytes);
+        self.line_batches.set(stats.batches);
+        self.line_gso.set(stats.gso.into());
+        self.line_gso_runs.set(stats.runs);
+        self.line_gso_datagrams.set(stats.run_datagrams);
+        self.line_gso_padding_bytes.set(stats.padding_bytes);
+        self.line_gso_refused.set(stats.runs_refused);
+        self.line_stalls.set(stats.stalls);
+        self.line_refused.set(stats.refused);
+        self.line_unpinned_sends_dropped
+            .set(stats.unpinned_sends_dropped);
+        self.line_flushed.set(stats.flushed);
+        self.line_restarts.set(stats.restarts);
+        self.line_last_errno
+            .set(stats.last_errno.unsigned_abs().into());
+    }
+}
+
+/// A source as all threads see it.
+pub struct SourceShared {
+    /// Its number.
+    pub source: SourceId,
+    /// What came of it.
+    pub counters: SourceCounters,
+    types: [AtomicU64; 256],
+}
+
+impl SourceShared {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(source: SourceId) -> Self {
+        Self {
+            source,
+            counters: SourceCounters::default(),
+            types: [const { AtomicU64::new(0) }; 256],
+        }
+    }
+
+    /// Shows how many messages of each type a decoder has seen.
+    pub fn set_types(&self, counts: &MessageCounts) {
+        for (kind, count) in counts.iter() {
+            self.types[usize::from(kind)].store(count, Relaxed);
+        }
+    }
+
+    /// The message types seen, as they are shown to people, with how often.
+    #[must_use]
+    pub fn types(&self) -> Vec<(String, u64)> {
+        let all = (0..=u8::MAX).zip(&self.types);
+        let seen = all
+            .map(|(kind, n)| (kind, n.load(Relaxed)))
+            .filter(|(_, n)| *n > 0);
+        seen.map(|(kind, n)| (char::from(kind).escape_default().to_string(), n))
+            .collect()
+    }
+}
+
+/// How many instruments a channel's directory holds: as many as ITCH can number, twice.
+const INSTRUMENTS_MAX: usize = 131_072;
+
+/// The instruments of a channel.
+#[derive(Debug, Default)]
+pub struct Directory {
+    instruments: Vec<Instrument>,
+    places: HashMap<u32, usize>,
+    /// Goes up with every change.
+    pub version: u64,
+}
+
+impl Directory {
+    /// Adds an instrument, or gives one another symbol.
+    pub fn put(&mut self, instrument: Instrument) {
+        match self.places.get(&instrument.id) {
+            Some(&at) if self.instruments[at] == instrument => return,
+            Some(&at) => self.instruments[at] = instrument,
+            // Beyond, WELCOME would be longer than a subscriber accepts; the stream still names it.
+            None if self.instruments.len() >= INSTRUMENTS_MAX => return,
+            None => {
+                self.places.insert(instrument.id, self.instruments.len());
+                self.instruments.push(instrument);
+            }
+        }
+        self.version += 1;
+    }
+
+    /// All instruments, in the order they were announced.
+    #[must_use]
+    pub fn instruments(&self) -> &[Instrument] {
+        &self.instruments
+    }
+}
+
+/// A channel as all threads see it.
+pub struct ChannelShared {
+    /// What it was planned to be.
+    pub plan: ChannelPlan,
+    /// The publish side's counters.
+    pub sender: Arc<SenderCounters>,
+    /// The repair side's counters.
+    pub repair: Arc<RepairCounters>,
+    /// Counters of every line of every fan-out, as the publish thread sends.
+    pub lines: Vec<Vec<LineCounters>>,
+    /// Counters of the lines that multicast repairs go out on.
+    pub repair_lines: Vec<Vec<LineCounters>>,
+    /// The ring.
+    pub ring: RingReader,
+    /// How far each source was sealed when the ring was gone on with after a restart.
+    pub resumed: OnceLock<Vec<(SourceId, SourcePosition)>>,
+    /// What of the epoch was published before, where the ring was gone on with.
+    pub before: OnceLock<PublishedBefore>,
+    /// Subscribers that have joined, told by the repair service.
+    pub subscribers: AtomicU32,
+    /// The hold-off advised, told by the repair service.
+    pub hold_off_us: AtomicU32,
+    directory: Mutex<Directory>,
+    digest: Mutex<Option<Result<String, &'static str>>>,
+}
+
+impl ChannelShared {
+    /// A channel that nothing has been published on.
+    #[must_use]
+    pub fn new(plan: ChannelPlan, ring: RingReader) -> Self {
+        let lines = || {
+            let of = |fan_out: &FanOutPlan| {
+                let lines = 0..fan_out.lines();
+                lines.map(|_| LineCounters::default()).collect()
+            };
+            plan.fan_outs.iter().map(of).collect()
+        };
+        Self {
+            lines: lines(),
+            repair_lines: lines(),
+            sender: Arc::default(),
+            repair: Arc::default(),
+            ring,
+            resumed: OnceLock::new(),
+            before: OnceLock::new(),
+            subscribers: AtomicU32::new(0),
+            hold_off_us: AtomicU32::new(0),
+            directory: Mutex::default(),
+            digest: Mutex::default(),
+            plan,
+        }
+    }
+
+    /// The instruments known.
+    pub fn directory(&self) -> MutexGuard<'_, Directory> {
+        locked(&self.directory)
+    }
+
+    /// Shows the digest of the records published so far, or why there is none.
+    pub fn set_digest(&self, digest: Result<String, &'static str>) {
+        *locked(&self.digest) = Some(digest);
+    }
+
+    /// The digest of all records of the epoch, once the session has ended, or why there is none.
+    #[must_use]
+    pub fn digest(&self) -> Option<Result<String, &'static str>> {
+        locked(&self.digest).clone()
+    }
+}
+
+/// What a channel had published in its epoch when this publisher went on in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PublishedBefore {
+    /// The last sequence sealed.
+    pub sealed: Sequence,
+    /// Records.
+    pub published_records: u64,
+}
+
+/// What a subscriber last said of itself on one channel.
+///
+/// ```
+/// # use tickcast_publisher::{Monitor, SubscriberStatus};
+/// # fn f(monitor: &Monitor) {
+/// let slowest: Option<SubscriberStatus> = monitor.subscribers().into_iter().max_by_key(|it| it.lag);
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SubscriberStatus {
+    /// Its name.
+    pub name: String,
+    /// Which channel.
+    pub channel: ChannelId,
+    /// Whether it is joined now.
+    pub joined: bool,
+    /// The last sequence delivered or declared lost.
+    pub sequence: u64,
+    /// The highest sequence it has heard of.
+    pub heard: u64,
+    /// How many sequences it is behind what was sealed.
+    pub lag: u64,
+    /// Records it declared lost.
+    pub lost_records: u64,
+    /// Whether it follows the channel's epoch; before its first word it does not.
+    pub follows: bool,
+    /// Which connection it is; not for people.
+    #[serde(skip)]
+    pub peer: u64,
+}
+
+/// Everything shared.
+pub struct Shared {
+    /// The publisher's name.
+    pub name: String,
+    /// The epoch of all channels.
+    pub epoch: Epoch,
+    /// The channels, in the order of the config.
+    pub channels: Vec<Arc<ChannelShared>>,
+    /// The sources, in the order of the config.
+    pub sources: Vec<Arc<SourceShared>>,
+    /// The repair service's counters.
+    pub service: Arc<RepairServiceCounters>,
+    /// The admin port's counters.
+    pub admin: Arc<AdminCounters>,
+    /// Distinct subscribers that are joined now and follow every channel that they asked for.
+    pub joined: AtomicU32,
+    stop: Arc<AtomicBool>,
+    /// Whether it stops without END.
+    abandoned: AtomicBool,
+    /// How long to wait after END, in nanoseconds.
+    linger_ns: AtomicU64,
+    ended: AtomicBool,
+    all_reached_end: AtomicBool,
+    shut_down: AtomicBool,
+    subscribers: Mutex<Vec<SubscriberStatus>>,
+    /// How this publisher ends in favour of its standby.
+    pub(crate) hand_over: HandOver,
+    /// Of a publisher that is, or was, a standby.
+    pub(crate) standby: Option<Arc<StandbyState>>,
+    /// What the threads share once a standby was promoted.
+    promoted: OnceLock<Arc<Self>>,
+}
+
+impl Shared {
+    /// Nothing has happened yet. Setting `stop` ends the session.
+    #[must_use]
+    pub fn new(
+        name: String,
+        epoch: Epoch,
+        channels: Vec<Arc<ChannelShared>>,
+        sources: Vec<Arc<SourceShared>>,
+        stop: Arc<AtomicBool>,
+        linger: Nanos,
+    ) -> Self {
+        Self {
+            name,
+            epoch,
+            channels,
+            sources,
+            service: Arc::default(),
+            admin: Arc::default(),
+            joined: AtomicU32::new(0),
+            stop,
+            abandoned: AtomicBool::new(false),
+            linger_ns: AtomicU64::new(linger.0),
+            ended: AtomicBool::new(false),
+            all_reached_end: AtomicBool::new(false),
+            shut_down: AtomicBool::new(false),
+            subscribers: Mutex::default(),
+            hand_over: HandOver::default(),
+            standby: None,
+            promoted: OnceLock::new(),
+        }
+    }
+
+    /// The same, of a publisher that hands over to these, and is or was a standby itself.
+    pub(crate) fn with(self, hand_over: HandOver, standby: Option<Arc<StandbyState>>) -> Self {
+        Self {
+            hand_over,
+            standby,
+            ..self
+        }
+    }
+
+    /// A standby publishes from here on: what its threads share now.
+    pub(crate) fn promote(&self, to: Arc<Self>) {
+        // Once: there is one promotion.
+        let _ = self.promoted.set(to);
+    }
+
+    /// What holds now: this, or what came of it.
+    pub(crate) fn current(&self) -> &Self {
+        self.promoted.get().map_or(self, |promoted| promoted)
+    }
+
+    /// Whether the inputs should stop.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stop.load(Acquire)
+    }
+
+    /// Makes the inputs stop and the session end.
+    pub fn stop(&self) {
+        self.stop.store(true, Release);
+    }
+
+    /// As [`Self::stop`], and after END waits for so long.
+    pub(crate) fn stop_within(&self, linger: Nanos) {
+        self.linger_ns.store(linger.0, Relaxed);
+        self.stop();
+    }
+
+    /// As [`Self::stop`], but the session does not end: subscribers wait for another epoch.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Relaxed);
+        self.stop();
+    }
+
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Relaxed)
+    }
+
+    /// How long to wait after END for subscribers that have not reached it.
+    pub(crate) fn linger(&self) -> Nanos {
+        Nanos(self.linger_ns.load(Relaxed))
+    }
+
+    /// Whether END was sealed on every channel.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
+        self.ended.load(Acquire)
+    }
+
+    pub(crate) fn set_ended(&self) {
+        self.ended.store(true, Release);
+    }
+
+    /// Whether every subscriber has said that it reached END.
+    #[must_use]
+    pub fn have_all_reached_end(&self) -> bool {
+        self.all_reached_end.load(Acquire)
+    }
+
+    pub(crate) fn set_all_reached_end(&self, reached: bool) {
+        self.all_reached_end.store(reached, Release);
+    }
+
+    /// Whether the services should go too.
+    #[must_use]
+    pub fn is_shutting_down(&self) -> bool {
+        self.shut_down.load(Acquire)
+    }
+
+    pub(crate) fn shut_down(&self) {
+        self.stop();
+        self.shut_down.store(true, Release);
+    }
+
+    /// What every subscriber last said of itself, those that have left included.
+    pub fn subscribers(&self) -> MutexGuard<'_, Vec<SubscriberStatus>> {
+        locked(&self.subscribers)
+    }
+}
+
+/// A panic ends the process, so a lock that a panicking thread held protects nothing any more.
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
