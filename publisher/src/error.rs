@@ -19,8 +19,6 @@ use tickcast_transport::udp::UdpError;
 use tickcast_transport::verbs::VerbsError;
 use tickcast_transport::{FanOutError, ReceiveError};
 
-use crate::admin::summary::Summary;
-
 /// What is wrong with a config. Whoever wrote it is at fault.
 ///
 /// ```
@@ -197,16 +195,6 @@ pub enum PublisherError {
         path: PathBuf,
         /// What the operating system said.
         source: io::Error,
-    },
-    /// All was published and END told, but not kept that the session has ended.
-    #[error(
-        "{source}; the session has ended and was published whole, but the next start can't say so"
-    )]
-    EndNotKept {
-        /// What the run came to.
-        summary: Box<Summary>,
-        /// Why it was not kept.
-        source: Box<Self>,
     },
     /// The file that keeps the epoch holds something else.
     #[error("state_dir: {} does not hold an epoch ({reason}); restore it, or remove it if no subscriber remembers the epochs of before", .path.display())]
@@ -428,7 +416,6 @@ impl PublisherError {
         match self {
             Self::Config(_)
             | Self::State { .. }
-            | Self::EndNotKept { .. }
             | Self::StateDamaged { .. }
             | Self::StateLocked { .. }
             | Self::FanOut { .. }

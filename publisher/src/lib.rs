@@ -57,6 +57,7 @@ pub use tickcast_reliability::types::{SourceId, SourcePosition};
 pub mod internal {
     pub use crate::plan::Plan;
     pub use crate::publish::channel::ChannelDriver;
+    pub use crate::run::preflight::preflight;
     pub use crate::run::service::Service;
     pub use crate::state::ChannelShared;
     pub use crate::state::audit_log::{AuditFile, lines_lost};

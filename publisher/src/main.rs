@@ -12,7 +12,8 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
-use tickcast_publisher::internal::{AuditFile, Plan, Service, lines_lost};
+use tickcast_publisher::internal::{AuditFile, Service, lines_lost, preflight};
+use tickcast_publisher::summary::EndError;
 use tickcast_reliability::types::Epoch;
 use tickcast_transport::host::atomic_file;
 use tracing::Level;
@@ -72,7 +73,7 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
-    let plan = Plan::new(Config::read(&cli.config)?)?;
+    let plan = preflight(Config::read(&cli.config)?)?;
     if cli.check {
         print(&plan.to_string())?;
         return Ok(ExitCode::SUCCESS);
@@ -118,8 +119,9 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
         write_whole(path, &ready)?;
     }
     let (summary, kept) = match publisher.run() {
-        Err(PublisherError::EndNotKept { summary, source }) => (*summary, Err(*source)),
-        ended => (ended?, Ok(())),
+        Ok(summary) => (summary, Ok(())),
+        Err(EndError::NotKept { summary, source }) => (*summary, Err(*source)),
+        Err(EndError::Failed(error)) => return Err(error),
     };
     let written = cli.summary.as_ref();
     let written = written.map_or(Ok(()), |path| write_whole(path, summary.json()));

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 
 use serde_json::{Value, json};
 use tickcast_publisher::Config;
-use tickcast_publisher::internal::Plan;
+use tickcast_publisher::internal::{Plan, preflight};
 use tickcast_reliability::ring::Geometry;
 use tickcast_transport::host::memory_limit::available_bytes;
 use tickcast_transport::verbs::IS_BUILT;
@@ -50,7 +50,7 @@ fn good() -> Value {
 
 fn plan(config: &Value) -> Result<Plan, String> {
     let config = Config::parse(&config.to_string()).map_err(|e| e.to_string())?;
-    Plan::new(config).map_err(|e| e.to_string())
+    preflight(config).map_err(|e| e.to_string())
 }
 
 #[test]
@@ -373,7 +373,7 @@ fn a_standby_that_could_not_be_one_is_refused_and_what_is_doubtful_is_said() {
         config
     };
     let warnings = |config: &Value| {
-        Plan::new(Config::parse(&config.to_string()).unwrap())
+        preflight(Config::parse(&config.to_string()).unwrap())
             .unwrap()
             .warnings
     };
@@ -656,7 +656,7 @@ fn a_ring_in_a_file_is_told_where_it_can_lie_and_that_nobody_else_has_it() {
     };
     let planned = |config: &Value| {
         let read = Config::parse(&config.to_string());
-        let plan = read.and_then(Plan::new);
+        let plan = read.and_then(preflight);
         plan.map_err(|error| error.to_string())
     };
     let good_one = with(vec![shm("/dev/shm/tickcast-config-test")]);

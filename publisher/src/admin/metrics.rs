@@ -2,11 +2,13 @@
 //! start, those of one name together, and what a peer says of itself stays within its label.
 
 use std::fmt::Write;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_reliability::counters;
 
 use crate::state::Shared;
 use crate::state::audit_log;
+use crate::state::standby::StandbyState;
 
 counters! {
     /// The publisher as a whole.
@@ -49,6 +51,46 @@ counters! {
         subscriber_lag,
         /// Records that a subscriber declared lost.
         subscriber_lost_records,
+    }
+}
+
+counters! {
+    /// A standby as it stands.
+    struct StandbyMetrics {
+        /// 1 if it mirrors every channel and could be promoted (a gauge).
+        mirroring,
+        /// 1 if it was promoted and publishes (a gauge).
+        promoted,
+        /// 1 if anything is heard of the mirrored publisher (a gauge).
+        publisher_alive,
+        /// Source that sends here what the publisher does not publish; 0 for none (a gauge).
+        differing_source,
+    }
+}
+
+counters! {
+    /// The mirror of one channel.
+    struct MirrorMetrics {
+        /// Sequence mirrored last without a hole (a gauge).
+        mirrored_sequence,
+        /// Sequences sent and not mirrored yet (a gauge).
+        lag_sequences,
+        /// Microseconds for which something has been missing in the mirror (a gauge).
+        lag_us,
+        /// Sequence that the publisher wrote here last by RDMA; 0 for none (a gauge).
+        written_sequence,
+        /// Sequences sent and not found written here; 0 where nothing is written (a gauge).
+        written_lag_sequences,
+        /// Datagrams that the publisher wrote here, found whole.
+        written_datagrams,
+        /// Datagrams written here that arrived before any other path.
+        written_first_datagrams,
+        /// Sequences not written, or overwritten before they were read; they arrive on another path.
+        written_skipped_sequences,
+        /// Slots found half written, or never holding a whole datagram.
+        inbox_torn,
+        /// Times that a mirror began anew because a missing datagram could not be had.
+        holes,
     }
 }
 
@@ -127,7 +169,7 @@ pub(crate) fn metrics(shared: &Shared) -> String {
     publisher.audit_lines_lost.set(audit_log::lines_lost());
     publisher
         .hand_overs_refused
-        .set(shared.hand_over.refusals());
+        .set(shared.hand_overs_refused.load(Relaxed));
     publisher.each(|name, help, value| all.add("", name, help, value));
     shared
         .service
@@ -136,7 +178,7 @@ pub(crate) fn metrics(shared: &Shared) -> String {
         .admin
         .each(|name, help, value| all.add("", name, help, value));
     if let Some(standby) = &shared.standby {
-        standby.each_metric(|name, help, channel, value| {
+        each_standby_metric(standby, |name, help, channel, value| {
             let label = channel.map(|channel| format!("{{channel=\"{channel}\"}}"));
             all.add_of("standby", &label.unwrap_or_default(), name, help, value);
         });
@@ -194,6 +236,44 @@ pub(crate) fn metrics(shared: &Shared) -> String {
         subscriber.each(|name, help, value| all.add(&label, name, help, value));
     }
     all.text()
+}
+
+/// Passes on every metric of a standby: name, help, channel where it is of one, value.
+fn each_standby_metric(
+    state: &StandbyState,
+    mut on: impl FnMut(&'static str, &'static str, Option<&str>, u64),
+) {
+    let name = state.state();
+    let view = state.view();
+    let standby = StandbyMetrics::default();
+    standby.mirroring.set((name == "mirroring").into());
+    standby.promoted.set((name == "promoted").into());
+    standby
+        .publisher_alive
+        .set(view.is_publisher_alive().into());
+    let differing = view.differing().map_or(0, |source| source.0.into());
+    standby.differing_source.set(differing);
+    standby.each(|name, help, value| on(name, help, None, value));
+    state
+        .counters
+        .each(|name, help, value| on(name, help, None, value));
+    for channel in &view.channels {
+        let (mirrored, written) = (channel.mirrored, channel.written);
+        let mirror = MirrorMetrics::default();
+        mirror
+            .mirrored_sequence
+            .set(mirrored.map_or(0, |it| it.last.0));
+        mirror.lag_sequences.set(channel.lag);
+        mirror.lag_us.set(channel.behind.as_us());
+        mirror.written_sequence.set(written.newest());
+        mirror.written_lag_sequences.set(written.lag);
+        mirror.written_datagrams.set(written.datagrams);
+        mirror.written_first_datagrams.set(written.first);
+        mirror.written_skipped_sequences.set(written.skipped);
+        mirror.inbox_torn.set(written.torn);
+        mirror.holes.set(mirrored.map_or(0, |it| it.holes));
+        mirror.each(|name, help, value| on(name, help, Some(&channel.name), value));
+    }
 }
 
 /// A label's value: what a peer says of itself must not end it early.

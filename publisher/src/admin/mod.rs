@@ -10,9 +10,11 @@ pub mod summary;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread::{Builder, JoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use crossbeam_channel::bounded;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -20,9 +22,10 @@ use crate::admin::metrics::metrics;
 use crate::admin::summary::Summary;
 use crate::error::PublisherError;
 use crate::http::{Asked, Bounded, Method};
-use crate::run::threads::{Thread, spawn};
-use crate::standby::hand_over;
 use crate::state::Shared;
+use crate::state::command::{Command, CommandSender};
+use crate::state::hand_over;
+use crate::state::thread::{Thread, spawn};
 
 const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8";
 const JSON: &str = "application/json";
@@ -40,18 +43,6 @@ const LINGER_BYTES: u64 = 1 << 20;
 const CONNECTIONS_MAX: usize = 8;
 const OK: &str = "200 OK";
 const CONFLICT: &str = "409 Conflict";
-
-tickcast_reliability::counters! {
-    /// What came of connections to the admin port; written by its thread alone.
-    pub struct AdminCounters {
-        /// Connections to the admin port accepted.
-        admin_connections,
-        /// Connections to the admin port closed at once because their limit was reached.
-        admin_refused,
-        /// Connections to the admin port that did not complete an exchange in time.
-        admin_failed,
-    }
-}
 
 /// The admin endpoint, listening.
 pub(crate) struct Admin {
@@ -88,17 +79,21 @@ impl Admin {
     ///
     /// # Errors
     /// [`PublisherError::System`] when there can be no thread.
-    pub(crate) fn start(self, shared: &Arc<Shared>) -> Result<Thread<()>, PublisherError> {
+    pub(crate) fn start(
+        self,
+        shared: &Arc<Shared>,
+        commands: CommandSender,
+    ) -> Result<Thread<()>, PublisherError> {
         let shared = shared.clone();
         spawn("admin", None, move || {
-            self.run(&shared);
+            self.run(&shared, &commands);
             Ok(())
         })
     }
 
     /// Answers until the publisher shuts down. Does not wait for connections that are open then;
     /// their threads end by their own deadline.
-    pub(crate) fn run(&self, shared: &Arc<Shared>) {
+    pub(crate) fn run(&self, shared: &Arc<Shared>, commands: &CommandSender) {
         let counters = &shared.admin;
         let mut open: Vec<JoinHandle<io::Result<()>>> = Vec::with_capacity(CONNECTIONS_MAX);
         let mut warned = false;
@@ -115,10 +110,10 @@ impl Admin {
                     warned = false;
                     came_at = Some(Instant::now());
                     counters.admin_connections.increment();
-                    let shared = shared.clone();
+                    let (shared, commands) = (shared.clone(), commands.clone());
                     let thread = Builder::new().name("admin-peer".into());
                     match thread.spawn(move || {
-                        answer(&stream, &shared)?;
+                        answer(&stream, &shared, &commands)?;
                         close(&stream);
                         Ok(())
                     }) {
@@ -184,14 +179,14 @@ impl Answer {
     }
 }
 
-fn answer(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
+fn answer(stream: &TcpStream, shared: &Shared, commands: &CommandSender) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     let until = Instant::now() + DEADLINE;
     let asked = Asked::read(&mut Bounded::new(stream, until), takes_post)?;
     let is_head = asked.method == Method::Head;
     let answer = match (asked.status, asked.method, &*asked.path) {
-        (OK, Method::Post, "/promote") => promote(shared, &asked.body),
-        (OK, Method::Post, _) => return hand_over(stream, shared.current(), &asked.body),
+        (OK, Method::Post, "/promote") => promote(shared, commands, &asked.body),
+        (OK, Method::Post, _) => return hand_over(stream, shared.current(), commands, &asked.body),
         (OK, _, path) => told(shared, path),
         (wrong, ..) => Answer::text(
             wrong,
@@ -233,7 +228,7 @@ fn told(shared: &Shared, path: &str) -> Answer {
 }
 
 /// Promotes a standby, which takes as long as the publisher takes to hand over.
-fn promote(shared: &Shared, body: &[u8]) -> Answer {
+fn promote(shared: &Shared, commands: &CommandSender, body: &[u8]) -> Answer {
     #[derive(Default, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Wanted {
@@ -250,15 +245,25 @@ fn promote(shared: &Shared, body: &[u8]) -> Answer {
             Answer::text("400 Bad Request", body)
         }
         (_, None) => Answer::refused("this publisher is no standby"),
-        (Ok(wanted), Some(standby)) => match standby.promote(wanted.force) {
-            Ok(promoted) => Answer::json(OK, &promoted),
-            Err(why) => Answer::refused(&why),
-        },
+        (Ok(Wanted { force }), Some(_)) => {
+            let (reply, outcome) = bounded(1);
+            commands.send(Command::Promote { force, reply });
+            match outcome.recv() {
+                Ok(Ok(promoted)) => Answer::json(OK, &promoted),
+                Ok(Err(why)) => Answer::refused(&why),
+                Err(_) => Answer::refused("this standby has ended"),
+            }
+        }
     }
 }
 
-/// Answers a standby that wants to take over, and ends the session once it was told so.
-fn hand_over(stream: &TcpStream, shared: &Shared, body: &[u8]) -> io::Result<()> {
+/// Answers a standby that wants to take over, and lets the publish thread know once it was answered.
+fn hand_over(
+    stream: &TcpStream,
+    shared: &Shared,
+    commands: &CommandSender,
+    body: &[u8],
+) -> io::Result<()> {
     let request = match serde_json::from_slice::<hand_over::Request>(body) {
         Ok(request) => request,
         Err(error) => {
@@ -266,18 +271,27 @@ fn hand_over(stream: &TcpStream, shared: &Shared, body: &[u8]) -> io::Result<()>
             return Answer::text("400 Bad Request", body).write(stream, false);
         }
     };
-    let answer = shared.hand_over.ask(&request, shared, Instant::now());
+    let (reply, answer) = bounded(1);
+    commands.send(Command::HandOver {
+        request: request.clone(),
+        reply,
+    });
+    let answer = answer
+        .recv()
+        .unwrap_or_else(|_| hand_over::Answer::Refused {
+            why: "this publisher is ending its session".into(),
+        });
     let status = match &answer {
-        hand_over::Answer::Refused { why } => {
-            (shared.hand_over).refused(&request, why, Instant::now());
+        hand_over::Answer::Refused { .. } => {
+            shared.hand_overs_refused.fetch_add(1, Relaxed);
             CONFLICT
         }
         _ => OK,
     };
     let written = Answer::json(status, &answer).write(stream, false);
     if let hand_over::Answer::Ends { .. } = answer {
-        // Written or not: the standby may have heard it, and has everything.
-        shared.hand_over.end(&request, shared);
+        // Written or not: the standby may have read it, and has everything.
+        commands.send(Command::HandOverAnswered { request });
     }
     written
 }

@@ -1,10 +1,60 @@
 //! What a run came to: for `--summary`, for `/status`, and for the exit code.
 
 use serde_json::{Map, Value, json};
+use thiserror::Error;
 
 use crate::error::PublisherError;
 use crate::state::Shared;
 use crate::state::audit_log;
+
+/// Why a session did not end as it should.
+///
+/// ```
+/// # use std::time::Duration;
+/// # use tickcast_publisher::Publisher;
+/// # use tickcast_publisher::summary::EndError;
+/// # fn f(publisher: Publisher) {
+/// match publisher.end_session(Duration::from_secs(5)) {
+///     Ok(summary) => println!("{}", summary.json()),
+///     Err(EndError::NotKept { summary, .. }) => println!("{}", summary.json()),
+///     Err(error) => std::process::exit(error.exit_code().into()),
+/// }
+/// # }
+/// ```
+#[derive(Debug, Error)]
+pub enum EndError {
+    /// The publisher failed.
+    #[error(transparent)]
+    Failed(#[from] PublisherError),
+    /// All was published and END sent, but the state directory does not say so.
+    #[error(
+        "{source}; the session has ended and was published whole, but the next start can't say so"
+    )]
+    NotKept {
+        /// The result of the run.
+        summary: Box<Summary>,
+        /// Why the end was not kept.
+        source: Box<PublisherError>,
+    },
+}
+
+impl EndError {
+    /// Returns the exit code of the service, as [`PublisherError::exit_code`].
+    ///
+    /// ```
+    /// # use tickcast_publisher::summary::EndError;
+    /// # fn f(error: EndError) {
+    /// std::process::exit(error.exit_code().into());
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn exit_code(&self) -> u8 {
+        match self {
+            Self::Failed(error) => error.exit_code(),
+            Self::NotKept { source, .. } => source.exit_code(),
+        }
+    }
+}
 
 /// What a publisher did, taken at one moment.
 ///
@@ -96,7 +146,7 @@ impl Summary {
             "name": shared.name,
             "epoch": shared.epoch,
             "ended": shared.is_ended(),
-            "handed_over_to": shared.hand_over.taken_by(),
+            "handed_over_to": shared.handed_over_to.get(),
             "standby": shared.standby.as_ref().map(|standby| standby.json()),
             "published_records": published,
             "channels": channels,
@@ -110,10 +160,10 @@ impl Summary {
     }
 
     /// This, or an error that carries it where the end of the session could not be kept.
-    pub(crate) fn unless(self, kept: Result<(), PublisherError>) -> Result<Self, PublisherError> {
+    pub(crate) fn unless(self, kept: Result<(), PublisherError>) -> Result<Self, EndError> {
         match kept {
             Ok(()) => Ok(self),
-            Err(source) => Err(PublisherError::EndNotKept {
+            Err(source) => Err(EndError::NotKept {
                 summary: Box::new(self),
                 source: Box::new(source),
             }),

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tickcast_feeds::instruments::text;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
     RType, RecordBatch, RecordError, RecordHeader, SType, SymbolMappingMsg, WireRecord,
 };
 use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::HEADER_LEN;
-
-use tickcast_feeds::instruments::text;
 
 use crate::admin::monitor::Monitor;
 use crate::error::WriteError;

@@ -12,17 +12,19 @@ use tickcast_reliability::types::{Nanos, Now, SourcePosition};
 use tickcast_transport::host::idle::Idle;
 
 use crate::admin::monitor::Monitor;
-use crate::admin::summary::Summary;
+use crate::admin::summary::{EndError, Summary};
 use crate::config::Config;
 use crate::error::PublisherError;
 use crate::ingest::queue::Item;
-use crate::plan::Plan;
 use crate::publish::Publishing;
 use crate::publish::direct::InlineChannel;
-use crate::run::threads::{finish, now};
+use crate::run::commands::Commands;
+use crate::run::preflight::preflight_for_handlers;
+use crate::run::threads::finish;
 use crate::run::yield_to_repair::GivingWay;
 use crate::run::{Opened, Served};
 use crate::state::Shared;
+use crate::state::thread::now;
 
 /// A publisher whose channels are written by the thread that has it. Call [`drive`](Self::drive) all
 /// the while, also when there is nothing to publish: it makes the heartbeats.
@@ -48,7 +50,7 @@ use crate::state::Shared;
 /// ```
 pub struct InlinePublisher {
     /// `None` once it is being ended.
-    running: Option<(Publishing, Served)>,
+    running: Option<(Publishing, Commands, Served)>,
     shared: Arc<Shared>,
     control: SocketAddr,
     /// The source of the first channel.
@@ -67,16 +69,16 @@ impl InlinePublisher {
     /// # Errors
     /// As for [`Publisher::open`](crate::Publisher::open).
     pub fn open(config: Config) -> Result<Self, PublisherError> {
-        let plan = Plan::for_handlers(config)?;
+        let plan = preflight_for_handlers(config)?;
         for warning in &plan.warnings {
             tracing::warn!("{warning}");
         }
         let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
         let (shared, control) = (opened.shared().clone(), opened.control_address());
         let first = opened.inputs_len();
-        let (to, served, unserved) = opened.serve()?;
+        let (to, served, commands, unserved) = opened.serve()?;
         Ok(Self {
-            running: Some((to, served)),
+            running: Some((to, commands, served)),
             shared,
             control,
             first,
@@ -92,7 +94,7 @@ impl InlinePublisher {
     #[inline]
     pub fn publish<R: WireRecord>(&mut self, channel: usize, record: &R, from: SourcePosition) {
         let source = self.first + channel;
-        if let Some((to, _)) = &mut self.running
+        if let Some((to, ..)) = &mut self.running
             && !to.take_record(source, record, from, self.now)
         {
             self.message.clear();
@@ -110,14 +112,14 @@ impl InlinePublisher {
     /// from a mirror): then there is [`publish`](Self::publish) all the same.
     #[inline]
     pub fn channel(&mut self, channel: usize) -> Option<InlineChannel<'_>> {
-        let (to, _) = self.running.as_mut()?;
+        let (to, ..) = self.running.as_mut()?;
         to.straight(self.first + channel, &mut self.message, self.now)
     }
 
     /// As [`publish`](Self::publish), for the records that one message of the source became.
     #[inline]
     pub fn publish_batch(&mut self, channel: usize, message: &RecordBatch, from: SourcePosition) {
-        if let Some((to, _)) = &mut self.running {
+        if let Some((to, ..)) = &mut self.running {
             let item = Item::Message(from, message.into());
             to.take(self.first + channel, &item, self.now);
         }
@@ -131,9 +133,10 @@ impl InlinePublisher {
     #[inline]
     pub fn drive(&mut self) -> Result<bool, PublisherError> {
         self.now = now();
-        let Some((to, _)) = &mut self.running else {
+        let Some((to, commands, _)) = &mut self.running else {
             return Ok(false);
         };
+        commands.poll(&self.shared);
         to.flush(self.now);
         let worked = to.drive(self.now)?;
         match worked {
@@ -159,12 +162,14 @@ impl InlinePublisher {
     /// or `drain` is over.
     ///
     /// # Errors
-    /// [`PublisherError`]: what failed, now or before.
-    pub fn end_session(mut self, drain: Duration) -> Result<Summary, PublisherError> {
+    /// [`EndError`]: what failed, now or before.
+    pub fn end_session(mut self, drain: Duration) -> Result<Summary, EndError> {
         let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
         self.shared.stop_within(Nanos(drain));
         match self.running.take() {
-            Some((to, served)) => served.end(finish(to, &self.shared, Idle::Yield)),
+            Some((to, commands, served)) => {
+                served.end(finish(to, &self.shared, commands, Idle::Yield))
+            }
             // Never: only this and `drop` take it, and both are the last that happens.
             None => Ok(Summary::of(&self.shared)),
         }
@@ -173,9 +178,9 @@ impl InlinePublisher {
 
 impl Drop for InlinePublisher {
     fn drop(&mut self) {
-        if let Some((to, served)) = self.running.take() {
+        if let Some((to, commands, served)) = self.running.take() {
             self.shared.abandon();
-            let published = finish(to, &self.shared, Idle::Yield);
+            let published = finish(to, &self.shared, commands, Idle::Yield);
             if let Err(error) = served.end(published) {
                 tracing::error!("{error}");
             }

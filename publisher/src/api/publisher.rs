@@ -10,13 +10,13 @@ use crossbeam_channel::{Sender, bounded};
 use tickcast_reliability::types::Nanos;
 
 use crate::admin::monitor::Monitor;
-use crate::admin::summary::Summary;
+use crate::admin::summary::{EndError, Summary};
 use crate::api::channel_writer::ChannelWriter;
 use crate::config::Config;
 use crate::error::{ChannelError, PublisherError};
 use crate::ingest::queue::{BATCH_LEN, hop};
-use crate::plan::Plan;
 use crate::plan::routing::CHANNELS_MAX;
+use crate::run::preflight::preflight_for_handlers;
 use crate::run::threads::Arrival;
 use crate::run::{Opened, Running, own_source};
 use crate::state::Shared;
@@ -94,7 +94,7 @@ impl Publisher {
     /// # }
     /// ```
     pub fn open(config: Config) -> Result<Self, PublisherError> {
-        let plan = Plan::for_handlers(config)?;
+        let plan = preflight_for_handlers(config)?;
         for warning in &plan.warnings {
             tracing::warn!("{warning}");
         }
@@ -211,7 +211,7 @@ impl Publisher {
     /// `drain` is over. Writers that are still there get [`WriteError::Ended`] from then on.
     ///
     /// # Errors
-    /// [`PublisherError`]: what made a thread stop, now or before. All threads are gone then.
+    /// [`EndError`]: what made a thread stop, now or before. All threads are gone then.
     ///
     /// [`WriteError::Ended`]: crate::WriteError::Ended
     ///
@@ -222,7 +222,7 @@ impl Publisher {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn end_session(mut self, drain: Duration) -> Result<Summary, PublisherError> {
+    pub fn end_session(mut self, drain: Duration) -> Result<Summary, EndError> {
         let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
         self.shared.stop_within(Nanos(drain));
         match self.running.take() {

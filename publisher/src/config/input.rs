@@ -12,6 +12,9 @@ use tickcast_feeds::venues::Format;
 use tickcast_reliability::types::SourceId;
 use tickcast_transport::host::interface::Interface;
 
+/// Longest path of a socket that the operating system takes, with room for a suffix.
+pub(crate) const PATH_LEN_MAX: usize = 100;
+
 /// One input of the publisher.
 ///
 /// ```

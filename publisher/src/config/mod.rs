@@ -2,7 +2,8 @@
 //! it means, and whether it goes together, is [`crate::plan`]'s part.
 
 mod fan_out;
-mod input;
+pub(crate) mod input;
+pub(crate) mod journal;
 mod standby;
 
 use std::net::SocketAddr;
@@ -23,9 +24,9 @@ pub use crate::config::input::{
     CaptureConfig, InputConfig, InputFormat, OwnInputConfig, Pace, RecordsInputConfig,
     SimulatorInputConfig, UdpInputConfig,
 };
+pub use crate::config::journal::FlightRecordConfig;
 pub use crate::config::standby::StandbyConfig;
 use crate::error::ConfigError;
-pub use crate::state::journal::FlightRecordConfig;
 
 /// A publisher: its channels, its inputs, and how it runs.
 ///

@@ -12,9 +12,9 @@ use super::{Counting, Polled};
 use crate::config::UdpInputConfig;
 use crate::error::PublisherError;
 use crate::ingest::queue::Intake;
-use crate::run::threads;
 use crate::state::SourceShared;
 use crate::state::source_loss::{SourceLoss, Unread};
+use crate::state::thread;
 
 /// Who has not read for so long has paused: that is worth a word where packets were dropped.
 const PAUSE: Nanos = Nanos::from_ms(1);
@@ -72,7 +72,7 @@ impl Live {
         let received = self.receiver.poll(&mut |datagram| {
             counters.source_packets.increment();
             counters.source_bytes.add(datagram.bytes.len() as u64);
-            drops.packet(datagram.dropped, || threads::now().monotonic);
+            drops.packet(datagram.dropped, || thread::now().monotonic);
             let mut attributing = Attributing {
                 drops,
                 out: &mut *sink,

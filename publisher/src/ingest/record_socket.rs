@@ -27,8 +27,6 @@ use crate::state::source_loss::SourceLoss;
 pub(crate) const FRAME_RTYPE: u8 = 0xf0;
 /// Length of a message frame in bytes.
 pub(crate) const FRAME_LEN: usize = 24;
-/// Longest path of a socket that the operating system takes, with room for a suffix.
-pub(crate) const PATH_LEN_MAX: usize = 100;
 
 /// What a frame says, in its bytes 4 and 5.
 mod frame {

@@ -20,14 +20,13 @@ use tickcast_transport::host::interface::{Interface, ResolvedInterface};
 use tickcast_transport::host::mapping::SharedMapping;
 use xxhash_rust::xxh3::xxh3_64;
 
+use crate::config::input::PATH_LEN_MAX;
+use crate::config::journal;
 use crate::config::{
     ChannelConfig, Config, FanOutConfig, InputConfig, InputFormat, OwnInputConfig, Pace, ThreadMode,
 };
 use crate::error::ConfigError;
-use crate::ingest::record_socket::PATH_LEN_MAX;
 use crate::plan::routing::{CHANNELS_MAX, SymbolRule, SymbolRules};
-use crate::run::preflight;
-use crate::state::journal;
 pub(crate) use fan_out::FanOutPlan;
 use fan_out::{At, Groups};
 
@@ -153,8 +152,6 @@ impl Plan {
             return Err(ConfigError::value("admin", config.control, remedy));
         }
         standby(&config, &mut warnings)?;
-        preflight::check(&config, &channels)?;
-        warnings.extend(preflight::too_small(&config, &channels));
         Ok(Self {
             config,
             channels,

@@ -19,8 +19,8 @@ use tickcast_transport::FanOut;
 
 use crate::error::PublisherError;
 use crate::publish::digest::Digest;
-use crate::standby::hand_over::Standing;
 use crate::state::ChannelShared;
+use crate::state::hand_over::Standing;
 use crate::state::journal::Noted;
 
 /// Datagrams that are handed to a transport at a time.

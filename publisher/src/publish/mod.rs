@@ -6,7 +6,8 @@
 pub(crate) mod channel;
 mod digest;
 pub(crate) mod direct;
-mod replay_check;
+pub(crate) mod replay_check;
+mod resumed;
 
 use std::sync::Arc;
 
@@ -20,11 +21,11 @@ use crate::error::PublisherError;
 use crate::ingest::queue::Item;
 use crate::plan::routing::{ChannelSet, Router};
 use crate::publish::channel::ChannelDriver;
-use crate::publish::replay_check::{Differs, GivenAgain};
-use crate::recovery::epoch_file::NotAgain;
-use crate::standby::agreement::shifted;
-use crate::standby::backlog::{Entry, Positions, Resumed, What};
-use crate::standby::hand_over::Standing;
+use crate::publish::replay_check::{Differs, GivenAgain, NotAgain};
+use crate::publish::resumed::Resumed;
+use crate::standby::backlog::{Entry, What};
+use crate::state::hand_over::Standing;
+use crate::state::positions::{Positions, shifted};
 use crate::state::source_loss::SourceLoss;
 use crate::state::{Shared, SourceShared};
 

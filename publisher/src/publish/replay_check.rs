@@ -5,16 +5,47 @@
 //! what a source gave on a channel; of what came before that, only the rest of the first datagram is unknown,
 //! and that ends with the message whose position the datagram says.
 
+use std::path::PathBuf;
+
 use tickcast_reliability::record::RecordSlice;
 use tickcast_reliability::ring::RingReader;
-use tickcast_reliability::types::{SourceId, SourcePosition};
+use tickcast_reliability::types::{Epoch, SourceId, SourcePosition};
 use tickcast_reliability::wire::Kind;
+use tickcast_transport::host::atomic_file::write_whole;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::standby::backlog::Positions;
+use crate::state::positions::Positions;
 
 /// Bytes by which the end of what was given may grow before it is cut to what is needed.
 const SLACK: usize = 64 * 1024;
+
+/// Where it is kept that what was published in an epoch did not come again: no later life of it can tell
+/// its digest.
+#[derive(Clone, Debug)]
+pub(crate) struct NotAgain {
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) epoch: Epoch,
+}
+
+impl NotAgain {
+    /// Whether an earlier life kept it of this epoch.
+    pub(crate) fn is_kept(&self) -> bool {
+        let text = self
+            .path
+            .as_deref()
+            .and_then(|it| std::fs::read_to_string(it).ok());
+        text.is_some_and(|text| text.trim() == self.epoch.to_string())
+    }
+
+    /// Keeps it.
+    pub(crate) fn keep(&self) {
+        let Some(path) = &self.path else { return };
+        if let Err(error) = write_whole(path, format!("{}\n", self.epoch).as_bytes()) {
+            let path = path.display();
+            tracing::error!(%path, %error, "a later life of this epoch will not know that its digest is wrong");
+        }
+    }
+}
 
 /// What is being given again, by channel.
 pub(crate) struct GivenAgain(Vec<Vec<Again>>);
@@ -157,10 +188,9 @@ mod tests {
 
     use tickcast_reliability::publish::Sequencer;
     use tickcast_reliability::record::{MboMsg, RecordBatch};
-    use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingWriter};
-    use tickcast_reliability::types::{
-        ChannelId, ConfigHash, Epoch, Nanos, RecordNumber, Sequence,
-    };
+    use tickcast_reliability::ring::{Geometry, RingIdentity};
+    use tickcast_reliability::ring::{HeapMemory, RingWriter};
+    use tickcast_reliability::types::{ChannelId, ConfigHash, Nanos, RecordNumber, Sequence};
 
     use super::*;
 

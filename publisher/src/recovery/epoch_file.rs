@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
-use tickcast_transport::host::atomic_file::write_whole;
 
 use crate::error::PublisherError;
+use crate::publish::replay_check::NotAgain;
 use crate::recovery::input_identity::{Captures, Inputs};
 use crate::state::Shared;
 
@@ -51,34 +51,6 @@ pub(crate) struct EpochState {
     inputs: Inputs,
     /// Why it was opened, where more is known of that than that there was one before.
     because: Option<EpochReason>,
-}
-
-/// Where it is kept that what was published in an epoch did not come again: no later life of it can tell
-/// its digest.
-#[derive(Clone, Debug)]
-pub(crate) struct NotAgain {
-    path: Option<PathBuf>,
-    epoch: Epoch,
-}
-
-impl NotAgain {
-    /// Whether an earlier life kept it of this epoch.
-    pub(crate) fn is_kept(&self) -> bool {
-        let text = self
-            .path
-            .as_deref()
-            .and_then(|it| std::fs::read_to_string(it).ok());
-        text.is_some_and(|text| text.trim() == self.epoch.to_string())
-    }
-
-    /// Keeps it.
-    pub(crate) fn keep(&self) {
-        let Some(path) = &self.path else { return };
-        if let Err(error) = write_whole(path, format!("{}\n", self.epoch).as_bytes()) {
-            let path = path.display();
-            tracing::error!(%path, %error, "a later life of this epoch will not know that its digest is wrong");
-        }
-    }
 }
 
 #[derive(Debug)]

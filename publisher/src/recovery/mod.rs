@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::error::PublisherError;
 use crate::plan::ChannelPlan;
 use crate::recovery::epoch_file::{EpochState, EpochsBefore};
-use crate::standby::backlog::Positions;
+use crate::state::positions::Positions;
 use input_identity::Inputs;
 
 /// The rings of a publisher that begins, and the epoch that it publishes in.

@@ -8,7 +8,6 @@ use tickcast_reliability::serve::{PeerId, RepairCore};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ControlServer, PeerId as Connection, ShareId};
 
-use crate::repair::audit::audited;
 use crate::repair::deny_list::Bans;
 use crate::repair::peers::Peers;
 
@@ -137,7 +136,7 @@ impl Rights {
         };
         let (name, connection) = (&known.name, known.connection);
         if let Some(why) = known.reason(&self.denied) {
-            audited("read_denied", peers, peer, None, Some(why));
+            peers.audit("read_denied", peer, None, Some(why));
             core.deny_writes(peer);
             self.withheld.insert(peer);
             return;
@@ -149,7 +148,7 @@ impl Rights {
                 continue;
             };
             let refused = |what, error: &std::io::Error| {
-                audited(what, peers, peer, Some(*channel), Some(&error.to_string()));
+                peers.audit(what, peer, Some(*channel), Some(&error.to_string()));
             };
             if let Err(error) = server.grant(connection, share) {
                 refused("ring_refused", &error);

@@ -24,11 +24,8 @@
 
 use std::net::SocketAddr;
 
-use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::types::ChannelId;
 use tracing::Level;
-
-use crate::repair::peers::Peers;
 
 /// What is known of it.
 #[derive(Clone, Copy, Default)]
@@ -45,7 +42,7 @@ pub(crate) fn say(what: &'static str, of: Of<'_>) {
 }
 
 /// Says what happened to whoever keeps an audit, and to a log as well or not.
-fn say_to(log: bool, what: &'static str, of: Of<'_>) {
+pub(crate) fn say_to(log: bool, what: &'static str, of: Of<'_>) {
     macro_rules! say {
         ($level:expr) => {
             tracing::event!(
@@ -63,26 +60,4 @@ fn say_to(log: bool, what: &'static str, of: Of<'_>) {
         true => say!(Level::INFO),
         false => say!(Level::DEBUG),
     }
-}
-
-/// Says of a connection what happened.
-pub(crate) fn audited(
-    what: &'static str,
-    peers: &Peers,
-    peer: PeerId,
-    channel: Option<ChannelId>,
-    why: Option<&str>,
-) {
-    let known = peers.get(peer);
-    let name = known.map(|known| &*known.name);
-    say_to(
-        peers.talk.may_say(),
-        what,
-        Of {
-            subscriber: name.filter(|name| !name.is_empty()),
-            peer: known.map(|known| known.address),
-            channel,
-            why,
-        },
-    );
 }

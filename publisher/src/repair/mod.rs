@@ -31,7 +31,6 @@ use tickcast_transport::host::sched::make_prompt;
 
 use crate::error::PublisherError;
 use crate::repair::access::Rights;
-use crate::repair::audit::audited;
 use crate::repair::crowded::Crowded;
 use crate::repair::denied::Denied;
 use crate::repair::peers::Peers;
@@ -177,7 +176,7 @@ impl RepairService {
         while !self.shared.is_shutting_down() {
             self.round(WAIT_MAX)?;
         }
-        match self.shared.hand_over.taken_by() {
+        match self.shared.handed_over_to.get() {
             None => self.core.shut_down(),
             Some(_) => self.core.hand_over(),
         }
@@ -253,20 +252,20 @@ impl RepairService {
                 if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
                     && core.grant(clock.both(), peer, channel, access)
                 {
-                    audited("ring_granted", peers, peer, Some(channel), None);
+                    peers.audit("ring_granted", peer, Some(channel), None);
                 }
             }
             ServerEvent::CursorGranted(connection, share, access) => {
                 if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
                     && core.grant_cursor(peer, channel, access)
                 {
-                    audited("cursor_granted", peers, peer, Some(channel), None);
+                    peers.audit("cursor_granted", peer, Some(channel), None);
                 }
             }
             ServerEvent::CursorRefused(connection, share, error) => {
                 if let Some((peer, channel)) = rights.granted_to(peers, connection, share) {
                     let why = error.to_string();
-                    audited("cursor_refused", peers, peer, Some(channel), Some(&why));
+                    peers.audit("cursor_refused", peer, Some(channel), Some(&why));
                 }
             }
             ServerEvent::Closed(connection, reason) => {
@@ -415,7 +414,7 @@ impl RepairService {
                         tracing::info!(subscriber = name, channels = channels.len(), "joined");
                     }
                     for channel in &channels {
-                        audited("joined", &self.peers, peer, Some(*channel), None);
+                        self.peers.audit("joined", peer, Some(*channel), None);
                     }
                     self.joined(peer, &name, &channels);
                 }
@@ -431,7 +430,7 @@ impl RepairService {
                     };
                     let before = instead_of.and_then(|it| self.peers.get(it));
                     let why = before.map(|it| format!("instead of the one from {}", it.address));
-                    audited(what, &self.peers, peer, None, why.as_deref());
+                    self.peers.audit(what, peer, None, why.as_deref());
                 }
                 RepairEvent::ReadJoined { peer, channels, .. } => {
                     let (server, core) = (&mut self.server, &mut self.core);
@@ -448,7 +447,7 @@ impl RepairService {
                         None => "mirror_granted",
                         Some(_) => "mirror_refused",
                     };
-                    audited(what, &self.peers, peer, Some(channel), why);
+                    self.peers.audit(what, peer, Some(channel), why);
                     let (standby, channel) = (name, channel.0);
                     match why {
                         None => tracing::info!(standby, channel, "what is sealed is written to it"),
@@ -469,7 +468,7 @@ impl RepairService {
                         true => "it said goodbye",
                         false => "without a goodbye",
                     };
-                    audited("left", &self.peers, peer, None, Some(why));
+                    self.peers.audit("left", peer, None, Some(why));
                     let mut all = self.shared.subscribers();
                     for status in all.iter_mut().filter(|s| s.peer == peer.0) {
                         status.joined = false;
@@ -490,7 +489,8 @@ impl RepairService {
                                 "closing a connection"
                             );
                         }
-                        audited("turned_away", &self.peers, peer, None, Some(&reason.text));
+                        self.peers
+                            .audit("turned_away", peer, None, Some(&reason.text));
                     }
                     if let Some(connection) = self.peers.connection(peer) {
                         self.server.close(connection, None);

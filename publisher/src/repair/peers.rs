@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use tickcast_reliability::serve::PeerId;
+use tickcast_reliability::types::ChannelId;
 use tickcast_transport::control::PeerId as Connection;
 
+use crate::repair::audit;
 use crate::repair::deny_list::Bans;
 use crate::repair::talk::Talk;
 
@@ -90,6 +92,28 @@ impl Peers {
     pub(crate) fn connection(&self, peer: PeerId) -> Option<Connection> {
         let connection = self.get(peer)?.connection;
         self.of(connection).map(|_| connection)
+    }
+
+    /// Audits what happened to a connection.
+    pub(crate) fn audit(
+        &self,
+        what: &'static str,
+        peer: PeerId,
+        channel: Option<ChannelId>,
+        why: Option<&str>,
+    ) {
+        let known = self.get(peer);
+        let name = known.map(|known| &*known.name);
+        audit::say_to(
+            self.talk.may_say(),
+            what,
+            audit::Of {
+                subscriber: name.filter(|name| !name.is_empty()),
+                peer: known.map(|known| known.address),
+                channel,
+                why,
+            },
+        );
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (PeerId, &Known)> {

@@ -21,8 +21,8 @@ use crate::plan::fan_out::Use;
 use crate::publish::channel::ChannelDriver;
 use crate::repair::audit;
 use crate::repair::{RepairService, server_config};
-use crate::run::threads::{StopOnFailure, Thread, spawn};
 use crate::state::journal;
+use crate::state::thread::{StopOnFailure, Thread, spawn};
 use crate::state::{ChannelShared, Shared};
 
 pub(crate) type FanOuts = Vec<Box<dyn FanOut>>;

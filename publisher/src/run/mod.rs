@@ -2,6 +2,7 @@
 //! handlers of one's own: what was opened is closed again, and a thread that fails ends all.
 
 mod assemble;
+pub(crate) mod commands;
 pub(crate) mod preflight;
 mod promotion;
 pub(crate) mod service;
@@ -18,7 +19,7 @@ use tickcast_reliability::types::{Nanos, SourceId};
 use tickcast_transport::control::{ControlServer, Unserved};
 
 use crate::admin::Admin;
-use crate::admin::summary::Summary;
+use crate::admin::summary::{EndError, Summary};
 use crate::config::{Config, InputConfig, ThreadMode};
 use crate::error::PublisherError;
 use crate::ingest::{Input, instrument_base};
@@ -29,9 +30,12 @@ use crate::recovery::Rings;
 use crate::recovery::epoch_file::EpochState;
 use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
-use crate::run::threads::{Arrival, Thread, now, spawn};
-use crate::standby::backlog::{Positions, position_of};
+use crate::run::commands::Commands;
+use crate::run::threads::Arrival;
 use crate::standby::hand_over::HandOver;
+use crate::state::command::{self, CommandSender};
+use crate::state::positions::{Positions, position_of};
+use crate::state::thread::{Thread, now, spawn};
 use crate::state::{PublishedBefore, Shared, SourceShared};
 
 /// Open inputs, with their places in the config.
@@ -81,11 +85,10 @@ impl Opened {
             stop,
             Nanos::from_ms(config.linger_ms),
         );
-        let hand_over = HandOver::to(config.hand_over_to.clone());
         Ok(Self {
             rules: plan.rules,
             epoch,
-            shared: Arc::new(shared.with(hand_over, None)),
+            shared: Arc::new(shared),
             channels,
             sealed,
             inputs,
@@ -137,22 +140,27 @@ impl Opened {
     fn start_threads(self, arrivals: Option<Receiver<Arrival>>) -> Result<Running, PublisherError> {
         let (mut parts, to, serving) = self.take_apart(arrivals.is_some())?;
         let repair = serving.start(&parts.config, &parts.shared)?;
-        let admin = parts.start_admin()?;
+        let (sender, receiver) = command::commands();
+        let admin = parts.start_admin(sender)?;
         let Parts { config, shared, .. } = parts;
+        let hand_over = HandOver::to(config.hand_over_to);
+        let commands = Commands::new(receiver, hand_over, None);
         let threads = config.threads;
         let with_inputs = config.end_when_inputs_end && arrivals.is_none();
         let (idle, also) = (threads.idle, shared.clone());
         let inputs: Vec<Input> = parts.inputs.into_iter().map(|(_, input)| input).collect();
         let (publish, feeds) = match threads.mode {
             ThreadMode::Inline => {
-                let run = move || threads::inline(inputs, to, &also, idle, with_inputs);
+                let run = move || threads::inline(inputs, to, &also, commands, idle, with_inputs);
                 (spawn("publish", threads.publish_core, run)?, Vec::new())
             }
             ThreadMode::Threaded => {
                 let batches = threads.hop_batches;
                 let (hops, feeds) =
                     threads::start_feeds(inputs, &shared, batches, idle, threads.feed_core)?;
-                let run = move || threads::publish(hops, arrivals, to, &also, idle, with_inputs);
+                let run = move || {
+                    threads::publish(hops, arrivals, to, &also, commands, idle, with_inputs)
+                };
                 (spawn("publish", threads.publish_core, run)?, feeds)
             }
         };
@@ -170,21 +178,31 @@ impl Opened {
 
     /// Starts all but what publishes, which is the caller's: the inputs of the config are not read.
     /// And what lets the caller see that subscribers wait, where their thread may share its core.
-    pub(crate) fn serve(self) -> Result<(Publishing, Served, Option<Unserved>), PublisherError> {
+    pub(crate) fn serve(
+        self,
+    ) -> Result<(Publishing, Served, Commands, Option<Unserved>), PublisherError> {
         let shared = self.shared.clone();
         let start = || {
             let (mut parts, to, mut serving) = self.take_apart(true)?;
             let unserved = serving.unserved(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
-            let admin = parts.start_admin()?;
-            let Parts { epoch, shared, .. } = parts;
+            let (sender, receiver) = command::commands();
+            let admin = parts.start_admin(sender)?;
+            let Parts {
+                config,
+                epoch,
+                shared,
+                ..
+            } = parts;
+            let hand_over = HandOver::without_rest(config.hand_over_to);
+            let commands = Commands::new(receiver, hand_over, None);
             let served = Served {
                 epoch,
                 shared,
                 repair,
                 admin,
             };
-            Ok((to, served, unserved))
+            Ok((to, served, commands, unserved))
         };
         start().inspect_err(|_| shared.shut_down())
     }
@@ -353,9 +371,13 @@ struct Parts {
 }
 
 impl Parts {
-    fn start_admin(&mut self) -> Result<Option<Thread<()>>, PublisherError> {
+    fn start_admin(
+        &mut self,
+        commands: CommandSender,
+    ) -> Result<Option<Thread<()>>, PublisherError> {
         let admin = self.admin.take();
-        admin.map(|admin| admin.start(&self.shared)).transpose()
+        let started = admin.map(|admin| admin.start(&self.shared, commands));
+        started.transpose()
     }
 }
 
@@ -368,7 +390,7 @@ pub(crate) struct Running {
 
 impl Running {
     /// Waits until publishing has ended, then ends everything else.
-    pub(crate) fn join(self) -> Result<Summary, PublisherError> {
+    pub(crate) fn join(self) -> Result<Summary, EndError> {
         let mut result = join(self.publish, "publish");
         self.served.shared.shut_down();
         for feed in self.feeds {
@@ -388,10 +410,7 @@ pub(crate) struct Served {
 
 impl Served {
     /// Ends them, once publishing has ended with this result.
-    pub(crate) fn end(
-        self,
-        published: Result<(), PublisherError>,
-    ) -> Result<Summary, PublisherError> {
+    pub(crate) fn end(self, published: Result<(), PublisherError>) -> Result<Summary, EndError> {
         self.shared.shut_down();
         let mut result = published.and(join(self.repair, "repair"));
         if let Some(admin) = self.admin {
@@ -587,7 +606,7 @@ mod tests {
         let ended = running.join();
         let thread = "feed";
         assert!(
-            matches!(ended, Err(PublisherError::Panicked { thread: t }) if t == thread),
+            matches!(ended, Err(EndError::Failed(PublisherError::Panicked { thread: t })) if t == thread),
             "{:?}",
             ended.err()
         );

@@ -14,12 +14,33 @@ use tickcast_transport::shm::tail_len;
 
 use crate::config::Config;
 use crate::error::ConfigError;
-use crate::plan::ChannelPlan;
+use crate::plan::{ChannelPlan, Plan};
 use crate::recovery;
+
+/// Plans a config for the service, and checks that this host has what the plan needs. Opens nothing but
+/// RDMA devices, for as long as it asks them what they carry.
+///
+/// # Errors
+/// [`ConfigError`] names the JSON path, the value, and what would be right.
+pub fn preflight(config: Config) -> Result<Plan, ConfigError> {
+    checked(Plan::new(config)?)
+}
+
+/// As [`preflight`], for a publisher whose handlers run in this process.
+pub(crate) fn preflight_for_handlers(config: Config) -> Result<Plan, ConfigError> {
+    checked(Plan::for_handlers(config)?)
+}
+
+fn checked(mut plan: Plan) -> Result<Plan, ConfigError> {
+    check(&plan.config, &plan.channels)?;
+    plan.warnings
+        .extend(too_small(&plan.config, &plan.channels));
+    Ok(plan)
+}
 
 /// # Errors
 /// [`ConfigError::Value`] names what is missing, and what there is.
-pub(crate) fn check(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
+fn check(config: &Config, channels: &[ChannelPlan]) -> Result<(), ConfigError> {
     let sizes = channels.iter().map(|c| c.geometry.bytes() as u64);
     let needed = sizes.fold(0, u64::saturating_add);
     if let Some(available) = available_bytes().filter(|available| needed > *available) {
@@ -51,7 +72,7 @@ pub(crate) fn check(config: &Config, channels: &[ChannelPlan]) -> Result<(), Con
 }
 
 /// The file systems that have no room for the rings and flight records that are to lie on them.
-pub(crate) fn too_small(config: &Config, channels: &[ChannelPlan]) -> Vec<String> {
+fn too_small(config: &Config, channels: &[ChannelPlan]) -> Vec<String> {
     let rings = channels.iter().filter_map(|channel| {
         let bytes = channel.geometry.bytes() as u64;
         let kept = |at: &PathBuf| recovery::path_of(at, config, channel);

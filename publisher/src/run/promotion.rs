@@ -19,12 +19,14 @@ use crate::recovery::epoch_file::{EpochState, EpochsBefore};
 use crate::repair::audit;
 use crate::repair::server_config;
 use crate::run::assemble::Channels;
-use crate::run::threads::{Thread, now};
-use crate::standby::agreement::{Agreement, as_heard};
-use crate::standby::backlog::{Kept, Positions};
-use crate::standby::hand_over::{HandOver, Standing};
+use crate::standby::agreement::as_heard;
+use crate::standby::backlog::Kept;
 use crate::standby::mirror_thread::Left;
-use crate::standby::{Promoted, Reason, StandbyState};
+use crate::state::hand_over::Standing;
+use crate::state::positions::Positions;
+use crate::state::standby::{Promoted, Reason, StandbyState};
+use crate::state::standby_view::Agreement;
+use crate::state::thread::{Thread, now};
 use crate::state::{Shared, SourceShared};
 
 /// Kept messages that are published before what is sealed is sent.
@@ -136,8 +138,7 @@ impl NotYet {
             Nanos::from_ms(config.linger_ms),
         );
         shared.admin = base.admin.clone();
-        let hand_over = HandOver::to(config.hand_over_to.clone());
-        let shared = Arc::new(shared.with(hand_over, Some(state.clone())));
+        let shared = Arc::new(shared.of_standby(state.clone()));
         let (drivers, serving) = channels.split();
         let positions = continued.positions;
         let entries = heard

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use tickcast_reliability::types::SourceId;
 
-use crate::admin::summary::Summary;
+use crate::admin::summary::{EndError, Summary};
 use crate::error::PublisherError;
 use crate::plan::Plan;
 use crate::run::standby::Standby;
@@ -77,8 +77,8 @@ impl Service {
     /// promoted.
     ///
     /// # Errors
-    /// [`PublisherError`]: what made it end early. All its threads are gone then.
-    pub fn run(self) -> Result<Summary, PublisherError> {
+    /// [`EndError`]: what made it end early. All its threads are gone then.
+    pub fn run(self) -> Result<Summary, EndError> {
         match self.0 {
             Kind::Publisher(opened) => opened.start(None)?.join(),
             Kind::Standby(standby) => standby.run(),

@@ -10,7 +10,7 @@ use tickcast_reliability::types::{Epoch, Nanos};
 use tickcast_transport::control::Reserved;
 
 use crate::admin::Admin;
-use crate::admin::summary::Summary;
+use crate::admin::summary::{EndError, Summary};
 use crate::config::StandbyConfig;
 use crate::error::PublisherError;
 use crate::ingest::queue::{HopReceiver, Taken};
@@ -18,15 +18,19 @@ use crate::plan::Plan;
 use crate::publish::Source;
 use crate::recovery::epoch_file::EpochsBefore;
 use crate::run::assemble;
+use crate::run::commands::Commands;
 use crate::run::promotion::{Heard, NotYet, Opened};
-use crate::run::threads::{self, StopOnFailure, Thread, spawn};
+use crate::run::threads::{self};
 use crate::run::{Inputs, join, open_inputs, sources_of};
-use crate::standby::StandbyState;
 use crate::standby::agreement::{Comparing, as_heard};
-use crate::standby::backlog::{Kept, Positions, channels_of};
+use crate::standby::backlog::{Kept, channels_of};
 use crate::standby::hand_over::HandOver;
 use crate::standby::mirror_thread::{Left, Mirrors};
 use crate::state::Shared;
+use crate::state::command;
+use crate::state::positions::Positions;
+use crate::state::standby::StandbyState;
+use crate::state::thread::{StopOnFailure, Thread, spawn};
 
 /// Batches taken from one source before the others have their turn.
 const BATCHES_A_ROUND: usize = 16;
@@ -79,7 +83,7 @@ impl Standby {
         );
         Ok(Self {
             sources: sources_of(&config, &plan.rules, &inputs),
-            shared: Arc::new(shared.with(HandOver::default(), Some(state.clone()))),
+            shared: Arc::new(shared.of_standby(state.clone())),
             publisher: NotYet {
                 config,
                 plans: plan.channels,
@@ -110,7 +114,7 @@ impl Standby {
     }
 
     /// Mirrors, and publishes once it is promoted, until the session ends or it is told to stop.
-    pub(crate) fn run(self) -> Result<Summary, PublisherError> {
+    pub(crate) fn run(self) -> Result<Summary, EndError> {
         let base = self.shared.clone();
         let outcome = self.run_threads();
         // Whatever went wrong: the threads that look at this one's flags end as well.
@@ -118,10 +122,11 @@ impl Standby {
         outcome
     }
 
-    fn run_threads(self) -> Result<Summary, PublisherError> {
+    fn run_threads(self) -> Result<Summary, EndError> {
         let base = self.shared;
         let threads = self.publisher.config.threads.clone();
-        let admin = self.admin.start(&base)?;
+        let (sender, receiver) = command::commands();
+        let admin = self.admin.start(&base, sender)?;
         let mirrors = {
             let (mirrors, shared) = (self.mirrors, base.clone());
             let guard = StopOnFailure::new(base.clone());
@@ -135,8 +140,12 @@ impl Standby {
         let publish = {
             let (publisher, sources, shared) = (self.publisher, self.sources, base.clone());
             let (guard, state) = (StopOnFailure::new(base.clone()), publisher.state.clone());
+            // Before it is promoted it has nothing to hand over.
+            let nobody = HandOver::to(Vec::new());
+            let commands = Commands::new(receiver, nobody, Some(state.clone()));
             spawn("publish", threads.publish_core, move || {
-                let published = publisher.hear_and_publish(&shared, sources, hops, mirrors);
+                let published =
+                    publisher.hear_and_publish(&shared, sources, hops, mirrors, commands);
                 state.ended();
                 guard.of(published)
             })?
@@ -166,6 +175,7 @@ impl NotYet {
         mut sources: Vec<Source>,
         hops: Vec<HopReceiver>,
         mirrors: Thread<Left>,
+        mut commands: Commands,
     ) -> Result<Option<Opened>, PublisherError> {
         let mut idle = self.config.threads.idle;
         let ids = sources.iter().map(|source| source.shared.source);
@@ -178,6 +188,7 @@ impl NotYet {
                 join(mirrors, "mirror")?;
                 return Ok(None);
             }
+            commands.poll(base);
             if let Some(reason) = self.state.ordered() {
                 break reason;
             }
@@ -224,7 +235,9 @@ impl NotYet {
             Ok((to, opened)) => {
                 state.opened(Ok(opened.promoted.clone()));
                 let with_inputs = opened.config.end_when_inputs_end;
-                threads::publish(hops, None, to, &opened.shared, idle, with_inputs)?;
+                let hand_over = HandOver::to(opened.config.hand_over_to.clone());
+                let commands = commands.promoted(hand_over);
+                threads::publish(hops, None, to, &opened.shared, commands, idle, with_inputs)?;
                 Ok(Some(opened))
             }
         }

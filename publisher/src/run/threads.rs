@@ -4,38 +4,30 @@
 //! they told is published to the last message, then END.
 
 use std::sync::Arc;
-use std::thread::{Builder, JoinHandle};
-use std::time::{Duration, Instant};
+use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crossbeam_channel::Receiver;
 use tickcast_feeds::source::{Incident, Sink};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Now, SourcePosition};
-use tickcast_transport::host::clock::SystemClock;
 use tickcast_transport::host::idle::Idle;
-use tickcast_transport::host::pin::{Core, pin_to};
+use tickcast_transport::host::pin::Core;
 
 use crate::error::PublisherError;
 use crate::ingest::queue::{HopReceiver, HopSender, Intake, Item, Taken, hop};
 use crate::ingest::{Input, Polled};
 use crate::publish::Publishing;
+use crate::run::commands::Commands;
 use crate::standby::hand_over::Step;
 use crate::state::Shared;
 use crate::state::source_loss::SourceLoss;
+use crate::state::thread::{StopOnFailure, now, spawn};
 
 /// Batches taken from one source before the others have their turn and what is sealed is sent.
 const BATCHES_A_ROUND: usize = 4;
 /// Batches of a hop that have their memory (some 15 KiB each) from the start, at most.
 const READY_MAX: usize = 4_096;
-
-/// The time now, on both clocks.
-#[must_use]
-pub(crate) fn now() -> Now {
-    SystemClock.both()
-}
-
-/// A thread of this publisher, and what came of it.
-pub(crate) type Thread<T> = JoinHandle<Result<T, PublisherError>>;
 
 /// The feed threads, and where what they tell comes out, in the order of the inputs.
 pub(crate) type Feeds = (
@@ -45,53 +37,6 @@ pub(crate) type Feeds = (
 
 /// A handler that publishes from now on: on which channel, and where what it publishes comes out.
 pub(crate) type Arrival = (usize, HopReceiver);
-
-/// Starts a thread of this process under a name, on a core.
-pub(crate) fn spawn<T: Send + 'static>(
-    name: &str,
-    core: Option<Core>,
-    run: impl FnOnce() -> Result<T, PublisherError> + Send + 'static,
-) -> Result<Thread<T>, PublisherError> {
-    let thread = Builder::new().name(name.into()).spawn(move || {
-        if let Some(core) = core {
-            pin_to(core)?;
-        }
-        run()
-    });
-    thread.map_err(|source| PublisherError::System {
-        what: "start a thread",
-        source,
-    })
-}
-
-/// Ends the session unless the thread that holds it succeeds: when it fails by an error or a panic,
-/// or can't even begin.
-pub(crate) struct StopOnFailure {
-    shared: Arc<Shared>,
-    has_succeeded: bool,
-}
-
-impl StopOnFailure {
-    pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self {
-            shared,
-            has_succeeded: false,
-        }
-    }
-
-    pub(crate) fn of<T, E>(mut self, result: Result<T, E>) -> Result<T, E> {
-        self.has_succeeded = result.is_ok();
-        result
-    }
-}
-
-impl Drop for StopOnFailure {
-    fn drop(&mut self) {
-        if !self.has_succeeded {
-            self.shared.stop();
-        }
-    }
-}
 
 /// Starts a feed thread for each input, and ends the session if one panics; what they tell comes
 /// out of the receivers, in the order of the inputs.
@@ -197,6 +142,7 @@ pub(crate) fn publish(
     arrivals: Option<Receiver<Arrival>>,
     mut to: Publishing,
     shared: &Shared,
+    mut commands: Commands,
     mut idle: Idle,
     with_inputs: bool,
 ) -> Result<(), PublisherError> {
@@ -211,8 +157,8 @@ pub(crate) fn publish(
         .collect();
     let mut is_closing = false;
     loop {
-        if is_handed_over(&mut to, shared, &mut idle)? {
-            return finish(to, shared, idle);
+        if is_handed_over(&mut to, shared, &mut commands, &mut idle)? {
+            return finish(to, shared, commands, idle);
         }
         // Before the arrivals are taken: whoever arrives later finds the session ended.
         let is_stopping = shared.is_stopping();
@@ -242,31 +188,32 @@ pub(crate) fn publish(
         worked |= to.drive(now)?;
         let all_ended = origins.iter().all(|origin| origin.ended);
         if all_ended && ((with_inputs && arrivals.is_none()) || is_closing) {
-            return finish(to, shared, idle);
+            return finish(to, shared, commands, idle);
         }
         idle.idle(worked);
     }
 }
 
-/// Whether a standby has taken over. While sealing rests for one that is about to, what is sealed goes
-/// out, and heartbeats tell of it.
+/// Carries out commands. Returns whether a standby has taken over. While sealing rests for one that is
+/// about to, what is sealed goes out, and heartbeats tell of it.
 #[inline]
 fn is_handed_over(
     to: &mut Publishing,
     shared: &Shared,
+    commands: &mut Commands,
     idle: &mut Idle,
 ) -> Result<bool, PublisherError> {
-    while shared.hand_over.is_asked() {
+    commands.poll(shared);
+    while commands.is_handing_over() {
         let now = now();
         to.flush(now);
         to.drive(now)?;
-        let is_stopping = shared.is_stopping();
-        let hand_over = &shared.hand_over;
-        match hand_over.step(Instant::now(), is_stopping, || to.standing()) {
+        match commands.step(shared, || to.standing()) {
             Step::GoOn => break,
             Step::Rest => idle.idle(false),
             Step::End => return Ok(true),
         }
+        commands.poll(shared);
     }
     Ok(false)
 }
@@ -299,13 +246,14 @@ pub(crate) fn inline(
     mut inputs: Vec<Input>,
     mut to: Publishing,
     shared: &Shared,
+    mut commands: Commands,
     mut idle: Idle,
     with_inputs: bool,
 ) -> Result<(), PublisherError> {
     let mut ended = vec![false; inputs.len()];
     loop {
-        if is_handed_over(&mut to, shared, &mut idle)? {
-            return finish(to, shared, idle);
+        if is_handed_over(&mut to, shared, &mut commands, &mut idle)? {
+            return finish(to, shared, commands, idle);
         }
         let mut worked = false;
         for (index, input) in inputs.iter_mut().enumerate() {
@@ -336,7 +284,7 @@ pub(crate) fn inline(
         worked |= to.drive(now)?;
         let inputs_ended = ended.iter().all(|ended| *ended);
         if shared.is_stopping() || (inputs_ended && with_inputs) {
-            return finish(to, shared, idle);
+            return finish(to, shared, commands, idle);
         }
         idle.idle(worked);
     }
@@ -377,6 +325,7 @@ impl Intake for Direct<'_> {
 pub(crate) fn finish(
     mut to: Publishing,
     shared: &Shared,
+    mut commands: Commands,
     mut idle: Idle,
 ) -> Result<(), PublisherError> {
     let began = now();
@@ -391,6 +340,7 @@ pub(crate) fn finish(
     tracing::info!("the session has ended; waiting for subscribers to reach its end");
     let until = began.monotonic.after(shared.linger());
     loop {
+        commands.poll(shared);
         let now = now();
         let worked = to.drive(now)?;
         let all_reached = shared.have_all_reached_end();

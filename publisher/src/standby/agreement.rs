@@ -3,47 +3,13 @@
 //! in the middle may number instruments otherwise: so messages are compared, the last one of a mirrored
 //! datagram with the one that was heard here under the same venue sequence.
 
-use serde::Serialize;
-use tickcast_reliability::record::{RecordBatch, RecordRef};
 use tickcast_reliability::types::{SourceId, SourcePosition};
 
-use crate::standby::backlog::Positions;
+use crate::state::positions::{Positions, shifted};
+use crate::state::standby_view::{Agreement, Head, Mark};
 
 /// So many messages in a row that are not the same settle it.
 const DIFFERING_MAX: u32 = 8;
-
-/// What is compared of a record: what it concerns, and when it happened. When it was received differs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
-    rtype: u8,
-    instrument: u32,
-    ts_event: u64,
-}
-
-impl Head {
-    pub(crate) fn of(record: RecordRef<'_>) -> Self {
-        let header = record.header();
-        Self {
-            rtype: header.rtype,
-            instrument: header.instrument_id,
-            ts_event: header.ts_event,
-        }
-    }
-
-    /// Of the last record of a message.
-    pub(crate) fn of_last(message: &RecordBatch) -> Option<Self> {
-        message.records().last().map(Self::of)
-    }
-}
-
-/// The last message of a mirrored datagram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
-    pub(crate) source: SourceId,
-    /// As the publisher counts.
-    pub(crate) at: SourcePosition,
-    pub(crate) head: Head,
-}
 
 /// What is known here of a venue sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,39 +20,6 @@ pub(crate) enum Found {
     NotYet,
     /// It was heard and is not kept, or was never heard.
     Gone,
-}
-
-/// What comparing has come to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Agreement {
-    /// Nothing could be compared yet.
-    #[default]
-    Unknown,
-    /// They are the same; the publisher's ordinals are higher by so many.
-    Agrees { ordinals: i32 },
-    /// They are not.
-    Differs,
-}
-
-impl Agreement {
-    /// By how much the publisher's ordinals are higher, where that is known.
-    pub(crate) const fn ordinals(self) -> Option<i32> {
-        match self {
-            Self::Agrees { ordinals } => Some(ordinals),
-            Self::Unknown | Self::Differs => None,
-        }
-    }
-
-    /// Whether a mirrored position says how far the source is that is heard here, in the session with this
-    /// ordinal: what could not be compared is taken to count alike, but other sessions then say nothing.
-    pub(crate) const fn relates(self, mirrored: SourcePosition, session: u16) -> bool {
-        match self {
-            Self::Agrees { .. } => true,
-            Self::Unknown => mirrored.ordinal() == session,
-            Self::Differs => false,
-        }
-    }
 }
 
 /// One source that is compared.
@@ -130,15 +63,6 @@ impl Comparing {
             }
         }
         self.mark = None;
-    }
-}
-
-/// A position by another count of ordinals, so many higher; one before all of them is the first.
-#[cold]
-pub(crate) fn shifted(at: SourcePosition, ordinals: i32) -> SourcePosition {
-    match u16::try_from(i32::from(at.ordinal()) + ordinals) {
-        Ok(ordinal) => SourcePosition::new(ordinal, at.sequence()),
-        Err(_) => SourcePosition::new(0, 0),
     }
 }
 

@@ -10,11 +10,10 @@ use tickcast_reliability::wire::SourceLossReason;
 
 use crate::ingest::queue::Item;
 use crate::plan::routing::{ChannelSet, Router};
-use crate::standby::agreement::{Found, Head};
+use crate::standby::agreement::Found;
+use crate::state::positions::{Positions, position_of};
 use crate::state::source_loss::SourceLoss;
-
-/// How far each source is mirrored on a channel; a source that is not there is not mirrored at all.
-pub(crate) type Positions = Vec<(SourceId, SourcePosition)>;
+use crate::state::standby_view::Head;
 
 /// One thing that a source told.
 #[derive(Debug)]
@@ -275,53 +274,6 @@ impl Gone {
     }
 }
 
-/// How far sources were mirrored when the channels went on: what they tell of before is not
-/// published again.
-pub(crate) struct Resumed {
-    /// Of each channel, the sources that have not told of anything beyond.
-    mirrored: Vec<Positions>,
-}
-
-impl Resumed {
-    /// Nothing was told yet.
-    #[must_use]
-    pub(crate) const fn new(mirrored: Vec<Positions>) -> Self {
-        Self { mirrored }
-    }
-
-    /// Whether a channel has what a source tells of here.
-    pub(crate) fn has(&mut self, channel: usize, source: SourceId, at: SourcePosition) -> bool {
-        let Some(all) = self.mirrored.get_mut(channel) else {
-            return false;
-        };
-        let Some(index) = all.iter().position(|(id, _)| *id == source) else {
-            return false;
-        };
-        let has = at <= all[index].1;
-        if !has {
-            // Positions of a source never step back.
-            all.swap_remove(index);
-        }
-        has
-    }
-
-    /// Whether every source is beyond what was mirrored.
-    #[must_use]
-    pub(crate) fn is_over(&self) -> bool {
-        self.mirrored.iter().all(Vec::is_empty)
-    }
-}
-
-/// How far a source is on a channel.
-pub(crate) fn position_of(
-    mirrored: &[Positions],
-    channel: usize,
-    source: SourceId,
-) -> Option<SourcePosition> {
-    let all = mirrored.get(channel)?.iter();
-    all.copied().find(|(id, _)| *id == source).map(|(_, at)| at)
-}
-
 /// Where what a source told goes, learning from it on the way.
 pub(crate) fn channels_of(
     router: &mut Router,
@@ -457,21 +409,6 @@ mod tests {
         kept.forget(0);
         let lost = format!("0: lost {} from 1:2", u64::MAX);
         assert_eq!(told(kept, &[vec![(A, at(7))]]), [lost]);
-    }
-
-    #[test]
-    fn what_is_mirrored_is_not_published_again_and_what_follows_is_asked_about_no_more() {
-        let mut resumed = Resumed::new(vec![vec![(A, at(5)), (B, at(2))], vec![(A, at(3))]]);
-        assert!(resumed.has(0, A, at(4)) && resumed.has(0, A, at(5)));
-        assert!(
-            !resumed.has(1, B, at(1)),
-            "nothing of it was mirrored there"
-        );
-        for (channel, source, sequence) in [(0, A, 6), (0, B, 9), (1, A, 4)] {
-            assert!(!resumed.is_over());
-            assert!(!resumed.has(channel, source, at(sequence)));
-        }
-        assert!(resumed.is_over());
     }
 
     #[test]

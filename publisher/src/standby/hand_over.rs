@@ -8,17 +8,13 @@
 //! written, or can't be, it does end: a standby that never heard of it finds nobody there any more,
 //! and has everything.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::{Deserialize, Serialize};
 use tickcast_reliability::control::NAME_LEN_MAX;
-use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 
 use crate::repair::audit;
 use crate::state::Shared;
+use crate::state::hand_over::{Answer, Request, Standing};
 
 /// How long sealing rests after the standby was heard last.
 const REST_MAX: Duration = Duration::from_secs(2);
@@ -27,53 +23,6 @@ const REST_TOTAL: Duration = Duration::from_secs(10);
 
 /// Refusals are told no more often.
 const REFUSED_EVERY: Duration = Duration::from_secs(1);
-
-/// Where a channel stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
-    /// Which.
-    pub channel: ChannelId,
-    /// The last sequence sealed; of a mirror, the last one that is there without a hole.
-    pub last: Sequence,
-    /// Number of the record after it.
-    pub next_record: RecordNumber,
-}
-
-/// What a standby asks for.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Request {
-    /// Its name, under which it has joined as well.
-    pub(crate) standby: String,
-    /// The epoch that it mirrors.
-    pub(crate) epoch: Epoch,
-    /// How far.
-    #[serde(default)]
-    pub(crate) mirrored: Vec<Standing>,
-    /// The higher epoch that it has opened already, by force: there is nothing to wait for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) superseded_by: Option<Epoch>,
-}
-
-/// What it is answered.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(tag = "state", rename_all = "snake_case")]
-pub(crate) enum Answer {
-    /// Nothing is sealed just now; where each channel stands, once that is final.
-    Resting {
-        /// Empty before it is.
-        channels: Vec<Standing>,
-    },
-    /// The publisher ends, without END.
-    Ends {
-        /// Where it ended.
-        channels: Vec<Standing>,
-    },
-    /// It goes on.
-    Refused {
-        /// Why, and what to do.
-        why: String,
-    },
-}
 
 /// What the publish thread is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,61 +59,50 @@ enum Phase {
     },
 }
 
-impl Default for Phase {
-    fn default() -> Self {
-        Self::Publishing { at_least: None }
-    }
-}
-
-/// See the module.
-#[derive(Debug, Default)]
+/// The decisions of a hand-over. The publish thread owns them.
+#[derive(Debug)]
 pub(crate) struct HandOver {
-    /// Whom it may be handed over to.
+    /// The standbys that may take over, by name.
     allowed: Vec<String>,
-    /// Whether `phase` is another than publishing.
-    is_asked: AtomicBool,
-    phase: Mutex<Phase>,
-    refusals: Mutex<Refusals>,
-}
-
-/// How often it was asked for in vain.
-#[derive(Debug, Default)]
-struct Refusals {
-    count: u64,
-    told_at: Option<Instant>,
+    /// Whether sealing can rest: a thread that is the handler's own cannot hold its handler up.
+    can_rest: bool,
+    phase: Phase,
+    /// When a refusal was last reported.
+    refused_at: Option<Instant>,
 }
 
 impl HandOver {
-    pub(crate) fn to(allowed: Vec<String>) -> Self {
+    /// Hands over to standbys of these names.
+    pub(crate) const fn to(allowed: Vec<String>) -> Self {
         Self {
             allowed,
-            ..Self::default()
+            can_rest: true,
+            phase: Phase::Publishing { at_least: None },
+            refused_at: None,
         }
+    }
+
+    /// Ends in favour of standbys of these names, but never stops sealing for them.
+    pub(crate) const fn without_rest(allowed: Vec<String>) -> Self {
+        let mut it = Self::to(allowed);
+        it.can_rest = false;
+        it
     }
 
     /// Whether the publish thread has anything to do with it.
     #[inline]
-    pub(crate) fn is_asked(&self) -> bool {
-        self.is_asked.load(Acquire)
-    }
-
-    /// Who has taken over.
-    pub(crate) fn taken_by(&self) -> Option<String> {
-        match &*self.phase() {
-            Phase::Ended { standby } => Some(standby.clone()),
-            _ => None,
-        }
+    pub(crate) const fn is_asked(&self) -> bool {
+        !matches!(self.phase, Phase::Publishing { .. })
     }
 
     /// What to do now; `standing` tells where all channels stand, once what is sealed was sent.
     pub(crate) fn step(
-        &self,
+        &mut self,
         now: Instant,
         is_stopping: bool,
         standing: impl FnOnce() -> Option<Vec<Standing>>,
     ) -> Step {
-        let mut phase = self.phase();
-        match &mut *phase {
+        match &mut self.phase {
             Phase::Publishing { .. } => Step::GoOn,
             Phase::Ending { .. } => Step::Rest,
             Phase::Ended { .. } => Step::End,
@@ -179,8 +117,7 @@ impl HandOver {
                     "the standby has not taken over: publishing goes on"
                 );
                 let at_least = (now >= *at_latest).then_some(now + REST_TOTAL);
-                *phase = Phase::Publishing { at_least };
-                self.is_asked.store(false, Release);
+                self.phase = Phase::Publishing { at_least };
                 Step::GoOn
             }
             Phase::Resting { channels, .. } => {
@@ -196,7 +133,7 @@ impl HandOver {
 
     /// Answers a standby. Where the answer is [`Answer::Ends`], [`HandOver::end`] must follow once it
     /// is written, or can't be.
-    pub(crate) fn ask(&self, request: &Request, shared: &Shared, now: Instant) -> Answer {
+    pub(crate) fn ask(&mut self, request: &Request, shared: &Shared, now: Instant) -> Answer {
         let refused = |why: String| Answer::Refused { why };
         let name = &request.standby;
         if name.len() > NAME_LEN_MAX {
@@ -220,8 +157,14 @@ impl HandOver {
                 shared.epoch, request.epoch
             ));
         }
-        let mut phase = self.phase();
-        if let Phase::Ending { standby } | Phase::Ended { standby } = &*phase {
+        if !self.can_rest {
+            return refused(
+                "this publisher seals on its handler's own thread, which cannot rest: end its session, or promote \
+                 by force"
+                    .into(),
+            );
+        }
+        if let Phase::Ending { standby } | Phase::Ended { standby } = &self.phase {
             // Its first answer may not have reached it. There is one that takes over, and no second.
             return match standby == name {
                 true => Answer::Ends {
@@ -238,7 +181,7 @@ impl HandOver {
         if shared.is_stopping() || shared.is_ended() {
             return refused("this publisher is ending its session".into());
         }
-        match &mut *phase {
+        match &mut self.phase {
             Phase::Resting { standby, until, .. } if standby != name && now < *until => {
                 refused(format!("{standby:?} is taking over already"))
             }
@@ -262,7 +205,7 @@ impl HandOver {
                     return Answer::Resting { channels };
                 }
                 let standby = standby.clone();
-                *phase = Phase::Ending { standby };
+                self.phase = Phase::Ending { standby };
                 Answer::Ends { channels }
             }
             _ => {
@@ -270,28 +213,25 @@ impl HandOver {
                     standby = name,
                     "a standby takes over: nothing is sealed meanwhile"
                 );
-                *phase = Phase::Resting {
+                self.phase = Phase::Resting {
                     standby: name.clone(),
                     until: now + REST_MAX,
                     at_latest: now + REST_TOTAL,
                     channels: Vec::new(),
                 };
-                self.is_asked.store(true, Release);
                 let channels = Vec::new();
                 Answer::Resting { channels }
             }
         }
     }
 
-    /// Somebody was refused: counted, and told once a second at most, since whoever reaches the admin port
-    /// may ask as often as it likes. Whether it was told.
-    pub(crate) fn refused(&self, request: &Request, why: &str, now: Instant) -> bool {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.count += 1;
-        if refusals.told_at.is_some_and(|at| now < at + REFUSED_EVERY) {
+    /// Reports a refusal in the log and the audit, once a second at most: any client of the admin port may
+    /// ask as often as it likes. Returns whether it was reported.
+    pub(crate) fn refused(&mut self, request: &Request, why: &str, now: Instant) -> bool {
+        if self.refused_at.is_some_and(|at| now < at + REFUSED_EVERY) {
             return false;
         }
-        refusals.told_at = Some(now);
+        self.refused_at = Some(now);
         tracing::warn!("not handed over: {why}");
         let name = Some(&*request.standby).filter(|name| name.len() <= NAME_LEN_MAX);
         audit::say(
@@ -305,27 +245,18 @@ impl HandOver {
         true
     }
 
-    /// How often it was asked for in vain.
-    pub(crate) fn refusals(&self) -> u64 {
-        let refusals = self.refusals.lock();
-        refusals.unwrap_or_else(PoisonError::into_inner).count
-    }
-
-    /// The standby was told that this publisher ends: so it does.
-    pub(crate) fn end(&self, request: &Request, shared: &Shared) {
-        let standby = request.standby.clone();
-        let mut phase = self.phase();
-        // A word may come twice.
-        if matches!(*phase, Phase::Ended { .. }) {
+    /// Ends this publisher without END, since the standby was told so. A second call changes nothing.
+    pub(crate) fn end(&mut self, request: &Request, shared: &Shared) {
+        if matches!(self.phase, Phase::Ended { .. }) {
             return;
         }
-        // Under the lock: nobody sees the end before it is one without END.
+        let standby = &request.standby;
+        // Only this sets it, and only once.
+        let _ = shared.handed_over_to.set(standby.clone());
         shared.abandon();
-        *phase = Phase::Ended {
+        self.phase = Phase::Ended {
             standby: standby.clone(),
         };
-        self.is_asked.store(true, Release);
-        drop(phase);
         match request.superseded_by {
             None => tracing::info!(standby, "handed over: this publisher ends without END"),
             Some(epoch) => tracing::error!(
@@ -341,14 +272,10 @@ impl HandOver {
         audit::say(
             what,
             audit::Of {
-                subscriber: Some(&standby),
+                subscriber: Some(standby),
                 ..audit::Of::default()
             },
         );
-    }
-
-    fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -369,7 +296,7 @@ fn is_joined(shared: &Shared, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tickcast_reliability::types::Nanos;
+    use tickcast_reliability::types::{ChannelId, Epoch, Nanos, RecordNumber, Sequence};
 
     use super::*;
 
@@ -408,7 +335,7 @@ mod tests {
 
     #[test]
     fn it_ends_when_what_is_mirrored_is_what_is_sealed_and_the_answer_was_given() {
-        let (it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+        let (mut it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
         assert!(!it.is_asked());
         assert_eq!(it.ask(&request("b", &[]), &shared, now), resting(&[]));
         assert!(it.is_asked());
@@ -434,17 +361,17 @@ mod tests {
             let step = it.step(now + later, is_stopping, || None);
             assert_eq!(step, Step::Rest, "nobody was told yet");
         }
-        assert!(it.is_asked() && it.taken_by().is_none());
+        assert!(it.is_asked() && shared.handed_over_to.get().is_none());
         it.end(&last, &shared);
         assert_eq!(it.step(now, false, || None), Step::End);
-        assert_eq!(it.taken_by().as_deref(), Some("b"));
+        assert_eq!(shared.handed_over_to.get().map(|it| &**it), Some("b"));
         assert!(shared.is_stopping() && shared.is_abandoned());
     }
 
     #[test]
     fn who_takes_over_is_told_again_that_it_does_and_nobody_else_is() {
         let names = ["b", "c"].map(String::from).to_vec();
-        let (it, shared, now) = (HandOver::to(names), shared(), Instant::now());
+        let (mut it, shared, now) = (HandOver::to(names), shared(), Instant::now());
         it.ask(&request("b", &[]), &shared, now);
         it.step(now, false, || Some(vec![AT]));
         let last = request("b", &[AT]);
@@ -462,11 +389,11 @@ mod tests {
     #[test]
     fn sealing_goes_on_when_the_standby_falls_silent_or_the_session_ends() {
         for (later, is_stopping) in [(REST_MAX, false), (Duration::ZERO, true)] {
-            let (it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
+            let (mut it, shared, now) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
             it.ask(&request("b", &[]), &shared, now);
             assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
             assert_eq!(it.step(now + later, is_stopping, || None), Step::GoOn);
-            assert!(!it.is_asked() && it.taken_by().is_none());
+            assert!(!it.is_asked() && shared.handed_over_to.get().is_none());
             // Who asks again begins again: what was sealed meanwhile is not mirrored.
             let again = it.ask(&request("b", &[AT]), &shared, now + later);
             assert_eq!(again, resting(&[]));
@@ -475,36 +402,42 @@ mod tests {
 
     #[test]
     fn a_standby_that_asks_for_ever_does_not_keep_sealing_from_going_on() {
-        let (it, shared, began) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
-        let ask = |now| it.ask(&request("b", &[]), &shared, now);
+        let (mut it, shared, began) = (HandOver::to(vec!["b".into()]), shared(), Instant::now());
         let mut now = began;
         while now < began + REST_TOTAL {
-            assert!(matches!(ask(now), Answer::Resting { .. }));
+            assert!(matches!(
+                it.ask(&request("b", &[]), &shared, now),
+                Answer::Resting { .. }
+            ));
             assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
             now += REST_MAX / 2;
         }
-        assert!(matches!(ask(now), Answer::Resting { .. }));
+        assert!(matches!(
+            it.ask(&request("b", &[]), &shared, now),
+            Answer::Resting { .. }
+        ));
         assert_eq!(it.step(now, false, || None), Step::GoOn);
-        let refused = why(ask(now + REST_TOTAL / 2));
+        let refused = why(it.ask(&request("b", &[]), &shared, now + REST_TOTAL / 2));
         assert!(refused.contains("again in 6 s"), "{refused}");
         assert!(!it.is_asked());
-        assert_eq!(ask(now + REST_TOTAL), resting(&[]));
+        let again = it.ask(&request("b", &[]), &shared, now + REST_TOTAL);
+        assert_eq!(again, resting(&[]));
     }
 
     #[test]
-    fn refusals_are_all_counted_and_told_once_a_second() {
-        let (it, began) = (HandOver::to(vec![]), Instant::now());
+    fn refusals_are_reported_once_a_second() {
+        let (mut it, began) = (HandOver::to(vec![]), Instant::now());
         let told = (0..1_000).filter(|ms| {
             let now = began + Duration::from_millis(3 * ms);
             it.refused(&request("d", &[]), "so", now)
         });
-        assert_eq!((told.count(), it.refusals()), (3, 1_000));
+        assert_eq!(told.count(), 3);
     }
 
     #[test]
     fn nobody_takes_over_but_one_that_is_named_in_this_epoch_and_one_at_a_time() {
         let names = ["b", "c"].map(String::from).to_vec();
-        let (it, shared, now) = (HandOver::to(names), shared(), Instant::now());
+        let (mut it, shared, now) = (HandOver::to(names), shared(), Instant::now());
         let stranger = why(it.ask(&request("d", &[]), &shared, now));
         assert!(stranger.contains("hand_over_to"), "{stranger}");
         let mut other = request("b", &[]);

@@ -17,12 +17,11 @@ use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::shm::boot_id;
 
-use super::StandbyState;
 use crate::config::{Config, FanOutConfig};
 use crate::error::PublisherError;
 use crate::plan::ChannelPlan;
-use crate::standby::agreement::{Head, Mark};
-use crate::standby::status::{ChannelView, Written};
+use crate::state::standby::StandbyState;
+use crate::state::standby_view::{ChannelView, Head, Mark, Written};
 
 /// How long it waits when there is nothing to do.
 const WAIT: Duration = Duration::from_micros(50);

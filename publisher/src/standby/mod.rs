@@ -15,165 +15,21 @@ pub(crate) mod backlog;
 pub(crate) mod hand_over;
 pub(crate) mod mirror_thread;
 mod promote;
-pub(crate) mod status;
 
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Release};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread::{Builder, sleep};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, bounded};
-use serde::Serialize;
-use serde_json::{Value, json};
-use tickcast_reliability::types::{Epoch, SourceId};
 
-use crate::config::StandbyConfig;
-use crate::plan::ChannelPlan;
-use crate::standby::hand_over::Standing;
-use agreement::Agreement;
-use status::View;
+use crate::state::standby::{Phase, Promoted, Reason, StandbyState};
 
 /// How long whoever asks waits for the publish thread to go on from the mirrors.
 const OPENING_MAX: Duration = Duration::from_secs(60);
 /// Between two attempts to tell a publisher that it is superseded.
 const SUPERSEDE_EVERY: Duration = Duration::from_secs(1);
 
-tickcast_reliability::counters! {
-    /// What came of being a standby.
-    pub struct StandbyCounters {
-        /// Messages of the inputs kept because they are not mirrored yet (a gauge).
-        kept_messages,
-        /// Messages evicted to make room; a promotion reports those not mirrored as lost.
-        pushed_out_messages,
-        /// Messages published again at the promotion.
-        published_again_messages,
-        /// Times that a promotion was refused or failed.
-        promotions_refused,
-    }
-}
-
-tickcast_reliability::counters! {
-    /// A standby as it stands.
-    struct StandbyMetrics {
-        /// 1 if it mirrors every channel and could be promoted (a gauge).
-        mirroring,
-        /// 1 if it was promoted and publishes (a gauge).
-        promoted,
-        /// 1 if anything is heard of the mirrored publisher (a gauge).
-        publisher_alive,
-        /// Source that sends here what the publisher does not publish; 0 for none (a gauge).
-        differing_source,
-    }
-}
-
-tickcast_reliability::counters! {
-    /// The mirror of one channel.
-    struct MirrorMetrics {
-        /// Sequence mirrored last without a hole (a gauge).
-        mirrored_sequence,
-        /// Sequences sent and not mirrored yet (a gauge).
-        lag_sequences,
-        /// Microseconds for which something has been missing in the mirror (a gauge).
-        lag_us,
-        /// Sequence that the publisher wrote here last by RDMA; 0 for none (a gauge).
-        written_sequence,
-        /// Sequences sent and not found written here; 0 where nothing is written (a gauge).
-        written_lag_sequences,
-        /// Datagrams that the publisher wrote here, found whole.
-        written_datagrams,
-        /// Datagrams written here that arrived before any other path.
-        written_first_datagrams,
-        /// Sequences not written, or overwritten before they were read; they arrive on another path.
-        written_skipped_sequences,
-        /// Slots found half written, or never holding a whole datagram.
-        inbox_torn,
-        /// Times that a mirror began anew because a missing datagram could not be had.
-        holes,
-    }
-}
-
-/// Why a standby was promoted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum Reason {
-    /// The publisher handed over.
-    HandedOver,
-    /// The publisher is gone.
-    PublisherDead,
-    /// Somebody wanted it, whatever the publisher does.
-    Forced,
-}
-
-impl Reason {
-    pub(crate) const fn text(self) -> &'static str {
-        match self {
-            Self::HandedOver => "the publisher handed over",
-            Self::PublisherDead => "the publisher is gone",
-            Self::Forced => "by force",
-        }
-    }
-}
-
-/// What a promotion came to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(tag = "state", rename = "promoted")]
-pub(crate) struct Promoted {
-    /// The epoch that was opened.
-    pub epoch: Epoch,
-    /// The one that it continues.
-    pub continues: Epoch,
-    /// Why.
-    pub reason: Reason,
-    /// Where each channel stood.
-    pub channels: Vec<Standing>,
-}
-
-/// Where it is on the way.
-#[derive(Clone, Debug, Default)]
-enum Phase {
-    /// It mirrors.
-    #[default]
-    Mirroring,
-    /// Somebody wants it promoted, and the publisher is being asked.
-    Asking,
-    /// The publish thread is to go on from the mirrors.
-    Ordered(Reason),
-    /// It does.
-    Opening,
-    Promoted(Promoted),
-    /// It could not.
-    Failed(String),
-}
-
-/// What the threads of a standby share.
-#[derive(Debug)]
-pub(crate) struct StandbyState {
-    /// Its own name.
-    pub(crate) name: String,
-    pub(crate) config: StandbyConfig,
-    /// What was counted.
-    pub counters: StandbyCounters,
-    view: Mutex<View>,
-    phase: Mutex<Phase>,
-    changed: Condvar,
-    /// Whether the mirrors are to be given out.
-    wants_mirrors: AtomicBool,
-}
-
 impl StandbyState {
-    pub(crate) fn new(name: String, config: StandbyConfig, plans: &[ChannelPlan]) -> Self {
-        Self {
-            name,
-            config,
-            counters: StandbyCounters::default(),
-            view: Mutex::new(View::new(plans)),
-            phase: Mutex::default(),
-            changed: Condvar::new(),
-            wants_mirrors: AtomicBool::new(false),
-        }
-    }
-
     /// Promotes it, and waits until it publishes. One that was promoted already says what came of it.
     ///
     /// # Errors
@@ -310,99 +166,6 @@ impl StandbyState {
             self.changed.notify_all();
         }
     }
-
-    pub(crate) fn want_mirrors(&self) {
-        self.wants_mirrors.store(true, Release);
-    }
-
-    fn wants_mirrors(&self) -> bool {
-        self.wants_mirrors.load(Acquire)
-    }
-
-    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
-        self.view.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The state's name.
-    fn state(&self) -> &'static str {
-        match &*self.phase() {
-            Phase::Mirroring if self.view().epoch().is_err() => "joining",
-            Phase::Mirroring => "mirroring",
-            Phase::Asking | Phase::Ordered(_) | Phase::Opening => "promoting",
-            Phase::Promoted(_) => "promoted",
-            Phase::Failed(_) => "failed",
-        }
-    }
-
-    /// All there is to say of it.
-    #[must_use]
-    pub(crate) fn json(&self) -> Value {
-        let state = self.state();
-        let (promoted, failed) = match &*self.phase() {
-            Phase::Promoted(promoted) => (Some(promoted.clone()), None),
-            Phase::Failed(why) => (None, Some(why.clone())),
-            _ => (None, None),
-        };
-        let view = self.view();
-        let not_ready = view.epoch().err();
-        json!({
-            "name": self.name,
-            "of": self.config.of,
-            "state": state,
-            "publisher_alive": view.is_publisher_alive(),
-            "problem": failed.or(not_ready).or_else(|| view.problem.clone()),
-            "promoted": promoted,
-            "kept_messages": self.counters.kept_messages.get(),
-            "pushed_out_messages": self.counters.pushed_out_messages.get(),
-            "sources": view.agreements.iter().map(source_json).collect::<Vec<_>>(),
-            "channels": view.channels.iter().map(status::ChannelView::json).collect::<Vec<_>>(),
-        })
-    }
-
-    /// Every metric: name, help, channel where it is of one, value.
-    pub(crate) fn each_metric(
-        &self,
-        mut on: impl FnMut(&'static str, &'static str, Option<&str>, u64),
-    ) {
-        let state = self.state();
-        let view = self.view();
-        let standby = StandbyMetrics::default();
-        standby.mirroring.set((state == "mirroring").into());
-        standby.promoted.set((state == "promoted").into());
-        standby
-            .publisher_alive
-            .set(view.is_publisher_alive().into());
-        let differing = view.differing().map_or(0, |source| source.0.into());
-        standby.differing_source.set(differing);
-        standby.each(|name, help, value| on(name, help, None, value));
-        self.counters
-            .each(|name, help, value| on(name, help, None, value));
-        for channel in &view.channels {
-            let (mirrored, written) = (channel.mirrored, channel.written);
-            let mirror = MirrorMetrics::default();
-            mirror
-                .mirrored_sequence
-                .set(mirrored.map_or(0, |it| it.last.0));
-            mirror.lag_sequences.set(channel.lag);
-            mirror.lag_us.set(channel.behind.as_us());
-            mirror.written_sequence.set(written.newest());
-            mirror.written_lag_sequences.set(written.lag);
-            mirror.written_datagrams.set(written.datagrams);
-            mirror.written_first_datagrams.set(written.first);
-            mirror.written_skipped_sequences.set(written.skipped);
-            mirror.inbox_torn.set(written.torn);
-            mirror.holes.set(mirrored.map_or(0, |it| it.holes));
-            mirror.each(|name, help, value| on(name, help, Some(&channel.name), value));
-        }
-    }
-}
-
-fn source_json((source, agreement): &(SourceId, Agreement)) -> Value {
-    json!({ "source": source, "publisher": agreement })
 }
 
 #[cfg(test)]
@@ -410,11 +173,12 @@ mod tests {
     use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
     use std::net::{TcpListener, TcpStream};
 
+    use serde_json::{Value, json};
     use tickcast_reliability::receive::Mirrored;
-    use tickcast_reliability::types::{ChannelId, RecordNumber, Sequence, SequenceRange};
+    use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence, SequenceRange};
 
     use super::*;
-    use crate::standby::status::ChannelView;
+    use crate::state::standby_view::ChannelView;
 
     /// One that mirrors a channel, of a publisher whose admin port is there.
     fn mirroring(admin: &TcpListener) -> Arc<StandbyState> {

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use super::{Promoted, Reason, StandbyState};
 use crate::http;
-use crate::standby::hand_over::{Answer, Request};
+use crate::state::hand_over::{Answer, Request};
+use crate::state::standby::{Promoted, Reason, StandbyState};
 
 /// Between two questions to the publisher while its last datagrams come.
 const ASK_EVERY: Duration = Duration::from_millis(5);

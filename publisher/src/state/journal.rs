@@ -1,83 +1,17 @@
 //! The flight records of a publisher: a file on tmpfs for each core that decides, so that each has one
 //! writer and no thread waits for another's (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md).
 
-use std::fmt::Display;
-use std::path::PathBuf;
-
-use serde::{Deserialize, Serialize};
 use tickcast_journal::{RecordOrigin, RecordedSide, Recorder, Sending};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::SendStats;
 use tickcast_transport::host::clock::{Clock, SystemClock};
-use tickcast_transport::host::mapping::SharedMapping;
 use tickcast_transport::journal_file::RecordFile;
 use tickcast_transport::shm::{boot_id, boot_id_text};
 
 use crate::config::Config;
-use crate::error::{ConfigError, PublisherError};
-
-/// Where flight records are kept, and how much of them.
-///
-/// ```
-/// # use tickcast_publisher::Config;
-/// let config = Config::parse(
-///     r#"{ "name": "mine", "flight_record": { "directory": "/dev/shm" }, "inputs": [], "channels": [{
-///         "id": 1, "name": "all", "slots": 1024,
-///         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
-/// )?;
-/// assert_eq!(config.flight_record.map(|it| it.mib), Some(64));
-/// # Ok::<(), tickcast_publisher::ConfigError>(())
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct FlightRecordConfig {
-    /// Directory on tmpfs: `NAME.1.flight` in it is the record of channel 1, `NAME.repair.flight` that of
-    /// repair. One that is there is kept with `.before` behind its name.
-    pub directory: PathBuf,
-    /// How much each keeps, in MiB: 2 to 65536.
-    #[serde(default = "mib_default")]
-    pub mib: u32,
-}
-
-const fn mib_default() -> u32 {
-    64
-}
-
-impl FlightRecordConfig {
-    fn path(&self, config: &Config, of: impl Display) -> PathBuf {
-        self.directory.join(format!("{}.{of}.flight", config.name))
-    }
-
-    const fn bytes(&self) -> u64 {
-        (self.mib as u64) << 20
-    }
-
-    /// The files of all records, and the bytes of each.
-    pub(crate) fn files(&self, config: &Config) -> Vec<(PathBuf, u64)> {
-        let of_channels = config.channels.iter().map(|it| self.path(config, it.id));
-        let all = of_channels.chain([self.path(config, REPAIR)]);
-        all.map(|path| (path, self.bytes())).collect()
-    }
-}
-
-/// In place of a channel, in the name of repair's record.
-const REPAIR: &str = "repair";
-
-/// Whether flight records can be kept there.
-pub(crate) fn check(config: &Config) -> Result<(), ConfigError> {
-    let Some(flight) = &config.flight_record else {
-        return Ok(());
-    };
-    if !(2..=65_536).contains(&flight.mib) {
-        let remedy = "it must be from 2 to 65536";
-        return Err(ConfigError::value("flight_record.mib", flight.mib, remedy));
-    }
-    SharedMapping::check_directory(&flight.directory).map_err(|error| {
-        let directory = flight.directory.display();
-        ConfigError::value("flight_record.directory", directory, error)
-    })
-}
+use crate::config::journal::REPAIR;
+use crate::error::PublisherError;
 
 /// What records a channel's publishing, where the config asks for it and it can be had.
 pub(crate) fn of_channel(config: &Config, channel: ChannelId) -> Option<Recorder> {

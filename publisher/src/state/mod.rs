@@ -2,8 +2,14 @@
 //! threads tell each other rarely. Nothing here is locked once per tick.
 
 pub(crate) mod audit_log;
+pub(crate) mod command;
+pub(crate) mod hand_over;
 pub(crate) mod journal;
+pub(crate) mod positions;
 pub(crate) mod source_loss;
+pub(crate) mod standby;
+pub(crate) mod standby_view;
+pub(crate) mod thread;
 
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -20,10 +26,8 @@ use tickcast_reliability::types::{
 };
 use tickcast_transport::SendStats;
 
-use crate::admin::AdminCounters;
 use crate::plan::{ChannelPlan, FanOutPlan};
-use crate::standby::StandbyState;
-use crate::standby::hand_over::HandOver;
+use crate::state::standby::StandbyState;
 
 tickcast_reliability::counters! {
     /// What came of one source. Everything but the first four is an incident.
@@ -117,6 +121,18 @@ tickcast_reliability::counters! {
         line_restarts,
         /// Error number of the system, the most recent one; 0 for none (a gauge).
         line_last_errno,
+    }
+}
+
+tickcast_reliability::counters! {
+    /// What came of connections to the admin port; written by its thread alone.
+    pub struct AdminCounters {
+        /// Connections to the admin port accepted.
+        admin_connections,
+        /// Connections to the admin port closed at once because their limit was reached.
+        admin_refused,
+        /// Connections to the admin port that did not complete an exchange in time.
+        admin_failed,
     }
 }
 
@@ -351,8 +367,10 @@ pub struct Shared {
     all_reached_end: AtomicBool,
     shut_down: AtomicBool,
     subscribers: Mutex<Vec<SubscriberStatus>>,
-    /// How this publisher ends in favour of its standby.
-    pub(crate) hand_over: HandOver,
+    /// The standby that has taken over.
+    pub(crate) handed_over_to: OnceLock<String>,
+    /// Times that a hand-over was asked for in vain.
+    pub(crate) hand_overs_refused: AtomicU64,
     /// Of a publisher that is, or was, a standby.
     pub(crate) standby: Option<Arc<StandbyState>>,
     /// What the threads share once a standby was promoted.
@@ -385,17 +403,17 @@ impl Shared {
             all_reached_end: AtomicBool::new(false),
             shut_down: AtomicBool::new(false),
             subscribers: Mutex::default(),
-            hand_over: HandOver::default(),
+            handed_over_to: OnceLock::new(),
+            hand_overs_refused: AtomicU64::new(0),
             standby: None,
             promoted: OnceLock::new(),
         }
     }
 
-    /// The same, of a publisher that hands over to these, and is or was a standby itself.
-    pub(crate) fn with(self, hand_over: HandOver, standby: Option<Arc<StandbyState>>) -> Self {
+    /// The same, of a publisher that is or was a standby.
+    pub(crate) fn of_standby(self, standby: Arc<StandbyState>) -> Self {
         Self {
-            hand_over,
-            standby,
+            standby: Some(standby),
             ..self
         }
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tickcast_publisher::Config;
-use tickcast_publisher::internal::{Plan, Service};
+use tickcast_publisher::internal::{Service, preflight};
 use tickcast_subscriber::faults::FaultConfig;
 use tickcast_subscriber::{ChannelBuilder, Interface, Item, Start, Subscriber, Transport};
 
@@ -159,7 +159,7 @@ impl Listener {
 /// Why it could not be run to its end.
 pub(super) fn run(address: Ipv4Addr, records: u64, rate: u64) -> Result<SelfTest, String> {
     let config = Config::parse(&config(address, records, rate).to_string());
-    let plan = config.and_then(Plan::new).map_err(|e| e.to_string())?;
+    let plan = config.and_then(preflight).map_err(|e| e.to_string())?;
     let stop = Arc::new(AtomicBool::new(false));
     let service = Service::open(plan, stop.clone()).map_err(|e| e.to_string())?;
     let connect = service.control_address().to_string();

@@ -1,13 +1,85 @@
 //! How the mirrors stand, as the thread that keeps them shows it to the others.
 
+use serde::Serialize;
 use serde_json::{Value, json};
-use tickcast_reliability::receive::{InboxState, InboxView, Mirrored, Receiver};
-use tickcast_reliability::types::{ChannelId, Epoch, Nanos, RecordNumber, SourceId};
+use tickcast_reliability::receive::InboxState;
+use tickcast_reliability::receive::InboxView;
+use tickcast_reliability::receive::Mirrored;
+use tickcast_reliability::receive::Receiver;
+use tickcast_reliability::record::{RecordBatch, RecordRef};
+use tickcast_reliability::types::{
+    ChannelId, Epoch, Nanos, RecordNumber, SourceId, SourcePosition,
+};
 
 use crate::plan::ChannelPlan;
-use crate::standby::agreement::{Agreement, Mark};
-use crate::standby::backlog::Positions;
-use crate::standby::hand_over::Standing;
+use crate::state::hand_over::Standing;
+use crate::state::positions::Positions;
+
+/// What is compared of a record: what it concerns, and when it happened. When it was received differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub(crate) rtype: u8,
+    pub(crate) instrument: u32,
+    pub(crate) ts_event: u64,
+}
+
+impl Head {
+    pub(crate) fn of(record: RecordRef<'_>) -> Self {
+        let header = record.header();
+        Self {
+            rtype: header.rtype,
+            instrument: header.instrument_id,
+            ts_event: header.ts_event,
+        }
+    }
+
+    /// Of the last record of a message.
+    pub(crate) fn of_last(message: &RecordBatch) -> Option<Self> {
+        message.records().last().map(Self::of)
+    }
+}
+
+/// The last message of a mirrored datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Mark {
+    pub(crate) source: SourceId,
+    /// As the publisher counts.
+    pub(crate) at: SourcePosition,
+    pub(crate) head: Head,
+}
+
+/// What comparing has come to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Agreement {
+    /// Nothing could be compared yet.
+    #[default]
+    Unknown,
+    /// They are the same; the publisher's ordinals are higher by so many.
+    Agrees { ordinals: i32 },
+    /// They are not.
+    Differs,
+}
+
+impl Agreement {
+    /// By how much the publisher's ordinals are higher, where that is known.
+    pub(crate) const fn ordinals(self) -> Option<i32> {
+        match self {
+            Self::Agrees { ordinals } => Some(ordinals),
+            Self::Unknown | Self::Differs => None,
+        }
+    }
+
+    /// Whether a mirrored position says how far the source is that is heard here, in the session with this
+    /// ordinal: what could not be compared is taken to count alike, but other sessions then say nothing.
+    pub(crate) const fn relates(self, mirrored: SourcePosition, session: u16) -> bool {
+        match self {
+            Self::Agrees { .. } => true,
+            Self::Unknown => mirrored.ordinal() == session,
+            Self::Differs => false,
+        }
+    }
+}
 
 /// All of it.
 #[derive(Debug, Default)]

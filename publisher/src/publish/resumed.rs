@@ -1,0 +1,69 @@
+//! Messages that the channels have already, where they go on from mirrors or from kept rings.
+
+use tickcast_reliability::types::{SourceId, SourcePosition};
+
+use crate::state::positions::Positions;
+
+/// How far sources were mirrored when the channels went on: what they tell of before is not
+/// published again.
+pub(crate) struct Resumed {
+    /// Of each channel, the sources that have not told of anything beyond.
+    mirrored: Vec<Positions>,
+}
+
+impl Resumed {
+    /// Nothing was told yet.
+    #[must_use]
+    pub(crate) const fn new(mirrored: Vec<Positions>) -> Self {
+        Self { mirrored }
+    }
+
+    /// Whether a channel has what a source tells of here.
+    pub(crate) fn has(&mut self, channel: usize, source: SourceId, at: SourcePosition) -> bool {
+        let Some(all) = self.mirrored.get_mut(channel) else {
+            return false;
+        };
+        let Some(index) = all.iter().position(|(id, _)| *id == source) else {
+            return false;
+        };
+        let has = at <= all[index].1;
+        if !has {
+            // Positions of a source never step back.
+            all.swap_remove(index);
+        }
+        has
+    }
+
+    /// Whether every source is beyond what was mirrored.
+    #[must_use]
+    pub(crate) fn is_over(&self) -> bool {
+        self.mirrored.iter().all(Vec::is_empty)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: SourceId = SourceId(1);
+    const B: SourceId = SourceId(2);
+
+    fn at(sequence: u64) -> SourcePosition {
+        SourcePosition::new(0, sequence)
+    }
+
+    #[test]
+    fn what_is_mirrored_is_not_published_again_and_what_follows_is_asked_about_no_more() {
+        let mut resumed = Resumed::new(vec![vec![(A, at(5)), (B, at(2))], vec![(A, at(3))]]);
+        assert!(resumed.has(0, A, at(4)) && resumed.has(0, A, at(5)));
+        assert!(
+            !resumed.has(1, B, at(1)),
+            "nothing of it was mirrored there"
+        );
+        for (channel, source, sequence) in [(0, A, 6), (0, B, 9), (1, A, 4)] {
+            assert!(!resumed.is_over());
+            assert!(!resumed.has(channel, source, at(sequence)));
+        }
+        assert!(resumed.is_over());
+    }
+}

@@ -1,0 +1,91 @@
+//! The commands of the admin port, carried out by the thread that publishes.
+
+use std::sync::Arc;
+use std::thread::Builder;
+use std::time::Instant;
+
+use crate::standby::hand_over::{HandOver, Step};
+use crate::state::Shared;
+use crate::state::command::{Command, CommandReceiver};
+use crate::state::hand_over::{Answer, Standing};
+use crate::state::standby::StandbyState;
+
+/// The commands, and the decisions that they lead to.
+pub(crate) struct Commands {
+    receiver: CommandReceiver,
+    hand_over: HandOver,
+    standby: Option<Arc<StandbyState>>,
+}
+
+impl Commands {
+    /// Takes the commands for a publisher that hands over as `hand_over` says, and for `standby` where
+    /// this is one.
+    pub(crate) const fn new(
+        receiver: CommandReceiver,
+        hand_over: HandOver,
+        standby: Option<Arc<StandbyState>>,
+    ) -> Self {
+        Self {
+            receiver,
+            hand_over,
+            standby,
+        }
+    }
+
+    /// Returns the same commands for a standby that publishes from here on.
+    pub(crate) fn promoted(self, hand_over: HandOver) -> Self {
+        Self { hand_over, ..self }
+    }
+
+    /// Carries out the commands that wait. Never waits itself.
+    #[inline]
+    pub(crate) fn poll(&mut self, shared: &Shared) {
+        while let Some(command) = self.receiver.take() {
+            self.carry_out(command, shared);
+        }
+    }
+
+    /// Whether a standby is about to take over, or has.
+    #[inline]
+    pub(crate) const fn is_handing_over(&self) -> bool {
+        self.hand_over.is_asked()
+    }
+
+    /// As [`HandOver::step`].
+    pub(crate) fn step(
+        &mut self,
+        shared: &Shared,
+        standing: impl FnOnce() -> Option<Vec<Standing>>,
+    ) -> Step {
+        (self.hand_over).step(Instant::now(), shared.is_stopping(), standing)
+    }
+
+    #[cold]
+    fn carry_out(&mut self, command: Command, shared: &Shared) {
+        match command {
+            Command::HandOver { request, reply } => {
+                let now = Instant::now();
+                let answer = self.hand_over.ask(&request, shared, now);
+                if let Answer::Refused { why } = &answer {
+                    self.hand_over.refused(&request, why, now);
+                }
+                // The admin port waits for it.
+                let _ = reply.send(answer);
+            }
+            Command::HandOverAnswered { request } => self.hand_over.end(&request, shared),
+            Command::Promote { force, reply } => {
+                let Some(standby) = self.standby.clone() else {
+                    let _ = reply.send(Err("this publisher is no standby".into()));
+                    return;
+                };
+                // On a thread of its own: it asks the publisher again and again, and waits for this one.
+                let thread = Builder::new().name("promote".into()).spawn(move || {
+                    let _ = reply.send(standby.promote(force));
+                });
+                if let Err(error) = thread {
+                    tracing::warn!("not promoted: no thread can be started: {error}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Commands from the admin port to the publish thread.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+
+use crossbeam_channel::{Receiver, Sender, unbounded};
+
+use crate::state::hand_over::{Answer, Request};
+use crate::state::standby::Promoted;
+
+/// One command. Its sender waits for the reply; a reply that never comes means that the publish thread
+/// has ended.
+pub(crate) enum Command {
+    /// A standby wants to take over.
+    HandOver {
+        /// As the standby sent it.
+        request: Request,
+        /// Takes the answer for the standby.
+        reply: Sender<Answer>,
+    },
+    /// [`Answer::Ends`] was written to the standby, or can't be.
+    HandOverAnswered {
+        /// The request that was answered.
+        request: Request,
+    },
+    /// Somebody wants this standby promoted.
+    Promote {
+        /// Whether to promote it whatever the publisher does.
+        force: bool,
+        /// Takes the outcome, or the reason against it.
+        reply: Sender<Result<Promoted, String>>,
+    },
+}
+
+/// Makes a channel for commands. The admin port bounds how many wait: each of its connections waits for
+/// the reply to its own.
+pub(crate) fn commands() -> (CommandSender, CommandReceiver) {
+    let (sender, receiver) = unbounded();
+    let waiting = Arc::new(AtomicBool::new(false));
+    let sender = CommandSender {
+        sender,
+        waiting: waiting.clone(),
+    };
+    (sender, CommandReceiver { receiver, waiting })
+}
+
+/// The admin port's end.
+#[derive(Clone)]
+pub(crate) struct CommandSender {
+    sender: Sender<Command>,
+    waiting: Arc<AtomicBool>,
+}
+
+impl CommandSender {
+    /// Sends a command. One that nobody takes any more is dropped, and its reply with it.
+    pub(crate) fn send(&self, command: Command) {
+        if self.sender.send(command).is_ok() {
+            self.waiting.store(true, Release);
+        }
+    }
+}
+
+/// The publish thread's end.
+pub(crate) struct CommandReceiver {
+    receiver: Receiver<Command>,
+    /// Lets a thread that publishes see with one load that no command waits.
+    waiting: Arc<AtomicBool>,
+}
+
+impl CommandReceiver {
+    /// Takes the next command, without waiting.
+    #[inline]
+    pub(crate) fn take(&self) -> Option<Command> {
+        if self.waiting.load(Relaxed) {
+            return self.take_waiting();
+        }
+        None
+    }
+
+    #[cold]
+    fn take_waiting(&self) -> Option<Command> {
+        // Cleared first: a command that is sent from here on sets it again.
+        self.waiting.swap(false, AcqRel);
+        let command = self.receiver.try_recv().ok()?;
+        // Another may wait behind it.
+        self.waiting.store(true, Relaxed);
+        Some(command)
+    }
+}

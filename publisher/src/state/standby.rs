@@ -1,0 +1,167 @@
+//! What the threads of a standby share.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Release};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+use serde_json::{Value, json};
+use tickcast_reliability::types::{Epoch, SourceId};
+
+use crate::config::StandbyConfig;
+use crate::plan::ChannelPlan;
+use crate::state::hand_over::Standing;
+use crate::state::standby_view::{Agreement, ChannelView, View};
+
+tickcast_reliability::counters! {
+    /// What came of being a standby.
+    pub struct StandbyCounters {
+        /// Messages of the inputs kept because they are not mirrored yet (a gauge).
+        kept_messages,
+        /// Messages evicted to make room; a promotion reports those not mirrored as lost.
+        pushed_out_messages,
+        /// Messages published again at the promotion.
+        published_again_messages,
+        /// Times that a promotion was refused or failed.
+        promotions_refused,
+    }
+}
+
+/// Why a standby was promoted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reason {
+    /// The publisher handed over.
+    HandedOver,
+    /// The publisher is gone.
+    PublisherDead,
+    /// Somebody wanted it, whatever the publisher does.
+    Forced,
+}
+
+impl Reason {
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::HandedOver => "the publisher handed over",
+            Self::PublisherDead => "the publisher is gone",
+            Self::Forced => "by force",
+        }
+    }
+}
+
+/// What a promotion came to.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "state", rename = "promoted")]
+pub(crate) struct Promoted {
+    /// The epoch that was opened.
+    pub epoch: Epoch,
+    /// The one that it continues.
+    pub continues: Epoch,
+    /// Why.
+    pub reason: Reason,
+    /// Where each channel stood.
+    pub channels: Vec<Standing>,
+}
+
+/// Where it is on the way.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Phase {
+    /// It mirrors.
+    #[default]
+    Mirroring,
+    /// Somebody wants it promoted, and the publisher is being asked.
+    Asking,
+    /// The publish thread is to go on from the mirrors.
+    Ordered(Reason),
+    /// It does.
+    Opening,
+    Promoted(Promoted),
+    /// It could not.
+    Failed(String),
+}
+
+/// What the threads of a standby share.
+#[derive(Debug)]
+pub(crate) struct StandbyState {
+    /// Its own name.
+    pub(crate) name: String,
+    pub(crate) config: StandbyConfig,
+    /// What was counted.
+    pub counters: StandbyCounters,
+    view: Mutex<View>,
+    phase: Mutex<Phase>,
+    /// Notified when the phase has become its last.
+    pub(crate) changed: Condvar,
+    /// Whether the mirrors are to be given out.
+    wants_mirrors: AtomicBool,
+}
+
+impl StandbyState {
+    pub(crate) fn new(name: String, config: StandbyConfig, plans: &[ChannelPlan]) -> Self {
+        Self {
+            name,
+            config,
+            counters: StandbyCounters::default(),
+            view: Mutex::new(View::new(plans)),
+            phase: Mutex::default(),
+            changed: Condvar::new(),
+            wants_mirrors: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) fn want_mirrors(&self) {
+        self.wants_mirrors.store(true, Release);
+    }
+
+    pub(crate) fn wants_mirrors(&self) -> bool {
+        self.wants_mirrors.load(Acquire)
+    }
+
+    pub(crate) fn view(&self) -> MutexGuard<'_, View> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn phase(&self) -> MutexGuard<'_, Phase> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The name of its state.
+    pub(crate) fn state(&self) -> &'static str {
+        match &*self.phase() {
+            Phase::Mirroring if self.view().epoch().is_err() => "joining",
+            Phase::Mirroring => "mirroring",
+            Phase::Asking | Phase::Ordered(_) | Phase::Opening => "promoting",
+            Phase::Promoted(_) => "promoted",
+            Phase::Failed(_) => "failed",
+        }
+    }
+
+    /// All there is to say of it.
+    #[must_use]
+    pub(crate) fn json(&self) -> Value {
+        let state = self.state();
+        let (promoted, failed) = match &*self.phase() {
+            Phase::Promoted(promoted) => (Some(promoted.clone()), None),
+            Phase::Failed(why) => (None, Some(why.clone())),
+            _ => (None, None),
+        };
+        let view = self.view();
+        let not_ready = view.epoch().err();
+        json!({
+            "name": self.name,
+            "of": self.config.of,
+            "state": state,
+            "publisher_alive": view.is_publisher_alive(),
+            "problem": failed.or(not_ready).or_else(|| view.problem.clone()),
+            "promoted": promoted,
+            "kept_messages": self.counters.kept_messages.get(),
+            "pushed_out_messages": self.counters.pushed_out_messages.get(),
+            "sources": view.agreements.iter().map(source_json).collect::<Vec<_>>(),
+            "channels": view.channels.iter().map(ChannelView::json).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn source_json((source, agreement): &(SourceId, Agreement)) -> Value {
+    json!({ "source": source, "publisher": agreement })
+}
