@@ -135,7 +135,7 @@ pub enum WriteError {
     /// The publish thread could not keep up and there was no room: this message is lost, counted,
     /// and told in the stream in its place. Go on with the next one.
     #[error(
-        "the publish thread can't keep up: the message is lost and told so in the stream; give it a core, or raise threads.hop_batches"
+        "the publish thread can't keep up: the message is lost and told so in the stream; give it a core, or raise threads.queue_batches"
     )]
     Overflow,
     /// The message fits no datagram of this channel: it is lost, counted, and told in the stream.
@@ -153,14 +153,14 @@ pub enum WriteError {
         /// Which record of the message, and what is wrong with it.
         source: RecordError,
     },
-    /// Names that were set are in the welcome of who joins from now on, but not all were told in
-    /// the stream: the publish thread did not take them in time. Nothing is lost.
+    /// The welcome of new subscribers has all names that were set, but the stream only has some: the
+    /// publish thread did not take the others in time. Nothing is lost.
     #[error(
-        "the publish thread can't keep up: only the first {told} of {all} names were told in the stream; set the others again later"
+        "the publish thread can't keep up: only the first {sent} of {all} names went into the stream; set the others again later"
     )]
-    DirectoryUntold {
-        /// Names that were told.
-        told: usize,
+    DirectoryIncomplete {
+        /// Names that are in the stream.
+        sent: usize,
         /// Names that were set.
         all: usize,
     },

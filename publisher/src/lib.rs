@@ -10,22 +10,21 @@
 //! [`ChannelWriter`], and publish DBN records. [`InlinePublisher`] does the same on the thread of
 //! its handler. The binary `tickcast-publisher` runs the inputs of a config.
 //!
-//! # Folders
+//! The folders from top to bottom; each imports only folders that stand below it:
 //!
-//! A folder imports only folders that stand below it in this list.
-//!
-//! - `api`: the types that a handler links.
-//! - `run`: assembles the threads from the parts below, and ends them.
-//! - `recovery`: the epoch file, and the rings that outlive a restart.
-//! - `publish`: the way of a record from its source to the ring and the fan-outs.
-//! - `standby`: mirroring another publisher, and taking over from it.
-//! - `repair`: the repair thread, with its access control and audit.
-//! - `ingest`: the inputs, and the queue to the publish thread.
-//! - `admin`: the admin port, metrics and summaries.
-//! - `state`: counters and flags that threads share.
-//! - `plan`: the config, resolved and checked.
-//! - `config`: the config as it is written.
-//! - `http`: one bounded HTTP exchange.
+//! 1. `api`: the types that a handler links
+//! 2. `run`: assembles the threads from the parts below, and ends them
+//! 3. `recovery`: the epoch file, and the rings that outlive a restart
+//! 4. `publish`: the way of a record from its source to the ring and the fan-outs
+//! 5. `standby`: mirroring another publisher, and taking over from it
+//! 6. `repair`: the repair thread, with its access control and audit
+//! 7. `ingest`: the inputs, and the queue to the publish thread
+//! 8. `admin`: the admin port, metrics and summaries
+//! 9. `state`: counters and flags that threads share
+//! 10. `plan`: the config, resolved and checked
+//! 11. `config`: the config as it is written
+//! 12. `http`: one bounded HTTP exchange
+//! 13. `error`: why a publisher does not start, or stops
 
 mod admin;
 mod api;

@@ -273,8 +273,8 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
         ),
         (
             "/threads",
-            json!({ "hop_batches": 1 }),
-            &["threads.hop_batches", "from 2"],
+            json!({ "queue_batches": 1 }),
+            &["threads.queue_batches", "from 2"],
         ),
         (
             "/threads",

@@ -29,9 +29,9 @@ fn config(group: std::net::SocketAddrV4) -> Value {
 }
 
 /// As [`config`]: at most 128 messages wait for a publish thread that looks once in so long.
-fn short_hop(group: std::net::SocketAddrV4, idle_us: u32) -> Value {
+fn short_queue(group: std::net::SocketAddrV4, idle_us: u32) -> Value {
     let mut config = config(group);
-    config["threads"] = json!({ "hop_batches": 2, "idle": { "sleep": { "us": idle_us } } });
+    config["threads"] = json!({ "queue_batches": 2, "idle": { "sleep": { "us": idle_us } } });
     config
 }
 
@@ -188,7 +188,7 @@ fn a_silent_handler_looks_alive_and_what_was_missed_is_repaired_meanwhile() {
 fn what_finds_no_room_is_told_to_the_caller_and_in_the_stream_exactly() {
     let group = group();
     let mut listener = Listener::new(group);
-    let mut publisher = open(&short_hop(group, 20_000));
+    let mut publisher = open(&short_queue(group, 20_000));
     let (mut control, epoch) = follow(&publisher);
     let mut channel = publisher.channel("all").unwrap();
     let mut lost = Vec::new();
@@ -201,7 +201,7 @@ fn what_finds_no_room_is_told_to_the_caller_and_in_the_stream_exactly() {
     }
     assert!(
         lost.len() > 500,
-        "a hop of 128 messages takes no 2,000 at once"
+        "a queue of 128 messages takes no 2,000 at once"
     );
     assert_eq!(channel.lost_messages(), lost.len() as u64);
     let monitor = publisher.monitor();
@@ -318,7 +318,7 @@ fn a_record_that_is_not_what_its_header_says_is_refused_and_nothing_else_happens
 fn however_many_names_there_are_all_are_told_and_none_is_a_loss() {
     let group = group();
     let mut listener = Listener::new(group);
-    let mut publisher = open(&short_hop(group, 1_000));
+    let mut publisher = open(&short_queue(group, 1_000));
     let (mut control, epoch) = follow(&publisher);
     let mut channel = publisher.channel("all").unwrap();
     channel.set_directory(&names()).unwrap();
@@ -350,24 +350,24 @@ fn named(listener: &Listener) -> Vec<u32> {
 fn names_that_find_no_room_in_time_are_in_the_welcome_and_how_many_were_told_is_said() {
     let group = group();
     let mut listener = Listener::new(group);
-    let mut publisher = open(&short_hop(group, 20_000));
+    let mut publisher = open(&short_queue(group, 20_000));
     let (mut control, epoch) = follow(&publisher);
     let mut channel = publisher.channel("all").unwrap();
     let names = names();
-    let Err(WriteError::DirectoryUntold { told, all }) =
+    let Err(WriteError::DirectoryIncomplete { sent, all }) =
         channel.set_directory_within(&names, Duration::ZERO)
     else {
-        panic!("a hop of 128 messages takes no 3,001 names at once");
+        panic!("a queue of 128 messages takes no 3,001 names at once");
     };
-    assert!((8..3_001).contains(&told) && all == 3_001, "{told}");
+    assert!((8..3_001).contains(&sent) && all == 3_001, "{sent}");
     assert_eq!(channel.lost_messages(), 0, "nothing was lost");
     let mut late = Control::to(publisher.control_address());
     let welcome = late.join("late");
     assert_eq!(welcome.channels[0].directory.len(), 3_001);
     drop(late);
     // Set again, they are all told, and each once. No clock can tell the end of this wait.
-    let untold = &names[told..];
-    channel.set_directory_within(untold, Duration::MAX).unwrap();
+    let others = &names[sent..];
+    channel.set_directory_within(others, Duration::MAX).unwrap();
     let ended = std::thread::spawn(move || publisher.end_session(DRAIN).unwrap());
     to_the_end(&mut listener, &mut control, epoch);
     ended.join().unwrap();

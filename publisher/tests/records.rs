@@ -388,7 +388,7 @@ fn flood(config: impl FnOnce(&mut Value)) -> (Vec<Told>, Value) {
 #[test]
 fn a_full_hop_is_told_exactly_and_never_holds_the_writer_up() {
     let (told, summary) = flood(|config| {
-        config["threads"] = json!({ "hop_batches": 2, "idle": { "sleep": { "us": 5_000 } } });
+        config["threads"] = json!({ "queue_batches": 2, "idle": { "sleep": { "us": 5_000 } } });
         config["channels"][0]["slots"] = json!(65_536);
     });
     assert!(!losses(&told).is_empty(), "{summary:#}");

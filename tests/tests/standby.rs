@@ -434,7 +434,7 @@ fn what_a_standby_could_not_keep_is_told_as_lost_by_the_source() {
     });
     let mut followers = following(&a, &b, &[None]);
     drive(&mut followers, |_| {
-        number(&told(&b), "pushed_out_messages") > 1_000
+        number(&told(&b), "evicted_messages") > 1_000
     });
     get_on(&mut followers, 100);
     until_it_mirrors(&mut followers, &b);

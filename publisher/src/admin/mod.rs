@@ -187,7 +187,7 @@ fn answer(stream: &TcpStream, shared: &Shared, commands: &CommandSender) -> io::
     let answer = match (asked.status, asked.method, &*asked.path) {
         (OK, Method::Post, "/promote") => promote(shared, commands, &asked.body),
         (OK, Method::Post, _) => return hand_over(stream, shared.current(), commands, &asked.body),
-        (OK, _, path) => told(shared, path),
+        (OK, _, path) => answer_get(shared, path),
         (wrong, ..) => Answer::text(
             wrong,
             "only a short GET is answered here, or a POST of JSON to /promote or /hand-over\n"
@@ -213,7 +213,7 @@ fn takes_post(path: &str) -> bool {
 }
 
 /// What there is to be told.
-fn told(shared: &Shared, path: &str) -> Answer {
+fn answer_get(shared: &Shared, path: &str) -> Answer {
     let now = shared.current();
     match (path, &shared.standby) {
         ("/metrics", _) => Answer::text(OK, metrics(now)),

@@ -14,7 +14,7 @@ use tickcast_reliability::wire::HEADER_LEN;
 
 use crate::admin::monitor::Monitor;
 use crate::error::WriteError;
-use crate::ingest::queue::{HopSender, Intake};
+use crate::ingest::queue::{Intake, QueueSender};
 use crate::state::source_loss::SourceLoss;
 use crate::state::{ChannelShared, Shared};
 
@@ -49,7 +49,7 @@ const FOREVER: Duration = Duration::from_secs(365 * 24 * 3600);
 /// What was published goes out, what was lost is told; heartbeats and repair go on. The session
 /// goes on too: [`crate::Publisher::channel`] gives another writer.
 pub struct ChannelWriter {
-    hop: HopSender,
+    queue: QueueSender,
     message: RecordBatch,
     shared: Arc<Shared>,
     channel: Arc<ChannelShared>,
@@ -62,7 +62,7 @@ pub struct ChannelWriter {
 
 impl ChannelWriter {
     pub(crate) fn new(
-        hop: HopSender,
+        queue: QueueSender,
         shared: Arc<Shared>,
         place: usize,
         source: SourceId,
@@ -70,7 +70,7 @@ impl ChannelWriter {
     ) -> Self {
         let channel = shared.channels[place].clone();
         Self {
-            hop,
+            queue,
             message: RecordBatch::default(),
             len_max: channel.plan.geometry.slot_len() - HEADER_LEN,
             shared,
@@ -166,12 +166,12 @@ impl ChannelWriter {
     #[inline]
     fn publish_own(&mut self, from: SourcePosition) -> Result<(), WriteError> {
         let (message, len_max) = (&self.message, self.len_max);
-        let taken = self.hop.while_open(|hop| {
-            let taken = hop.push(from, message);
-            hop.flush();
+        let taken = self.queue.while_open(|queue| {
+            let taken = queue.push(from, message);
+            queue.flush();
             taken
         });
-        if self.hop.is_closed() {
+        if self.queue.is_closed() {
             return Err(WriteError::Ended);
         }
         self.last = from;
@@ -200,7 +200,7 @@ impl ChannelWriter {
     /// # }
     /// ```
     pub fn flush(&mut self) {
-        self.hop.while_open(HopSender::push_flush);
+        self.queue.while_open(QueueSender::push_flush);
     }
 
     /// Tells subscribers, in order with what was published, that messages of the source never
@@ -218,11 +218,11 @@ impl ChannelWriter {
     /// # }
     /// ```
     pub fn source_lost(&mut self, loss: SourceLoss) -> Result<(), WriteError> {
-        let told = self.hop.while_open(|hop| {
-            hop.lost(loss);
-            hop.flush();
+        let told = self.queue.while_open(|queue| {
+            queue.lost(loss);
+            queue.flush();
         });
-        told.filter(|()| !self.hop.is_closed())
+        told.filter(|()| !self.queue.is_closed())
             .ok_or(WriteError::Ended)
     }
 
@@ -238,7 +238,7 @@ impl ChannelWriter {
     /// before them, up to 10 seconds in all. Name what is known before the market opens.
     ///
     /// # Errors
-    /// [`WriteError::DirectoryUntold`] when that time is over; the welcome has all names all the
+    /// [`WriteError::DirectoryIncomplete`] when that time is over; the welcome has all names all the
     /// same. Else as for [`publish`](Self::publish).
     ///
     /// [`InstrumentDefMsg`]: tickcast_reliability::record::InstrumentDefMsg
@@ -267,7 +267,7 @@ impl ChannelWriter {
     /// # use tickcast_publisher::{ChannelWriter, Instrument, WriteError};
     /// # fn f(channel: &mut ChannelWriter, names: &[Instrument]) -> Result<(), WriteError> {
     /// match channel.set_directory_within(names, Duration::ZERO) {
-    ///     Err(WriteError::DirectoryUntold { told, .. }) => channel.set_directory(&names[told..]),
+    ///     Err(WriteError::DirectoryIncomplete { sent, .. }) => channel.set_directory(&names[sent..]),
     ///     outcome => outcome,
     /// }
     /// # }
@@ -285,19 +285,19 @@ impl ChannelWriter {
         drop(directory);
         let (from, until) = (self.last, end_of(wait, Instant::now()));
         let at_a_time = (self.len_max / SymbolMappingMsg::LEN).max(1);
-        let mut told = 0;
+        let mut sent = 0;
         for some in instruments.chunks(at_a_time) {
             // What waits is kept short: the memory of a batch is never given back.
-            if !self.hop.wait_for_room(until) {
+            if !self.queue.wait_for_room(until) {
                 let all = instruments.len();
-                return Err(WriteError::DirectoryUntold { told, all });
+                return Err(WriteError::DirectoryIncomplete { sent, all });
             }
             self.message.clear();
             for instrument in some {
                 self.message.put(&mapping(instrument, self.source));
             }
             self.publish_own(from)?;
-            told += some.len();
+            sent += some.len();
         }
         Ok(())
     }
@@ -393,7 +393,7 @@ impl ChannelWriter {
     /// ```
     #[must_use]
     pub const fn lost_messages(&self) -> u64 {
-        self.hop.lost_messages()
+        self.queue.lost_messages()
     }
 }
 

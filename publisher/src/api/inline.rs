@@ -1,5 +1,5 @@
 //! A publisher on the thread of its handler: what is published is sealed and sent by the thread that
-//! tells it, without a hop between. For hosts with few cores, and handlers that have nothing better
+//! tells it, without a queue between. For hosts with few cores, and handlers that have nothing better
 //! to do than to publish. Joining and repair have a thread of their own all the same.
 
 use std::net::SocketAddr;
@@ -15,13 +15,13 @@ use crate::admin::monitor::Monitor;
 use crate::admin::summary::{EndError, Summary};
 use crate::config::Config;
 use crate::error::PublisherError;
-use crate::ingest::queue::Item;
-use crate::publish::Publishing;
+use crate::ingest::queue::SourceItem;
+use crate::publish::PublishStage;
 use crate::publish::direct::InlineChannel;
 use crate::run::commands::Commands;
 use crate::run::preflight::preflight_for_handlers;
 use crate::run::threads::finish;
-use crate::run::yield_to_repair::GivingWay;
+use crate::run::yield_to_repair::YieldToRepair;
 use crate::run::{Opened, Served};
 use crate::state::Shared;
 use crate::state::thread::now;
@@ -50,14 +50,14 @@ use crate::state::thread::now;
 /// ```
 pub struct InlinePublisher {
     /// `None` once it is being ended.
-    running: Option<(Publishing, Commands, Served)>,
+    running: Option<(PublishStage, Commands, Served)>,
     shared: Arc<Shared>,
     control: SocketAddr,
     /// The source of the first channel.
     first: usize,
     message: RecordBatch,
     /// What it does when there is nothing to send.
-    giving_way: GivingWay,
+    yield_to_repair: YieldToRepair,
     /// When it was driven last.
     now: Now,
 }
@@ -83,7 +83,7 @@ impl InlinePublisher {
             control,
             first,
             message: RecordBatch::default(),
-            giving_way: GivingWay::to(unserved),
+            yield_to_repair: YieldToRepair::to(unserved),
             now: now(),
         })
     }
@@ -101,7 +101,7 @@ impl InlinePublisher {
             self.message.put(record);
             to.take(
                 source,
-                &Item::Message(from, (&self.message).into()),
+                &SourceItem::Message(from, (&self.message).into()),
                 self.now,
             );
         }
@@ -113,14 +113,14 @@ impl InlinePublisher {
     #[inline]
     pub fn channel(&mut self, channel: usize) -> Option<InlineChannel<'_>> {
         let (to, ..) = self.running.as_mut()?;
-        to.straight(self.first + channel, &mut self.message, self.now)
+        to.direct(self.first + channel, &mut self.message, self.now)
     }
 
     /// As [`publish`](Self::publish), for the records that one message of the source became.
     #[inline]
     pub fn publish_batch(&mut self, channel: usize, message: &RecordBatch, from: SourcePosition) {
         if let Some((to, ..)) = &mut self.running {
-            let item = Item::Message(from, message.into());
+            let item = SourceItem::Message(from, message.into());
             to.take(self.first + channel, &item, self.now);
         }
     }
@@ -140,8 +140,8 @@ impl InlinePublisher {
         to.flush(self.now);
         let worked = to.drive(self.now)?;
         match worked {
-            true => self.giving_way.busy(self.now.monotonic),
-            false => self.giving_way.idle(self.now.monotonic),
+            true => self.yield_to_repair.busy(self.now.monotonic),
+            false => self.yield_to_repair.idle(self.now.monotonic),
         };
         Ok(worked)
     }

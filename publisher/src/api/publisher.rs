@@ -14,10 +14,10 @@ use crate::admin::summary::{EndError, Summary};
 use crate::api::channel_writer::ChannelWriter;
 use crate::config::Config;
 use crate::error::{ChannelError, PublisherError};
-use crate::ingest::queue::{BATCH_LEN, hop};
+use crate::ingest::queue::{BATCH_LEN, ingest_queue};
 use crate::plan::routing::CHANNELS_MAX;
 use crate::run::preflight::preflight_for_handlers;
-use crate::run::threads::Arrival;
+use crate::run::threads::NewHandler;
 use crate::run::{Opened, Running, own_source};
 use crate::state::Shared;
 
@@ -67,7 +67,7 @@ pub struct Publisher {
     running: Option<Running>,
     config: Config,
     shared: Arc<Shared>,
-    arrivals: Sender<Arrival>,
+    new_handlers: Sender<NewHandler>,
     /// Alive as long as the channel's writer is.
     writers: Vec<Weak<()>>,
     control: SocketAddr,
@@ -100,7 +100,7 @@ impl Publisher {
         }
         let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
         // A channel's next writer can only come when the one before is gone: there is room.
-        let (arrivals, arrived) = bounded(2 * CHANNELS_MAX);
+        let (new_handlers, arrived) = bounded(2 * CHANNELS_MAX);
         let config = opened.config().clone();
         let shared = opened.shared().clone();
         let (control, admin) = (opened.control_address(), opened.admin_address());
@@ -109,7 +109,7 @@ impl Publisher {
             writers: config.channels.iter().map(|_| Weak::new()).collect(),
             config,
             shared,
-            arrivals,
+            new_handlers,
             control,
             admin,
         })
@@ -147,8 +147,9 @@ impl Publisher {
         };
         // Messages are handed over one by one, so that none waits for the next; batches for many, with their
         // memory from the start, would be room for nothing.
-        let (sender, receiver) = hop(self.config.threads.hop_batches * BATCH_LEN, 0, true);
-        let arrived = self.arrivals.send((place, receiver));
+        let (sender, receiver) =
+            ingest_queue(self.config.threads.queue_batches * BATCH_LEN, 0, true);
+        let arrived = self.new_handlers.send((place, receiver));
         if arrived.is_err() || self.shared.is_stopping() {
             return Err(ChannelError::Stopped);
         }

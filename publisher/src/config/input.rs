@@ -238,6 +238,16 @@ pub enum Pace {
     MessagesPerS(u64),
 }
 
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Max => f.write_str("as fast as it is published"),
+            Self::Times(times) => write!(f, "{times} times as fast as it was recorded"),
+            Self::MessagesPerS(messages) => write!(f, "{messages} messages/s"),
+        }
+    }
+}
+
 impl Default for Pace {
     /// As it was recorded or simulated.
     fn default() -> Self {

@@ -201,7 +201,7 @@ pub struct ChannelConfig {
 /// #         "id": 1, "name": "all", "slots": 1024,
 /// #         "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.1:7590" }] }] }] }"#,
 /// # )?;
-/// assert!(config.threads.hop_batches > 0);
+/// assert!(config.threads.queue_batches > 0);
 /// # Ok::<(), tickcast_publisher::ConfigError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -218,7 +218,7 @@ pub struct ThreadsConfig {
     /// How feed and publish threads wait.
     pub idle: Idle,
     /// Batches that wait between a feed thread and the publish thread at most; 2 or more.
-    pub hop_batches: usize,
+    pub queue_batches: usize,
 }
 
 impl Default for ThreadsConfig {
@@ -229,7 +229,7 @@ impl Default for ThreadsConfig {
             publish_core: None,
             repair_core: None,
             idle: Idle::Sleep { us: 50 },
-            hop_batches: 1024,
+            queue_batches: 1024,
         }
     }
 }

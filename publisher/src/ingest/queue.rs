@@ -8,7 +8,7 @@
 //!
 //! What was lost is kept where both ends see it, so that it is told even when the sender says
 //! nothing more: by the sender before its next message, or by the receiver once it has drained the
-//! hop.
+//! queue.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Release, SeqCst};
@@ -38,19 +38,19 @@ pub(crate) trait Intake: Sink {
 
 /// One thing that a source told.
 #[derive(Debug)]
-pub(crate) enum Item<'a> {
+pub(crate) enum SourceItem<'a> {
     /// A venue message.
     Message(SourcePosition, RecordSlice<'a>),
     /// Something about the source itself.
     Incident(Incident),
-    /// Messages were lost, at the source or in the hop.
+    /// Messages were lost, at the source or in the queue.
     Lost(&'a SourceLoss),
     /// What was told so far should go out now.
     Flush,
 }
 
 #[derive(Debug, Default)]
-enum What {
+enum EntryKind {
     #[default]
     /// The next of the batch's messages.
     Message,
@@ -60,15 +60,15 @@ enum What {
 }
 
 #[derive(Debug, Default)]
-struct Cell {
-    what: What,
+struct Entry {
+    kind: EntryKind,
     position: SourcePosition,
 }
 
 /// Some items, in order. Its memory is used again.
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
-    cells: Vec<Cell>,
+    entries: Vec<Entry>,
     /// In one piece: with memory of its own, each cell would grow for as long as messages come that are
     /// larger than those it happened to have.
     messages: RecordBatches,
@@ -77,45 +77,47 @@ pub(crate) struct Batch {
 impl Batch {
     /// One whose memory is there, and not only promised: every page was written to.
     fn with_room() -> Self {
-        let mut cells: Vec<Cell> = std::iter::repeat_with(Cell::default)
+        let mut entries: Vec<Entry> = std::iter::repeat_with(Entry::default)
             .take(BATCH_LEN)
             .collect();
-        cells.clear();
+        entries.clear();
         let messages = RecordBatches::with_room(BATCH_LEN, ROOM_WORDS);
-        Self { cells, messages }
+        Self { entries, messages }
     }
 
     #[inline]
     fn message(&mut self, position: SourcePosition, records: RecordSlice<'_>) {
         self.messages.push(records);
-        let what = What::Message;
-        self.cells.push(Cell { what, position });
+        let kind = EntryKind::Message;
+        self.entries.push(Entry { kind, position });
     }
 
-    fn other(&mut self, what: What) {
+    fn other(&mut self, kind: EntryKind) {
         let position = SourcePosition::default();
-        self.cells.push(Cell { what, position });
+        self.entries.push(Entry { kind, position });
     }
 
     #[inline]
     fn clear(&mut self) {
-        self.cells.clear();
+        self.entries.clear();
         self.messages.clear();
     }
 
     const fn is_empty(&self) -> bool {
-        self.cells.is_empty()
+        self.entries.is_empty()
     }
 
     /// The items.
-    pub(crate) fn items(&self) -> impl Iterator<Item = Item<'_>> {
+    pub(crate) fn items(&self) -> impl Iterator<Item = SourceItem<'_>> {
         let mut messages = self.messages.messages();
-        self.cells.iter().map(move |cell| match &cell.what {
+        self.entries.iter().map(move |entry| match &entry.kind {
             // There is one for each such cell.
-            What::Message => Item::Message(cell.position, messages.next().unwrap_or_default()),
-            What::Incident(incident) => Item::Incident(*incident),
-            What::Lost(loss) => Item::Lost(loss),
-            What::Flush => Item::Flush,
+            EntryKind::Message => {
+                SourceItem::Message(entry.position, messages.next().unwrap_or_default())
+            }
+            EntryKind::Incident(incident) => SourceItem::Incident(*incident),
+            EntryKind::Lost(loss) => SourceItem::Lost(loss),
+            EntryKind::Flush => SourceItem::Flush,
         })
     }
 }
@@ -150,17 +152,21 @@ impl Ends {
     }
 }
 
-/// Makes a hop of so many batches, of which `ready` have their memory from the start. `is_live`: lose
+/// Makes a queue of so many batches, of which `ready` have their memory from the start. `is_live`: lose
 /// rather than wait.
 #[must_use]
-pub(crate) fn hop(batches: usize, ready: usize, is_live: bool) -> (HopSender, HopReceiver) {
+pub(crate) fn ingest_queue(
+    batches: usize,
+    ready: usize,
+    is_live: bool,
+) -> (QueueSender, QueueReceiver) {
     let (full, taken) = bounded(batches);
     // One more than can be under way: giving a batch back never waits.
     let (back, empty) = bounded(batches + 2);
     let ends: Arc<Ends> = Arc::default();
     let mut spare = Vec::with_capacity(batches + 2);
     spare.extend(std::iter::repeat_with(Batch::with_room).take(ready));
-    let sender = HopSender {
+    let sender = QueueSender {
         full,
         empty,
         batch: spare.pop().unwrap_or_default(),
@@ -171,11 +177,11 @@ pub(crate) fn hop(batches: usize, ready: usize, is_live: bool) -> (HopSender, Ho
         is_live,
         is_closed: false,
     };
-    (sender, HopReceiver { taken, back, ends })
+    (sender, QueueReceiver { taken, back, ends })
 }
 
 /// The sending end.
-pub(crate) struct HopSender {
+pub(crate) struct QueueSender {
     full: Sender<Batch>,
     empty: Receiver<Batch>,
     /// Holds a place in `full` as soon as it holds an item.
@@ -190,7 +196,7 @@ pub(crate) struct HopSender {
     is_closed: bool,
 }
 
-impl HopSender {
+impl QueueSender {
     /// Takes a message; `false`: there was no room, it is lost, and will be told as lost.
     #[inline]
     pub(crate) fn push(&mut self, position: SourcePosition, records: &RecordBatch) -> bool {
@@ -207,7 +213,7 @@ impl HopSender {
     /// goes out as soon as it is taken.
     pub(crate) fn push_flush(&mut self) {
         if self.has_place() {
-            self.batch.other(What::Flush);
+            self.batch.other(EntryKind::Flush);
         }
         self.flush();
     }
@@ -225,7 +231,7 @@ impl HopSender {
         let fresh = self.spare.pop().unwrap_or_default();
         let batch = std::mem::replace(&mut self.batch, fresh);
         self.batch.clear();
-        // Never waits for a live one: only this end fills the hop, and it had a place.
+        // Never waits for a live one: only this end fills the queue, and it had a place.
         self.is_closed |= self.full.send(batch).is_err();
     }
 
@@ -236,14 +242,14 @@ impl HopSender {
         }
     }
 
-    /// Sends what is left: the source has ended. How many messages were lost in this hop.
+    /// Sends what is left: the source has ended. How many messages were lost in this queue.
     #[must_use]
     pub(crate) fn finish(mut self) -> u64 {
         self.flush();
         self.lost
     }
 
-    /// Messages lost in this hop so far.
+    /// Messages lost in this queue so far.
     #[must_use]
     pub(crate) const fn lost_messages(&self) -> u64 {
         self.lost
@@ -255,7 +261,7 @@ impl HopSender {
         self.is_closed
     }
 
-    /// Does something with the hop unless the receiver has closed it: what is sent meanwhile is
+    /// Does something with the queue unless the receiver has closed it: what is sent meanwhile is
     /// taken. `None`: it was closed.
     #[inline]
     pub(crate) fn while_open<T>(&mut self, run: impl FnOnce(&mut Self) -> T) -> Option<T> {
@@ -266,7 +272,7 @@ impl HopSender {
         done
     }
 
-    /// Waits, outside of any hot path, until a part of the hop is free, of at least one batch;
+    /// Waits, outside of any hot path, until a part of the queue is free, of at least one batch;
     /// `false`: it was not by `until`. Also `true` when nobody takes anything any more.
     pub(crate) fn wait_for_room(&mut self, until: Instant) -> bool {
         let capacity = self.full.capacity().unwrap_or(usize::MAX);
@@ -306,17 +312,17 @@ impl HopSender {
             return false;
         }
         if self.is_losing {
-            self.tell_lost();
+            self.enqueue_losses();
         }
         true
     }
 
     #[cold]
-    fn tell_lost(&mut self) {
+    fn enqueue_losses(&mut self) {
         // locks: something was lost.
         let mut all = self.ends.lost();
         for loss in all.drain(..) {
-            self.batch.other(What::Lost(loss));
+            self.batch.other(EntryKind::Lost(loss));
         }
         self.ends.has_lost.store(false, Release);
         self.is_losing = false;
@@ -342,16 +348,16 @@ impl HopSender {
 
     #[inline]
     fn flush_when_long(&mut self) {
-        if self.batch.cells.len() >= BATCH_LEN {
+        if self.batch.entries.len() >= BATCH_LEN {
             self.flush();
         }
     }
 }
 
-impl Intake for HopSender {
+impl Intake for QueueSender {
     fn lost(&mut self, loss: SourceLoss) {
         if self.has_place() {
-            self.batch.other(What::Lost(loss));
+            self.batch.other(EntryKind::Lost(loss));
             return self.flush_when_long();
         }
         let whole = SourceLoss::of(loss.reason, loss.from, loss.messages, &loss.instruments);
@@ -360,7 +366,7 @@ impl Intake for HopSender {
     }
 }
 
-impl Sink for HopSender {
+impl Sink for QueueSender {
     #[inline]
     fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
         self.push(position, records);
@@ -372,7 +378,7 @@ impl Sink for HopSender {
         }
         // The others were counted where they happened, and are told nobody but the log.
         if self.has_place() {
-            self.batch.other(What::Incident(incident));
+            self.batch.other(EntryKind::Incident(incident));
             self.flush_when_long();
         }
     }
@@ -389,13 +395,13 @@ pub(crate) enum Taken {
 }
 
 /// The publish thread's end.
-pub(crate) struct HopReceiver {
+pub(crate) struct QueueReceiver {
     taken: Receiver<Batch>,
     back: Sender<Batch>,
     ends: Arc<Ends>,
 }
 
-impl HopReceiver {
+impl QueueReceiver {
     /// Takes the next batch, without waiting.
     #[inline]
     #[must_use]
@@ -405,7 +411,7 @@ impl HopReceiver {
             Err(TryRecvError::Empty) => self.ends.closed.load(SeqCst),
             Err(TryRecvError::Disconnected) => true,
         };
-        match self.untold() {
+        match self.unreported() {
             Some(batch) => Taken::Batch(batch),
             None if ended => Taken::Ended,
             None => Taken::Nothing,
@@ -419,7 +425,7 @@ impl HopReceiver {
         let _ = self.back.try_send(batch);
     }
 
-    /// Closes the hop for a sender that asks ([`HopSender::while_open`]): what it sent until then
+    /// Closes the queue for a sender that asks ([`QueueSender::while_open`]): what it sent until then
     /// can be taken, and then it has ended.
     pub(crate) fn close(&self) {
         self.ends.closed.store(true, SeqCst);
@@ -430,7 +436,7 @@ impl HopReceiver {
 
     /// What was lost after everything that was sent, when the sender has not come back to tell.
     #[inline]
-    fn untold(&self) -> Option<Batch> {
+    fn unreported(&self) -> Option<Batch> {
         if !self.ends.has_lost.load(Acquire) {
             return None;
         }
@@ -443,7 +449,7 @@ impl HopReceiver {
         self.ends.has_lost.store(false, Release);
         let mut batch = Batch::default();
         for loss in all.drain(..) {
-            batch.other(What::Lost(loss));
+            batch.other(EntryKind::Lost(loss));
         }
         (!batch.is_empty()).then_some(batch)
     }
@@ -469,20 +475,20 @@ mod tests {
         SourcePosition::new(0, sequence)
     }
 
-    fn drain(receiver: &HopReceiver) -> Vec<String> {
+    fn drain(receiver: &QueueReceiver) -> Vec<String> {
         let mut told = Vec::new();
         while let Taken::Batch(batch) = receiver.take() {
             told.extend(batch.items().map(|item| match item {
-                Item::Message(position, _) => format!("m{}", position.sequence()),
-                Item::Incident(incident) => format!("{incident:?}"),
-                Item::Lost(loss) => format!(
+                SourceItem::Message(position, _) => format!("m{}", position.sequence()),
+                SourceItem::Incident(incident) => format!("{incident:?}"),
+                SourceItem::Lost(loss) => format!(
                     "{:?} {} from {} of {:?}",
                     loss.reason,
                     loss.messages,
                     loss.from.sequence(),
                     loss.instruments
                 ),
-                Item::Flush => "flush".into(),
+                SourceItem::Flush => "flush".into(),
             }));
             receiver.give_back(batch);
         }
@@ -491,7 +497,7 @@ mod tests {
 
     #[test]
     fn what_a_live_input_loses_is_told_in_its_place() {
-        let (mut sender, receiver) = hop(1, 0, true);
+        let (mut sender, receiver) = ingest_queue(1, 0, true);
         for n in 1..=4 {
             assert_eq!(sender.push(at(n), &message(n as u32)), n == 1);
             sender.flush();
@@ -512,7 +518,7 @@ mod tests {
 
     #[test]
     fn what_was_dropped_unread_is_told_apart_from_the_venues_gaps_also_where_the_hop_was_full() {
-        let (mut sender, receiver) = hop(1, 0, true);
+        let (mut sender, receiver) = ingest_queue(1, 0, true);
         sender.push(at(1), &message(1));
         sender.flush();
         let unread = |packets, ms| {
@@ -526,7 +532,7 @@ mod tests {
         let mut told = Vec::new();
         while let Taken::Batch(batch) = receiver.take() {
             for item in batch.items() {
-                if let Item::Lost(loss) = item {
+                if let SourceItem::Lost(loss) = item {
                     told.push((loss.from, loss.messages, loss.unread));
                 }
             }
@@ -539,7 +545,7 @@ mod tests {
     fn it_allocates_no_more_when_other_messages_are_the_large_ones() {
         let (small, mut large) = (message(1), RecordBatch::default());
         (0..40).for_each(|id| large.extend(message(id).records()));
-        let (mut sender, receiver) = hop(4, 0, true);
+        let (mut sender, receiver) = ingest_queue(4, 0, true);
         let mut round = |large_at: usize| {
             for n in 0..BATCH_LEN {
                 let records = if n == large_at { &large } else { &small };
@@ -568,7 +574,7 @@ mod tests {
             (1..=128, (1..=128).collect()),
             (1..=129, vec![]),
         ] {
-            let (mut sender, receiver) = hop(1, 0, true);
+            let (mut sender, receiver) = ingest_queue(1, 0, true);
             sender.push(at(1), &message(1));
             sender.flush();
             let mut twice = of(ids.clone());
@@ -582,7 +588,7 @@ mod tests {
     #[test]
     fn who_waits_for_room_goes_on_when_there_is_some_or_nobody_is_left_and_gives_up_in_time() {
         let long = || Instant::now() + Duration::from_secs(3600);
-        let (mut sender, receiver) = hop(2, 0, true);
+        let (mut sender, receiver) = ingest_queue(2, 0, true);
         assert!(sender.wait_for_room(Instant::now()), "it is empty");
         for n in 1..=2 {
             assert!(sender.push(at(n), &message(1)));
@@ -601,7 +607,7 @@ mod tests {
         }
         receiver.close();
         assert!(sender.wait_for_room(long()), "closed");
-        let (mut sender, receiver) = hop(1, 0, true);
+        let (mut sender, receiver) = ingest_queue(1, 0, true);
         sender.push(at(1), &message(1));
         sender.flush();
         drop(receiver);
@@ -610,7 +616,7 @@ mod tests {
 
     #[test]
     fn a_gap_that_finds_no_room_is_still_told_and_stays_before_what_follows() {
-        let (mut sender, receiver) = hop(1, 0, true);
+        let (mut sender, receiver) = ingest_queue(1, 0, true);
         sender.message(at(1), &message(1));
         sender.flush();
         for from in [2, 7] {
@@ -629,7 +635,7 @@ mod tests {
 
     #[test]
     fn whatever_the_threads_do_each_message_comes_or_is_told_as_lost_in_order() {
-        let (mut sender, receiver) = hop(4, 0, true);
+        let (mut sender, receiver) = ingest_queue(4, 0, true);
         const MESSAGES: u64 = 200_000;
         let feed = std::thread::spawn(move || {
             let mut accepted = 0;
@@ -645,14 +651,14 @@ mod tests {
                 Taken::Batch(batch) => {
                     for item in batch.items() {
                         let (position, count) = match item {
-                            Item::Message(position, _) => (position, 1),
-                            Item::Lost(loss) => (loss.from, loss.messages),
+                            SourceItem::Message(position, _) => (position, 1),
+                            SourceItem::Lost(loss) => (loss.from, loss.messages),
                             other => panic!("nobody sent {other:?}"),
                         };
                         assert_eq!(position.sequence(), next, "in order, and nothing left out");
                         next += count;
                         match item {
-                            Item::Message(..) => taken += 1,
+                            SourceItem::Message(..) => taken += 1,
                             _ => lost += count,
                         }
                     }
@@ -669,12 +675,12 @@ mod tests {
     #[test]
     fn what_was_accepted_before_the_hop_was_closed_is_taken_and_nothing_after() {
         for round in 0..200 {
-            let (mut sender, receiver) = hop(1024, 0, true);
+            let (mut sender, receiver) = ingest_queue(1024, 0, true);
             let feed = std::thread::spawn(move || {
                 let mut accepted = 0;
-                while let Some(taken) = sender.while_open(|hop| {
-                    let taken = hop.push(at(accepted + 1), &message(1));
-                    hop.flush();
+                while let Some(taken) = sender.while_open(|queue| {
+                    let taken = queue.push(at(accepted + 1), &message(1));
+                    queue.flush();
                     taken
                 }) {
                     accepted += u64::from(taken);
@@ -690,7 +696,8 @@ mod tests {
                 }
                 match receiver.take() {
                     Taken::Batch(batch) => {
-                        let is_message = |item: &Item<'_>| matches!(item, Item::Message(..));
+                        let is_message =
+                            |item: &SourceItem<'_>| matches!(item, SourceItem::Message(..));
                         taken += batch.items().filter(is_message).count() as u64;
                     }
                     Taken::Nothing => {}
@@ -703,7 +710,7 @@ mod tests {
 
     #[test]
     fn a_feed_whose_publish_thread_falls_behind_allocates_nothing() {
-        let (mut sender, receiver) = hop(8, 9, true);
+        let (mut sender, receiver) = ingest_queue(8, 9, true);
         let message = message(1);
         let all = 8 * BATCH_LEN as u64;
         let counted = allocation_counter::measure(|| {
@@ -726,7 +733,7 @@ mod tests {
 
     #[test]
     fn few_batches_circulate_while_the_publish_thread_keeps_up() {
-        let (mut sender, receiver) = hop(64, 65, true);
+        let (mut sender, receiver) = ingest_queue(64, 65, true);
         let mut used = std::collections::HashSet::new();
         for n in 1..=1_000 {
             // Fell behind once: all have been under way.
@@ -737,7 +744,7 @@ mod tests {
             }
             while let Taken::Batch(batch) = receiver.take() {
                 if n > 101 {
-                    used.insert(batch.cells.as_ptr());
+                    used.insert(batch.entries.as_ptr());
                 }
                 receiver.give_back(batch);
             }
@@ -747,7 +754,7 @@ mod tests {
 
     #[test]
     fn batches_are_used_again_and_the_order_is_kept() {
-        let (mut sender, receiver) = hop(4, 0, false);
+        let (mut sender, receiver) = ingest_queue(4, 0, false);
         let mut expected = Vec::new();
         let mut told = Vec::new();
         for n in 1..=300 {
@@ -765,7 +772,7 @@ mod tests {
 
     #[test]
     fn a_feed_notices_that_nobody_takes_its_messages() {
-        let (mut sender, receiver) = hop(2, 0, false);
+        let (mut sender, receiver) = ingest_queue(2, 0, false);
         drop(receiver);
         sender.message(at(1), &message(1));
         sender.flush();

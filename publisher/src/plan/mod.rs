@@ -131,11 +131,11 @@ impl Plan {
         timers(&config, &mut warnings)?;
         ring_dir(&config, &channels, &mut warnings)?;
         journal::check(&config)?;
-        if !(2..=1 << 20).contains(&config.threads.hop_batches) {
+        if !(2..=1 << 20).contains(&config.threads.queue_batches) {
             let remedy = "it must be from 2 to 1048576";
             return Err(ConfigError::value(
-                "threads.hop_batches",
-                config.threads.hop_batches,
+                "threads.queue_batches",
+                config.threads.queue_batches,
                 remedy,
             ));
         }
@@ -210,7 +210,7 @@ fn channels(config: &Config, warnings: &mut Vec<String>) -> Result<Vec<ChannelPl
 
 /// Why there is no digest of a channel behind a restart in the same epoch, where there is none: what was
 /// published before must come again, and in the order in which it came.
-pub(crate) fn digest_breaks(config: &Config, channel: &str) -> Option<&'static str> {
+pub(crate) fn why_no_digest(config: &Config, channel: &str) -> Option<&'static str> {
     let is_for_it = |it: &&InputConfig| it.channel().is_none_or(|name| name == channel);
     let mut inputs = config.inputs.iter().filter(is_for_it);
     match (inputs.next(), inputs.next()) {
@@ -544,7 +544,7 @@ fn ring_dir(
     }
     if config.digest && config.inputs.iter().all(InputConfig::is_gone_on_with) {
         warnings.extend(channels.iter().filter_map(|channel| {
-            let why = digest_breaks(config, &channel.name)?;
+            let why = why_no_digest(config, &channel.name)?;
             let name = &channel.name;
             Some(format!(
                 "channel {name} has no digest after a restart that goes on in its epoch: {why}"
@@ -632,7 +632,7 @@ impl fmt::Display for Plan {
                 InputConfig::Capture(i) => {
                     writeln!(
                         f,
-                        "source {}: capture {}, pace {:?}",
+                        "source {}: capture {}, {}",
                         i.source,
                         i.file.display(),
                         i.pace
@@ -641,7 +641,7 @@ impl fmt::Display for Plan {
                 InputConfig::Simulator(i) => {
                     writeln!(
                         f,
-                        "source {}: simulator, seed {}, {} symbols, pace {:?}",
+                        "source {}: simulator, seed {}, {} symbols, {}",
                         i.source, i.seed, i.market.symbols, i.pace
                     )?;
                 }

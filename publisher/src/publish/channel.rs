@@ -20,7 +20,7 @@ use tickcast_transport::FanOut;
 use crate::error::PublisherError;
 use crate::publish::digest::Digest;
 use crate::state::ChannelShared;
-use crate::state::hand_over::Standing;
+use crate::state::hand_over::PublishPosition;
 use crate::state::journal::Noted;
 
 /// Datagrams that are handed to a transport at a time.
@@ -168,7 +168,7 @@ impl ChannelDriver {
     /// Counts a message in the digest that was published before. What of it was: nothing where it does not
     /// fit a datagram.
     #[cold]
-    pub(crate) fn pass_over<'a>(&mut self, message: RecordSlice<'a>) -> RecordSlice<'a> {
+    pub(crate) fn digest_replayed<'a>(&mut self, message: RecordSlice<'a>) -> RecordSlice<'a> {
         if message.bytes().len() > self.core.ring().payload_max() {
             return RecordSlice::default();
         }
@@ -222,7 +222,7 @@ impl ChannelDriver {
     /// No heartbeats from here on.
     pub fn stop(&mut self, now: Nanos) {
         self.core.stop();
-        self.show_stats(now);
+        self.update_stats(now);
     }
 
     /// The last sequence sealed.
@@ -233,11 +233,11 @@ impl ChannelDriver {
 
     /// Where the channel stands, once all that was published is sealed and sent.
     #[must_use]
-    pub fn standing(&self) -> Option<Standing> {
+    pub fn position(&self) -> Option<PublishPosition> {
         let last = self.core.sealed();
         let mut fan_outs = (0..self.fan_outs.len()).map(|index| FanOutId(index as u8));
         let is_sent = !self.core.is_open() && fan_outs.all(|id| self.core.posted(id) >= last);
-        is_sent.then(|| Standing {
+        is_sent.then(|| PublishPosition {
             channel: self.shared.plan.id,
             last,
             next_record: self.core.ring().next_record(),
@@ -266,7 +266,7 @@ impl ChannelDriver {
             worked |= self.transmit(index)?;
         }
         if now.monotonic >= self.stats_at {
-            self.show_stats(now.monotonic);
+            self.update_stats(now.monotonic);
         }
         Ok(worked)
     }
@@ -323,12 +323,12 @@ impl ChannelDriver {
     #[inline]
     fn reset_fan_outs(&mut self) {
         while let Some(event) = self.core.poll() {
-            self.happened(&event);
+            self.handle_event(&event);
         }
     }
 
     #[cold]
-    fn happened(&mut self, event: &PublisherEvent) {
+    fn handle_event(&mut self, event: &PublisherEvent) {
         let channel = &self.shared.plan.name;
         match event {
             PublisherEvent::FanOutReset { fan_out, skipped } => {
@@ -355,7 +355,7 @@ impl ChannelDriver {
         }
     }
 
-    fn show_stats(&mut self, now: Nanos) {
+    fn update_stats(&mut self, now: Nanos) {
         self.stats_at = now.after(Nanos(STATS_NS));
         for (fan_out, lines) in self.fan_outs.iter().zip(&self.shared.lines) {
             for (stats, shown) in fan_out.stats().iter().zip(lines) {

@@ -6,7 +6,7 @@ use tickcast_reliability::types::{Now, SourceId, SourcePosition};
 
 use crate::error::PublisherError;
 use crate::publish::channel::ChannelDriver;
-use crate::publish::{Publishing, Taking};
+use crate::publish::{PublishStage, SourceCounts};
 
 /// One channel of an [`InlinePublisher`](crate::InlinePublisher), for as long as nothing else is
 /// done with it.
@@ -33,30 +33,30 @@ use crate::publish::{Publishing, Taking};
 pub struct InlineChannel<'a> {
     driver: &'a mut ChannelDriver,
     source: SourceId,
-    taking: &'a mut Taking,
+    counts: &'a mut SourceCounts,
     /// Messages taken that are not counted there yet.
-    taken: u64,
+    records: u64,
     failure: &'a mut Option<PublisherError>,
     message: &'a mut RecordBatch,
     now: Now,
 }
 
-impl Publishing {
+impl PublishStage {
     /// The way of a source's messages, where nothing of them is to be looked up or left out.
-    pub(crate) fn straight<'a>(
+    pub(crate) fn direct<'a>(
         &'a mut self,
         source: usize,
         message: &'a mut RecordBatch,
         now: Now,
     ) -> Option<InlineChannel<'a>> {
         let (drivers, sources, failure) = self.parts();
-        let taking = &mut sources.get_mut(source)?.taking;
-        let (channel, source) = taking.straight()?;
+        let counts = &mut sources.get_mut(source)?.counts;
+        let (channel, source) = counts.direct()?;
         Some(InlineChannel {
             driver: drivers.get_mut(channel)?,
             source,
-            taking,
-            taken: 0,
+            counts,
+            records: 0,
             failure,
             message,
             now,
@@ -70,9 +70,9 @@ impl InlineChannel<'_> {
     #[inline]
     pub fn publish<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {
         const { assert!(!names_instruments(R::RTYPE), "it is to be looked at") };
-        self.taken += 1;
+        self.records += 1;
         if !(self.driver).put_record(record, self.source, from, self.now) {
-            self.tell(record, from);
+            self.publish_message(record, from);
         }
     }
 
@@ -97,7 +97,7 @@ impl InlineChannel<'_> {
     #[inline]
     pub fn publish_run<R: WireRecord>(&mut self, records: &[R], first: SourcePosition) {
         const { assert!(!names_instruments(R::RTYPE), "it is to be looked at") };
-        self.taken += records.len() as u64;
+        self.records += records.len() as u64;
         let (mut left, mut first) = (records, first);
         loop {
             let put = (self.driver).put_run(left, self.source, first, self.now);
@@ -105,14 +105,14 @@ impl InlineChannel<'_> {
                 return;
             };
             first = first.plus(put as u64);
-            self.tell(next, first);
+            self.publish_message(next, first);
             (left, first) = (rest, first.plus(1));
         }
     }
 
     /// Publishes a record as a message, to hear what is wrong, or to have it recorded.
     #[cold]
-    fn tell<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {
+    fn publish_message<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {
         self.message.clear();
         self.message.put(record);
         let published = (self.driver).publish((&*self.message).into(), self.source, from, self.now);
@@ -124,6 +124,6 @@ impl InlineChannel<'_> {
 
 impl Drop for InlineChannel<'_> {
     fn drop(&mut self) {
-        self.taking.took(self.taken, self.taken);
+        self.counts.took(self.records, self.records);
     }
 }

@@ -18,19 +18,19 @@ use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 use crate::error::PublisherError;
-use crate::ingest::queue::Item;
+use crate::ingest::queue::SourceItem;
 use crate::plan::routing::{ChannelSet, Router};
 use crate::publish::channel::ChannelDriver;
-use crate::publish::replay_check::{Differs, GivenAgain, NotAgain};
+use crate::publish::replay_check::{Mismatch, ReplayCheck, ReplayMismatch};
 use crate::publish::resumed::Resumed;
-use crate::standby::backlog::{Entry, What};
-use crate::state::hand_over::Standing;
+use crate::standby::backlog::{BacklogEntry, BacklogItem};
+use crate::state::hand_over::PublishPosition;
 use crate::state::positions::{Positions, shifted};
 use crate::state::source_loss::SourceLoss;
 use crate::state::{Shared, SourceShared};
 
 /// Why there is no digest where a source did not give again what was published of it.
-pub(crate) const NOT_AGAIN: &str = "what was published before did not come again";
+pub(crate) const REPLAY_MISMATCH: &str = "what was published before did not come again";
 
 /// One source of what is published.
 pub(crate) struct Source {
@@ -39,25 +39,25 @@ pub(crate) struct Source {
     /// Where its messages go.
     pub router: Router,
     /// Whether its messages are counted here; a feed thread counts its own.
-    pub counts: bool,
+    pub counts_here: bool,
     /// By how much the ordinals of its positions are raised, where channels go on from mirrors whose
     /// publisher counted more session changes.
     pub ordinals: i32,
-    /// What [`Publishing`] keeps of it.
-    pub taking: Taking,
+    /// What [`PublishStage`] keeps of it.
+    pub counts: SourceCounts,
 }
 
 /// How a source's messages are taken.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Taking {
-    /// Messages taken that are not counted yet: they are at the next [`Publishing::drive`].
+pub(crate) struct SourceCounts {
+    /// Messages taken that are not counted yet: they are at the next [`PublishStage::drive`].
     messages: u64,
     records: u64,
     /// The one channel, and the source's number there, where nothing is to be looked up or left out.
-    straight: Option<(usize, SourceId)>,
+    direct: Option<(usize, SourceId)>,
 }
 
-impl Taking {
+impl SourceCounts {
     /// Takes note of messages that are to be counted.
     #[inline]
     pub(crate) const fn took(&mut self, messages: u64, records: u64) {
@@ -66,8 +66,8 @@ impl Taking {
     }
 
     /// See the field.
-    pub(crate) const fn straight(&self) -> Option<(usize, SourceId)> {
-        self.straight
+    pub(crate) const fn direct(&self) -> Option<(usize, SourceId)> {
+        self.direct
     }
 }
 
@@ -75,9 +75,9 @@ impl Source {
     /// Counts what was taken.
     #[inline]
     fn count(&mut self) {
-        let messages = std::mem::take(&mut self.taking.messages);
-        let records = std::mem::take(&mut self.taking.records);
-        if self.counts && messages > 0 {
+        let messages = std::mem::take(&mut self.counts.messages);
+        let records = std::mem::take(&mut self.counts.records);
+        if self.counts_here && messages > 0 {
             self.shared.counters.source_messages.add(messages);
             self.shared.counters.source_records.add(records);
         }
@@ -85,7 +85,7 @@ impl Source {
 }
 
 /// All channels, and the routes of every source to them.
-pub(crate) struct Publishing {
+pub(crate) struct PublishStage {
     drivers: Vec<ChannelDriver>,
     sources: Vec<Source>,
     shared: Arc<Shared>,
@@ -93,12 +93,12 @@ pub(crate) struct Publishing {
     resumed: Option<Resumed>,
     /// Where those are given again from the beginning, and count in the digests: what was, and where it is
     /// kept that something was not.
-    given_again: Option<(GivenAgain, NotAgain)>,
+    replay_check: Option<(ReplayCheck, ReplayMismatch)>,
     /// The first thing that went wrong where no error could be returned.
     failure: Option<PublisherError>,
 }
 
-impl Publishing {
+impl PublishStage {
     /// Publishes through `drivers`, in the order of the config, what the sources tell.
     #[must_use]
     pub(crate) fn new(
@@ -111,21 +111,21 @@ impl Publishing {
             sources,
             shared,
             resumed: None,
-            given_again: None,
+            replay_check: None,
             failure: None,
         };
-        all.straighten();
+        all.resolve_direct_routes();
         all
     }
 
     /// Finds out which sources' messages go straight to a channel.
-    fn straighten(&mut self) {
+    fn resolve_direct_routes(&mut self) {
         for source in &mut self.sources {
             let channel = source.router.only().filter(|channel| {
                 let looked_through = self.resumed.is_some() || source.ordinals != 0;
                 !looked_through && !self.drivers[*channel].has_digest()
             });
-            source.taking.straight = channel.map(|channel| (channel, source.shared.source));
+            source.counts.direct = channel.map(|channel| (channel, source.shared.source));
         }
     }
 
@@ -145,7 +145,7 @@ impl Publishing {
     #[must_use]
     pub(crate) fn resuming(mut self, mirrored: Vec<Positions>) -> Self {
         self.resumed = Some(Resumed::new(mirrored));
-        self.straighten();
+        self.resolve_direct_routes();
         self
     }
 
@@ -155,13 +155,13 @@ impl Publishing {
     pub(crate) fn replaying(
         mut self,
         sealed: Vec<Positions>,
-        not_again: NotAgain,
-        digest_breaks: impl Fn(usize) -> Option<&'static str>,
+        mismatch: ReplayMismatch,
+        why_no_digest: impl Fn(usize) -> Option<&'static str>,
     ) -> Self {
         let rings = self.drivers.iter().map(|driver| driver.ring().reader());
-        self.given_again = Some((GivenAgain::of(rings, sealed.iter()), not_again));
+        self.replay_check = Some((ReplayCheck::of(rings, sealed.iter()), mismatch));
         for (channel, driver) in self.drivers.iter_mut().enumerate() {
-            if let Some(why) = digest_breaks(channel) {
+            if let Some(why) = why_no_digest(channel) {
                 driver.without_digest(why);
             }
         }
@@ -169,23 +169,25 @@ impl Publishing {
     }
 
     /// Publishes what was kept of a source, on the channels that it was for when it came.
-    pub(crate) fn take_kept(&mut self, source: usize, entry: &Entry, now: Now) {
+    pub(crate) fn take_backlog(&mut self, source: usize, entry: &BacklogEntry, now: Now) {
         match &entry.what {
-            What::Message(records) => {
+            BacklogItem::Message(records) => {
                 self.publish_to(source, entry.position, records.into(), entry.channels, now);
             }
-            What::Lost(loss) => self.lost_to(source, loss, entry.channels, now),
+            BacklogItem::Lost(loss) => self.lost_to(source, loss, entry.channels, now),
         }
     }
 
     /// Publishes what a source told; sources are counted as they were given.
     #[inline]
-    pub(crate) fn take(&mut self, source: usize, item: &Item<'_>, now: Now) {
+    pub(crate) fn take(&mut self, source: usize, item: &SourceItem<'_>, now: Now) {
         match item {
-            Item::Message(position, records) => self.message(source, *position, *records, now),
-            Item::Incident(incident) => self.incident(source, *incident),
-            Item::Lost(loss) => self.lost(source, loss, now),
-            Item::Flush => self.flush_source(source, now),
+            SourceItem::Message(position, records) => {
+                self.message(source, *position, *records, now);
+            }
+            SourceItem::Incident(incident) => self.incident(source, *incident),
+            SourceItem::Lost(loss) => self.lost(source, loss, now),
+            SourceItem::Flush => self.flush_source(source, now),
         }
     }
 
@@ -201,10 +203,10 @@ impl Publishing {
     ) -> bool {
         let source = &mut self.sources[source];
         if !const { names_instruments(R::RTYPE) }
-            && let Some((channel, id)) = source.taking.straight
+            && let Some((channel, id)) = source.counts.direct
             && self.drivers[channel].put_record(record, id, at, now)
         {
-            source.taking.took(1, 1);
+            source.counts.took(1, 1);
             return true;
         }
         false
@@ -213,8 +215,8 @@ impl Publishing {
     #[inline]
     fn message(&mut self, index: usize, at: SourcePosition, records: RecordSlice<'_>, now: Now) {
         let source = &mut self.sources[index];
-        source.taking.took(1, records.len() as u64);
-        if let Some((channel, id)) = source.taking.straight
+        source.counts.took(1, records.len() as u64);
+        if let Some((channel, id)) = source.counts.direct
             && !records.names_instruments()
         {
             if let Err(error) = self.drivers[channel].publish(records, id, at, now) {
@@ -295,24 +297,24 @@ impl Publishing {
         let has = resumed.has(channel, source, at);
         if resumed.is_over() {
             self.resumed = None;
-            self.straighten();
+            self.resolve_direct_routes();
         }
         if !has {
-            self.was_given_again(channel, source, now);
-        } else if let Some((again, _)) = &mut self.given_again {
-            let records = self.drivers[channel].pass_over(records);
-            again.take(channel, source, at, records);
+            self.end_replay_check(channel, source, now);
+        } else if let Some((check, _)) = &mut self.replay_check {
+            let records = self.drivers[channel].digest_replayed(records);
+            check.take(channel, source, at, records);
         }
         has
     }
 
     /// A source is beyond what was published of it, or has ended: where it did not give the same again,
     /// nobody knows what is missing from there on, and that is told.
-    fn was_given_again(&mut self, channel: usize, source: SourceId, now: Now) {
-        let Some((again, not_again)) = &mut self.given_again else {
+    fn end_replay_check(&mut self, channel: usize, source: SourceId, now: Now) {
+        let Some((check, mismatch)) = &mut self.replay_check else {
             return;
         };
-        let Some(Differs { last, given }) = again.end(channel, source) else {
+        let Some(Mismatch { last, given }) = check.end(channel, source) else {
             return;
         };
         let driver = &mut self.drivers[channel];
@@ -330,9 +332,9 @@ impl Publishing {
             messages: u64::MAX,
             instruments: Vec::new(),
         };
-        driver.without_digest(NOT_AGAIN);
+        driver.without_digest(REPLAY_MISMATCH);
         // On the thread that publishes, this once: what it would publish next can't be trusted anyway.
-        not_again.keep();
+        mismatch.keep();
         if let Err(error) = driver.event(&lost, now) {
             self.failure.get_or_insert(error);
         }
@@ -343,7 +345,7 @@ impl Publishing {
     pub(crate) fn source_ended(&mut self, index: usize, now: Now) {
         if !self.shared.is_stopping() {
             let source = self.sources[index].shared.source;
-            (0..self.drivers.len()).for_each(|at| self.was_given_again(at, source, now));
+            (0..self.drivers.len()).for_each(|at| self.end_replay_check(at, source, now));
         }
     }
 
@@ -356,7 +358,7 @@ impl Publishing {
     fn lost_to(&mut self, index: usize, loss: &SourceLoss, channels: ChannelSet, now: Now) {
         let Source {
             shared,
-            counts,
+            counts_here,
             ordinals,
             ..
         } = &self.sources[index];
@@ -375,14 +377,14 @@ impl Publishing {
                 } else {
                     tracing::warn!(source = source.0, %from, messages, "the source has a gap");
                 }
-                if *counts {
+                if *counts_here {
                     counters.source_gaps.increment();
                     counters.source_missing_messages.add(loss.known_messages());
                 }
             }
             SourceLossReason::Malformed => {
                 tracing::error!(source = source.0, %from, messages, "the source can't be read");
-                if *counts {
+                if *counts_here {
                     counters.source_malformed.increment();
                 }
             }
@@ -391,9 +393,9 @@ impl Publishing {
                     source = source.0,
                     %from,
                     messages,
-                    "the publish thread could not keep up: messages were lost before it; use faster cores or more hop_batches"
+                    "the publish thread could not keep up: messages were lost before it; use faster cores or more queue_batches"
                 );
-                if *counts {
+                if *counts_here {
                     counters.source_overflow_messages.add(messages);
                 }
             }
@@ -468,12 +470,12 @@ impl Publishing {
     }
 
     /// Takes no digest of a channel where what was published has not all come again: it would be of a part.
-    fn stopped_behind(&mut self) {
-        let Some((again, _)) = &mut self.given_again else {
+    fn check_replay_is_whole(&mut self) {
+        let Some((check, _)) = &mut self.replay_check else {
             return;
         };
         for (channel, driver) in self.drivers.iter_mut().enumerate() {
-            if again.is_missing(channel) {
+            if check.is_missing(channel) {
                 driver
                     .without_digest("it was stopped before all that was published had come again");
             }
@@ -486,7 +488,7 @@ impl Publishing {
     /// As [`ChannelDriver::end`].
     pub(crate) fn end(&mut self, now: Now) -> Result<(), PublisherError> {
         self.sources.iter_mut().for_each(Source::count);
-        self.stopped_behind();
+        self.check_replay_is_whole();
         for driver in &mut self.drivers {
             driver.end(now)?;
         }
@@ -495,13 +497,13 @@ impl Publishing {
 
     /// Where every channel stands, once all that was published is sealed and sent.
     #[must_use]
-    pub(crate) fn standing(&self) -> Option<Vec<Standing>> {
-        self.drivers.iter().map(ChannelDriver::standing).collect()
+    pub(crate) fn position(&self) -> Option<Vec<PublishPosition>> {
+        self.drivers.iter().map(ChannelDriver::position).collect()
     }
 
     /// Shows the digests of what was published so far.
     pub(crate) fn show_digests(&mut self) {
-        self.stopped_behind();
+        self.check_replay_is_whole();
         self.drivers.iter().for_each(ChannelDriver::show_digest);
     }
 

@@ -22,12 +22,12 @@ const SLACK: usize = 64 * 1024;
 /// Where it is kept that what was published in an epoch did not come again: no later life of it can tell
 /// its digest.
 #[derive(Clone, Debug)]
-pub(crate) struct NotAgain {
+pub(crate) struct ReplayMismatch {
     pub(crate) path: Option<PathBuf>,
     pub(crate) epoch: Epoch,
 }
 
-impl NotAgain {
+impl ReplayMismatch {
     /// Whether an earlier life kept it of this epoch.
     pub(crate) fn is_kept(&self) -> bool {
         let text = self
@@ -48,11 +48,11 @@ impl NotAgain {
 }
 
 /// What is being given again, by channel.
-pub(crate) struct GivenAgain(Vec<Vec<Again>>);
+pub(crate) struct ReplayCheck(Vec<Vec<SourceReplay>>);
 
 /// A source that does not give again what was published of it on a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Differs {
+pub(crate) struct Mismatch {
     /// How far it was published.
     pub(crate) last: SourcePosition,
     /// How far it gave anything up to there.
@@ -60,7 +60,7 @@ pub(crate) struct Differs {
 }
 
 /// What one source gives again on one channel.
-struct Again {
+struct SourceReplay {
     source: SourceId,
     last: SourcePosition,
     given: Option<SourcePosition>,
@@ -71,10 +71,10 @@ struct Again {
     /// The end of what was given up to there.
     end: Vec<u8>,
     /// Of the records given since the ring holds them.
-    again: Xxh3,
+    replayed: Xxh3,
 }
 
-impl GivenAgain {
+impl ReplayCheck {
     /// Nothing was given again yet of what these rings hold, up to `sealed`.
     pub(crate) fn of<'a>(
         rings: impl Iterator<Item = RingReader>,
@@ -97,28 +97,28 @@ impl GivenAgain {
         records: RecordSlice<'_>,
     ) {
         let mut all = self.0.get_mut(channel).into_iter().flatten();
-        if let Some(again) = all.find(|again| again.source == source) {
-            again.take(at, records.bytes());
+        if let Some(replayed) = all.find(|replayed| replayed.source == source) {
+            replayed.take(at, records.bytes());
         }
     }
 
     /// The source is beyond what was published on the channel, or has ended: whether that was not the same.
     /// It is said once.
-    pub(crate) fn end(&mut self, channel: usize, source: SourceId) -> Option<Differs> {
+    pub(crate) fn end(&mut self, channel: usize, source: SourceId) -> Option<Mismatch> {
         let all = self.0.get_mut(channel)?;
-        let index = all.iter().position(|again| again.source == source)?;
-        all.swap_remove(index).differs()
+        let index = all.iter().position(|replayed| replayed.source == source)?;
+        all.swap_remove(index).mismatch()
     }
 
     /// Nothing more comes on the channel: whether something that was published is missing, or is
     /// not the same.
     pub(crate) fn is_missing(&mut self, channel: usize) -> bool {
         let all = self.0.get_mut(channel);
-        all.is_some_and(|all| all.drain(..).any(|again| again.differs().is_some()))
+        all.is_some_and(|all| all.drain(..).any(|replayed| replayed.mismatch().is_some()))
     }
 }
 
-impl Again {
+impl SourceReplay {
     fn take(&mut self, at: SourcePosition, records: &[u8]) {
         self.given = self.given.max(Some(at));
         match self.begins {
@@ -131,7 +131,7 @@ impl Again {
             }
             _ => {
                 self.begin();
-                self.again.update(records);
+                self.replayed.update(records);
             }
         }
     }
@@ -140,23 +140,23 @@ impl Again {
     fn begin(&mut self) {
         if let Some((_, len)) = self.begins.take() {
             let before = self.end.len().saturating_sub(len);
-            self.again.update(&self.end[before..]);
+            self.replayed.update(&self.end[before..]);
             self.end = Vec::new();
         }
     }
 
-    fn differs(mut self) -> Option<Differs> {
+    fn mismatch(mut self) -> Option<Mismatch> {
         self.begin();
         let is_same =
-            self.given >= Some(self.last) && self.again.digest128() == self.held.digest128();
+            self.given >= Some(self.last) && self.replayed.digest128() == self.held.digest128();
         let (last, given) = (self.last, self.given);
-        (!is_same).then_some(Differs { last, given })
+        (!is_same).then_some(Mismatch { last, given })
     }
 }
 
-fn held(ring: &RingReader, sealed: &Positions) -> Vec<Again> {
+fn held(ring: &RingReader, sealed: &Positions) -> Vec<SourceReplay> {
     let is_whole = ring.oldest() == ring.identity().first_sequence;
-    let again = |(source, last): &(SourceId, SourcePosition)| Again {
+    let replayed = |(source, last): &(SourceId, SourcePosition)| SourceReplay {
         source: *source,
         last: *last,
         given: None,
@@ -164,21 +164,24 @@ fn held(ring: &RingReader, sealed: &Positions) -> Vec<Again> {
         // Of one that it holds nothing of, no bytes.
         begins: (!is_whole).then_some((*last, 0)),
         end: Vec::new(),
-        again: Xxh3::new(),
+        replayed: Xxh3::new(),
     };
-    let mut all: Vec<(Again, bool)> = sealed.iter().map(|it| (again(it), false)).collect();
+    let mut all: Vec<(SourceReplay, bool)> =
+        sealed.iter().map(|it| (replayed(it), false)).collect();
     ring.each_held(|datagram| {
         let header = datagram.header();
         let mut of_it = all.iter_mut().filter(|_| header.kind == Kind::Data);
-        if let Some((again, is_begun)) = of_it.find(|(again, _)| again.source == header.source) {
+        if let Some((replayed, is_begun)) =
+            of_it.find(|(replayed, _)| replayed.source == header.source)
+        {
             let records = datagram.payload();
             if !std::mem::replace(is_begun, true) && !is_whole {
-                again.begins = Some((header.source_position, records.len()));
+                replayed.begins = Some((header.source_position, records.len()));
             }
-            again.held.update(records);
+            replayed.held.update(records);
         }
     });
-    all.into_iter().map(|(again, _)| again).collect()
+    all.into_iter().map(|(replayed, _)| replayed).collect()
 }
 
 #[cfg(test)]
@@ -250,15 +253,15 @@ mod tests {
         each: u64,
         given: impl Iterator<Item = (u64, u64)>,
     ) -> [bool; 2] {
-        let mut again = GivenAgain::of([ring.clone()].into_iter(), [sealed].into_iter());
+        let mut replayed = ReplayCheck::of([ring.clone()].into_iter(), [sealed].into_iter());
         for (n, order_id) in given {
             let source = source(n, each);
             let last = sealed.iter().find(|(id, _)| *id == source);
             if last.is_some_and(|(_, last)| at(n) <= *last) {
-                again.take(0, source, at(n), (&message(order_id)).into());
+                replayed.take(0, source, at(n), (&message(order_id)).into());
             }
         }
-        [A, B].map(|source| again.end(0, source).is_some())
+        [A, B].map(|source| replayed.end(0, source).is_some())
     }
 
     #[test]
@@ -285,8 +288,8 @@ mod tests {
             });
             for other in messages.saturating_sub(100).max(1)..=messages {
                 let given = (1..=messages).map(|n| (n, if n == other { 0 } else { n }));
-                let differs = [A, B].map(|it| held.contains(&other) && it == source(other, each));
-                assert_eq!(after(&ring, each, given), differs, "{other} of {messages}");
+                let mismatch = [A, B].map(|it| held.contains(&other) && it == source(other, each));
+                assert_eq!(after(&ring, each, given), mismatch, "{other} of {messages}");
             }
         }
     }
@@ -296,8 +299,8 @@ mod tests {
         for (messages, each) in [(9, 2), (1_000, 2), (1_000, 5)] {
             let ring = published(messages, each);
             let shorter = (1..messages).map(|n| (n, n));
-            let differs = [A, B].map(|it| it == source(messages, each));
-            assert_eq!(after(&ring, each, shorter), differs);
+            let mismatch = [A, B].map(|it| it == source(messages, each));
+            assert_eq!(after(&ring, each, shorter), mismatch);
         }
     }
 
@@ -306,11 +309,11 @@ mod tests {
         // A told only the first ones.
         let (reader, sealed) = published(999, 500);
         reader.each_held(|datagram| assert_eq!(datagram.header().source, B));
-        for (last, differs) in [(498, true), (499, false)] {
+        for (last, mismatch) in [(498, true), (499, false)] {
             let all = held(&reader, &sealed).into_iter();
-            let mut again = { all }.find(|it| it.source == A).unwrap();
-            (1..=last).for_each(|n| again.take(at(n), message(n).bytes()));
-            assert_eq!(again.differs().is_some(), differs, "{last}");
+            let mut replayed = { all }.find(|it| it.source == A).unwrap();
+            (1..=last).for_each(|n| replayed.take(at(n), message(n).bytes()));
+            assert_eq!(replayed.mismatch().is_some(), mismatch, "{last}");
         }
     }
 

@@ -12,7 +12,7 @@ use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SourceId};
 use tickcast_reliability::wire::{EpochReason, StreamEvent};
 
 use crate::error::PublisherError;
-use crate::publish::replay_check::NotAgain;
+use crate::publish::replay_check::ReplayMismatch;
 use crate::recovery::input_identity::{Captures, Inputs};
 use crate::state::Shared;
 
@@ -199,12 +199,12 @@ impl EpochState {
     }
 
     /// Where it is kept that what was published in this epoch did not come again.
-    pub(crate) fn not_again(&self) -> NotAgain {
+    pub(crate) fn mismatch(&self) -> ReplayMismatch {
         let path = self
             .store
             .as_ref()
             .map(|it| it.path.with_extension("not-again"));
-        NotAgain {
+        ReplayMismatch {
             path,
             epoch: self.epoch,
         }

@@ -8,7 +8,7 @@ use tickcast_reliability::serve::{PeerId, RepairCore};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::control::{ControlServer, PeerId as Connection, ShareId};
 
-use crate::repair::deny_list::Bans;
+use crate::repair::deny_list::DenyList;
 use crate::repair::peers::Peers;
 
 /// What the control server can do about rights.
@@ -37,28 +37,28 @@ impl Revokes for ControlServer {
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Rights {
+pub(crate) struct Access {
     /// The rings that may be READ.
     shares: Vec<(ChannelId, ShareId)>,
-    banned: Bans,
-    denied: Bans,
+    banned: DenyList,
+    denied: DenyList,
     /// Connections for READ that were let reach nothing, or no longer.
     withheld: BTreeSet<PeerId>,
 }
 
-impl Default for Rights {
+impl Default for Access {
     /// Everybody may be here and READ, but nothing is shared.
     fn default() -> Self {
         Self {
             shares: Vec::new(),
-            banned: Bans::new(Bans::BANNED, None),
-            denied: Bans::new(Bans::DENIED, None),
+            banned: DenyList::new(DenyList::BANNED, None),
+            denied: DenyList::new(DenyList::DENIED, None),
             withheld: BTreeSet::new(),
         }
     }
 }
 
-impl Rights {
+impl Access {
     /// Lets these rings be READ.
     pub(crate) fn share(&mut self, shares: Vec<(ChannelId, ShareId)>) {
         self.shares = shares;
@@ -66,12 +66,12 @@ impl Rights {
 
     /// Nobody may be here whom this file names.
     pub(crate) fn ban(&mut self, file: Option<PathBuf>) {
-        self.banned = Bans::new(Bans::BANNED, file);
+        self.banned = DenyList::new(DenyList::BANNED, file);
     }
 
     /// Nobody may READ, or be written to, whom this file names.
     pub(crate) fn deny(&mut self, file: Option<PathBuf>) {
-        self.denied = Bans::new(Bans::DENIED, file);
+        self.denied = DenyList::new(DenyList::DENIED, file);
     }
 
     /// Why whoever is behind a connection may not be here.
@@ -87,7 +87,7 @@ impl Rights {
         server: &mut impl Revokes,
         core: &mut RepairCore,
     ) {
-        if self.banned.look(now) {
+        if self.banned.refresh(now) {
             for (peer, known) in peers.iter() {
                 if let Some(why) = known.reason(&self.banned) {
                     // First what its device may reach, then its connections.
@@ -96,7 +96,7 @@ impl Rights {
                 }
             }
         }
-        if self.denied.look(now) {
+        if self.denied.refresh(now) {
             self.withhold(peers, server, core);
         }
     }
@@ -123,7 +123,7 @@ impl Rights {
     }
 
     /// Has windows of the rings bound to a connection for READ; its subscriber is told once they are.
-    pub(crate) fn let_read(
+    pub(crate) fn grant_read(
         &mut self,
         peer: PeerId,
         channels: &[ChannelId],
@@ -220,7 +220,7 @@ mod tests {
     }
 
     struct Bench {
-        rights: Rights,
+        rights: Access,
         peers: Peers,
         server: Asked,
         core: RepairCore,
@@ -244,7 +244,7 @@ mod tests {
             }
             peers.belongs(all[1], all[0]);
             Self {
-                rights: Rights::default(),
+                rights: Access::default(),
                 peers,
                 server: Asked::default(),
                 core,

@@ -16,13 +16,13 @@ use tickcast_reliability::types::Nanos;
 use crate::repair::audit;
 
 /// Between looks at the file.
-const LOOK: Nanos = Nanos::from_ms(250);
+const REFRESH_EVERY: Nanos = Nanos::from_ms(250);
 /// A file longer than this is not read.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Somebody who may not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Ban {
+struct Denial {
     who: String,
     address: Option<IpAddr>,
     why: String,
@@ -34,19 +34,19 @@ pub(crate) struct Words(&'static str, &'static str);
 
 /// The file, and what it said last.
 #[derive(Debug)]
-pub(crate) struct Bans {
+pub(crate) struct DenyList {
     words: Words,
     path: Option<PathBuf>,
-    look_at: Nanos,
+    refresh_at: Nanos,
     seen: Option<Seen>,
-    all: Vec<Ban>,
+    all: Vec<Denial>,
     warned: bool,
 }
 
 /// What differs when a file was written.
 type Seen = (u64, u64, i64, i64);
 
-impl Bans {
+impl DenyList {
     /// Who may not be here.
     pub(crate) const BANNED: Words = Words("banned", "unbanned");
     /// Who may not READ.
@@ -57,7 +57,7 @@ impl Bans {
         Self {
             words,
             path,
-            look_at: Nanos::ZERO,
+            refresh_at: Nanos::ZERO,
             seen: None,
             all: Vec::new(),
             warned: false,
@@ -65,11 +65,11 @@ impl Bans {
     }
 
     /// Looks at the file, now and then. Whether it says something else than before.
-    pub(crate) fn look(&mut self, now: Nanos) -> bool {
-        let Some(path) = self.path.as_ref().filter(|_| now >= self.look_at) else {
+    pub(crate) fn refresh(&mut self, now: Nanos) -> bool {
+        let Some(path) = self.path.as_ref().filter(|_| now >= self.refresh_at) else {
             return false;
         };
-        self.look_at = now.after(LOOK);
+        self.refresh_at = now.after(REFRESH_EVERY);
         let read = match std::fs::metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok((None, String::new())),
             Err(error) => Err(error),
@@ -97,22 +97,22 @@ impl Bans {
 
     pub(crate) fn take(&mut self, text: &str) -> bool {
         let before = std::mem::replace(&mut self.all, parse(text));
-        for ban in self.all.iter().filter(|ban| !before.contains(ban)) {
+        for denial in self.all.iter().filter(|denial| !before.contains(denial)) {
             audit::say(
                 self.words.0,
                 audit::Of {
-                    subscriber: Some(&ban.who),
-                    why: Some(&ban.why),
+                    subscriber: Some(&denial.who),
+                    why: Some(&denial.why),
                     ..audit::Of::default()
                 },
             );
         }
-        let left = |ban: &&Ban| self.all.iter().all(|it| it.who != ban.who);
-        for ban in before.iter().filter(left) {
+        let left = |denial: &&Denial| self.all.iter().all(|it| it.who != denial.who);
+        for denial in before.iter().filter(left) {
             audit::say(
                 self.words.1,
                 audit::Of {
-                    subscriber: Some(&ban.who),
+                    subscriber: Some(&denial.who),
                     ..audit::Of::default()
                 },
             );
@@ -124,11 +124,11 @@ impl Bans {
     pub(crate) fn reason(&self, name: &str, address: SocketAddr) -> Option<&str> {
         let address = address.ip().to_canonical();
         let mut all = self.all.iter();
-        let ban = all.find(|ban| match ban.address {
+        let denial = all.find(|denial| match denial.address {
             Some(banned) => banned == address,
-            None => ban.who == name,
+            None => denial.who == name,
         })?;
-        Some(&ban.why)
+        Some(&denial.why)
     }
 }
 
@@ -149,13 +149,13 @@ fn read_whole(path: &PathBuf) -> io::Result<String> {
     Ok(text)
 }
 
-fn parse(text: &str) -> Vec<Ban> {
+fn parse(text: &str) -> Vec<Denial> {
     let lines = text
         .lines()
         .map(|line| line.split('#').next().unwrap_or_default().trim());
-    let ban = |line: &str| {
+    let denial = |line: &str| {
         let (who, why) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-        Ban {
+        Denial {
             who: who.to_owned(),
             address: who.parse().ok().map(|it: IpAddr| it.to_canonical()),
             why: match why.trim() {
@@ -164,7 +164,7 @@ fn parse(text: &str) -> Vec<Ban> {
             },
         }
     };
-    lines.filter(|line| !line.is_empty()).map(ban).collect()
+    lines.filter(|line| !line.is_empty()).map(denial).collect()
 }
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn names_and_addresses_are_told_apart_and_reasons_are_kept() {
-        let mut bans = Bans::new(Bans::BANNED, None);
+        let mut bans = DenyList::new(DenyList::BANNED, None);
         let text = "# who\n\nrisk-1  left the desk # 2026\n10.0.0.7\n2001:db8::1 a stranger\n";
         assert!(bans.take(text));
         assert_eq!(bans.reason("risk-1", at("10.0.0.1")), Some("left the desk"));
@@ -203,20 +203,20 @@ mod tests {
     fn a_file_counts_when_it_changes_and_what_can_not_be_read_changes_nothing() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("banned");
-        let mut bans = Bans::new(Bans::BANNED, Some(path.clone()));
-        assert!(!bans.look(NOW), "there is none");
+        let mut bans = DenyList::new(DenyList::BANNED, Some(path.clone()));
+        assert!(!bans.refresh(NOW), "there is none");
         std::fs::write(&path, "risk-1 why").unwrap();
-        assert!(!bans.look(NOW), "not yet");
-        let later = NOW.after(LOOK);
-        assert!(bans.look(later) && !bans.look(later.after(LOOK)));
+        assert!(!bans.refresh(NOW), "not yet");
+        let later = NOW.after(REFRESH_EVERY);
+        assert!(bans.refresh(later) && !bans.refresh(later.after(REFRESH_EVERY)));
         assert_eq!(bans.reason("risk-1", at("::1")), Some("why"));
         std::fs::write(&path, "a".repeat(FILE_LEN_MAX as usize + 1)).unwrap();
         let later = later.after(Nanos::from_secs(1));
-        assert!(!bans.look(later), "too long");
+        assert!(!bans.refresh(later), "too long");
         assert!(bans.reason("risk-1", at("::1")).is_some(), "it stays");
         std::fs::remove_file(&path).unwrap();
-        assert!(bans.look(later.after(LOOK)));
+        assert!(bans.refresh(later.after(REFRESH_EVERY)));
         assert_eq!(bans.reason("risk-1", at("::1")), None);
-        assert!(!Bans::new(Bans::DENIED, None).look(NOW));
+        assert!(!DenyList::new(DenyList::DENIED, None).refresh(NOW));
     }
 }

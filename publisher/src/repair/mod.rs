@@ -4,12 +4,10 @@
 
 pub(crate) mod access;
 pub(crate) mod audit;
-pub(crate) mod crowded;
-pub(crate) mod denied;
 pub(crate) mod deny_list;
+pub(crate) mod log_limit;
 pub(crate) mod peers;
-pub(crate) mod seldom;
-pub(crate) mod talk;
+mod warnings;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,10 +28,9 @@ use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::sched::make_prompt;
 
 use crate::error::PublisherError;
-use crate::repair::access::Rights;
-use crate::repair::crowded::Crowded;
-use crate::repair::denied::Denied;
+use crate::repair::access::Access;
 use crate::repair::peers::Peers;
+use crate::repair::warnings::Warnings;
 use crate::state::journal::Noted;
 use crate::state::{Shared, SubscriberStatus};
 
@@ -71,11 +68,10 @@ pub(crate) struct RepairService {
     clock: SystemClock,
     peers: Peers,
     directory_versions: Vec<u64>,
-    rights: Rights,
+    access: Access,
     out: Vec<u8>,
     stats_at: Nanos,
-    denied: Denied,
-    crowded: Crowded,
+    warnings: Warnings,
 }
 
 impl RepairService {
@@ -112,12 +108,11 @@ impl RepairService {
             clock,
             peers: Peers::default(),
             directory_versions: vec![0; shared.channels.len()],
-            rights: Rights::default(),
+            access: Access::default(),
             shared,
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
-            denied: Denied::default(),
-            crowded: Crowded::default(),
+            warnings: Warnings::default(),
         })
     }
 
@@ -130,21 +125,21 @@ impl RepairService {
         shares: Vec<(ChannelId, ShareId)>,
     ) -> Self {
         self.core.set_repair_offers(offers);
-        self.rights.share(shares);
+        self.access.share(shares);
         self
     }
 
     /// Turns away, and cuts off, whoever this file bans, which is looked at all the while.
     #[must_use]
     pub(crate) fn banning(mut self, file: Option<PathBuf>) -> Self {
-        self.rights.ban(file);
+        self.access.ban(file);
         self
     }
 
     /// Lets nobody READ, and writes to nobody, whom this file names, which is looked at all the while.
     #[must_use]
     pub(crate) fn denying(mut self, file: Option<PathBuf>) -> Self {
-        self.rights.deny(file);
+        self.access.deny(file);
         self
     }
 
@@ -189,7 +184,7 @@ impl RepairService {
 
     fn round(&mut self, wait_max: Duration) -> Result<(), PublisherError> {
         let now_before = self.clock.now();
-        (self.rights).enforce(now_before, &self.peers, &mut self.server, &mut self.core);
+        (self.access).enforce(now_before, &self.peers, &mut self.server, &mut self.core);
         let timer = self.core.poll_timeout().unwrap_or(Nanos::MAX);
         let wait = Duration::from_nanos(timer.since(now_before).0).min(wait_max);
         // Nobody says that something was sent.
@@ -200,22 +195,21 @@ impl RepairService {
         };
         self.receive(wait)?;
         let now = self.clock.both();
-        self.denied.look(now.monotonic, self.server.stats());
-        self.crowded.look(now.monotonic, self.server.stats());
-        self.peers.talk.look(now.monotonic);
-        self.look_at_cursors(now);
+        let (stats, log) = (self.server.stats(), &mut self.peers.log);
+        self.warnings.check(now.monotonic, stats, log);
+        self.poll_cursors(now);
         self.write_to_standbys();
         self.core.handle_timeout(now);
         self.transmit(now)?;
         self.events();
-        self.tell(now.monotonic);
+        self.report(now.monotonic);
         Ok(())
     }
 
     fn receive(&mut self, wait: Duration) -> Result<(), PublisherError> {
         let (core, peers, shared) = (&mut self.core, &mut self.peers, &self.shared);
         let (clock, versions) = (self.clock, &mut self.directory_versions);
-        let rights = &mut self.rights;
+        let access = &mut self.access;
         let polled = self.server.poll(Some(wait), |event| match event {
             ServerEvent::Connected(connection, address, carrier) => {
                 tracing::debug!(%address, "a connection was accepted");
@@ -233,7 +227,7 @@ impl RepairService {
                 match &message {
                     Message::Join(join) => {
                         peers.joins(peer, &join.name);
-                        if let Some(why) = rights.banned(peers, peer) {
+                        if let Some(why) = access.banned(peers, peer) {
                             return core.ban(peer, why);
                         }
                         // Now, so that whatever was sealed before WELCOME can be read with it.
@@ -248,22 +242,22 @@ impl RepairService {
                     peers.belongs(peer, owner);
                 }
             }
-            ServerEvent::Granted(connection, share, access) => {
-                if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
-                    && core.grant(clock.both(), peer, channel, access)
+            ServerEvent::Granted(connection, share, granted) => {
+                if let Some((peer, channel)) = access.granted_to(peers, connection, share)
+                    && core.grant(clock.both(), peer, channel, granted)
                 {
                     peers.audit("ring_granted", peer, Some(channel), None);
                 }
             }
-            ServerEvent::CursorGranted(connection, share, access) => {
-                if let Some((peer, channel)) = rights.granted_to(peers, connection, share)
-                    && core.grant_cursor(peer, channel, access)
+            ServerEvent::CursorGranted(connection, share, granted) => {
+                if let Some((peer, channel)) = access.granted_to(peers, connection, share)
+                    && core.grant_cursor(peer, channel, granted)
                 {
                     peers.audit("cursor_granted", peer, Some(channel), None);
                 }
             }
             ServerEvent::CursorRefused(connection, share, error) => {
-                if let Some((peer, channel)) = rights.granted_to(peers, connection, share) {
+                if let Some((peer, channel)) = access.granted_to(peers, connection, share) {
                     let why = error.to_string();
                     peers.audit("cursor_refused", peer, Some(channel), Some(&why));
                 }
@@ -272,22 +266,22 @@ impl RepairService {
                 let Some(peer) = peers.remove(connection) else {
                     return;
                 };
-                rights.forget(peer);
+                access.forget(peer);
                 match &reason {
                     CloseReason::Protocol(error) => {
-                        if peers.talk.may_say() {
+                        if peers.log.allow() {
                             tracing::info!(peer = peer.0, %error, "a connection was closed");
                         }
                         core.handle_protocol_error(peer, error.to_string());
                     }
                     CloseReason::Violation(error) => {
                         let subscriber = peers.get(peer).map(|known| &*known.name);
-                        if peers.talk.may_say() {
+                        if peers.log.allow() {
                             tracing::warn!(peer = peer.0, subscriber, "{error}");
                         }
                     }
                     CloseReason::Io(error) => {
-                        if peers.talk.may_say() {
+                        if peers.log.allow() {
                             tracing::info!(peer = peer.0, %error, "a connection broke");
                         }
                         shared.service.connections_broken.increment();
@@ -316,9 +310,9 @@ impl RepairService {
     }
 
     /// What subscribers have written of themselves since.
-    fn look_at_cursors(&mut self, now: Now) {
+    fn poll_cursors(&mut self, now: Now) {
         for (connection, share, words) in self.server.cursors() {
-            let of = self.rights.granted_to(&self.peers, connection, share);
+            let of = self.access.granted_to(&self.peers, connection, share);
             let Some((peer, channel)) = of else {
                 continue;
             };
@@ -339,7 +333,7 @@ impl RepairService {
             }
         }
         while let Some((peer, write)) = self.core.poll_write() {
-            let share = self.rights.share_of(write.channel);
+            let share = self.access.share_of(write.channel);
             let Some((connection, share)) = self.peers.connection(peer).zip(share) else {
                 self.core.handle_unwritable(peer);
                 continue;
@@ -410,7 +404,7 @@ impl RepairService {
                     name,
                     channels,
                 } => {
-                    if self.peers.talk.may_say() {
+                    if self.peers.log.allow() {
                         tracing::info!(subscriber = name, channels = channels.len(), "joined");
                     }
                     for channel in &channels {
@@ -434,7 +428,7 @@ impl RepairService {
                 }
                 RepairEvent::ReadJoined { peer, channels, .. } => {
                     let (server, core) = (&mut self.server, &mut self.core);
-                    (self.rights).let_read(peer, &channels, &self.peers, server, core);
+                    (self.access).grant_read(peer, &channels, &self.peers, server, core);
                 }
                 RepairEvent::Mirroring {
                     peer,
@@ -461,7 +455,7 @@ impl RepairService {
                     name,
                     on_purpose,
                 } => {
-                    if self.peers.talk.may_say() {
+                    if self.peers.log.allow() {
                         tracing::info!(subscriber = name, on_purpose, "left");
                     }
                     let why = match on_purpose {
@@ -482,7 +476,7 @@ impl RepairService {
                 }
                 RepairEvent::Close { peer, reason } => {
                     if let Some(reason) = reason {
-                        if self.peers.talk.may_say() {
+                        if self.peers.log.allow() {
                             tracing::info!(
                                 peer = peer.0,
                                 text = reason.text,
@@ -497,7 +491,7 @@ impl RepairService {
                     }
                 }
                 RepairEvent::HigherEpochClaimed { channel, epoch, .. }
-                    if self.peers.talk.may_say() =>
+                    if self.peers.log.allow() =>
                 {
                     tracing::warn!(
                         channel = channel.0,
@@ -542,7 +536,7 @@ impl RepairService {
     }
 
     /// Tells the other threads what they have to know of the subscribers.
-    fn tell(&mut self, now: Nanos) {
+    fn report(&mut self, now: Nanos) {
         for channel in &self.shared.channels {
             let (subscribers, hold_off_us) = self.core.group(channel.plan.id);
             channel.subscribers.store(subscribers, Relaxed);

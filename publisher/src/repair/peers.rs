@@ -9,8 +9,9 @@ use tickcast_reliability::types::ChannelId;
 use tickcast_transport::control::PeerId as Connection;
 
 use crate::repair::audit;
-use crate::repair::deny_list::Bans;
-use crate::repair::talk::Talk;
+use crate::repair::deny_list::DenyList;
+use crate::repair::log_limit::LogLimit;
+use crate::repair::warnings::connection_limit;
 
 /// A connection.
 pub(crate) struct Known {
@@ -26,22 +27,33 @@ pub(crate) struct Known {
 
 impl Known {
     /// Why a file names whoever is behind it, by name or by either address.
-    pub(crate) fn reason<'a>(&self, named: &'a Bans) -> Option<&'a str> {
+    pub(crate) fn reason<'a>(&self, named: &'a DenyList) -> Option<&'a str> {
         let reason = |address| named.reason(&self.name, address);
         reason(self.address).or_else(|| reason(self.session?))
     }
 }
 
 /// All connections.
-#[derive(Default)]
 pub(crate) struct Peers {
     by_connection: BTreeMap<Connection, PeerId>,
     known: BTreeMap<PeerId, Known>,
     /// Gone, and not forgotten before what that means was told of them.
     gone: Vec<PeerId>,
     last: u64,
-    /// How much is said of them in the log.
-    pub(crate) talk: Talk,
+    /// Bounds the log lines about them.
+    pub(crate) log: LogLimit,
+}
+
+impl Default for Peers {
+    fn default() -> Self {
+        Self {
+            by_connection: BTreeMap::new(),
+            known: BTreeMap::new(),
+            gone: Vec::new(),
+            last: 0,
+            log: connection_limit(),
+        }
+    }
 }
 
 impl Peers {
@@ -105,7 +117,7 @@ impl Peers {
         let known = self.get(peer);
         let name = known.map(|known| &*known.name);
         audit::say_to(
-            self.talk.may_say(),
+            self.log.allow(),
             what,
             audit::Of {
                 subscriber: name.filter(|name| !name.is_empty()),
@@ -181,7 +193,7 @@ pub(crate) mod tests {
         peers.joins(reads, "nobody");
         peers.belongs(reads, owner);
         peers.belongs(owner, owner);
-        let mut named = Bans::new(Bans::DENIED, None);
+        let mut named = DenyList::new(DenyList::DENIED, None);
         for (who, owner_is, reads_is) in [
             ("risk-1", true, true),
             ("nobody", false, false),

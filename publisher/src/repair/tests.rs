@@ -13,7 +13,7 @@ use tickcast_reliability::wire::Datagram;
 use super::*;
 use crate::config::Config;
 use crate::plan::Plan;
-use crate::publish::Publishing;
+use crate::publish::PublishStage;
 use crate::run::Opened;
 
 const CHANNEL: ChannelId = ChannelId(1);
@@ -25,7 +25,7 @@ struct Bench {
     service: RepairService,
     shared: Arc<Shared>,
     address: SocketAddr,
-    _publishing: Publishing,
+    _publishing: PublishStage,
 }
 
 impl Bench {
@@ -42,7 +42,7 @@ impl Bench {
         let plan = Plan::for_handlers(Config::parse(&config.to_string()).unwrap()).unwrap();
         let opened = Opened::open(plan, Arc::new(AtomicBool::new(false))).unwrap();
         let (shared, address) = (opened.shared().clone(), opened.control_address());
-        let (publishing, service) = opened.by_hand().unwrap();
+        let (publishing, service) = opened.inline().unwrap();
         Self {
             service,
             shared,

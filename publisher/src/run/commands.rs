@@ -7,7 +7,7 @@ use std::time::Instant;
 use crate::standby::hand_over::{HandOver, Step};
 use crate::state::Shared;
 use crate::state::command::{Command, CommandReceiver};
-use crate::state::hand_over::{Answer, Standing};
+use crate::state::hand_over::{Answer, PublishPosition};
 use crate::state::standby::StandbyState;
 
 /// The commands, and the decisions that they lead to.
@@ -55,9 +55,9 @@ impl Commands {
     pub(crate) fn step(
         &mut self,
         shared: &Shared,
-        standing: impl FnOnce() -> Option<Vec<Standing>>,
+        position: impl FnOnce() -> Option<Vec<PublishPosition>>,
     ) -> Step {
-        (self.hand_over).step(Instant::now(), shared.is_stopping(), standing)
+        (self.hand_over).step(Instant::now(), shared.is_stopping(), position)
     }
 
     #[cold]

@@ -24,14 +24,14 @@ use crate::config::{Config, InputConfig, ThreadMode};
 use crate::error::PublisherError;
 use crate::ingest::{Input, instrument_base};
 use crate::plan::routing::{Router, SymbolRules};
-use crate::plan::{Plan, digest_breaks};
-use crate::publish::{NOT_AGAIN, Publishing, Source, Taking};
+use crate::plan::{Plan, why_no_digest};
+use crate::publish::{PublishStage, REPLAY_MISMATCH, Source, SourceCounts};
 use crate::recovery::Rings;
 use crate::recovery::epoch_file::EpochState;
 use crate::repair::server_config;
 use crate::run::assemble::{Channels, Serving};
 use crate::run::commands::Commands;
-use crate::run::threads::Arrival;
+use crate::run::threads::NewHandler;
 use crate::standby::hand_over::HandOver;
 use crate::state::command::{self, CommandSender};
 use crate::state::positions::{Positions, position_of};
@@ -127,18 +127,21 @@ impl Opened {
     /// not end with the inputs. On an error all that was started ends by itself.
     pub(crate) fn start(
         self,
-        arrivals: Option<Receiver<Arrival>>,
+        new_handlers: Option<Receiver<NewHandler>>,
     ) -> Result<Running, PublisherError> {
         let shared = self.shared.clone();
-        let started = self.start_threads(arrivals);
+        let started = self.start_threads(new_handlers);
         if started.is_err() {
             shared.shut_down();
         }
         started
     }
 
-    fn start_threads(self, arrivals: Option<Receiver<Arrival>>) -> Result<Running, PublisherError> {
-        let (mut parts, to, serving) = self.take_apart(arrivals.is_some())?;
+    fn start_threads(
+        self,
+        new_handlers: Option<Receiver<NewHandler>>,
+    ) -> Result<Running, PublisherError> {
+        let (mut parts, to, serving) = self.into_parts(new_handlers.is_some())?;
         let repair = serving.start(&parts.config, &parts.shared)?;
         let (sender, receiver) = command::commands();
         let admin = parts.start_admin(sender)?;
@@ -146,7 +149,7 @@ impl Opened {
         let hand_over = HandOver::to(config.hand_over_to);
         let commands = Commands::new(receiver, hand_over, None);
         let threads = config.threads;
-        let with_inputs = config.end_when_inputs_end && arrivals.is_none();
+        let with_inputs = config.end_when_inputs_end && new_handlers.is_none();
         let (idle, also) = (threads.idle, shared.clone());
         let inputs: Vec<Input> = parts.inputs.into_iter().map(|(_, input)| input).collect();
         let (publish, feeds) = match threads.mode {
@@ -155,11 +158,11 @@ impl Opened {
                 (spawn("publish", threads.publish_core, run)?, Vec::new())
             }
             ThreadMode::Threaded => {
-                let batches = threads.hop_batches;
-                let (hops, feeds) =
+                let batches = threads.queue_batches;
+                let (queues, feeds) =
                     threads::start_feeds(inputs, &shared, batches, idle, threads.feed_core)?;
                 let run = move || {
-                    threads::publish(hops, arrivals, to, &also, commands, idle, with_inputs)
+                    threads::publish(queues, new_handlers, to, &also, commands, idle, with_inputs)
                 };
                 (spawn("publish", threads.publish_core, run)?, feeds)
             }
@@ -180,10 +183,10 @@ impl Opened {
     /// And what lets the caller see that subscribers wait, where their thread may share its core.
     pub(crate) fn serve(
         self,
-    ) -> Result<(Publishing, Served, Commands, Option<Unserved>), PublisherError> {
+    ) -> Result<(PublishStage, Served, Commands, Option<Unserved>), PublisherError> {
         let shared = self.shared.clone();
         let start = || {
-            let (mut parts, to, mut serving) = self.take_apart(true)?;
+            let (mut parts, to, mut serving) = self.into_parts(true)?;
             let unserved = serving.unserved(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let (sender, receiver) = command::commands();
@@ -209,28 +212,28 @@ impl Opened {
 
     /// What publishes and what serves subscribers, for a test that takes their turns itself.
     #[cfg(test)]
-    pub(crate) fn by_hand(
+    pub(crate) fn inline(
         self,
-    ) -> Result<(Publishing, crate::repair::RepairService), PublisherError> {
-        let (parts, to, serving) = self.take_apart(true)?;
+    ) -> Result<(PublishStage, crate::repair::RepairService), PublisherError> {
+        let (parts, to, serving) = self.into_parts(true)?;
         Ok((to, serving.service(&parts.config, &parts.shared)?))
     }
 
     /// What publishes, what serves subscribers, and the rest. The epoch is opened, before anyone is
     /// served, so that every joiner finds it so.
-    fn take_apart(
+    fn into_parts(
         self,
         with_handlers: bool,
-    ) -> Result<(Parts, Publishing, Serving), PublisherError> {
+    ) -> Result<(Parts, PublishStage, Serving), PublisherError> {
         let sources = self.sources(with_handlers);
         let (drivers, serving) = self.channels.split();
-        let mut to = Publishing::new(drivers, sources, self.shared.clone());
+        let mut to = PublishStage::new(drivers, sources, self.shared.clone());
         let began = now();
         if let Some(sealed) = self.sealed {
-            let (channels, not_again) = (&self.config.channels, self.epoch.not_again());
-            let kept = not_again.is_kept().then_some(NOT_AGAIN);
-            let why = |at: usize| kept.or_else(|| digest_breaks(&self.config, &channels[at].name));
-            to = to.replaying(sealed, not_again, why);
+            let (channels, mismatch) = (&self.config.channels, self.epoch.mismatch());
+            let kept = mismatch.is_kept().then_some(REPLAY_MISMATCH);
+            let why = |at: usize| kept.or_else(|| why_no_digest(&self.config, &channels[at].name));
+            to = to.replaying(sealed, mismatch, why);
         }
         // One that was killed before it had sealed anything has not said so yet.
         let opened = |at: usize| {
@@ -259,9 +262,9 @@ impl Opened {
                 all.push(Source {
                     shared: self.shared.sources[own].clone(),
                     router: Router::to(place),
-                    counts: true,
+                    counts_here: true,
                     ordinals: 0,
-                    taking: Taking::default(),
+                    counts: SourceCounts::default(),
                 });
             }
         }
@@ -335,9 +338,9 @@ pub(crate) fn sources_of(config: &Config, rules: &SymbolRules, inputs: &Inputs) 
                 Some(channel) => Router::to(channel),
                 None => Router::new(rules.clone(), instrument_base(*index)),
             },
-            counts: false,
+            counts_here: false,
             ordinals: 0,
-            taking: Taking::default(),
+            counts: SourceCounts::default(),
         }
     };
     inputs.iter().map(source).collect()
@@ -437,7 +440,7 @@ mod tests {
     use tickcast_reliability::wire::{Datagram, EpochReason, StreamEvent};
 
     use super::*;
-    use crate::ingest::queue::Item;
+    use crate::ingest::queue::SourceItem;
 
     #[derive(Default)]
     struct Panics(MessageCounts);
@@ -476,7 +479,7 @@ mod tests {
                 assert_eq!(opened.epoch.epoch(), epoch);
                 let ring = opened.shared().channels[0].ring.clone();
                 assert_eq!(ring.sealed(), Sequence(sealed));
-                drop(opened.take_apart(false).unwrap());
+                drop(opened.into_parts(false).unwrap());
                 assert_eq!(ring.sealed(), Sequence(1), "told, and once");
                 let mut slot = vec![0_u64; ring.geometry().slot_len() / 8];
                 let len = ring.copy(Sequence(1), &mut slot).unwrap();
@@ -507,7 +510,7 @@ mod tests {
             Option<&'a str>,
         );
         let published: [Given; 3] = [(1, 1, 1), (2, 2, 100), (3, 3, 1)];
-        let give = |to: &mut Publishing, given: &[Given]| {
+        let give = |to: &mut PublishStage, given: &[Given]| {
             for (sequence, order_id, records) in given {
                 let mut message = RecordBatch::default();
                 (0..*records).for_each(|_| {
@@ -516,7 +519,8 @@ mod tests {
                         ..MboMsg::default()
                     });
                 });
-                let item = Item::Message(SourcePosition::new(0, *sequence), (&message).into());
+                let item =
+                    SourceItem::Message(SourcePosition::new(0, *sequence), (&message).into());
                 to.take(0, &item, now());
             }
             to.flush(now());
@@ -524,7 +528,7 @@ mod tests {
         let (same, next) = (&published[..], (4, 4, 1));
         let (altered, shorter) = ([(1, 1, 1), (2, 2, 100), (3, 9, 1)], &published[..2]);
         let stopped = Some("it was stopped before all that was published had come again");
-        let differs = Some(NOT_AGAIN);
+        let differs = Some(REPLAY_MISMATCH);
         let cases: [Case<'_>; 8] = [
             (same, Some(next), false, &["4"], None),
             (same, None, false, &[], None),
@@ -550,14 +554,14 @@ mod tests {
                 let plan = Plan::new(Config::parse(&config.to_string()).unwrap()).unwrap();
                 Opened::open(plan, Arc::default()).unwrap()
             };
-            let (mut to, _service) = open().by_hand().unwrap();
+            let (mut to, _service) = open().inline().unwrap();
             give(&mut to, &published);
             drop((to, _service));
             let opened = open();
             let (shared, sealed) = (opened.shared().clone(), opened.sealed.clone());
             let last = shared.channels[0].ring.sealed();
             assert!(sealed.is_some(), "it goes on");
-            let (mut to, _service) = opened.by_hand().unwrap();
+            let (mut to, _service) = opened.inline().unwrap();
             give(&mut to, given);
             beyond.iter().for_each(|next| give(&mut to, &[*next]));
             if is_stopped {

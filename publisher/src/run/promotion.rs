@@ -14,15 +14,15 @@ use tickcast_transport::control::Reserved;
 use crate::config::Config;
 use crate::error::PublisherError;
 use crate::plan::ChannelPlan;
-use crate::publish::{Publishing, Source};
+use crate::publish::{PublishStage, Source};
 use crate::recovery::epoch_file::{EpochState, EpochsBefore};
 use crate::repair::audit;
 use crate::repair::server_config;
 use crate::run::assemble::Channels;
 use crate::standby::agreement::as_heard;
-use crate::standby::backlog::Kept;
+use crate::standby::backlog::Backlog;
 use crate::standby::mirror_thread::Left;
-use crate::state::hand_over::Standing;
+use crate::state::hand_over::PublishPosition;
 use crate::state::positions::Positions;
 use crate::state::standby::{Promoted, Reason, StandbyState};
 use crate::state::standby_view::Agreement;
@@ -33,7 +33,7 @@ use crate::state::{Shared, SourceShared};
 const KEPT_A_ROUND: usize = 256;
 
 /// What it takes to publish.
-pub(crate) struct NotYet {
+pub(crate) struct Candidate {
     pub(crate) config: Config,
     pub(crate) plans: Vec<ChannelPlan>,
     pub(crate) epochs: EpochsBefore,
@@ -46,7 +46,7 @@ pub(crate) struct NotYet {
 /// What was heard until the promotion.
 pub(crate) struct Heard {
     pub(crate) sources: Vec<Source>,
-    pub(crate) kept: Kept,
+    pub(crate) backlog: Backlog,
     /// The instruments that were announced, by channel.
     pub(crate) announced: Vec<BTreeMap<u32, Instrument>>,
     /// What comparing the sources with what is mirrored of them came to, in their order.
@@ -58,14 +58,14 @@ impl Heard {
     fn relate(&mut self, mirrored: &mut [Positions]) {
         let sources = self.sources.iter_mut().zip(&self.agreements);
         for (index, (source, agreement)) in sources.enumerate() {
-            let (id, session) = (source.shared.source, self.kept.ordinal(index));
+            let (id, session) = (source.shared.source, self.backlog.ordinal(index));
             source.ordinals = agreement.ordinals().unwrap_or(0);
             for of in &mut *mirrored {
                 of.retain(|(other, at)| *other != id || agreement.relates(*at, session));
             }
             match agreement {
                 Agreement::Agrees { .. } => {}
-                Agreement::Differs => self.kept.forget(index),
+                Agreement::Differs => self.backlog.forget(index),
                 Agreement::Unknown => tracing::warn!(
                     source = id.0,
                     "nothing that was heard of this source could be compared with what is mirrored of it"
@@ -92,12 +92,12 @@ struct Continued {
     rings: Vec<(ChannelPlan, RingWriter)>,
     /// What each channel tells first.
     opened: Vec<StreamEvent>,
-    standings: Vec<Standing>,
+    publish_positions: Vec<PublishPosition>,
     /// How far the sources are on each channel.
     positions: Vec<Positions>,
 }
 
-impl NotYet {
+impl Candidate {
     /// Opens the new epoch on the mirrors, and publishes what was kept: what goes on publishing, and what
     /// serves it.
     ///
@@ -109,7 +109,7 @@ impl NotYet {
         mut heard: Heard,
         mut left: Left,
         reason: Reason,
-    ) -> Result<(Publishing, Opened), PublisherError> {
+    ) -> Result<(PublishStage, Opened), PublisherError> {
         let (began, config, state) = (now(), self.config, self.state);
         let mut continued = Continued::from_mirrors(self.plans, &mut left, self.epochs, began.utc)?;
         heard.relate(&mut continued.positions);
@@ -142,9 +142,9 @@ impl NotYet {
         let (drivers, serving) = channels.split();
         let positions = continued.positions;
         let entries = heard
-            .kept
+            .backlog
             .into_entries(&as_counted_here(&positions, &heard.sources));
-        let mut to = Publishing::new(drivers, heard.sources, shared.clone()).resuming(positions);
+        let mut to = PublishStage::new(drivers, heard.sources, shared.clone()).resuming(positions);
         // Before anyone is served, so that every joiner finds the epoch opened.
         to.event(|at| Some(continued.opened[at].clone()), began)?;
         to.drive(began)?;
@@ -153,7 +153,7 @@ impl NotYet {
         let before = published(&shared);
         for (n, (source, entry)) in entries.enumerate() {
             let now = now();
-            to.take_kept(source, &entry, now);
+            to.take_backlog(source, &entry, now);
             if n % KEPT_A_ROUND == KEPT_A_ROUND - 1 {
                 to.drive(now)?;
             }
@@ -167,7 +167,7 @@ impl NotYet {
             epoch: continued.epoch.epoch(),
             continues: continued.continues,
             reason,
-            channels: continued.standings,
+            channels: continued.publish_positions,
         };
         let opened = Opened {
             shared,
@@ -227,13 +227,13 @@ impl Continued {
             continues,
             rings: Vec::new(),
             opened: Vec::new(),
-            standings: Vec::new(),
+            publish_positions: Vec::new(),
             positions: Vec::new(),
         };
         for (plan, mirror) in mirrors {
             let at = mirror.mirrored();
             continued.positions.push(mirror.positions().collect());
-            continued.standings.push(Standing {
+            continued.publish_positions.push(PublishPosition {
                 channel: plan.id,
                 last: at.last,
                 next_record: at.next_record,

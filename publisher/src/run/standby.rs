@@ -13,17 +13,17 @@ use crate::admin::Admin;
 use crate::admin::summary::{EndError, Summary};
 use crate::config::StandbyConfig;
 use crate::error::PublisherError;
-use crate::ingest::queue::{HopReceiver, Taken};
+use crate::ingest::queue::{QueueReceiver, Taken};
 use crate::plan::Plan;
 use crate::publish::Source;
 use crate::recovery::epoch_file::EpochsBefore;
 use crate::run::assemble;
 use crate::run::commands::Commands;
-use crate::run::promotion::{Heard, NotYet, Opened};
+use crate::run::promotion::{Candidate, Heard, Opened};
 use crate::run::threads::{self};
 use crate::run::{Inputs, join, open_inputs, sources_of};
 use crate::standby::agreement::{Comparing, as_heard};
-use crate::standby::backlog::{Kept, channels_of};
+use crate::standby::backlog::{Backlog, channels_of};
 use crate::standby::hand_over::HandOver;
 use crate::standby::mirror_thread::{Left, Mirrors};
 use crate::state::Shared;
@@ -37,7 +37,7 @@ const BATCHES_A_ROUND: usize = 16;
 
 /// A standby that has everything it needs, and has not begun.
 pub(crate) struct Standby {
-    publisher: NotYet,
+    publisher: Candidate,
     shared: Arc<Shared>,
     sources: Vec<Source>,
     pub(crate) inputs: Inputs,
@@ -84,7 +84,7 @@ impl Standby {
         Ok(Self {
             sources: sources_of(&config, &plan.rules, &inputs),
             shared: Arc::new(shared.of_standby(state.clone())),
-            publisher: NotYet {
+            publisher: Candidate {
                 config,
                 plans: plan.channels,
                 epochs,
@@ -135,8 +135,8 @@ impl Standby {
             })?
         };
         let inputs = self.inputs.into_iter().map(|(_, input)| input).collect();
-        let (batches, idle, core) = (threads.hop_batches, threads.idle, threads.feed_core);
-        let (hops, feeds) = threads::start_feeds(inputs, &base, batches, idle, core)?;
+        let (batches, idle, core) = (threads.queue_batches, threads.idle, threads.feed_core);
+        let (queues, feeds) = threads::start_feeds(inputs, &base, batches, idle, core)?;
         let publish = {
             let (publisher, sources, shared) = (self.publisher, self.sources, base.clone());
             let (guard, state) = (StopOnFailure::new(base.clone()), publisher.state.clone());
@@ -144,8 +144,7 @@ impl Standby {
             let nobody = HandOver::to(Vec::new());
             let commands = Commands::new(receiver, nobody, Some(state.clone()));
             spawn("publish", threads.publish_core, move || {
-                let published =
-                    publisher.hear_and_publish(&shared, sources, hops, mirrors, commands);
+                let published = publisher.run(&shared, sources, queues, mirrors, commands);
                 state.ended();
                 guard.of(published)
             })?
@@ -167,19 +166,19 @@ impl Standby {
     }
 }
 
-impl NotYet {
+impl Candidate {
     /// Keeps what is heard and not mirrored, until it is to be published.
-    fn hear_and_publish(
+    fn run(
         self,
         base: &Shared,
         mut sources: Vec<Source>,
-        hops: Vec<HopReceiver>,
+        queues: Vec<QueueReceiver>,
         mirrors: Thread<Left>,
         mut commands: Commands,
     ) -> Result<Option<Opened>, PublisherError> {
         let mut idle = self.config.threads.idle;
         let ids = sources.iter().map(|source| source.shared.source);
-        let mut kept = Kept::new(ids, self.state.config.keep_messages);
+        let mut backlog = Backlog::new(ids, self.state.config.keep_messages);
         let mut announced = vec![BTreeMap::new(); self.plans.len()];
         let mut comparing: Vec<Comparing> = sources.iter().map(|_| Comparing::default()).collect();
         let mut mirrored: Vec<Positions> = vec![Vec::new(); self.plans.len()];
@@ -193,9 +192,9 @@ impl NotYet {
                 break reason;
             }
             let mut worked = false;
-            for (index, hop) in hops.iter().enumerate() {
+            for (index, queue) in queues.iter().enumerate() {
                 for _ in 0..BATCHES_A_ROUND {
-                    let Taken::Batch(batch) = hop.take() else {
+                    let Taken::Batch(batch) = queue.take() else {
                         break;
                     };
                     worked = true;
@@ -206,15 +205,15 @@ impl NotYet {
                                 announced[channel].insert(it.instrument.id, it.instrument.clone());
                             }
                         });
-                        let pushed = kept.take(index, &item, channels);
-                        self.state.counters.pushed_out_messages.add(pushed);
+                        let evicted = backlog.take(index, &item, channels);
+                        self.state.counters.evicted_messages.add(evicted);
                     }
-                    hop.give_back(batch);
+                    queue.give_back(batch);
                 }
             }
-            self.compare(&sources, &kept, &mut comparing, &mut mirrored);
-            kept.trim(&mirrored);
-            self.state.counters.kept_messages.set(kept.len() as u64);
+            self.compare(&sources, &backlog, &mut comparing, &mut mirrored);
+            backlog.trim(&mirrored);
+            self.state.counters.kept_messages.set(backlog.len() as u64);
             idle.idle(worked);
         };
         let state = self.state.clone();
@@ -223,7 +222,7 @@ impl NotYet {
         state.view().close();
         let heard = Heard {
             sources,
-            kept,
+            backlog,
             announced,
             agreements: comparing.iter().map(Comparing::agreement).collect(),
         };
@@ -237,7 +236,15 @@ impl NotYet {
                 let with_inputs = opened.config.end_when_inputs_end;
                 let hand_over = HandOver::to(opened.config.hand_over_to.clone());
                 let commands = commands.promoted(hand_over);
-                threads::publish(hops, None, to, &opened.shared, commands, idle, with_inputs)?;
+                threads::publish(
+                    queues,
+                    None,
+                    to,
+                    &opened.shared,
+                    commands,
+                    idle,
+                    with_inputs,
+                )?;
                 Ok(Some(opened))
             }
         }
@@ -248,7 +255,7 @@ impl NotYet {
     fn compare(
         &self,
         sources: &[Source],
-        kept: &Kept,
+        backlog: &Backlog,
         comparing: &mut [Comparing],
         mirrored: &mut [Positions],
     ) {
@@ -256,7 +263,7 @@ impl NotYet {
         for (index, (source, comparing)) in sources.iter().zip(comparing.iter_mut()).enumerate() {
             let mut marks = view.marks.iter();
             let newest = marks.find(|mark| mark.source == source.shared.source);
-            comparing.look(newest.copied(), |sequence| kept.find(index, sequence));
+            comparing.compare(newest.copied(), |sequence| backlog.find(index, sequence));
         }
         let agreements = sources
             .iter()

@@ -1,5 +1,5 @@
 //! The threads between the inputs and the wire: each input has one and publishing another, or one
-//! thread does all; handlers of one's own come with a hop to the same publish thread, which goes on
+//! thread does all; handlers of one's own come with a queue to the same publish thread, which goes on
 //! with heartbeats while they are silent. When the inputs have ended, or all were told to stop, what
 //! they told is published to the last message, then END.
 
@@ -15,9 +15,9 @@ use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::pin::Core;
 
 use crate::error::PublisherError;
-use crate::ingest::queue::{HopReceiver, HopSender, Intake, Item, Taken, hop};
+use crate::ingest::queue::{Intake, QueueReceiver, QueueSender, SourceItem, Taken, ingest_queue};
 use crate::ingest::{Input, Polled};
-use crate::publish::Publishing;
+use crate::publish::PublishStage;
 use crate::run::commands::Commands;
 use crate::standby::hand_over::Step;
 use crate::state::Shared;
@@ -26,17 +26,17 @@ use crate::state::thread::{StopOnFailure, now, spawn};
 
 /// Batches taken from one source before the others have their turn and what is sealed is sent.
 const BATCHES_A_ROUND: usize = 4;
-/// Batches of a hop that have their memory (some 15 KiB each) from the start, at most.
+/// Batches of a queue that have their memory (some 15 KiB each) from the start, at most.
 const READY_MAX: usize = 4_096;
 
 /// The feed threads, and where what they tell comes out, in the order of the inputs.
 pub(crate) type Feeds = (
-    Vec<HopReceiver>,
+    Vec<QueueReceiver>,
     Vec<JoinHandle<Result<(), PublisherError>>>,
 );
 
 /// A handler that publishes from now on: on which channel, and where what it publishes comes out.
-pub(crate) type Arrival = (usize, HopReceiver);
+pub(crate) type NewHandler = (usize, QueueReceiver);
 
 /// Starts a feed thread for each input, and ends the session if one panics; what they tell comes
 /// out of the receivers, in the order of the inputs.
@@ -46,14 +46,14 @@ pub(crate) type Arrival = (usize, HopReceiver);
 pub(crate) fn start_feeds(
     inputs: Vec<Input>,
     shared: &Arc<Shared>,
-    hop_batches: usize,
+    queue_batches: usize,
     idle: Idle,
     core: Option<Core>,
 ) -> Result<Feeds, PublisherError> {
     let (mut receivers, mut threads) = (Vec::new(), Vec::new());
     for input in inputs {
-        let ready = (hop_batches + 1).min(READY_MAX);
-        let (sender, receiver) = hop(hop_batches, ready, input.is_live());
+        let ready = (queue_batches + 1).min(READY_MAX);
+        let (sender, receiver) = ingest_queue(queue_batches, ready, input.is_live());
         let (name, shared) = (format!("feed-{}", input.shared().source), shared.clone());
         let guard = StopOnFailure::new(shared.clone());
         threads.push(spawn(&name, core, move || {
@@ -67,13 +67,13 @@ pub(crate) fn start_feeds(
 
 /// Runs one input until it ends or is told to stop. An input that fails has ended, with an error
 /// that is logged and counted; the others go on.
-fn feed(mut input: Input, mut hop: HopSender, shared: &Shared, mut idle: Idle) {
+fn feed(mut input: Input, mut queue: QueueSender, shared: &Shared, mut idle: Idle) {
     let counters = input.shared().clone();
-    while !shared.is_stopping() && !hop.is_closed() {
-        match input.poll(now(), shared, &mut hop) {
-            Ok(Polled::Worked) => hop.offer(),
+    while !shared.is_stopping() && !queue.is_closed() {
+        match input.poll(now(), shared, &mut queue) {
+            Ok(Polled::Worked) => queue.offer(),
             Ok(Polled::Idle) => {
-                hop.flush();
+                queue.flush();
                 idle.idle(false);
             }
             Ok(Polled::Ended) => break,
@@ -85,9 +85,12 @@ fn feed(mut input: Input, mut hop: HopSender, shared: &Shared, mut idle: Idle) {
         counters
             .counters
             .source_overflow_messages
-            .set(hop.lost_messages());
+            .set(queue.lost_messages());
     }
-    counters.counters.source_overflow_messages.set(hop.finish());
+    counters
+        .counters
+        .source_overflow_messages
+        .set(queue.finish());
     tracing::info!(
         source = counters.source.0,
         messages = counters.counters.source_messages.get(),
@@ -100,25 +103,25 @@ fn feed(mut input: Input, mut hop: HopSender, shared: &Shared, mut idle: Idle) {
 struct Origin {
     /// Which source of the publishing.
     source: usize,
-    hop: HopReceiver,
-    /// A handler does not end by itself: its hop is closed when the session ends.
+    queue: QueueReceiver,
+    /// A handler does not end by itself: its queue is closed when the session ends.
     is_handler: bool,
     ended: bool,
 }
 
 impl Origin {
     /// Publishes some of what is there: whether there was anything, and whether that was all.
-    fn publish_some(&mut self, to: &mut Publishing, batches: usize) -> (bool, bool) {
+    fn publish_some(&mut self, to: &mut PublishStage, batches: usize) -> (bool, bool) {
         let mut worked = false;
         for _ in 0..batches {
-            match self.hop.take() {
+            match self.queue.take() {
                 Taken::Batch(batch) => {
                     worked = true;
                     let now = now();
                     for item in batch.items() {
                         to.take(self.source, &item, now);
                     }
-                    self.hop.give_back(batch);
+                    self.queue.give_back(batch);
                 }
                 Taken::Nothing => return (worked, true),
                 Taken::Ended => {
@@ -138,19 +141,19 @@ impl Origin {
 /// # Errors
 /// [`PublisherError`] when a channel or fan-out can't go on.
 pub(crate) fn publish(
-    hops: Vec<HopReceiver>,
-    arrivals: Option<Receiver<Arrival>>,
-    mut to: Publishing,
+    queues: Vec<QueueReceiver>,
+    new_handlers: Option<Receiver<NewHandler>>,
+    mut to: PublishStage,
     shared: &Shared,
     mut commands: Commands,
     mut idle: Idle,
     with_inputs: bool,
 ) -> Result<(), PublisherError> {
-    let feeds = hops.len();
-    let mut origins: Vec<Origin> = (hops.into_iter().enumerate())
-        .map(|(source, hop)| Origin {
+    let feeds = queues.len();
+    let mut origins: Vec<Origin> = (queues.into_iter().enumerate())
+        .map(|(source, queue)| Origin {
             source,
-            hop,
+            queue,
             is_handler: false,
             ended: false,
         })
@@ -162,9 +165,9 @@ pub(crate) fn publish(
         }
         // Before the arrivals are taken: whoever arrives later finds the session ended.
         let is_stopping = shared.is_stopping();
-        if let Some(arrivals) = &arrivals {
-            for (channel, hop) in arrivals.try_iter() {
-                welcome(&mut origins, &mut to, feeds + channel, hop);
+        if let Some(new_handlers) = &new_handlers {
+            for (channel, queue) in new_handlers.try_iter() {
+                welcome(&mut origins, &mut to, feeds + channel, queue);
             }
         }
         if is_stopping && !is_closing {
@@ -172,7 +175,7 @@ pub(crate) fn publish(
             origins
                 .iter()
                 .filter(|o| o.is_handler)
-                .for_each(|o| o.hop.close());
+                .for_each(|o| o.queue.close());
         }
         let mut worked = false;
         let mut drained = true;
@@ -187,7 +190,7 @@ pub(crate) fn publish(
         }
         worked |= to.drive(now)?;
         let all_ended = origins.iter().all(|origin| origin.ended);
-        if all_ended && ((with_inputs && arrivals.is_none()) || is_closing) {
+        if all_ended && ((with_inputs && new_handlers.is_none()) || is_closing) {
             return finish(to, shared, commands, idle);
         }
         idle.idle(worked);
@@ -198,7 +201,7 @@ pub(crate) fn publish(
 /// about to, what is sealed goes out, and heartbeats tell of it.
 #[inline]
 fn is_handed_over(
-    to: &mut Publishing,
+    to: &mut PublishStage,
     shared: &Shared,
     commands: &mut Commands,
     idle: &mut Idle,
@@ -208,7 +211,7 @@ fn is_handed_over(
         let now = now();
         to.flush(now);
         to.drive(now)?;
-        match commands.step(shared, || to.standing()) {
+        match commands.step(shared, || to.position()) {
             Step::GoOn => break,
             Step::Rest => idle.idle(false),
             Step::End => return Ok(true),
@@ -220,7 +223,7 @@ fn is_handed_over(
 
 /// Takes a handler in. One that had the channel before has left: what it sent comes first.
 #[cold]
-fn welcome(origins: &mut Vec<Origin>, to: &mut Publishing, source: usize, hop: HopReceiver) {
+fn welcome(origins: &mut Vec<Origin>, to: &mut PublishStage, source: usize, queue: QueueReceiver) {
     for before in origins
         .iter_mut()
         .filter(|o| o.source == source && !o.ended)
@@ -232,7 +235,7 @@ fn welcome(origins: &mut Vec<Origin>, to: &mut Publishing, source: usize, hop: H
     origins.retain(|origin| origin.source != source);
     origins.push(Origin {
         source,
-        hop,
+        queue,
         is_handler: true,
         ended: false,
     });
@@ -244,7 +247,7 @@ fn welcome(origins: &mut Vec<Origin>, to: &mut Publishing, source: usize, hop: H
 /// As [`publish`].
 pub(crate) fn inline(
     mut inputs: Vec<Input>,
-    mut to: Publishing,
+    mut to: PublishStage,
     shared: &Shared,
     mut commands: Commands,
     mut idle: Idle,
@@ -290,9 +293,9 @@ pub(crate) fn inline(
     }
 }
 
-/// Publishes at once, without a hop.
+/// Publishes at once, without a queue.
 struct Direct<'a> {
-    to: &'a mut Publishing,
+    to: &'a mut PublishStage,
     index: usize,
     now: Now,
 }
@@ -300,7 +303,7 @@ struct Direct<'a> {
 impl Sink for Direct<'_> {
     #[inline]
     fn message(&mut self, position: SourcePosition, records: &RecordBatch) {
-        let item = Item::Message(position, records.into());
+        let item = SourceItem::Message(position, records.into());
         self.to.take(self.index, &item, self.now);
     }
 
@@ -309,13 +312,13 @@ impl Sink for Direct<'_> {
             return self.lost(SourceLoss::gap(from, missing));
         }
         self.to
-            .take(self.index, &Item::Incident(incident), self.now);
+            .take(self.index, &SourceItem::Incident(incident), self.now);
     }
 }
 
 impl Intake for Direct<'_> {
     fn lost(&mut self, loss: SourceLoss) {
-        self.to.take(self.index, &Item::Lost(&loss), self.now);
+        self.to.take(self.index, &SourceItem::Lost(&loss), self.now);
     }
 }
 
@@ -323,7 +326,7 @@ impl Intake for Direct<'_> {
 /// END, or the time to linger is over. A session that was abandoned gets no END: what was sealed
 /// goes out as far as the transports take it.
 pub(crate) fn finish(
-    mut to: Publishing,
+    mut to: PublishStage,
     shared: &Shared,
     mut commands: Commands,
     mut idle: Idle,

@@ -13,14 +13,14 @@ const LOOK_EVERY: Nanos = Nanos::from_us(2);
 const BUSY: Nanos = Nanos::from_us(48);
 
 /// What a publishing thread does for the one that repairs.
-pub(crate) struct GivingWay {
+pub(crate) struct YieldToRepair {
     /// Whether anybody waits; `None` where repair has a core of its own. Where it has none, it may run on
     /// ours whenever the scheduler has it so, and nobody tells: so it is looked for all the same.
     unserved: Option<Unserved>,
     look_at: Nanos,
 }
 
-impl GivingWay {
+impl YieldToRepair {
     pub(crate) const fn to(unserved: Option<Unserved>) -> Self {
         Self {
             unserved,
@@ -31,17 +31,17 @@ impl GivingWay {
     /// Gives up the core for a moment, if it is time to look and somebody waits. Whether it did.
     #[inline]
     pub(crate) fn idle(&mut self, now: Nanos) -> bool {
-        now >= self.look_at && self.look(now)
+        now >= self.look_at && self.check(now)
     }
 
     /// As [`idle`](Self::idle), where there was something to send.
     #[inline]
     pub(crate) fn busy(&mut self, now: Nanos) -> bool {
-        now >= self.look_at.after(BUSY) && self.look(now)
+        now >= self.look_at.after(BUSY) && self.check(now)
     }
 
     #[cold]
-    fn look(&mut self, now: Nanos) -> bool {
+    fn check(&mut self, now: Nanos) -> bool {
         let Some(unserved) = &self.unserved else {
             self.look_at = Nanos::MAX;
             return false;
@@ -68,37 +68,40 @@ mod tests {
     fn it_gives_way_while_somebody_waits_and_does_not_look_all_the_time() {
         let mut server =
             ControlServer::bind("127.0.0.1:0".parse().unwrap(), ServerConfig::default()).unwrap();
-        let mut giving_way = GivingWay::to(Some(server.unserved().unwrap()));
+        let mut yield_to_repair = YieldToRepair::to(Some(server.unserved().unwrap()));
         let mut now = Nanos::from_ms(1);
-        assert!(!giving_way.idle(now), "nobody is there");
+        assert!(!yield_to_repair.idle(now), "nobody is there");
         let _stream = TcpStream::connect(server.local_address().unwrap()).unwrap();
         for ns in 0..LOOK_EVERY.0 {
-            assert!(!giving_way.idle(now.after(Nanos(ns))), "it looks again");
+            assert!(
+                !yield_to_repair.idle(now.after(Nanos(ns))),
+                "it looks again"
+            );
         }
-        while !giving_way.idle(now) {
+        while !yield_to_repair.idle(now) {
             now = now.after(LOOK_EVERY);
         }
         now = now.after(LOOK_EVERY);
-        assert!(giving_way.idle(now), "somebody waits still");
+        assert!(yield_to_repair.idle(now), "somebody waits still");
         let looks_at = now.after(LOOK_EVERY).after(BUSY);
         assert!(
-            !giving_way.busy(Nanos(looks_at.0 - 1)),
+            !yield_to_repair.busy(Nanos(looks_at.0 - 1)),
             "it looks too often"
         );
-        assert!(giving_way.busy(looks_at), "however busy");
+        assert!(yield_to_repair.busy(looks_at), "however busy");
         let mut come = false;
         while !come {
             server.poll(None, |_| come = true).unwrap();
         }
         // That it can be written to is news of its own.
         server.poll(Some(Duration::ZERO), |_| ()).unwrap();
-        assert!(!giving_way.idle(now.after(LOOK_EVERY)), "nobody waits");
+        assert!(!yield_to_repair.idle(now.after(LOOK_EVERY)), "nobody waits");
     }
 
     #[test]
     fn where_repair_has_a_core_of_its_own_nobody_gives_way() {
-        let mut giving_way = GivingWay::to(None);
-        assert!(!giving_way.idle(Nanos::ZERO) && !giving_way.busy(Nanos::from_secs(1)));
-        assert_eq!(giving_way.look_at, Nanos::MAX, "nor looks");
+        let mut yield_to_repair = YieldToRepair::to(None);
+        assert!(!yield_to_repair.idle(Nanos::ZERO) && !yield_to_repair.busy(Nanos::from_secs(1)));
+        assert_eq!(yield_to_repair.look_at, Nanos::MAX, "nor looks");
     }
 }

@@ -37,7 +37,7 @@ impl Comparing {
     }
 
     /// Compares the newest mark there is, or one before it that waits, with what was heard here.
-    pub(crate) fn look(&mut self, newest: Option<Mark>, find: impl FnOnce(u64) -> Found) {
+    pub(crate) fn compare(&mut self, newest: Option<Mark>, find: impl FnOnce(u64) -> Found) {
         let is_older = |mark: &Mark, newest: Mark| mark.at.ordinal() != newest.at.ordinal();
         if let Some(newest) = newest
             && self.mark.is_none_or(|mark| is_older(&mark, newest))
@@ -109,9 +109,9 @@ mod tests {
     #[test]
     fn the_same_message_under_another_ordinal_says_how_positions_relate() {
         let mut it = Comparing::default();
-        it.look(None, heard(9));
+        it.compare(None, heard(9));
         assert_eq!(it.agreement(), Agreement::Unknown);
-        it.look(Some(mark(2, 5)), heard(9));
+        it.compare(Some(mark(2, 5)), heard(9));
         assert_eq!(it.agreement(), Agreement::Agrees { ordinals: 2 });
         let mirrored = vec![
             (SourceId(1), SourcePosition::new(2, 5)),
@@ -148,14 +148,14 @@ mod tests {
     #[test]
     fn a_mark_that_is_ahead_waits_until_it_is_heard_though_others_follow() {
         let mut it = Comparing::default();
-        it.look(Some(mark(0, 5)), heard(3));
-        it.look(Some(mark(0, 8)), heard(4));
+        it.compare(Some(mark(0, 5)), heard(3));
+        it.compare(Some(mark(0, 8)), heard(4));
         assert_eq!(it.agreement(), Agreement::Unknown);
-        it.look(Some(mark(0, 9)), heard(5));
+        it.compare(Some(mark(0, 9)), heard(5));
         assert_eq!(it.agreement(), Agreement::Agrees { ordinals: 0 });
         // Another session, in which sequences count anew: what waits of the one before never comes.
-        it.look(Some(mark(0, 50)), heard(9));
-        it.look(Some(mark(1, 2)), |_| Found::Gone);
+        it.compare(Some(mark(0, 50)), heard(9));
+        it.compare(Some(mark(1, 2)), |_| Found::Gone);
         assert!(it.mark.is_none());
     }
 
@@ -164,12 +164,12 @@ mod tests {
         let mut it = Comparing::default();
         let other = |sequence| Found::There(SourcePosition::new(0, sequence), head(1_000));
         for sequence in 1..u64::from(DIFFERING_MAX) {
-            it.look(Some(mark(0, sequence)), other);
+            it.compare(Some(mark(0, sequence)), other);
             assert_eq!(it.agreement(), Agreement::Unknown);
         }
-        it.look(Some(mark(0, 20)), other);
+        it.compare(Some(mark(0, 20)), other);
         assert_eq!(it.agreement(), Agreement::Differs);
-        it.look(Some(mark(0, 21)), heard(30));
+        it.compare(Some(mark(0, 21)), heard(30));
         assert_eq!(it.agreement(), Agreement::Agrees { ordinals: 0 });
     }
 }

@@ -8,7 +8,7 @@ use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{SourceId, SourcePosition};
 use tickcast_reliability::wire::SourceLossReason;
 
-use crate::ingest::queue::Item;
+use crate::ingest::queue::SourceItem;
 use crate::plan::routing::{ChannelSet, Router};
 use crate::standby::agreement::Found;
 use crate::state::positions::{Positions, position_of};
@@ -17,18 +17,18 @@ use crate::state::standby_view::Head;
 
 /// One thing that a source told.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct BacklogEntry {
     /// Counts what all sources told, in the order it came.
     arrived: u64,
     pub(crate) position: SourcePosition,
     /// Where it goes.
     pub(crate) channels: ChannelSet,
-    pub(crate) what: What,
+    pub(crate) what: BacklogItem,
 }
 
 /// What that was.
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum BacklogItem {
     /// A message.
     Message(RecordBatch),
     /// Messages that never came.
@@ -44,13 +44,13 @@ struct Gone {
 
 struct Source {
     id: SourceId,
-    entries: VecDeque<Entry>,
+    entries: VecDeque<BacklogEntry>,
     /// By channel.
     gone: Vec<Option<Gone>>,
 }
 
 /// See the module.
-pub(crate) struct Kept {
+pub(crate) struct Backlog {
     sources: Vec<Source>,
     /// Memory to be used again.
     free: Vec<RecordBatch>,
@@ -59,7 +59,7 @@ pub(crate) struct Kept {
     arrived: u64,
 }
 
-impl Kept {
+impl Backlog {
     /// Keeps at most so many messages of these sources, which are counted as they stand here.
     pub(crate) fn new(sources: impl Iterator<Item = SourceId>, max: usize) -> Self {
         let source = |id| Source {
@@ -82,35 +82,40 @@ impl Kept {
     }
 
     /// Keeps what a source told, which goes to these channels. How many messages were pushed out.
-    pub(crate) fn take(&mut self, source: usize, item: &Item<'_>, channels: ChannelSet) -> u64 {
+    pub(crate) fn take(
+        &mut self,
+        source: usize,
+        item: &SourceItem<'_>,
+        channels: ChannelSet,
+    ) -> u64 {
         if channels.is_empty() {
             return 0;
         }
         let (position, what) = match item {
             // Without records there is nothing to publish.
-            Item::Message(_, records) if records.is_empty() => return 0,
-            Item::Message(position, records) => {
+            SourceItem::Message(_, records) if records.is_empty() => return 0,
+            SourceItem::Message(position, records) => {
                 let mut batch = self.free.pop().unwrap_or_default();
                 batch.copy_from(*records);
-                (*position, What::Message(batch))
+                (*position, BacklogItem::Message(batch))
             }
-            Item::Lost(loss) => (loss.from, What::Lost((*loss).clone())),
-            Item::Incident(_) | Item::Flush => return 0,
+            SourceItem::Lost(loss) => (loss.from, BacklogItem::Lost((*loss).clone())),
+            SourceItem::Incident(_) | SourceItem::Flush => return 0,
         };
-        let pushed = if self.len == self.max {
-            self.push_out()
+        let evicted = if self.len == self.max {
+            self.evict()
         } else {
             0
         };
         self.arrived += 1;
         self.len += 1;
-        self.sources[source].entries.push_back(Entry {
+        self.sources[source].entries.push_back(BacklogEntry {
             arrived: self.arrived,
             position,
             channels,
             what,
         });
-        pushed
+        evicted
     }
 
     /// What is known of a venue sequence of a source.
@@ -126,11 +131,11 @@ impl Kept {
             };
             let found = entries.binary_search_by_key(&at, |entry| entry.position);
             match found.ok().map(|index| &entries[index].what) {
-                Some(What::Message(message)) => {
+                Some(BacklogItem::Message(message)) => {
                     let head = Head::of_last(message);
                     return head.map_or(Found::Gone, |head| Found::There(at, head));
                 }
-                Some(What::Lost(_)) => return Found::Gone,
+                Some(BacklogItem::Lost(_)) => return Found::Gone,
                 None => {}
             }
         }
@@ -158,11 +163,11 @@ impl Kept {
         source.gone.clear();
         if let Some(position) = position {
             self.len += 1;
-            source.entries.push_back(Entry {
+            source.entries.push_back(BacklogEntry {
                 arrived: 0,
                 position,
                 channels,
-                what: What::Lost(SourceLoss::gap(position, u64::MAX)),
+                what: BacklogItem::Lost(SourceLoss::gap(position, u64::MAX)),
             });
         }
     }
@@ -179,7 +184,7 @@ impl Kept {
                 .pop_front_if(|it| has(it.channels, it.last()))
             {
                 self.len -= 1;
-                entry.let_go(&mut source.gone, &mut self.free);
+                entry.release(&mut source.gone, &mut self.free);
             }
         }
     }
@@ -190,7 +195,7 @@ impl Kept {
     pub(crate) fn into_entries(
         self,
         mirrored: &[Positions],
-    ) -> impl Iterator<Item = (usize, Entry)> + use<> {
+    ) -> impl Iterator<Item = (usize, BacklogEntry)> + use<> {
         let mut all = Vec::with_capacity(self.len + self.sources.len());
         for (index, source) in self.sources.into_iter().enumerate() {
             for (channel, gone) in source.gone.iter().enumerate() {
@@ -205,7 +210,7 @@ impl Kept {
 
     /// Pushes the oldest of the source that has most out; how many messages that were.
     #[cold]
-    fn push_out(&mut self) -> u64 {
+    fn evict(&mut self) -> u64 {
         let Some(source) = self.sources.iter_mut().max_by_key(|it| it.entries.len()) else {
             return 0;
         };
@@ -214,29 +219,29 @@ impl Kept {
         };
         self.len -= 1;
         let messages = entry.messages();
-        entry.let_go(&mut source.gone, &mut self.free);
+        entry.release(&mut source.gone, &mut self.free);
         messages
     }
 }
 
-impl Entry {
+impl BacklogEntry {
     /// Position of the last message it is about.
     fn last(&self) -> SourcePosition {
         match &self.what {
-            What::Lost(loss) => loss.last(),
-            What::Message(_) => self.position,
+            BacklogItem::Lost(loss) => loss.last(),
+            BacklogItem::Message(_) => self.position,
         }
     }
 
     fn messages(&self) -> u64 {
         match &self.what {
-            What::Message(_) => 1,
-            What::Lost(loss) => loss.messages,
+            BacklogItem::Message(_) => 1,
+            BacklogItem::Lost(loss) => loss.messages,
         }
     }
 
     /// Notes that it is kept no more, and gives its memory back.
-    fn let_go(self, gone: &mut Vec<Option<Gone>>, free: &mut Vec<RecordBatch>) {
+    fn release(self, gone: &mut Vec<Option<Gone>>, free: &mut Vec<RecordBatch>) {
         let (first, last) = (self.position, self.last());
         for channel in self.channels.iter() {
             if gone.len() <= channel {
@@ -245,7 +250,7 @@ impl Entry {
             let gone = gone[channel].get_or_insert(Gone { first, last });
             gone.last = gone.last.max(last);
         }
-        if let What::Message(batch) = self.what {
+        if let BacklogItem::Message(batch) = self.what {
             free.push(batch);
         }
     }
@@ -254,7 +259,12 @@ impl Entry {
 impl Gone {
     /// What of it the mirror of a channel lacks, as a loss. There are as many messages as positions, and
     /// maybe some of them were for other channels.
-    fn lost(self, mirrored: &[Positions], channel: usize, source: SourceId) -> Option<Entry> {
+    fn lost(
+        self,
+        mirrored: &[Positions],
+        channel: usize,
+        source: SourceId,
+    ) -> Option<BacklogEntry> {
         let from = match position_of(mirrored, channel, source) {
             Some(at) if at >= self.last => return None,
             Some(at) => self.first.max(SourcePosition(at.0 + 1)),
@@ -265,11 +275,11 @@ impl Gone {
             false => u64::MAX,
         };
         let what = SourceLoss::of(SourceLossReason::Overflow, from, messages, &[]);
-        Some(Entry {
+        Some(BacklogEntry {
             arrived: 0,
             position: from,
             channels: ChannelSet::default().with(channel),
-            what: What::Lost(what),
+            what: BacklogItem::Lost(what),
         })
     }
 }
@@ -277,13 +287,13 @@ impl Gone {
 /// Where what a source told goes, learning from it on the way.
 pub(crate) fn channels_of(
     router: &mut Router,
-    item: &Item<'_>,
+    item: &SourceItem<'_>,
     on: impl FnMut(crate::plan::routing::Announced),
 ) -> ChannelSet {
     match item {
-        Item::Message(_, records) => router.route(*records, on),
-        Item::Lost(loss) => router.of_all(&loss.instruments),
-        Item::Incident(_) | Item::Flush => ChannelSet::default(),
+        SourceItem::Message(_, records) => router.route(*records, on),
+        SourceItem::Lost(loss) => router.of_all(&loss.instruments),
+        SourceItem::Incident(_) | SourceItem::Flush => ChannelSet::default(),
     }
 }
 
@@ -313,42 +323,50 @@ mod tests {
         (channels.iter()).fold(ChannelSet::default(), |set, channel| set.with(*channel))
     }
 
-    fn told(kept: Kept, mirrored: &[Positions]) -> Vec<String> {
-        let all = kept.into_entries(mirrored);
-        let text = |(source, entry): (usize, Entry)| match &entry.what {
-            What::Message(records) => format!("{source}:{} of {}", entry.position, records.len()),
-            What::Lost(loss) => format!("{source}: lost {} from {}", loss.messages, loss.from),
+    fn told(backlog: Backlog, mirrored: &[Positions]) -> Vec<String> {
+        let all = backlog.into_entries(mirrored);
+        let text = |(source, entry): (usize, BacklogEntry)| match &entry.what {
+            BacklogItem::Message(records) => {
+                format!("{source}:{} of {}", entry.position, records.len())
+            }
+            BacklogItem::Lost(loss) => {
+                format!("{source}: lost {} from {}", loss.messages, loss.from)
+            }
         };
         all.map(text).collect()
     }
 
     #[test]
     fn what_every_channel_of_a_message_has_mirrored_goes_and_no_more() {
-        let mut kept = Kept::new([A, B].into_iter(), 100);
+        let mut backlog = Backlog::new([A, B].into_iter(), 100);
         let records = message();
         for n in 1..=4 {
             // Source A goes to both channels with every other message.
             let channels = if n % 2 == 0 { to(&[0, 1]) } else { to(&[0]) };
             assert_eq!(
-                kept.take(0, &Item::Message(at(n), (&records).into()), channels),
+                backlog.take(0, &SourceItem::Message(at(n), (&records).into()), channels),
                 0
             );
-            kept.take(1, &Item::Message(at(10 * n), (&records).into()), to(&[0]));
+            backlog.take(
+                1,
+                &SourceItem::Message(at(10 * n), (&records).into()),
+                to(&[0]),
+            );
         }
-        let nobody = kept.take(1, &Item::Message(at(50), (&records).into()), to(&[]));
-        let empty = kept.take(
+        let nobody = backlog.take(1, &SourceItem::Message(at(50), (&records).into()), to(&[]));
+        let empty = backlog.take(
             1,
-            &Item::Message(at(50), (&RecordBatch::default()).into()),
+            &SourceItem::Message(at(50), (&RecordBatch::default()).into()),
             to(&[0]),
         );
-        assert_eq!((nobody, empty, kept.len()), (0, 0, 8));
-        kept.trim(&[vec![(A, at(9))], vec![]]);
-        assert_eq!(kept.len(), 7, "channel 1 lacks the second one");
+        assert_eq!((nobody, empty, backlog.len()), (0, 0, 8));
+        backlog.trim(&[vec![(A, at(9))], vec![]]);
+        assert_eq!(backlog.len(), 7, "channel 1 lacks the second one");
         let mirrored = [vec![(A, at(9)), (B, at(20))], vec![(A, at(2))]];
-        kept.trim(&mirrored);
-        assert_eq!(kept.len(), 3);
+        backlog.trim(&mirrored);
+        assert_eq!(backlog.len(), 3);
         let expected = ["0:0:4 of 1", "1:0:30 of 1", "1:0:40 of 1"];
-        let mut told = told(kept, &mirrored);
+        let mut told = told(backlog, &mirrored);
         told.sort();
         assert_eq!(told, expected);
     }
@@ -357,12 +375,12 @@ mod tests {
     fn what_finds_no_room_pushes_the_oldest_out_which_is_lost_unless_it_is_mirrored_by_then() {
         let records = message();
         let full = || {
-            let mut kept = Kept::new([A].into_iter(), 3);
-            let pushed: u64 = (1..=8)
-                .map(|n| kept.take(0, &Item::Message(at(n), (&records).into()), to(&[0])))
+            let mut backlog = Backlog::new([A].into_iter(), 3);
+            let evicted: u64 = (1..=8)
+                .map(|n| backlog.take(0, &SourceItem::Message(at(n), (&records).into()), to(&[0])))
                 .sum();
-            assert_eq!((kept.len(), pushed), (3, 5));
-            kept
+            assert_eq!((backlog.len(), evicted), (3, 5));
+            backlog
         };
         let rest = ["0:0:6 of 1", "0:0:7 of 1", "0:0:8 of 1"];
         for (mirrored, lost) in [
@@ -378,46 +396,50 @@ mod tests {
 
     #[test]
     fn what_a_mirror_had_and_was_cut_from_it_is_lost() {
-        let mut kept = Kept::new([A].into_iter(), 9);
+        let mut backlog = Backlog::new([A].into_iter(), 9);
         let records = message();
         for n in 1..=4 {
-            kept.take(0, &Item::Message(at(n), (&records).into()), to(&[0]));
+            backlog.take(0, &SourceItem::Message(at(n), (&records).into()), to(&[0]));
         }
-        kept.trim(&[vec![(A, at(3))]]);
+        backlog.trim(&[vec![(A, at(3))]]);
         assert_eq!(
-            told(kept, &[vec![(A, at(1))]]),
+            told(backlog, &[vec![(A, at(1))]]),
             ["0: lost 2 from 0:2", "0:0:4 of 1"]
         );
     }
 
     #[test]
     fn a_venue_sequence_is_found_in_this_session_or_the_one_before() {
-        let mut kept = Kept::new([A].into_iter(), 9);
-        assert_eq!(kept.find(0, 1), Found::NotYet);
+        let mut backlog = Backlog::new([A].into_iter(), 9);
+        assert_eq!(backlog.find(0, 1), Found::NotYet);
         let records = message();
         for position in [at(7), at(9), SourcePosition::new(1, 2)] {
-            kept.take(0, &Item::Message(position, (&records).into()), to(&[0]));
+            backlog.take(
+                0,
+                &SourceItem::Message(position, (&records).into()),
+                to(&[0]),
+            );
         }
         let head = Head::of_last(&records).unwrap();
-        assert_eq!(kept.find(0, 9), Found::There(at(9), head));
+        assert_eq!(backlog.find(0, 9), Found::There(at(9), head));
         let newest = SourcePosition::new(1, 2);
-        assert_eq!(kept.find(0, 2), Found::There(newest, head));
+        assert_eq!(backlog.find(0, 2), Found::There(newest, head));
         assert_eq!(
-            (kept.find(0, 1), kept.find(0, 3)),
+            (backlog.find(0, 1), backlog.find(0, 3)),
             (Found::Gone, Found::NotYet)
         );
-        kept.forget(0);
+        backlog.forget(0);
         let lost = format!("0: lost {} from 1:2", u64::MAX);
-        assert_eq!(told(kept, &[vec![(A, at(7))]]), [lost]);
+        assert_eq!(told(backlog, &[vec![(A, at(7))]]), [lost]);
     }
 
     #[test]
     fn a_loss_of_the_source_is_kept_until_the_mirror_is_past_it() {
-        let mut kept = Kept::new([A].into_iter(), 9);
-        kept.take(0, &Item::Lost(&SourceLoss::gap(at(5), 3)), to(&[0]));
-        kept.trim(&[vec![(A, at(6))]]);
-        assert_eq!(kept.len(), 1);
-        kept.trim(&[vec![(A, at(7))]]);
-        assert_eq!(kept.len(), 0);
+        let mut backlog = Backlog::new([A].into_iter(), 9);
+        backlog.take(0, &SourceItem::Lost(&SourceLoss::gap(at(5), 3)), to(&[0]));
+        backlog.trim(&[vec![(A, at(6))]]);
+        assert_eq!(backlog.len(), 1);
+        backlog.trim(&[vec![(A, at(7))]]);
+        assert_eq!(backlog.len(), 0);
     }
 }

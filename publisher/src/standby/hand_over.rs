@@ -14,7 +14,7 @@ use tickcast_reliability::control::NAME_LEN_MAX;
 
 use crate::repair::audit;
 use crate::state::Shared;
-use crate::state::hand_over::{Answer, Request, Standing};
+use crate::state::hand_over::{Answer, PublishPosition, Request};
 
 /// How long sealing rests after the standby was heard last.
 const REST_MAX: Duration = Duration::from_secs(2);
@@ -48,7 +48,7 @@ enum Phase {
         until: Instant,
         at_latest: Instant,
         /// Where all stands, once it is final.
-        channels: Vec<Standing>,
+        channels: Vec<PublishPosition>,
     },
     /// The standby is being told that this publisher ends: whatever happens now, nothing is sealed.
     Ending {
@@ -100,7 +100,7 @@ impl HandOver {
         &mut self,
         now: Instant,
         is_stopping: bool,
-        standing: impl FnOnce() -> Option<Vec<Standing>>,
+        position: impl FnOnce() -> Option<Vec<PublishPosition>>,
     ) -> Step {
         match &mut self.phase {
             Phase::Publishing { .. } => Step::GoOn,
@@ -122,7 +122,7 @@ impl HandOver {
             }
             Phase::Resting { channels, .. } => {
                 if channels.is_empty()
-                    && let Some(all) = standing()
+                    && let Some(all) = position()
                 {
                     *channels = all;
                 }
@@ -280,7 +280,7 @@ impl HandOver {
 }
 
 /// Whether both stand alike, in whatever order each config lists its channels.
-fn are_alike(ours: &[Standing], theirs: &[Standing]) -> bool {
+fn are_alike(ours: &[PublishPosition], theirs: &[PublishPosition]) -> bool {
     ours.len() == theirs.len() && ours.iter().all(|it| theirs.contains(it))
 }
 
@@ -300,7 +300,7 @@ mod tests {
 
     use super::*;
 
-    const AT: Standing = Standing {
+    const AT: PublishPosition = PublishPosition {
         channel: ChannelId(1),
         last: Sequence(70),
         next_record: RecordNumber(900),
@@ -312,7 +312,7 @@ mod tests {
         Shared::new("a".into(), Epoch(5), none.0, none.1, stop, Nanos::ZERO)
     }
 
-    fn request(standby: &str, mirrored: &[Standing]) -> Request {
+    fn request(standby: &str, mirrored: &[PublishPosition]) -> Request {
         Request {
             standby: standby.into(),
             epoch: Epoch(5),
@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    fn resting(channels: &[Standing]) -> Answer {
+    fn resting(channels: &[PublishPosition]) -> Answer {
         let channels = channels.to_vec();
         Answer::Resting { channels }
     }
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(it.step(now, false, || None), Step::Rest);
         assert_eq!(it.ask(&request("b", &[AT]), &shared, now), resting(&[]));
         assert_eq!(it.step(now, false, || Some(vec![AT])), Step::Rest);
-        let behind = Standing {
+        let behind = PublishPosition {
             last: Sequence(69),
             ..AT
         };

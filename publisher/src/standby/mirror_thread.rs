@@ -26,7 +26,7 @@ use crate::state::standby_view::{ChannelView, Head, Mark, Written};
 /// How long it waits when there is nothing to do.
 const WAIT: Duration = Duration::from_micros(50);
 /// Between looks at how things stand while something comes all the time.
-const TELL_EVERY: Nanos = Nanos::from_ms(1);
+const REPORT_EVERY: Nanos = Nanos::from_ms(1);
 
 /// What the thread leaves behind.
 pub(crate) struct Left {
@@ -94,19 +94,19 @@ impl Mirrors {
 
     /// Fills the mirrors until they are wanted, or `is_over`.
     pub(crate) fn run(mut self, is_over: impl Fn() -> bool) -> Left {
-        let mut tell_at = Nanos::ZERO;
+        let mut report_at = Nanos::ZERO;
         while !self.state.wants_mirrors() && !is_over() {
             let worked = self.mirroring.poll(&mut self.offers).worked();
             let now = SystemClock.now();
-            if !worked || now >= tell_at {
-                tell_at = now.after(TELL_EVERY);
-                self.tell(now);
+            if !worked || now >= report_at {
+                report_at = now.after(REPORT_EVERY);
+                self.report(now);
             }
             if !worked {
                 std::thread::sleep(WAIT);
             }
         }
-        self.tell(SystemClock.now());
+        self.report(SystemClock.now());
         let ids = self.offers.plans.iter().map(|plan| plan.id);
         let mirroring = &mut self.mirroring;
         let mirrors = ids.filter_map(|id| Some((id, mirroring.take_mirror(id)?)));
@@ -117,7 +117,7 @@ impl Mirrors {
     }
 
     /// Lets others see how things stand.
-    fn tell(&self, now: Nanos) {
+    fn report(&self, now: Nanos) {
         let core = self.mirroring.core();
         let mut view = self.state.view();
         view.link_up = core.is_joined();
@@ -127,7 +127,7 @@ impl Mirrors {
         for (index, (channel, plan)) in view.channels.iter_mut().zip(&self.offers.plans).enumerate()
         {
             channel.wrong.clone_from(&self.offers.wrong[index]);
-            look(channel, core.receiver(plan.id), core.mirror(plan.id), now);
+            refresh(channel, core.receiver(plan.id), core.mirror(plan.id), now);
         }
     }
 }
@@ -147,7 +147,7 @@ fn interfaces(config: &Config) -> Vec<Interface> {
 }
 
 /// How one channel stands.
-fn look(to: &mut ChannelView, receiver: Option<&Receiver>, mirror: Option<&Mirror>, now: Nanos) {
+fn refresh(to: &mut ChannelView, receiver: Option<&Receiver>, mirror: Option<&Mirror>, now: Nanos) {
     to.is_heard = receiver.is_some_and(|receiver| {
         let state = receiver.stream_state();
         !state.stale && !state.publisher_dead && !state.ended

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! publisher ─ multicast, repair ─ mirror thread ─ mirrors ┐
-//! input ─ feed thread ─ hop ─ publish thread ─ kept ──────┴ promoted: rings, sealed on
+//! input ─ feed thread ─ queue ─ publish thread ─ kept ──────┴ promoted: rings, sealed on
 //! ```
 //!
 //! `mirror_thread.rs` fills the rings, `backlog.rs` keeps messages that may have to be published again,

@@ -73,7 +73,7 @@ fn ask(state: &StandbyState, admin: SocketAddr, wait: Duration) -> Result<Answer
         Request {
             standby: state.name.clone(),
             epoch: view.epoch()?,
-            mirrored: view.standings(),
+            mirrored: view.publish_positions(),
             superseded_by: None,
         }
     };

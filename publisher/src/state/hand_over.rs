@@ -5,7 +5,7 @@ use tickcast_reliability::types::{ChannelId, Epoch, RecordNumber, Sequence};
 
 /// Where a channel stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Standing {
+pub struct PublishPosition {
     /// Which.
     pub channel: ChannelId,
     /// The last sequence sealed; of a mirror, the last one that is there without a hole.
@@ -23,7 +23,7 @@ pub(crate) struct Request {
     pub(crate) epoch: Epoch,
     /// How far.
     #[serde(default)]
-    pub(crate) mirrored: Vec<Standing>,
+    pub(crate) mirrored: Vec<PublishPosition>,
     /// The higher epoch that it has opened already, by force: there is nothing to wait for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) superseded_by: Option<Epoch>,
@@ -36,12 +36,12 @@ pub(crate) enum Answer {
     /// Nothing is sealed just now; where each channel stands, once that is final.
     Resting {
         /// Empty before it is.
-        channels: Vec<Standing>,
+        channels: Vec<PublishPosition>,
     },
     /// The publisher ends, without END.
     Ends {
         /// Where it ended.
-        channels: Vec<Standing>,
+        channels: Vec<PublishPosition>,
     },
     /// It goes on.
     Refused {

@@ -10,7 +10,7 @@ use tickcast_reliability::types::{Epoch, SourceId};
 
 use crate::config::StandbyConfig;
 use crate::plan::ChannelPlan;
-use crate::state::hand_over::Standing;
+use crate::state::hand_over::PublishPosition;
 use crate::state::standby_view::{Agreement, ChannelView, View};
 
 tickcast_reliability::counters! {
@@ -19,7 +19,7 @@ tickcast_reliability::counters! {
         /// Messages of the inputs kept because they are not mirrored yet (a gauge).
         kept_messages,
         /// Messages evicted to make room; a promotion reports those not mirrored as lost.
-        pushed_out_messages,
+        evicted_messages,
         /// Messages published again at the promotion.
         published_again_messages,
         /// Times that a promotion was refused or failed.
@@ -60,7 +60,7 @@ pub(crate) struct Promoted {
     /// Why.
     pub reason: Reason,
     /// Where each channel stood.
-    pub channels: Vec<Standing>,
+    pub channels: Vec<PublishPosition>,
 }
 
 /// Where it is on the way.
@@ -155,7 +155,7 @@ impl StandbyState {
             "problem": failed.or(not_ready).or_else(|| view.problem.clone()),
             "promoted": promoted,
             "kept_messages": self.counters.kept_messages.get(),
-            "pushed_out_messages": self.counters.pushed_out_messages.get(),
+            "evicted_messages": self.counters.evicted_messages.get(),
             "sources": view.agreements.iter().map(source_json).collect::<Vec<_>>(),
             "channels": view.channels.iter().map(ChannelView::json).collect::<Vec<_>>(),
         })

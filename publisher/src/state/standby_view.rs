@@ -12,7 +12,7 @@ use tickcast_reliability::types::{
 };
 
 use crate::plan::ChannelPlan;
-use crate::state::hand_over::Standing;
+use crate::state::hand_over::PublishPosition;
 use crate::state::positions::Positions;
 
 /// What is compared of a record: what it concerns, and when it happened. When it was received differs.
@@ -240,10 +240,10 @@ impl View {
     }
 
     /// How far each channel is mirrored.
-    pub(crate) fn standings(&self) -> Vec<Standing> {
+    pub(crate) fn publish_positions(&self) -> Vec<PublishPosition> {
         let all = self.channels.iter().filter_map(|channel| {
             let mirrored = channel.mirrored?;
-            Some(Standing {
+            Some(PublishPosition {
                 channel: channel.id,
                 last: mirrored.last,
                 next_record: mirrored.next_record,

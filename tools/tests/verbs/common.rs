@@ -126,7 +126,7 @@ fn config(
         }],
         "inputs": [input],
         // Room for a whole recording, however long this thread has to wait for a core.
-        "threads": {"hop_batches": 1 << 14},
+        "threads": {"queue_batches": 1 << 14},
         "digest": true,
         "linger_ms": 30_000,
         "flight_record": records.map(|it| serde_json::json!({"directory": it, "mib": 16})),

@@ -1,0 +1,99 @@
+//! A bound on how often something is logged, so that a flapping or hostile peer cannot fill the disk.
+
+use std::cell::Cell;
+
+use tickcast_reliability::types::Nanos;
+
+/// Allows a burst of lines at once, and so many a second for good. Lines beyond that are counted.
+#[derive(Debug)]
+pub(crate) struct LogLimit {
+    burst: u64,
+    /// Time that one line costs.
+    interval: Nanos,
+    left: Cell<u64>,
+    suppressed: Cell<u64>,
+    refilled_at: Nanos,
+}
+
+impl LogLimit {
+    /// Allows `burst` lines at once and `per_second` for good.
+    pub(crate) const fn new(burst: u64, per_second: f64) -> Self {
+        Self {
+            burst,
+            interval: Nanos((1e9 / per_second) as u64),
+            left: Cell::new(burst),
+            suppressed: Cell::new(0),
+            refilled_at: Nanos::ZERO,
+        }
+    }
+
+    /// Returns whether a line may be logged. Counts it as suppressed otherwise.
+    pub(crate) fn allow(&self) -> bool {
+        let left = self.left.get();
+        match left {
+            0 => self.suppressed.update(|it| it + 1),
+            _ => self.left.set(left - 1),
+        }
+        left > 0
+    }
+
+    /// As [`allow`](Self::allow), once time has gone on to `now`.
+    pub(crate) fn allow_at(&mut self, now: Nanos) -> bool {
+        self.refill(now);
+        self.allow()
+    }
+
+    /// Allows the lines that the time up to `now` is worth.
+    pub(crate) fn refill(&mut self, now: Nanos) {
+        let lines = now.since(self.refilled_at).0 / self.interval.0;
+        let left = self.left.get().saturating_add(lines);
+        if left >= self.burst {
+            // Time does not add up while nothing is logged.
+            self.left.set(self.burst);
+            self.refilled_at = now;
+        } else {
+            self.left.set(left);
+            self.refilled_at = self.refilled_at.after(Nanos(lines * self.interval.0));
+        }
+    }
+
+    /// Returns how many lines were suppressed.
+    pub(crate) const fn suppressed(&self) -> u64 {
+        self.suppressed.get()
+    }
+
+    /// Returns how many lines were suppressed since the last call.
+    pub(crate) const fn take_suppressed(&self) -> u64 {
+        self.suppressed.replace(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_allowed_at_once_and_a_rate_for_good() {
+        let mut limit = LogLimit::new(400, 10.0);
+        let log = |limit: &LogLimit, count: u64| (0..count).filter(|_| limit.allow()).count();
+        let now = Nanos::from_secs;
+        limit.refill(now(100));
+        assert_eq!(log(&limit, 407), 400);
+        assert_eq!(limit.take_suppressed(), 7);
+        limit.refill(now(101));
+        assert_eq!(log(&limit, 1_000), 10);
+        limit.refill(now(111));
+        assert_eq!(log(&limit, 1_000), 100);
+        assert_eq!(limit.take_suppressed(), 1_000 - 10 + 1_000 - 100);
+        limit.refill(now(10_000));
+        assert_eq!(log(&limit, 800), 400, "however long it was quiet");
+    }
+
+    #[test]
+    fn a_burst_of_one_is_allowed_once_an_interval() {
+        let mut limit = LogLimit::new(1, 0.1);
+        let allowed = [2, 3, 10_001, 10_002, 19_000, 20_002].map(Nanos::from_ms);
+        let allowed = allowed.map(|now| limit.allow_at(now));
+        assert_eq!(allowed, [true, false, false, true, false, true]);
+    }
+}

@@ -1,0 +1,190 @@
+//! Warnings of the repair thread about all connections together, each once in a while.
+
+use std::net::IpAddr;
+
+use rustix::io::Errno;
+use tickcast_reliability::types::Nanos;
+use tickcast_transport::control::ServerStats;
+
+use crate::repair::log_limit::LogLimit;
+
+/// Lines about single connections: a host full of subscribers joins in a moment.
+pub(crate) const fn connection_limit() -> LogLimit {
+    LogLimit::new(400, 10.0)
+}
+
+/// Each of the warnings here.
+const fn warning_limit() -> LogLimit {
+    LogLimit::new(1, 0.1)
+}
+
+/// The counts that were seen last, and a limit for each warning.
+#[derive(Debug)]
+pub(crate) struct Warnings {
+    suppressed: LogLimit,
+    crowded: LogLimit,
+    no_descriptor: LogLimit,
+    turned_away: u64,
+    accept_errors: u64,
+}
+
+impl Default for Warnings {
+    fn default() -> Self {
+        Self {
+            suppressed: warning_limit(),
+            crowded: warning_limit(),
+            no_descriptor: warning_limit(),
+            turned_away: 0,
+            accept_errors: 0,
+        }
+    }
+}
+
+impl Warnings {
+    /// Logs what is wrong now. `log` limits the lines about single connections.
+    pub(crate) fn check(&mut self, now: Nanos, stats: &ServerStats, log: &mut LogLimit) {
+        if let Some((errno, remedy)) = self.no_descriptor(now, stats) {
+            tracing::warn!(
+                "the control port has no descriptor for a connection ({errno}): new subscribers wait, joined \
+                 ones are served; {remedy}"
+            );
+        }
+        if let Some((address, count)) = self.crowded(now, stats) {
+            tracing::warn!(
+                %address,
+                count,
+                "an address has as many connections as one may have, and more of it were turned away: raise \
+                 repair.peers_per_address_max if so many subscribers are there, else see who is"
+            );
+        }
+        if let Some(count) = self.suppressed(now, log) {
+            tracing::warn!(
+                count,
+                "lines about connections were left out, since they come, go or break the protocol too often: \
+                 --audit FILE keeps who it is, and `banned` keeps them away"
+            );
+        }
+    }
+
+    /// Returns how many lines about single connections were left out since it was reported last.
+    fn suppressed(&mut self, now: Nanos, log: &mut LogLimit) -> Option<u64> {
+        log.refill(now);
+        let is_due = log.suppressed() > 0 && self.suppressed.allow_at(now);
+        is_due.then(|| log.take_suppressed())
+    }
+
+    /// Returns an address that has as many connections as one may have, and how many more were turned
+    /// away since it was reported last.
+    fn crowded(&mut self, now: Nanos, stats: &ServerStats) -> Option<(IpAddr, u64)> {
+        let count = stats.turned_away_of_address - self.turned_away;
+        if count == 0 || !self.crowded.allow_at(now) {
+            return None;
+        }
+        self.turned_away = stats.turned_away_of_address;
+        stats.crowded_address.map(|address| (address, count))
+    }
+
+    /// Returns why there is no descriptor for a connection, and what to do, where that is new.
+    fn no_descriptor(&mut self, now: Nanos, stats: &ServerStats) -> Option<(Errno, &'static str)> {
+        let before = std::mem::replace(&mut self.accept_errors, stats.accept_errors);
+        if stats.accept_errors == before {
+            return None;
+        }
+        // Not the other way round: a failure over verbs has no number.
+        let is = |errno: &Errno| errno.raw_os_error() == stats.accept_errno;
+        let errno = [Errno::MFILE, Errno::NFILE].into_iter().find(is)?;
+        let remedy = match errno {
+            Errno::MFILE => "raise this process's limit of open files (LimitNOFILE=, ulimit -n)",
+            _ => "raise the host's limit of open files (sysctl fs.file-max)",
+        };
+        self.no_descriptor.allow_at(now).then_some((errno, remedy))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suppressed_lines_are_counted_and_reported() {
+        let (mut warnings, mut log) = (Warnings::default(), connection_limit());
+        let say = |log: &LogLimit, count: u64| (0..count).filter(|_| log.allow()).count() as u64;
+        let now = Nanos::from_secs;
+        assert_eq!(
+            warnings.suppressed(now(100), &mut log),
+            None,
+            "nothing was left out"
+        );
+        assert_eq!(say(&log, 400 + 7), 400);
+        assert_eq!(warnings.suppressed(now(100), &mut log), Some(7));
+        assert_eq!(say(&log, 5), 0);
+        assert_eq!(warnings.suppressed(now(101), &mut log), None, "it was said");
+        assert_eq!(say(&log, 1_000), 10);
+        assert_eq!(
+            warnings.suppressed(now(111), &mut log),
+            Some(5 + 1_000 - 10)
+        );
+        assert_eq!(say(&log, 1_000), 10 * 10);
+        assert_eq!(
+            warnings.suppressed(now(10_000), &mut log),
+            Some(1_000 - 10 * 10)
+        );
+        assert_eq!(
+            say(&log, 2 * 400),
+            400,
+            "and no more, however long it was quiet"
+        );
+    }
+
+    #[test]
+    fn crowded_addresses_are_reported_together() {
+        let mut warnings = Warnings::default();
+        let mut check = |at_ms, turned_away_of_address, from: [u8; 4]| {
+            let stats = ServerStats {
+                turned_away_of_address,
+                crowded_address: Some(from.into()),
+                ..ServerStats::default()
+            };
+            warnings.crowded(Nanos::from_ms(at_ms), &stats)
+        };
+        let (a, b) = ([10, 0, 0, 1], [10, 0, 0, 2]);
+        assert_eq!(check(1, 0, a), None, "nobody was turned away");
+        assert_eq!(check(2, 3, a), Some((a.into(), 3)));
+        assert_eq!(check(10_001, 400, a), None, "it was said");
+        assert_eq!(
+            check(10_002, 500, b),
+            Some((b.into(), 497)),
+            "none is left out"
+        );
+        assert_eq!(check(30_000, 500, b), None, "it is over");
+    }
+
+    #[test]
+    fn a_lack_of_descriptors_is_reported_with_a_remedy() {
+        let mut warnings = Warnings::default();
+        let mut check = |at_ms, accept_errors, errno: i32| {
+            let stats = ServerStats {
+                accept_errors,
+                accept_errno: errno,
+                ..ServerStats::default()
+            };
+            let found = warnings.no_descriptor(Nanos::from_ms(at_ms), &stats);
+            found.map(|(_, remedy)| remedy)
+        };
+        let [process, system] = [Errno::MFILE, Errno::NFILE].map(Errno::raw_os_error);
+        assert_eq!(check(1, 0, process), None, "nothing was counted");
+        for other in [Errno::PERM.raw_os_error(), 0, -1, i32::MAX, i32::MIN] {
+            assert_eq!(
+                check(2, 1 + other as u64 % 7, other),
+                None,
+                "that is something else"
+            );
+        }
+        let own = check(3, 20, process).unwrap();
+        assert!(own.contains("LimitNOFILE="), "{own}");
+        assert_eq!(check(10_002, 900, process), None, "it was said");
+        assert_eq!(check(10_003, 900, process), None, "it is over");
+        let host = check(10_004, 901, system).unwrap();
+        assert!(host.contains("fs.file-max"), "{host}");
+    }
+}
