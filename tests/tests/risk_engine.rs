@@ -102,6 +102,7 @@ fn compile(source: &str, folder: &Path) -> Option<PathBuf> {
         .arg("-o")
         .arg(&program)
         .arg(archive())
+        .args(common::verbs_libraries())
         .args(["-lgcc_s", "-lpthread", "-lm", "-ldl"])
         .output();
     let Ok(output) = output else {

@@ -21,7 +21,7 @@ use tickcast_subscriber::{
 use xxhash_rust::xxh3::Xxh3;
 
 /// Nothing here takes this long; it only turns a hang into a failure.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(600);
 
 /// Where a binary of the workspace was built.
 pub fn binary(name: &str) -> PathBuf {
@@ -37,6 +37,18 @@ pub fn binary(name: &str) -> PathBuf {
         path.display()
     );
     path
+}
+
+/// Libraries that a program with the static library links with, where they are installed. One that was
+/// built without verbs does not need them, and they do no harm.
+pub fn verbs_libraries() -> &'static [&'static str] {
+    let installed = Command::new("pkg-config")
+        .args(["--exists", "librdmacm", "libibverbs"])
+        .status();
+    match installed.is_ok_and(|status| status.success()) {
+        true => &["-lrdmacm", "-libverbs"],
+        false => &[],
+    }
 }
 
 /// A multicast group and port that no other test of this machine uses at the time.
