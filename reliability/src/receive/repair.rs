@@ -6,13 +6,13 @@ use crate::delivery::{Deliver, LossCause};
 use crate::planted::{Bug, planted};
 use crate::receive::gaps::{Gap, Origin, Rung, Visit};
 use crate::receive::lines::Lines;
-use crate::receive::rdma_read::{Reach, ReadRoom, Readable};
+use crate::receive::rdma_read::{ReadPlan, ReadRoom, Readable};
 use crate::receive::{Receiver, ReplayPath};
 use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
 
 /// What a receiver wants to ask for in one go.
 #[derive(Clone, Debug, Default)]
-pub struct Asks {
+pub struct RepairRequests {
     /// Gaps of the live stream, ascending.
     pub repair: Vec<SequenceRange>,
     /// Gaps of the live stream that the NACK connection is asked for, ascending.
@@ -33,7 +33,7 @@ pub struct Asks {
     pub read_overdue: Option<Nanos>,
 }
 
-impl Asks {
+impl RepairRequests {
     /// Forgets what was collected before; the NACK connection takes questions, or does not, and so
     /// much can be READ.
     pub fn begin(&mut self, nack_open: bool, room: Option<ReadRoom>) {
@@ -64,14 +64,14 @@ const DENIED_MAX: Nanos = Nanos::from_ms(100);
 
 impl Receiver {
     /// Collects all gaps that are due, marks them as asked, and tells whether the path answers.
-    pub fn collect_asks(&mut self, now: Nanos, asks: &mut Asks) -> PathHealth {
+    pub fn due_requests(&mut self, now: Nanos, asks: &mut RepairRequests) -> PathHealth {
         if !self.link_up || !self.config.repair || !self.is_waiting() {
             return PathHealth::Answers;
         }
-        self.ask_about_doubts(now, asks);
-        let next = self.order.next();
-        // The window ends before `beyond`; at the very end of the numbers it saturates.
-        let last = self.order.beyond().previous().max(next);
+        self.query_contested(now, asks);
+        let next = self.reassembly.next();
+        // The window ends before `window_end`; at the very end of the numbers it saturates.
+        let last = self.reassembly.window_end().previous().max(next);
         let window = SequenceRange { first: next, last };
         let mut in_flight = self.replay_in_flight();
         let skew = Nanos::from_us(self.config.line_skew_us.into());
@@ -88,7 +88,7 @@ impl Receiver {
         let mut replay_wanted = false;
         let mut health = PathHealth::Answers;
         self.gaps.visit(window, |gap| {
-            if gap.ask_at > now {
+            if gap.next_request_at > now {
                 return Visit::Continue;
             }
             if gap.class == NackClass::Replay && !replay_open {
@@ -98,10 +98,10 @@ impl Receiver {
             if may_come_by_itself(gap, lines) && now < gap.found_at.after(skew) {
                 return Visit::Continue;
             }
-            let on_nack = gap.tries > 0 && gap.rung == Rung::Nack;
-            let on_read = gap.tries > 0 && matches!(gap.rung, Rung::Read { .. });
+            let on_nack = gap.attempts > 0 && gap.rung == Rung::Nack;
+            let on_read = gap.attempts > 0 && matches!(gap.rung, Rung::Read { .. });
             let torn = match gap.rung {
-                Rung::Torn { again } if gap.tries > 0 => Some(again),
+                Rung::Torn { again } if gap.attempts > 0 => Some(again),
                 _ => None,
             };
             // On a rung above the last, whose questions are no tries of that.
@@ -110,31 +110,31 @@ impl Receiver {
                 Rung::Nack => asks.nack_open,
                 Rung::Read { .. } => asks.room.is_some(),
                 Rung::Torn { .. } => false,
-                Rung::Repair | Rung::GaveWay => true,
+                Rung::Repair | Rung::Fallback => true,
             };
-            if gap.tries > 0 && is_open {
+            if gap.attempts > 0 && is_open {
                 // Answers come by ascending sequence: while they are below this gap, its turn will
                 // come; once they are above it, its answer was lost.
                 let patience = match gap.rung {
                     Rung::Nack => rc.retry(1),
                     Rung::Read { .. } | Rung::Torn { .. } => read.retry(1),
-                    Rung::Repair | Rung::GaveWay => nack.retry(1),
+                    Rung::Repair | Rung::Fallback => nack.retry(1),
                 };
                 if let Some((at, sequence)) = answered[answered_by(gap)]
-                    && at > gap.asked_at
+                    && at > gap.last_request_at
                     && sequence < gap.range.first
                     && now.since(at) < patience
                 {
-                    gap.ask_at = at.after(patience);
+                    gap.next_request_at = at.after(patience);
                     return Visit::Continue;
                 }
             }
-            if gap.tries >= tries_max && !above {
-                nack.unanswered(now.since(gap.asked_at));
+            if gap.attempts >= tries_max && !above {
+                nack.unanswered(now.since(gap.last_request_at));
                 health = PathHealth::Exhausted;
                 return Visit::Stop;
             }
-            if gap.class == NackClass::Replay && gap.tries == 0 {
+            if gap.class == NackClass::Replay && gap.attempts == 0 {
                 let room = in_flight_max.saturating_sub(in_flight);
                 if room == 0 {
                     // The rest of the replay waits, but gaps of the live stream do not.
@@ -145,27 +145,27 @@ impl Receiver {
             }
             if on_read && is_open {
                 counters.read_timeouts.add(gap.range.len());
-                asks.read_overdue = asks.read_overdue.max(Some(gap.asked_at));
+                asks.read_overdue = asks.read_overdue.max(Some(gap.last_request_at));
             }
             if on_nack && is_open {
                 counters.nack_link_timeouts.add(gap.range.len());
-                asks.nack_overdue = asks.nack_overdue.max(Some(gap.asked_at));
+                asks.nack_overdue = asks.nack_overdue.max(Some(gap.last_request_at));
             }
             let reads = may_read_first(gap) || torn == Some(false);
-            let reach = match (&mut readable, &mut asks.room) {
+            let plan_read = match (&mut readable, &mut asks.room) {
                 (Some(readable), Some(room)) if reads => {
                     let retries = (read.retry(1), nack.retry(1));
-                    readable.reach(now, retries, gap.range, room)
+                    readable.plan_read(now, retries, gap.range, room)
                 }
-                _ => Reach::Nothing,
+                _ => ReadPlan::Nothing,
             };
-            match reach {
-                Reach::Slots(count) => {
+            match plan_read {
+                ReadPlan::Slots(count) => {
                     gap.range.last = gap.range.first.plus(count - 1);
                     let again = torn.is_some();
-                    (gap.rung, gap.tries) = (Rung::Read { again }, 1);
+                    (gap.rung, gap.attempts) = (Rung::Read { again }, 1);
                 }
-                Reach::Wait(until) if torn.is_none() => {
+                ReadPlan::Wait(until) if torn.is_none() => {
                     read_wait = until;
                     return Visit::Continue;
                 }
@@ -175,38 +175,38 @@ impl Receiver {
                     if is_next || on_nack && is_open && planted(Bug::RungNeverGivesWay) {
                         gap.rung = Rung::Nack;
                     } else {
-                        gap.rung = Rung::GaveWay;
+                        gap.rung = Rung::Fallback;
                     }
                 }
                 _ => {
-                    if gap.tries == 0 {
+                    if gap.attempts == 0 {
                         let first = asks.nack_open && gap.class == NackClass::Repair;
                         gap.rung = if first { Rung::Nack } else { Rung::Repair };
                     }
-                    gap.tries += 1;
+                    gap.attempts += 1;
                 }
             }
-            gap.asked_at = now;
-            gap.asked_once = gap.tries == 1 || gap.refused;
+            gap.last_request_at = now;
+            gap.rtt_sample_valid = gap.attempts == 1 || gap.refused;
             gap.refused = false;
             let doubled = if planted(Bug::BackOffForgotten) {
                 1
             } else {
-                gap.tries
+                gap.attempts
             };
-            gap.ask_at = now.after(match gap.rung {
+            gap.next_request_at = now.after(match gap.rung {
                 Rung::Read { .. } | Rung::Torn { .. } => read.retry(1),
                 Rung::Nack => rc.retry(1),
-                Rung::Repair | Rung::GaveWay => nack.retry(doubled),
+                Rung::Repair | Rung::Fallback => nack.retry(doubled),
             });
             if planted(Bug::RetryTooSlow) {
-                gap.ask_at = now.after(gap.ask_at.since(now).times(50));
+                gap.next_request_at = now.after(gap.next_request_at.since(now).times(50));
             }
             if planted(Bug::NackNeverRetried) {
-                gap.ask_at = Nanos::MAX;
+                gap.next_request_at = Nanos::MAX;
             }
             if planted(Bug::NackStorm) {
-                (gap.tries, gap.ask_at) = (1, now);
+                (gap.attempts, gap.next_request_at) = (1, now);
             }
             match (gap.class, gap.rung) {
                 (NackClass::Replay, _) => asks.replay.push(gap.range),
@@ -217,10 +217,10 @@ impl Receiver {
             Visit::Continue
         });
         if asks.nack_overdue.is_some() {
-            self.rc_lateness.gave_way_at = now;
+            self.rc_lateness.fallback_at = now;
         }
         if asks.read_overdue.is_some() {
-            self.read_lateness.gave_way_at = now;
+            self.read_lateness.fallback_at = now;
         }
         self.read_wait = read_wait;
         if replay_wanted && self.replay == ReplayPath::Unwanted {
@@ -238,11 +238,11 @@ impl Receiver {
     }
 
     /// When the next question is due.
-    pub(crate) fn next_ask(&self) -> Nanos {
+    pub(crate) fn next_request(&self) -> Nanos {
         if !self.link_up || !self.config.repair {
             return Nanos::MAX;
         }
-        let beyond = self.order.beyond();
+        let window_end = self.reassembly.window_end();
         let skew = Nanos::from_us(self.config.line_skew_us.into());
         // While the replay asked for is on its way, the rest of it waits.
         let full = self.replay_in_flight() >= u64::from(self.config.replay_in_flight);
@@ -250,8 +250,10 @@ impl Receiver {
         let gaps = self
             .gaps
             .iter()
-            .take_while(|gap| gap.range.first < beyond)
-            .filter(|gap| gap.class == NackClass::Repair || !(awaited || (full && gap.tries == 0)))
+            .take_while(|gap| gap.range.first < window_end)
+            .filter(|gap| {
+                gap.class == NackClass::Repair || !(awaited || (full && gap.attempts == 0))
+            })
             .map(|gap| {
                 let waits = may_come_by_itself(gap, &self.lines);
                 let at = if waits {
@@ -263,15 +265,17 @@ impl Receiver {
                     true => self.read_wait,
                     false => Nanos::ZERO,
                 };
-                gap.ask_at.max(at).max(wait)
+                gap.next_request_at.max(at).max(wait)
             });
-        gaps.min().unwrap_or(Nanos::MAX).min(self.doubts.due_at())
+        gaps.min()
+            .unwrap_or(Nanos::MAX)
+            .min(self.contested.due_at())
     }
 
     /// Sequences of a replay that were asked for and have not come.
     fn replay_in_flight(&self) -> u64 {
         (self.gaps.iter())
-            .filter(|gap| gap.class == NackClass::Replay && gap.tries > 0)
+            .filter(|gap| gap.class == NackClass::Replay && gap.attempts > 0)
             .map(|gap| gap.range.len())
             .sum()
     }
@@ -290,13 +294,14 @@ impl Receiver {
             self.answered[by] = Some((now, refused.range.last));
         }
         if refused.epoch != self.epoch {
-            self.ask_status_soon(now);
+            self.query_status_soon(now);
             return;
         }
         match refused.reason {
             RefusalReason::Window => {
-                self.order.note_floor(refused.oldest, refused.oldest_record);
-                if self.beginning == Some(self.order.next()) {
+                self.reassembly
+                    .note_floor(refused.oldest, refused.oldest_record);
+                if self.beginning == Some(self.reassembly.next()) {
                     self.begin_later(refused.oldest, refused.oldest_record, on);
                 }
                 // What the ring no longer holds now, it will not hold later either.
@@ -314,24 +319,24 @@ impl Receiver {
                 let least = Nanos::from_us(self.config.nack_retry_us.into());
                 let mut wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
                 if refused.reason == RefusalReason::Ahead {
-                    wait = wait.max(self.denied(now));
+                    wait = wait.max(self.refusal_wait(now));
                 }
                 self.postpone(refused.range, now.after(wait));
-                self.doubt_again(refused.range, now.after(wait));
+                self.requery(refused.range, now.after(wait));
             }
         }
-        self.order.advance(&self.counters, on);
+        self.reassembly.advance(&self.counters, on);
         self.handle_timeout(now, on);
     }
 
     /// The publisher says that it has not sent yet what we heard of, as a stranger's heartbeat would have it:
     /// how long that is left alone. The longer it says so the longer, until it has sent that much.
-    fn denied(&mut self, now: Nanos) -> Nanos {
-        let told = self.told.map_or(Sequence::NONE, |(newest, _)| newest);
-        let known = told.max(self.order.next().previous());
-        let (since, _) = *match &mut self.denied {
+    fn refusal_wait(&mut self, now: Nanos) -> Nanos {
+        let told = self.confirmed.map_or(Sequence::NONE, |(newest, _)| newest);
+        let known = told.max(self.reassembly.next().previous());
+        let (since, _) = *match &mut self.refused_ahead_since {
             Some(denied) if denied.1 > known => denied,
-            denied => denied.insert((now, self.heard)),
+            denied => denied.insert((now, self.highest_seen)),
         };
         Nanos(now.since(since).0 / 2).min(DENIED_MAX)
     }
@@ -346,7 +351,7 @@ impl Receiver {
             true => 0,
             false => self.unanswered.saturating_sub(1),
         };
-        let ahead = status.newest > self.heard;
+        let ahead = status.newest > self.highest_seen;
         if let Some(change) = self.liveness.heard_repair(ahead, now) {
             self.note_liveness(change, now);
         }
@@ -364,13 +369,13 @@ impl Receiver {
         if self.ended() {
             return;
         }
-        let before = self.told.replace((newest, next_record));
+        let before = self.confirmed.replace((newest, next_record));
         let believed = self.liveness.is_stale() || planted(Bug::StatusOvertakesSocket);
         let at_once = std::mem::take(&mut self.leapt) || believed;
-        let heard = if at_once { self.told } else { before };
+        let heard = if at_once { self.confirmed } else { before };
         if let Some((heard, record_after)) = heard {
-            self.note_heard(heard, now, Origin::Live);
-            self.order.note_fact(heard.next(), record_after);
+            self.note_sent(heard, now, Origin::Live);
+            self.reassembly.set_anchor(heard.next(), record_after);
         }
     }
 
@@ -423,7 +428,7 @@ impl Receiver {
     }
 
     /// Asks the publisher how far it is, soon but not more often than the config allows.
-    pub(crate) fn ask_status_soon(&mut self, now: Nanos) {
+    pub(crate) fn query_status_soon(&mut self, now: Nanos) {
         let soonest = self
             .progress_looked_at
             .after(Nanos::from_us(self.config.follow_us.into()));
@@ -434,8 +439,8 @@ impl Receiver {
     /// Asks for `range` again, but not before `at`; a refusal to wait is no try that failed.
     fn postpone(&mut self, range: SequenceRange, at: Nanos) {
         self.gaps.visit(range, |gap| {
-            gap.tries = gap.tries.saturating_sub(1);
-            (gap.ask_at, gap.refused) = (at, true);
+            gap.attempts = gap.attempts.saturating_sub(1);
+            (gap.next_request_at, gap.refused) = (at, true);
             Visit::Continue
         });
     }
@@ -455,12 +460,12 @@ pub(crate) const fn answered_by(gap: &Gap) -> usize {
 /// many miss.
 fn may_read_first(gap: &Gap) -> bool {
     let scouts = planted(Bug::ScoutsRead);
-    gap.tries == 0 && gap.class == NackClass::Repair && (!gap.is_scout || scouts)
+    gap.attempts == 0 && gap.class == NackClass::Repair && (!gap.is_scout || scouts)
 }
 
 /// Whether another live line may still bring what one line did not.
 fn may_come_by_itself(gap: &Gap, lines: &Lines) -> bool {
-    gap.tries == 0
+    gap.attempts == 0
         && !planted(Bug::LineSkewIgnored)
         && gap.origin == Origin::Live
         && lines.count() > 1
