@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
-use tickcast_journal::RecorderError;
+use tickcast_journal::JournalError;
 use tickcast_reliability::control::RejectCode;
 use tickcast_reliability::receive::ReceiverConfigError;
 use tickcast_reliability::types::ChannelId;
@@ -64,11 +64,11 @@ pub enum SubscribeError {
     Recording(#[from] MappingError),
     /// It can't hold a record.
     #[error("no record in {path}: {source}")]
-    Recorder {
+    JournalWriter {
         /// Where.
         path: PathBuf,
         /// Why.
-        source: RecorderError,
+        source: JournalError,
     },
     /// An interface that this host does not have.
     #[error("interface {interface}: {source}")]
