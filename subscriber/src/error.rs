@@ -64,7 +64,7 @@ pub enum SubscribeError {
     Recording(#[from] MappingError),
     /// It can't hold a record.
     #[error("no record in {path}: {source}")]
-    JournalWriter {
+    Recorder {
         /// Where.
         path: PathBuf,
         /// Why.
