@@ -4,7 +4,7 @@
 mod pair;
 
 use pair::{CHANNEL, FAN_OUT};
-use tickcast_journal::{JournaledCore, RecordOrigin, Recorder};
+use tickcast_journal::{JournalOrigin, JournalWriter, JournaledCore};
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
@@ -79,7 +79,7 @@ fn a_tick_is_published_and_delivered_without_an_allocation() {
 fn a_record_is_kept_without_an_allocation_but_for_few_where_a_segment_begins() {
     let (mut publisher, mut subscriber) = sides();
     let area = Box::new(vec![0; 32 << 20]);
-    subscriber.record(Recorder::new(area, &RecordOrigin::default()).unwrap());
+    subscriber.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
     let mut n = 0;

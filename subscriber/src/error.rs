@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use thiserror::Error;
-use tickcast_journal::RecorderError;
+use tickcast_journal::JournalError;
 use tickcast_reliability::control::RejectCode;
 use tickcast_reliability::receive::ReceiverConfigError;
 use tickcast_reliability::types::ChannelId;
@@ -68,7 +68,7 @@ pub enum SubscribeError {
         /// Where.
         path: PathBuf,
         /// Why.
-        source: RecorderError,
+        source: JournalError,
     },
     /// An interface that this host does not have.
     #[error("interface {interface}: {source}")]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tickcast_journal::explain::{Explanation, explain};
 use tickcast_journal::{
-    Note, RecordOrigin, RecordedPublisher, RecordedSide, Recorder, Recording, Sending, Unread,
+    Journal, JournalOrigin, JournalSide, JournalWriter, JournaledPublisher, Note, Sending, Unread,
     replay_publisher,
 };
 use tickcast_reliability::delivery::LineId;
@@ -31,7 +31,7 @@ pub const SOURCE: SourceId = SourceId(1);
 pub struct BothSides {
     /// The subscriber.
     pub subscriber: Stage,
-    publisher: RecordedPublisher,
+    publisher: JournaledPublisher,
     lines: u8,
     position: u64,
 }
@@ -56,14 +56,14 @@ impl BothSides {
         let ring = ring.unwrap_or_else(|error| panic!("{error}"));
         let (config, now) = (PublisherConfig::default(), subscriber.now());
         let core = PublisherCore::new(config, ring, Arc::default(), now);
-        let mut publisher = RecordedPublisher::new(core);
-        let origin = RecordOrigin {
+        let mut publisher = JournaledPublisher::new(core);
+        let origin = JournalOrigin {
             began: now,
             began_utc: Nanos(now.0 + UTC),
-            side: RecordedSide::Publisher,
-            ..RecordOrigin::default()
+            side: JournalSide::Publisher,
+            ..JournalOrigin::default()
         };
-        let recorder = Recorder::new(Box::new(vec![0; 4 << 20]), &origin);
+        let recorder = JournalWriter::new(Box::new(vec![0; 4 << 20]), &origin);
         publisher.record(recorder.unwrap_or_else(|error| panic!("{error}")));
         Self {
             subscriber,
@@ -196,11 +196,11 @@ impl BothSides {
 
     /// Both records, the subscriber's first; the publisher's must replay to the same.
     #[must_use]
-    pub fn records(self) -> [Recording; 2] {
+    pub fn records(self) -> [Journal; 2] {
         let mut publisher = self.publisher;
         let recorder = publisher.stop_recording();
         let bytes = recorder.map_or_else(Vec::new, |it| it.into_bytes());
-        let recording = Recording::read(bytes).unwrap_or_else(|error| panic!("{error}"));
+        let recording = Journal::read(bytes).unwrap_or_else(|error| panic!("{error}"));
         let replayed = replay_publisher(&recording);
         assert_eq!((replayed.difference, replayed.stopped), (None, None));
         let again = replayed.core.map(|it| format!("{it:?}"));

@@ -7,7 +7,7 @@ use rand::RngExt;
 use tickcast_reliability::control::{
     CURSOR_LEN, CURSOR_WORDS, CursorState, Grant, REPORT_OFFSET, REPORT_WORDS, RemoteAccess, Report,
 };
-use tickcast_reliability::receive::What;
+use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::serve::PeerId;
 use tickcast_reliability::session::RemoteRequest;
 use tickcast_reliability::types::ChannelId;
@@ -53,7 +53,7 @@ impl Cursors {
     ) -> Result<Vec<u8>, String> {
         let granted = (grant.cursor).ok_or_else(|| format!("{request:?}, granted is {grant:?}"))?;
         let (offset, len) = match request.what {
-            What::Claim(_) => (0, 8),
+            RemoteOp::Claim(_) => (0, 8),
             _ => (REPORT_OFFSET, CURSOR_LEN as u32 - 8),
         };
         let wanted = (request.address, request.len, request.key);
@@ -63,8 +63,8 @@ impl Cursors {
         let entry = self.of(connection, request)?;
         let old = entry.words[0];
         match request.what {
-            What::Claim(session) if old == 0 => entry.words[0] = session,
-            What::Report(words) => {
+            RemoteOp::Claim(session) if old == 0 => entry.words[0] = session,
+            RemoteOp::Report(words) => {
                 let mut whole = [old; CURSOR_WORDS];
                 whole[1..].copy_from_slice(&words);
                 let CursorState::Reported(_, report) = CursorState::of(&whole) else {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use tickcast_journal::RecordedPublisher;
+use tickcast_journal::JournaledPublisher;
 use tickcast_reliability::publish::{PublishError, PublisherConfig, PublisherCore};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingIdentity, RingReader, RingWriter};
@@ -23,7 +23,7 @@ use crate::{interruption, replaying};
 /// See the module.
 pub struct Feed {
     /// Publishing.
-    pub core: RecordedPublisher,
+    pub core: JournaledPublisher,
     /// Its ring, as others see it.
     pub reader: RingReader,
     /// Its channel.
@@ -97,7 +97,7 @@ impl Feed {
         };
         let sender = Arc::default();
         let core = PublisherCore::new(config, ring, Arc::clone(&sender), now.monotonic);
-        let mut core = RecordedPublisher::new(core);
+        let mut core = JournaledPublisher::new(core);
         if plan.recorded.is_some() {
             replaying::record_publisher(&mut core, now);
         }

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use tickcast_journal::RecordedRepair;
+use tickcast_journal::JournaledServer;
 use tickcast_reliability::control::{FanOutOffer, RepairOffer, UdpLine};
 use tickcast_reliability::serve::{ChannelInfo, Destination, PeerId, RepairCore};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Now, RepairServiceCounters, Sequence};
@@ -36,7 +36,7 @@ pub struct Publisher {
     /// Publishing, channel by channel; only while it is an interruption, a feed is not here.
     pub feeds: Vec<Feed>,
     /// Repair.
-    pub repair: RecordedRepair,
+    pub repair: JournaledServer,
     /// Its epoch.
     pub epoch: Epoch,
     /// Whether the process is there.
@@ -116,7 +116,7 @@ impl Publisher {
         let mut secret = [0; 32];
         secret[..8].copy_from_slice(&seed.to_le_bytes());
         let repair = RepairCore::new(plan.repair, "sim".into(), served, service, secret, now);
-        let mut repair = RecordedRepair::new(repair);
+        let mut repair = JournaledServer::new(repair);
         if plan.recorded.is_some() {
             replaying::record_repair(&mut repair, now);
         }

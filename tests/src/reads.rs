@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use rand::RngExt;
 use tickcast_reliability::control::{Grant, Message, RemoteAccess};
-use tickcast_reliability::receive::What;
+use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::ring::offset;
 use tickcast_reliability::serve::RepairEvent;
 use tickcast_reliability::session::{Path, ReadLimits, RemoteRequest};
@@ -76,7 +76,7 @@ pub(crate) struct HalfRead {
 
 impl HalfRead {
     pub(crate) const fn is_of_slots(&self) -> bool {
-        matches!(self.request.what, What::Slots(_))
+        matches!(self.request.what, RemoteOp::Slots(_))
     }
 }
 
@@ -132,22 +132,22 @@ impl World {
             busy = true;
             for of in &mut self.subscribers[number].following {
                 match request.what {
-                    What::Slots(range) if of.channel == request.channel => {
+                    RemoteOp::Slots(range) if of.channel == request.channel => {
                         let found = of.justified.found(range.first);
                         (of.asked.reads(range, found, self.now))
                             .map_err(|what| format!("subscriber {number}: {what}"))?;
                         of.soon.asks(range);
                         of.soon.begins_read(request.len.into(), self.now);
                     }
-                    What::Slots(_) | What::Page | What::Claim(_) => {
+                    RemoteOp::Slots(_) | RemoteOp::Page | RemoteOp::Claim(_) => {
                         of.soon.begins_read(0, self.now);
                     }
-                    What::Report(_) => {}
+                    RemoteOp::Report(_) => {}
                 }
             }
             self.count(match request.what {
-                What::Slots(_) | What::Page => "reads",
-                What::Claim(_) | What::Report(_) => "cursor_writes",
+                RemoteOp::Slots(_) | RemoteOp::Page => "reads",
+                RemoteOp::Claim(_) | RemoteOp::Report(_) => "cursor_writes",
             });
             if let Some(connection) = self.subscribers[number].connections[index_of(Path::Read)] {
                 let at = self.now.after(self.plan.delay.0);
@@ -185,7 +185,7 @@ impl World {
         let Some(&grant) = granted.find(connection, &request) else {
             return Err(format!("{request:?} over a connection without a grant"));
         };
-        if matches!(request.what, What::Claim(_) | What::Report(_)) {
+        if matches!(request.what, RemoteOp::Claim(_) | RemoteOp::Report(_)) {
             let back = self.cursor_begins(connection, &grant, &request)?;
             return self.rest_follows(connection, request, back);
         }
@@ -194,7 +194,7 @@ impl World {
         if end.is_none_or(|end| end > grant.ring.len) || grant.ring.key != request.key {
             return Err(format!("{request:?} is not within {grant:?}"));
         }
-        if let What::Slots(range) = request.what {
+        if let RemoteOp::Slots(range) = request.what {
             let slots = range.len().min(u64::from(self.plan.read_slots));
             if u64::from(request.len) != slots * u64::from(self.plan.slot_len) {
                 return Err(format!("{request:?} is not of {} slots", range.len()));
@@ -203,7 +203,7 @@ impl World {
         let channel = request.channel;
         let used = granted.used.entry((connection, channel)).or_default();
         // Looks at the control page are small, and not charged.
-        if matches!(request.what, What::Slots(_)) {
+        if matches!(request.what, RemoteOp::Slots(_)) {
             *used += u64::from(request.len);
         }
         if *used > grant.tokens {
@@ -266,7 +266,7 @@ impl World {
             return Ok(());
         };
         match half.request.what {
-            What::Slots(_) | What::Page => {
+            RemoteOp::Slots(_) | RemoteOp::Page => {
                 let feed = publisher.feed(half.request.channel).ok_or("no such ring")?;
                 let from = (half.request.address - grant.ring.address) as usize;
                 // Words are whole, and either half may be the later one.
@@ -280,8 +280,8 @@ impl World {
                 };
                 feed.reader.raw(from + rest.start, &mut half.bytes[rest]);
             }
-            What::Claim(_) => {}
-            What::Report(words) => {
+            RemoteOp::Claim(_) => {}
+            RemoteOp::Report(words) => {
                 let cursors = &mut self.publishers[index].cursors;
                 cursors.finish(half.connection, &half.request, &words)?;
                 half.bytes.clear();
@@ -328,7 +328,7 @@ impl World {
         while self.connections[connection].near
             && let Some((request, bytes)) = self.connections[connection].reads_done.pop_front()
         {
-            if !matches!(request.what, What::Report(_)) {
+            if !matches!(request.what, RemoteOp::Report(_)) {
                 let now = self.now;
                 let following = &mut self.subscribers[number].following;
                 following.iter_mut().for_each(|of| of.soon.ends_read(now));
@@ -352,12 +352,12 @@ impl World {
         bytes: &'a [u8],
     ) -> Vec<&'a [u8]> {
         let wanted = match request.what {
-            What::Slots(wanted) => wanted,
-            What::Page => {
+            RemoteOp::Slots(wanted) => wanted,
+            RemoteOp::Page => {
                 self.judge_page(number, request, bytes);
                 return Vec::new();
             }
-            What::Claim(_) | What::Report(_) => return Vec::new(),
+            RemoteOp::Claim(_) | RemoteOp::Report(_) => return Vec::new(),
         };
         let slots = self.plan.ring_slots;
         let truth = &self.truth;

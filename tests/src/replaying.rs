@@ -4,8 +4,8 @@
 use tickcast_journal::explain::explain;
 use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_journal::{
-    JournaledCore, RecordOrigin, RecordedPublisher, RecordedRepair, RecordedSide, Recorder,
-    Recording, RecordingError, Stopped, What, replay, replay_publisher,
+    EntryBody, Journal, JournalOrigin, JournalReadError, JournalSide, JournalWriter, JournaledCore,
+    JournaledPublisher, JournaledServer, Stopped, replay, replay_publisher,
 };
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::publish::PublisherCore;
@@ -47,12 +47,12 @@ const SHORT_LEN: usize = RECORD_LEN_MIN;
 
 /// Records a core from now on, in so many bytes, with all its outputs in words.
 pub(crate) fn record(core: &mut JournaledCore, len: usize) {
-    let origin = RecordOrigin {
+    let origin = JournalOrigin {
         name: "simulated".into(),
-        ..RecordOrigin::default()
+        ..JournalOrigin::default()
     };
     // A record of at least the least length can be kept.
-    if let Ok(mut recorder) = Recorder::new(Box::new(vec![0; len]), &origin) {
+    if let Ok(mut recorder) = JournalWriter::new(Box::new(vec![0; len]), &origin) {
         recorder.keep_log();
         core.record(recorder);
     }
@@ -96,15 +96,15 @@ pub fn replay_seed(seed: u64) -> Result<Seen, String> {
 ///
 /// # Errors
 /// The first thing that was not the same.
-pub fn republish(core: &mut RecordedPublisher, seen: &mut Seen) -> Result<(), String> {
+pub fn republish(core: &mut JournaledPublisher, seen: &mut Seen) -> Result<(), String> {
     let recorder = core.stop_recording().ok_or("it is not recorded")?;
     let inputs = recorder.inputs();
     let mut bytes = recorder.into_bytes();
     // What is left of a record when its first segments are overwritten, one more each time.
     loop {
-        let recording = match Recording::read(bytes.clone()) {
+        let recording = match Journal::read(bytes.clone()) {
             Ok(recording) => recording,
-            Err(RecordingError::Empty) => return Ok(()),
+            Err(JournalReadError::Empty) => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
         let replayed = replay_publisher(&recording);
@@ -153,7 +153,7 @@ fn segment_of(bytes: &[u8], nth: usize) -> (u64, usize) {
 fn same_publisher(
     core: &PublisherCore,
     again: &PublisherCore,
-    recording: &Recording,
+    recording: &Journal,
 ) -> Result<(), String> {
     if format!("{core:?}") != format!("{again:?}") {
         return Err(format!("the cores differ:\n{core:?}\n{again:?}"));
@@ -176,7 +176,7 @@ fn same_publisher(
         Some(*datagram.header())
     };
     for entry in recording.entries().filter_map(Result::ok) {
-        let What::Sealed(_, header) = entry.what else {
+        let EntryBody::Sealed(_, header) = entry.what else {
             continue;
         };
         let at = header[SEQUENCE_OFFSET..].first_chunk().copied();
@@ -190,28 +190,28 @@ fn same_publisher(
 }
 
 /// Records a publisher's core from now on, in little room.
-pub(crate) fn record_publisher(core: &mut RecordedPublisher, now: Now) {
-    if let Some(recorder) = recorder(RecordedSide::Publisher, SHORT_LEN, now) {
+pub(crate) fn record_publisher(core: &mut JournaledPublisher, now: Now) {
+    if let Some(recorder) = recorder(JournalSide::Publisher, SHORT_LEN, now) {
         core.record(recorder);
     }
 }
 
 /// The same of a repair service's, in more.
-pub(crate) fn record_repair(core: &mut RecordedRepair, now: Now) {
-    if let Some(recorder) = recorder(RecordedSide::Repair, 4 * SHORT_LEN, now) {
+pub(crate) fn record_repair(core: &mut JournaledServer, now: Now) {
+    if let Some(recorder) = recorder(JournalSide::Repair, 4 * SHORT_LEN, now) {
         core.record(recorder);
     }
 }
 
-fn recorder(side: RecordedSide, len: usize, now: Now) -> Option<Recorder> {
-    let origin = RecordOrigin {
+fn recorder(side: JournalSide, len: usize, now: Now) -> Option<JournalWriter> {
+    let origin = JournalOrigin {
         name: "simulated".into(),
         began: now.monotonic,
         began_utc: now.utc,
         side,
-        ..RecordOrigin::default()
+        ..JournalOrigin::default()
     };
-    Recorder::new(Box::new(vec![0; len]), &origin).ok()
+    JournalWriter::new(Box::new(vec![0; len]), &origin).ok()
 }
 
 /// Explains the record of a repair service, and holds it against what was counted.
@@ -221,10 +221,10 @@ fn recorder(side: RecordedSide, len: usize, now: Now) -> Option<Recorder> {
 fn serve_again(publisher: Publisher, seen: &mut Seen) -> Result<(), String> {
     let mut repair = publisher.repair;
     let recorder = repair.stop_recording().ok_or("it is not recorded")?;
-    let recording = match Recording::read(recorder.into_bytes()) {
+    let recording = match Journal::read(recorder.into_bytes()) {
         Ok(recording) => recording,
         // Nobody came.
-        Err(RecordingError::Empty) => return Ok(()),
+        Err(JournalReadError::Empty) => return Ok(()),
         Err(error) => return Err(error.to_string()),
     };
     if !recording.is_whole() {
@@ -276,7 +276,7 @@ pub fn replay_core(mut core: JournaledCore, seen: &mut Seen) -> Result<(), Strin
     if inputs == 0 {
         return Ok(());
     }
-    let recording = Recording::read(recorder.into_bytes()).map_err(|e| e.to_string())?;
+    let recording = Journal::read(recorder.into_bytes()).map_err(|e| e.to_string())?;
     let replayed = replay(
         &recording,
         true,

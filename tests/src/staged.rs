@@ -3,7 +3,7 @@
 
 use tickcast_journal::explain::Explanation;
 use tickcast_journal::layout::RECORD_LEN_MIN;
-use tickcast_journal::{JournaledCore, Note, RecordOrigin, Recorder, Recording, replay};
+use tickcast_journal::{Journal, JournalOrigin, JournalWriter, JournaledCore, Note, replay};
 use tickcast_reliability::control::{
     ChannelName, ChannelOffer, FanOutOffer, Message, RefusalReason, Refused, Start, Status,
     UdpLine, Welcome,
@@ -79,12 +79,12 @@ impl Stage {
             seed: 1,
         };
         let mut core = JournaledCore::new(settings, BEGAN);
-        let origin = RecordOrigin {
+        let origin = JournalOrigin {
             began: BEGAN,
             boot_id: boot_id.into(),
-            ..RecordOrigin::default()
+            ..JournalOrigin::default()
         };
-        let recorder = Recorder::new(Box::new(vec![0; len]), &origin);
+        let recorder = JournalWriter::new(Box::new(vec![0; len]), &origin);
         core.record(recorder.unwrap_or_else(|error| panic!("{error}")));
         let mut stage = Self {
             core,
@@ -269,12 +269,12 @@ impl Stage {
 
     /// Ends it: the record, which must replay to the same outputs.
     #[must_use]
-    pub fn record(mut self) -> Recording {
+    pub fn record(mut self) -> Journal {
         let Some(recorder) = self.core.stop_recording() else {
             panic!("it is recorded");
         };
         let digest = recorder.outputs().digest();
-        let recording = Recording::read(recorder.into_bytes());
+        let recording = Journal::read(recorder.into_bytes());
         let recording = recording.unwrap_or_else(|error| panic!("{error}"));
         let replayed = replay(&recording, false, &mut |_: Item<'_>| ());
         assert_eq!((replayed.difference, replayed.stopped), (None, None));

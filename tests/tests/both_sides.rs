@@ -3,8 +3,8 @@
 
 use std::collections::BTreeSet;
 
-use tickcast_journal::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
-use tickcast_journal::{Recording, Unread, replay_publisher};
+use tickcast_journal::explain::{DelayCause, Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_journal::{Journal, Unread, replay_publisher};
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::{Delivery, LineId, LossCause};
 use tickcast_reliability::receive::ReceiverConfig;
@@ -256,7 +256,7 @@ fn what_waited_for_a_publish_thread_that_stood_still_was_late_for_that() {
             (found.origin, found.fate, found.sequences),
             (Origin::Late(A), CAME, range(13, 14))
         );
-        let stalled = Delay::PublisherStall(Nanos::from_ms(30));
+        let stalled = DelayCause::PublisherStall(Nanos::from_ms(30));
         let why = found.late.map(|(_, why)| why);
         assert_eq!(why == Some(stalled), known, "{found:#?}");
     }
@@ -313,7 +313,7 @@ fn a_publishers_record_damaged_anywhere_is_explained_up_to_there_or_refused() {
     for at in (0..4096 + 12_000).step_by(17) {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x5a;
-        match Recording::read(bytes) {
+        match Journal::read(bytes) {
             Ok(recording) => {
                 let explained = explain(std::slice::from_ref(&recording)).remove(0);
                 let replayed = replay_publisher(&recording);

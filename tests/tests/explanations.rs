@@ -3,10 +3,10 @@
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
-use tickcast_journal::explain::{Delay, Explanation, Fate, Finding, How, Origin, explain};
+use tickcast_journal::explain::{DelayCause, Explanation, Fate, Finding, How, Origin, explain};
 use tickcast_journal::layout::{FILE_HEAD_LEN, RECORD_LEN_MIN, SEGMENTS};
 use tickcast_journal::{
-    Dropped, GapCounts, JournaledCore, Note, RecordOrigin, Recorder, Recording, replay,
+    Dropped, GapCounts, Journal, JournalOrigin, JournalWriter, JournaledCore, Note, replay,
 };
 use tickcast_reliability::control::{RefusalReason, Start};
 use tickcast_reliability::delivery::{Delivery, Item, LineId, LossCause};
@@ -494,10 +494,10 @@ fn what_was_overtaken_on_its_line_came_late_and_was_not_lost() {
         (found.origin, found.fate),
         (Origin::Late(A), Fate::Came(How::Late(A)))
     );
-    assert_eq!(why_late(found), Delay::Overtaken);
+    assert_eq!(why_late(found), DelayCause::Overtaken);
 }
 
-fn why_late(found: &Finding) -> Delay {
+fn why_late(found: &Finding) -> DelayCause {
     found.late.expect("it is late").1
 }
 
@@ -526,7 +526,7 @@ fn overtake_the_line(meanwhile: impl FnOnce(&mut Stage)) -> Explanation {
 #[test]
 fn what_the_line_brings_once_a_stopped_publisher_or_a_link_goes_on_was_late_and_not_lost() {
     let explained = overtake_the_line(|_| ());
-    let Delay::Silence(silence) = why_late(only(&explained)) else {
+    let DelayCause::Silence(silence) = why_late(only(&explained)) else {
         panic!("{explained:#?}");
     };
     assert!(silence >= Nanos::from_ms(62), "{silence:?}");
@@ -584,7 +584,7 @@ fn what_the_line_brought_before_anybody_vouched_for_it_was_not_lost_on_the_wire(
 fn what_waited_for_an_application_that_stood_still_was_late_for_that() {
     let stall = Nanos::from_ms(60);
     let explained = overtake_the_line(|stage| stage.note(Note::Stall(stall)));
-    assert_eq!(why_late(only(&explained)), Delay::PollStall(stall));
+    assert_eq!(why_late(only(&explained)), DelayCause::PollStall(stall));
 }
 
 #[test]
@@ -599,7 +599,7 @@ fn what_an_injected_fault_held_back_was_late_for_that() {
     stage.hear(0, 16..=18);
     let explained = stage.explain();
     assert_eq!(origin_of_two(&explained), Origin::Late(A));
-    assert_eq!(why_late(only(&explained)), Delay::Injected);
+    assert_eq!(why_late(only(&explained)), DelayCause::Injected);
 }
 
 #[test]
@@ -795,7 +795,7 @@ fn a_record_damaged_anywhere_is_explained_as_far_as_it_goes_or_refused() {
     let damaged = |at: usize| {
         let mut bytes = whole.clone();
         bytes[at] ^= 0x5a;
-        let recording = match Recording::read(bytes) {
+        let recording = match Journal::read(bytes) {
             Ok(recording) => recording,
             Err(error) => return Some(error.to_string()),
         };
@@ -835,7 +835,7 @@ fn a_part_of_a_record_that_is_damaged_is_told_and_what_follows_it_explained() {
     stage.hear(0, next + 2..=next + 3);
     stage.repair(next..=next + 1);
     let whole = stage.bytes_of_record();
-    let read = |bytes: Vec<u8>| explain(&[Recording::read(bytes).unwrap()]).remove(0);
+    let read = |bytes: Vec<u8>| explain(&[Journal::read(bytes).unwrap()]).remove(0);
     let segment_len =
         usize::try_from(u64::from_le_bytes(whole[16..24].try_into().unwrap())).unwrap();
     let heads = (0..8).map(|nth| 4096 + nth * segment_len);
@@ -899,7 +899,7 @@ fn a_record_that_was_overwritten_says_the_same_wherever_its_oldest_part_lies_and
         let oldest = segments(&record)[0].0;
         assert!(oldest > 1, "seed {seed} overwrote nothing");
         let explained = |nth: usize| {
-            let recording = Recording::read(rotated(&record, nth)).unwrap();
+            let recording = Journal::read(rotated(&record, nth)).unwrap();
             let explained = explain(std::slice::from_ref(&recording)).remove(0);
             (recording, explained)
         };
@@ -976,7 +976,7 @@ fn a_record_that_heard_nobody_takes_no_other_ones_place() {
     // Started again, time after time, while the publisher is down.
     for _ in 0..3 {
         let file = RecordFile::create(&path, RECORD_LEN_MIN).unwrap();
-        let recorder = Recorder::new(Box::new(file), &RecordOrigin::default()).unwrap();
+        let recorder = JournalWriter::new(Box::new(file), &JournalOrigin::default()).unwrap();
         let settings = SubscriberSettings {
             name: "in vain".into(),
             channels: Vec::new(),

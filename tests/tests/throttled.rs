@@ -13,7 +13,7 @@ use common::{
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
-use tickcast_journal::{Note, Recording, What, replay_publisher};
+use tickcast_journal::{EntryBody, Journal, Note, replay_publisher};
 use tickcast_subscriber::Event;
 
 /// Periods of a quota that a process is to see the end of.
@@ -137,7 +137,7 @@ impl Listener {
         Self { child, folder }
     }
 
-    fn finish(mut self) -> (Value, Recording) {
+    fn finish(mut self) -> (Value, Journal) {
         let status = self.child.wait().expect("it ends");
         assert!(status.success(), "{status}");
         let summary = std::fs::read(self.folder.path().join("summary")).expect("a summary");
@@ -153,16 +153,16 @@ impl Drop for Listener {
     }
 }
 
-fn recording(path: &Path) -> Recording {
+fn recording(path: &Path) -> Journal {
     let bytes = std::fs::read(path).expect("a record");
-    Recording::read(bytes).expect("it can be read")
+    Journal::read(bytes).expect("it can be read")
 }
 
 /// How often a record says that nobody came back for a while.
-fn stalls(of: &Recording) -> usize {
+fn stalls(of: &Journal) -> usize {
     let entries = of.entries().map(|entry| entry.expect("it is whole"));
     entries
-        .filter(|entry| matches!(entry.what, What::Note(Note::Stall(_))))
+        .filter(|entry| matches!(entry.what, EntryBody::Note(Note::Stall(_))))
         .count()
 }
 

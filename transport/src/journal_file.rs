@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use tickcast_journal::{Area, Recording, RecordingError, generation_offsets};
+use tickcast_journal::{Area, Journal, JournalReadError, generation_offsets};
 use tickcast_reliability::ring::RingMemory;
 
 use crate::host::mapping::{MappingError, SharedMapping};
@@ -87,9 +87,9 @@ fn read_changing(mut file: &File, meanwhile: impl FnOnce()) -> io::Result<Vec<u8
 
 /// Whether a file says anything that somebody may ask for: a record, where it has heard of anybody.
 fn is_of_use(path: &Path) -> bool {
-    match read(path).map(Recording::read) {
+    match read(path).map(Journal::read) {
         Ok(Ok(recording)) => recording.has_heard_anybody(),
-        Ok(Err(RecordingError::Empty)) => false,
+        Ok(Err(JournalReadError::Empty)) => false,
         _ => true,
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
-use tickcast_journal::{Note, RecordedPublisher, Recorder};
+use tickcast_journal::{JournalWriter, JournaledPublisher, Note};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::publish::{
     PublishError, PublisherConfig, PublisherCore, PublisherEvent, Transmit,
@@ -30,7 +30,7 @@ const STATS_NS: u64 = 100_000_000;
 
 /// The one that seals and sends what is published on a channel.
 pub struct ChannelDriver {
-    core: RecordedPublisher,
+    core: JournaledPublisher,
     noted: Noted,
     fan_outs: Vec<Box<dyn FanOut>>,
     digest: Option<Digest>,
@@ -51,7 +51,7 @@ impl ChannelDriver {
     ) -> Self {
         let core = PublisherCore::new(config, ring, shared.sender.clone(), now);
         Self {
-            core: RecordedPublisher::new(core),
+            core: JournaledPublisher::new(core),
             noted: Noted::default(),
             fan_outs,
             digest: digest.then(Digest::default),
@@ -62,7 +62,7 @@ impl ChannelDriver {
 
     /// Keeps a flight record from now on, if one is given.
     #[must_use]
-    pub fn recording(mut self, recorder: Option<Recorder>) -> Self {
+    pub fn recording(mut self, recorder: Option<JournalWriter>) -> Self {
         if let Some(recorder) = recorder {
             self.core.record(recorder);
         }

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use rustix::rand::{GetRandomFlags, getrandom};
-use tickcast_journal::{Note, RecordedRepair, Recorder};
+use tickcast_journal::{JournalWriter, JournaledServer, Note};
 use tickcast_reliability::control::{Message, MirrorRefusal, Progress, RepairOffer};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::serve::{
@@ -59,7 +59,7 @@ pub(crate) fn server_config(repair: &RepairConfig) -> ServerConfig {
 
 /// The repair service of a publisher.
 pub(crate) struct RepairService {
-    core: RecordedRepair,
+    core: JournaledServer,
     noted: Noted,
     server: ControlServer,
     /// The sockets for multicast repairs, in the order of the channels.
@@ -101,7 +101,7 @@ impl RepairService {
         let name = shared.name.clone();
         let core = RepairCore::new(config, name, channels.collect(), service, secret, now);
         Ok(Self {
-            core: RecordedRepair::new(core),
+            core: JournaledServer::new(core),
             noted: Noted::default(),
             server,
             multicast,
@@ -152,7 +152,7 @@ impl RepairService {
 
     /// Keeps a flight record from now on, if one is given.
     #[must_use]
-    pub(crate) fn recording(mut self, recorder: Option<Recorder>) -> Self {
+    pub(crate) fn recording(mut self, recorder: Option<JournalWriter>) -> Self {
         if let Some(recorder) = recorder {
             self.core.record(recorder);
         }

@@ -1,7 +1,7 @@
 //! The flight records of a publisher: a file on tmpfs for each core that decides, so that each has one
 //! writer and no thread waits for another's (docs/decisions/0012-a-publisher-has-a-record-for-each-core.md).
 
-use tickcast_journal::{RecordOrigin, RecordedSide, Recorder, Sending};
+use tickcast_journal::{JournalOrigin, JournalSide, JournalWriter, Sending};
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::SendStats;
@@ -14,18 +14,18 @@ use crate::config::journal::REPAIR;
 use crate::error::PublisherError;
 
 /// What records a channel's publishing, where the config asks for it and it can be had.
-pub(crate) fn of_channel(config: &Config, channel: ChannelId) -> Option<Recorder> {
-    recorder_or_none(config, &channel.to_string(), RecordedSide::Publisher)
+pub(crate) fn of_channel(config: &Config, channel: ChannelId) -> Option<JournalWriter> {
+    recorder_or_none(config, &channel.to_string(), JournalSide::Publisher)
 }
 
 /// What records repair, where the config asks for it and it can be had.
-pub(crate) fn of_repair(config: &Config) -> Option<Recorder> {
-    recorder_or_none(config, REPAIR, RecordedSide::Repair)
+pub(crate) fn of_repair(config: &Config) -> Option<JournalWriter> {
+    recorder_or_none(config, REPAIR, JournalSide::Repair)
 }
 
 /// A publisher runs without a record rather than not at all: on its worst day the room that is missing is
 /// taken by the record of the day.
-fn recorder_or_none(config: &Config, of: &str, side: RecordedSide) -> Option<Recorder> {
+fn recorder_or_none(config: &Config, of: &str, side: JournalSide) -> Option<JournalWriter> {
     let made = recorder(config, of, side);
     made.unwrap_or_else(|error| {
         tracing::error!("{error}; it goes on without");
@@ -36,8 +36,8 @@ fn recorder_or_none(config: &Config, of: &str, side: RecordedSide) -> Option<Rec
 fn recorder(
     config: &Config,
     of: &str,
-    side: RecordedSide,
-) -> Result<Option<Recorder>, PublisherError> {
+    side: JournalSide,
+) -> Result<Option<JournalWriter>, PublisherError> {
     let Some(flight) = &config.flight_record else {
         return Ok(None);
     };
@@ -49,7 +49,7 @@ fn recorder(
     let made = std::fs::create_dir_all(&flight.directory);
     made.map_err(|error| failed(error.to_string()))?;
     let clock = SystemClock;
-    let origin = RecordOrigin {
+    let origin = JournalOrigin {
         name: format!("{}.{of}", config.name),
         process: std::process::id(),
         boot_id: boot_id_text(boot_id().unwrap_or_default()),
@@ -60,7 +60,7 @@ fn recorder(
     };
     let file = RecordFile::create(&path, flight.bytes() as usize);
     let file = file.map_err(|error| failed(error.to_string()))?;
-    let recorder = Recorder::new(Box::new(file), &origin);
+    let recorder = JournalWriter::new(Box::new(file), &origin);
     let recorder = recorder.map_err(|error| failed(error.to_string()))?;
     Ok(Some(recorder))
 }
@@ -105,7 +105,7 @@ mod tests {
                 "fan_out": [{ "transport": "udp", "lines": [{ "group": "239.255.90.2:7592" }] }] }] }"#,
         );
         let config = config.unwrap();
-        let refused = recorder(&config, "repair", RecordedSide::Repair)
+        let refused = recorder(&config, "repair", JournalSide::Repair)
             .err()
             .unwrap();
         assert!(

@@ -5,14 +5,14 @@ use tickcast_reliability::types::{ChannelId, Epoch, SequenceRange};
 
 /// See the module.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RequestedRanges {
     /// The ranges of each NACK.
     pub nacks: Vec<(ChannelId, Epoch, Vec<SequenceRange>)>,
     /// Whether more was sent than the record holds: it may have asked for more.
     pub is_cut: bool,
 }
 
-impl Asked {
+impl RequestedRanges {
     /// Reads the frames of an entry.
     #[must_use]
     pub fn of(mut frames: &[u8]) -> Self {
@@ -54,7 +54,7 @@ mod tests {
         let before = frames.len();
         write_nack(channel, epoch, NackClass::Repair, &ranges, &mut frames);
         for len in 0..=frames.len() {
-            let asked = Asked::of(&frames[..len]);
+            let asked = RequestedRanges::of(&frames[..len]);
             let whole = len.saturating_sub(before + 24) / 16;
             let read: Vec<_> = asked.nacks.iter().flat_map(|it| it.2.clone()).collect();
             assert_eq!(read, ranges[..whole], "of {len} bytes");

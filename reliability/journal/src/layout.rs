@@ -45,7 +45,7 @@ pub(super) mod segment {
 
 /// Who recorded, and how its clock stands to that of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RecordOrigin {
+pub struct JournalOrigin {
     /// What the process calls itself.
     pub name: String,
     /// Its number.
@@ -60,14 +60,14 @@ pub struct RecordOrigin {
     pub build: String,
     /// Whose core it is. The last field: what follows the head's content is zeros, so that a record of
     /// before there were publishers' reads as what it is.
-    pub side: RecordedSide,
+    pub side: JournalSide,
 }
 
 /// Whose core is recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum RecordedSide {
+pub enum JournalSide {
     /// A subscriber's, all its channels.
     #[default]
     Subscriber,
@@ -97,13 +97,13 @@ pub(super) enum EntryKind {
     Message = 6,
     /// Something in the publisher's memory is done: a tag, and bytes.
     Remote = 7,
-    /// An [`Input`].
+    /// An [`JournalInput`].
     Input = 8,
     /// An action was taken from the core: `b` as for `Look`, with it.
     Action = 9,
     /// A request for the publisher's memory was taken: `b` as for `Look`, with it.
     Request = 10,
-    /// A [`Told`].
+    /// A [`Emitted`].
     Told = 11,
     /// A [`Note`].
     Note = 12,
@@ -177,7 +177,7 @@ pub(super) mod of_line {
 /// What the core was given beside datagrams, messages and the time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Input {
+pub enum JournalInput {
     /// Which rungs can be made from here: NACK connection, READ, inboxes.
     Use(Option<bool>, Option<bool>, Option<bool>),
     /// A connection is established.
@@ -208,7 +208,7 @@ pub enum Input {
 
 /// What the core told beside records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Emitted {
     /// Of which channel.
     pub channel: ChannelId,
     /// Where the stream stood.

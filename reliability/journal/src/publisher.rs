@@ -9,7 +9,7 @@ use std::fmt;
 use std::ops::Deref;
 
 use super::layout::{EntryKind, Note, Published, SealedBy};
-use crate::recorder::Recorder;
+use crate::writer::JournalWriter;
 use tickcast_reliability::publish::{PublishError, PublisherCore, PublisherEvent, Transmit};
 use tickcast_reliability::record::{RecordSlice, WireRecord};
 use tickcast_reliability::types::{
@@ -24,9 +24,9 @@ const INSTRUMENTS_MAX: usize = StreamEvent::INSTRUMENTS_MAX + 1;
 
 /// See the module. What only looks goes to the core; what changes it is here, under the same names and
 /// with the same promises.
-pub struct RecordedPublisher {
+pub struct JournaledPublisher {
     core: PublisherCore,
-    recorder: Option<Box<Recorder>>,
+    recorder: Option<Box<JournalWriter>>,
     /// The time that was given last, where it is recorded, and with the clock's last look.
     now: Nanos,
     looked_at: Nanos,
@@ -34,13 +34,13 @@ pub struct RecordedPublisher {
     group: (u32, u32),
 }
 
-impl fmt::Debug for RecordedPublisher {
+impl fmt::Debug for JournaledPublisher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.core.fmt(f)
     }
 }
 
-impl Deref for RecordedPublisher {
+impl Deref for JournaledPublisher {
     type Target = PublisherCore;
 
     #[inline]
@@ -49,7 +49,7 @@ impl Deref for RecordedPublisher {
     }
 }
 
-impl RecordedPublisher {
+impl JournaledPublisher {
     /// This core, without a record.
     #[must_use]
     pub const fn new(core: PublisherCore) -> Self {
@@ -63,7 +63,7 @@ impl RecordedPublisher {
     }
 
     /// Records from now on; the record begins with the core's state as it is.
-    pub fn record(&mut self, recorder: Recorder) {
+    pub fn record(&mut self, recorder: JournalWriter) {
         self.now = recorder.last;
         // Whatever it is, it is told again.
         self.group = (u32::MAX, u32::MAX);
@@ -71,7 +71,7 @@ impl RecordedPublisher {
     }
 
     /// Records no longer; gives what did.
-    pub const fn stop_recording(&mut self) -> Option<Box<Recorder>> {
+    pub const fn stop_recording(&mut self) -> Option<Box<JournalWriter>> {
         self.recorder.take()
     }
 
@@ -350,7 +350,7 @@ impl RecordedPublisher {
     }
 }
 
-impl Recorder {
+impl JournalWriter {
     /// A datagram was sealed, by this: what comes of full ones, so by the shortest way.
     #[inline(always)]
     fn sealed_last(&mut self, core: &PublisherCore, now: Nanos, by: SealedBy) {

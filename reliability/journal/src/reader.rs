@@ -4,8 +4,8 @@
 use thiserror::Error;
 
 use super::layout::{
-    EntryKind, FILE_HEAD_LEN, Input, Note, Published, RECORD_MAGIC, RECORD_VERSION, RecordOrigin,
-    RecordedSide, SEGMENT_HEAD_LEN, SEGMENTS, SealedBy, Served, Told, of_line, segment,
+    Emitted, EntryKind, FILE_HEAD_LEN, JournalInput, JournalOrigin, JournalSide, Note, Published,
+    RECORD_MAGIC, RECORD_VERSION, SEGMENT_HEAD_LEN, SEGMENTS, SealedBy, Served, of_line, segment,
 };
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use tickcast_reliability::delivery::LineId;
@@ -18,7 +18,7 @@ use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 /// Why bytes are not a record, or not a whole one.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum RecordingError {
+pub enum JournalReadError {
     /// Something else.
     #[error(
         "this is no record: it does not begin as one; name the file that `tickcast listen --record`, or a publisher with `flight_record`, wrote"
@@ -95,11 +95,11 @@ pub fn generation_offsets(bytes: &[u8]) -> impl Iterator<Item = usize> {
 
 /// See the module.
 #[derive(Debug)]
-pub struct Recording {
+pub struct Journal {
     bytes: Vec<u8>,
-    origin: RecordOrigin,
+    origin: JournalOrigin,
     segments: Vec<Segment>,
-    damage: Option<RecordingError>,
+    damage: Option<JournalReadError>,
 }
 
 /// One segment.
@@ -116,7 +116,7 @@ pub(super) struct Segment {
 /// Where an entry stands, in the order in which entries were written. A segment that was begun later may
 /// lie before another in the file, so the offset alone has no such order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct EntryPlace {
     /// Which of all segments it is in, from 1 on.
     pub generation: u64,
     /// Where in the file.
@@ -125,21 +125,21 @@ pub struct Place {
 
 /// One entry.
 #[derive(Debug)]
-pub struct Entry<'a> {
+pub struct JournalEntry<'a> {
     /// When it happened, protocol time of the process that recorded.
     pub at: Nanos,
     /// How many inputs of the core there were before it since recording began.
     pub inputs: u64,
     /// Where it stands.
-    pub place: Place,
+    pub place: EntryPlace,
     /// What happened.
-    pub what: What<'a>,
+    pub what: EntryBody<'a>,
 }
 
 /// What an entry says.
 #[derive(Debug)]
 #[non_exhaustive]
-pub enum What<'a> {
+pub enum EntryBody<'a> {
     /// A datagram came on a line. Of data only the header is kept.
     Datagram {
         /// Where it was listened for.
@@ -162,13 +162,13 @@ pub enum What<'a> {
     /// Something in the publisher's memory is done.
     Remote(u64, &'a [u8]),
     /// Another input.
-    Input(Input),
+    Input(JournalInput),
     /// An action was taken.
     Action(u16),
     /// A request for the publisher's memory was taken.
     Request(u16),
     /// The core told the application something.
-    Told(Told),
+    Told(Emitted),
     /// Something happened around the core.
     Note(Note),
     /// A publisher sealed a datagram of this header.
@@ -197,7 +197,7 @@ pub enum What<'a> {
     Served(Served),
 }
 
-impl What<'_> {
+impl EntryBody<'_> {
     /// Whether it is an input of the core.
     #[must_use]
     pub const fn is_input(&self) -> bool {
@@ -227,25 +227,25 @@ impl What<'_> {
     }
 }
 
-impl Recording {
+impl Journal {
     /// Reads a record.
     ///
     /// # Errors
-    /// [`RecordingError`] when these bytes are none. What is wrong with an entry is found when it is
+    /// [`JournalReadError`] when these bytes are none. What is wrong with an entry is found when it is
     /// read.
-    pub fn read(bytes: Vec<u8>) -> Result<Self, RecordingError> {
+    pub fn read(bytes: Vec<u8>) -> Result<Self, JournalReadError> {
         let len = bytes.len();
         if len < FILE_HEAD_LEN || bytes[..8] != RECORD_MAGIC {
-            return Err(RecordingError::Magic);
+            return Err(JournalReadError::Magic);
         }
         let version = word(&bytes, 8) as u32;
         if version != RECORD_VERSION {
-            return Err(RecordingError::Version { version });
+            return Err(JournalReadError::Version { version });
         }
         let (count, segment_len) = ((word(&bytes, 8) >> 32) as u32, word(&bytes, 16));
         let total = u64::from(count).checked_mul(segment_len);
         let fits = total.is_some_and(|total| total <= (len - FILE_HEAD_LEN) as u64);
-        let damaged = RecordingError::Length {
+        let damaged = JournalReadError::Length {
             segments: count,
             segment_len,
             len,
@@ -268,7 +268,7 @@ impl Recording {
                 }
                 Ok(Some(_)) | Err(Damaged) => {
                     let (nth, offset) = (nth + 1, base);
-                    damage = Some(RecordingError::Segment { nth, offset });
+                    damage = Some(JournalReadError::Segment { nth, offset });
                 }
             }
         }
@@ -281,10 +281,10 @@ impl Recording {
             // Nothing but damage breaks the row.
             let base = lone.snapshot.start - SEGMENT_HEAD_LEN;
             let nth = 1 + (base - FILE_HEAD_LEN) / segment_len as usize;
-            damage = damage.or(Some(RecordingError::Segment { nth, offset: base }));
+            damage = damage.or(Some(JournalReadError::Segment { nth, offset: base }));
         }
         if segments.is_empty() {
-            return Err(RecordingError::Empty);
+            return Err(JournalReadError::Empty);
         }
         Ok(Self {
             bytes,
@@ -296,29 +296,32 @@ impl Recording {
 
     /// What of it was found damaged without reading its entries, where something was.
     #[must_use]
-    pub const fn damage(&self) -> Option<&RecordingError> {
+    pub const fn damage(&self) -> Option<&JournalReadError> {
         self.damage.as_ref()
     }
 
     /// Who recorded.
     #[must_use]
-    pub const fn origin(&self) -> &RecordOrigin {
+    pub const fn origin(&self) -> &JournalOrigin {
         &self.origin
     }
 
     /// Whose core was recorded.
     #[must_use]
-    pub const fn side(&self) -> RecordedSide {
+    pub const fn side(&self) -> JournalSide {
         self.origin.side
     }
 
     /// Whether anything came from anybody: a datagram, a message; or, of a publisher, went to anybody.
     #[must_use]
     pub fn has_heard_anybody(&self) -> bool {
-        let from_others = |it: &What<'_>| {
+        let from_others = |it: &EntryBody<'_>| {
             matches!(
                 it,
-                What::Datagram { .. } | What::Message(..) | What::Sealed(..) | What::Heard(..)
+                EntryBody::Datagram { .. }
+                    | EntryBody::Message(..)
+                    | EntryBody::Sealed(..)
+                    | EntryBody::Heard(..)
             )
         };
         let mut entries = self.entries().flatten();
@@ -339,7 +342,7 @@ impl Recording {
     }
 
     /// All entries, oldest first. After an error nothing follows.
-    pub fn entries(&self) -> impl Iterator<Item = Result<Entry<'_>, RecordingError>> {
+    pub fn entries(&self) -> impl Iterator<Item = Result<JournalEntry<'_>, JournalReadError>> {
         self.entries_from(0)
     }
 
@@ -347,7 +350,7 @@ impl Recording {
     pub(super) fn entries_from(
         &self,
         segment: usize,
-    ) -> impl Iterator<Item = Result<Entry<'_>, RecordingError>> {
+    ) -> impl Iterator<Item = Result<JournalEntry<'_>, JournalReadError>> {
         let segments = self.segments[segment..].iter();
         let mut failed = false;
         segments
@@ -375,7 +378,10 @@ impl Recording {
 impl Segment {
     /// The segment in these bytes, which begin at `base` of the file, and whether the state in it is
     /// damaged; `None` where nothing was recorded in it yet.
-    fn read(bytes: &[u8], base: usize) -> Result<Option<(Self, Option<RecordingError>)>, Damaged> {
+    fn read(
+        bytes: &[u8],
+        base: usize,
+    ) -> Result<Option<(Self, Option<JournalReadError>)>, Damaged> {
         let generation = word(bytes, segment::GENERATION);
         if generation == 0 {
             return Ok(None);
@@ -398,7 +404,7 @@ impl Segment {
         let mut damage = None;
         if u64::from(crc32c::crc32c(&bytes[snapshot.clone()])) != crc {
             let offset = base + snapshot.start;
-            damage = Some(RecordingError::Snapshot { offset });
+            damage = Some(JournalReadError::Snapshot { offset });
             // As where the state was too large to be kept.
             snapshot.end = snapshot.start;
         }
@@ -452,7 +458,7 @@ impl<'a> Entries<'a> {
         Some(&padded[..len])
     }
 
-    fn entry(&mut self) -> Result<What<'a>, &'static str> {
+    fn entry(&mut self) -> Result<EntryBody<'a>, &'static str> {
         const SHORT: &str = "an entry is cut off";
         let head = self.take(8).ok_or(SHORT)?;
         let kinds = EntryKind::ALL.into_iter();
@@ -465,7 +471,7 @@ impl<'a> Entries<'a> {
             return Err("an entry of a time that no clock has");
         }
         let path = || Path::from_index(a).ok_or("an entry of a path that does not exist");
-        let datagram = |kept| What::Datagram {
+        let datagram = |kept| EntryBody::Datagram {
             channel: ChannelId(b),
             line: LineId(u8::from(a & of_line::B != 0)),
             verdict: match a & of_line::BAD {
@@ -485,60 +491,62 @@ impl<'a> Entries<'a> {
                 Datagram::parse(kept).map_err(|_| UNREADABLE)?;
                 datagram(kept)
             }
-            EntryKind::Look => What::Look(b),
-            EntryKind::Ask => What::Ask(b),
-            EntryKind::Sent => What::Sent(path()?, b, self.take_long().ok_or(SHORT)?),
+            EntryKind::Look => EntryBody::Look(b),
+            EntryKind::Ask => EntryBody::Ask(b),
+            EntryKind::Sent => EntryBody::Sent(path()?, b, self.take_long().ok_or(SHORT)?),
             EntryKind::Message => {
                 let frame = self.take_long().ok_or(SHORT)?;
                 match Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
-                    Ok(Some((channel, message, _))) => What::Message(path()?, channel, message),
+                    Ok(Some((channel, message, _))) => {
+                        EntryBody::Message(path()?, channel, message)
+                    }
                     _ => return Err(UNREADABLE),
                 }
             }
             EntryKind::Remote => {
                 let body = self.take_long().ok_or(SHORT)?;
                 let (tag, rest) = body.split_first_chunk::<8>().ok_or(SHORT)?;
-                What::Remote(u64::from_le_bytes(*tag), rest)
+                EntryBody::Remote(u64::from_le_bytes(*tag), rest)
             }
-            EntryKind::Input => What::Input(self.decoded()?),
-            EntryKind::Action => What::Action(b),
-            EntryKind::Request => What::Request(b),
-            EntryKind::Told => What::Told(self.decoded()?),
-            EntryKind::Note => What::Note(self.decoded()?),
+            EntryKind::Input => EntryBody::Input(self.decoded()?),
+            EntryKind::Action => EntryBody::Action(b),
+            EntryKind::Request => EntryBody::Request(b),
+            EntryKind::Told => EntryBody::Told(self.decoded()?),
+            EntryKind::Note => EntryBody::Note(self.decoded()?),
             EntryKind::Sealed => {
                 let by = SealedBy::ALL.into_iter().find(|by| *by as u8 == a);
                 let by = by.ok_or("a datagram sealed by what does not exist")?;
-                What::Sealed(by, self.take_fixed().ok_or(SHORT)?)
+                EntryBody::Sealed(by, self.take_fixed().ok_or(SHORT)?)
             }
-            EntryKind::Begun => What::Begun(a != 0),
-            EntryKind::Due => What::Due(Nanos(self.take_word().ok_or(SHORT)?)),
+            EntryKind::Begun => EntryBody::Begun(a != 0),
+            EntryKind::Due => EntryBody::Due(Nanos(self.take_word().ok_or(SHORT)?)),
             EntryKind::Posted => {
-                What::Posted(FanOutId(a), Sequence(self.take_word().ok_or(SHORT)?))
+                EntryBody::Posted(FanOutId(a), Sequence(self.take_word().ok_or(SHORT)?))
             }
             EntryKind::Completed => {
-                What::Completed(FanOutId(a), Sequence(self.take_word().ok_or(SHORT)?))
+                EntryBody::Completed(FanOutId(a), Sequence(self.take_word().ok_or(SHORT)?))
             }
-            EntryKind::Beat => What::Beat(FanOutId(a), self.take_fixed().ok_or(SHORT)?),
-            EntryKind::Published => What::Published(self.decoded()?),
-            EntryKind::Happened => What::Happened(self.decoded()?),
+            EntryKind::Beat => EntryBody::Beat(FanOutId(a), self.take_fixed().ok_or(SHORT)?),
+            EntryKind::Published => EntryBody::Published(self.decoded()?),
+            EntryKind::Happened => EntryBody::Happened(self.decoded()?),
             EntryKind::Heard | EntryKind::Said => {
                 let body = self.take_long().ok_or(SHORT)?;
                 let (peer, frame) = body.split_first_chunk::<8>().ok_or(SHORT)?;
                 let peer = PeerId(u64::from_le_bytes(*peer));
                 match Message::read(frame, BODY_LEN_MAX_TO_SUBSCRIBER) {
                     Ok(Some((channel, message, _))) if kind == EntryKind::Heard => {
-                        What::Heard(peer, channel, message)
+                        EntryBody::Heard(peer, channel, message)
                     }
-                    Ok(Some((channel, message, _))) => What::Said(peer, channel, message),
+                    Ok(Some((channel, message, _))) => EntryBody::Said(peer, channel, message),
                     _ => return Err(UNREADABLE),
                 }
             }
             EntryKind::Repaired => {
                 let peer = PeerId(self.take_word().ok_or(SHORT)?);
                 let header = self.take_fixed().ok_or(SHORT)?;
-                What::Repaired((a == 0).then_some(peer), ChannelId(b), header)
+                EntryBody::Repaired((a == 0).then_some(peer), ChannelId(b), header)
             }
-            EntryKind::Served => What::Served(self.decoded()?),
+            EntryKind::Served => EntryBody::Served(self.decoded()?),
             EntryKind::Time => {
                 self.at = Nanos(word(self.take(8).ok_or(SHORT)?, 0));
                 // It says when the next one is.
@@ -554,7 +562,7 @@ impl<'a> Entries<'a> {
 }
 
 impl<'a> Iterator for Entries<'a> {
-    type Item = Result<Entry<'a>, RecordingError>;
+    type Item = Result<JournalEntry<'a>, JournalReadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.offset >= self.bytes.len() {
@@ -564,16 +572,16 @@ impl<'a> Iterator for Entries<'a> {
         Some(match self.entry() {
             Ok(what) => {
                 self.inputs = (self.inputs).saturating_add(what.is_input().into());
-                Ok(Entry {
+                Ok(JournalEntry {
                     at: self.at,
                     inputs,
-                    place: Place { generation, offset },
+                    place: EntryPlace { generation, offset },
                     what,
                 })
             }
             Err(what) => {
                 self.offset = self.bytes.len();
-                Err(RecordingError::Entry { offset, what })
+                Err(JournalReadError::Entry { offset, what })
             }
         })
     }

@@ -4,8 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use super::reader::{Entry, Place, Recording, RecordingError, What};
-use super::{Input, JournaledCore, Outputs, RecordOrigin, RecordedSide, Recorder, Told};
+use super::reader::{EntryBody, EntryPlace, Journal, JournalEntry, JournalReadError};
+use super::{
+    Emitted, JournalInput, JournalOrigin, JournalSide, JournalWriter, JournaledCore, Outputs,
+};
 use crate::layout::RECORD_LEN_MIN;
 use tickcast_reliability::delivery::{Deliver, Event, Item, LossCause, Via};
 use tickcast_reliability::session::SubscriberCore;
@@ -44,9 +46,9 @@ impl<Core> Replayed<Core> {
     /// Gives `take` the entries from this segment on, up to the first of which something else came, or
     /// that can't be run.
     pub(super) fn walk(
-        recording: &Recording,
+        recording: &Journal,
         segment: usize,
-        mut take: impl FnMut(&Entry<'_>) -> Result<(), &'static str>,
+        mut take: impl FnMut(&JournalEntry<'_>) -> Result<(), &'static str>,
     ) -> Self {
         let first_input = recording.segments().get(segment).map_or(0, |it| it.inputs);
         let mut walked = Self {
@@ -65,7 +67,7 @@ impl<Core> Replayed<Core> {
                     break;
                 }
             };
-            if matches!(entry.what, What::Input(Input::Unrecorded)) {
+            if matches!(entry.what, EntryBody::Input(JournalInput::Unrecorded)) {
                 walked.stopped = Some(Stopped::Unrecorded(entry.at));
                 break;
             }
@@ -131,13 +133,13 @@ pub enum Stopped {
     /// Something happened that a record does not hold.
     Unrecorded(Nanos),
     /// The record is damaged.
-    Damaged(RecordingError),
+    Damaged(JournalReadError),
 }
 
 /// Nothing is kept of a replay but its outputs.
-fn witness(after: u64, keep_log: bool) -> Option<Recorder> {
+fn witness(after: u64, keep_log: bool) -> Option<JournalWriter> {
     let area = Box::new(vec![0; RECORD_LEN_MIN]);
-    let mut recorder = Recorder::new(area, &RecordOrigin::default()).ok()?;
+    let mut recorder = JournalWriter::new(area, &JournalOrigin::default()).ok()?;
     recorder.outputs = Outputs::after(after);
     if keep_log {
         recorder.keep_log();
@@ -148,7 +150,7 @@ fn witness(after: u64, keep_log: bool) -> Option<Recorder> {
 /// Runs what can be run of a record: from its first snapshot on. `keep_log` keeps every output in
 /// words. What is delivered goes to `on`; the values in its records are not those of then.
 #[must_use]
-pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> Replayed {
+pub fn replay(recording: &Journal, keep_log: bool, on: &mut impl Deliver) -> Replayed {
     run(recording, keep_log, on, |_, _| ())
 }
 
@@ -156,13 +158,13 @@ pub fn replay(recording: &Recording, keep_log: bool, on: &mut impl Deliver) -> R
 #[derive(Debug, Default)]
 pub(crate) struct Witnessed {
     /// Of which entries that is known: the first and the last of them.
-    known: Option<RangeInclusive<Place>>,
+    known: Option<RangeInclusive<EntryPlace>>,
     /// Datagrams for which the window had no room.
-    pub(crate) no_room: BTreeSet<Place>,
+    pub(crate) no_room: BTreeSet<EntryPlace>,
     /// What brought something that was missing.
-    pub(crate) filled: BTreeSet<Place>,
+    pub(crate) filled: BTreeSet<EntryPlace>,
     /// What was found missing.
-    pub(crate) found: BTreeMap<Place, Vec<(ChannelId, Epoch, SequenceRange)>>,
+    pub(crate) found: BTreeMap<EntryPlace, Vec<(ChannelId, Epoch, SequenceRange)>>,
 }
 
 /// What one channel's receiver had counted, and the highest sequence it had heard of.
@@ -170,7 +172,7 @@ type Counted = ([u64; 3], Sequence);
 
 impl Witnessed {
     /// What the core of a subscriber's record did.
-    pub(crate) fn of(recording: &Recording) -> Self {
+    pub(crate) fn of(recording: &Journal) -> Self {
         let (mut all, mut before) = (Self::default(), Vec::new());
         run(recording, false, &mut |_: Item<'_>| (), |place, core| {
             if let Some(place) = place {
@@ -183,14 +185,14 @@ impl Witnessed {
     }
 
     /// Whether it is known what the core did with the entry that stands there.
-    pub(crate) fn knows(&self, place: Place) -> bool {
+    pub(crate) fn knows(&self, place: EntryPlace) -> bool {
         let known = self.known.as_ref();
         known.is_some_and(|known| known.contains(&place))
     }
 
     fn entry(
         &mut self,
-        place: Option<Place>,
+        place: Option<EntryPlace>,
         core: &SubscriberCore,
         before: &mut Vec<Option<Counted>>,
     ) {
@@ -234,12 +236,12 @@ impl Witnessed {
 
 /// See [`replay`]; `after` is shown the core as it begins, and once it has what an entry holds.
 fn run(
-    recording: &Recording,
+    recording: &Journal,
     keep_log: bool,
     on: &mut impl Deliver,
-    mut after: impl FnMut(Option<Place>, &SubscriberCore),
+    mut after: impl FnMut(Option<EntryPlace>, &SubscriberCore),
 ) -> Replayed {
-    let is_it = recording.side() == RecordedSide::Subscriber;
+    let is_it = recording.side() == JournalSide::Subscriber;
     let mut segments = recording.segments().iter().enumerate().filter(|_| is_it);
     let begin = segments.find_map(|(nth, segment)| {
         let bytes = recording.snapshot(segment);
@@ -282,10 +284,10 @@ struct Run {
 
 impl Run {
     /// Gives the core what an entry says it was given, and compares what it says came out.
-    fn entry(&mut self, what: &What<'_>, on: &mut impl Deliver) -> Result<(), &'static str> {
+    fn entry(&mut self, what: &EntryBody<'_>, on: &mut impl Deliver) -> Result<(), &'static str> {
         let (now, core) = (self.at, &mut self.core);
         match what {
-            What::Datagram {
+            EntryBody::Datagram {
                 channel,
                 line,
                 verdict,
@@ -300,35 +302,35 @@ impl Run {
                 self.core
                     .handle_recorded(now, *channel, via, &datagram, *verdict, on);
             }
-            What::Look(check) => {
+            EntryBody::Look(check) => {
                 compare(core, *check, "what came out before the clock was told")?;
                 core.handle_timeout(now, on);
             }
-            What::Ask(check) => {
+            EntryBody::Ask(check) => {
                 compare(core, *check, "what came out before frames were asked for")?;
                 self.out.clear();
                 let _ = core.poll_transmit(now, &mut self.out, on);
             }
-            What::Sent(_, check, frames) => {
+            EntryBody::Sent(_, check, frames) => {
                 if !self.out.starts_with(frames) {
                     return Err("the frames that were sent");
                 }
                 compare(core, *check, "the frames that were sent")?;
             }
-            What::Message(path, channel, message) => {
+            EntryBody::Message(path, channel, message) => {
                 core.handle_message(now, *path, *channel, message, on);
             }
-            What::Remote(tag, bytes) => core.handle_read(now, *tag, bytes, on),
-            What::Input(input) => give(core, now, input, on),
-            What::Action(check) => {
+            EntryBody::Remote(tag, bytes) => core.handle_read(now, *tag, bytes, on),
+            EntryBody::Input(input) => give(core, now, input, on),
+            EntryBody::Action(check) => {
                 core.poll_action().ok_or("an action that was taken")?;
                 compare(core, *check, "the action that was taken")?;
             }
-            What::Request(check) => {
+            EntryBody::Request(check) => {
                 core.poll_remote().ok_or("a request that was taken")?;
                 compare(core, *check, "the request that was taken")?;
             }
-            What::Told(_) | What::Note(_) => {}
+            EntryBody::Told(_) | EntryBody::Note(_) => {}
             _ => return Err("an entry of another core"),
         }
         Ok(())
@@ -356,38 +358,42 @@ fn compare(core: &JournaledCore, check: u16, what: &'static str) -> Result<(), &
     }
 }
 
-fn give(core: &mut JournaledCore, now: Nanos, input: &Input, on: &mut impl Deliver) {
+fn give(core: &mut JournaledCore, now: Nanos, input: &JournalInput, on: &mut impl Deliver) {
     match *input {
-        Input::Use(nack, read, inboxes) => {
+        JournalInput::Use(nack, read, inboxes) => {
             nack.into_iter().for_each(|it| core.use_nack_path(it));
             read.into_iter().for_each(|it| core.use_read_path(it));
             inboxes.into_iter().for_each(|it| core.use_inboxes(it));
         }
-        Input::Connected(path) => core.handle_connected(now, path),
-        Input::Disconnected(path, reason) => core.handle_disconnected(now, path, reason, on),
-        Input::NackUnusable => core.handle_nack_unusable(now),
-        Input::ReadUnusable => core.handle_read_unusable(now),
-        Input::Limits(limits) => core.set_read_limits(limits),
-        Input::Malformed(channel, line, _) => core.handle_received(now, channel, line, &[], on),
-        Input::Stranger(channel) => core.handle_stranger(channel),
-        Input::Overrun(channel, epoch, range) => {
+        JournalInput::Connected(path) => core.handle_connected(now, path),
+        JournalInput::Disconnected(path, reason) => core.handle_disconnected(now, path, reason, on),
+        JournalInput::NackUnusable => core.handle_nack_unusable(now),
+        JournalInput::ReadUnusable => core.handle_read_unusable(now),
+        JournalInput::Limits(limits) => core.set_read_limits(limits),
+        JournalInput::Malformed(channel, line, _) => {
+            core.handle_received(now, channel, line, &[], on);
+        }
+        JournalInput::Stranger(channel) => core.handle_stranger(channel),
+        JournalInput::Overrun(channel, epoch, range) => {
             core.handle_overrun(now, channel, (epoch, range), on);
         }
-        Input::Listening(channel, lines) => core.handle_listening(now, channel, lines.into()),
-        Input::Leave(cause) => core.leave(cause, on),
-        Input::Rejoin(channel, start) => {
+        JournalInput::Listening(channel, lines) => {
+            core.handle_listening(now, channel, lines.into());
+        }
+        JournalInput::Leave(cause) => core.leave(cause, on),
+        JournalInput::Rejoin(channel, start) => {
             core.rejoin(now, channel, start, on);
         }
-        Input::Unrecorded => {}
+        JournalInput::Unrecorded => {}
     }
 }
 
 /// The datagrams whose records could not be read, as the core found when it came to them.
-fn unreadable(recording: &Recording) -> BTreeSet<(Epoch, Sequence)> {
+fn unreadable(recording: &Journal) -> BTreeSet<(Epoch, Sequence)> {
     let told = recording
         .entries()
         .filter_map(|entry| match entry.ok()?.what {
-            What::Told(Told {
+            EntryBody::Told(Emitted {
                 epoch,
                 event: Event::Lost(loss),
                 ..

@@ -5,8 +5,8 @@
 //! of it as one message where the first of them came: what the core decides then, it decides by whether
 //! something is open and whether more fits, which is the same.
 
-use super::layout::{Published, RecordedSide, SealedBy};
-use super::reader::{Recording, What};
+use super::layout::{JournalSide, Published, SealedBy};
+use super::reader::{EntryBody, Journal};
 use super::replay::Replayed;
 use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{
@@ -18,8 +18,8 @@ use tickcast_reliability::wire::{HEADER_LEN, Header, Kind};
 
 /// Runs what can be run of a publisher's record: from its first snapshot on.
 #[must_use]
-pub fn replay_publisher(recording: &Recording) -> Replayed<PublisherCore> {
-    let is_it = recording.side() == RecordedSide::Publisher;
+pub fn replay_publisher(recording: &Journal) -> Replayed<PublisherCore> {
+    let is_it = recording.side() == JournalSide::Publisher;
     let mut segments = recording.segments().iter().enumerate().filter(|_| is_it);
     let begin = segments.find_map(|(nth, segment)| {
         let taken = PublisherCore::take_up(recording.snapshot(segment))?;
@@ -30,7 +30,7 @@ pub fn replay_publisher(recording: &Recording) -> Replayed<PublisherCore> {
     };
     let entries = recording.entries_from(nth).filter_map(Result::ok);
     let headers = entries.filter_map(|entry| match entry.what {
-        What::Sealed(_, header) => header_of(header).filter(|it| it.kind == Kind::Data),
+        EntryBody::Sealed(_, header) => header_of(header).filter(|it| it.kind == Kind::Data),
         _ => None,
     });
     let mut run = Run {
@@ -74,21 +74,21 @@ impl Run {
     }
 
     /// Gives the core what an entry says it was given, and compares what it says came out.
-    fn entry(&mut self, what: &What<'_>) -> Result<(), &'static str> {
-        if let What::Sealed(by, header) = what {
+    fn entry(&mut self, what: &EntryBody<'_>) -> Result<(), &'static str> {
+        if let EntryBody::Sealed(by, header) = what {
             return self.sealed(*by, header);
         }
-        if matches!(what, What::Note(_)) {
+        if matches!(what, EntryBody::Note(_)) {
             return Ok(());
         }
         if self.core.sealed() != self.compared {
             return Err("a datagram that was not sealed then");
         }
         match what {
-            What::Begun(true) => self.open(Nanos::ZERO),
-            What::Begun(false) => self.begin_nothing(Nanos::ZERO),
-            What::Due(utc) => self.core.handle_timeout(self.now(*utc)),
-            What::Posted(fan_out, up_to) => {
+            EntryBody::Begun(true) => self.open(Nanos::ZERO),
+            EntryBody::Begun(false) => self.begin_nothing(Nanos::ZERO),
+            EntryBody::Due(utc) => self.core.handle_timeout(self.now(*utc)),
+            EntryBody::Posted(fan_out, up_to) => {
                 if *up_to > self.core.posted(*fan_out) {
                     match self.core.poll_transmit(*fan_out) {
                         Some(Transmit::Slots(range)) if range.last >= *up_to => {}
@@ -97,13 +97,13 @@ impl Run {
                 }
                 self.core.handle_posted(*fan_out, *up_to);
             }
-            What::Completed(fan_out, up_to) => self.core.handle_completed(*fan_out, *up_to),
-            What::Beat(fan_out, bytes) => match self.core.poll_transmit(*fan_out) {
+            EntryBody::Completed(fan_out, up_to) => self.core.handle_completed(*fan_out, *up_to),
+            EntryBody::Beat(fan_out, bytes) => match self.core.poll_transmit(*fan_out) {
                 Some(Transmit::Heartbeat(again)) if again == **bytes => {}
                 _ => return Err("the heartbeat that was to be sent"),
             },
-            What::Published(published) => self.published(published)?,
-            What::Happened(event) => {
+            EntryBody::Published(published) => self.published(published)?,
+            EntryBody::Happened(event) => {
                 if self.core.poll().as_ref() != Some(event) {
                     return Err("what the core told its driver");
                 }

@@ -10,7 +10,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 
 use super::layout::{EntryKind, Note, Served};
-use crate::recorder::{FRAMES_LEN_MAX, Recorder};
+use crate::writer::{FRAMES_LEN_MAX, JournalWriter};
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use tickcast_reliability::serve::{Carrier, Destination, PeerId, RepairCore, RepairEvent};
 use tickcast_reliability::types::State;
@@ -21,9 +21,9 @@ use tickcast_reliability::wire::HEADER_LEN;
 const TEXT_LEN_MAX: usize = 512;
 
 /// See the module. What it does not record goes to the core.
-pub struct RecordedRepair {
+pub struct JournaledServer {
     core: RepairCore,
-    recorder: Option<Box<Recorder>>,
+    recorder: Option<Box<JournalWriter>>,
     /// The time that was given last.
     now: Nanos,
 }
@@ -37,13 +37,13 @@ impl State for NoState {
     }
 }
 
-impl fmt::Debug for RecordedRepair {
+impl fmt::Debug for JournaledServer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.core.fmt(f)
     }
 }
 
-impl Deref for RecordedRepair {
+impl Deref for JournaledServer {
     type Target = RepairCore;
 
     fn deref(&self) -> &RepairCore {
@@ -51,13 +51,13 @@ impl Deref for RecordedRepair {
     }
 }
 
-impl DerefMut for RecordedRepair {
+impl DerefMut for JournaledServer {
     fn deref_mut(&mut self) -> &mut RepairCore {
         &mut self.core
     }
 }
 
-impl RecordedRepair {
+impl JournaledServer {
     /// This core, without a record.
     #[must_use]
     pub const fn new(core: RepairCore) -> Self {
@@ -69,13 +69,13 @@ impl RecordedRepair {
     }
 
     /// Records from now on.
-    pub fn record(&mut self, recorder: Recorder) {
+    pub fn record(&mut self, recorder: JournalWriter) {
         self.now = recorder.last;
         self.recorder = Some(Box::new(recorder));
     }
 
     /// Records no longer; gives what did.
-    pub const fn stop_recording(&mut self) -> Option<Box<Recorder>> {
+    pub const fn stop_recording(&mut self) -> Option<Box<JournalWriter>> {
         self.recorder.take()
     }
 
@@ -163,7 +163,7 @@ impl RecordedRepair {
     }
 }
 
-impl Recorder {
+impl JournalWriter {
     /// What was given out: frames for a peer, or one datagram for all.
     fn given(&mut self, now: Nanos, to: Destination, mut out: &[u8]) {
         let peer = match to {

@@ -6,9 +6,9 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::layout::{EntryKind, Input, Note, of_line};
+use super::layout::{EntryKind, JournalInput, Note, of_line};
 use crate::outputs::Outputs;
-use crate::recorder::Recorder;
+use crate::writer::JournalWriter;
 use tickcast_reliability::control::{Message, RemoteAccess, Start};
 use tickcast_reliability::delivery::{Deliver, LineId, LinkDownReason, LossCause, Via};
 use tickcast_reliability::receive::{InboxWanted, Mirror};
@@ -24,7 +24,7 @@ use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 /// with the same promises.
 pub struct JournaledCore {
     core: SubscriberCore,
-    recorder: Option<Box<Recorder>>,
+    recorder: Option<Box<JournalWriter>>,
     /// What the connection for READ can do, as the core was told last.
     limits: ReadLimits,
     /// The time that was given last.
@@ -68,18 +68,18 @@ impl JournaledCore {
     }
 
     /// Records from now on; the record begins with the core's state as it is.
-    pub fn record(&mut self, recorder: Recorder) {
+    pub fn record(&mut self, recorder: JournalWriter) {
         self.recorder = Some(Box::new(recorder));
     }
 
     /// Records no longer; gives what did.
-    pub fn stop_recording(&mut self) -> Option<Box<Recorder>> {
+    pub fn stop_recording(&mut self) -> Option<Box<JournalWriter>> {
         self.recorder.take()
     }
 
     /// What records, if anything does.
     #[must_use]
-    pub fn recorder(&self) -> Option<&Recorder> {
+    pub fn recorder(&self) -> Option<&JournalWriter> {
         self.recorder.as_deref()
     }
 
@@ -97,7 +97,7 @@ impl JournaledCore {
         }
     }
 
-    fn input(&mut self, now: Nanos, input: &Input) {
+    fn input(&mut self, now: Nanos, input: &JournalInput) {
         self.now = now;
         if let Some(recorder) = &mut self.recorder {
             recorder.input(&self.core, now, input);
@@ -106,31 +106,31 @@ impl JournaledCore {
 
     /// See [`SubscriberCore::use_nack_path`].
     pub fn use_nack_path(&mut self, usable: bool) {
-        self.input(self.now, &Input::Use(Some(usable), None, None));
+        self.input(self.now, &JournalInput::Use(Some(usable), None, None));
         self.core.use_nack_path(usable);
     }
 
     /// See [`SubscriberCore::use_read_path`].
     pub fn use_read_path(&mut self, usable: bool) {
-        self.input(self.now, &Input::Use(None, Some(usable), None));
+        self.input(self.now, &JournalInput::Use(None, Some(usable), None));
         self.core.use_read_path(usable);
     }
 
     /// See [`SubscriberCore::use_inboxes`].
     pub fn use_inboxes(&mut self, usable: bool) {
-        self.input(self.now, &Input::Use(None, None, Some(usable)));
+        self.input(self.now, &JournalInput::Use(None, None, Some(usable)));
         self.core.use_inboxes(usable);
     }
 
     /// See [`SubscriberCore::handle_nack_unusable`].
     pub fn handle_nack_unusable(&mut self, now: Nanos) {
-        self.input(now, &Input::NackUnusable);
+        self.input(now, &JournalInput::NackUnusable);
         self.core.handle_nack_unusable(now);
     }
 
     /// See [`SubscriberCore::handle_read_unusable`].
     pub fn handle_read_unusable(&mut self, now: Nanos) {
-        self.input(now, &Input::ReadUnusable);
+        self.input(now, &JournalInput::ReadUnusable);
         self.core.handle_read_unusable(now);
     }
 
@@ -164,7 +164,11 @@ impl JournaledCore {
             }
             Err(_) => {
                 let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-                recorder.input(&self.core, now, &Input::Malformed(channel, line, len));
+                recorder.input(
+                    &self.core,
+                    now,
+                    &JournalInput::Malformed(channel, line, len),
+                );
                 let on = &mut recorder.witness(on);
                 self.core.handle_received(now, channel, line, bytes, on);
             }
@@ -226,7 +230,7 @@ impl JournaledCore {
         (epoch, range): (Epoch, SequenceRange),
         on: &mut impl Deliver,
     ) {
-        self.input(now, &Input::Overrun(channel, epoch, range));
+        self.input(now, &JournalInput::Overrun(channel, epoch, range));
         match &mut self.recorder {
             None => self.core.handle_overrun(now, channel, (epoch, range), on),
             Some(recorder) => {
@@ -238,13 +242,13 @@ impl JournaledCore {
 
     /// See [`SubscriberCore::handle_stranger`].
     pub fn handle_stranger(&mut self, channel: ChannelId) {
-        self.input(self.now, &Input::Stranger(channel));
+        self.input(self.now, &JournalInput::Stranger(channel));
         self.core.handle_stranger(channel);
     }
 
     /// See [`SubscriberCore::handle_connected`].
     pub fn handle_connected(&mut self, now: Nanos, path: Path) {
-        self.input(now, &Input::Connected(path));
+        self.input(now, &JournalInput::Connected(path));
         self.core.handle_connected(now, path);
     }
 
@@ -256,7 +260,7 @@ impl JournaledCore {
         reason: LinkDownReason,
         on: &mut impl Deliver,
     ) {
-        self.input(now, &Input::Disconnected(path, reason));
+        self.input(now, &JournalInput::Disconnected(path, reason));
         match &mut self.recorder {
             None => self.core.handle_disconnected(now, path, reason, on),
             Some(recorder) => {
@@ -354,7 +358,7 @@ impl JournaledCore {
     pub fn set_read_limits(&mut self, limits: ReadLimits) {
         if limits != self.limits {
             self.limits = limits;
-            self.input(self.now, &Input::Limits(limits));
+            self.input(self.now, &JournalInput::Limits(limits));
             self.core.set_read_limits(limits);
         }
     }
@@ -375,7 +379,7 @@ impl JournaledCore {
 
     /// See [`SubscriberCore::leave`].
     pub fn leave(&mut self, cause: LossCause, on: &mut impl Deliver) {
-        self.input(self.now, &Input::Leave(cause));
+        self.input(self.now, &JournalInput::Leave(cause));
         match &mut self.recorder {
             None => self.core.leave(cause, on),
             Some(recorder) => self.core.leave(cause, &mut recorder.witness(on)),
@@ -390,7 +394,7 @@ impl JournaledCore {
         start: Start,
         on: &mut impl Deliver,
     ) -> bool {
-        self.input(now, &Input::Rejoin(channel, start));
+        self.input(now, &JournalInput::Rejoin(channel, start));
         match &mut self.recorder {
             None => self.core.rejoin(now, channel, start, on),
             Some(recorder) => {
@@ -403,7 +407,7 @@ impl JournaledCore {
     /// See [`SubscriberCore::handle_listening`].
     pub fn handle_listening(&mut self, now: Nanos, channel: ChannelId, lines: usize) {
         let few = u8::try_from(lines).unwrap_or(u8::MAX);
-        self.input(now, &Input::Listening(channel, few));
+        self.input(now, &JournalInput::Listening(channel, few));
         self.core.handle_listening(now, channel, few.into());
     }
 }
@@ -412,7 +416,7 @@ impl JournaledCore {
 impl JournaledCore {
     /// See [`SubscriberCore::set_mirror`].
     pub fn set_mirror(&mut self, channel: ChannelId, mirror: Mirror) -> bool {
-        self.input(self.now, &Input::Unrecorded);
+        self.input(self.now, &JournalInput::Unrecorded);
         self.core.set_mirror(channel, mirror)
     }
 
@@ -429,7 +433,7 @@ impl JournaledCore {
         memory: Arc<dyn RingMemory>,
         access: RemoteAccess,
     ) {
-        self.input(self.now, &Input::Unrecorded);
+        self.input(self.now, &JournalInput::Unrecorded);
         self.core.handle_inbox(channel, wanted, memory, access);
     }
 
@@ -455,7 +459,7 @@ impl JournaledCore {
 // Always: a call of its own would cost a fifth of what a record costs.
 #[inline(always)]
 fn note_datagram(
-    recorder: &mut Recorder,
+    recorder: &mut JournalWriter,
     core: &SubscriberCore,
     now: Nanos,
     (channel, line): (ChannelId, LineId),

@@ -7,18 +7,18 @@
 use serde::{Deserialize, Serialize};
 
 use crate::receive::Receiver;
-use crate::receive::repair::Asks;
+use crate::receive::repair::RepairRequests;
 use crate::receive::window::Window;
 use crate::types::{Nanos, Sequence, SequenceRange};
 
 /// Sequences in doubt that wait to be asked about.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(crate) struct Doubts {
+pub(crate) struct ContestedSequences {
     to_ask: Vec<Sequence>,
     not_before: Nanos,
 }
 
-impl Doubts {
+impl ContestedSequences {
     /// Whether nothing waits to be asked about.
     pub(crate) const fn is_empty(&self) -> bool {
         self.to_ask.is_empty()
@@ -34,7 +34,7 @@ impl Doubts {
     }
 
     /// Everything that is in doubt within `range` is due at this time.
-    fn ask_again(&mut self, window: &Window, range: SequenceRange, at: Nanos) {
+    fn request_again(&mut self, window: &Window, range: SequenceRange, at: Nanos) {
         let mut doubted = window.doubted().filter(|it| range.contains(*it)).peekable();
         if doubted.peek().is_some() {
             self.to_ask.retain(|sequence| !range.contains(*sequence));
@@ -51,25 +51,26 @@ impl Doubts {
 
 impl Receiver {
     /// Another content came under this number: asked about as soon as anybody can be.
-    pub(crate) fn doubt(&mut self, sequence: Sequence) {
-        if self.order.doubt(sequence) && self.link_up && self.config.repair {
-            self.doubts.to_ask.push(sequence);
+    pub(crate) fn contest(&mut self, sequence: Sequence) {
+        if self.reassembly.contest(sequence) && self.link_up && self.config.repair {
+            self.contested.to_ask.push(sequence);
         }
     }
 
     /// What is in doubt within `range` was not answered: it is asked about again at this time.
-    pub(crate) fn doubt_again(&mut self, range: SequenceRange, at: Nanos) {
+    pub(crate) fn requery(&mut self, range: SequenceRange, at: Nanos) {
         if self.config.repair {
-            self.doubts.ask_again(self.order.window(), range, at);
+            self.contested
+                .request_again(self.reassembly.window(), range, at);
         }
     }
 
     /// Asks about everything that is due, in as few ranges as can be.
-    pub(crate) fn ask_about_doubts(&mut self, now: Nanos, asks: &mut Asks) {
-        if self.doubts.due_at() > now {
+    pub(crate) fn query_contested(&mut self, now: Nanos, asks: &mut RepairRequests) {
+        if self.contested.due_at() > now {
             return;
         }
-        let to_ask = &mut self.doubts.to_ask;
+        let to_ask = &mut self.contested.to_ask;
         to_ask.sort_unstable();
         for sequence in to_ask.drain(..) {
             match asks.repair.last_mut() {
@@ -77,6 +78,6 @@ impl Receiver {
                 _ => asks.repair.push(SequenceRange::one(sequence)),
             }
         }
-        self.doubts.not_before = Nanos::ZERO;
+        self.contested.not_before = Nanos::ZERO;
     }
 }

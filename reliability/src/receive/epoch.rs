@@ -24,7 +24,7 @@ impl Receiver {
 
     /// The publisher of another epoch goes on where the one followed ended for it: nothing is lost,
     /// and what was heard beyond that place counts no more.
-    pub(crate) fn go_on(
+    pub(crate) fn continue_epoch(
         &mut self,
         now: Nanos,
         offer: &ChannelOffer,
@@ -39,7 +39,7 @@ impl Receiver {
         self.lineage = offer.continues.clone();
         self.counters.epochs.increment();
         self.counters.epochs_continued.increment();
-        self.order.fit_slots(offer.slot_len as usize);
+        self.reassembly.fit_slots(offer.slot_len as usize);
         self.drop_unfit_mirror(offer);
         let mut forgotten = SequenceRange::new(at.last.next(), Sequence(u64::MAX));
         if planted(Bug::HistoryOfOldEpochForgotten) {
@@ -52,35 +52,38 @@ impl Receiver {
                 Origin::History => counters.replay_superseded.add(part.len()),
             });
         }
-        let dropped = (self.order).go_on(self.epoch, &self.lineage, at, &self.counters, on);
+        let dropped =
+            (self.reassembly).continue_epoch(self.epoch, &self.lineage, at, &self.counters, on);
         self.counters.epoch_change_dropped.add(dropped);
-        self.beginning = self.beginning.map(|_| self.order.next());
-        self.doubts.clear();
+        self.beginning = self.beginning.map(|_| self.reassembly.next());
+        self.contested.clear();
         self.lines.restart();
-        self.told = None;
+        self.confirmed = None;
         self.leapt = false;
-        self.heard = self.heard.min(at.last);
+        self.highest_seen = self.highest_seen.min(at.last);
         (self.end_at, self.end_heard) = (None, None);
         self.end_told = false;
         self.live_after = self.live_after.map(|_| offer.newest);
         // What it has sent so far did not reach us, as whatever is sent before one joins.
-        self.note_heard(offer.newest, now, Origin::History);
-        (self.order).note_fact(offer.newest.next(), offer.next_record);
+        self.note_sent(offer.newest, now, Origin::History);
+        (self.reassembly).set_anchor(offer.newest.next(), offer.next_record);
         self.lose_below(offer.oldest_of_all().0);
-        self.ask_again(now, |_| true);
-        self.doubt_again(ALL, now);
-        self.order.advance(&self.counters, on);
+        self.request_again(now, |_| true);
+        self.requery(ALL, now);
+        self.reassembly.advance(&self.counters, on);
     }
 
     /// What keeps a copy of all that is delivered, if anything does.
     #[must_use]
     pub fn mirror(&self) -> Option<&Mirror> {
-        self.order.mirror()
+        self.reassembly.mirror()
     }
 
     /// Lets this keep a copy of all that is delivered from now on; gives what did before.
     pub fn set_mirror(&mut self, mirror: Option<Mirror>) -> Option<Mirror> {
-        self.order.set_mirror(mirror.map(Box::new)).map(|it| *it)
+        self.reassembly
+            .set_mirror(mirror.map(Box::new))
+            .map(|it| *it)
     }
 
     /// The mirror begins anew with the first datagram of the epoch on offer.

@@ -11,11 +11,11 @@ use crate::wire::{Datagram, Kind, relay_flags};
 impl Receiver {
     /// Whether a datagram of multicast, whose CRC fits, can go the straight way.
     #[inline]
-    pub(crate) fn goes_straight(&self, datagram: &Datagram<'_>) -> bool {
-        let (header, next) = (datagram.header(), self.order.next());
+    pub(crate) fn is_fast_path(&self, datagram: &Datagram<'_>) -> bool {
+        let (header, next) = (datagram.header(), self.reassembly.next());
         header.sequence == next
             // So nothing that is known of lies between, nor beyond.
-            && self.heard == next.previous()
+            && self.highest_seen == next.previous()
             && header.kind == Kind::Data
             && header.relay & relay_flags::RETRANSMITTED == 0
             && header.channel == self.channel
@@ -23,23 +23,23 @@ impl Receiver {
             && self.end_at.is_none()
             && !self.ended()
             && self.beginning.is_none()
-            && self.order.is_clear()
-            && datagram.bytes().len() <= self.order.window().slot_len()
+            && self.reassembly.is_clear()
+            && datagram.bytes().len() <= self.reassembly.window().slot_len()
     }
 
     /// Takes such a datagram.
     #[inline]
-    pub(crate) fn take_straight(
+    pub(crate) fn deliver_fast(
         &mut self,
         now: Nanos,
         line: LineId,
         datagram: &Datagram<'_>,
         on: &mut impl Deliver,
     ) {
-        self.heard = datagram.header().sequence;
-        self.heard_on(line, self.heard, now);
+        self.highest_seen = datagram.header().sequence;
+        self.heard_on(line, self.highest_seen, now);
         let held = Self::held(now, Via::Line(line), datagram);
-        self.order.hand_on(datagram, held, &self.counters, on);
+        self.reassembly.hand_on(datagram, held, &self.counters, on);
         self.tell(on);
     }
 
@@ -235,7 +235,7 @@ mod tests {
                 let datagram = Datagram::parse(aligned.of(&bytes)).unwrap();
                 let now = Nanos(10 + step * 10);
                 let is_of_line = matches!(via, Via::Line(_)) && verdict == CrcVerdict::Good;
-                straight += u64::from(is_of_line && either.receiver.goes_straight(&datagram));
+                straight += u64::from(is_of_line && either.receiver.is_fast_path(&datagram));
                 either.with(|it, mut on| {
                     it.handle_datagram(now, via, &datagram, verdict, &mut on);
                 });
@@ -244,7 +244,7 @@ mod tests {
                     it.counters
                         .received_bytes
                         .add(datagram.bytes().len() as u64);
-                    it.take_any(now, via, &datagram, verdict, &mut on);
+                    it.process(now, via, &datagram, verdict, &mut on);
                 });
                 if one_in(6) {
                     for bench in [&mut either, &mut long] {

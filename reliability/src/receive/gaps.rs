@@ -19,22 +19,22 @@ pub(crate) struct Gap {
     /// When they were found missing.
     pub found_at: Nanos,
     /// When to ask for them (again).
-    pub ask_at: Nanos,
-    /// When they were last asked for; meaningless while `tries` is 0.
-    pub asked_at: Nanos,
+    pub next_request_at: Nanos,
+    /// When they were last asked for; meaningless while `attempts` is 0.
+    pub last_request_at: Nanos,
     /// How often they have been asked for.
-    pub tries: u32,
+    pub attempts: u32,
     /// On whose budget.
     pub class: NackClass,
     /// How they came to be missing.
     pub origin: Origin,
-    /// Where they were last asked for; meaningless while `tries` is 0.
+    /// Where they were last asked for; meaningless while `attempts` is 0.
     pub rung: Rung,
     /// Whether the publisher refused them for a while, so that they count as not asked for.
     pub refused: bool,
     /// Whether they were asked for once since they were found, or refused last: what comes then tells
     /// of the round trip.
-    pub asked_once: bool,
+    pub rtt_sample_valid: bool,
     /// Whether this one does not hold off where others do: the publisher is to hear of it.
     pub is_scout: bool,
     /// Which discovery they belong to: one jump of the sequence is one episode.
@@ -43,7 +43,7 @@ pub(crate) struct Gap {
 
 /// The first question for what was found missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FirstAsk {
+pub(crate) struct FirstRequest {
     /// When it is due.
     pub at: Nanos,
     /// Whether it is a scout's.
@@ -77,12 +77,12 @@ pub(crate) enum Rung {
     /// The repair connection, or the one for replay.
     Repair,
     /// The repair connection, because the rungs above did not answer in time or broke.
-    GaveWay,
+    Fallback,
 }
 
 /// What became of one jump of the sequence when its last sequence was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Settled {
+pub(crate) struct GapOutcome {
     /// First sequence of the jump.
     pub first: Sequence,
     /// How many sequences came after all.
@@ -97,7 +97,7 @@ pub(crate) struct Settled {
 
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Episode {
-    settled: Settled,
+    resolved: GapOutcome,
     open: u64,
 }
 
@@ -140,7 +140,7 @@ impl Gaps {
         &mut self,
         range: SequenceRange,
         now: Nanos,
-        first: FirstAsk,
+        first: FirstRequest,
         class: NackClass,
         origin: Origin,
         joins: bool,
@@ -148,7 +148,7 @@ impl Gaps {
         *self.open_of(origin) += range.len();
         if let Some(last) = self.runs.back_mut()
             && last.range.last.next() == range.first
-            && last.tries == 0
+            && last.attempts == 0
             && !last.refused
             && last.origin == origin
             && (joins || (last.found_at, last.class) == (now, class))
@@ -161,7 +161,7 @@ impl Gaps {
             }
             return;
         }
-        let settled = Settled {
+        let resolved = GapOutcome {
             first: range.first,
             recovered: 0,
             lost: 0,
@@ -169,21 +169,21 @@ impl Gaps {
             origin,
         };
         self.episodes.push_back(Episode {
-            settled,
+            resolved,
             open: range.len(),
         });
         let episode = self.first_episode + self.episodes.len() as u64 - 1;
         self.runs.push_back(Gap {
             range,
             found_at: now,
-            ask_at: first.at,
-            asked_at: now,
-            tries: 0,
+            next_request_at: first.at,
+            last_request_at: now,
+            attempts: 0,
             class,
             origin,
             rung: Rung::Repair,
             refused: false,
-            asked_once: false,
+            rtt_sample_valid: false,
             is_scout: first.is_scout,
             episode,
         });
@@ -198,7 +198,7 @@ impl Gaps {
     /// The newest run is too long for repair: it is a replay's, unless it was asked for already.
     pub(crate) fn replay_last(&mut self) {
         if let Some(gap) = self.runs.back_mut()
-            && gap.tries == 0
+            && gap.attempts == 0
         {
             gap.class = NackClass::Replay;
         }
@@ -206,7 +206,7 @@ impl Gaps {
 
     /// Takes `sequence` out because it came. Gives the gap it lay in, and the episode if this was
     /// its last open sequence; `None` when it was not missing.
-    pub(crate) fn fill(&mut self, sequence: Sequence) -> Option<(Gap, Option<Settled>)> {
+    pub(crate) fn fill(&mut self, sequence: Sequence) -> Option<(Gap, Option<GapOutcome>)> {
         let at = self.find(sequence)?;
         let gap = self.runs[at];
         let below = SequenceRange::new(gap.range.first, sequence.previous());
@@ -230,14 +230,14 @@ impl Gaps {
                 );
             }
         }
-        Some((gap, self.settle(gap.episode, 1, 0)))
+        Some((gap, self.resolve(gap.episode, 1, 0)))
     }
 
     /// Takes everything of `range` that is missing out as lost; tells each part taken.
     pub(crate) fn lose(
         &mut self,
         range: SequenceRange,
-        mut on: impl FnMut(SequenceRange, Origin, Option<Settled>),
+        mut on: impl FnMut(SequenceRange, Origin, Option<GapOutcome>),
     ) {
         let mut at = self
             .runs
@@ -253,8 +253,8 @@ impl Gaps {
                 at
             };
             self.runs.remove(at_lost);
-            let settled = self.settle(gap.episode, 0, lost.len());
-            on(lost, gap.origin, settled);
+            let resolved = self.resolve(gap.episode, 0, lost.len());
+            on(lost, gap.origin, resolved);
             at = at_lost;
         }
     }
@@ -271,7 +271,15 @@ impl Gaps {
             };
             let mut seen = Gap { range: part, ..gap };
             let verdict = on(&mut seen);
-            let terms = |gap: &Gap| (gap.ask_at, gap.tries, gap.class, gap.rung, gap.refused);
+            let terms = |gap: &Gap| {
+                (
+                    gap.next_request_at,
+                    gap.attempts,
+                    gap.class,
+                    gap.rung,
+                    gap.refused,
+                )
+            };
             if terms(&seen) != terms(&gap) {
                 // The caller may also have narrowed the part it changed.
                 let part = seen.range.intersection(part).unwrap_or(part);
@@ -348,15 +356,15 @@ impl Gaps {
         }
     }
 
-    fn settle(&mut self, episode: u64, recovered: u64, lost: u64) -> Option<Settled> {
+    fn resolve(&mut self, episode: u64, recovered: u64, lost: u64) -> Option<GapOutcome> {
         let at = usize::try_from(episode.checked_sub(self.first_episode)?).ok()?;
         let entry = self.episodes.get_mut(at)?;
         entry.open -= recovered + lost;
-        entry.settled.recovered += recovered;
-        entry.settled.lost += lost;
-        let (origin, settled) = (
-            entry.settled.origin,
-            (entry.open == 0).then_some(entry.settled),
+        entry.resolved.recovered += recovered;
+        entry.resolved.lost += lost;
+        let (origin, resolved) = (
+            entry.resolved.origin,
+            (entry.open == 0).then_some(entry.resolved),
         );
         *self.open_of(origin) -= recovered + lost;
         while self
@@ -367,7 +375,7 @@ impl Gaps {
             self.episodes.pop_front();
             self.first_episode += 1;
         }
-        settled
+        resolved
     }
 }
 
@@ -390,8 +398,8 @@ mod tests {
         SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
     }
 
-    const fn first(at: u64) -> FirstAsk {
-        FirstAsk {
+    const fn first(at: u64) -> FirstRequest {
+        FirstRequest {
             at: Nanos(at),
             is_scout: false,
         }
@@ -415,18 +423,18 @@ mod tests {
         assert_eq!(gaps.fill(Sequence(6)).unwrap().1, None);
         assert_eq!(gaps.fill(Sequence(6)), None, "it is no longer missing");
         assert_eq!(gaps.fill(Sequence(8)).unwrap().1, None);
-        gaps.lose(range(1, 5), |part, _, settled| {
-            assert_eq!((part, settled), (range(5, 5), None));
+        gaps.lose(range(1, 5), |part, _, resolved| {
+            assert_eq!((part, resolved), (range(5, 5), None));
         });
-        let (_, settled) = gaps.fill(Sequence(7)).unwrap();
-        let expected = Settled {
+        let (_, resolved) = gaps.fill(Sequence(7)).unwrap();
+        let expected = GapOutcome {
             first: Sequence(5),
             recovered: 3,
             lost: 1,
             found_at: Nanos(100),
             origin: Origin::Live,
         };
-        assert_eq!(settled, Some(expected));
+        assert_eq!(resolved, Some(expected));
         assert!(gaps.is_empty() && gaps.iter().next().is_none());
     }
 
@@ -437,7 +445,7 @@ mod tests {
         found(&mut gaps, 7, 9, 2);
         assert_eq!(gaps.iter().count(), 1);
         gaps.visit(range(0, 100), |gap| {
-            gap.tries = 1;
+            gap.attempts = 1;
             Visit::Continue
         });
         found(&mut gaps, 10, 10, 3);
@@ -445,7 +453,7 @@ mod tests {
         assert_eq!(gaps.open(Origin::Live), 6);
         // One that was refused was asked for, although that counts as no try.
         gaps.visit(range(0, 100), |gap| {
-            (gap.tries, gap.refused) = (0, true);
+            (gap.attempts, gap.refused) = (0, true);
             Visit::Continue
         });
         found(&mut gaps, 11, 11, 4);
@@ -458,10 +466,10 @@ mod tests {
         found(&mut gaps, 10, 100, 1);
         gaps.visit(range(0, 20), |gap| {
             assert_eq!(gap.range, range(10, 20));
-            gap.tries += 1;
+            gap.attempts += 1;
             Visit::Continue
         });
-        let seen: Vec<_> = gaps.iter().map(|gap| (gap.range, gap.tries)).collect();
+        let seen: Vec<_> = gaps.iter().map(|gap| (gap.range, gap.attempts)).collect();
         assert_eq!(seen, [(range(10, 20), 1), (range(21, 100), 0)]);
         for sequence in 10..=99 {
             assert_eq!(gaps.fill(Sequence(sequence)).unwrap().1, None);
@@ -481,7 +489,7 @@ mod tests {
         found(&mut gaps, 7, 9, 3);
         assert_eq!(gaps.iter().count(), 1, "it joins what is below");
         let mut all = (5..=9).map(|s| gaps.fill(Sequence(s)).unwrap().1);
-        assert!(all.by_ref().take(4).all(|settled| settled.is_none()));
+        assert!(all.by_ref().take(4).all(|resolved| resolved.is_none()));
         assert_eq!(all.next().flatten().unwrap().recovered, 5);
         drop(all);
         assert!(gaps.is_empty() && gaps.open(Origin::Live) == 0);
@@ -500,10 +508,10 @@ mod tests {
         let mut gaps = Gaps::default();
         found(&mut gaps, 10, 20, 1);
         gaps.visit(range(12, 14), |gap| {
-            (gap.range, gap.tries) = (range(0, 100), 1);
+            (gap.range, gap.attempts) = (range(0, 100), 1);
             Visit::Continue
         });
-        let seen: Vec<_> = gaps.iter().map(|gap| (gap.range, gap.tries)).collect();
+        let seen: Vec<_> = gaps.iter().map(|gap| (gap.range, gap.attempts)).collect();
         let expected = [(range(10, 11), 0), (range(12, 14), 1), (range(15, 20), 0)];
         assert_eq!(seen, expected);
     }
@@ -526,7 +534,7 @@ mod tests {
             let mut model = BTreeSet::new();
             let mut head = if seed % 2 == 0 { 0 } else { (1u64 << 32) - 50 };
             let base = head;
-            let (mut recovered, mut lost, mut settled) = (0u64, 0u64, 0u64);
+            let (mut recovered, mut lost, mut resolved) = (0u64, 0u64, 0u64);
             let mut detected = 0u64;
             for step in 0..400 {
                 match random.random_range(0..4) {
@@ -543,7 +551,7 @@ mod tests {
                         let filled = gaps.fill(Sequence(sequence));
                         assert_eq!(filled.is_some(), model.remove(&sequence), "seed {seed}");
                         recovered += u64::from(filled.is_some());
-                        settled += filled.and_then(|f| f.1).map_or(0, |s| s.recovered + s.lost);
+                        resolved += filled.and_then(|f| f.1).map_or(0, |s| s.recovered + s.lost);
                     }
                     2 => {
                         let first = random.random_range(base..=head + 2);
@@ -553,7 +561,7 @@ mod tests {
                                 assert!(model.remove(&sequence.0), "seed {seed}");
                                 lost += 1;
                             }
-                            settled += done.map_or(0, |s| s.recovered + s.lost);
+                            resolved += done.map_or(0, |s| s.recovered + s.lost);
                         });
                         assert!(model.range(first..=last).next().is_none(), "seed {seed}");
                     }
@@ -561,7 +569,7 @@ mod tests {
                         let first = random.random_range(base..=head + 2);
                         let window = range(first, first + random.random_range(0..20));
                         gaps.visit(window, |gap| {
-                            gap.tries += 1;
+                            gap.attempts += 1;
                             Visit::Continue
                         });
                     }
@@ -583,10 +591,10 @@ mod tests {
             }
             gaps.lose(range(0, u64::MAX), |part, _, done| {
                 lost += part.len();
-                settled += done.map_or(0, |s| s.recovered + s.lost);
+                resolved += done.map_or(0, |s| s.recovered + s.lost);
             });
             assert_eq!(
-                (detected, settled),
+                (detected, resolved),
                 (recovered + lost, detected),
                 "seed {seed}"
             );
@@ -604,15 +612,15 @@ mod tests {
         assert_eq!((gaps.fill(Sequence(5)), gaps.last_len()), (None, 0));
         found(&mut gaps, 3, 3, 9);
         assert!(!gaps.is_empty());
-        let (gap, settled) = gaps.fill(Sequence(3)).unwrap();
+        let (gap, resolved) = gaps.fill(Sequence(3)).unwrap();
         assert_eq!(
-            (gap.found_at, settled.unwrap().found_at),
+            (gap.found_at, resolved.unwrap().found_at),
             (Nanos(9), Nanos(9))
         );
         gaps.clear();
         found(&mut gaps, 5, 6, 1);
-        gaps.lose(range(0, 9), |part, _, settled| {
-            assert_eq!((part, settled.unwrap().lost), (range(5, 6), 2));
+        gaps.lose(range(0, 9), |part, _, resolved| {
+            assert_eq!((part, resolved.unwrap().lost), (range(5, 6), 2));
         });
     }
 
@@ -656,12 +664,12 @@ mod tests {
 
     #[test]
     fn a_run_too_long_is_replayed_unless_it_was_asked_for() {
-        for (tries, class) in [(0, NackClass::Replay), (1, NackClass::Repair)] {
+        for (attempts, class) in [(0, NackClass::Replay), (1, NackClass::Repair)] {
             let mut gaps = Gaps::default();
             found(&mut gaps, 5, 8, 1);
             assert_eq!(gaps.last_len(), 4);
             gaps.visit(range(5, 8), |gap| {
-                gap.tries = tries;
+                gap.attempts = attempts;
                 Visit::Continue
             });
             gaps.replay_last();
@@ -678,7 +686,7 @@ mod tests {
         let mut seen = 0;
         gaps.visit(range(12, 40), |gap| {
             seen += 1;
-            gap.ask_at = Nanos(7);
+            gap.next_request_at = Nanos(7);
             gap.range.last = gap.range.first;
             if seen == 2 {
                 Visit::Stop
@@ -687,7 +695,7 @@ mod tests {
             }
         });
         assert_eq!(seen, 2);
-        let at = |gap: &Gap| (gap.range.first.0, gap.range.last.0, gap.ask_at.0);
+        let at = |gap: &Gap| (gap.range.first.0, gap.range.last.0, gap.next_request_at.0);
         let listed: Vec<_> = gaps.iter().map(at).collect();
         let rest = [(14, 14, 1), (20, 24, 1), (30, 34, 1)];
         assert_eq!(listed[..3], [(10, 11, 1), (12, 12, 7), (13, 13, 7)]);

@@ -30,7 +30,7 @@ pub enum Welcomed {
 /// What one receiver of a channel leaves to the next: how the channel stands beside its stream, of
 /// which the application was told and will be told no other way.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Standing {
+pub struct ChannelHealth {
     liveness: Liveness,
     silence_told: Silence,
     lines: Lines,
@@ -40,8 +40,8 @@ pub struct Standing {
 impl Receiver {
     /// What the next receiver of this channel is to know.
     #[must_use]
-    pub fn standing(self) -> Standing {
-        Standing {
+    pub fn health(self) -> ChannelHealth {
+        ChannelHealth {
             liveness: self.liveness,
             silence_told: self.silence_told,
             lines: self.lines,
@@ -51,13 +51,13 @@ impl Receiver {
 
     /// Goes on where another receiver of the channel stood, of whose state the application knows:
     /// before anything is given to this one.
-    pub fn stand(&mut self, standing: Standing, now: Nanos) {
+    pub fn restore_health(&mut self, health: ChannelHealth, now: Nanos) {
         let count = self.lines.count();
-        self.silence_told = standing.silence_told;
-        self.liveness = standing.liveness;
+        self.silence_told = health.silence_told;
+        self.liveness = health.liveness;
         self.liveness.restart(self.silence_told, now);
-        self.link_down_told = standing.link_down_told;
-        self.lines = standing.lines;
+        self.link_down_told = health.link_down_told;
+        self.lines = health.lines;
         let changes = self.lines.renew(count, now);
         changes.for_each(|change| self.note_line(change));
     }
@@ -86,18 +86,18 @@ impl Receiver {
         self.geometry = geometry_of(offer.slots, offer.slot_len as usize);
         self.progress_at = now;
         self.unanswered = 0;
-        self.denied = None;
+        self.refused_ahead_since = None;
         self.note_link_up();
         let welcomed = if self.epoch == Epoch::NONE {
             self.begin(now, offer, start, on);
             Welcomed::Began
         } else if offer.epoch == self.epoch {
             self.note_told(offer.newest, offer.next_record, now);
-            self.ask_again(now, |_| true);
-            self.doubt_again(ALL, now);
+            self.request_again(now, |_| true);
+            self.requery(ALL, now);
             Welcomed::GoesOn
         } else if let Some(at) = offer.continues.of(self.epoch) {
-            self.go_on(now, offer, at, on);
+            self.continue_epoch(now, offer, at, on);
             Welcomed::Continued
         } else {
             self.follow(now, offer, on);
@@ -129,7 +129,7 @@ impl Receiver {
 
     /// The replay connection is down: what was asked for there is asked for again.
     pub fn handle_replay_down(&mut self, now: Nanos) {
-        self.ask_again(now, |gap| gap.class == NackClass::Replay);
+        self.request_again(now, |gap| gap.class == NackClass::Replay);
     }
 
     /// The NACK connection is down: what it was asked for is due on the repair connection at once.
@@ -140,8 +140,8 @@ impl Receiver {
     /// What was asked for on these rungs is due on the next one at once: they answer no more.
     pub(crate) fn leave_rung(&mut self, now: Nanos, is_it: impl Fn(Rung) -> bool) {
         self.gaps.visit(ALL, |gap| {
-            if gap.tries > 0 && is_it(gap.rung) {
-                gap.ask_at = now;
+            if gap.attempts > 0 && is_it(gap.rung) {
+                gap.next_request_at = now;
             }
             Visit::Continue
         });
@@ -181,13 +181,13 @@ impl Receiver {
             }
             Start::At(epoch, sequence) => {
                 // Its epoch is over; what it missed of it nobody can tell.
-                self.order.restart(epoch, sequence, None);
+                self.reassembly.restart(epoch, sequence, None);
                 self.tell_epoch_tail(sequence, on);
                 let change = Event::EpochChanged {
                     from: epoch,
                     to: offer.epoch,
                 };
-                on.item(Item::Event(&self.order.position(), &change));
+                on.item(Item::Event(&self.reassembly.position(), &change));
                 oldest
             }
         };
@@ -196,12 +196,12 @@ impl Receiver {
             false => (next, next_record),
         };
         let skipped = u64::from(planted(Bug::LateJoinSkipsOne));
-        self.order
+        self.reassembly
             .restart(offer.epoch, next.plus(skipped), next_record);
-        self.order.descend(offer.epoch, &self.lineage);
-        self.heard = next.plus(skipped).previous();
+        self.reassembly.set_lineage(offer.epoch, &self.lineage);
+        self.highest_seen = next.plus(skipped).previous();
         self.lines.restart();
-        let position = self.order.position();
+        let position = self.reassembly.position();
         on.item(Item::Event(
             &position,
             &Event::Joined {
@@ -215,8 +215,9 @@ impl Receiver {
             false => Some(offer.newest),
         };
         self.beginning = (start == Start::Oldest).then_some(next);
-        self.note_heard(offer.newest, now, Origin::History);
-        self.order.note_fact(offer.newest.next(), offer.next_record);
+        self.note_sent(offer.newest, now, Origin::History);
+        self.reassembly
+            .set_anchor(offer.newest.next(), offer.next_record);
         self.lose_below(oldest.0);
     }
 
@@ -225,19 +226,19 @@ impl Receiver {
     pub fn end_epoch(&mut self, now: Nanos, to: Epoch, on: &mut impl Deliver) {
         let from = self.epoch;
         self.lose(ALL, LossCause::Epoch);
-        self.order.advance(&self.counters, on);
-        self.order.give_up_pending(&self.counters, on);
-        self.end_if_settled(on);
-        if self.order.ended() {
+        self.reassembly.advance(&self.counters, on);
+        self.reassembly.give_up_pending(&self.counters, on);
+        self.end_if_resolved(on);
+        if self.reassembly.ended() {
             // Of what was silent or heard since nothing was told.
             self.liveness.restart(self.silence_told, now);
         } else if !planted(Bug::EpochTailForgotten) {
             // An END that nobody confirmed was not told: whatever it was, it is part of the tail.
-            let unconfirmed = self.end_heard.filter(|end| *end == self.heard);
-            self.tell_epoch_tail(unconfirmed.unwrap_or_else(|| self.heard.next()), on);
+            let unconfirmed = self.end_heard.filter(|end| *end == self.highest_seen);
+            self.tell_epoch_tail(unconfirmed.unwrap_or_else(|| self.highest_seen.next()), on);
         }
         let change = Event::EpochChanged { from, to };
-        on.item(Item::Event(&self.order.position(), &change));
+        on.item(Item::Event(&self.reassembly.position(), &change));
     }
 
     /// Follows the publisher into another epoch: all of it, from its first datagram.
@@ -246,22 +247,24 @@ impl Receiver {
         self.epoch = offer.epoch;
         self.lineage = offer.continues.clone();
         self.counters.epochs.increment();
-        self.order.fit_slots(offer.slot_len as usize);
+        self.reassembly.fit_slots(offer.slot_len as usize);
         let (first, first_record) = offer.continues.begins();
-        self.order.restart(offer.epoch, first, Some(first_record));
+        self.reassembly
+            .restart(offer.epoch, first, Some(first_record));
         self.mirror_anew(offer, first);
         self.gaps.clear();
-        self.doubts.clear();
+        self.contested.clear();
         self.lines.restart();
-        self.told = None;
+        self.confirmed = None;
         self.leapt = false;
-        self.heard = first.previous();
+        self.highest_seen = first.previous();
         self.end_at = None;
         self.end_heard = None;
         self.end_told = false;
         self.live_after = Some(offer.newest);
-        self.note_heard(offer.newest, now, Origin::History);
-        self.order.note_fact(offer.newest.next(), offer.next_record);
+        self.note_sent(offer.newest, now, Origin::History);
+        self.reassembly
+            .set_anchor(offer.newest.next(), offer.next_record);
         self.lose_below(offer.oldest);
     }
 
@@ -284,15 +287,15 @@ impl Receiver {
             records: None,
             cause: LossCause::Epoch,
         };
-        on.item(Item::Event(&self.order.position(), &Event::Lost(loss)));
+        on.item(Item::Event(&self.reassembly.position(), &Event::Lost(loss)));
     }
 
     /// Everything that had been asked for is asked for again, as if for the first time.
-    pub(crate) fn ask_again(&mut self, now: Nanos, which: impl Fn(&Gap) -> bool) {
+    pub(crate) fn request_again(&mut self, now: Nanos, which: impl Fn(&Gap) -> bool) {
         self.gaps.visit(ALL, |gap| {
             if which(gap) {
-                gap.tries = 0;
-                gap.ask_at = now;
+                gap.attempts = 0;
+                gap.next_request_at = now;
             }
             Visit::Continue
         });

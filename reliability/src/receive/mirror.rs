@@ -263,7 +263,7 @@ impl Mirror {
 
     /// The mirrored publisher was followed by another one, whose epoch continues the mirrored one:
     /// what lies beyond the place where it does is sealed anew.
-    pub(crate) fn go_on(&mut self, epoch: Epoch, lineage: Lineage, at: Continued) {
+    pub(crate) fn continue_epoch(&mut self, epoch: Epoch, lineage: Lineage, at: Continued) {
         if at.last < self.ring.sealed() {
             self.ring.cut(at.last, at.next_record);
             self.cut_sources(at.last);
@@ -647,7 +647,7 @@ mod tests {
             next_record: RecordNumber(7),
         };
         let lineage = Lineage::from(vec![at]);
-        mirror.go_on(Epoch(8), lineage.clone(), at);
+        mirror.continue_epoch(Epoch(8), lineage.clone(), at);
         assert_eq!(positions(&mirror), [(1, 11), (2, 50)]);
         let mirrored = mirror.mirrored();
         assert_eq!((mirrored.epoch, mirrored.held), (Epoch(8), range(1, 3)));
@@ -688,7 +688,7 @@ mod tests {
             let (mut mirror, _) = mirror_of(&offer(5, 1, 1));
             put_both(&mut mirror);
             assert!(mirror.mirrored().ended);
-            mirror.go_on(Epoch(8), Lineage::from(vec![at(last)]), at(last));
+            mirror.continue_epoch(Epoch(8), Lineage::from(vec![at(last)]), at(last));
             assert!(!mirror.mirrored().ended, "continued behind {last}");
             let mut after = publisher(8, last + 1, 2);
             after.end(Now::default()).unwrap();
@@ -725,7 +725,7 @@ mod tests {
                 last: Sequence(last),
                 next_record: RecordNumber(last + 1),
             };
-            mirror.go_on(Epoch(8), Lineage::from(vec![at]), at);
+            mirror.continue_epoch(Epoch(8), Lineage::from(vec![at]), at);
             let mirrored = mirror.mirrored();
             assert_eq!((mirrored.held, mirrored.last), (None, Sequence(last)));
             assert_eq!(mirrored.next_record, RecordNumber(last + 1));

@@ -28,12 +28,12 @@ mod window;
 
 pub use self::config::{ReceiverConfig, ReceiverConfigError, RepairOrder};
 pub use self::inbox::{InboxState, InboxWanted};
-pub(crate) use self::join::Standing;
+pub(crate) use self::join::ChannelHealth;
 pub use self::join::Welcomed;
 pub use self::mirror::{Mirror, MirrorError, MirrorHost, Mirrored, NotPromoted, Promotion};
-pub use self::rdma_read::What;
+pub use self::rdma_read::RemoteOp;
 pub(crate) use self::rdma_read::{ReadRoom, Readable};
-pub use self::repair::{Asks, PathHealth};
+pub use self::repair::{PathHealth, RepairRequests};
 pub use self::standby::InboxView;
 
 use std::collections::VecDeque;
@@ -46,13 +46,13 @@ use crate::delivery::{
     Deliver, Delivery, Event, Item, LineId, LossCause, Position, StreamState, Via,
 };
 use crate::planted::{Bug, planted};
-use crate::receive::contested::Doubts;
-use crate::receive::gaps::{FirstAsk, Gaps, Origin, Rung};
+use crate::receive::contested::ContestedSequences;
+use crate::receive::gaps::{FirstRequest, Gaps, Origin, Rung};
 use crate::receive::inbox::Inbox;
 use crate::receive::lines::Lines;
 use crate::receive::liveness::{Liveness, LivenessChange, LivenessLimits, Silence};
-use crate::receive::path::{Arrival, Lateness};
-use crate::receive::reassembly::Order;
+use crate::receive::path::{ArrivalPath, Lateness};
+use crate::receive::reassembly::Reassembly;
 use crate::receive::repair::answered_by;
 use crate::receive::window::{Held, Window};
 use crate::ring::Geometry;
@@ -73,16 +73,16 @@ pub struct Receiver {
     /// Slots of the publisher's ring: no honest datagram leaps further.
     pub(crate) slots: u64,
     /// The highest sequence known to have been sent.
-    pub(crate) heard: Sequence,
+    pub(crate) highest_seen: Sequence,
     /// What the publisher said last, over the repair path, that it has sent; and the number of the
     /// record after it.
-    pub(crate) told: Option<(Sequence, RecordNumber)>,
+    pub(crate) confirmed: Option<(Sequence, RecordNumber)>,
     /// Since when the publisher says that it has not sent yet what was heard of, and how far that went.
-    pub(crate) denied: Option<(Nanos, Sequence)>,
+    pub(crate) refused_ahead_since: Option<(Nanos, Sequence)>,
     /// Whether a datagram leapt so far that the publisher's word on it is awaited.
     pub(crate) leapt: bool,
     pub(crate) gaps: Gaps,
-    pub(crate) order: Order,
+    pub(crate) reassembly: Reassembly,
     pub(crate) lines: Lines,
     pub(crate) liveness: Liveness,
     /// What the application was told of silence; after the end it is told no more.
@@ -93,7 +93,7 @@ pub struct Receiver {
     /// Times of READ.
     pub(crate) read: NackTimer,
     /// On which way comes what is taken now.
-    pub(crate) arriving: Arrival,
+    pub(crate) path: ArrivalPath,
     /// When a question on the NACK connection last gave way, and when an answer was last found
     /// late: what gave way before was late together with it. The same of READ.
     pub(crate) rc_lateness: Lateness,
@@ -113,7 +113,7 @@ pub struct Receiver {
     /// Delivering beyond this sequence means being live; `None` when that was told.
     pub(crate) live_after: Option<Sequence>,
     /// What came with two contents and waits to be asked about.
-    pub(crate) doubts: Doubts,
+    pub(crate) contested: ContestedSequences,
     /// Whether the repair connection is up.
     pub(crate) link_up: bool,
     /// Whether the application was told that the repair connection is down.
@@ -180,12 +180,12 @@ impl Receiver {
             epoch: Epoch::NONE,
             lineage: Lineage::default(),
             slots,
-            heard: Sequence::NONE,
-            told: None,
-            denied: None,
+            highest_seen: Sequence::NONE,
+            confirmed: None,
+            refused_ahead_since: None,
             leapt: false,
             gaps: Gaps::default(),
-            order: Order::new(channel, window, config.delivery == Delivery::Arrival),
+            reassembly: Reassembly::new(channel, window, config.delivery == Delivery::Arrival),
             lines: Lines::new(lines, now),
             liveness: Liveness::new(limits, now),
             silence_told: Silence::default(),
@@ -195,7 +195,7 @@ impl Receiver {
                 Nanos::from_us(config.nack_retry_us.into()),
                 seed.rotate_left(17),
             ),
-            arriving: Arrival::Other,
+            path: ArrivalPath::Other,
             rc_lateness: Lateness::default(),
             read_lateness: Lateness::default(),
             answered: [None; 4],
@@ -204,7 +204,7 @@ impl Receiver {
             inbox: None,
             read_wait: Nanos::ZERO,
             live_after: None,
-            doubts: Doubts::default(),
+            contested: ContestedSequences::default(),
             link_up: false,
             link_down_told: false,
             link_silent: false,
@@ -245,13 +245,13 @@ impl Receiver {
     /// Whether everything up to END was delivered or declared lost.
     #[must_use]
     pub const fn ended(&self) -> bool {
-        self.order.ended()
+        self.reassembly.ended()
     }
 
     /// Whether something is missing that an answer of the publisher would bring.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.gaps.is_empty() || !self.doubts.is_empty()
+        !self.gaps.is_empty() || !self.contested.is_empty()
     }
 
     /// How many sequences lie between the last one delivered or declared lost and the newest one
@@ -259,15 +259,15 @@ impl Receiver {
     #[must_use]
     pub fn lag(&self) -> u64 {
         let newest = self
-            .told
-            .map_or(self.heard, |(told, _)| told.max(self.heard));
-        newest.since(self.order.next().previous())
+            .confirmed
+            .map_or(self.highest_seen, |(told, _)| told.max(self.highest_seen));
+        newest.since(self.reassembly.next().previous())
     }
 
     /// Where the stream stands now, for events that are no datagram.
     #[must_use]
     pub fn position(&self) -> Position {
-        self.order.position()
+        self.reassembly.position()
     }
 
     /// Whether what was sent before we joined has been delivered or declared lost.
@@ -279,7 +279,7 @@ impl Receiver {
     /// The last sequence delivered or declared lost, and the highest heard of.
     #[must_use]
     pub const fn progress(&self) -> (Sequence, Sequence) {
-        (self.order.next().previous(), self.heard)
+        (self.reassembly.next().previous(), self.highest_seen)
     }
 
     /// How the channel stands by what this receiver goes by. The events told so far come to the
@@ -321,15 +321,15 @@ impl Receiver {
             .add(datagram.bytes().len() as u64);
         if let Via::Line(line) = via
             && verdict == CrcVerdict::Good
-            && self.goes_straight(datagram)
+            && self.is_fast_path(datagram)
         {
-            return self.take_straight(now, line, datagram, on);
+            return self.deliver_fast(now, line, datagram, on);
         }
-        self.take_any(now, via, datagram, verdict, on);
+        self.process(now, via, datagram, verdict, on);
     }
 
     /// Takes a datagram that does not go the straight way.
-    pub(crate) fn take_any(
+    pub(crate) fn process(
         &mut self,
         now: Nanos,
         via: Via,
@@ -350,27 +350,27 @@ impl Receiver {
         }
         let accepted = planted(Bug::OldEpochAccepted) && header.epoch < self.epoch;
         if !self.is_of_our_line(header) && !accepted {
-            return self.doubt_epoch(header.epoch, now);
+            return self.reject_epoch(header.epoch, now);
         }
-        if self.ended() && sequence > self.heard {
+        if self.ended() && sequence > self.highest_seen {
             // The publisher itself said that nothing follows: another's, or nobody's.
             return self.counters.sequence_jump_dropped.increment();
         }
-        let leap = sequence.since(self.heard.max(self.order.next()));
+        let leap = sequence.since(self.highest_seen.max(self.reassembly.next()));
         if leap > self.leap_max() && !planted(Bug::LeapBelieved) {
             self.counters.sequence_jump_dropped.increment();
             self.leapt = true;
-            return self.ask_status_soon(now);
+            return self.query_status_soon(now);
         }
         if let Via::Line(line) = via {
             self.heard_on(line, sequence, now);
         }
         if header.kind == Kind::Heartbeat {
-            self.take_heartbeat(now, datagram);
+            self.process_heartbeat(now, datagram);
         } else {
-            self.take_sequenced(now, via, datagram, on);
+            self.process_sequenced(now, via, datagram, on);
         }
-        self.settle(now, on);
+        self.resolve(now, on);
     }
 
     /// So many lines carry the channel from now on; nothing changes when as many did before. One
@@ -399,9 +399,9 @@ impl Receiver {
 
     /// As [`Receiver::handle_bytes`], for an answer on the NACK connection.
     pub fn handle_nack_answer(&mut self, now: Nanos, bytes: &[u8], on: &mut impl Deliver) {
-        self.arriving = Arrival::Nack;
+        self.path = ArrivalPath::Nack;
         self.handle_bytes(now, Via::Repair, bytes, on);
-        self.arriving = Arrival::Other;
+        self.path = ArrivalPath::Other;
     }
 
     /// Counts a datagram from an address that neither WELCOME nor the config named.
@@ -426,11 +426,11 @@ impl Receiver {
             // given up with the publisher.
             if change == LivenessChange::Dead && !self.ended() && self.mirror().is_none() {
                 // Nobody is left who could confirm it, and nothing that was heard speaks against it.
-                let unconfirmed = self.end_heard.filter(|end| *end == self.heard);
+                let unconfirmed = self.end_heard.filter(|end| *end == self.highest_seen);
                 self.end_at = self.end_at.or(unconfirmed);
                 self.lose(ALL, LossCause::PublisherDead);
-                self.order.advance(&self.counters, on);
-                self.order.give_up_pending(&self.counters, on);
+                self.reassembly.advance(&self.counters, on);
+                self.reassembly.give_up_pending(&self.counters, on);
             }
         }
         while let Some(change) = self.lines.check(now, self.line_silence()) {
@@ -441,11 +441,11 @@ impl Receiver {
             self.rejoin_at = now.after(REJOIN_EVERY);
         }
         self.give_up_overdue(now);
-        self.order.advance(&self.counters, on);
-        self.settle(now, on);
+        self.reassembly.advance(&self.counters, on);
+        self.resolve(now, on);
     }
 
-    /// When [`Receiver::handle_timeout`] or [`Receiver::collect_asks`] has something to do if
+    /// When [`Receiver::handle_timeout`] or [`Receiver::due_requests`] has something to do if
     /// nothing comes until then.
     #[must_use]
     pub fn poll_timeout(&self) -> Nanos {
@@ -462,14 +462,14 @@ impl Receiver {
         {
             at = at.min(gap.found_at.after(wait));
         }
-        at.min(self.next_ask())
+        at.min(self.next_request())
     }
 
     /// Tells events that wait to be told.
     #[cold]
     pub fn drain_events(&mut self, on: &mut impl Deliver) {
         while let Some(event) = self.events.pop_front() {
-            on.item(Item::Event(&self.order.position(), &event));
+            on.item(Item::Event(&self.reassembly.position(), &event));
         }
     }
 
@@ -487,13 +487,13 @@ impl Receiver {
     /// gone for good.
     pub fn close(&mut self, cause: LossCause, on: &mut impl Deliver) {
         self.lose(ALL, cause);
-        self.order.advance(&self.counters, on);
-        self.order.give_up_pending(&self.counters, on);
+        self.reassembly.advance(&self.counters, on);
+        self.reassembly.give_up_pending(&self.counters, on);
         self.note_open();
         self.drain_events(on);
     }
 
-    fn take_heartbeat(&mut self, now: Nanos, datagram: &Datagram<'_>) {
+    fn process_heartbeat(&mut self, now: Nanos, datagram: &Datagram<'_>) {
         let header = datagram.header();
         let Some(heartbeat) = Heartbeat::parse(datagram.payload()) else {
             return self.counters.malformed_dropped.increment();
@@ -504,19 +504,19 @@ impl Receiver {
         self.liveness.announced(interval.min(INTERVAL_MAX));
         let hold_off = Nanos::from_us(heartbeat.hold_off_us.into());
         self.nack.advise_hold_off(hold_off, heartbeat.subscribers);
-        self.note_heard(header.sequence, now, Origin::Live);
-        self.order
-            .note_fact(header.sequence.next(), header.first_record);
+        self.note_sent(header.sequence, now, Origin::Live);
+        self.reassembly
+            .set_anchor(header.sequence.next(), header.first_record);
         if heartbeat.state == PublisherState::Ended && self.end_at.is_none() {
             if planted(Bug::EndedHeartbeatBelieved) {
                 self.end_at = Some(header.sequence);
             }
             // A datagram ends nothing: STATUS says whether it is true.
-            self.ask_status_soon(now);
+            self.query_status_soon(now);
         }
     }
 
-    fn take_sequenced(
+    fn process_sequenced(
         &mut self,
         now: Nanos,
         via: Via,
@@ -526,13 +526,13 @@ impl Receiver {
         let header = datagram.header();
         let sequence = header.sequence;
         let repaired_copy = header.relay & relay_flags::RETRANSMITTED != 0;
-        let answers = via == Via::Repair && self.arriving != Arrival::Written;
+        let answers = via == Via::Repair && self.path != ArrivalPath::Written;
         if answers {
             self.counters.repairs_received.increment();
-            match self.arriving {
-                Arrival::Nack => self.counters.nack_link_repairs_received.increment(),
-                Arrival::Read => self.counters.read_repairs_received.increment(),
-                Arrival::Other | Arrival::Written => {}
+            match self.path {
+                ArrivalPath::Nack => self.counters.nack_link_repairs_received.increment(),
+                ArrivalPath::Read => self.counters.read_repairs_received.increment(),
+                ArrivalPath::Other | ArrivalPath::Written => {}
             }
         } else if via == Via::Repair {
             self.counters.inbox_received.increment();
@@ -540,18 +540,18 @@ impl Receiver {
             self.counters.multicast_repairs_received.increment();
         }
         let mut held = Self::held(now, via, datagram);
-        let beyond = self.order.beyond();
-        if sequence >= beyond.plus(planted(Bug::WindowOffByOne).into()) {
+        let window_end = self.reassembly.window_end();
+        if sequence >= window_end.plus(planted(Bug::WindowOffByOne).into()) {
             if self.config.delivery != Delivery::Arrival {
-                self.note_heard(sequence, now, Origin::Live);
+                self.note_sent(sequence, now, Origin::Live);
                 // It is not held, but it tells what all up to it cost.
                 let after = header.first_record.plus(header.count.into());
-                self.order.note_fact(sequence.next(), after);
+                self.reassembly.set_anchor(sequence.next(), after);
                 return self.counters.window_full_dropped.increment();
             }
             // Nothing is held up: what falls out of the window is given up instead.
-            self.note_heard(sequence.previous(), now, Origin::Live);
-            let last = sequence.minus(self.order.window().span());
+            self.note_sent(sequence.previous(), now, Origin::Live);
+            let last = sequence.minus(self.reassembly.window().span());
             self.lose(
                 SequenceRange {
                     first: Sequence(0),
@@ -559,13 +559,13 @@ impl Receiver {
                 },
                 LossCause::Window,
             );
-            self.order.advance(&self.counters, on);
+            self.reassembly.advance(&self.counters, on);
         }
-        if sequence > self.heard {
-            self.note_heard(sequence.previous(), now, Origin::Live);
-            self.heard = sequence;
+        if sequence > self.highest_seen {
+            self.note_sent(sequence.previous(), now, Origin::Live);
+            self.highest_seen = sequence;
             self.note_inbox_first();
-        } else if let Some((gap, settled)) = self.gaps.fill(sequence) {
+        } else if let Some((gap, resolved)) = self.gaps.fill(sequence) {
             self.note_inbox_first();
             if answers {
                 self.answered[answered_by(&gap)] = Some((now, sequence));
@@ -579,33 +579,33 @@ impl Receiver {
                 self.counters.replay_received.increment();
             }
             // Later than when it would be asked for again: one of us was stopped meanwhile.
-            if gap.asked_once
+            if gap.rtt_sample_valid
                 && !gap.refused
-                && now <= gap.ask_at
+                && now <= gap.next_request_at
                 && gap.class == NackClass::Repair
                 && (repaired_copy || answers)
             {
-                let rtt = now.since(gap.asked_at);
+                let rtt = now.since(gap.last_request_at);
                 match gap.rung {
                     Rung::Nack => self.rc.measured(rtt),
                     Rung::Repair => self.nack.measured(rtt),
                     Rung::Read { again: false } => self.read.measured(rtt),
                     // Whose answer it is nobody knows.
-                    Rung::GaveWay | Rung::Read { .. } | Rung::Torn { .. } => {}
+                    Rung::Fallback | Rung::Read { .. } | Rung::Torn { .. } => {}
                 }
             }
-            let given_up = match self.arriving {
-                Arrival::Read => !matches!(gap.rung, Rung::Read { .. }),
-                _ => gap.rung == Rung::GaveWay,
+            let given_up = match self.path {
+                ArrivalPath::Read => !matches!(gap.rung, Rung::Read { .. }),
+                _ => gap.rung == Rung::Fallback,
             };
             if given_up {
                 self.note_late(now);
             }
-            self.note_settled(settled, now);
+            self.note_outcome(resolved, now);
         } else if !(planted(Bug::DuplicateDelivered)
             || planted(Bug::SecondLineDelivered) && via == Via::Line(LineId(1)))
         {
-            return self.take_again(&held, datagram, on);
+            return self.process_duplicate(&held, datagram, on);
         }
 
         if header.kind == Kind::End {
@@ -613,22 +613,22 @@ impl Receiver {
                 self.end_at = Some(sequence);
             } else {
                 self.end_heard = Some(sequence);
-                self.ask_status_soon(now);
+                self.query_status_soon(now);
             }
         }
-        if datagram.bytes().len() > self.order.window().slot_len() {
+        if datagram.bytes().len() > self.reassembly.window().slot_len() {
             // Longer than the slot size of WELCOME: no repair will bring anything else.
             self.counters.malformed_dropped.increment();
-            self.order
+            self.reassembly
                 .lose(SequenceRange::one(sequence), LossCause::Unreadable);
-            self.order.advance(&self.counters, on);
+            self.reassembly.advance(&self.counters, on);
         } else {
-            self.order.offer(datagram, held, &self.counters, on);
+            self.reassembly.offer(datagram, held, &self.counters, on);
         }
         let delivered = self.config.delivery == Delivery::Arrival;
         if self
             .beginning
-            .is_some_and(|at| delivered || at != self.order.next())
+            .is_some_and(|at| delivered || at != self.reassembly.next())
         {
             self.beginning = None;
         }
@@ -636,32 +636,33 @@ impl Receiver {
 
     /// What came was given up, or had come otherwise: that rung needs more time.
     fn note_late(&mut self, now: Nanos) {
-        match self.arriving {
-            Arrival::Nack if self.rc_lateness.is_news(now) => self.rc.late(),
-            Arrival::Read if self.read_lateness.is_news(now) => self.read.late(),
+        match self.path {
+            ArrivalPath::Nack if self.rc_lateness.is_first_late_reply(now) => self.rc.late(),
+            ArrivalPath::Read if self.read_lateness.is_first_late_reply(now) => self.read.late(),
             _ => {}
         }
     }
 
     /// A datagram that is not missing: a duplicate, one that comes too late, or an impostor's.
     #[cold]
-    fn take_again(&mut self, held: &Held, datagram: &Datagram<'_>, on: &mut impl Deliver) {
+    fn process_duplicate(&mut self, held: &Held, datagram: &Datagram<'_>, on: &mut impl Deliver) {
         let sequence = held.sequence;
         self.note_late(held.received_at);
-        let seen = self.order.window().seen(sequence);
+        let seen = self.reassembly.window().seen(sequence);
         match seen.map(|(seen, delivered)| (*seen, delivered)) {
             Some((seen, delivered)) if seen.crc != held.crc => {
                 self.counters.fencing_violations.increment();
                 let decided = held.via == Via::Repair;
                 if decided && !delivered && !planted(Bug::DecidingCopyIgnored) {
-                    self.order.replace_waiting(*held, datagram.bytes());
+                    self.reassembly.replace_waiting(*held, datagram.bytes());
                 } else if !decided {
-                    self.doubt(sequence);
+                    self.contest(sequence);
                 }
                 let wrong_one_delivered = decided && delivered;
                 if wrong_one_delivered {
                     self.counters.fenced_records.add(seen.count.into());
-                    self.order.tell_fenced(held, datagram, &self.counters, on);
+                    self.reassembly
+                        .tell_fenced(held, datagram, &self.counters, on);
                 }
                 self.events.push_back(Event::FencingViolation {
                     sequence,
@@ -671,20 +672,20 @@ impl Receiver {
             Some(_) => self.counters.duplicates.increment(),
             // Not remembered: declared lost lately, or longer ago than the window remembers.
             None if planted(Bug::LostAndDelivered) => {
-                self.order.offer(datagram, *held, &self.counters, on);
+                self.reassembly.offer(datagram, *held, &self.counters, on);
             }
-            None if sequence.plus(self.order.window().span()) > self.order.next() => {
+            None if sequence.plus(self.reassembly.window().span()) > self.reassembly.next() => {
                 self.counters.late_dropped.increment();
             }
             None => self.counters.duplicates.increment(),
         }
         if held.via == Via::Repair {
-            self.order.confirm(sequence);
+            self.reassembly.confirm(sequence);
         }
     }
 
     #[cold]
-    fn doubt_epoch(&mut self, epoch: Epoch, now: Nanos) {
+    fn reject_epoch(&mut self, epoch: Epoch, now: Nanos) {
         if epoch <= self.epoch {
             self.counters.old_epoch_dropped.increment();
         } else {
@@ -692,22 +693,22 @@ impl Receiver {
             if planted(Bug::StrayEpochBelieved) {
                 self.epoch = epoch;
             }
-            self.ask_status_soon(now);
+            self.query_status_soon(now);
         }
     }
 
     /// Notes that everything up to `last` has been sent: what was not heard of is missing.
-    pub(crate) fn note_heard(&mut self, last: Sequence, now: Nanos, origin: Origin) {
+    pub(crate) fn note_sent(&mut self, last: Sequence, now: Nanos, origin: Origin) {
         if planted(Bug::BackwardJumpBelieved) {
-            self.heard = self.heard.min(last);
+            self.highest_seen = self.highest_seen.min(last);
         }
-        let Some(range) = SequenceRange::new(self.heard.next(), last) else {
+        let Some(range) = SequenceRange::new(self.highest_seen.next(), last) else {
             return;
         };
-        if last <= self.heard {
+        if last <= self.highest_seen {
             return;
         }
-        self.heard = last;
+        self.highest_seen = last;
         let burst_max = u64::from(self.config.burst_max);
         let too_big = range.len() > burst_max;
         let class = if too_big || origin == Origin::History {
@@ -724,14 +725,14 @@ impl Receiver {
         let grace = Nanos::from_us(self.config.reorder_grace_us.into());
         let hold_off = self.nack.first();
         let is_scout = self.nack.holds_off() && hold_off == Nanos::ZERO;
-        let mut ask_at = now.after(grace).after(hold_off);
+        let mut next_request_at = now.after(grace).after(hold_off);
         if planted(Bug::FirstQuestionLate) {
-            ask_at = ask_at.after(Nanos::from_us(50));
+            next_request_at = next_request_at.after(Nanos::from_us(50));
         }
         // What lies beyond the window can't be asked for yet and may be one run.
-        let joins = range.first >= self.order.beyond();
-        let at = ask_at;
-        let first = FirstAsk { at, is_scout };
+        let joins = range.first >= self.reassembly.window_end();
+        let at = next_request_at;
+        let first = FirstRequest { at, is_scout };
         self.gaps.found(range, now, first, class, origin, joins);
         if self.gaps.last_len() > burst_max {
             self.gaps.replay_last();

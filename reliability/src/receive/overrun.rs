@@ -31,9 +31,9 @@ impl Receiver {
         if epoch != self.epoch || self.ended() {
             return;
         }
-        self.note_heard(range.last, now, Origin::Live);
+        self.note_sent(range.last, now, Origin::Live);
         self.lose(range, LossCause::Window);
-        self.order.advance(&self.counters, on);
+        self.reassembly.advance(&self.counters, on);
         self.handle_timeout(now, on);
     }
 }

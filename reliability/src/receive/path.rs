@@ -6,7 +6,7 @@ use crate::types::Nanos;
 
 /// On which way a datagram comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) enum Arrival {
+pub(crate) enum ArrivalPath {
     /// Any but those below.
     Other,
     /// As an answer on the NACK connection.
@@ -20,14 +20,14 @@ pub(crate) enum Arrival {
 /// How the patience with a rung of the ladder is found too short.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lateness {
-    pub(crate) gave_way_at: Nanos,
+    pub(crate) fallback_at: Nanos,
     late_at: Nanos,
 }
 
 impl Lateness {
     /// An answer came that was given up. Whether that is news: once for all that gave way before.
-    pub(crate) fn is_news(&mut self, now: Nanos) -> bool {
-        let news = self.gave_way_at > self.late_at;
+    pub(crate) fn is_first_late_reply(&mut self, now: Nanos) -> bool {
+        let news = self.fallback_at > self.late_at;
         if news {
             self.late_at = now;
         }

@@ -14,7 +14,7 @@ use crate::delivery::{Deliver, LossCause, Via};
 use crate::planted::{Bug, planted};
 use crate::receive::Receiver;
 use crate::receive::gaps::{Rung, Visit};
-use crate::receive::path::Arrival;
+use crate::receive::path::ArrivalPath;
 use crate::record::AlignedCopy;
 use crate::ring::{CONTROL_PAGE_LEN, Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
 use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
@@ -22,7 +22,7 @@ use crate::wire::{CrcVerdict, Datagram};
 
 /// What is done in the publisher's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum What {
+pub enum RemoteOp {
     /// READ of the slots of these sequences, which stand in a row.
     Slots(SequenceRange),
     /// READ of the head of the control page.
@@ -34,7 +34,7 @@ pub enum What {
     Report([u64; REPORT_WORDS]),
 }
 
-impl What {
+impl RemoteOp {
     /// Whether it is a WRITE: those have places of their own.
     pub(crate) const fn writes(&self) -> bool {
         matches!(self, Self::Report(_))
@@ -70,7 +70,7 @@ pub(crate) struct Readable {
 }
 
 /// What one READ can bring of a gap now.
-pub(crate) enum Reach {
+pub(crate) enum ReadPlan {
     /// So many of its first sequences.
     Slots(u64),
     /// Nothing until this time, unless something happens before.
@@ -82,20 +82,20 @@ pub(crate) enum Reach {
 impl Readable {
     /// How much of a gap can be READ at once; it is taken from `room`. The first retry of a READ is as
     /// long as room is waited for, that of TCP as long as tokens are.
-    pub(crate) fn reach(
+    pub(crate) fn plan_read(
         &mut self,
         now: Nanos,
         (read_retry, tcp_retry): (Nanos, Nanos),
         range: SequenceRange,
         room: &mut ReadRoom,
-    ) -> Reach {
+    ) -> ReadPlan {
         let slot_len = self.geometry.slot_len() as u64;
         if u64::from(room.len_max) < slot_len {
-            return Reach::Nothing;
+            return ReadPlan::Nothing;
         }
         let wait_until = |until| match now < until {
-            true => Reach::Wait(until),
-            false => Reach::Nothing,
+            true => ReadPlan::Wait(until),
+            false => ReadPlan::Nothing,
         };
         if room.reads == 0 {
             // One that is done makes room, but they are done in order, and the first may be late.
@@ -105,7 +105,7 @@ impl Readable {
         if left < slot_len && !planted(Bug::ReadTokensIgnored) {
             // Who never had any waits for none.
             if self.grant.tokens < slot_len {
-                return Reach::Nothing;
+                return ReadPlan::Nothing;
             }
             let since = *self.dry_since.get_or_insert(now);
             return wait_until(since.after(tcp_retry));
@@ -118,7 +118,7 @@ impl Readable {
         room.reads -= 1;
         room.oldest_at.get_or_insert(now);
         self.used += slots * slot_len;
-        Reach::Slots(slots)
+        ReadPlan::Slots(slots)
     }
 
     /// Whether it is time to ask for more tokens: half of what there was is used.
@@ -136,17 +136,17 @@ impl Readable {
 
     /// Where this stands in what was granted: slots do not go round the ring. `None` for a cursor where
     /// there is none.
-    pub(crate) fn place(&self, what: &What) -> Option<RemoteAccess> {
+    pub(crate) fn place(&self, what: &RemoteOp) -> Option<RemoteAccess> {
         let cursor = self.cursor.as_ref().map(|cursor| cursor.at);
         let (of, offset, len) = match what {
-            What::Slots(range) => {
+            RemoteOp::Slots(range) => {
                 let offset = self.geometry.slot_offset(range.first) as u64;
                 let len = range.len() * self.geometry.slot_len() as u64;
                 (self.grant.ring, offset, len)
             }
-            What::Page => (self.grant.ring, 0, PAGE_READ_LEN),
-            What::Claim(_) => (cursor?, 0, REPORT_OFFSET),
-            What::Report(_) => (cursor?, REPORT_OFFSET, CURSOR_LEN as u64 - REPORT_OFFSET),
+            RemoteOp::Page => (self.grant.ring, 0, PAGE_READ_LEN),
+            RemoteOp::Claim(_) => (cursor?, 0, REPORT_OFFSET),
+            RemoteOp::Report(_) => (cursor?, REPORT_OFFSET, CURSOR_LEN as u64 - REPORT_OFFSET),
         };
         Some(RemoteAccess {
             address: of.address + offset,
@@ -269,9 +269,9 @@ impl Receiver {
             };
             let found = datagram.header().sequence;
             if found == sequence || (planted(Bug::LappedReadDelivered) && found > sequence) {
-                self.arriving = Arrival::Read;
+                self.path = ArrivalPath::Read;
                 self.handle_datagram(now, Via::Repair, &datagram, CrcVerdict::Good, on);
-                self.arriving = Arrival::Other;
+                self.path = ArrivalPath::Other;
             } else if found > sequence {
                 self.read_lapped(now, found, geometry.slots(), on);
             } else {
@@ -285,11 +285,11 @@ impl Receiver {
     fn read_lapped(&mut self, now: Nanos, found: Sequence, slots: u64, on: &mut impl Deliver) {
         let gone = found.minus(slots);
         self.counters.reads_lapped.increment();
-        self.order.note_floor(gone.next(), RecordNumber(0));
+        self.reassembly.note_floor(gone.next(), RecordNumber(0));
         if let Some(gone) = SequenceRange::new(Sequence::FIRST, gone) {
             self.lose(gone, LossCause::Window);
         }
-        self.order.advance(&self.counters, on);
+        self.reassembly.advance(&self.counters, on);
         self.handle_timeout(now, on);
     }
 
@@ -299,9 +299,9 @@ impl Receiver {
         self.counters.reads_torn.increment();
         self.gaps.visit(SequenceRange::one(sequence), |gap| {
             if let Rung::Read { again } = gap.rung
-                && gap.tries > 0
+                && gap.attempts > 0
             {
-                (gap.rung, gap.ask_at) = (Rung::Torn { again }, now);
+                (gap.rung, gap.next_request_at) = (Rung::Torn { again }, now);
             }
             Visit::Continue
         });
@@ -328,18 +328,18 @@ impl Receiver {
         let fan_outs = (word(offset::FAN_OUTS) as usize).min(crate::ring::FAN_OUTS_MAX);
         let sent = (0..fan_outs).map(|it| word(offset::SENT + it * 8)).max();
         let sent = Sequence(sent.unwrap_or(0));
-        let ahead = sent > self.heard;
+        let ahead = sent > self.highest_seen;
         self.counters.page_reads.increment();
         if (moved || ahead)
             && let Some(change) = self.liveness.heard_repair(ahead, now)
         {
             self.note_liveness(change, now);
         }
-        if sent.since(self.heard) > self.slots {
+        if sent.since(self.highest_seen) > self.slots {
             // It lives, however far ahead; what it says of sequences is asked for.
-            self.ask_status_soon(now);
+            self.query_status_soon(now);
         } else if ahead && self.liveness.is_stale() {
-            self.note_heard(sent, now, crate::receive::gaps::Origin::Live);
+            self.note_sent(sent, now, crate::receive::gaps::Origin::Live);
         }
         self.handle_timeout(now, on);
     }
@@ -385,10 +385,10 @@ mod tests {
                 oldest_at: Some(Nanos(10)),
             };
             let retries = (Nanos(5), Nanos(7));
-            match readable.reach(Nanos(now), retries, range, &mut room) {
-                Reach::Wait(until) => Some(until.0),
-                Reach::Nothing => None,
-                Reach::Slots(count) => panic!("{count} slots without tokens"),
+            match readable.plan_read(Nanos(now), retries, range, &mut room) {
+                ReadPlan::Wait(until) => Some(until.0),
+                ReadPlan::Nothing => None,
+                ReadPlan::Slots(count) => panic!("{count} slots without tokens"),
             }
         };
         assert_eq!(

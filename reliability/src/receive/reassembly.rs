@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::delivery::{Deliver, Event, Item, Loss, LossCause, Position, Quality};
 use crate::planted::{Bug, planted};
 use crate::receive::mirror::Mirror;
-use crate::receive::replayed_records::Repeated;
+use crate::receive::replayed_records::AlreadyDelivered;
 use crate::receive::window::{Held, Window};
 use crate::record::Records;
 use crate::types::{
@@ -24,20 +24,20 @@ use crate::wire::{Datagram, Kind, StreamEvent};
 
 /// The state of delivery of one channel in one epoch.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Order {
+pub(crate) struct Reassembly {
     stream: Stream,
     window: Window,
     /// Declared lost but not yet reached: ascending, apart from each other.
     lost: VecDeque<(SequenceRange, LossCause)>,
     /// Sequences and the numbers of their first records: what follows the newest one heard of, as a
     /// heartbeat, a datagram or the publisher told it; and the oldest that the ring still holds.
-    fact: Option<Fact>,
-    floor: Option<Fact>,
+    fact: Option<RecordAnchor>,
+    floor: Option<RecordAnchor>,
     in_arrival_order: bool,
 }
 
 /// That the first record of this sequence has this number.
-type Fact = (Sequence, RecordNumber);
+type RecordAnchor = (Sequence, RecordNumber);
 
 /// A place where another epoch goes on.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ struct Stream {
     /// waits to be told.
     crossings: VecDeque<Crossing>,
     /// What the crossings' old epochs delivered beyond them.
-    repeated: Repeated,
+    repeated: AlreadyDelivered,
     after_loss: bool,
     ended: bool,
     /// Takes what is delivered, for a standby.
@@ -74,8 +74,8 @@ struct Stream {
     mirror: Option<Box<Mirror>>,
 }
 
-impl Order {
-    /// Delivery of `channel` through `window`, to begin where [`Order::restart`] says.
+impl Reassembly {
+    /// Delivery of `channel` through `window`, to begin where [`Reassembly::restart`] says.
     #[must_use]
     pub(crate) fn new(channel: ChannelId, window: Window, in_arrival_order: bool) -> Self {
         let stream = Stream {
@@ -86,7 +86,7 @@ impl Order {
             pending: None,
             known_to: RecordNumber(0),
             crossings: VecDeque::new(),
-            repeated: Repeated::default(),
+            repeated: AlreadyDelivered::default(),
             after_loss: false,
             ended: false,
             mirror: None,
@@ -127,7 +127,7 @@ impl Order {
 
     /// The epoch at `next` is one of those that `epoch` continues, or `epoch` itself: where others
     /// go on behind it.
-    pub(crate) fn descend(&mut self, epoch: Epoch, lineage: &Lineage) {
+    pub(crate) fn set_lineage(&mut self, epoch: Epoch, lineage: &Lineage) {
         let stream = &mut self.stream;
         if lineage.of(stream.epoch).is_none() {
             stream.epoch = lineage.epoch_of(epoch, stream.next);
@@ -146,7 +146,7 @@ impl Order {
 
     /// The epoch that is followed is continued at this place: what lies beyond it counts no more,
     /// but that it was delivered. Gives how many datagrams waited there.
-    pub(crate) fn go_on(
+    pub(crate) fn continue_epoch(
         &mut self,
         epoch: Epoch,
         lineage: &Lineage,
@@ -154,10 +154,10 @@ impl Order {
         counters: &ReceiverCounters,
         on: &mut impl Deliver,
     ) -> u64 {
-        let (stream, beyond) = (&mut self.stream, at.last.next());
+        let (stream, window_end) = (&mut self.stream, at.last.next());
         let known_to = stream.next_record.unwrap_or(stream.known_to);
         let before = stream.repeated.count();
-        if stream.next > beyond {
+        if stream.next > window_end {
             stream.repeated.add(at.next_record, known_to);
         }
         if self.in_arrival_order {
@@ -172,11 +172,11 @@ impl Order {
             range.last = range.last.min(at.last);
         }
         for fact in [&mut self.fact, &mut self.floor] {
-            fact.take_if(|(of, _)| *of > beyond);
+            fact.take_if(|(of, _)| *of > window_end);
         }
         stream.ended = false;
-        if stream.next > beyond {
-            stream.next = beyond;
+        if stream.next > window_end {
+            stream.next = window_end;
             // A loss of what lies beyond is none: it is published again.
             stream.pending.take_if(|(range, _)| range.first > at.last);
             if let Some((range, _)) = &mut stream.pending {
@@ -186,7 +186,7 @@ impl Order {
         // What an earlier change repeats, that was not told yet, is told with this one.
         let untold: u64 = stream.crossings.iter().map(|it| it.repeated).sum();
         let new = stream.repeated.count() - before;
-        self.descend(epoch, lineage);
+        self.set_lineage(epoch, lineage);
         let stream = &mut self.stream;
         if let Some(crossing) = stream.crossings.front_mut() {
             crossing.repeated = untold + new;
@@ -194,13 +194,13 @@ impl Order {
         if planted(Bug::RepeatedRecordsDelivered) {
             stream.repeated.clear();
         }
-        if stream.next == beyond {
+        if stream.next == window_end {
             stream.tell_pending(Some(at.next_record), counters, on);
             stream.next_record = Some(at.next_record);
-            stream.cross(on);
+            stream.enter_next_epoch(on);
         }
         if let Some(mirror) = &mut stream.mirror {
-            mirror.go_on(epoch, lineage.clone(), at);
+            mirror.continue_epoch(epoch, lineage.clone(), at);
         }
         dropped
     }
@@ -225,7 +225,7 @@ impl Order {
 
     /// The first sequence that lies beyond the window.
     #[must_use]
-    pub(crate) const fn beyond(&self) -> Sequence {
+    pub(crate) const fn window_end(&self) -> Sequence {
         self.stream.next.plus(self.window.span())
     }
 
@@ -235,8 +235,8 @@ impl Order {
     }
 
     /// Doubts what came under this number; says whether that is news.
-    pub(crate) fn doubt(&mut self, sequence: Sequence) -> bool {
-        self.window.doubt(sequence)
+    pub(crate) fn contest(&mut self, sequence: Sequence) -> bool {
+        self.window.contest(sequence)
     }
 
     /// The publisher's own copy is what came under this number.
@@ -259,7 +259,7 @@ impl Order {
             if in_turn {
                 self.stream
                     .tell_pending(Some(held.first_record), counters, on);
-                self.stream.cross(on);
+                self.stream.enter_next_epoch(on);
             }
             self.window.delivered(held);
             self.stream.deliver(datagram, &held, !in_turn, counters, on);
@@ -280,7 +280,7 @@ impl Order {
             && (self.lost.is_empty() && self.window.waiting() == 0)
     }
 
-    /// As [`Order::offer`], of the next datagram, where nothing is in its way and nothing beyond it came.
+    /// As [`Reassembly::offer`], of the next datagram, where nothing is in its way and nothing beyond it came.
     #[inline]
     pub(crate) fn hand_on(
         &mut self,
@@ -355,7 +355,7 @@ impl Order {
     }
 
     /// Notes that the first record of `sequence` has this number.
-    pub(crate) fn note_fact(&mut self, sequence: Sequence, record: RecordNumber) {
+    pub(crate) fn set_anchor(&mut self, sequence: Sequence, record: RecordNumber) {
         note(&mut self.fact, self.stream.next, (sequence, record));
     }
 
@@ -380,7 +380,7 @@ impl Order {
                 };
                 self.stream
                     .tell_pending(Some(held.first_record), counters, on);
-                self.stream.cross(on);
+                self.stream.enter_next_epoch(on);
                 self.stream.pass(&held);
             } else if !self.deliver_waiting(counters, on) {
                 break;
@@ -392,14 +392,14 @@ impl Order {
                 self.stream.tell_pending(Some(record), counters, on);
             }
         }
-        self.stream.cross(on);
+        self.stream.enter_next_epoch(on);
     }
 
     /// Tells what is pending although nobody knows how many records it cost: at the end of an
     /// epoch, or when the application leaves.
     pub(crate) fn give_up_pending(&mut self, counters: &ReceiverCounters, on: &mut impl Deliver) {
         self.stream.tell_pending(None, counters, on);
-        self.stream.cross(on);
+        self.stream.enter_next_epoch(on);
     }
 
     /// Where the stream stands now, for events that are no datagram.
@@ -416,7 +416,7 @@ impl Order {
         };
         self.stream
             .tell_pending(Some(held.first_record), counters, on);
-        self.stream.cross(on);
+        self.stream.enter_next_epoch(on);
         // What is held was parsed when it came, and nothing changes it while it waits.
         if let Ok(datagram) = Datagram::parse(bytes) {
             self.stream.deliver(&datagram, &held, false, counters, on);
@@ -428,7 +428,7 @@ impl Order {
 }
 
 /// Keeps the newer one of two facts, if it is one and not passed.
-fn note(kept: &mut Option<Fact>, next: Sequence, (sequence, record): Fact) {
+fn note(kept: &mut Option<RecordAnchor>, next: Sequence, (sequence, record): RecordAnchor) {
     let newer = kept.is_none_or(|(of, _)| of < next || of < sequence);
     if record != RecordNumber(0) && newer && sequence >= next {
         *kept = Some((sequence, record));
@@ -468,7 +468,7 @@ impl Stream {
 
     /// Tells that another epoch goes on here, once all before it is told.
     #[inline]
-    fn cross(&mut self, on: &mut impl Deliver) {
+    fn enter_next_epoch(&mut self, on: &mut impl Deliver) {
         if self.crossings.is_empty() || self.pending.is_some() {
             return;
         }
@@ -660,7 +660,7 @@ mod tests {
 
     /// Delivery from sequence 10 and record 100 on, and what was told.
     struct Bench {
-        order: Order,
+        reassembly: Reassembly,
         counters: ReceiverCounters,
         told: Vec<String>,
     }
@@ -668,10 +668,10 @@ mod tests {
     impl Bench {
         fn new(in_arrival_order: bool) -> Self {
             let window = Window::new(16, 1024);
-            let mut order = Order::new(ChannelId(1), window, in_arrival_order);
-            order.restart(Epoch(5), Sequence(10), Some(RecordNumber(100)));
+            let mut reassembly = Reassembly::new(ChannelId(1), window, in_arrival_order);
+            reassembly.restart(Epoch(5), Sequence(10), Some(RecordNumber(100)));
             Self {
-                order,
+                reassembly,
                 counters: ReceiverCounters::default(),
                 told: Vec::new(),
             }
@@ -679,10 +679,10 @@ mod tests {
 
         fn tell(
             &mut self,
-            f: impl FnOnce(&mut Order, &ReceiverCounters, &mut dyn FnMut(Item<'_>)),
+            f: impl FnOnce(&mut Reassembly, &ReceiverCounters, &mut dyn FnMut(Item<'_>)),
         ) {
             let told = &mut self.told;
-            f(&mut self.order, &self.counters, &mut |item| {
+            f(&mut self.reassembly, &self.counters, &mut |item| {
                 told.push(match item {
                     Item::Record(p, _) => {
                         let marks = [
@@ -729,7 +729,9 @@ mod tests {
                 received_at: Nanos(2),
                 missing_for: Nanos(u64::from(sequence == 12)),
             };
-            self.tell(|order, counters, mut on| order.offer(&datagram, held, counters, &mut on));
+            self.tell(|reassembly, counters, mut on| {
+                reassembly.offer(&datagram, held, counters, &mut on);
+            });
         }
 
         fn data(&mut self, sequence: u64, record: u64, count: u16) {
@@ -740,13 +742,13 @@ mod tests {
 
         fn lose(&mut self, first: u64, last: u64, cause: LossCause) {
             let range = SequenceRange::new(Sequence(first), Sequence(last)).unwrap();
-            self.order.lose(range, cause);
-            self.tell(|order, counters, mut on| order.advance(counters, &mut on));
+            self.reassembly.lose(range, cause);
+            self.tell(|reassembly, counters, mut on| reassembly.advance(counters, &mut on));
         }
 
         /// Epoch `from` is continued by the one whose lineage this is, newest first: each epoch with
         /// its last sequence and the number of the record after it. How many waited in vain.
-        fn go_on(&mut self, from: u64, to: u64, lineage: &[(u64, u64, u64)]) -> u64 {
+        fn continue_epoch(&mut self, from: u64, to: u64, lineage: &[(u64, u64, u64)]) -> u64 {
             let continued = |&(epoch, last, next_record): &(u64, u64, u64)| Continued {
                 epoch: Epoch(epoch),
                 last: Sequence(last),
@@ -754,16 +756,16 @@ mod tests {
             };
             let lineage: Lineage = lineage.iter().map(continued).collect::<Vec<_>>().into();
             let (at, mut dropped) = (lineage.of(Epoch(from)).unwrap(), 0);
-            self.tell(|order, counters, mut on| {
-                dropped = order.go_on(Epoch(to), &lineage, at, counters, &mut on);
+            self.tell(|reassembly, counters, mut on| {
+                dropped = reassembly.continue_epoch(Epoch(to), &lineage, at, counters, &mut on);
             });
             dropped
         }
 
         fn fact(&mut self, sequence: u64, record: u64) {
-            self.order
-                .note_fact(Sequence(sequence), RecordNumber(record));
-            self.tell(|order, counters, mut on| order.advance(counters, &mut on));
+            self.reassembly
+                .set_anchor(Sequence(sequence), RecordNumber(record));
+            self.tell(|reassembly, counters, mut on| reassembly.advance(counters, &mut on));
         }
     }
 
@@ -804,13 +806,13 @@ mod tests {
     #[test]
     fn events_too_say_that_something_was_lost_before_them() {
         let mut bench = Bench::new(false);
-        let after_loss = |bench: &Bench| bench.order.position().quality.after_loss;
+        let after_loss = |bench: &Bench| bench.reassembly.position().quality.after_loss;
         assert!(!after_loss(&bench));
         bench.lose(10, 10, LossCause::Window);
         assert!(!after_loss(&bench), "it is not told yet");
         bench.data(11, 105, 1);
         assert!(after_loss(&bench));
-        assert_eq!(bench.order.position().sequence, Sequence(11));
+        assert_eq!(bench.reassembly.position().sequence, Sequence(11));
     }
 
     #[test]
@@ -818,7 +820,10 @@ mod tests {
         let mut bench = Bench::new(false);
         bench.data(10, 100, 1);
         bench.lose(1, 10, LossCause::Window);
-        assert_eq!((bench.told.len(), bench.order.next()), (1, Sequence(11)));
+        assert_eq!(
+            (bench.told.len(), bench.reassembly.next()),
+            (1, Sequence(11))
+        );
         bench.lose(1, 11, LossCause::Window);
         bench.data(12, 105, 1);
         assert_eq!(
@@ -853,7 +858,7 @@ mod tests {
     fn of_two_words_on_one_sequence_the_first_stands() {
         let mut bench = Bench::new(false);
         bench.lose(10, 12, LossCause::Window);
-        bench.order.note_fact(Sequence(13), RecordNumber(130));
+        bench.reassembly.set_anchor(Sequence(13), RecordNumber(130));
         bench.fact(13, 140);
         assert_eq!(
             bench.told,
@@ -869,17 +874,17 @@ mod tests {
         bench.lose(12, 12, LossCause::Epoch);
         bench.lose(15, 20, LossCause::Epoch);
         bench.fact(30, 300);
-        bench.tell(|order, _, mut on| order.end(&mut on));
-        assert!(bench.order.ended());
+        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
+        assert!(bench.reassembly.ended());
         bench.told.clear();
         bench
-            .order
+            .reassembly
             .restart(Epoch(6), Sequence(15), Some(RecordNumber(1)));
-        assert!(!bench.order.ended() && bench.order.window().waiting() == 0);
+        assert!(!bench.reassembly.ended() && bench.reassembly.window().waiting() == 0);
         bench.data(15, 1, 1);
         bench.data(16, 2, 1);
         assert_eq!(bench.told, ["15:1 after loss", "16:2 after loss"]);
-        bench.order.restart(Epoch(7), Sequence(1), None);
+        bench.reassembly.restart(Epoch(7), Sequence(1), None);
         bench.lose(1, 4, LossCause::Window);
         bench.data(5, 50, 1);
         assert_eq!(
@@ -898,10 +903,10 @@ mod tests {
         let mut bench = Bench::new(false);
         bench.lose(10, 12, LossCause::Left);
         assert!(bench.told.is_empty());
-        bench.tell(|order, counters, mut on| order.give_up_pending(counters, &mut on));
+        bench.tell(|reassembly, counters, mut on| reassembly.give_up_pending(counters, &mut on));
         let told = "12:0 sequences 10-12 lost (left), number of records unknown";
         assert_eq!(bench.told, [told]);
-        bench.tell(|order, counters, mut on| order.give_up_pending(counters, &mut on));
+        bench.tell(|reassembly, counters, mut on| reassembly.give_up_pending(counters, &mut on));
         assert_eq!(bench.told.len(), 1);
         bench.lose(13, 13, LossCause::Left);
         bench.data(14, 140, 1);
@@ -924,8 +929,8 @@ mod tests {
                 "11:102 sequences 11 lost (window), 1 records"
             ]
         );
-        assert_eq!(bench.order.next(), Sequence(14));
-        assert_eq!(bench.order.beyond(), Sequence(30));
+        assert_eq!(bench.reassembly.next(), Sequence(14));
+        assert_eq!(bench.reassembly.window_end(), Sequence(30));
     }
 
     #[test]
@@ -944,7 +949,7 @@ mod tests {
         bench.offer(10, 100, Kind::Event, &[1, 2, 3], 0);
         assert_eq!(bench.told, ["11:100 source 2 lost 5 messages from 0:9"]);
         bench.offer(12, 100, Kind::End, &[], 0);
-        assert!(!bench.order.ended(), "a datagram ends nothing");
+        assert!(!bench.reassembly.ended(), "a datagram ends nothing");
         let c = &bench.counters;
         assert_eq!(
             (c.stream_events.get(), c.source_messages_lost.get()),
@@ -954,26 +959,26 @@ mod tests {
             (c.delivered_datagrams.get(), c.delivered_records.get()),
             (3, 0)
         );
-        bench.tell(|order, _, mut on| order.end(&mut on));
-        bench.tell(|order, _, mut on| order.end(&mut on));
+        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
+        bench.tell(|reassembly, _, mut on| reassembly.end(&mut on));
         assert_eq!(bench.told[1..], ["12:100 end of session"]);
     }
 
     #[test]
     fn a_beginning_moves_forward_only() {
         let mut bench = Bench::new(false);
-        bench.order.begin_at(Sequence(14), RecordNumber(0));
-        bench.order.begin_at(Sequence(12), RecordNumber(120));
-        assert_eq!(bench.order.next(), Sequence(14));
+        bench.reassembly.begin_at(Sequence(14), RecordNumber(0));
+        bench.reassembly.begin_at(Sequence(12), RecordNumber(120));
+        assert_eq!(bench.reassembly.next(), Sequence(14));
         bench.lose(14, 14, LossCause::Window);
         bench.fact(15, 125);
         assert_eq!(bench.told, ["14:125 sequences 14 lost (window), 5 records"]);
-        bench.order.fit_slots(1024);
+        bench.reassembly.fit_slots(1024);
         bench.data(16, 130, 1);
-        bench.order.fit_slots(1024);
-        assert_eq!(bench.order.window().waiting(), 1, "there was room");
-        bench.order.fit_slots(1025);
-        let window = bench.order.window();
+        bench.reassembly.fit_slots(1024);
+        assert_eq!(bench.reassembly.window().waiting(), 1, "there was room");
+        bench.reassembly.fit_slots(1025);
+        let window = bench.reassembly.window();
         assert_eq!((window.slot_len(), window.span()), (1032, 16));
     }
 
@@ -987,8 +992,12 @@ mod tests {
         bench.lose(13, 13, LossCause::Window);
         bench.lose(15, 16, LossCause::Deadline);
         bench.lose(18, 18, LossCause::Window);
-        assert_eq!(bench.go_on(5, 6, &[(5, 15, 107)]), 2, "17 and 19 waited");
-        assert_eq!(bench.order.window().waiting(), 2);
+        assert_eq!(
+            bench.continue_epoch(5, 6, &[(5, 15, 107)]),
+            2,
+            "17 and 19 waited"
+        );
+        assert_eq!(bench.reassembly.window().waiting(), 2);
         assert_eq!(bench.told, ["10:100"]);
         bench.data(11, 101, 1);
         for sequence in 16..=19 {
@@ -1016,7 +1025,7 @@ mod tests {
         // It tells what is lost before it.
         let mut bench = Bench::new(false);
         bench.fact(13, 106);
-        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.continue_epoch(5, 6, &[(5, 12, 106)]);
         bench.lose(10, 12, LossCause::Window);
         assert_eq!(
             bench.told,
@@ -1028,7 +1037,7 @@ mod tests {
         // The number that the old epoch gave a sequence beyond it is not that of the new one's.
         let mut bench = Bench::new(false);
         bench.fact(14, 150);
-        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.continue_epoch(5, 6, &[(5, 12, 106)]);
         bench.lose(10, 13, LossCause::Window);
         assert_eq!(
             bench.told, [""; 0],
@@ -1064,10 +1073,10 @@ mod tests {
             }
             bench.lose(first, 14, LossCause::Window);
             bench.told.clear();
-            bench.go_on(5, 6, &[(5, 12, 106)]);
+            bench.continue_epoch(5, 6, &[(5, 12, 106)]);
             let expected: Vec<_> = told.into_iter().chain([continued]).collect();
             assert_eq!(bench.told, expected, "{first} to 14 were lost");
-            assert_eq!(bench.order.next(), Sequence(13));
+            assert_eq!(bench.reassembly.next(), Sequence(13));
             bench.data(13, 106, 1);
             let delivered = bench.counters.delivered_records.get();
             assert_eq!(delivered, before + 1);
@@ -1081,10 +1090,10 @@ mod tests {
             bench.data(10 + n, 100 + 2 * n, 2);
         }
         bench.told.clear();
-        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.continue_epoch(5, 6, &[(5, 12, 106)]);
         bench.data(13, 106, 3);
         // 109 is still to come again, and that was told.
-        bench.go_on(6, 7, &[(6, 13, 109), (5, 12, 106)]);
+        bench.continue_epoch(6, 7, &[(6, 13, 109), (5, 12, 106)]);
         bench.data(14, 109, 2);
         assert_eq!(
             bench.told,
@@ -1103,7 +1112,7 @@ mod tests {
         for n in 0..5 {
             bench.data(10 + n, 100 + 2 * n, 2);
         }
-        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.continue_epoch(5, 6, &[(5, 12, 106)]);
         bench.told.clear();
         bench.lose(13, 13, LossCause::Window);
         bench.data(14, 112, 1);
@@ -1123,9 +1132,9 @@ mod tests {
         for n in 0..5 {
             bench.data(10 + n, 100 + 2 * n, 2);
         }
-        bench.go_on(5, 6, &[(5, 12, 106)]);
+        bench.continue_epoch(5, 6, &[(5, 12, 106)]);
         bench
-            .order
+            .reassembly
             .restart(Epoch(9), Sequence(1), Some(RecordNumber(106)));
         bench.told.clear();
         bench.data(1, 106, 2);
@@ -1139,10 +1148,10 @@ mod tests {
         bench.data(10, 100, 1);
         bench.data(13, 105, 2);
         bench.data(15, 109, 1);
-        bench.go_on(5, 6, &[(5, 11, 102)]);
+        bench.continue_epoch(5, 6, &[(5, 11, 102)]);
         bench.data(14, 120, 2);
         bench.told.clear();
-        bench.go_on(6, 7, &[(6, 13, 118), (5, 11, 102)]);
+        bench.continue_epoch(6, 7, &[(6, 13, 118), (5, 11, 102)]);
         assert_eq!(bench.told, [""; 0], "11 is still missing");
         bench.data(11, 101, 1);
         bench.data(12, 102, 6);

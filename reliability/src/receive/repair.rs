@@ -6,13 +6,14 @@ use crate::delivery::{Deliver, LossCause};
 use crate::planted::{Bug, planted};
 use crate::receive::gaps::{Gap, Origin, Rung, Visit};
 use crate::receive::lines::Lines;
-use crate::receive::rdma_read::{Reach, ReadRoom, Readable};
+use crate::receive::rdma_read::{ReadPlan, ReadRoom, Readable};
 use crate::receive::{Receiver, ReplayPath};
-use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
+use crate::timing::NackTimer;
+use crate::types::{Nanos, ReceiverCounters, RecordNumber, Sequence, SequenceRange};
 
 /// What a receiver wants to ask for in one go.
 #[derive(Clone, Debug, Default)]
-pub struct Asks {
+pub struct RepairRequests {
     /// Gaps of the live stream, ascending.
     pub repair: Vec<SequenceRange>,
     /// Gaps of the live stream that the NACK connection is asked for, ascending.
@@ -33,7 +34,7 @@ pub struct Asks {
     pub read_overdue: Option<Nanos>,
 }
 
-impl Asks {
+impl RepairRequests {
     /// Forgets what was collected before; the NACK connection takes questions, or does not, and so
     /// much can be READ.
     pub fn begin(&mut self, nack_open: bool, room: Option<ReadRoom>) {
@@ -63,186 +64,68 @@ const UNANSWERED_MAX: u8 = 4;
 const DENIED_MAX: Nanos = Nanos::from_ms(100);
 
 impl Receiver {
-    /// Collects all gaps that are due, marks them as asked, and tells whether the path answers.
-    pub fn collect_asks(&mut self, now: Nanos, asks: &mut Asks) -> PathHealth {
+    /// Collects all gaps that are due into `requests`, marks them as requested, and returns whether the path
+    /// still answers.
+    pub fn due_requests(&mut self, now: Nanos, requests: &mut RepairRequests) -> PathHealth {
         if !self.link_up || !self.config.repair || !self.is_waiting() {
             return PathHealth::Answers;
         }
-        self.ask_about_doubts(now, asks);
-        let next = self.order.next();
-        // The window ends before `beyond`; at the very end of the numbers it saturates.
-        let last = self.order.beyond().previous().max(next);
+        self.query_contested(now, requests);
+        let next = self.reassembly.next();
+        // The window ends before `window_end`; at the very end of the numbers it saturates.
+        let last = self.reassembly.window_end().previous().max(next);
         let window = SequenceRange { first: next, last };
-        let mut in_flight = self.replay_in_flight();
-        let skew = Nanos::from_us(self.config.line_skew_us.into());
-        let tries_max = self.config.nack_tries;
-        let in_flight_max = u64::from(self.config.replay_in_flight);
-        let (nack, lines, answered) = (&mut self.nack, &self.lines, self.answered);
-        let (rc, read, counters) = (&mut self.rc, &mut self.read, &self.counters);
-        let mut readable = self.readable.as_mut();
-        if readable.is_none() {
-            asks.room = None;
+        if self.readable.is_none() {
+            requests.room = None;
         }
-        let mut read_wait = Nanos::ZERO;
-        let replay_open = self.replay == ReplayPath::Open;
-        let mut replay_wanted = false;
-        let mut health = PathHealth::Answers;
-        self.gaps.visit(window, |gap| {
-            if gap.ask_at > now {
-                return Visit::Continue;
-            }
-            if gap.class == NackClass::Replay && !replay_open {
-                replay_wanted = true;
-                return Visit::Continue;
-            }
-            if may_come_by_itself(gap, lines) && now < gap.found_at.after(skew) {
-                return Visit::Continue;
-            }
-            let on_nack = gap.tries > 0 && gap.rung == Rung::Nack;
-            let on_read = gap.tries > 0 && matches!(gap.rung, Rung::Read { .. });
-            let torn = match gap.rung {
-                Rung::Torn { again } if gap.tries > 0 => Some(again),
-                _ => None,
-            };
-            // On a rung above the last, whose questions are no tries of that.
-            let above = on_nack || on_read || torn.is_some();
-            let is_open = match gap.rung {
-                Rung::Nack => asks.nack_open,
-                Rung::Read { .. } => asks.room.is_some(),
-                Rung::Torn { .. } => false,
-                Rung::Repair | Rung::GaveWay => true,
-            };
-            if gap.tries > 0 && is_open {
-                // Answers come by ascending sequence: while they are below this gap, its turn will
-                // come; once they are above it, its answer was lost.
-                let patience = match gap.rung {
-                    Rung::Nack => rc.retry(1),
-                    Rung::Read { .. } | Rung::Torn { .. } => read.retry(1),
-                    Rung::Repair | Rung::GaveWay => nack.retry(1),
-                };
-                if let Some((at, sequence)) = answered[answered_by(gap)]
-                    && at > gap.asked_at
-                    && sequence < gap.range.first
-                    && now.since(at) < patience
-                {
-                    gap.ask_at = at.after(patience);
-                    return Visit::Continue;
-                }
-            }
-            if gap.tries >= tries_max && !above {
-                nack.unanswered(now.since(gap.asked_at));
-                health = PathHealth::Exhausted;
-                return Visit::Stop;
-            }
-            if gap.class == NackClass::Replay && gap.tries == 0 {
-                let room = in_flight_max.saturating_sub(in_flight);
-                if room == 0 {
-                    // The rest of the replay waits, but gaps of the live stream do not.
-                    return Visit::Continue;
-                }
-                gap.range.last = gap.range.last.min(gap.range.first.plus(room - 1));
-                in_flight += gap.range.len();
-            }
-            if on_read && is_open {
-                counters.read_timeouts.add(gap.range.len());
-                asks.read_overdue = asks.read_overdue.max(Some(gap.asked_at));
-            }
-            if on_nack && is_open {
-                counters.nack_link_timeouts.add(gap.range.len());
-                asks.nack_overdue = asks.nack_overdue.max(Some(gap.asked_at));
-            }
-            let reads = may_read_first(gap) || torn == Some(false);
-            let reach = match (&mut readable, &mut asks.room) {
-                (Some(readable), Some(room)) if reads => {
-                    let retries = (read.retry(1), nack.retry(1));
-                    readable.reach(now, retries, gap.range, room)
-                }
-                _ => Reach::Nothing,
-            };
-            match reach {
-                Reach::Slots(count) => {
-                    gap.range.last = gap.range.first.plus(count - 1);
-                    let again = torn.is_some();
-                    (gap.rung, gap.tries) = (Rung::Read { again }, 1);
-                }
-                Reach::Wait(until) if torn.is_none() => {
-                    read_wait = until;
-                    return Visit::Continue;
-                }
-                // The rung gives way. It was the first try of the next one that was not had.
-                _ if above => {
-                    let is_next = !on_nack && asks.nack_open;
-                    if is_next || on_nack && is_open && planted(Bug::RungNeverGivesWay) {
-                        gap.rung = Rung::Nack;
-                    } else {
-                        gap.rung = Rung::GaveWay;
-                    }
-                }
-                _ => {
-                    if gap.tries == 0 {
-                        let first = asks.nack_open && gap.class == NackClass::Repair;
-                        gap.rung = if first { Rung::Nack } else { Rung::Repair };
-                    }
-                    gap.tries += 1;
-                }
-            }
-            gap.asked_at = now;
-            gap.asked_once = gap.tries == 1 || gap.refused;
-            gap.refused = false;
-            let doubled = if planted(Bug::BackOffForgotten) {
-                1
-            } else {
-                gap.tries
-            };
-            gap.ask_at = now.after(match gap.rung {
-                Rung::Read { .. } | Rung::Torn { .. } => read.retry(1),
-                Rung::Nack => rc.retry(1),
-                Rung::Repair | Rung::GaveWay => nack.retry(doubled),
-            });
-            if planted(Bug::RetryTooSlow) {
-                gap.ask_at = now.after(gap.ask_at.since(now).times(50));
-            }
-            if planted(Bug::NackNeverRetried) {
-                gap.ask_at = Nanos::MAX;
-            }
-            if planted(Bug::NackStorm) {
-                (gap.tries, gap.ask_at) = (1, now);
-            }
-            match (gap.class, gap.rung) {
-                (NackClass::Replay, _) => asks.replay.push(gap.range),
-                (NackClass::Repair, Rung::Nack) => asks.nack.push(gap.range),
-                (NackClass::Repair, Rung::Read { .. }) => asks.read.push(gap.range),
-                (NackClass::Repair, _) => asks.repair.push(gap.range),
-            }
-            Visit::Continue
-        });
-        if asks.nack_overdue.is_some() {
-            self.rc_lateness.gave_way_at = now;
+        let mut pass = Pass {
+            now,
+            skew: Nanos::from_us(self.config.line_skew_us.into()),
+            attempts_max: self.config.nack_tries,
+            replay_room: u64::from(self.config.replay_in_flight)
+                .saturating_sub(self.replay_in_flight()),
+            replay_open: self.replay == ReplayPath::Open,
+            replay_wanted: false,
+            lines: &self.lines,
+            answered: self.answered,
+            nack: &mut self.nack,
+            nack_link: &mut self.rc,
+            read: &mut self.read,
+            readable: self.readable.as_mut(),
+            read_wait: Nanos::ZERO,
+            counters: &self.counters,
+            health: PathHealth::Answers,
+        };
+        (self.gaps).visit(window, |gap| pass.visit(gap, requests));
+        let (read_wait, health) = (pass.read_wait, pass.health);
+        let replay_wanted = pass.replay_wanted;
+        if requests.nack_overdue.is_some() {
+            self.rc_lateness.fallback_at = now;
         }
-        if asks.read_overdue.is_some() {
-            self.read_lateness.gave_way_at = now;
+        if requests.read_overdue.is_some() {
+            self.read_lateness.fallback_at = now;
         }
         self.read_wait = read_wait;
         if replay_wanted && self.replay == ReplayPath::Unwanted {
             self.replay = ReplayPath::Awaited;
-            asks.replay_wanted = true;
+            requests.replay_wanted = true;
         }
         let count = |ranges: &[SequenceRange]| ranges.iter().map(|range| range.len()).sum::<u64>();
-        let over_nack = count(&asks.nack);
-        let asked = count(&asks.repair) + over_nack + count(&asks.replay);
-        self.counters.nacked_sequences.add(asked);
+        let over_nack = count(&requests.nack);
+        let nacked = count(&requests.repair) + over_nack + count(&requests.replay);
+        self.counters.nacked_sequences.add(nacked);
         self.counters.nack_link_nacked_sequences.add(over_nack);
-        self.counters.reads.add(asks.read.len() as u64);
-        self.counters.read_sequences.add(count(&asks.read));
+        self.counters.reads.add(requests.read.len() as u64);
+        self.counters.read_sequences.add(count(&requests.read));
         health
     }
 
     /// When the next question is due.
-    pub(crate) fn next_ask(&self) -> Nanos {
+    pub(crate) fn next_request(&self) -> Nanos {
         if !self.link_up || !self.config.repair {
             return Nanos::MAX;
         }
-        let beyond = self.order.beyond();
+        let window_end = self.reassembly.window_end();
         let skew = Nanos::from_us(self.config.line_skew_us.into());
         // While the replay asked for is on its way, the rest of it waits.
         let full = self.replay_in_flight() >= u64::from(self.config.replay_in_flight);
@@ -250,8 +133,10 @@ impl Receiver {
         let gaps = self
             .gaps
             .iter()
-            .take_while(|gap| gap.range.first < beyond)
-            .filter(|gap| gap.class == NackClass::Repair || !(awaited || (full && gap.tries == 0)))
+            .take_while(|gap| gap.range.first < window_end)
+            .filter(|gap| {
+                gap.class == NackClass::Repair || !(awaited || (full && gap.attempts == 0))
+            })
             .map(|gap| {
                 let waits = may_come_by_itself(gap, &self.lines);
                 let at = if waits {
@@ -263,15 +148,17 @@ impl Receiver {
                     true => self.read_wait,
                     false => Nanos::ZERO,
                 };
-                gap.ask_at.max(at).max(wait)
+                gap.next_request_at.max(at).max(wait)
             });
-        gaps.min().unwrap_or(Nanos::MAX).min(self.doubts.due_at())
+        gaps.min()
+            .unwrap_or(Nanos::MAX)
+            .min(self.contested.due_at())
     }
 
     /// Sequences of a replay that were asked for and have not come.
     fn replay_in_flight(&self) -> u64 {
         (self.gaps.iter())
-            .filter(|gap| gap.class == NackClass::Replay && gap.tries > 0)
+            .filter(|gap| gap.class == NackClass::Replay && gap.attempts > 0)
             .map(|gap| gap.range.len())
             .sum()
     }
@@ -290,13 +177,14 @@ impl Receiver {
             self.answered[by] = Some((now, refused.range.last));
         }
         if refused.epoch != self.epoch {
-            self.ask_status_soon(now);
+            self.query_status_soon(now);
             return;
         }
         match refused.reason {
             RefusalReason::Window => {
-                self.order.note_floor(refused.oldest, refused.oldest_record);
-                if self.beginning == Some(self.order.next()) {
+                self.reassembly
+                    .note_floor(refused.oldest, refused.oldest_record);
+                if self.beginning == Some(self.reassembly.next()) {
                     self.begin_later(refused.oldest, refused.oldest_record, on);
                 }
                 // What the ring no longer holds now, it will not hold later either.
@@ -314,24 +202,24 @@ impl Receiver {
                 let least = Nanos::from_us(self.config.nack_retry_us.into());
                 let mut wait = Nanos::from_us(refused.retry_after_us.into()).max(least);
                 if refused.reason == RefusalReason::Ahead {
-                    wait = wait.max(self.denied(now));
+                    wait = wait.max(self.refusal_wait(now));
                 }
                 self.postpone(refused.range, now.after(wait));
-                self.doubt_again(refused.range, now.after(wait));
+                self.requery(refused.range, now.after(wait));
             }
         }
-        self.order.advance(&self.counters, on);
+        self.reassembly.advance(&self.counters, on);
         self.handle_timeout(now, on);
     }
 
     /// The publisher says that it has not sent yet what we heard of, as a stranger's heartbeat would have it:
     /// how long that is left alone. The longer it says so the longer, until it has sent that much.
-    fn denied(&mut self, now: Nanos) -> Nanos {
-        let told = self.told.map_or(Sequence::NONE, |(newest, _)| newest);
-        let known = told.max(self.order.next().previous());
-        let (since, _) = *match &mut self.denied {
+    fn refusal_wait(&mut self, now: Nanos) -> Nanos {
+        let told = self.confirmed.map_or(Sequence::NONE, |(newest, _)| newest);
+        let known = told.max(self.reassembly.next().previous());
+        let (since, _) = *match &mut self.refused_ahead_since {
             Some(denied) if denied.1 > known => denied,
-            denied => denied.insert((now, self.heard)),
+            denied => denied.insert((now, self.highest_seen)),
         };
         Nanos(now.since(since).0 / 2).min(DENIED_MAX)
     }
@@ -346,7 +234,7 @@ impl Receiver {
             true => 0,
             false => self.unanswered.saturating_sub(1),
         };
-        let ahead = status.newest > self.heard;
+        let ahead = status.newest > self.highest_seen;
         if let Some(change) = self.liveness.heard_repair(ahead, now) {
             self.note_liveness(change, now);
         }
@@ -364,13 +252,13 @@ impl Receiver {
         if self.ended() {
             return;
         }
-        let before = self.told.replace((newest, next_record));
+        let before = self.confirmed.replace((newest, next_record));
         let believed = self.liveness.is_stale() || planted(Bug::StatusOvertakesSocket);
         let at_once = std::mem::take(&mut self.leapt) || believed;
-        let heard = if at_once { self.told } else { before };
+        let heard = if at_once { self.confirmed } else { before };
         if let Some((heard, record_after)) = heard {
-            self.note_heard(heard, now, Origin::Live);
-            self.order.note_fact(heard.next(), record_after);
+            self.note_sent(heard, now, Origin::Live);
+            self.reassembly.set_anchor(heard.next(), record_after);
         }
     }
 
@@ -423,7 +311,7 @@ impl Receiver {
     }
 
     /// Asks the publisher how far it is, soon but not more often than the config allows.
-    pub(crate) fn ask_status_soon(&mut self, now: Nanos) {
+    pub(crate) fn query_status_soon(&mut self, now: Nanos) {
         let soonest = self
             .progress_looked_at
             .after(Nanos::from_us(self.config.follow_us.into()));
@@ -434,11 +322,202 @@ impl Receiver {
     /// Asks for `range` again, but not before `at`; a refusal to wait is no try that failed.
     fn postpone(&mut self, range: SequenceRange, at: Nanos) {
         self.gaps.visit(range, |gap| {
-            gap.tries = gap.tries.saturating_sub(1);
-            (gap.ask_at, gap.refused) = (at, true);
+            gap.attempts = gap.attempts.saturating_sub(1);
+            (gap.next_request_at, gap.refused) = (at, true);
             Visit::Continue
         });
     }
+}
+
+/// One pass over the gaps of the window: the limits and timers that decide which of them to request now.
+struct Pass<'a> {
+    now: Nanos,
+    skew: Nanos,
+    attempts_max: u32,
+    /// Sequences that may still be requested from replay.
+    replay_room: u64,
+    replay_open: bool,
+    /// Whether a gap waits for the replay path.
+    replay_wanted: bool,
+    lines: &'a Lines,
+    answered: [Option<(Nanos, Sequence)>; 4],
+    nack: &'a mut NackTimer,
+    nack_link: &'a mut NackTimer,
+    read: &'a mut NackTimer,
+    readable: Option<&'a mut Readable>,
+    /// When to plan READs again that must wait.
+    read_wait: Nanos,
+    counters: &'a ReceiverCounters,
+    health: PathHealth,
+}
+
+impl Pass<'_> {
+    /// Requests `gap`, or leaves it for a later pass.
+    fn visit(&mut self, gap: &mut Gap, requests: &mut RepairRequests) -> Visit {
+        if !self.is_due(gap) {
+            return Visit::Continue;
+        }
+        if let Some(until) = self.may_wait(gap, requests) {
+            gap.next_request_at = until;
+            return Visit::Continue;
+        }
+        if gap.attempts >= self.attempts_max && !is_above_last(gap) {
+            self.nack.unanswered(self.now.since(gap.last_request_at));
+            self.health = PathHealth::Exhausted;
+            return Visit::Stop;
+        }
+        if !self.take_replay_room(gap) || !self.next_step(gap, requests) {
+            return Visit::Continue;
+        }
+        self.schedule_retry(gap);
+        match (gap.class, gap.rung) {
+            (NackClass::Replay, _) => requests.replay.push(gap.range),
+            (NackClass::Repair, Rung::Nack) => requests.nack.push(gap.range),
+            (NackClass::Repair, Rung::Read { .. }) => requests.read.push(gap.range),
+            (NackClass::Repair, _) => requests.repair.push(gap.range),
+        }
+        Visit::Continue
+    }
+
+    /// Returns whether `gap` may be requested now: its time has come, its path is open, and no line is
+    /// likely to bring it.
+    fn is_due(&mut self, gap: &Gap) -> bool {
+        if gap.next_request_at > self.now {
+            return false;
+        }
+        if gap.class == NackClass::Replay && !self.replay_open {
+            self.replay_wanted = true;
+            return false;
+        }
+        !may_come_by_itself(gap, self.lines) || self.now >= gap.found_at.after(self.skew)
+    }
+
+    /// Returns until when an answer to the last request may still come. Answers come by ascending sequence:
+    /// while they are below this gap, its turn will come. An answer above it means that its own was lost.
+    fn may_wait(&mut self, gap: &Gap, requests: &RepairRequests) -> Option<Nanos> {
+        if gap.attempts == 0 || !is_open(gap, requests) {
+            return None;
+        }
+        let patience = self.retry_after(gap.rung, 1);
+        let (at, sequence) = self.answered[answered_by(gap)]?;
+        let may_still_come =
+            at > gap.last_request_at && sequence < gap.range.first && self.now.since(at) < patience;
+        may_still_come.then(|| at.after(patience))
+    }
+
+    /// Cuts a first request for replay to the room that is left. Returns `false` where there is none: the
+    /// rest of the replay waits, but gaps of the live stream do not.
+    fn take_replay_room(&mut self, gap: &mut Gap) -> bool {
+        if gap.class != NackClass::Replay || gap.attempts > 0 {
+            return true;
+        }
+        if self.replay_room == 0 {
+            return false;
+        }
+        gap.range.last = (gap.range.last).min(gap.range.first.plus(self.replay_room - 1));
+        self.replay_room -= gap.range.len();
+        true
+    }
+
+    /// Chooses the step of the repair order that `gap` is requested on next, and counts a request that was
+    /// not answered in time. Returns `false` where a READ must wait.
+    fn next_step(&mut self, gap: &mut Gap, requests: &mut RepairRequests) -> bool {
+        let (open, above) = (is_open(gap, requests), is_above_last(gap));
+        let on_nack = gap.attempts > 0 && gap.rung == Rung::Nack;
+        let on_read = gap.attempts > 0 && matches!(gap.rung, Rung::Read { .. });
+        let torn = match gap.rung {
+            Rung::Torn { again } if gap.attempts > 0 => Some(again),
+            _ => None,
+        };
+        if on_read && open {
+            self.counters.read_timeouts.add(gap.range.len());
+            requests.read_overdue = requests.read_overdue.max(Some(gap.last_request_at));
+        }
+        if on_nack && open {
+            self.counters.nack_link_timeouts.add(gap.range.len());
+            requests.nack_overdue = requests.nack_overdue.max(Some(gap.last_request_at));
+        }
+        let reads = may_read_first(gap) || torn == Some(false);
+        let plan = match (&mut self.readable, &mut requests.room) {
+            (Some(readable), Some(room)) if reads => {
+                let retries = (self.read.retry(1), self.nack.retry(1));
+                readable.plan_read(self.now, retries, gap.range, room)
+            }
+            _ => ReadPlan::Nothing,
+        };
+        match plan {
+            ReadPlan::Slots(count) => {
+                gap.range.last = gap.range.first.plus(count - 1);
+                let again = torn.is_some();
+                (gap.rung, gap.attempts) = (Rung::Read { again }, 1);
+            }
+            ReadPlan::Wait(until) if torn.is_none() => {
+                self.read_wait = until;
+                return false;
+            }
+            // The step did not answer, so the next one takes over: it counts as the first attempt there.
+            _ if above => {
+                let is_next = !on_nack && requests.nack_open;
+                gap.rung = match is_next || on_nack && open && planted(Bug::RungNeverGivesWay) {
+                    true => Rung::Nack,
+                    false => Rung::Fallback,
+                };
+            }
+            _ => {
+                if gap.attempts == 0 {
+                    let first = requests.nack_open && gap.class == NackClass::Repair;
+                    gap.rung = if first { Rung::Nack } else { Rung::Repair };
+                }
+                gap.attempts += 1;
+            }
+        }
+        true
+    }
+
+    /// Notes that `gap` is requested now, and when to request it again.
+    fn schedule_retry(&mut self, gap: &mut Gap) {
+        gap.last_request_at = self.now;
+        gap.rtt_sample_valid = gap.attempts == 1 || gap.refused;
+        gap.refused = false;
+        let doubled = match planted(Bug::BackOffForgotten) {
+            true => 1,
+            false => gap.attempts,
+        };
+        gap.next_request_at = self.now.after(self.retry_after(gap.rung, doubled));
+        if planted(Bug::RetryTooSlow) {
+            gap.next_request_at = (self.now).after(gap.next_request_at.since(self.now).times(50));
+        }
+        if planted(Bug::NackNeverRetried) {
+            gap.next_request_at = Nanos::MAX;
+        }
+        if planted(Bug::NackStorm) {
+            (gap.attempts, gap.next_request_at) = (1, self.now);
+        }
+    }
+
+    /// How long a request on `rung` may take. Only the last step backs off with the number of attempts.
+    fn retry_after(&mut self, rung: Rung, attempts: u32) -> Nanos {
+        match rung {
+            Rung::Nack => self.nack_link.retry(1),
+            Rung::Read { .. } | Rung::Torn { .. } => self.read.retry(1),
+            Rung::Repair | Rung::Fallback => self.nack.retry(attempts),
+        }
+    }
+}
+
+/// Whether the step that the gap was last requested on still takes requests.
+const fn is_open(gap: &Gap, requests: &RepairRequests) -> bool {
+    match gap.rung {
+        Rung::Nack => requests.nack_open,
+        Rung::Read { .. } => requests.room.is_some(),
+        Rung::Torn { .. } => false,
+        Rung::Repair | Rung::Fallback => true,
+    }
+}
+
+/// Whether the gap was requested on a step above the last: those requests do not count as attempts there.
+const fn is_above_last(gap: &Gap) -> bool {
+    gap.attempts > 0 && matches!(gap.rung, Rung::Nack | Rung::Read { .. } | Rung::Torn { .. })
 }
 
 /// Which connection's answers say that the answer for this gap is still to come: an index of
@@ -455,12 +534,12 @@ pub(crate) const fn answered_by(gap: &Gap) -> usize {
 /// many miss.
 fn may_read_first(gap: &Gap) -> bool {
     let scouts = planted(Bug::ScoutsRead);
-    gap.tries == 0 && gap.class == NackClass::Repair && (!gap.is_scout || scouts)
+    gap.attempts == 0 && gap.class == NackClass::Repair && (!gap.is_scout || scouts)
 }
 
 /// Whether another live line may still bring what one line did not.
 fn may_come_by_itself(gap: &Gap, lines: &Lines) -> bool {
-    gap.tries == 0
+    gap.attempts == 0
         && !planted(Bug::LineSkewIgnored)
         && gap.origin == Origin::Live
         && lines.count() > 1

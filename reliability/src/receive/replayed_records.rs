@@ -9,11 +9,11 @@ use crate::types::RecordNumber;
 
 /// Runs of record numbers, ascending and apart from each other. Nearly always there are none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Repeated {
+pub(crate) struct AlreadyDelivered {
     runs: Vec<Range<u64>>,
 }
 
-impl Repeated {
+impl AlreadyDelivered {
     /// Whether nothing is repeated.
     #[inline]
     pub(crate) const fn is_empty(&self) -> bool {
@@ -79,7 +79,7 @@ mod tests {
             next in 1u64..70,
             (from, len) in (1u64..70, 0u64..20),
         ) {
-            let (mut it, mut model) = (Repeated::default(), BTreeSet::new());
+            let (mut it, mut model) = (AlreadyDelivered::default(), BTreeSet::new());
             for (from, len) in added {
                 it.add(RecordNumber(from), RecordNumber(from + len));
                 model.extend(from..from + len);

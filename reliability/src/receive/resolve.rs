@@ -3,7 +3,7 @@
 
 use crate::delivery::{Deliver, Delivery, Event, Item, LossCause};
 use crate::planted::{Bug, planted};
-use crate::receive::gaps::{Gap, Origin, Settled};
+use crate::receive::gaps::{Gap, GapOutcome, Origin};
 use crate::receive::{ALL, Receiver};
 use crate::types::{Nanos, RecordNumber, Sequence, SequenceRange};
 
@@ -15,7 +15,7 @@ impl Receiver {
         record: RecordNumber,
         on: &mut impl Deliver,
     ) {
-        let Some(gone) = SequenceRange::new(self.order.next(), oldest.previous()) else {
+        let Some(gone) = SequenceRange::new(self.reassembly.next(), oldest.previous()) else {
             return;
         };
         let counters = &self.counters;
@@ -23,27 +23,27 @@ impl Receiver {
             Origin::Live => counters.missing_lost.add(part.len()),
             Origin::History => counters.replay_lost.add(part.len()),
         });
-        self.order.begin_at(oldest, record);
-        self.heard = self.heard.max(oldest.previous());
+        self.reassembly.begin_at(oldest, record);
+        self.highest_seen = self.highest_seen.max(oldest.previous());
         self.beginning = Some(oldest);
         // Where the ring was empty it was told already that the stream is followed live.
-        self.live_after.get_or_insert(self.heard);
+        self.live_after.get_or_insert(self.highest_seen);
         let after = oldest.previous();
         on.item(Item::Event(
-            &self.order.position(),
+            &self.reassembly.position(),
             &Event::Joined { after },
         ));
     }
 
     /// Declares what is missing of `range` lost.
     pub(crate) fn lose(&mut self, range: SequenceRange, cause: LossCause) {
-        let (order, counters) = (&mut self.order, &self.counters);
+        let (reassembly, counters) = (&mut self.reassembly, &self.counters);
         self.gaps.lose(range, |part, origin, _| {
             match origin {
                 Origin::Live => counters.missing_lost.add(part.len()),
                 Origin::History => counters.replay_lost.add(part.len()),
             }
-            order.lose(part, cause);
+            reassembly.lose(part, cause);
         });
     }
 
@@ -82,15 +82,15 @@ impl Receiver {
         }
     }
 
-    pub(crate) fn note_settled(&mut self, settled: Option<Settled>, now: Nanos) {
-        if let Some(settled) = settled
-            && settled.recovered > 0
-            && settled.origin == Origin::Live
+    pub(crate) fn note_outcome(&mut self, resolved: Option<GapOutcome>, now: Nanos) {
+        if let Some(resolved) = resolved
+            && resolved.recovered > 0
+            && resolved.origin == Origin::Live
         {
             let told = Event::GapRecovered {
-                first: settled.first,
-                sequences: settled.recovered,
-                took: now.since(settled.found_at),
+                first: resolved.first,
+                sequences: resolved.recovered,
+                took: now.since(resolved.found_at),
             };
             if planted(Bug::RecoveryToldTwice) {
                 self.events.push_back(told.clone());
@@ -101,18 +101,18 @@ impl Receiver {
 
     /// Ends the session once everything up to a confirmed END is settled. Nothing follows it: what
     /// another publisher made us miss beyond it is not missing.
-    pub(crate) fn end_if_settled(&mut self, on: &mut impl Deliver) {
-        if self.end_at.is_none_or(|end| self.order.next() <= end) {
+    pub(crate) fn end_if_resolved(&mut self, on: &mut impl Deliver) {
+        if self.end_at.is_none_or(|end| self.reassembly.next() <= end) {
             return;
         }
-        self.order.end(on);
-        if self.heard >= self.order.next() {
+        self.reassembly.end(on);
+        if self.highest_seen >= self.reassembly.next() {
             let counters = &self.counters;
             self.gaps.lose(ALL, |part, origin, _| match origin {
                 Origin::Live => counters.missing_lost.add(part.len()),
                 Origin::History => counters.replay_lost.add(part.len()),
             });
-            self.heard = self.order.next().previous();
+            self.highest_seen = self.reassembly.next().previous();
             self.note_open();
         }
     }
@@ -127,11 +127,11 @@ impl Receiver {
 
     /// After every input: what follows from the new state.
     #[inline]
-    pub(crate) fn settle(&mut self, now: Nanos, on: &mut impl Deliver) {
+    pub(crate) fn resolve(&mut self, now: Nanos, on: &mut impl Deliver) {
         self.note_open();
         self.tell(on);
-        self.end_if_settled(on);
-        if self.order.ended() && !self.end_told {
+        self.end_if_resolved(on);
+        if self.reassembly.ended() && !self.end_told {
             // The publisher lingers until it knows that we have everything.
             self.end_told = true;
             self.progress_at = now;
@@ -142,10 +142,10 @@ impl Receiver {
     #[inline]
     pub(crate) fn tell(&mut self, on: &mut impl Deliver) {
         if let Some(after) = self.live_after
-            && self.order.next() > after
+            && self.reassembly.next() > after
         {
             self.live_after = None;
-            on.item(Item::Event(&self.order.position(), &Event::Live));
+            on.item(Item::Event(&self.reassembly.position(), &Event::Live));
         }
         if !self.events.is_empty() {
             self.drain_events(on);

@@ -7,7 +7,7 @@ use crate::control::{MirrorRefusal, RemoteAccess};
 use crate::delivery::{Deliver, Via};
 use crate::receive::Receiver;
 use crate::receive::inbox::{Inbox, InboxState, InboxWanted};
-use crate::receive::path::Arrival;
+use crate::receive::path::ArrivalPath;
 use crate::ring::RingMemory;
 use crate::types::{Nanos, Sequence};
 use crate::wire::{CrcVerdict, Datagram};
@@ -43,7 +43,7 @@ impl Receiver {
         access: RemoteAccess,
     ) -> bool {
         let fits = access.len == wanted.part().len() as u64;
-        let first = self.heard.max(Sequence::FIRST);
+        let first = self.highest_seen.max(Sequence::FIRST);
         let inbox = Inbox::new(memory, wanted.geometry, first);
         self.inbox = inbox.ok().filter(|_| fits);
         self.inbox.is_some()
@@ -81,7 +81,7 @@ impl Receiver {
     /// What is taken now comes for the first time.
     #[inline]
     pub(crate) fn note_inbox_first(&self) {
-        if self.arriving == Arrival::Written {
+        if self.path == ArrivalPath::Written {
             self.counters.inbox_first.increment();
         }
     }
@@ -97,9 +97,9 @@ impl Receiver {
             return;
         };
         if let Ok(datagram) = Datagram::parse(inbox.found()) {
-            self.arriving = Arrival::Written;
+            self.path = ArrivalPath::Written;
             self.handle_datagram(now, Via::Repair, &datagram, CrcVerdict::Good, on);
-            self.arriving = Arrival::Other;
+            self.path = ArrivalPath::Other;
         }
         self.inbox = Some(inbox);
     }

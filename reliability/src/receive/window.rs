@@ -39,7 +39,7 @@ struct Entry {
     held: Held,
     len: u32,
     state: State,
-    doubt: Doubt,
+    contest: Doubt,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -72,7 +72,7 @@ const EMPTY: Entry = Entry {
     },
     len: 0,
     state: State::Empty,
-    doubt: Doubt::None,
+    contest: Doubt::None,
 };
 
 /// See the module.
@@ -106,7 +106,13 @@ impl Serialize for Window {
                 State::Waiting => headers_only::kept(&words_as_bytes(words)[..entry.len as usize]),
                 State::Empty | State::Delivered => &[],
             };
-            all.serialize_element(&(entry.held, entry.state, entry.doubt, entry.len, Bytes(held)))?;
+            all.serialize_element(&(
+                entry.held,
+                entry.state,
+                entry.contest,
+                entry.len,
+                Bytes(held),
+            ))?;
         }
         all.end()
     }
@@ -149,7 +155,7 @@ impl<'de> Visitor<'de> for Rebuilding {
             return Err(serde::de::Error::custom("a window of an impossible size"));
         }
         let mut window = Window::new(slots, slot_words * 8);
-        while let Some((held, state, doubt, len, kept)) = from.next_element()? {
+        while let Some((held, state, contest, len, kept)) = from.next_element()? {
             let (held, kept): (Held, Vec<u8>) = (held, kept);
             if state == State::Waiting {
                 window.hold(held, &headers_only::whole(&kept));
@@ -158,7 +164,7 @@ impl<'de> Visitor<'de> for Rebuilding {
             }
             let at = window.index(held.sequence);
             let entry = &mut window.entries[at];
-            (entry.state, entry.doubt, entry.len) = (state, doubt, len);
+            (entry.state, entry.contest, entry.len) = (state, contest, len);
         }
         Ok(window)
     }
@@ -209,7 +215,7 @@ impl Window {
             held,
             len: len as u32,
             state: State::Waiting,
-            doubt: Doubt::None,
+            contest: Doubt::None,
         };
     }
 
@@ -221,7 +227,7 @@ impl Window {
             held,
             len: 0,
             state: State::Delivered,
-            doubt: Doubt::None,
+            contest: Doubt::None,
         };
     }
 
@@ -288,12 +294,12 @@ impl Window {
     }
 
     /// Doubts what is remembered under this number; says whether that is news.
-    pub(crate) fn doubt(&mut self, sequence: Sequence) -> bool {
+    pub(crate) fn contest(&mut self, sequence: Sequence) -> bool {
         let at = self.index(sequence);
         let entry = &mut self.entries[at];
-        let is_news = entry.held.sequence == sequence && entry.doubt == Doubt::None;
+        let is_news = entry.held.sequence == sequence && entry.contest == Doubt::None;
         if is_news {
-            entry.doubt = Doubt::Open;
+            entry.contest = Doubt::Open;
         }
         is_news
     }
@@ -303,13 +309,13 @@ impl Window {
         let at = self.index(sequence);
         let entry = &mut self.entries[at];
         if entry.held.sequence == sequence {
-            entry.doubt = Doubt::Decided;
+            entry.contest = Doubt::Decided;
         }
     }
 
     /// What is doubted and not decided, in no order.
     pub(crate) fn doubted(&self) -> impl Iterator<Item = Sequence> {
-        let open = self.entries.iter().filter(|e| e.doubt == Doubt::Open);
+        let open = self.entries.iter().filter(|e| e.contest == Doubt::Open);
         open.map(|entry| entry.held.sequence)
     }
 
@@ -374,9 +380,9 @@ mod tests {
         let mut window = Window::new(8, 16);
         window.delivered(held(3, 1));
         window.hold(held(4, 1), &[4]);
-        assert!(window.doubt(Sequence(3)) && !window.doubt(Sequence(3)));
-        assert!(window.doubt(Sequence(4)));
-        assert!(!window.doubt(Sequence(11)), "that one is not here");
+        assert!(window.contest(Sequence(3)) && !window.contest(Sequence(3)));
+        assert!(window.contest(Sequence(4)));
+        assert!(!window.contest(Sequence(11)), "that one is not here");
         window.release(Sequence(4));
         assert_eq!(window.doubted().collect::<Vec<_>>(), [3, 4].map(Sequence));
         window.confirm(Sequence(11));
@@ -384,10 +390,10 @@ mod tests {
         window.delivered(held(4, 2));
         window.confirm(Sequence(4));
         assert_eq!(window.doubted().count(), 0);
-        assert!(!window.doubt(Sequence(3)) && !window.doubt(Sequence(4)));
+        assert!(!window.contest(Sequence(3)) && !window.contest(Sequence(4)));
         // Another datagram in the same place begins anew.
         window.delivered(held(11, 1));
-        assert!(window.doubt(Sequence(11)));
+        assert!(window.contest(Sequence(11)));
         window.clear();
         assert_eq!(window.doubted().count(), 0);
     }

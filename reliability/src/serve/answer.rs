@@ -9,21 +9,21 @@ use crate::planted::{Bug, planted};
 use crate::record::words_as_bytes;
 use crate::serve::channel::Channel;
 use crate::serve::coalesce::Answer;
-use crate::serve::in_flight::OnTheWay;
+use crate::serve::in_flight::InFlight;
 use crate::serve::peer::{Peer, PeerId, Role};
 use crate::serve::token_bucket::TokenBucket;
 use crate::types::{Nanos, Now, Sequence, SequenceRange};
 use crate::wire::{RELAY_OFFSET, relay_flags};
 
 impl RepairCore {
-    pub(super) fn enter_round(&mut self, id: PeerId) {
+    pub(super) fn schedule_peer(&mut self, id: PeerId) {
         if let Some(peer) = self.peers.get_mut(&id)
             && peer.has_work()
         {
             peer.blocked_until = Nanos::ZERO;
             if !peer.in_round {
                 peer.in_round = true;
-                self.round.push_back(id);
+                self.ready_peers.push_back(id);
             }
         }
     }
@@ -33,7 +33,7 @@ impl RepairCore {
             return Served::Nothing;
         };
         if !peer.outbox.is_empty() {
-            peer.on_the_way.give(peer.outbox.len(), None);
+            peer.in_flight.give(peer.outbox.len(), None);
             out.append(&mut peer.outbox);
             if let Role::Closing(reason) = &peer.role {
                 let reason = reason.clone();
@@ -98,7 +98,7 @@ impl RepairCore {
             floor = Sequence::NONE;
         }
         if let Some(gone) = queue.take_below(floor) {
-            return refuse_pending(channel, gone, (id, &mut peer.on_the_way), out);
+            return refuse_pending(channel, gone, (id, &mut peer.in_flight), out);
         }
         let answer = match class {
             NackClass::Repair => channel.log.answer(sequence, channel.subscribers),
@@ -132,7 +132,7 @@ impl RepairCore {
             queue.pop();
             channel.counters.lapped_copies.increment();
             let gone = SequenceRange::one(sequence);
-            return refuse_pending(channel, gone, (id, &mut peer.on_the_way), out);
+            return refuse_pending(channel, gone, (id, &mut peer.in_flight), out);
         };
         let bytes = &words_as_bytes(&self.scratch)[..len];
         let start = out.len();
@@ -144,7 +144,7 @@ impl RepairCore {
         } else {
             Message::Datagram(bytes).write(channel.id, out);
             channel.log.sent_unicast(sequence);
-            (peer.on_the_way).give(out.len() - start, Some((at, sequence)));
+            (peer.in_flight).give(out.len() - start, Some((at, sequence)));
             start + FRAME_HEAD_LEN
         };
         out[datagram + RELAY_OFFSET] |= relay_flags::RETRANSMITTED;
@@ -182,7 +182,7 @@ impl RepairCore {
     /// that it waits for nothing here gets its own.
     fn answer_all(&mut self, index: usize, sequence: Sequence) {
         let mut answered = 0;
-        for id in &self.round {
+        for id in &self.ready_peers {
             let Some(peer) = self.peers.get_mut(id) else {
                 continue;
             };
@@ -204,7 +204,7 @@ impl RepairCore {
 fn tell_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     for of in &mut peer.channels {
-        if let Some(asked_at) = of.owes_status.take() {
+        if let Some(asked_at) = of.status_due.take() {
             let channel = &channels[of.channel];
             let status = channel.status(asked_at, now);
             of.told_end |= status.ended;
@@ -212,7 +212,7 @@ fn tell_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8
         }
     }
     let told = out.len() - start;
-    peer.on_the_way.give(told, None);
+    peer.in_flight.give(told, None);
     told > 0
 }
 
@@ -220,7 +220,7 @@ fn tell_status(peer: &mut Peer, channels: &[Channel], now: Now, out: &mut Vec<u8
 fn refuse_pending(
     channel: &mut Channel,
     gone: SequenceRange,
-    (peer, on_the_way): (PeerId, &mut OnTheWay),
+    (peer, in_flight): (PeerId, &mut InFlight),
     out: &mut Vec<u8>,
 ) -> Served {
     channel.drop_pending(gone.len());
@@ -228,6 +228,6 @@ fn refuse_pending(
     let refusal = channel.refusal(gone, RefusalReason::Window, 0);
     let start = out.len();
     Message::Refused(refusal).write(channel.id, out);
-    on_the_way.give(out.len() - start, None);
+    in_flight.give(out.len() - start, None);
     Served::Sent(Destination::Peer(peer))
 }

@@ -22,7 +22,7 @@ struct Run {
 /// The answers of one connection that are on the way, as its driver says how far it has come. Of one
 /// that never says so, nothing is kept.
 #[derive(Debug, Default)]
-pub(crate) struct OnTheWay {
+pub(crate) struct InFlight {
     /// Whether the driver tells how much is on the way.
     is_told: bool,
     /// Bytes that the connection was ever given.
@@ -33,7 +33,7 @@ pub(crate) struct OnTheWay {
     by_first: BTreeMap<(usize, Sequence), Run>,
 }
 
-impl OnTheWay {
+impl InFlight {
     /// The connection was given so many bytes; they end with the answer named, if they are one.
     pub(crate) fn give(&mut self, bytes: usize, answer: Option<(usize, Sequence)>) {
         self.given_bytes += bytes as u64;
@@ -107,7 +107,7 @@ mod tests {
         SequenceRange::new(Sequence(first), Sequence(last)).unwrap()
     }
 
-    fn give(way: &mut OnTheWay, sequences: impl IntoIterator<Item = u64>) {
+    fn give(way: &mut InFlight, sequences: impl IntoIterator<Item = u64>) {
         for sequence in sequences {
             way.give(100, Some((0, Sequence(sequence))));
         }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn what_was_given_is_on_the_way_until_it_has_arrived() {
-        let mut way = OnTheWay::default();
+        let mut way = InFlight::default();
         give(&mut way, [1]);
         assert_eq!(way.rest_of(0, run(1, 1)), Some(run(1, 1)), "nobody tells");
         way.has_left(100);
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn what_was_given_twice_is_on_the_way_until_the_later_has_arrived() {
-        let mut way = OnTheWay::default();
+        let mut way = InFlight::default();
         way.has_left(0);
         give(&mut way, [3, 3]);
         way.has_left(100);
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn so_much_is_remembered_and_no_more() {
-        let mut way = OnTheWay::default();
+        let mut way = InFlight::default();
         way.has_left(0);
         let runs = RUNS_MAX as u64 + 10;
         give(&mut way, (1..=runs).map(|it| 2 * it));
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn one_run_does_not_grow_for_ever() {
-        let mut way = OnTheWay::default();
+        let mut way = InFlight::default();
         way.has_left(0);
         give(&mut way, 1..=RUN_LEN_MAX + 1);
         way.has_left(100);

@@ -241,7 +241,7 @@ impl RepairCore {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.role = Role::Closing(reason);
         }
-        self.enter_round(peer);
+        self.schedule_peer(peer);
     }
 
     /// Ends what a peer was: its queues are abandoned, its session and its place in the groups

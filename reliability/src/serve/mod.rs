@@ -204,7 +204,7 @@ pub struct RepairCore {
     /// Session numbers: what ChaCha20 makes of a secret. Who knows some of them knows no other.
     session_numbers: ChaCha20Rng,
     /// Those with something to be sent, each once, next first.
-    round: VecDeque<PeerId>,
+    ready_peers: VecDeque<PeerId>,
     repair: TokenBucket,
     joiners: TokenBucket,
     events: VecDeque<RepairEvent>,
@@ -225,7 +225,7 @@ impl fmt::Debug for RepairCore {
             .field("peers", &self.peers)
             .field("sessions", &self.sessions)
             .field("sessions_given", &self.session_numbers.get_word_pos())
-            .field("round", &self.round)
+            .field("ready_peers", &self.ready_peers)
             .field("repair", &self.repair)
             .field("joiners", &self.joiners)
             .field("tick_at", &self.tick_at)
@@ -274,7 +274,7 @@ impl RepairCore {
             standbys: Vec::new(),
             mirrored: Vec::new(),
             session_numbers: ChaCha20Rng::from_seed(secret),
-            round: VecDeque::new(),
+            ready_peers: VecDeque::new(),
             absent: Vec::new(),
             events: VecDeque::new(),
             news: 0,
@@ -340,9 +340,9 @@ impl RepairCore {
                 self.progress(now, peer, index, at, progress);
                 self.renew_tokens(now, peer, index, at, progress.read_bytes);
                 if let Some(peer) = self.peers.get_mut(&peer) {
-                    peer.channels[at].owes_status = Some(progress.sent_at);
+                    peer.channels[at].status_due = Some(progress.sent_at);
                 }
-                self.enter_round(peer);
+                self.schedule_peer(peer);
             }
             (_, _, Message::Mirror(wish)) => self.mirror(peer, channel, &wish),
             _ => self.break_off(peer, "a message that subscribers do not send".into()),
@@ -363,7 +363,7 @@ impl RepairCore {
             let resumes = state.backlog >= pause && bytes < pause;
             state.backlog = bytes;
             if resumes {
-                self.enter_round(peer);
+                self.schedule_peer(peer);
             }
         }
     }
@@ -373,7 +373,7 @@ impl RepairCore {
     /// it does not say it, and then whoever asks again is answered again.
     pub fn handle_on_the_way(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.peers.get_mut(&peer) {
-            state.on_the_way.has_left(bytes);
+            state.in_flight.has_left(bytes);
         }
     }
 
@@ -428,8 +428,8 @@ impl RepairCore {
     /// Appends the next bytes to send to `out`, and says where they go; `None`: nothing now. One
     /// datagram a call at most, peers in turn. Call it after every input until it returns `None`.
     pub fn poll_transmit(&mut self, now: Now, out: &mut Vec<u8>) -> Option<Destination> {
-        for _ in 0..self.round.len() {
-            let id = self.round.pop_front()?;
+        for _ in 0..self.ready_peers.len() {
+            let id = self.ready_peers.pop_front()?;
             let served = self.serve(id, now, out);
             let Some(peer) = self.peers.get_mut(&id) else {
                 if let Served::Sent(destination) = served {
@@ -439,7 +439,7 @@ impl RepairCore {
             };
             peer.in_round = !matches!(served, Served::Nothing) && peer.has_work();
             if peer.in_round {
-                self.round.push_back(id);
+                self.ready_peers.push_back(id);
             }
             match served {
                 Served::Sent(destination) => {
@@ -456,7 +456,7 @@ impl RepairCore {
     /// When to call [`Self::handle_timeout`] and [`Self::poll_transmit`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Nanos> {
-        let blocked = self.round.iter().filter_map(|id| self.peers.get(id));
+        let blocked = self.ready_peers.iter().filter_map(|id| self.peers.get(id));
         let blocked = blocked.map(|peer| peer.blocked_until).min();
         Some(self.tick_at.min(blocked.unwrap_or(Nanos::MAX)))
     }

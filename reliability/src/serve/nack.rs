@@ -12,7 +12,7 @@ use crate::types::{ChannelId, Epoch, Nanos, Now, Sequence, SequenceRange};
 
 /// Whoever sent a NACK, as the log of repairs is to know of it. What waits for an answer already is
 /// known to be wanted: to say so again and again costs nothing.
-struct Wants {
+struct NackBatch {
     asker: PeerId,
     at: Nanos,
     /// At what rate it may be answered. It takes a look at all who replay, so each of its ranges is not
@@ -24,7 +24,7 @@ struct Wants {
     answered: Vec<Sequence>,
 }
 
-impl Wants {
+impl NackBatch {
     fn note(&mut self, range: SequenceRange, log: &mut RepairLog) {
         for sequence in range.iter().take(self.left as usize) {
             if log.ask(sequence, self.asker, self.at) {
@@ -121,7 +121,7 @@ impl RepairCore {
         } else {
             peer
         };
-        let mut wants = Wants {
+        let mut wants = NackBatch {
             asker: self.asker(peer),
             at: now.monotonic,
             bytes_per_s: match class {
@@ -168,14 +168,14 @@ impl RepairCore {
             let Some(state) = self.peers.get(&peer) else {
                 return;
             };
-            let rest = state.on_the_way.rest_of(at, held);
-            let on_the_way = held.len() - rest.map_or(0, |rest| rest.len());
-            (self.channels[index].counters.nacks_duplicate).add(on_the_way);
+            let rest = state.in_flight.rest_of(at, held);
+            let in_flight = held.len() - rest.map_or(0, |rest| rest.len());
+            (self.channels[index].counters.nacks_duplicate).add(in_flight);
             if let Some(rest) = rest {
                 self.queue(peer, index, at, class, rest, &mut wants);
             }
         }
-        self.enter_round(peer);
+        self.schedule_peer(peer);
     }
 
     /// Queues what the ring holds of a question, and notes who wants what did not wait already; or
@@ -187,7 +187,7 @@ impl RepairCore {
         at: usize,
         class: NackClass,
         range: SequenceRange,
-        wants: &mut Wants,
+        wants: &mut NackBatch,
     ) {
         if planted(Bug::RefusedWithoutReason) && range.first.0.is_multiple_of(8) {
             let reason = RefusalReason::Budget;
@@ -264,7 +264,7 @@ impl RepairCore {
     /// How many replays share the joiners' budget, `with` being one of them.
     pub(super) fn active_joiners(&self, with: PeerId) -> u64 {
         let replaying = |p: &Peer| p.channels.iter().any(|c| !c.replay.is_empty());
-        let others = (self.round.iter().filter(|id| **id != with))
+        let others = (self.ready_peers.iter().filter(|id| **id != with))
             .filter_map(|id| self.peers.get(id))
             .filter(|p| replaying(p));
         1 + others.count() as u64
@@ -306,7 +306,7 @@ impl RepairCore {
             let text = format!("{waiting} bytes of answers were not read; read them as they come");
             self.close(peer, rejected(RejectCode::Overflow, text));
         } else {
-            self.enter_round(peer);
+            self.schedule_peer(peer);
         }
     }
 }

@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::control::{Grant, Join, NAME_LEN_MAX, Progress, Purpose, RejectCode, Rejected};
-use crate::serve::in_flight::OnTheWay;
+use crate::serve::in_flight::InFlight;
 use crate::serve::request_queue::PendingRanges;
 use crate::serve::standby_writes::MirrorWriter;
 use crate::serve::token_bucket::TokenBucket;
@@ -66,7 +66,7 @@ pub(crate) struct PeerChannel {
     /// What it last said of itself, of the channel's epoch.
     pub(crate) progress: Option<Progress>,
     /// The clock of its last PROGRESS, while that waits for STATUS.
-    pub(crate) owes_status: Option<Nanos>,
+    pub(crate) status_due: Option<Nanos>,
     /// Whether a STATUS told it that the session has ended: what it heard as END ends nothing alone.
     pub(crate) told_end: bool,
     /// Whether it was reported as slow.
@@ -102,7 +102,7 @@ pub(crate) struct Peer {
     /// Bytes that the driver has not got rid of yet.
     pub(crate) backlog: usize,
     /// What it was given that has not arrived.
-    pub(crate) on_the_way: OnTheWay,
+    pub(crate) in_flight: InFlight,
     pub(crate) heard_at: Nanos,
     /// Whether it stands in the round of those with something to be sent.
     pub(crate) in_round: bool,
@@ -127,7 +127,7 @@ impl Peer {
             channels: Vec::new(),
             outbox: Vec::new(),
             backlog: 0,
-            on_the_way: OnTheWay::default(),
+            in_flight: InFlight::default(),
             heard_at: now,
             in_round: false,
             blocked_until: Nanos::ZERO,
@@ -147,7 +147,7 @@ impl Peer {
     pub(crate) fn has_work(&self) -> bool {
         !self.outbox.is_empty()
             || (self.channels.iter())
-                .any(|c| c.owes_status.is_some() || !c.repair.is_empty() || !c.replay.is_empty())
+                .any(|c| c.status_due.is_some() || !c.repair.is_empty() || !c.replay.is_empty())
     }
 
     /// Of a subscriber, its further connection of this kind.

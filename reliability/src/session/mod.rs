@@ -24,11 +24,13 @@ use crate::control::{
     ChannelName, ChannelOffer, Join, JoinChannel, Message, Purpose, Rejected, RepairOffer, Start,
 };
 use crate::delivery::{Deliver, LineId, LinkDownReason, LossCause, Via};
-pub use crate::receive::What;
-use crate::receive::{Asks, InboxWanted, Receiver, ReceiverConfig, RepairOrder, Standing};
+pub use crate::receive::RemoteOp;
+use crate::receive::{
+    ChannelHealth, InboxWanted, Receiver, ReceiverConfig, RepairOrder, RepairRequests,
+};
 use crate::record::AlignedCopy;
-use crate::session::nack_link::RcPath;
-use crate::session::read_link::ReadPath;
+use crate::session::nack_link::NackLink;
+use crate::session::read_link::ReadLink;
 pub use crate::session::read_link::{ReadLimits, RemoteRequest};
 use crate::timing::Link;
 pub use crate::timing::LinkTimers;
@@ -118,7 +120,7 @@ pub(crate) struct Entry {
     pub(crate) counters: Arc<ReceiverCounters>,
     pub(crate) receiver: Option<Receiver>,
     /// Of the receiver before, while there is none.
-    standing: Option<Standing>,
+    health: Option<ChannelHealth>,
     /// On how many lines the driver listens, once it said so.
     listening: Option<usize>,
 }
@@ -135,8 +137,8 @@ pub struct SubscriberCore {
     replay: Link,
     replay_failures: u32,
     replay_used_at: Nanos,
-    nack: RcPath,
-    read: ReadPath,
+    nack: NackLink,
+    read: ReadLink,
     /// Whether the publisher is to write what it seals to memory of ours.
     inboxes: bool,
     session: u64,
@@ -148,7 +150,7 @@ pub struct SubscriberCore {
     #[serde(skip)]
     versions: WireVersions,
     #[serde(skip)]
-    asks: Asks,
+    requests: RepairRequests,
     #[serde(skip)]
     aligned: AlignedCopy,
 }
@@ -156,7 +158,7 @@ pub struct SubscriberCore {
 impl fmt::Debug for SubscriberCore {
     /// All that decides what it does next, but its settings and what waits to be taken.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let standings = (self.entries.iter()).map(|entry| (&entry.standing, entry.listening));
+        let standings = (self.entries.iter()).map(|entry| (&entry.health, entry.listening));
         f.debug_struct("SubscriberCore")
             .field("receivers", &self.entries().collect::<Vec<_>>())
             .field("standings", &standings.collect::<Vec<_>>())
@@ -181,7 +183,7 @@ impl SubscriberCore {
             wanted,
             counters: Arc::default(),
             receiver: None,
-            standing: None,
+            health: None,
             listening: None,
         });
         let mut core = Self {
@@ -193,15 +195,15 @@ impl SubscriberCore {
             replay: Link::new(settings.link, settings.seed ^ u64::MAX),
             replay_failures: 0,
             replay_used_at: now,
-            nack: RcPath::new(settings.link, settings.seed.rotate_left(32)),
-            read: ReadPath::new(settings.link, settings.seed.rotate_left(48)),
+            nack: NackLink::new(settings.link, settings.seed.rotate_left(32)),
+            read: ReadLink::new(settings.link, settings.seed.rotate_left(48)),
             inboxes: false,
             session: 0,
             actions: VecDeque::new(),
             out_repair: Vec::new(),
             out_replay: Vec::new(),
             versions: WireVersions::default(),
-            asks: Asks::default(),
+            requests: RepairRequests::default(),
             aligned: AlignedCopy::default(),
         };
         core.repair.want(now);
@@ -404,7 +406,7 @@ impl SubscriberCore {
             }
             // What may be READ, GRANT says.
             Message::Welcome(_) if path == Path::Read => {
-                self.read.rc.up();
+                self.read.link.up();
                 self.want_inboxes();
             }
             Message::Welcome(_) => {
@@ -598,7 +600,7 @@ impl SubscriberCore {
             // Nothing is told of this channel until it is welcomed again, which may be never.
             receiver.handle_link_down(LinkDownReason::Rejoining);
             receiver.close(LossCause::Left, on);
-            entry.standing = Some(receiver.standing());
+            entry.health = Some(receiver.health());
         }
         if self.repair.is_connected() {
             self.break_off(now, Path::Repair, LinkDownReason::Rejoining, on);
@@ -717,7 +719,7 @@ impl SubscriberCore {
             Path::Repair => (&mut self.repair, &mut self.out_repair),
             Path::Replay => (&mut self.replay, &mut self.out_replay),
             Path::Nack => (&mut self.nack.link, &mut self.nack.out),
-            Path::Read => (&mut self.read.rc.link, &mut self.read.rc.out),
+            Path::Read => (&mut self.read.link.link, &mut self.read.link.out),
         }
     }
 }

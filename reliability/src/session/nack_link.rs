@@ -19,7 +19,7 @@ const JOIN_TIMEOUT_TIMES: u64 = 2;
 
 /// See the module.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct RcPath {
+pub(crate) struct NackLink {
     /// Whether the driver can make one.
     usable: bool,
     /// Where it leads.
@@ -35,7 +35,7 @@ pub(crate) struct RcPath {
     late_at: Nanos,
 }
 
-impl RcPath {
+impl NackLink {
     pub(crate) const fn new(timers: LinkTimers, seed: u64) -> Self {
         Self {
             usable: false,

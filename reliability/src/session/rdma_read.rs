@@ -4,7 +4,7 @@
 use super::{Action, Path, SubscriberCore};
 use crate::control::RepairOffer;
 use crate::delivery::Deliver;
-use crate::receive::What;
+use crate::receive::RemoteOp;
 use crate::session::read_link::{ReadLimits, RemoteRequest};
 use crate::types::Nanos;
 
@@ -12,13 +12,13 @@ impl SubscriberCore {
     /// Tells whether the driver can READ where the publisher offers it; counts from the next WELCOME
     /// on. Without this call nothing is READ.
     pub const fn use_read_path(&mut self, usable: bool) {
-        self.read.rc.set_usable(usable);
+        self.read.link.set_usable(usable);
     }
 
     /// Where to connect for [`Path::Read`].
     #[must_use]
     pub const fn read_offer(&self) -> Option<RepairOffer> {
-        self.read.rc.offer()
+        self.read.link.offer()
     }
 
     /// There is no way to READ from here, and trying again would not help: no connection is made for
@@ -57,17 +57,17 @@ impl SubscriberCore {
         let receiver = self.receiver_mut(begun.channel);
         if let Some(receiver) = receiver.filter(|it| it.epoch() == begun.epoch) {
             match begun.what {
-                What::Slots(range) => {
+                RemoteOp::Slots(range) => {
                     receiver.handle_read_slots(now, range, bytes, &mut aligned, on);
                 }
-                What::Page => receiver.handle_read_page(now, bytes, on),
-                What::Claim(_) => {
+                RemoteOp::Page => receiver.handle_read_page(now, bytes, on),
+                RemoteOp::Claim(_) => {
                     let old = bytes
                         .first_chunk()
                         .map_or(0, |word| u64::from_le_bytes(*word));
                     receiver.handle_claimed(session, old);
                 }
-                What::Report(_) => receiver.handle_reported(),
+                RemoteOp::Report(_) => receiver.handle_reported(),
             }
         }
         self.aligned = aligned;
@@ -82,7 +82,7 @@ impl SubscriberCore {
 
     /// Ends the READ connection for as long as nobody offers it again.
     pub(super) fn stop_read(&mut self, now: Nanos) {
-        if self.read.rc.stop() {
+        if self.read.link.stop() {
             self.actions.push_back(Action::Disconnect(Path::Read));
         }
         self.read_down(now);

@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::control::CursorStep;
-use crate::receive::What;
+use crate::receive::RemoteOp;
 use crate::receive::{ReadRoom, Readable, Receiver};
-use crate::session::nack_link::RcPath;
+use crate::session::nack_link::NackLink;
 use crate::timing::LinkTimers;
 use crate::types::{ChannelId, Epoch, Nanos};
 
@@ -32,7 +32,7 @@ pub struct RemoteRequest {
     /// Whose ring, or cursor.
     pub channel: ChannelId,
     /// What of it.
-    pub what: What,
+    pub what: RemoteOp,
     /// Where the bytes stand, as the publisher's device counts.
     pub address: u64,
     /// The right to them.
@@ -48,15 +48,15 @@ pub struct RemoteRequest {
 pub(crate) struct Begun {
     pub(crate) channel: ChannelId,
     pub(crate) epoch: Epoch,
-    pub(crate) what: What,
+    pub(crate) what: RemoteOp,
     at: Nanos,
     tag: u64,
 }
 
 /// See the module.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct ReadPath {
-    pub(crate) rc: RcPath,
+pub(crate) struct ReadLink {
+    pub(crate) link: NackLink,
     /// Which connection this is: grants name it.
     attempt: u64,
     limits: ReadLimits,
@@ -68,10 +68,10 @@ pub(crate) struct ReadPath {
     next_tag: u64,
 }
 
-impl ReadPath {
+impl ReadLink {
     pub(crate) fn new(timers: LinkTimers, seed: u64) -> Self {
         Self {
-            rc: RcPath::new(timers, seed),
+            link: NackLink::new(timers, seed),
             attempt: 0,
             limits: ReadLimits::default(),
             begun: VecDeque::new(),
@@ -91,7 +91,7 @@ impl ReadPath {
     /// Whether what is granted to this attempt can be used: its connection is there, not gone, and no
     /// other has followed it.
     pub(crate) fn is_current(&self, attempt: u64) -> bool {
-        self.rc.link.is_connected() && attempt == self.attempt
+        self.link.link.is_connected() && attempt == self.attempt
     }
 
     /// Which connection this is.
@@ -109,7 +109,7 @@ impl ReadPath {
 
     /// What can be begun now; `None` while there is no connection, or one that can do no READs.
     pub(crate) fn room(&self) -> Option<ReadRoom> {
-        let can = self.rc.link.is_up() && self.limits.reads > 0;
+        let can = self.link.link.is_up() && self.limits.reads > 0;
         can.then_some(ReadRoom {
             reads: self.limits.reads.saturating_sub(self.begun(false)),
             len_max: self.limits.len_max,
@@ -125,7 +125,7 @@ impl ReadPath {
 
     /// Whether one more can be begun that is no WRITE.
     pub(crate) fn has_room(&self) -> bool {
-        self.rc.link.is_up() && self.begun(false) < self.limits.reads
+        self.link.link.is_up() && self.begun(false) < self.limits.reads
     }
 
     /// Whether a cursor can be claimed, or written, now.
@@ -138,7 +138,7 @@ impl ReadPath {
         &mut self,
         channel: ChannelId,
         epoch: Epoch,
-        what: What,
+        what: RemoteOp,
         readable: &Readable,
         now: Nanos,
     ) {
@@ -174,8 +174,8 @@ impl ReadPath {
             return;
         };
         let what = match step {
-            CursorStep::Claim => What::Claim(session),
-            CursorStep::Report(report) => What::Report(report.words(session)),
+            CursorStep::Claim => RemoteOp::Claim(session),
+            CursorStep::Report(report) => RemoteOp::Report(report.words(session)),
         };
         self.begin(receiver.channel(), receiver.epoch(), what, readable, now);
     }
@@ -183,7 +183,7 @@ impl ReadPath {
     /// Whether the control page of this channel is being READ.
     pub(crate) fn is_watching(&self, channel: ChannelId) -> bool {
         let mut begun = self.begun.iter();
-        begun.any(|it| it.channel == channel && it.what == What::Page)
+        begun.any(|it| it.channel == channel && it.what == RemoteOp::Page)
     }
 
     pub(crate) fn next_request(&mut self) -> Option<RemoteRequest> {
@@ -195,7 +195,7 @@ impl ReadPath {
         let first = self.begun.front().filter(|begun| begun.tag == tag)?;
         let first = *first;
         self.begun.pop_front();
-        self.rc.answered();
+        self.link.answered();
         Some(first)
     }
 
@@ -217,6 +217,6 @@ impl ReadPath {
 
     /// When something is due.
     pub(crate) fn next_due(&self) -> Nanos {
-        self.rc.next_due().min(self.stuck_at())
+        self.link.next_due().min(self.stuck_at())
     }
 }

@@ -4,7 +4,7 @@
 use super::{Action, Path, REPLAY_ATTEMPTS_MAX, SubscriberCore};
 use crate::control::{Message, NACK_RANGES_MAX, NackClass, write_nack};
 use crate::delivery::{Deliver, LinkDownReason};
-use crate::receive::{PathHealth, What};
+use crate::receive::{PathHealth, RemoteOp};
 use crate::types::{Nanos, SequenceRange};
 
 impl SubscriberCore {
@@ -34,27 +34,28 @@ impl SubscriberCore {
             }
             let ladder = entry.wanted.config.ladder;
             let room = self.read.room().filter(|_| ladder.reads());
-            self.asks.begin(nack_open && ladder.nacks(), room);
+            self.requests.begin(nack_open && ladder.nacks(), room);
             receiver.set_replay(replay_open, self.replay.is_wanted());
-            exhausted |= receiver.collect_asks(now, &mut self.asks) == PathHealth::Exhausted;
-            if let Some(asked_at) = self.asks.nack_overdue {
+            exhausted |= receiver.due_requests(now, &mut self.requests) == PathHealth::Exhausted;
+            if let Some(asked_at) = self.requests.nack_overdue {
                 let tries_max = entry.wanted.config.nack_tries;
                 nack_exhausted |= self.nack.unanswered(asked_at, now, tries_max);
             }
-            if let Some(asked_at) = self.asks.read_overdue {
+            if let Some(asked_at) = self.requests.read_overdue {
                 let tries_max = entry.wanted.config.nack_tries;
-                read_exhausted |= self.read.rc.unanswered(asked_at, now, tries_max);
+                read_exhausted |= self.read.link.unanswered(asked_at, now, tries_max);
             }
             if let Some(readable) = &receiver.readable {
-                for range in &self.asks.read {
-                    let what = What::Slots(*range);
+                for range in &self.requests.read {
+                    let what = RemoteOp::Slots(*range);
                     self.read.begin(channel, epoch, what, readable, now);
                 }
                 if watches && self.read.has_room() && !self.read.is_watching(channel) {
-                    self.read.begin(channel, epoch, What::Page, readable, now);
+                    self.read
+                        .begin(channel, epoch, RemoteOp::Page, readable, now);
                 }
                 if readable.is_low() {
-                    receiver.ask_status_soon(now);
+                    receiver.query_status_soon(now);
                 }
             }
             self.read.write_cursor(self.session, receiver, now);
@@ -64,24 +65,28 @@ impl SubscriberCore {
                     write_nack(channel, epoch, class, ranges, out);
                 }
             };
-            nack(NackClass::Repair, &self.asks.repair, &mut self.out_repair);
-            if !self.asks.nack.is_empty() {
-                let messages = self.asks.nack.len().div_ceil(NACK_RANGES_MAX);
+            nack(
+                NackClass::Repair,
+                &self.requests.repair,
+                &mut self.out_repair,
+            );
+            if !self.requests.nack.is_empty() {
+                let messages = self.requests.nack.len().div_ceil(NACK_RANGES_MAX);
                 entry.counters.nack_link_nacks_sent.add(messages as u64);
-                nack(NackClass::Repair, &self.asks.nack, &mut self.nack.out);
+                nack(NackClass::Repair, &self.requests.nack, &mut self.nack.out);
             }
-            if self.asks.replay_wanted {
+            if self.requests.replay_wanted {
                 self.replay_used_at = now;
                 self.replay.want(now);
             }
-            if !self.asks.replay.is_empty() {
+            if !self.requests.replay.is_empty() {
                 let out = if replay_apart {
                     self.replay_used_at = now;
                     &mut self.out_replay
                 } else {
                     &mut self.out_repair
                 };
-                nack(NackClass::Replay, &self.asks.replay, out);
+                nack(NackClass::Replay, &self.requests.replay, out);
             }
         }
         if self.replay.start_if_due(now) {

@@ -68,7 +68,7 @@ impl SubscriberCore {
     /// The connection for READ is up: inboxes can be granted through it.
     pub(super) fn want_inboxes(&mut self) {
         let offered = matches!(
-            self.read.rc.offer(),
+            self.read.link.offer(),
             Some(RepairOffer::Verbs { mirror: true, .. })
         );
         if !offered || !self.inboxes {

@@ -50,7 +50,7 @@ impl SubscriberCore {
                     start = Start::Oldest;
                 }
                 receiver.close(LossCause::Epoch, on);
-                entry.standing = Some(receiver.standing());
+                entry.health = Some(receiver.health());
             }
             let lines =
                 (entry.listening.or(entry.wanted.lines)).unwrap_or_else(|| offered_lines(offer));
@@ -67,8 +67,8 @@ impl SubscriberCore {
                     now,
                     counters,
                 );
-                if let Some(standing) = entry.standing.take() {
-                    receiver.stand(standing, now);
+                if let Some(health) = entry.health.take() {
+                    receiver.restore_health(health, now);
                 }
                 receiver
             });
@@ -78,7 +78,7 @@ impl SubscriberCore {
                 // What has not begun does not wait for anybody either.
                 let unbegun = |receiver: &mut Receiver| receiver.epoch() == Epoch::NONE;
                 if let Some(receiver) = entry.receiver.take_if(unbegun) {
-                    entry.standing = Some(receiver.standing());
+                    entry.health = Some(receiver.health());
                 }
             } else {
                 self.actions.push_back(Action::Listen(offer.clone()));
@@ -92,7 +92,7 @@ impl SubscriberCore {
         let reads = |offer: &&RepairOffer| matches!(offer, RepairOffer::Verbs { read: true, .. });
         let read = welcome.repairs.iter().find(reads).copied();
         if self.wants(|ladder| ladder.reads()) {
-            self.read.rc.offered(now, read);
+            self.read.link.offered(now, read);
         }
         if zombie {
             self.refuse_welcome(now, LinkDownReason::OldEpoch, on);

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use tickcast_journal::{JournaledCore, Recorder};
+use tickcast_journal::{JournalWriter, JournaledCore};
 use tickcast_reliability::control::{ChannelName, ChannelOffer, Message, Start, Welcome};
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::publish::{PublisherConfig, PublisherCore};
@@ -38,7 +38,7 @@ pub(crate) fn publisher(geometry: Geometry) -> PublisherCore {
 }
 
 /// A subscriber of that publisher, which keeps a record from its beginning if one is given.
-pub(crate) fn subscriber(geometry: Geometry, recorder: Option<Recorder>) -> JournaledCore {
+pub(crate) fn subscriber(geometry: Geometry, recorder: Option<JournalWriter>) -> JournaledCore {
     let wanted = ChannelWanted {
         channel: ChannelName::Id(CHANNEL),
         start: Start::Live,

@@ -3,7 +3,7 @@
 
 use tickcast_reliability::control::{RefusalReason, Start, Status};
 use tickcast_reliability::delivery::{Delivery, Event, LinkDownReason, LossCause};
-use tickcast_reliability::receive::{Asks, PathHealth, ReceiverConfig};
+use tickcast_reliability::receive::{PathHealth, ReceiverConfig, RepairRequests};
 use tickcast_reliability::record::{MboMsg, RecordBatch, TradeMsg};
 use tickcast_reliability::types::{Epoch, Nanos, RecordNumber, Sequence};
 
@@ -61,8 +61,8 @@ fn what_is_not_answered_is_asked_for_again_ever_later_and_then_the_path_is_given
         assert_eq!(alone.asks(), []);
         alone.at(alone.now.after(Nanos(1)));
     }
-    let mut asks = Asks::default();
-    let health = alone.receiver.collect_asks(alone.now, &mut asks);
+    let mut asks = RepairRequests::default();
+    let health = alone.receiver.due_requests(alone.now, &mut asks);
     assert_eq!((health, asks.repair.len()), (PathHealth::Exhausted, 0));
     assert_eq!(alone.counters().nacked_sequences.get(), 4);
     // The connection is built anew: everything is asked for as if for the first time.
@@ -278,8 +278,8 @@ fn a_gap_waits_for_the_other_line_but_no_longer_than_the_skew() {
     assert_eq!((alone.due(), alone.asks()), (Nanos::ZERO, vec![run(2, 2)]));
     // What was sent before we came, no line brings.
     let mut alone = Alone::welcomed(config, &publisher, Start::Oldest, 2);
-    let mut asks = Asks::default();
-    alone.receiver.collect_asks(alone.now, &mut asks);
+    let mut asks = RepairRequests::default();
+    alone.receiver.due_requests(alone.now, &mut asks);
     assert!(asks.replay_wanted);
     // With one line there is no other to wait for.
     let (_, mut alone) = missing_one(config, 1);

@@ -2,7 +2,7 @@
 
 use tickcast_reliability::control::{CursorState, RepairOffer, Report, Start};
 use tickcast_reliability::delivery::LinkDownReason;
-use tickcast_reliability::receive::{ReceiverConfig, RepairOrder, What};
+use tickcast_reliability::receive::{ReceiverConfig, RemoteOp, RepairOrder};
 use tickcast_reliability::session::Path;
 use tickcast_reliability::types::{Epoch, Nanos, Sequence};
 
@@ -111,7 +111,7 @@ fn nothing_more_is_begun_before_the_device_has_answered() {
     let claims = |world: &World| {
         let begun = world.read_requests.iter();
         begun
-            .map(|it| matches!(it.what, What::Claim(SESSION)))
+            .map(|it| matches!(it.what, RemoteOp::Claim(SESSION)))
             .collect::<Vec<_>>()
     };
     assert_eq!(claims(&world), [true]);
@@ -186,8 +186,8 @@ fn a_report_under_way_takes_no_room_from_a_read() {
     lose(&mut world, &mut publisher);
     lose(&mut world, &mut publisher);
     let kinds = world.read_requests.iter().map(|it| match it.what {
-        What::Report(_) => 'w',
-        What::Slots(_) => 'r',
+        RemoteOp::Report(_) => 'w',
+        RemoteOp::Slots(_) => 'r',
         other => panic!("{other:?}"),
     });
     assert_eq!(kinds.collect::<String>(), "wrr");

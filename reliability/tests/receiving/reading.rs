@@ -3,7 +3,7 @@
 
 use tickcast_reliability::control::{Message, Purpose, RefusalReason, RepairOffer, Start};
 use tickcast_reliability::delivery::{Event, LinkDownReason, LossCause};
-use tickcast_reliability::receive::{ReceiverConfig, RepairOrder, What};
+use tickcast_reliability::receive::{ReceiverConfig, RemoteOp, RepairOrder};
 use tickcast_reliability::ring::offset;
 use tickcast_reliability::session::{Action, Path};
 use tickcast_reliability::types::Nanos;
@@ -538,7 +538,7 @@ fn a_grant_that_comes_after_its_connection_is_gone_is_not_used_over_the_next_one
 /// How many READs of the control page are under way.
 fn pages(world: &World) -> usize {
     let requests = world.read_requests.iter();
-    requests.filter(|it| it.what == What::Page).count()
+    requests.filter(|it| it.what == RemoteOp::Page).count()
 }
 
 /// A page that was begun when the publisher had been silent for long, and a publisher that answers
@@ -556,7 +556,7 @@ fn watching(publisher: &mut Publisher) -> World {
 /// The page comes back with these words.
 fn page_done(world: &mut World, publisher: &Publisher, words: &[(usize, u64)]) {
     let page = world.read_requests.remove(0);
-    assert_eq!(page.what, What::Page);
+    assert_eq!(page.what, RemoteOp::Page);
     world.read_done(publisher, &page, |bytes| {
         for (at, word) in words {
             bytes[*at..at + 8].copy_from_slice(&word.to_le_bytes());

@@ -5,7 +5,7 @@ use tickcast_reliability::control::{RefusalReason, Start};
 use tickcast_reliability::delivery::{
     Delivery, Event, Item, LinkDownReason, LossCause, Place, Position, Via,
 };
-use tickcast_reliability::receive::{Asks, ReceiverConfig};
+use tickcast_reliability::receive::{ReceiverConfig, RepairRequests};
 use tickcast_reliability::record::AlignedCopy;
 use tickcast_reliability::types::{ConfigHash, Epoch, Nanos, RecordNumber, Sequence};
 use tickcast_reliability::wire::{Heartbeat, Kind, PublisherState};
@@ -40,8 +40,8 @@ fn arrival() -> ReceiverConfig {
 
 /// Replay wanted, and what is asked for as repair.
 fn wanted(alone: &mut Alone) -> (bool, usize) {
-    let mut asks = Asks::default();
-    alone.receiver.collect_asks(alone.now, &mut asks);
+    let mut asks = RepairRequests::default();
+    alone.receiver.due_requests(alone.now, &mut asks);
     (asks.replay_wanted, asks.repair.len())
 }
 
@@ -486,8 +486,8 @@ fn without_repair_history_is_given_up_like_any_gap() {
         ..quiet()
     };
     let mut alone = Alone::welcomed(config, &publisher, Start::Oldest, 1);
-    let mut asks = Asks::default();
-    alone.receiver.collect_asks(alone.now, &mut asks);
+    let mut asks = RepairRequests::default();
+    alone.receiver.due_requests(alone.now, &mut asks);
     assert!(alone.due() > Nanos::from_secs(1), "{}", alone.due());
     publisher.publish(1);
     alone.hear(A, &publisher.publish(1));

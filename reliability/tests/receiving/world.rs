@@ -10,7 +10,7 @@ use tickcast_reliability::control::{
 };
 use tickcast_reliability::delivery::{Event, Item, LineId, LinkDownReason, Loss, LossCause, Via};
 use tickcast_reliability::receive::{
-    Asks, InboxWanted, PathHealth, Receiver, ReceiverConfig, Welcomed, What,
+    InboxWanted, PathHealth, Receiver, ReceiverConfig, RemoteOp, RepairRequests, Welcomed,
 };
 use tickcast_reliability::record::{AlignedCopy, MboMsg, RecordBatch};
 use tickcast_reliability::ring::{Geometry, LAYOUT_VERSION, RING_MAGIC, offset};
@@ -537,7 +537,7 @@ impl World {
         request: &RemoteRequest,
         spoil: impl FnOnce(&mut [u8]),
     ) {
-        if matches!(request.what, What::Claim(_) | What::Report(_)) {
+        if matches!(request.what, RemoteOp::Claim(_) | RemoteOp::Report(_)) {
             return self.cursor_done(request);
         }
         assert_eq!(request.key, KEY);
@@ -554,20 +554,20 @@ impl World {
         assert_eq!(request.key, CURSOR.key);
         let old = self.cursor_words[0];
         let back = match request.what {
-            What::Claim(session) => {
+            RemoteOp::Claim(session) => {
                 assert_eq!((request.address, request.len), (CURSOR.address, 8));
                 if old == 0 {
                     self.cursor_words[0] = session;
                 }
                 old.to_le_bytes().to_vec()
             }
-            What::Report(words) => {
+            RemoteOp::Report(words) => {
                 let at = CURSOR.address + REPORT_OFFSET;
                 assert_eq!((request.address, request.len), (at, 56));
                 self.cursor_words[1..].copy_from_slice(&words);
                 vec![]
             }
-            What::Slots(_) | What::Page => unreachable!("no cursor"),
+            RemoteOp::Slots(_) | RemoteOp::Page => unreachable!("no cursor"),
         };
         let tag = request.tag;
         self.input(|c, now, mut on| c.handle_read(now, tag, &back, &mut on));
@@ -787,8 +787,8 @@ impl Alone {
 
     /// What it asks for at this time, in repair NACKs.
     pub(crate) fn asks(&mut self) -> Vec<SequenceRange> {
-        let mut asks = Asks::default();
-        let health = self.receiver.collect_asks(self.now, &mut asks);
+        let mut asks = RepairRequests::default();
+        let health = self.receiver.due_requests(self.now, &mut asks);
         assert_eq!(health, PathHealth::Answers);
         assert!(asks.replay.is_empty());
         asks.repair

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tickcast_journal::{RecordOrigin, RecordedSide, Recorder};
+use tickcast_journal::{JournalOrigin, JournalSide, JournalWriter};
 use tickcast_reliability::control::{ChannelName, NAME_LEN_MAX, Start};
 use tickcast_reliability::delivery::Delivery;
 use tickcast_reliability::receive::ReceiverConfig;
@@ -233,7 +233,7 @@ pub(crate) struct Parts {
     pub(crate) settings: SubscriberSettings,
     pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) waker: Waker,
-    pub(crate) recorder: Option<Recorder>,
+    pub(crate) recorder: Option<JournalWriter>,
 }
 
 /// Describes a subscriber; see [`Subscriber::builder`](crate::Subscriber::builder).
@@ -532,18 +532,18 @@ impl SubscriberBuilder {
 
 impl SubscriberBuilder {
     /// What records to this file.
-    fn recorder(&self, path: &Path, bytes: usize) -> Result<Recorder, SubscribeError> {
-        let origin = RecordOrigin {
+    fn recorder(&self, path: &Path, bytes: usize) -> Result<JournalWriter, SubscribeError> {
+        let origin = JournalOrigin {
             name: self.name.clone(),
             process: std::process::id(),
             boot_id: boot_id_text(boot_id().unwrap_or_default()),
             began: SystemClock.now(),
             began_utc: SystemClock.utc(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            side: RecordedSide::Subscriber,
+            side: JournalSide::Subscriber,
         };
         let file = RecordFile::create(path, bytes)?;
-        let recorder = Recorder::new(Box::new(file), &origin);
+        let recorder = JournalWriter::new(Box::new(file), &origin);
         recorder.map_err(|source| SubscribeError::Recorder {
             path: path.to_owned(),
             source,

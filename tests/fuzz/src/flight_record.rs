@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use tickcast_journal::explain::explain;
-use tickcast_journal::{Recording, replay, replay_publisher};
+use tickcast_journal::{Journal, replay, replay_publisher};
 use tickcast_reliability::delivery::Item;
 
 use crate::bytes::Bytes;
@@ -17,7 +17,7 @@ pub fn flight_record(bytes: &[u8]) {
     let which = usize::from(input.byte());
     let whole = &WHOLE.get_or_init(records)[which & 1];
     let untouched = input.0.is_empty();
-    let recording = match Recording::read(spoilt(whole, &mut input)) {
+    let recording = match Journal::read(spoilt(whole, &mut input)) {
         Ok(recording) => recording,
         Err(error) => {
             assert!(!untouched && !error.to_string().is_empty());

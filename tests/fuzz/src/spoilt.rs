@@ -1,7 +1,7 @@
 //! What a publisher and a subscriber leave behind in memory, and how an input spoils it.
 
-use tickcast_journal::layout::{RECORD_LEN_MIN, RecordOrigin, RecordedSide};
-use tickcast_journal::{RecordedPublisher, Recorder};
+use tickcast_journal::layout::{RECORD_LEN_MIN, JournalOrigin, JournalSide};
+use tickcast_journal::{JournaledPublisher, JournalWriter};
 use tickcast_reliability::delivery::{Item, LineId};
 use tickcast_reliability::publish::{PublisherCore, Transmit};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
@@ -49,9 +49,9 @@ pub(crate) fn geometry() -> Geometry {
 /// What a publisher's record and that of a subscriber look like who followed it, lost some of what it
 /// sent, and asked for it: the used part of each.
 pub(crate) fn records() -> [Vec<u8>; 2] {
-    let mut publisher = RecordedPublisher::new(publisher());
-    publisher.record(recorder(RecordedSide::Publisher));
-    let mut subscriber = pair::subscriber(geometry(), Some(recorder(RecordedSide::Subscriber)));
+    let mut publisher = JournaledPublisher::new(publisher());
+    publisher.record(recorder(JournalSide::Publisher));
+    let mut subscriber = pair::subscriber(geometry(), Some(recorder(JournalSide::Subscriber)));
     let on = &mut |_: Item<'_>| {};
     let mut batch = RecordBatch::default();
     batch.put(&MboMsg::default());
@@ -92,7 +92,7 @@ pub(crate) fn records() -> [Vec<u8>; 2] {
         {}
     }
     publisher.end(now(41)).expect("the end");
-    let of = |recorder: Option<Box<Recorder>>| {
+    let of = |recorder: Option<Box<JournalWriter>>| {
         recorder.map_or_else(Vec::new, |recorder| used(&recorder.into_bytes()))
     };
     [
@@ -106,13 +106,13 @@ fn now(n: u64) -> Now {
     Now { monotonic, utc }
 }
 
-fn recorder(side: RecordedSide) -> Recorder {
-    let origin = RecordOrigin {
+fn recorder(side: JournalSide) -> JournalWriter {
+    let origin = JournalOrigin {
         name: "fuzzed".into(),
         side,
-        ..RecordOrigin::default()
+        ..JournalOrigin::default()
     };
-    Recorder::new(Box::new(vec![0; RECORD_LEN_MIN]), &origin).expect("a record")
+    JournalWriter::new(Box::new(vec![0; RECORD_LEN_MIN]), &origin).expect("a record")
 }
 
 /// The head of a record and what is used of its first segment, as the only one there is

@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use tickcast_journal::{JournaledCore, RecordOrigin, Recorder};
+use tickcast_journal::{JournalOrigin, JournalWriter, JournaledCore};
 use tickcast_reliability::control::{
     BODY_LEN_MAX_TO_PUBLISHER, BODY_LEN_MAX_TO_SUBSCRIBER, ChannelName, FanOutOffer, Message,
     Start, UdpLine,
@@ -163,7 +163,7 @@ impl Pair {
     pub(crate) fn recorded() -> Self {
         let mut pair = Self::new();
         let area = Box::new(vec![0; 64 << 20]);
-        let recorder = Recorder::new(area, &RecordOrigin::default()).expect("there is room");
+        let recorder = JournalWriter::new(area, &JournalOrigin::default()).expect("there is room");
         pair.subscriber.record(recorder);
         pair
     }

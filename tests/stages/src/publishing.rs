@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use tickcast_journal::{RecordOrigin, RecordedPublisher, RecordedSide, Recorder};
+use tickcast_journal::{JournalOrigin, JournalSide, JournalWriter, JournaledPublisher};
 use tickcast_reliability::publish::{PublisherConfig, PublisherCore, Transmit};
 use tickcast_reliability::record::RecordBatch;
 use tickcast_reliability::types::{Nanos, Now, SourcePosition};
@@ -18,7 +18,7 @@ const LOT: u64 = 64;
 const LOTS: u64 = 4;
 
 struct Publishing {
-    publisher: RecordedPublisher,
+    publisher: JournaledPublisher,
     message: RecordBatch,
     position: u64,
     now: Now,
@@ -32,15 +32,15 @@ impl Publishing {
         };
         let config = PublisherConfig::default();
         let core = PublisherCore::new(config, ring(1), Arc::default(), now.monotonic);
-        let mut publisher = RecordedPublisher::new(core);
+        let mut publisher = JournaledPublisher::new(core);
         if is_recorded {
-            let origin = RecordOrigin {
+            let origin = JournalOrigin {
                 began: now.monotonic,
-                side: RecordedSide::Publisher,
-                ..RecordOrigin::default()
+                side: JournalSide::Publisher,
+                ..JournalOrigin::default()
             };
             let area = Box::new(vec![0; 64 << 20]);
-            publisher.record(Recorder::new(area, &origin).expect("there is room"));
+            publisher.record(JournalWriter::new(area, &origin).expect("there is room"));
         }
         Self {
             publisher,

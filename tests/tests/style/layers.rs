@@ -14,7 +14,7 @@ const ENTRIES_MAX: usize = 15;
 
 /// The modules that a `lib.rs` lists, top first, each with its line.
 fn listed(lib: &Source) -> Vec<(usize, String)> {
-    let item = pattern(r"^//! \d+\. `(\w+)`:");
+    let item = pattern(r"^//! \d+\. \[?`(\w+)`\]?:");
     let lines = lib.text.lines().enumerate();
     let items = lines.filter_map(|(at, line)| Some((at + 1, item.captures(line)?[1].to_owned())));
     items.collect()
@@ -51,9 +51,9 @@ fn names_after(code: &str, at: usize) -> Vec<String> {
     names
 }
 
-/// Which module each name comes from that `lib.rs` re-exports at the root of its crate.
+/// Which module, or other crate, each name comes from that `lib.rs` re-exports at the root of its crate.
 fn facade(lib: &Source) -> BTreeMap<String, String> {
-    let uses = pattern(r"(?m)^pub(?:\([a-z]+\))? use (?:self::|crate::)?(\w+)::([^;]+);");
+    let uses = pattern(r"(?m)^pub(?:\([a-z]+\))? use (?:self::|crate::)?(\w+)(?:::| as )([^;]+);");
     let name = pattern(r"\w+");
     let mut found = BTreeMap::new();
     for reexport in uses.captures_iter(&lib.code) {
@@ -111,6 +111,8 @@ fn breaches(tree: &Tree, lib: &Source) -> Vec<(String, Violation)> {
             let target = facade.get(&name).unwrap_or(&name);
             let is_above = match rank.get(target.as_str()) {
                 Some(rank) => rank < own,
+                // Another crate stands below.
+                None if target != &name => false,
                 // The root itself is above all; but a `super` of a module in a file does not lead there.
                 None => file.product.contains(&format!("crate::{name}")) && !is_macro(file, &name),
             };
@@ -161,11 +163,11 @@ fn folders_import_downwards_only() {
 
 #[test]
 fn an_upward_import_is_found_in_every_form() {
-    let lib = "//! 1. `top`: x\n//! 2. `mid`: x\n//! 3. `low`: x\n//! 4. `gone`: x\n\
-               pub use self::top::{A, B};\n";
+    let lib = "//! 1. [`top`]: x\n//! 2. `mid`: x\n//! 3. `low`: x\n//! 4. `gone`: x\n\
+               pub use self::top::{A, B};\npub use tickcast_x::L;\npub use tickcast_y as y;\n";
     let mid = "use crate::low::C;\nuse crate::top::D;\nuse crate::{low::E, top::{F, G}};\n\
                use crate::A;\nuse super::super::top::H;\nuse super::own::I;\n// crate::top::J\n\
-               #[cfg(test)]\nmod tests {\n    use crate::top::K;\n}\nuse crate::Root;\n";
+               #[cfg(test)]\nmod tests {\n    use crate::top::K;\n}\nuse crate::Root;\nuse crate::{L, y::M};\n";
     let files = [
         ("a/src/lib.rs", lib),
         ("a/src/low.rs", "use super::mid::C;\n"),

@@ -14,7 +14,7 @@ use jiff::{Span, Timestamp};
 use serde::Serialize;
 use tickcast_journal::explain::{Explanation, Fate, Finding, explain};
 use tickcast_journal::{
-    RecordOrigin, RecordedSide, Recording, Replayed, Stopped, replay, replay_publisher,
+    Journal, JournalOrigin, JournalSide, Replayed, Stopped, replay, replay_publisher,
 };
 use tickcast_reliability::delivery::Item;
 use tickcast_reliability::types::Nanos;
@@ -52,7 +52,7 @@ const AROUND: Nanos = Nanos::from_secs(1);
 #[derive(Serialize)]
 struct Report<'a> {
     file: &'a PathBuf,
-    origin: &'a RecordOrigin,
+    origin: &'a JournalOrigin,
     whole: bool,
     explanation: &'a Explanation,
     /// How many sequences the findings do not explain; left out where nobody knows.
@@ -77,7 +77,7 @@ struct Verdict {
 /// [`CommandError`] when a file can't be read, or is no record.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     let recordings = args.files.iter().map(|file| open(file));
-    let recordings: Vec<Recording> = recordings.collect::<Result<_, _>>()?;
+    let recordings: Vec<Journal> = recordings.collect::<Result<_, _>>()?;
     refuse_twice(&args.files, &recordings)?;
     let at = args.at.as_deref().map(At::parse).transpose()?;
     let mut explanations = explain(&recordings);
@@ -187,17 +187,17 @@ fn is_whole(explanation: &Explanation, unexplained: Option<u64>) -> bool {
     !explanation.findings.iter().any(lost) && unexplained.is_none_or(|count| count == 0)
 }
 
-fn open(path: &Path) -> Result<Recording, CommandError> {
+fn open(path: &Path) -> Result<Journal, CommandError> {
     let bytes = read(path).map_err(|source| CommandError::Read {
         path: path.into(),
         source,
     })?;
-    let recording = Recording::read(bytes);
+    let recording = Journal::read(bytes);
     recording.map_err(|error| CommandError::Usage(format!("{}: {error}", path.display())))
 }
 
 /// The same record twice would count as two witnesses.
-fn refuse_twice(files: &[PathBuf], recordings: &[Recording]) -> Result<(), CommandError> {
+fn refuse_twice(files: &[PathBuf], recordings: &[Journal]) -> Result<(), CommandError> {
     for (nth, recording) in recordings.iter().enumerate() {
         let mut before = recordings[..nth].iter().zip(files);
         if let Some((_, first)) = before.find(|(it, _)| it.origin() == recording.origin()) {
@@ -262,7 +262,7 @@ impl At {
 }
 
 /// Keeps what was missing within a second of this time; else says from when to when the record is.
-fn only_near(at: At, recording: &Recording, explanation: &mut Explanation) -> Option<String> {
+fn only_near(at: At, recording: &Journal, explanation: &mut Explanation) -> Option<String> {
     let origin = recording.origin();
     let since_began = at.utc(origin.began_utc) - i128::from(origin.began_utc.0);
     let at = i128::from(origin.began.0) + since_began;
@@ -281,16 +281,16 @@ fn only_near(at: At, recording: &Recording, explanation: &mut Explanation) -> Op
 /// What the record's sums are held against, how many sequences they do not explain, and what a replay
 /// comes to, where that is asked for.
 fn replayed(
-    recording: &Recording,
+    recording: &Journal,
     explanation: &Explanation,
     asked: bool,
 ) -> (String, Option<u64>, Option<Verdict>) {
     match recording.side() {
-        RecordedSide::Publisher => {
+        JournalSide::Publisher => {
             let verdict = || verdict(recording, &replay_publisher(recording));
             (words::sent(explanation), None, asked.then(verdict))
         }
-        RecordedSide::Repair => {
+        JournalSide::Repair => {
             let verdict = || {
                 Verdict {
                 first_input: 0,
@@ -312,7 +312,7 @@ fn replayed(
     }
 }
 
-fn verdict<Core>(recording: &Recording, replayed: &Replayed<Core>) -> Verdict {
+fn verdict<Core>(recording: &Journal, replayed: &Replayed<Core>) -> Verdict {
     let (first_input, inputs) = (replayed.first_input, replayed.inputs);
     let mut words = match &replayed.difference {
         None => format!(
@@ -356,7 +356,7 @@ fn verdict<Core>(recording: &Recording, replayed: &Replayed<Core>) -> Verdict {
 #[cfg(test)]
 mod tests {
     use tickcast_journal::layout::RECORD_LEN_MIN;
-    use tickcast_journal::{JournaledCore, Note, Recorder};
+    use tickcast_journal::{JournalWriter, JournaledCore, Note};
     use tickcast_reliability::session::{LinkTimers, SubscriberSettings};
     use tickcast_reliability::types::ChannelId;
 
@@ -380,10 +380,10 @@ mod tests {
         };
         let mut core = JournaledCore::new(settings, BEGAN);
         let area = Box::new(vec![0; RECORD_LEN_MIN]);
-        core.record(Recorder::new(area, &RecordOrigin::default()).unwrap());
+        core.record(JournalWriter::new(area, &JournalOrigin::default()).unwrap());
         core.handle_timeout(Nanos(BEGAN.0 + 1), &mut |_: Item<'_>| ());
         let recording = core.stop_recording().unwrap().into_bytes();
-        let recording = Recording::read(recording).unwrap();
+        let recording = Journal::read(recording).unwrap();
         let mut explanation = explain(std::slice::from_ref(&recording)).remove(0);
         let (words, unexplained, _) = replayed(&recording, &explanation, false);
         assert!(
@@ -407,13 +407,13 @@ mod tests {
             seed: 1,
         };
         let mut core = JournaledCore::new(settings, BEGAN);
-        let origin = RecordOrigin {
+        let origin = JournalOrigin {
             began: BEGAN,
             began_utc: BEGAN,
-            ..RecordOrigin::default()
+            ..JournalOrigin::default()
         };
         let area = Box::new(vec![0; RECORD_LEN_MIN]);
-        core.record(Recorder::new(area, &origin).unwrap());
+        core.record(JournalWriter::new(area, &origin).unwrap());
         for seconds in [0, 5, 5, 10] {
             let at = BEGAN.after(Nanos::from_secs(seconds));
             core.handle_timeout(at, &mut |_: Item<'_>| ());

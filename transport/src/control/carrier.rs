@@ -16,7 +16,7 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 use tickcast_reliability::control::CURSOR_WORDS;
 use tickcast_reliability::control::RemoteAccess;
 #[cfg(feature = "rdma")]
-use tickcast_reliability::receive::What;
+use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::ring::RingMemory;
 #[cfg(feature = "rdma")]
 use tickcast_reliability::serve::MIRROR_WRITES_MAX;
@@ -365,11 +365,13 @@ impl Conduit {
                     len: request.len as usize,
                 };
                 match request.what {
-                    What::Slots(_) | What::Page => stream.read_remote(at, 0, at.len, request.tag),
-                    What::Claim(session) => {
+                    RemoteOp::Slots(_) | RemoteOp::Page => {
+                        stream.read_remote(at, 0, at.len, request.tag)
+                    }
+                    RemoteOp::Claim(session) => {
                         stream.compare_and_swap(at, 0, 0, session.to_le(), request.tag)
                     }
-                    What::Report(words) => {
+                    RemoteOp::Report(words) => {
                         let words = words.map(u64::to_le_bytes);
                         stream.write_remote(at, 0, words.as_flattened(), request.tag)
                     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use tickcast_journal::layout::RECORD_LEN_MIN;
 use tickcast_journal::{
-    RecordOrigin, RecordedPublisher, RecordedSide, Recorder, Recording, What, replay_publisher,
+    EntryBody, Journal, JournalOrigin, JournalSide, JournalWriter, JournaledPublisher,
+    replay_publisher,
 };
 use tickcast_reliability::publish::{PublisherConfig, PublisherCore};
 use tickcast_reliability::record::{MboMsg, RecordBatch};
@@ -25,7 +26,7 @@ const FILE: &str = "TICKCAST_KILLED_RECORDER";
 const ROUNDS: u64 = 150;
 const FAN_OUT: FanOutId = FanOutId(0);
 
-fn publisher(path: &Path) -> RecordedPublisher {
+fn publisher(path: &Path) -> JournaledPublisher {
     let geometry = Geometry::new(1024, 16).unwrap();
     let identity = RingIdentity {
         channel: ChannelId(1),
@@ -38,13 +39,13 @@ fn publisher(path: &Path) -> RecordedPublisher {
     };
     let ring = RingWriter::create(Arc::new(HeapMemory::new(geometry)), geometry, identity).unwrap();
     let core = PublisherCore::new(PublisherConfig::default(), ring, Arc::default(), Nanos(0));
-    let origin = RecordOrigin {
-        side: RecordedSide::Publisher,
-        ..RecordOrigin::default()
+    let origin = JournalOrigin {
+        side: JournalSide::Publisher,
+        ..JournalOrigin::default()
     };
     let file = RecordFile::create(path, RECORD_LEN_MIN).unwrap();
-    let mut publisher = RecordedPublisher::new(core);
-    publisher.record(Recorder::new(Box::new(file), &origin).unwrap());
+    let mut publisher = JournaledPublisher::new(core);
+    publisher.record(JournalWriter::new(Box::new(file), &origin).unwrap());
     publisher
 }
 
@@ -113,17 +114,17 @@ fn a_process_killed_at_any_moment_leaves_a_record_that_is_whole() {
     for round in 0..ROUNDS {
         let mut victim = Victim::start(round);
         // In its first lap of the file, or in a later one.
-        let is_due = |it: Recording| round.is_multiple_of(2) || !it.is_whole();
-        while !read(&victim.path).is_ok_and(|it| Recording::read(it).is_ok_and(is_due)) {
+        let is_due = |it: Journal| round.is_multiple_of(2) || !it.is_whole();
+        while !read(&victim.path).is_ok_and(|it| Journal::read(it).is_ok_and(is_due)) {
             assert_eq!(victim.child.try_wait().unwrap(), None, "it ended");
             std::thread::sleep(Duration::from_micros(100));
         }
         victim.kill();
-        let recording = Recording::read(read(&victim.path).unwrap()).unwrap();
+        let recording = Journal::read(read(&victim.path).unwrap()).unwrap();
         let mut posted = Sequence::NONE;
         for entry in recording.entries() {
             let entry = entry.unwrap_or_else(|error| panic!("round {round}: {error}"));
-            if let What::Posted(_, up_to) = entry.what {
+            if let EntryBody::Posted(_, up_to) = entry.what {
                 // What was there before is of an earlier lap.
                 assert!((posted.0..=posted.0 + 1).contains(&up_to.0) || posted == Sequence::NONE);
                 posted = up_to;

@@ -8,7 +8,7 @@ use std::time::Instant;
 use tickcast_reliability::control::{
     ChannelName, Join, JoinChannel, Message, Progress, Purpose, RemoteAccess, RepairOffer, Start,
 };
-use tickcast_reliability::receive::What;
+use tickcast_reliability::receive::RemoteOp;
 use tickcast_reliability::session::RemoteRequest;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::{ClientConfig, ClientEvent, ControlClient};
@@ -398,7 +398,7 @@ fn a_subscriber_that_reads_beyond_its_grant_is_cut_off_by_the_publisher() {
     let mut asked = |tag, offset: u64| {
         let request = RemoteRequest {
             channel: ChannelId(1),
-            what: What::Slots(SequenceRange::one(Sequence(1))),
+            what: RemoteOp::Slots(SequenceRange::one(Sequence(1))),
             address: ring.address + offset,
             key: ring.key,
             len: 64,

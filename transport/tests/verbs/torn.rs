@@ -12,7 +12,7 @@ use tickcast_reliability::control::{
     ChannelName, FanOutOffer, Message, RemoteAccess, RepairOffer, Start, UdpLine,
 };
 use tickcast_reliability::delivery::{Item, LineId, LinkDownReason};
-use tickcast_reliability::receive::{ReceiverConfig, RepairOrder, What};
+use tickcast_reliability::receive::{ReceiverConfig, RemoteOp, RepairOrder};
 use tickcast_reliability::record::AlignedCopy;
 use tickcast_reliability::ring::{Geometry, RingIdentity, RingReader, RingWriter, Seal};
 use tickcast_reliability::serve::{
@@ -423,12 +423,12 @@ impl World {
     fn begin_reads(&mut self) {
         while let Some(request) = self.subscriber.poll_remote() {
             let slot = match request.what {
-                What::Slots(range) => {
+                RemoteOp::Slots(range) => {
                     assert_eq!(range.len(), 1, "{range} is more than a slot");
                     Some(range.first)
                 }
-                What::Page => None,
-                What::Claim(_) | What::Report(_) => panic!("there is no cursor"),
+                RemoteOp::Page => None,
+                RemoteOp::Claim(_) | RemoteOp::Report(_) => panic!("there is no cursor"),
             };
             let at = RemoteMemory {
                 address: request.address,

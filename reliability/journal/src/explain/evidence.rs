@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use super::publisher_view::{Sent, Serving};
 use super::{Fate, Happening, How, Ranges};
 use crate::replay::Witnessed;
-use crate::{Asked, Dropped, Entry, Input, Note, Recording, Served, What};
+use crate::{
+    Dropped, EntryBody, Journal, JournalEntry, JournalInput, Note, RequestedRanges, Served,
+};
 use tickcast_reliability::control::{Message, RefusalReason, Welcome};
 use tickcast_reliability::delivery::{Event, LineId, Loss, LossCause};
 use tickcast_reliability::session::Path;
@@ -147,7 +149,7 @@ pub(super) const GAP_LEN_MAX: u64 = 1 << 20;
 
 impl Evidence {
     /// Walks through all of a record.
-    pub(super) fn of(recording: &Recording) -> Self {
+    pub(super) fn of(recording: &Journal) -> Self {
         let mut evidence = Self {
             host: recording.origin().boot_id.clone(),
             damaged: recording.damage().map(|it| it.to_string()),
@@ -203,12 +205,12 @@ impl Evidence {
     /// what is gone by here.
     fn found(
         &mut self,
-        entry: &Entry<'_>,
+        entry: &JournalEntry<'_>,
         found: &[(ChannelId, Epoch, SequenceRange)],
         known: bool,
     ) {
         let line = match entry.what {
-            What::Datagram { line, .. } => Some(line),
+            EntryBody::Datagram { line, .. } => Some(line),
             _ => None,
         };
         for of in self.channels.values_mut() {
@@ -225,10 +227,10 @@ impl Evidence {
     }
 
     /// Takes an entry.
-    fn entry(&mut self, entry: &Entry<'_>, taken: Taken) {
+    fn entry(&mut self, entry: &JournalEntry<'_>, taken: Taken) {
         let at = entry.at;
         match &entry.what {
-            What::Datagram {
+            EntryBody::Datagram {
                 channel,
                 line,
                 verdict,
@@ -246,55 +248,55 @@ impl Evidence {
                     of.datagram(at, *line, &header, taken);
                 }
             }
-            What::Message(path, channel, message) => {
+            EntryBody::Message(path, channel, message) => {
                 self.message(at, *path, *channel, message, taken);
             }
-            What::Remote(_, bytes) if taken.fills => self.brought(at, bytes),
-            What::Input(input) => self.input(at, input),
-            What::Sent(_, _, frames) => self.sent(at, frames),
-            What::Told(told) => {
+            EntryBody::Remote(_, bytes) if taken.fills => self.brought(at, bytes),
+            EntryBody::Input(input) => self.input(at, input),
+            EntryBody::Sent(_, _, frames) => self.sent(at, frames),
+            EntryBody::Told(told) => {
                 let of = self.channels.entry(told.channel).or_default();
                 of.told(at, told.epoch, told.sequence, &told.event);
                 self.loss_events += u64::from(matches!(told.event, Event::Lost(_)));
                 let words = Happening::Told(told.channel, told.event.to_string());
                 self.timeline.push((at, words));
             }
-            What::Note(note) => self.note(at, note),
-            What::Look(_)
-            | What::Ask(_)
-            | What::Action(_)
-            | What::Request(_)
-            | What::Remote(..) => {}
+            EntryBody::Note(note) => self.note(at, note),
+            EntryBody::Look(_)
+            | EntryBody::Ask(_)
+            | EntryBody::Action(_)
+            | EntryBody::Request(_)
+            | EntryBody::Remote(..) => {}
             what => self.of_publisher(at, what),
         }
     }
 
-    fn of_publisher(&mut self, at: Nanos, what: &What<'_>) {
+    fn of_publisher(&mut self, at: Nanos, what: &EntryBody<'_>) {
         match what {
-            What::Sealed(_, header) => {
+            EntryBody::Sealed(_, header) => {
                 if let Some(header) = headers_only::header_of(header) {
                     self.sent.sealed(&header);
                 }
             }
-            What::Posted(fan_out, up_to) => {
+            EntryBody::Posted(fan_out, up_to) => {
                 let stalled = self.stalls.last().copied();
                 let stalled = stalled.filter(|(stall, span)| at <= stall.after(*span));
                 (self.sent).posted(at, *fan_out, *up_to, stalled.map(|(_, span)| span));
             }
-            What::Published(published) => self.sent.published(at, published),
-            What::Happened(event) => self.sent.happened(at, event),
-            What::Heard(_, _, message) => {
+            EntryBody::Published(published) => self.sent.published(at, published),
+            EntryBody::Happened(event) => self.sent.happened(at, event),
+            EntryBody::Heard(_, _, message) => {
                 self.serving.get_or_insert_default().heard(message);
             }
-            What::Said(_, _, message) => self.serving.get_or_insert_default().said(message),
-            What::Repaired(peer, ..) => {
+            EntryBody::Said(_, _, message) => self.serving.get_or_insert_default().said(message),
+            EntryBody::Repaired(peer, ..) => {
                 let serving = self.serving.get_or_insert_default();
                 match peer {
                     Some(_) => serving.given += 1,
                     None => serving.given_to_all += 1,
                 }
             }
-            What::Served(served) => {
+            EntryBody::Served(served) => {
                 let serving = self.serving.get_or_insert_default();
                 match served {
                     Served::Joined(..) => serving.joined += 1,
@@ -388,20 +390,20 @@ impl Evidence {
         }
     }
 
-    fn input(&mut self, at: Nanos, input: &Input) {
+    fn input(&mut self, at: Nanos, input: &JournalInput) {
         match *input {
-            Input::Malformed(channel, line, _) => {
+            JournalInput::Malformed(channel, line, _) => {
                 let of = self.channels.entry(channel).or_default();
                 of.malformed.push((at, line));
             }
-            Input::Overrun(channel, epoch, range) => {
+            JournalInput::Overrun(channel, epoch, range) => {
                 let of = self.channels.entry(channel).or_default();
                 of.overrun.entry(epoch).or_default().insert(range);
                 if epoch == of.epoch {
                     of.heard_of(range.last);
                 }
             }
-            Input::Listening(channel, lines) => {
+            JournalInput::Listening(channel, lines) => {
                 self.channels.entry(channel).or_default().lines = lines.into();
             }
             _ => {}
@@ -410,7 +412,7 @@ impl Evidence {
 
     /// What was asked for: that is what the core knew to be missing.
     fn sent(&mut self, at: Nanos, frames: &[u8]) {
-        let asked = Asked::of(frames);
+        let asked = RequestedRanges::of(frames);
         for (channel, epoch, ranges) in &asked.nacks {
             let of = self.channels.entry(*channel).or_default();
             ranges.iter().for_each(|range| of.asked(*epoch, *range));

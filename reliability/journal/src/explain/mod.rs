@@ -151,7 +151,7 @@ pub enum How {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Delay {
+pub enum DelayCause {
     /// A fault held them back that was injected in this host.
     Injected,
     /// What was sent after them came before them on the same line.
@@ -197,7 +197,7 @@ pub struct Finding {
     /// How long the application had not polled just before, where it had not.
     pub stalled_for: Option<Nanos>,
     /// When the last of it came on its line after all, and why only then, where it was late and not lost.
-    pub late: Option<(Nanos, Delay)>,
+    pub late: Option<(Nanos, DelayCause)>,
     /// How many datagrams the kernel or the device dropped just then, whosever they were.
     pub buffer_drops: u64,
     /// Of what the publisher lost of a source: why, and how many messages.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::evidence::{Channel, Evidence, Gap};
 use super::publisher_view::{Left, SourceLost};
-use super::{Delay, Explanation, Fate, Finding, Origin, Ranges, Totals};
-use crate::{Dropped, Recording};
+use super::{DelayCause, Explanation, Fate, Finding, Origin, Ranges, Totals};
+use crate::{Dropped, Journal};
 use tickcast_reliability::delivery::{LineId, Loss, LossCause};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence, SequenceRange};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
@@ -18,7 +18,7 @@ const SILENCE_MIN: Nanos = Nanos::from_ms(1);
 
 /// Explains records, each for itself, and what they missed together as what it was.
 #[must_use]
-pub fn explain(recordings: &[Recording]) -> Vec<Explanation> {
+pub fn explain(recordings: &[Journal]) -> Vec<Explanation> {
     let all: Vec<Evidence> = recordings.iter().map(Evidence::of).collect();
     let each = all.iter().enumerate();
     each.map(|(record, evidence)| explain_one(record, evidence, &all))
@@ -221,7 +221,7 @@ impl Judge<'_> {
                     _ => None,
                 };
                 let asked_more = self.evidence.is_cut_between(gap.found_at, at);
-                let why = |it: Option<(Nanos, Delay)>| it.map(|(_, why)| why);
+                let why = |it: Option<(Nanos, DelayCause)>| it.map(|(_, why)| why);
                 if let Some(it) = &mut last
                     && (it.origin, it.fate, why(it.late)) == (origin, fate, why(late))
                 {
@@ -428,27 +428,30 @@ impl Judge<'_> {
     }
 
     /// When something came late on its line, and why.
-    fn delay(&self, gap: &Gap, sequence: Sequence, line: LineId) -> Option<(Nanos, Delay)> {
+    fn delay(&self, gap: &Gap, sequence: Sequence, line: LineId) -> Option<(Nanos, DelayCause)> {
         let late = gap.late.get(&(sequence, line))?;
         let injected = self.channel.injected.get(&(gap.epoch, line));
         if injected.is_some_and(|it| it.has(sequence)) {
-            return Some((late.at, Delay::Injected));
+            return Some((late.at, DelayCause::Injected));
         }
         if late.overtaken || gap.found_on == Some(line) {
-            return Some((late.at, Delay::Overtaken));
+            return Some((late.at, DelayCause::Overtaken));
         }
         let meanwhile = |at: Nanos| gap.heard_before <= at && at <= late.at;
         let stalls = self.evidence.stalls.iter();
         let stalled = stalls.filter(|(at, _)| meanwhile(*at));
         if let Some(span) = stalled.map(|(_, span)| *span).max() {
-            return Some((late.at, Delay::PollStall(span)));
+            return Some((late.at, DelayCause::PollStall(span)));
         }
         let mut sent = self.all.iter().map(|it| &it.sent);
         if let Some(span) = sent.find_map(|it| it.held_up(self.id, gap.epoch, sequence)) {
-            return Some((late.at, Delay::PublisherStall(span)));
+            return Some((late.at, DelayCause::PublisherStall(span)));
         }
         let silence = gap.silence.filter(|span| *span >= SILENCE_MIN);
-        Some((late.at, silence.map_or(Delay::Behind, Delay::Silence)))
+        Some((
+            late.at,
+            silence.map_or(DelayCause::Behind, DelayCause::Silence),
+        ))
     }
 
     /// It came on no line, and nothing in this host speaks against it: what others saw decides.

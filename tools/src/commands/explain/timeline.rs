@@ -1,7 +1,7 @@
 //! Everything that happened around a gap, line by line.
 
 use tickcast_journal::explain::Finding;
-use tickcast_journal::{Asked, Entry, Note, Recording, What, header_of};
+use tickcast_journal::{EntryBody, Journal, JournalEntry, Note, RequestedRanges, header_of};
 use tickcast_reliability::control::Message;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
@@ -16,7 +16,7 @@ const MARGIN: Nanos = Nanos::from_us(500);
 
 /// What happened from just before the first of these findings, which are of the `nth` record, to just
 /// after the last; and what the others say of the same datagrams.
-pub(super) fn around(recordings: &[Recording], nth: usize, findings: &[Finding]) -> Vec<String> {
+pub(super) fn around(recordings: &[Journal], nth: usize, findings: &[Finding]) -> Vec<String> {
     let Some(first) = findings.first() else {
         return Vec::new();
     };
@@ -26,8 +26,9 @@ pub(super) fn around(recordings: &[Recording], nth: usize, findings: &[Finding])
     let until = until.unwrap_or(first.found_at).after(MARGIN);
     let mut lines = vec![String::new(), "what happened around it:".to_owned()];
     let stalled_from = Nanos(first.found_at.0 - first.stalled_for.unwrap_or_default().0);
-    let stall =
-        |it: &Entry<'_>| matches!(it.what, What::Note(Note::Stall(_))) && it.at >= stalled_from;
+    let stall = |it: &JournalEntry<'_>| {
+        matches!(it.what, EntryBody::Note(Note::Stall(_))) && it.at >= stalled_from
+    };
     // By the time of day, which is what several hosts share.
     let found_at = own.utc(first.found_at);
     let window = own.utc(from)..=own.utc(until);
@@ -99,7 +100,7 @@ struct Row {
 
 /// Whether an entry of another record tells of one of these datagrams, or of what happened there
 /// meanwhile.
-fn concerns(what: &What<'_>, findings: &[Finding], is_near: bool) -> bool {
+fn concerns(what: &EntryBody<'_>, findings: &[Finding], is_near: bool) -> bool {
     let any = |channel: ChannelId, epoch: Epoch, range: SequenceRange| {
         let of = |it: &&Finding| it.channel == channel && it.epoch == epoch;
         let mut of = findings.iter().filter(of);
@@ -110,17 +111,20 @@ fn concerns(what: &What<'_>, findings: &[Finding], is_near: bool) -> bool {
         header.is_some_and(|it| any(it.channel, it.epoch, SequenceRange::one(it.sequence)))
     };
     match what {
-        What::Sealed(_, it) | What::Repaired(_, _, it) => header(&it[..]),
-        What::Datagram { kept, .. } => header(&kept[..]),
-        What::Heard(_, channel, Message::Nack { epoch, ranges, .. }) => {
+        EntryBody::Sealed(_, it) | EntryBody::Repaired(_, _, it) => header(&it[..]),
+        EntryBody::Datagram { kept, .. } => header(&kept[..]),
+        EntryBody::Heard(_, channel, Message::Nack { epoch, ranges, .. }) => {
             ranges.iter().any(|range| any(*channel, *epoch, *range))
         }
-        What::Said(_, channel, Message::Refused(it)) => any(*channel, it.epoch, it.range),
-        What::Posted(_, up_to) => {
+        EntryBody::Said(_, channel, Message::Refused(it)) => any(*channel, it.epoch, it.range),
+        EntryBody::Posted(_, up_to) => {
             let around = |it: &Finding| it.sequences.contains(*up_to);
             findings.iter().any(around)
         }
-        What::Note(_) | What::Happened(_) | What::Published(_) | What::Served(_) => is_near,
+        EntryBody::Note(_)
+        | EntryBody::Happened(_)
+        | EntryBody::Published(_)
+        | EntryBody::Served(_) => is_near,
         _ => false,
     }
 }
@@ -132,9 +136,9 @@ fn way_of_datagram(words: &str) -> Option<&str> {
     is_datagram.then_some(way)
 }
 
-fn in_words(entry: &Entry<'_>) -> Option<String> {
+fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
     Some(match &entry.what {
-        What::Datagram {
+        EntryBody::Datagram {
             line,
             verdict,
             kept,
@@ -146,7 +150,7 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
             };
             format!("channel {channel}, line {line}: {}{bad}", datagram(kept))
         }
-        What::Message(path, channel, message) => {
+        EntryBody::Message(path, channel, message) => {
             let what = match message {
                 Message::Datagram(bytes) => datagram(bytes),
                 Message::Refused(it) => format!("refused {}: {:?}", it.range, it.reason),
@@ -158,22 +162,22 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
             };
             format!("channel {channel}, {path:?} connection: {what}")
         }
-        What::Sent(path, _, frames) => {
+        EntryBody::Sent(path, _, frames) => {
             sent(frames).map(|it| format!("{path:?} connection: {it}"))?
         }
-        What::Remote(_, bytes) => format!("READ brought {} bytes", bytes.len()),
-        What::Input(input) => format!("{input:?}"),
-        What::Told(told) => format!("told, channel {}: {}", told.channel, told.event),
-        What::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
-        What::Posted(fan_out, up_to) => {
+        EntryBody::Remote(_, bytes) => format!("READ brought {} bytes", bytes.len()),
+        EntryBody::Input(input) => format!("{input:?}"),
+        EntryBody::Told(told) => format!("told, channel {}: {}", told.channel, told.event),
+        EntryBody::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
+        EntryBody::Posted(fan_out, up_to) => {
             format!("fan-out {fan_out}: handed to the network up to {up_to}")
         }
-        What::Beat(fan_out, bytes) => {
+        EntryBody::Beat(fan_out, bytes) => {
             format!("fan-out {fan_out}: {}", datagram(&bytes[..]))
         }
-        What::Published(it) => format!("{it:?}"),
-        What::Happened(it) => format!("{it:?}"),
-        What::Heard(peer, channel, message) => match message {
+        EntryBody::Published(it) => format!("{it:?}"),
+        EntryBody::Happened(it) => format!("{it:?}"),
+        EntryBody::Heard(peer, channel, message) => match message {
             Message::Nack { ranges, .. } => {
                 let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
                 format!(
@@ -186,7 +190,7 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
             Message::Leave => format!("peer {}: LEAVE", peer.0),
             _ => return None,
         },
-        What::Said(peer, channel, message) => match message {
+        EntryBody::Said(peer, channel, message) => match message {
             Message::Refused(it) => {
                 let (range, reason) = (it.range, it.reason);
                 format!(
@@ -198,33 +202,33 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
             Message::Welcome(_) => format!("peer {}: welcome", peer.0),
             _ => return None,
         },
-        What::Repaired(Some(peer), _, header) => {
+        EntryBody::Repaired(Some(peer), _, header) => {
             format!("again to peer {}: {}", peer.0, datagram(&header[..]))
         }
-        What::Repaired(None, _, header) => format!("again to all: {}", datagram(&header[..])),
-        What::Served(it) => format!("{it:?}"),
-        What::Note(Note::Sending(fan_out, line, it)) => format!(
+        EntryBody::Repaired(None, _, header) => format!("again to all: {}", datagram(&header[..])),
+        EntryBody::Served(it) => format!("{it:?}"),
+        EntryBody::Note(Note::Sending(fan_out, line, it)) => format!(
             "fan-out {fan_out}, line {line}: so far {} refused by the network, {} times without room",
             it.refused, it.stalls
         ),
-        What::Note(Note::Stall(it)) => format!("nobody had come back for {}", span(it.0)),
-        What::Note(Note::Dropped(channel, it)) => format!(
+        EntryBody::Note(Note::Stall(it)) => format!("nobody had come back for {}", span(it.0)),
+        EntryBody::Note(Note::Dropped(channel, it)) => format!(
             "channel {channel}: dropped so far for want of a buffer {}, too long {}",
             it.buffer, it.oversize
         ),
-        What::Note(Note::Injected(channel, line, _, range)) => {
+        EntryBody::Note(Note::Injected(channel, line, _, range)) => {
             format!(
                 "channel {channel}, line {line}: an injected fault dropped or held back {range}"
             )
         }
-        What::Note(it) => format!("{it:?}"),
+        EntryBody::Note(it) => format!("{it:?}"),
         _ => return None,
     })
 }
 
 /// What was asked for; `None` when nothing was.
 fn sent(frames: &[u8]) -> Option<String> {
-    let asked = Asked::of(frames);
+    let asked = RequestedRanges::of(frames);
     let nacks = asked.nacks.iter().map(|(channel, _, ranges)| {
         let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
         format!("asked for {} of channel {channel}", ranges.join(", "))

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use jiff::Timestamp;
-use tickcast_journal::explain::{Delay, Explanation, Fate, Finding, How, Origin};
-use tickcast_journal::{GapCounts, RecordedSide, Recording, Replayed};
+use tickcast_journal::explain::{DelayCause, Explanation, Fate, Finding, How, Origin};
+use tickcast_journal::{GapCounts, Journal, JournalSide, Replayed};
 use tickcast_reliability::control::RefusalReason;
 use tickcast_reliability::delivery::{LineId, LossCause};
 use tickcast_reliability::types::Nanos;
@@ -13,7 +13,7 @@ use tickcast_reliability::types::Nanos;
 use tickcast_tools::support::table::{span, table, thousands};
 
 /// What a record is.
-pub(super) fn head(file: &Path, recording: &Recording, explained: &Explanation) -> Vec<String> {
+pub(super) fn head(file: &Path, recording: &Journal, explained: &Explanation) -> Vec<String> {
     let origin = recording.origin();
     let lasted = span(explained.to.since(explained.from).0);
     let mut lines = vec![format!(
@@ -24,9 +24,9 @@ pub(super) fn head(file: &Path, recording: &Recording, explained: &Explanation) 
         full_time(recording, explained.from),
         time(recording, explained.to),
         match recording.side() {
-            RecordedSide::Publisher =>
+            JournalSide::Publisher =>
                 format!("{} datagrams sealed", thousands(explained.totals.sealed)),
-            RecordedSide::Repair => "repair".into(),
+            JournalSide::Repair => "repair".into(),
             _ => format!("{} datagrams", thousands(explained.totals.received)),
         },
     )];
@@ -40,7 +40,7 @@ pub(super) fn head(file: &Path, recording: &Recording, explained: &Explanation) 
 }
 
 /// What was missing.
-pub(super) fn findings(recording: &Recording, explained: &Explanation) -> Vec<String> {
+pub(super) fn findings(recording: &Journal, explained: &Explanation) -> Vec<String> {
     let mut lines = Vec::new();
     for finding in &explained.findings {
         lines.push(String::new());
@@ -55,7 +55,7 @@ pub(super) fn findings(recording: &Recording, explained: &Explanation) -> Vec<St
     lines
 }
 
-fn finding_in_words(recording: &Recording, it: &Finding) -> Vec<String> {
+fn finding_in_words(recording: &Journal, it: &Finding) -> Vec<String> {
     let what = match it.origin {
         Origin::SourceLine
         | Origin::SourceLineOrInput
@@ -170,17 +170,17 @@ fn late(it: &Finding, line: LineId) -> String {
         return format!("late on line {line}, not lost");
     };
     let why = match delay {
-        Delay::Injected => "on purpose: an injected fault held them back in this host".into(),
-        Delay::Overtaken => "what was sent after them came before them".into(),
-        Delay::PollStall(it) => format!(
+        DelayCause::Injected => "on purpose: an injected fault held them back in this host".into(),
+        DelayCause::Overtaken => "what was sent after them came before them".into(),
+        DelayCause::PollStall(it) => format!(
             "in this host: the application had not polled for {}",
             span(it.0)
         ),
-        Delay::PublisherStall(it) => format!(
+        DelayCause::PublisherStall(it) => format!(
             "in the publisher: its publish thread had not come back for {}",
             span(it.0)
         ),
-        Delay::Silence(it) => format!(
+        DelayCause::Silence(it) => format!(
             "nothing of the channel had come for {}: the publisher stood still, or the network",
             span(it.0)
         ),
@@ -314,7 +314,7 @@ fn place(it: &Finding) -> String {
     }
 }
 
-fn fate(recording: &Recording, it: &Finding) -> Option<String> {
+fn fate(recording: &Journal, it: &Finding) -> Option<String> {
     let after = span(it.settled_at.since(it.found_at).0);
     let asked = match (it.asked, it.asked_more) {
         (0, false) => "without being asked for".to_owned(),
@@ -443,7 +443,7 @@ fn name(origin: Origin) -> String {
 /// Whether the findings add up to what the core counted, and how many sequences they do not explain;
 /// `None` where nobody knows.
 pub(super) fn balance(
-    recording: &Recording,
+    recording: &Journal,
     it: &Explanation,
     replayed: &Replayed,
 ) -> (String, Option<u64>) {
@@ -501,7 +501,7 @@ pub(super) fn balance(
 }
 
 /// The time of day, UTC.
-pub(super) fn time(recording: &Recording, at: Nanos) -> String {
+pub(super) fn time(recording: &Journal, at: Nanos) -> String {
     of_day(recording.utc(at))
 }
 
@@ -513,7 +513,7 @@ pub(super) fn of_day(utc: Nanos) -> String {
     format!("{hours:02}:{minutes:02}:{:02}.{nanos:09}", seconds % 60)
 }
 
-fn full_time(recording: &Recording, at: Nanos) -> String {
+fn full_time(recording: &Journal, at: Nanos) -> String {
     let utc = Timestamp::from_nanosecond(i128::from(recording.utc(at).0)).unwrap_or_default();
     let date = utc.strftime("%Y-%m-%d");
     format!("{date} {}", time(recording, at))

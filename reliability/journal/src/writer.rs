@@ -6,8 +6,8 @@ use serde::Serialize;
 use thiserror::Error;
 
 use crate::layout::{
-    EntryKind, FILE_HEAD_LEN, Input, Note, RECORD_LEN_MIN, RECORD_MAGIC, RECORD_VERSION,
-    RecordOrigin, SEGMENT_HEAD_LEN, SEGMENTS, segment,
+    EntryKind, FILE_HEAD_LEN, JournalInput, JournalOrigin, Note, RECORD_LEN_MIN, RECORD_MAGIC,
+    RECORD_VERSION, SEGMENT_HEAD_LEN, SEGMENTS, segment,
 };
 use crate::outputs::Outputs;
 use tickcast_reliability::control::{FRAME_HEAD_LEN, NACK_RANGES_MAX};
@@ -31,7 +31,7 @@ impl Area for Vec<u8> {
 /// Why no record can be kept. Whoever chose the size is at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-pub enum RecorderError {
+pub enum JournalError {
     /// There is no room for segments.
     #[error("a record needs at least {RECORD_LEN_MIN} bytes, not {len}; give it more")]
     TooSmall {
@@ -44,7 +44,7 @@ pub enum RecorderError {
 }
 
 /// Writes a record.
-pub struct Recorder {
+pub struct JournalWriter {
     area: Box<dyn Area>,
     segment_len: usize,
     /// The segment that is written, and which of all it is.
@@ -77,16 +77,16 @@ const CALL_LEN_MAX: usize = 1024;
 /// No event takes more.
 const EVENT_LEN_MAX: usize = 4096;
 
-impl Recorder {
+impl JournalWriter {
     /// A record in this memory, which is begun anew.
     ///
     /// # Errors
-    /// [`RecorderError`] when the memory is too small.
-    pub fn new(mut area: Box<dyn Area>, origin: &RecordOrigin) -> Result<Self, RecorderError> {
+    /// [`JournalError`] when the memory is too small.
+    pub fn new(mut area: Box<dyn Area>, origin: &JournalOrigin) -> Result<Self, JournalError> {
         let bytes = area.bytes();
         let len = bytes.len();
         if len < RECORD_LEN_MIN {
-            return Err(RecorderError::TooSmall { len });
+            return Err(JournalError::TooSmall { len });
         }
         let segment_len = (len - FILE_HEAD_LEN) / SEGMENTS / 64 * 64;
         // What was there before is no record any more.
@@ -96,7 +96,7 @@ impl Recorder {
             put_word(bytes, base + segment::GENERATION, 0);
         }
         let head = &mut bytes[..FILE_HEAD_LEN];
-        postcard::to_slice(origin, &mut head[64..]).map_err(|_| RecorderError::Origin)?;
+        postcard::to_slice(origin, &mut head[64..]).map_err(|_| JournalError::Origin)?;
         head[8..12].copy_from_slice(&RECORD_VERSION.to_le_bytes());
         head[12..16].copy_from_slice(&(SEGMENTS as u32).to_le_bytes());
         put_word(head, 16, segment_len as u64);
@@ -351,7 +351,7 @@ impl Recorder {
         parts: [&[u8]; 2],
     ) {
         if !self.make_room(core, now, parts[0].len() + parts[1].len()) {
-            return self.input(core, now, &Input::Unrecorded);
+            return self.input(core, now, &JournalInput::Unrecorded);
         }
         self.inputs += 1;
         self.put_long(now, (kind, a, b), parts);
@@ -374,7 +374,7 @@ impl Recorder {
 
     /// An input of the rare kinds.
     #[cold]
-    pub(crate) fn input(&mut self, core: &impl State, now: Nanos, input: &Input) {
+    pub(crate) fn input(&mut self, core: &impl State, now: Nanos, input: &JournalInput) {
         let mut body = [0; 64];
         let body = postcard::to_slice(input, &mut body).map_or(&[][..], |it| it);
         self.long(core, now, (EntryKind::Input, 0, 0), [body, &[]]);
@@ -455,7 +455,7 @@ fn put_word(bytes: &mut [u8], at: usize, word: u64) {
 /// Passes on what the core delivers, and notes it.
 pub(crate) struct Witness<'a, D> {
     on: &'a mut D,
-    recorder: &'a mut Recorder,
+    recorder: &'a mut JournalWriter,
 }
 
 impl<D: Deliver> Deliver for Witness<'_, D> {
