@@ -102,11 +102,6 @@
 #define TICKCAST_POLL_PROBLEM 2
 
 /*
- In what poll gives: the callback stopped it.
- */
-#define TICKCAST_POLL_STOPPED 4
-
-/*
  `channel` of what has no number yet.
  */
 #define TICKCAST_NO_CHANNEL UINT32_MAX
@@ -160,9 +155,13 @@ enum TickcastStatus
      */
     TICKCAST_STATUS_PANICKED = -9,
     /*
-     The callback of a thread of ours asked it to end.
+     The callback asked the call, or the thread of ours that it runs on, to end.
      */
     TICKCAST_STATUS_STOPPED = -10,
+    /*
+     The callback of an earlier call asked it to end: the handle hands over nothing any more.
+     */
+    TICKCAST_STATUS_POISONED = -11,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -693,6 +692,43 @@ typedef uint32_t TickcastLatencyStage;
 #endif // __cplusplus
 
 /*
+ How grave a log line is.
+ */
+enum TickcastLogLevel
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : uint32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /*
+     Something failed that needs a person.
+     */
+    TICKCAST_LOG_LEVEL_ERROR = 1,
+    /*
+     Something is wrong that the library works around.
+     */
+    TICKCAST_LOG_LEVEL_WARN = 2,
+    /*
+     A state changed: connections, transports, lines.
+     */
+    TICKCAST_LOG_LEVEL_INFO = 3,
+    /*
+     Details of decisions.
+     */
+    TICKCAST_LOG_LEVEL_DEBUG = 4,
+    /*
+     Everything.
+     */
+    TICKCAST_LOG_LEVEL_TRACE = 5,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum TickcastLogLevel TickcastLogLevel;
+#else
+typedef uint32_t TickcastLogLevel;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/*
  A subscriber being described.
  */
 typedef struct TickcastBuilder TickcastBuilder;
@@ -923,6 +959,13 @@ typedef struct {
 } TickcastEvent;
 
 /*
+ Given every log line: a TickcastLogLevel, the module that it comes from, and the line. The texts
+ are valid within the call. Any thread of the library may call it, several at once. It must
+ neither throw nor call the library.
+ */
+typedef void (*TickcastOnLog)(void *context, uint32_t level, const char *target, const char *line);
+
+/*
  A channel's name, NUL-terminated.
  */
 typedef char TickcastName[72];
@@ -1040,6 +1083,32 @@ typedef struct {
 } TickcastLatency;
 
 /*
+ What a subscriber leaves behind.
+ */
+typedef struct {
+    /*
+     Records that the protocol delivered, on all channels.
+     */
+    uint64_t delivered_records;
+    /*
+     Records declared lost, where their number is known.
+     */
+    uint64_t lost_records;
+    /*
+     Events handed over.
+     */
+    uint64_t events;
+    /*
+     1 when nothing was lost, neither on the way to us nor at the source.
+     */
+    uint32_t is_whole;
+    /*
+     How many channels there were.
+     */
+    uint32_t channels;
+} TickcastSummary;
+
+/*
  Where an item stands, and how it came here.
  */
 typedef struct {
@@ -1135,8 +1204,9 @@ typedef struct {
 } TickcastItem;
 
 /*
- Given every item, in order. 0 goes on; anything else stops the call that it comes from, and
- what it was not given yet comes first at the next poll. It must not throw.
+ Given every item, in order. 0 goes on; anything else ends the call that it comes from with
+ TICKCAST_STATUS_STOPPED, and poisons the handle: the items that it was not given are gone, and
+ every later call gets TICKCAST_STATUS_POISONED. It must not throw.
 
  ```c
  if (item->record && item->record->rtype == TICKCAST_RECORD_TYPE_TRADE) {
@@ -1146,32 +1216,6 @@ typedef struct {
  ```
  */
 typedef int32_t (*TickcastOnItem)(void *context, const TickcastItem *item);
-
-/*
- What a subscriber leaves behind.
- */
-typedef struct {
-    /*
-     Records that the protocol delivered, on all channels.
-     */
-    uint64_t delivered_records;
-    /*
-     Records declared lost, where their number is known.
-     */
-    uint64_t lost_records;
-    /*
-     Events handed over.
-     */
-    uint64_t events;
-    /*
-     1 when nothing was lost, neither on the way to us nor at the source.
-     */
-    uint32_t is_whole;
-    /*
-     How many channels there were.
-     */
-    uint32_t channels;
-} TickcastSummary;
 
 /*
  What a reader has made of one channel.
@@ -1470,7 +1514,7 @@ int32_t tickcast_builder_name(TickcastBuilder *builder, const char *name);
 
 /*
  Adds a channel, by name or number: live, ordered and of all instruments, until the functions
- tickcast_channel_... say otherwise of the one added last.
+ tickcast_builder_channel_... say otherwise of the one added last.
 
  # Safety
  `channel` is NULL or a text.
@@ -1480,21 +1524,23 @@ int32_t tickcast_builder_channel(TickcastBuilder *builder, const char *channel);
 /*
  Where to begin: a TickcastStartAt; epoch and sequence count for SEQUENCE only.
  */
-int32_t tickcast_channel_start(TickcastBuilder *builder,
-                               uint32_t at,
-                               uint64_t epoch,
-                               uint64_t sequence);
+int32_t tickcast_builder_channel_start(TickcastBuilder *builder,
+                                       uint32_t at,
+                                       uint64_t epoch,
+                                       uint64_t sequence);
 
 /*
  How long a silence of multicast is the event STALE, where that is longer than three of the
  publisher's announced intervals: 100 to 60,000,000; 30,000 where it is left out.
  */
-int32_t tickcast_channel_stale_us(TickcastBuilder *builder, uint32_t stale_us);
+int32_t tickcast_builder_channel_stale_us(TickcastBuilder *builder, uint32_t stale_us);
 
 /*
  In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.
  */
-int32_t tickcast_channel_delivery(TickcastBuilder *builder, uint32_t mode, uint64_t within_ns);
+int32_t tickcast_builder_channel_delivery(TickcastBuilder *builder,
+                                          uint32_t mode,
+                                          uint64_t within_ns);
 
 /*
  Only these symbols' records, and those of the whole venue. One that is announced later counts
@@ -1503,9 +1549,9 @@ int32_t tickcast_channel_delivery(TickcastBuilder *builder, uint32_t mode, uint6
  # Safety
  `all` has `count` texts.
  */
-int32_t tickcast_channel_filter_symbols(TickcastBuilder *builder,
-                                        const char *const *all,
-                                        size_t count);
+int32_t tickcast_builder_channel_filter_symbols(TickcastBuilder *builder,
+                                                const char *const *all,
+                                                size_t count);
 
 /*
  Only these instrument ids' records, and those of the whole venue.
@@ -1513,12 +1559,14 @@ int32_t tickcast_channel_filter_symbols(TickcastBuilder *builder,
  # Safety
  `all` has `count` ids.
  */
-int32_t tickcast_channel_filter_ids(TickcastBuilder *builder, const uint32_t *all, size_t count);
+int32_t tickcast_builder_channel_filter_ids(TickcastBuilder *builder,
+                                            const uint32_t *all,
+                                            size_t count);
 
 /*
  An event when the application is more than so many sequences behind.
  */
-int32_t tickcast_channel_lag_alarm(TickcastBuilder *builder, uint64_t sequences);
+int32_t tickcast_builder_channel_lag_alarm(TickcastBuilder *builder, uint64_t sequences);
 
 /*
  The interface of line A (first call) and B (second), by name or address; loopback otherwise.
@@ -1564,7 +1612,7 @@ int32_t tickcast_builder_inject_loss(TickcastBuilder *builder, double share, uin
  ```c
  TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:7400");
  tickcast_builder_channel(builder, "all");
- tickcast_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
+ tickcast_builder_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
  TickcastSubscriber *subscriber = tickcast_builder_build(builder);
  if (!subscriber) puts(tickcast_last_error());
  ```
@@ -1575,18 +1623,6 @@ TickcastSubscriber *tickcast_builder_build(TickcastBuilder *builder);
  Ends a builder that nothing was built of. NULL is fine.
  */
 int32_t tickcast_builder_free(TickcastBuilder *builder);
-
-/*
- Copies what is known of symbols and ids by now; nothing before the event JOINED.
-
- ```c
- TickcastDirectory *directory = tickcast_directory_new(monitor);
- const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
- puts(symbol ? symbol : "not announced");
- tickcast_directory_free(directory);
- ```
- */
-TickcastDirectory *tickcast_directory_new(const TickcastMonitor *monitor);
 
 /*
  How many instruments it knows.
@@ -1639,27 +1675,18 @@ int32_t tickcast_last_status(void);
 int64_t tickcast_event_text(const TickcastEvent *event, char *text, size_t size);
 
 /*
- Watches a subscriber that is polled.
+ Has `on` called with every log line up to this TickcastLogLevel, until the process ends. Without
+ it the library logs nothing. TICKCAST_STATUS_BUSY when that was set already.
 
  ```c
- TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
- TickcastChannelReport report;
- if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
-     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
- tickcast_monitor_free(monitor);
+ if (tickcast_set_log_callback(TICKCAST_LOG_LEVEL_INFO, on_log, NULL) < 0)
+     puts(tickcast_last_error());
  ```
- */
-TickcastMonitor *tickcast_monitor_new(TickcastSubscriber *subscriber);
 
-/*
- Watches a subscriber that runs on a thread of ours.
+ # Safety
+ `on` can be called with `context` by any thread until the process ends.
  */
-TickcastMonitor *tickcast_monitor_of_running(TickcastRunning *running);
-
-/*
- Watches the thread that a reader reads from.
- */
-TickcastMonitor *tickcast_monitor_of_reader(TickcastReader *reader);
+int32_t tickcast_set_log_callback(uint32_t log_level, TickcastOnLog on, void *context);
 
 /*
  Ends a monitor. NULL is fine.
@@ -1739,53 +1766,19 @@ int32_t tickcast_monitor_quantile(const TickcastMonitor *monitor,
                                   uint64_t *out);
 
 /*
- Polls on a thread pinned to `core` until all channels have ended, or tickcast_running_stop.
- `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
- gives anything but 0 ends the thread without a word to the publisher.
+ Copies what is known of symbols and ids by now; nothing before the event JOINED.
 
  ```c
- TickcastRunning *running =
-     tickcast_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
- if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
-     puts(tickcast_last_error());
- ```
-
- # Safety
- `on` can be called with `context` from another thread, until tickcast_running_join.
- */
-TickcastRunning *tickcast_run_pinned(TickcastSubscriber *subscriber,
-                                     uint32_t core,
-                                     uint32_t idle_with,
-                                     uint32_t idle_us,
-                                     TickcastOnItem on,
-                                     void *context);
-
-/*
- Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
- (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
- where that fails.
-
- ```c
- TickcastReader *reader = NULL;
- TickcastRunning *running =
-     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
- while (running && tickcast_reader_is_over(reader) == 0) {
-     tickcast_reader_wait(reader, 100);
-     tickcast_reader_poll(reader, on_item, context);
- }
- tickcast_reader_free(reader);
- tickcast_running_join(running, NULL, sizeof(TickcastSummary));
+ TickcastDirectory *directory = tickcast_monitor_directory(monitor);
+ const char *symbol = tickcast_directory_symbol(directory, item->record->instrument_id);
+ puts(symbol ? symbol : "not announced");
+ tickcast_directory_free(directory);
  ```
  */
-TickcastRunning *tickcast_split(TickcastSubscriber *subscriber,
-                                uint32_t core,
-                                uint32_t idle_with,
-                                uint32_t idle_us,
-                                size_t size_bytes,
-                                TickcastReader **reader);
+TickcastDirectory *tickcast_monitor_directory(const TickcastMonitor *monitor);
 
 /*
- As tickcast_rejoin, done by the thread: waits until it was, a round of its loop and what its
+ As tickcast_subscriber_rejoin, done by the thread: waits until it was, a round of its loop and what its
  callback takes. A callback of the thread itself gets TICKCAST_STATUS_BUSY.
 
  Hold nothing meanwhile that the callback waits for: then neither gets on, until after 2 seconds
@@ -1794,8 +1787,8 @@ TickcastRunning *tickcast_split(TickcastSubscriber *subscriber,
  ```c
  TickcastReader *reader = NULL;
  TickcastRunning *running =
-     tickcast_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
- TickcastMonitor *monitor = tickcast_monitor_of_running(running);
+     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+ TickcastMonitor *monitor = tickcast_running_monitor(running);
  while (tickcast_monitor_is_joined(monitor) == 0 && tickcast_running_is_finished(running) == 0) {
      tickcast_reader_wait(reader, 100);
      tickcast_reader_poll(reader, on_item, context);
@@ -1815,12 +1808,12 @@ int32_t tickcast_running_rejoin(TickcastRunning *running,
                                 uint64_t sequence);
 
 /*
- As tickcast_set_filter_all, done by the thread: from the next record that it takes on.
+ As tickcast_subscriber_set_filter_all, done by the thread: from the next record that it takes on.
  */
 int32_t tickcast_running_set_filter_all(TickcastRunning *running, uint16_t channel);
 
 /*
- As tickcast_set_filter_symbols, likewise.
+ As tickcast_subscriber_set_filter_symbols, likewise.
 
  # Safety
  `all` has `count` texts.
@@ -1831,7 +1824,7 @@ int32_t tickcast_running_set_filter_symbols(TickcastRunning *running,
                                             size_t count);
 
 /*
- As tickcast_set_filter_ids, likewise.
+ As tickcast_subscriber_set_filter_ids, likewise.
 
  # Safety
  `all` has `count` ids.
@@ -1840,6 +1833,11 @@ int32_t tickcast_running_set_filter_ids(TickcastRunning *running,
                                         uint16_t channel,
                                         const uint32_t *all,
                                         size_t count);
+
+/*
+ Watches a subscriber that runs on a thread of ours.
+ */
+TickcastMonitor *tickcast_running_monitor(TickcastRunning *running);
 
 /*
  Asks the thread to leave, which it does within a round of its loop.
@@ -1865,13 +1863,15 @@ int32_t tickcast_running_join(TickcastRunning *running, TickcastSummary *out, si
 int32_t tickcast_running_free(TickcastRunning *running);
 
 /*
- Hands over what was received since, as tickcast_poll does. Never blocks, and never delays the
+ Hands over what was received since, as tickcast_subscriber_poll does. Never blocks, and never delays the
  thread that receives.
 
  # Safety
  `on` can be called with `context` until this returns.
  */
-int32_t tickcast_reader_poll(TickcastReader *reader, TickcastOnItem on, void *context);
+int32_t tickcast_reader_poll(TickcastReader *reader,
+                             TickcastOnItem on,
+                             void *context);
 
 /*
  Waits until there is something to read or the thread has left (1), at most for so long (0).
@@ -1897,6 +1897,11 @@ int32_t tickcast_reader_report(TickcastReader *reader,
                                size_t size);
 
 /*
+ Watches the thread that a reader reads from.
+ */
+TickcastMonitor *tickcast_reader_monitor(TickcastReader *reader);
+
+/*
  Ends a reader. NULL is fine.
  */
 int32_t tickcast_reader_free(TickcastReader *reader);
@@ -1906,36 +1911,38 @@ int32_t tickcast_reader_free(TickcastReader *reader);
  Gives TICKCAST_POLL_ bits, or a status below 0.
 
  ```c
- while (tickcast_ended(subscriber) == 0 && tickcast_wait(subscriber, 100) >= 0)
-     if (tickcast_poll(subscriber, on_item, context) < 0) puts(tickcast_last_error());
+ while (tickcast_subscriber_ended(subscriber) == 0 && tickcast_subscriber_wait(subscriber, 100) >= 0)
+     if (tickcast_subscriber_poll(subscriber, on_item, context) < 0) puts(tickcast_last_error());
  ```
 
  # Safety
  `on` can be called with `context` until this returns.
  */
-int32_t tickcast_poll(TickcastSubscriber *subscriber, TickcastOnItem on, void *context);
+int32_t tickcast_subscriber_poll(TickcastSubscriber *subscriber,
+                                 TickcastOnItem on,
+                                 void *context);
 
 /*
  Waits until there is something to do (1), at most for so long (0). Then poll, until there was
  nothing left to do.
  */
-int32_t tickcast_wait(TickcastSubscriber *subscriber, uint32_t timeout_ms);
+int32_t tickcast_subscriber_wait(TickcastSubscriber *subscriber, uint32_t timeout_ms);
 
 /*
  A descriptor that becomes readable when there is something to do, for an epoll of your own. It
  stays the subscriber's: do not close it.
  */
-int32_t tickcast_fd(TickcastSubscriber *subscriber);
+int32_t tickcast_subscriber_fd(TickcastSubscriber *subscriber);
 
 /*
  Whether every channel has delivered the end of its session: 1 or 0.
  */
-int32_t tickcast_ended(TickcastSubscriber *subscriber);
+int32_t tickcast_subscriber_ended(TickcastSubscriber *subscriber);
 
 /*
  Whether the publisher has welcomed us: 1 or 0.
  */
-int32_t tickcast_is_joined(TickcastSubscriber *subscriber);
+int32_t tickcast_subscriber_is_joined(TickcastSubscriber *subscriber);
 
 /*
  What keeps the subscriber from working as configured, in words; length 0 when nothing does.
@@ -1943,7 +1950,7 @@ int32_t tickcast_is_joined(TickcastSubscriber *subscriber);
  # Safety
  `out` is NULL or has `size` bytes.
  */
-int64_t tickcast_problem(TickcastSubscriber *subscriber, char *out, size_t size);
+int64_t tickcast_subscriber_problem(TickcastSubscriber *subscriber, char *out, size_t size);
 
 /*
  The number of a channel by the name it was asked for, from its event JOINED on.
@@ -1951,21 +1958,21 @@ int64_t tickcast_problem(TickcastSubscriber *subscriber, char *out, size_t size)
  # Safety
  `name` is NULL or a text.
  */
-int32_t tickcast_channel_id(TickcastSubscriber *subscriber, const char *name);
+int32_t tickcast_subscriber_channel_id(TickcastSubscriber *subscriber, const char *name);
 
 /*
  Begins a channel anew; `at` is a TickcastStartAt. What is open of it is declared lost.
  */
-int32_t tickcast_rejoin(TickcastSubscriber *subscriber,
-                        uint16_t channel,
-                        uint32_t at,
-                        uint64_t epoch,
-                        uint64_t sequence);
+int32_t tickcast_subscriber_rejoin(TickcastSubscriber *subscriber,
+                                   uint16_t channel,
+                                   uint32_t at,
+                                   uint64_t epoch,
+                                   uint64_t sequence);
 
 /*
  From the next record on, all instruments.
  */
-int32_t tickcast_set_filter_all(TickcastSubscriber *subscriber, uint16_t channel);
+int32_t tickcast_subscriber_set_filter_all(TickcastSubscriber *subscriber, uint16_t channel);
 
 /*
  From the next record on, only these symbols, which the publisher must have announced.
@@ -1973,10 +1980,10 @@ int32_t tickcast_set_filter_all(TickcastSubscriber *subscriber, uint16_t channel
  # Safety
  `all` has `count` texts.
  */
-int32_t tickcast_set_filter_symbols(TickcastSubscriber *subscriber,
-                                    uint16_t channel,
-                                    const char *const *all,
-                                    size_t count);
+int32_t tickcast_subscriber_set_filter_symbols(TickcastSubscriber *subscriber,
+                                               uint16_t channel,
+                                               const char *const *all,
+                                               size_t count);
 
 /*
  From the next record on, only these instrument ids.
@@ -1984,10 +1991,69 @@ int32_t tickcast_set_filter_symbols(TickcastSubscriber *subscriber,
  # Safety
  `all` has `count` ids.
  */
-int32_t tickcast_set_filter_ids(TickcastSubscriber *subscriber,
-                                uint16_t channel,
-                                const uint32_t *all,
-                                size_t count);
+int32_t tickcast_subscriber_set_filter_ids(TickcastSubscriber *subscriber,
+                                           uint16_t channel,
+                                           const uint32_t *all,
+                                           size_t count);
+
+/*
+ Watches a subscriber that is polled.
+
+ ```c
+ TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
+ TickcastChannelReport report;
+ if (tickcast_monitor_channel(monitor, 0, &report, sizeof report) == 0)
+     printf("%s: %llu behind\n", report.name, (unsigned long long)report.lag);
+ tickcast_monitor_free(monitor);
+ ```
+ */
+TickcastMonitor *tickcast_subscriber_monitor(TickcastSubscriber *subscriber);
+
+/*
+ Polls on a thread pinned to `core` until all channels have ended, or tickcast_running_stop.
+ `idle` is a TickcastIdleWith. Ends the subscriber handle, even where that fails. A callback that
+ gives anything but 0 ends the thread without a word to the publisher.
+
+ ```c
+ TickcastRunning *running =
+     tickcast_subscriber_run_pinned(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, on_item, context);
+ if (!running || tickcast_running_join(running, NULL, sizeof(TickcastSummary)) < 0)
+     puts(tickcast_last_error());
+ ```
+
+ # Safety
+ `on` can be called with `context` from another thread, until tickcast_running_join.
+ */
+TickcastRunning *tickcast_subscriber_run_pinned(TickcastSubscriber *subscriber,
+                                                uint32_t core,
+                                                uint32_t idle_with,
+                                                uint32_t idle_us,
+                                                TickcastOnItem on,
+                                                void *context);
+
+/*
+ Receives and repairs on a thread pinned to `core` into a local ring of at least `size_bytes`
+ (1 MiB to 64 GiB), from which `reader` reads at its own speed. Ends the subscriber handle, even
+ where that fails.
+
+ ```c
+ TickcastReader *reader = NULL;
+ TickcastRunning *running =
+     tickcast_subscriber_split(subscriber, 2, TICKCAST_IDLE_WITH_SPIN, 0, 64 << 20, &reader);
+ while (running && tickcast_reader_is_over(reader) == 0) {
+     tickcast_reader_wait(reader, 100);
+     tickcast_reader_poll(reader, on_item, context);
+ }
+ tickcast_reader_free(reader);
+ tickcast_running_join(running, NULL, sizeof(TickcastSummary));
+ ```
+ */
+TickcastRunning *tickcast_subscriber_split(TickcastSubscriber *subscriber,
+                                           uint32_t core,
+                                           uint32_t idle_with,
+                                           uint32_t idle_us,
+                                           size_t size_bytes,
+                                           TickcastReader **reader);
 
 /*
  Says good-bye to the publisher, and ends the subscriber. What is still open is declared lost
@@ -1995,18 +2061,18 @@ int32_t tickcast_set_filter_ids(TickcastSubscriber *subscriber,
 
  ```c
  TickcastSummary summary;
- if (tickcast_leave(subscriber, on_item, context, &summary, sizeof summary) == 0)
+ if (tickcast_subscriber_leave(subscriber, on_item, context, &summary, sizeof summary) == 0)
      puts(summary.is_whole ? "whole" : "something was lost");
  ```
 
  # Safety
  `on` can be called with `context` until this returns.
  */
-int32_t tickcast_leave(TickcastSubscriber *subscriber,
-                       TickcastOnItem on,
-                       void *context,
-                       TickcastSummary *out,
-                       size_t size);
+int32_t tickcast_subscriber_leave(TickcastSubscriber *subscriber,
+                                  TickcastOnItem on,
+                                  void *context,
+                                  TickcastSummary *out,
+                                  size_t size);
 
 /*
  Ends a subscriber without a word to the publisher, which finds the connection closed. NULL is

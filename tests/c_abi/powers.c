@@ -2,6 +2,7 @@
  * bytes of all records go to the file, numbers as name=value to stdout. */
 #include <inttypes.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,10 +18,8 @@
 
 typedef struct Seen {
     FILE *out;
-    uint64_t records, events, stops, last_record, recovered, repaired;
+    uint64_t records, events, last_record, recovered, repaired;
     uint32_t instrument;
-    /* Stop after so many records; 0 never. */
-    uint64_t stop_every;
     int joined, ended;
 } Seen;
 
@@ -36,7 +35,6 @@ static int32_t on_item(void *context, const TickcastItem *item) {
         seen->records++;
         if (item->position->quality & TICKCAST_QUALITY_REPAIRED) seen->repaired++;
         if (item->record->instrument_id) seen->instrument = item->record->instrument_id;
-        if (seen->stop_every && seen->records % seen->stop_every == 0) return (int32_t)++seen->stops;
         return 0;
     }
     MUST(item->event && !item->record);
@@ -48,6 +46,19 @@ static int32_t on_item(void *context, const TickcastItem *item) {
     seen->ended |= copy.kind == TICKCAST_EVENT_KIND_END_OF_SESSION;
     if (copy.kind == TICKCAST_EVENT_KIND_GAP_RECOVERED) seen->recovered += copy.sequences;
     return 0;
+}
+
+typedef struct Log {
+    atomic_int lines, listening;
+} Log;
+
+static void on_log(void *context, uint32_t level, const char *target, const char *line) {
+    Log *log = context;
+    MUST(level >= TICKCAST_LOG_LEVEL_ERROR && level <= TICKCAST_LOG_LEVEL_INFO);
+    MUST(!strncmp(target, "tickcast_", 9) && strlen(line) > 0);
+    if (!strcmp(target, "tickcast_subscriber::io::driver") && !strncmp(line, "listening channel=all epoch=", 28))
+        atomic_store(&log->listening, 1);
+    atomic_fetch_add(&log->lines, 1);
 }
 
 static void on_counter(void *context, const char *name, const char *help, uint64_t value) {
@@ -77,7 +88,7 @@ static void watch(TickcastMonitor *monitor, const Seen *seen) {
     char problem[8];
     MUST(tickcast_monitor_problem(monitor, problem, sizeof problem) == 0 && !problem[0]);
 
-    TickcastDirectory *directory = tickcast_directory_new(monitor);
+    TickcastDirectory *directory = tickcast_monitor_directory(monitor);
     MUST(directory);
     const char *symbol = tickcast_directory_symbol(directory, seen->instrument);
     MUST(symbol && tickcast_directory_id(directory, symbol, &id) == 0);
@@ -91,7 +102,7 @@ static void watch(TickcastMonitor *monitor, const Seen *seen) {
 
 static void say(const char *who, const Seen *seen) {
     printf("%srecords=%" PRIu64 "\n%sevents=%" PRIu64 "\n", who, seen->records, who, seen->events);
-    printf("%sstops=%" PRIu64 "\n%srepaired=%" PRIu64 "\n", who, seen->stops, who, seen->repaired);
+    printf("%srepaired=%" PRIu64 "\n", who, seen->repaired);
 }
 
 static void summarise(const TickcastSummary *summary, uint64_t records) {
@@ -103,13 +114,15 @@ int main(int argc, char **argv) {
     MUST(argc == 4);
     Seen seen = {.out = fopen(argv[3], "wb")};
     TickcastSummary summary;
+    Log log = {0};
     MUST(seen.out);
+    MUST(tickcast_set_log_callback(TICKCAST_LOG_LEVEL_INFO, on_log, &log) == 0);
     TickcastBuilder *builder = tickcast_builder_new(argv[2]);
     tickcast_builder_name(builder, "powers");
     tickcast_builder_channel(builder, "all");
-    tickcast_channel_start(builder, TICKCAST_START_AT_LIVE, 0, 0);
-    tickcast_channel_delivery(builder, TICKCAST_DELIVERY_MODE_ORDERED, 0);
-    tickcast_channel_lag_alarm(builder, 1000000);
+    tickcast_builder_channel_start(builder, TICKCAST_START_AT_LIVE, 0, 0);
+    tickcast_builder_channel_delivery(builder, TICKCAST_DELIVERY_MODE_ORDERED, 0);
+    tickcast_builder_channel_lag_alarm(builder, 1000000);
     tickcast_builder_interface(builder, "127.0.0.1");
     tickcast_builder_transport(builder, "udp");
     tickcast_builder_receive_buffer(builder, 8 << 20);
@@ -120,37 +133,35 @@ int main(int argc, char **argv) {
     MUST(subscriber);
 
     if (!strcmp(argv[1], "poll")) {
-        TickcastMonitor *monitor = tickcast_monitor_new(subscriber);
-        struct pollfd ready = {.fd = tickcast_fd(subscriber), .events = POLLIN};
+        TickcastMonitor *monitor = tickcast_subscriber_monitor(subscriber);
+        struct pollfd ready = {.fd = tickcast_subscriber_fd(subscriber), .events = POLLIN};
         int bits = 0, turned = 0;
         MUST(monitor && ready.fd >= 0);
-        seen.stop_every = 97;
-        while (tickcast_ended(subscriber) == 0) {
-            MUST(tickcast_fd(subscriber) == ready.fd && poll(&ready, 1, 100) >= 0);
+        while (tickcast_subscriber_ended(subscriber) == 0) {
+            MUST(tickcast_subscriber_fd(subscriber) == ready.fd && poll(&ready, 1, 100) >= 0);
             do {
-                bits = tickcast_poll(subscriber, on_item, &seen);
+                bits = tickcast_subscriber_poll(subscriber, on_item, &seen);
                 MUST(bits >= 0 && !(bits & TICKCAST_POLL_PROBLEM));
                 // Where all is slow there is work until the end, and the connection may just be made anew.
-                if (seen.joined && !turned && tickcast_is_joined(subscriber) == 1) {
-                    int channel = tickcast_channel_id(subscriber, "all");
+                if (seen.joined && !turned && tickcast_subscriber_is_joined(subscriber) == 1) {
+                    int channel = tickcast_subscriber_channel_id(subscriber, "all");
                     MUST(channel == 1);
                     turned = 1;
-                    MUST(tickcast_set_filter_all(subscriber, (uint16_t)channel) == 0);
+                    MUST(tickcast_subscriber_set_filter_all(subscriber, (uint16_t)channel) == 0);
                 }
             } while (bits & TICKCAST_POLL_WORKED);
         }
-        MUST(seen.ended && seen.stops > 0);
+        MUST(seen.ended);
         MUST(turned);
         watch(monitor, &seen);
-        MUST(tickcast_leave(subscriber, on_item, &seen, &summary, sizeof summary) == 0);
+        MUST(tickcast_subscriber_leave(subscriber, on_item, &seen, &summary, sizeof summary) == 0);
     } else if (!strcmp(argv[1], "split")) {
         Seen other = seen;
         char name[1000];
         snprintf(name, sizeof name, "%s.other", argv[3]);
         MUST((other.out = fopen(name, "wb")));
-        other.stop_every = 1000;
         TickcastReader *first = NULL, *second = NULL;
-        TickcastRunning *running = tickcast_split(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50,
+        TickcastRunning *running = tickcast_subscriber_split(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50,
                                                   64 << 20, &first);
         MUST(running && first && (second = tickcast_reader_clone(first)));
         MUST(tickcast_reader_report(first, 0, NULL, 0) == TICKCAST_STATUS_ABI);
@@ -173,22 +184,23 @@ int main(int argc, char **argv) {
         }
         TickcastReaderReport report;
         MUST(tickcast_reader_report(second, 0, &report, sizeof report) == 0);
-        MUST(report.records == seen.records && report.overruns == 0 && other.stops > 0);
-        watch(tickcast_monitor_of_reader(first), &seen);
+        MUST(report.records == seen.records && report.overruns == 0);
+        watch(tickcast_reader_monitor(first), &seen);
         MUST(tickcast_reader_free(first) == 0 && tickcast_reader_free(second) == 0);
         MUST(tickcast_running_join(running, &summary, sizeof summary) == 0);
         say("other_", &other);
         MUST(fclose(other.out) == 0);
     } else {
-        TickcastRunning *running = tickcast_run_pinned(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50,
+        TickcastRunning *running = tickcast_subscriber_run_pinned(subscriber, 0, TICKCAST_IDLE_WITH_SLEEP, 50,
                                                        on_item, &seen);
         MUST(running && tickcast_running_is_finished(running) >= 0);
-        TickcastMonitor *monitor = tickcast_monitor_of_running(running);
+        TickcastMonitor *monitor = tickcast_running_monitor(running);
         MUST(tickcast_running_join(running, &summary, sizeof summary) == 0);
         MUST(tickcast_monitor_ended(monitor) == 1);
         watch(monitor, &seen);
     }
     summarise(&summary, seen.records);
+    MUST(atomic_load(&log.listening) && atomic_load(&log.lines) > 1);
     say("", &seen);
     MUST(fclose(seen.out) == 0);
     return 0;

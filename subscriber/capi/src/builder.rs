@@ -6,19 +6,21 @@ use std::time::Duration;
 
 use tickcast_subscriber as rust;
 use tickcast_subscriber::faults::FaultConfig;
-use tickcast_subscriber::{
-    ChannelBuilder, Delivery, InstrumentFilter, Interface, Start, Transport,
-};
-use tickcast_subscriber::{Epoch, Nanos, Sequence};
+use tickcast_subscriber::{ChannelBuilder, Delivery, Interface, Nanos, Transport};
 
 use crate::abi::Sizes;
-use crate::abi::{array, range, text};
+use crate::arguments::{ids, range, start, symbols, text};
 use crate::error::{Error, handle, status};
-use crate::handle::{free, give, take, with};
+use crate::handle::{Handle, Kind, free, give, take, with};
 use crate::subscriber::Subscriber;
 
 /// A subscriber being described.
 pub struct Builder(());
+
+impl Handle for Builder {
+    type Behind = Description;
+    const KIND: Kind = Kind::Builder;
+}
 
 /// What stands behind one.
 pub(crate) struct Description {
@@ -42,31 +44,6 @@ pub enum DeliveryMode {
     Latest = 3,
 }
 
-/// Where in the stream to begin.
-#[derive(Clone, Copy, Debug)]
-#[repr(u32)]
-pub enum StartAt {
-    /// With the first datagram sent after the publisher's welcome. The default.
-    Live = 0,
-    /// With the oldest that the publisher's ring still holds.
-    Oldest = 1,
-    /// With the datagram `sequence` of `epoch`; what is gone of it is declared lost.
-    Sequence = 2,
-}
-
-/// The start that a C caller means.
-pub(crate) fn start(at: u32, epoch: u64, sequence: u64) -> Result<Start, Error> {
-    const LIVE: u32 = StartAt::Live as u32;
-    const OLDEST: u32 = StartAt::Oldest as u32;
-    const SEQUENCE: u32 = StartAt::Sequence as u32;
-    Ok(match at {
-        LIVE => Start::Live,
-        OLDEST => Start::Oldest,
-        SEQUENCE => Start::At(Epoch(epoch), Sequence(sequence)),
-        _ => range("at", at, "a TickcastStartAt")?,
-    })
-}
-
 fn delivery(mode: u32, within_ns: u64) -> Result<Delivery, Error> {
     const ORDERED: u32 = DeliveryMode::Ordered as u32;
     const WITHIN: u32 = DeliveryMode::OrderedWithin as u32;
@@ -79,32 +56,6 @@ fn delivery(mode: u32, within_ns: u64) -> Result<Delivery, Error> {
         LATEST => Delivery::Latest,
         _ => range("mode", mode, "a TickcastDeliveryMode")?,
     })
-}
-
-/// The filter that passes these symbols.
-///
-/// # Safety
-/// As for [`array`] and [`text`].
-pub(crate) unsafe fn symbols(
-    symbols: *const *const c_char,
-    count: usize,
-) -> Result<InstrumentFilter, Error> {
-    // SAFETY: as for `array`.
-    let all = unsafe { array(symbols, count, "symbols") }?;
-    // SAFETY: as for `text`.
-    let all = all.iter().map(|symbol| unsafe { text(*symbol, "symbol") });
-    let all: Vec<&str> = all.collect::<Result<_, _>>()?;
-    Ok(InstrumentFilter::symbols(all))
-}
-
-/// The filter that passes these ids.
-///
-/// # Safety
-/// As for [`array`].
-pub(crate) unsafe fn ids(ids: *const u32, count: usize) -> Result<InstrumentFilter, Error> {
-    // SAFETY: as for `array`.
-    let ids = unsafe { array(ids, count, "ids") }?;
-    Ok(InstrumentFilter::ids(ids.iter().copied()))
 }
 
 fn edit(
@@ -135,15 +86,6 @@ fn edit_channel(
 }
 
 impl Description {
-    #[cfg(test)]
-    pub(crate) fn of_nobody() -> Self {
-        Self {
-            subscriber: rust::Subscriber::builder("h:1"),
-            channels: Vec::new(),
-            wrong: None,
-        }
-    }
-
     /// Keeps the first error, to be told again when it is built.
     fn keep<T>(&mut self, outcome: Result<T, Error>) -> Result<T, Error> {
         outcome.inspect_err(|error| {
@@ -168,11 +110,11 @@ pub unsafe extern "C" fn tickcast_builder_new_checked(
         sizes.ok_or(Error::Null { what: "sizes" })?.check()?;
         // SAFETY: as for `text`.
         let publishers = unsafe { text(publishers, "publishers") }?;
-        give(Box::new(Description {
+        give(Description {
             subscriber: rust::Subscriber::builder(publishers),
             channels: Vec::new(),
             wrong: None,
-        }))
+        })
     })
 }
 
@@ -187,7 +129,7 @@ pub unsafe extern "C" fn tickcast_builder_name(builder: *mut Builder, name: *con
 }
 
 /// Adds a channel, by name or number: live, ordered and of all instruments, until the functions
-/// tickcast_channel_... say otherwise of the one added last.
+/// tickcast_builder_channel_... say otherwise of the one added last.
 ///
 /// # Safety
 /// `channel` is NULL or a text.
@@ -208,7 +150,7 @@ pub unsafe extern "C" fn tickcast_builder_channel(
 
 /// Where to begin: a TickcastStartAt; epoch and sequence count for SEQUENCE only.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_channel_start(
+pub extern "C" fn tickcast_builder_channel_start(
     builder: *mut Builder,
     at: u32,
     epoch: u64,
@@ -220,13 +162,15 @@ pub extern "C" fn tickcast_channel_start(
 /// How long a silence of multicast is the event STALE, where that is longer than three of the
 /// publisher's announced intervals: 100 to 60,000,000; 30,000 where it is left out.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_channel_stale_us(builder: *mut Builder, stale_us: u32) -> i32 {
-    edit_channel(builder, |it| Ok(it.stale_us(stale_us)))
+pub extern "C" fn tickcast_builder_channel_stale_us(builder: *mut Builder, stale_us: u32) -> i32 {
+    edit_channel(builder, |it| {
+        Ok(it.stale_after(Duration::from_micros(stale_us.into())))
+    })
 }
 
 /// In which order: a TickcastDeliveryMode; `within_ns` counts for ORDERED_WITHIN only.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_channel_delivery(
+pub extern "C" fn tickcast_builder_channel_delivery(
     builder: *mut Builder,
     mode: u32,
     within_ns: u64,
@@ -240,7 +184,7 @@ pub extern "C" fn tickcast_channel_delivery(
 /// # Safety
 /// `all` has `count` texts.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_channel_filter_symbols(
+pub unsafe extern "C" fn tickcast_builder_channel_filter_symbols(
     builder: *mut Builder,
     all: *const *const c_char,
     count: usize,
@@ -254,7 +198,7 @@ pub unsafe extern "C" fn tickcast_channel_filter_symbols(
 /// # Safety
 /// `all` has `count` ids.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn tickcast_channel_filter_ids(
+pub unsafe extern "C" fn tickcast_builder_channel_filter_ids(
     builder: *mut Builder,
     all: *const u32,
     count: usize,
@@ -265,7 +209,7 @@ pub unsafe extern "C" fn tickcast_channel_filter_ids(
 
 /// An event when the application is more than so many sequences behind.
 #[unsafe(no_mangle)]
-pub extern "C" fn tickcast_channel_lag_alarm(builder: *mut Builder, sequences: u64) -> i32 {
+pub extern "C" fn tickcast_builder_channel_lag_alarm(builder: *mut Builder, sequences: u64) -> i32 {
     edit_channel(builder, |it| Ok(it.lag_alarm(sequences)))
 }
 
@@ -358,7 +302,7 @@ pub extern "C" fn tickcast_builder_inject_loss(
 /// ```c
 /// TickcastBuilder *builder = tickcast_builder_new("127.0.0.1:7400");
 /// tickcast_builder_channel(builder, "all");
-/// tickcast_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
+/// tickcast_builder_channel_start(builder, TICKCAST_START_AT_OLDEST, 0, 0);
 /// TickcastSubscriber *subscriber = tickcast_builder_build(builder);
 /// if (!subscriber) puts(tickcast_last_error());
 /// ```
@@ -371,7 +315,7 @@ pub extern "C" fn tickcast_builder_build(builder: *mut Builder) -> *mut Subscrib
         }
         let all = it.channels.into_iter();
         let described = all.fold(it.subscriber, rust::SubscriberBuilder::channel);
-        give(Box::new(described.build()?))
+        give(described.build()?)
     })
 }
 

@@ -1,25 +1,26 @@
 //! What happens to every item between the core and the application: names are learned, instruments
 //! that nobody wants are left out, latency is measured, `latest` channels are conflated.
 
+pub(crate) mod application;
 pub(crate) mod conflate;
-pub(crate) mod sink;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 
 use tickcast_journal::JournaledCore;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
-use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
+use tickcast_reliability::delivery::{Deliver, Event, Position};
+use tickcast_reliability::receive::Receiver;
 use tickcast_reliability::record::{RecordRef, Records};
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
-use crate::config::filter::{InstrumentFilter, Sieve};
+use crate::config::filter::{FilterIndex, InstrumentFilter};
 use crate::error::SubscribeError;
-use crate::observe::Shared;
 use crate::observe::directory::{Directory, announced, announces};
 use crate::observe::latency::Meter;
-use conflate::CellWriter;
-use sink::Hand;
+use crate::observe::{HandedCounters, Shared};
+use conflate::{Cell, CellWriter};
 
 /// Where the driver puts what comes from the core.
 pub(crate) trait Sink: Deliver {
@@ -29,6 +30,28 @@ pub(crate) trait Sink: Deliver {
     fn welcome(&mut self, welcome: &Welcome);
     /// All items that follow from it have come: those of what it ended. None are of what begins.
     fn welcomed(&mut self, welcome: &Welcome);
+    /// Connections and timers were served, and the core stands like this.
+    fn served(&mut self, _core: &JournaledCore) {}
+}
+
+/// The dispatcher's decision on the records of a datagram.
+pub(crate) enum Batch {
+    /// No channel of ours has that number.
+    LeftOut,
+    /// All of them go to the application: nothing is left out, named or conflated.
+    Passes(usize),
+    /// Each is decided by itself.
+    Mixed(usize),
+}
+
+/// The dispatcher's decision on one record.
+pub(crate) enum Verdict {
+    /// The filter leaves it out.
+    LeftOut,
+    /// It goes to the application.
+    Passes,
+    /// It waits in this cell, from which a newer one may replace it.
+    Conflated(Cell),
 }
 
 /// One channel, by its index in the settings.
@@ -38,7 +61,7 @@ struct Channel {
     epoch: Epoch,
     /// What it was before the welcome that is being handled: what is lost then is told of that.
     before: Option<(ChannelId, Epoch)>,
-    sieve: Sieve,
+    filter_index: FilterIndex,
     cells: Option<CellWriter>,
     /// Symbols that the filter names and nobody has announced.
     unknown: Vec<String>,
@@ -49,12 +72,12 @@ struct Channel {
     alarmed: bool,
     /// Conflated records not yet told, and when they may be told next.
     conflated: u64,
-    tell_at: Nanos,
+    report_at: Nanos,
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(crate) struct Sift {
+pub(crate) struct Dispatcher {
     channels: Vec<Channel>,
     /// The index that was looked up last.
     last: usize,
@@ -67,7 +90,7 @@ pub(crate) struct Sift {
     is_welcomed: bool,
     meter: Meter,
     /// Whether the filters are to be judged anew.
-    judge: bool,
+    check_due: bool,
     problem: Option<Unknown>,
     pub(crate) shared: Arc<Shared>,
 }
@@ -85,9 +108,9 @@ struct Unknown {
 /// So many names without one that a filter names are a reason to say so.
 const NAMES_MANY: usize = 1_000;
 /// Conflation is told this often at most.
-const TELL_EVERY: Nanos = Nanos::from_secs(1);
+const CONFLATION_REPORT_INTERVAL: Nanos = Nanos::from_secs(1);
 
-impl Sift {
+impl Dispatcher {
     /// For channels with these filters, cells and alarms.
     pub(crate) fn new(
         channels: impl Iterator<Item = (InstrumentFilter, Option<CellWriter>, Option<u64>)>,
@@ -97,14 +120,14 @@ impl Sift {
             id: None,
             epoch: Epoch::NONE,
             before: None,
-            sieve: Sieve::new(filter, &Default::default()),
+            filter_index: FilterIndex::new(filter, &Default::default()),
             cells,
             unknown: Vec::new(),
             is_due: false,
             alarm,
             alarmed: false,
             conflated: 0,
-            tell_at: Nanos::ZERO,
+            report_at: Nanos::ZERO,
         });
         Self {
             channels: channels.collect(),
@@ -114,7 +137,7 @@ impl Sift {
             replaced: false,
             is_welcomed: false,
             meter: Meter::new(),
-            judge: false,
+            check_due: false,
             problem: None,
             shared,
         }
@@ -128,94 +151,84 @@ impl Sift {
         Some(self.last)
     }
 
-    /// As [`Sift::index_of`], while a number may have gone from one channel to another.
+    /// As [`Dispatcher::index_of`], while a number may have gone from one channel to another.
     #[cold]
-    fn index_at(&mut self, position: &Position) -> Option<usize> {
+    fn index_before(&mut self, position: &Position) -> Option<usize> {
         let at = (position.channel, position.epoch);
         let before = self.channels.iter().position(|it| it.before == Some(at));
         before.or_else(|| self.index_of(position.channel))
     }
 
+    /// The index of the channel that a position is of.
     #[inline]
-    fn index_by(&mut self, position: &Position) -> Option<usize> {
+    pub(crate) fn index_at(&mut self, position: &Position) -> Option<usize> {
         if self.is_welcomed {
-            self.index_at(position)
+            self.index_before(position)
         } else {
             self.index_of(position.channel)
         }
     }
 
-    fn item(&mut self, item: Item<'_>, hand: &mut impl Hand) {
-        let (Item::Record(position, _) | Item::Event(position, _)) = item;
-        let Some(index) = self.index_by(position) else {
-            return;
-        };
-        match item {
-            Item::Record(position, record) => self.record(index, position, record, hand),
-            Item::Event(position, event) => hand.event(index, position, event),
-        }
+    /// The counters of what a channel handed over.
+    #[inline]
+    pub(crate) fn handed(&self, index: usize) -> &HandedCounters {
+        &self.shared.channels[index].handed
     }
 
-    /// The records of a datagram: all at once where nothing is left out, named or conflated.
+    /// Decides on the records of a datagram; those that pass are measured and counted.
     #[inline]
-    fn records(&mut self, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
-        let Some(index) = self.index_by(first) else {
-            return;
+    pub(crate) fn batch(&mut self, first: &Position, records: Records<'_>) -> Batch {
+        let Some(index) = self.index_at(first) else {
+            return Batch::LeftOut;
         };
         let channel = &self.channels[index];
-        if announces(records) || channel.cells.is_some() || !channel.sieve.filter().is_all() {
-            return self.each(index, first, records, hand);
+        if announces(records) || channel.cells.is_some() || !channel.filter_index.filter().is_all()
+        {
+            return Batch::Mixed(index);
         }
-        if let Some(latency) = &self.shared.channels[index].latency {
+        let shared = &self.shared.channels[index];
+        if let Some(latency) = &shared.latency {
             (self.meter).pass_all(latency, first, records, || SystemClock.utc());
         }
-        hand.records(index, first, records);
+        shared.handed.handed_records.add(records.len() as u64);
+        Batch::Passes(index)
     }
 
-    /// The records of a datagram one by one.
-    #[inline(never)]
-    fn each(&mut self, index: usize, first: &Position, records: Records<'_>, hand: &mut impl Hand) {
-        first.each(records, |position, record| {
-            self.record(index, position, record, hand);
-        });
-    }
-
-    fn record(
+    /// Learns the name that a record announces, and decides on it. One that does not wait in a
+    /// cell is counted.
+    pub(crate) fn record(
         &mut self,
         index: usize,
         position: &Position,
         record: RecordRef<'_>,
-        hand: &mut impl Hand,
-    ) {
+    ) -> Verdict {
         let name = announced(&record);
         if let Some((id, symbol)) = name {
             self.learn(index, position.channel, id, symbol);
         }
         let (channel, shared) = (&mut self.channels[index], &self.shared.channels[index]);
-        if !channel.sieve.passes(record.header().instrument_id) {
+        if !(channel.filter_index).passes(record.header().instrument_id) {
             shared.handed.filtered_records.increment();
             if name.is_none() && !channel.is_due && !channel.unknown.is_empty() {
                 self.left_out(index, position.channel);
             }
-            return;
+            return Verdict::LeftOut;
         }
         if let Some(latency) = &shared.latency {
             self.meter
                 .pass(latency, position, record, || SystemClock.utc());
         }
-        match channel
-            .cells
-            .as_mut()
-            .and_then(|cells| cells.write(position, record))
-        {
-            Some(cell) => hand.changed(index, cell),
-            None => hand.record(index, position, record),
+        let cells = channel.cells.as_mut();
+        if let Some(cell) = cells.and_then(|cells| cells.write(position, record)) {
+            return Verdict::Conflated(cell);
         }
+        shared.handed.handed_records.increment();
+        Verdict::Passes
     }
 
     #[inline]
     fn learn(&mut self, index: usize, channel: ChannelId, id: u32, symbol: &str) {
-        let filter = self.channels[index].sieve.filter();
+        let filter = self.channels[index].filter_index.filter();
         let instruments = self.directory.channel_mut(channel);
         let names = |symbol: &str| filter.names(symbol);
         let concerns = names(symbol) || instruments.symbol(id).is_some_and(names);
@@ -223,11 +236,11 @@ impl Sift {
             let is_many = instruments.len() >= NAMES_MANY;
             self.unpublished.push((channel, id, symbol.to_owned()));
             if concerns {
-                self.look_up(index, channel);
+                self.resolve(index, channel);
             }
             let it = &mut self.channels[index];
             it.is_due |= is_many;
-            self.judge |= concerns || !it.unknown.is_empty();
+            self.check_due |= concerns || !it.unknown.is_empty();
         }
     }
 
@@ -236,20 +249,20 @@ impl Sift {
     fn left_out(&mut self, index: usize, channel: ChannelId) {
         let is_due = !self.directory.channel_mut(channel).is_empty();
         self.channels[index].is_due = is_due;
-        self.judge |= is_due;
+        self.check_due |= is_due;
     }
 
-    fn look_up(&mut self, index: usize, channel: ChannelId) {
+    fn resolve(&mut self, index: usize, channel: ChannelId) {
         let instruments = self.directory.channel_mut(channel);
         let it = &mut self.channels[index];
-        if !it.sieve.filter().is_all() {
-            it.sieve.look_up(instruments);
-            it.unknown = it.sieve.filter().unknown(instruments);
+        if !it.filter_index.filter().is_all() {
+            it.filter_index.resolve(instruments);
+            it.unknown = it.filter_index.filter().unknown(instruments);
         }
     }
 
     /// Takes over channel numbers, before items of them come.
-    fn welcome(&mut self, welcome: &Welcome) {
+    pub(crate) fn welcome(&mut self, welcome: &Welcome) {
         if welcome.channels.len() != self.channels.len() {
             return;
         }
@@ -267,7 +280,7 @@ impl Sift {
     }
 
     /// Takes over directories, once nothing more comes whose instruments were named before.
-    fn welcomed(&mut self, welcome: &Welcome) {
+    pub(crate) fn welcomed(&mut self, welcome: &Welcome) {
         if !std::mem::replace(&mut self.is_welcomed, false) {
             return;
         }
@@ -281,7 +294,7 @@ impl Sift {
             self.directory
                 .welcomed(offer.channel, &offer.directory, anew);
             self.replaced = true;
-            self.look_up(index, offer.channel);
+            self.resolve(index, offer.channel);
             let is_listed = !self.directory.channel_mut(offer.channel).is_empty();
             let it = &mut self.channels[index];
             it.is_due = is_listed || (it.is_due && !anew);
@@ -293,7 +306,7 @@ impl Sift {
         let channels = &self.channels;
         self.directory
             .keep(|id| channels.iter().any(|it| it.id == Some(id)));
-        self.judge = true;
+        self.check_due = true;
     }
 
     /// Replaces a channel's filter.
@@ -302,15 +315,32 @@ impl Sift {
             return;
         };
         let instruments = self.directory.channel_mut(id);
-        self.channels[index].sieve = Sieve::new(filter, instruments);
+        self.channels[index].filter_index = FilterIndex::new(filter, instruments);
         self.channels[index].unknown.clear();
-        self.judge = true;
-        self.judge_filters();
+        self.check_due = true;
+        self.check_filters();
     }
 
-    /// Shows others what was learned, unless one of them is looking just now.
+    /// Shows others how a channel stands; an event when its lag passes the alarm, or half of it.
+    pub(crate) fn report(&mut self, index: usize, receiver: &Receiver) -> Option<Event> {
+        let shared = &self.shared.channels[index];
+        let ((delivered, heard), lag) = (receiver.progress(), receiver.lag());
+        shared.epoch.set(receiver.epoch().0);
+        shared.delivered.set(delivered.0);
+        shared.heard.set(heard.0);
+        shared.lag.set(lag);
+        shared.ended.store(receiver.ended(), Relaxed);
+        let channel = &mut self.channels[index];
+        let alarm = channel.alarm.filter(|_| receiver.is_live())?;
+        lag_event(alarm, &mut channel.alarmed, lag)
+    }
+
+    /// Shows others whether we are joined, and what was learned, unless one of them is looking
+    /// just now. Comes after [`report`](Self::report) of all channels, so that nobody takes names
+    /// for those of an older epoch.
     #[inline]
-    pub(crate) fn publish(&mut self) {
+    pub(crate) fn publish(&mut self, is_joined: bool) {
+        self.shared.joined.store(is_joined, Relaxed);
         if self.replaced || !self.unpublished.is_empty() {
             self.show();
         }
@@ -339,14 +369,14 @@ impl Sift {
 
     /// Judges what of the filters can't be had, where that may have changed. Once a poll is enough.
     #[inline]
-    pub(crate) fn judge_filters(&mut self) {
-        if std::mem::replace(&mut self.judge, false) {
-            self.judge();
+    pub(crate) fn check_filters(&mut self) {
+        if std::mem::replace(&mut self.check_due, false) {
+            self.find_unknown_symbol();
         }
     }
 
     #[cold]
-    fn judge(&mut self) {
+    fn find_unknown_symbol(&mut self) {
         let wrong = self.channels.iter().enumerate().find_map(|(index, it)| {
             let symbol = it.unknown.first().filter(|_| it.is_due)?;
             Some((index, symbol, self.directory.channel(it.id?)?))
@@ -378,22 +408,14 @@ impl Sift {
         });
     }
 
-    /// Whether a channel lags more, or no longer, than its alarm allows.
-    #[inline]
-    pub(crate) fn lag(&mut self, channel: ChannelId, lag: u64) -> Option<Event> {
-        let index = self.index_of(channel)?;
-        let it = &mut self.channels[index];
-        lag_event(it.alarm?, &mut it.alarmed, lag)
-    }
-
     /// Counts conflated records of a channel; tells them now and then.
     pub(crate) fn conflated(&mut self, index: usize, records: u64, now: Nanos) -> Option<Event> {
         let it = &mut self.channels[index];
         it.conflated += records;
-        if it.conflated == 0 || now < it.tell_at {
+        if it.conflated == 0 || now < it.report_at {
             return None;
         }
-        it.tell_at = now.after(TELL_EVERY);
+        it.report_at = now.after(CONFLATION_REPORT_INTERVAL);
         let records = std::mem::replace(&mut it.conflated, 0);
         Some(Event::Conflated { records })
     }
@@ -421,58 +443,17 @@ pub(crate) fn lag_event(alarm: u64, alarmed: &mut bool, lag: u64) -> Option<Even
     None
 }
 
-/// Items through a sift into a hand.
-pub(crate) struct Through<'a, H> {
-    pub(crate) sift: &'a mut Sift,
-    pub(crate) hand: &'a mut H,
-}
-
-impl<H: Hand> Deliver for Through<'_, H> {
-    fn item(&mut self, item: Item<'_>) {
-        self.sift.item(item, self.hand);
-    }
-
-    #[inline]
-    fn records(&mut self, first: &Position, records: Records<'_>) {
-        self.sift.records(first, records, self.hand);
-    }
-}
-
-impl<H: Hand> Sink for Through<'_, H> {
-    fn welcome(&mut self, welcome: &Welcome) {
-        self.sift.welcome(welcome);
-    }
-
-    fn welcomed(&mut self, welcome: &Welcome) {
-        self.sift.welcomed(welcome);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use tickcast_reliability::control::Instrument;
     use tickcast_reliability::record::{SymbolMappingMsg, WireRecord};
     use tickcast_reliability::types::{ConfigHash, Lineage, RecordNumber, Sequence};
 
-    use super::conflate::Cell;
     use super::*;
     use crate::observe::ChannelShared;
     use crate::observe::totals::{Totals, position_at};
 
-    /// The index that each record and event came under.
-    struct Indices(Vec<usize>);
-
-    impl Hand for Indices {
-        fn record(&mut self, channel: usize, _: &Position, _: RecordRef<'_>) {
-            self.0.push(channel);
-        }
-        fn event(&mut self, channel: usize, _: &Position, _: &Event) {
-            self.0.push(channel);
-        }
-        fn changed(&mut self, _: usize, _: Cell) {}
-    }
-
-    fn welcome(epoch: u64, channels: [u16; 2]) -> Welcome {
+    pub(super) fn welcome(epoch: u64, channels: [u16; 2]) -> Welcome {
         let offer = |channel: u16| ChannelOffer {
             channel: ChannelId(channel),
             name: String::new(),
@@ -500,35 +481,45 @@ mod tests {
     }
 
     #[test]
-    fn what_a_welcome_ends_is_told_of_the_channel_that_had_the_number_before() {
+    fn items_of_an_ended_epoch_belong_to_the_channel_before() {
         let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
         let shared = Shared {
             channels: [of("a"), of("b")].into(),
             ..Shared::default()
         };
         let channels = [0, 1].map(|_| (InstrumentFilter::all(), None, None));
-        let mut sift = Sift::new(channels.into_iter(), Arc::new(shared));
-        let mut hand = Indices(Vec::new());
-        let mut tell = |sift: &mut Sift, channel: u16, epoch: u64| {
+        let mut dispatcher = Dispatcher::new(channels.into_iter(), Arc::new(shared));
+        let index_at = |dispatcher: &mut Dispatcher, channel: u16, epoch: u64| {
             let mut position = position_at(&Totals::default());
             (position.channel, position.epoch) = (ChannelId(channel), Epoch(epoch));
-            sift.item(Item::Event(&position, &Event::Live), &mut hand);
-            hand.0.pop()
+            dispatcher.index_at(&position)
         };
-        sift.welcome(&welcome(1, [1, 2]));
-        sift.welcomed(&welcome(1, [1, 2]));
-        assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
+        dispatcher.welcome(&welcome(1, [1, 2]));
+        dispatcher.welcomed(&welcome(1, [1, 2]));
+        assert_eq!(
+            [1, 2].map(|id| index_at(&mut dispatcher, id, 1)),
+            [Some(0), Some(1)]
+        );
         // The first has another number, and the second has that of the first.
-        sift.welcome(&welcome(2, [3, 1]));
-        assert_eq!([1, 2].map(|id| tell(&mut sift, id, 1)), [Some(0), Some(1)]);
-        assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
-        sift.welcomed(&welcome(2, [3, 1]));
-        assert_eq!([3, 1].map(|id| tell(&mut sift, id, 2)), [Some(0), Some(1)]);
-        assert_eq!(tell(&mut sift, 2, 1), None);
+        dispatcher.welcome(&welcome(2, [3, 1]));
+        assert_eq!(
+            [1, 2].map(|id| index_at(&mut dispatcher, id, 1)),
+            [Some(0), Some(1)]
+        );
+        assert_eq!(
+            [3, 1].map(|id| index_at(&mut dispatcher, id, 2)),
+            [Some(0), Some(1)]
+        );
+        dispatcher.welcomed(&welcome(2, [3, 1]));
+        assert_eq!(
+            [3, 1].map(|id| index_at(&mut dispatcher, id, 2)),
+            [Some(0), Some(1)]
+        );
+        assert_eq!(index_at(&mut dispatcher, 2, 1), None);
     }
 
     #[test]
-    fn what_a_welcome_ends_is_of_the_names_before_and_those_are_of_nothing_after_it() {
+    fn names_of_an_ended_epoch_end_with_its_welcome() {
         let of = |name: &str| ChannelShared::new(name.into(), Arc::default(), false);
         let shared = Arc::new(Shared {
             channels: [of("a"), of("b")].into(),
@@ -536,15 +527,14 @@ mod tests {
         });
         let only = || InstrumentFilter::symbols(["X"]);
         let channels = [(only(), None, None), (InstrumentFilter::all(), None, None)];
-        let mut sift = Sift::new(channels.into_iter(), Arc::clone(&shared));
+        let mut dispatcher = Dispatcher::new(channels.into_iter(), Arc::clone(&shared));
         let listing = |epoch: u64, channels: [u16; 2], id: u32| {
             let mut welcome = welcome(epoch, channels);
             let symbol = "X".to_owned();
             welcome.channels[0].directory = vec![Instrument { id, symbol }];
             welcome
         };
-        let mut hand = Indices(Vec::new());
-        let mut take = |sift: &mut Sift, epoch: u64, id: u32, names: &str| {
+        let index_of_passed = |dispatcher: &mut Dispatcher, epoch: u64, id: u32, names: &str| {
             let mut record = SymbolMappingMsg::default();
             (record.hd.rtype, record.hd.instrument_id) = (SymbolMappingMsg::RTYPE, id);
             for (to, from) in record.stype_in_symbol.iter_mut().zip(names.bytes()) {
@@ -552,22 +542,33 @@ mod tests {
             }
             let mut position = position_at(&Totals::default());
             (position.channel, position.epoch) = (ChannelId(1), Epoch(epoch));
-            sift.item(Item::Record(&position, RecordRef::from(&record)), &mut hand);
-            std::mem::take(&mut hand.0)
+            let index = dispatcher.index_at(&position).unwrap();
+            match dispatcher.record(index, &position, RecordRef::from(&record)) {
+                Verdict::Passes => Some(index),
+                Verdict::LeftOut | Verdict::Conflated(_) => None,
+            }
         };
-        sift.welcome(&listing(1, [1, 2], 5));
-        sift.welcomed(&listing(1, [1, 2], 5));
-        sift.publish();
+        dispatcher.welcome(&listing(1, [1, 2], 5));
+        dispatcher.welcomed(&listing(1, [1, 2], 5));
+        dispatcher.publish(true);
         // What was held back comes now: of the first channel, whose number the second has next.
         let next = listing(2, [3, 1], 6);
-        sift.welcome(&next);
-        assert_eq!(take(&mut sift, 1, 5, ""), [0], "X as it was");
-        assert_eq!(take(&mut sift, 1, 6, ""), [0; 0], "no X before");
-        assert_eq!(take(&mut sift, 1, 9, "Y"), [0; 0]);
-        sift.welcomed(&next);
-        assert_eq!(take(&mut sift, 2, 8, "Z"), [1]);
-        sift.publish();
-        for directory in [&sift.directory, &*shared.directory.lock().unwrap()] {
+        dispatcher.welcome(&next);
+        assert_eq!(
+            index_of_passed(&mut dispatcher, 1, 5, ""),
+            Some(0),
+            "X as it was"
+        );
+        assert_eq!(
+            index_of_passed(&mut dispatcher, 1, 6, ""),
+            None,
+            "no X before"
+        );
+        assert_eq!(index_of_passed(&mut dispatcher, 1, 9, "Y"), None);
+        dispatcher.welcomed(&next);
+        assert_eq!(index_of_passed(&mut dispatcher, 2, 8, "Z"), Some(1));
+        dispatcher.publish(true);
+        for directory in [&dispatcher.directory, &*shared.directory.lock().unwrap()] {
             let named = [5, 6, 8].map(|id| directory.symbol(id));
             assert_eq!(named, [None, Some("X"), Some("Z")]);
             assert_eq!((directory.id("X"), directory.id("Y")), (Some(6), None));
