@@ -1,6 +1,4 @@
-//! A publisher on the thread of its handler: what is published is sealed and sent by the thread that
-//! tells it, without a queue between. For hosts with few cores, and handlers that have nothing better
-//! to do than to publish. Joining and repair have a thread of their own all the same.
+//! A publisher on the thread of its handler, for hosts with few cores.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,8 +24,13 @@ use crate::run::{Opened, Served};
 use crate::state::Shared;
 use crate::state::thread::now;
 
-/// A publisher whose channels are written by the thread that has it. Call [`drive`](Self::drive) all
-/// the while, also when there is nothing to publish: it makes the heartbeats.
+/// A publisher that seals and sends on the thread that calls it, without a queue between. It is for
+/// hosts with few cores, and for handlers that do nothing but publish. Joining and repair have a thread
+/// of their own all the same.
+///
+/// Call [`drive`](Self::drive) all the while, also when there is nothing to publish, because it sends the
+/// heartbeats. A publisher of this kind hands over to no standby, since it cannot stop its handler from
+/// publishing; a standby that is promoted by force ends it.
 ///
 /// Dropping it without [`end_session`](Self::end_session) sends no END: subscribers wait for another
 /// epoch.
@@ -68,6 +71,15 @@ impl InlinePublisher {
     ///
     /// # Errors
     /// As for [`Publisher::open`](crate::Publisher::open).
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
+    /// # fn f(config: tickcast_publisher::Config) -> Result<(), Box<dyn std::error::Error>> {
+    /// let publisher = InlinePublisher::open(config)?;
+    /// println!("subscribers connect to {}", publisher.control_address());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn open(config: Config) -> Result<Self, PublisherError> {
         let plan = preflight_for_handlers(config)?;
         for warning in &plan.warnings {
@@ -91,6 +103,15 @@ impl InlinePublisher {
     /// Publishes one record on a channel, by its place in the config: one message of the source. It
     /// is sealed by the next [`drive`](Self::drive), or when its datagram is full, which then bears
     /// the time of the last one (`sent_at`). What goes wrong is told there.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
+    /// # fn f(mut publisher: InlinePublisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// publisher.publish(0, &trade(7, 101_500_000_000, 200), SourcePosition::new(0, 1));
+    /// publisher.drive()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn publish<R: WireRecord>(&mut self, channel: usize, record: &R, from: SourcePosition) {
         let source = self.first + channel;
@@ -110,6 +131,16 @@ impl InlinePublisher {
     /// A channel, by its place in the config, found once for many records. `None` where there is no such
     /// channel, and where what it carries is looked through on its way (a digest is kept of it, it goes on
     /// from a mirror): then there is [`publish`](Self::publish) all the same.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
+    /// # fn f(mut publisher: InlinePublisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// if let Some(mut channel) = publisher.channel(0) {
+    ///     channel.publish(&trade(7, 101_500_000_000, 200), SourcePosition::new(0, 1));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn channel(&mut self, channel: usize) -> Option<InlineChannel<'_>> {
         let (to, ..) = self.running.as_mut()?;
@@ -117,6 +148,16 @@ impl InlinePublisher {
     }
 
     /// As [`publish`](Self::publish), for the records that one message of the source became.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
+    /// # fn f(mut publisher: InlinePublisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut message = tickcast_publisher::record::RecordBatch::default();
+    /// message.put(&trade(7, 101_500_000_000, 200));
+    /// publisher.publish_batch(0, &message, SourcePosition::new(0, 1));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn publish_batch(&mut self, channel: usize, message: &RecordBatch, from: SourcePosition) {
         if let Some((to, ..)) = &mut self.running {
@@ -130,6 +171,17 @@ impl InlinePublisher {
     ///
     /// # Errors
     /// [`PublisherError`]: the first thing that went wrong since the last time.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
+    /// # fn f(mut publisher: InlinePublisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// while !publisher.monitor().is_stopping() {
+    ///     // Publish what there is, then:
+    ///     publisher.drive()?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     #[inline]
     pub fn drive(&mut self) -> Result<bool, PublisherError> {
         self.now = now();
@@ -147,12 +199,29 @@ impl InlinePublisher {
     }
 
     /// Counters and subscribers, for other threads to look at.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
+    /// # fn f(mut publisher: InlinePublisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let monitor = publisher.monitor();
+    /// std::thread::spawn(move || println!("{} joined", monitor.subscribers().len()));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn monitor(&self) -> Monitor {
         Monitor::new(self.shared.clone())
     }
 
     /// Where subscribers connect, with the port that the system chose.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
+    /// # fn f(mut publisher: InlinePublisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// println!("subscribers connect to {}", publisher.control_address());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn control_address(&self) -> SocketAddr {
         self.control
@@ -163,6 +232,15 @@ impl InlinePublisher {
     ///
     /// # Errors
     /// [`EndError`]: what failed, now or before.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlinePublisher, SourcePosition, trade};
+    /// # fn f(mut publisher: InlinePublisher) -> Result<(), Box<dyn std::error::Error>> {
+    /// let summary = publisher.end_session(std::time::Duration::from_secs(5))?;
+    /// println!("{} records", summary.published_records());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn end_session(mut self, drain: Duration) -> Result<Summary, EndError> {
         let drain = u64::try_from(drain.as_nanos()).unwrap_or(u64::MAX);
         self.shared.stop_within(Nanos(drain));

@@ -67,6 +67,13 @@ impl PublishStage {
 impl InlineChannel<'_> {
     /// As [`InlinePublisher::publish`](crate::InlinePublisher::publish), on this channel. A record
     /// that gives an instrument its symbol must go that way: here it does not compile.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{InlineChannel, SourcePosition, trade};
+    /// # fn f(channel: &mut InlineChannel<'_>) {
+    /// channel.publish(&trade(7, 101_500_000_000, 200), SourcePosition::new(0, 4_711));
+    /// # }
+    /// ```
     #[inline]
     pub fn publish<R: WireRecord>(&mut self, record: &R, from: SourcePosition) {
         const { assert!(!names_instruments(R::RTYPE), "it is to be looked at") };

@@ -8,10 +8,13 @@ use crate::{Violation, holds_for_all, places_found, violation};
 
 const CRATES: [&str; 2] = ["publisher/src/", "subscriber/src/"];
 
-/// The files of these crates that make up their public pages: a module that is hidden there is for
-/// the crate's own binary and tests.
+/// The files of these crates that make up their public pages. A module that is hidden there is for the
+/// crate's own binary and tests, and so is one that only the module `internal` re-exports from.
 fn product(tree: &Tree) -> Vec<&Source> {
     let hidden = pattern(r"#\[doc\(hidden\)\]\s*pub mod (\w+);");
+    let internal = pattern(r"\n {4,}pub use crate::((?:\w+::)*\w+)::(?:\w+|\{[^}]*\});");
+    let public = pattern(r"\npub use ((?:\w+::)*\w+)::(?:\w+|\{[^}]*\});");
+    let mut public_paths = BTreeSet::new();
     let mut hidden_paths = BTreeSet::new();
     for root in CRATES {
         let library = tree
@@ -23,8 +26,19 @@ fn product(tree: &Tree) -> Vec<&Source> {
             hidden_paths.insert(format!("{root}{}.rs", &module[1]));
             hidden_paths.insert(format!("{root}{}/", &module[1]));
         }
+        for module in internal.captures_iter(text) {
+            let path = module[1].replace("::", "/");
+            hidden_paths.insert(format!("{root}{path}.rs"));
+            hidden_paths.insert(format!("{root}{path}/"));
+        }
+        for module in public.captures_iter(text) {
+            public_paths.insert(format!("{root}{}.rs", module[1].replace("::", "/")));
+        }
     }
-    let is_hidden = |path: &str| hidden_paths.iter().any(|hidden| path.starts_with(hidden));
+    let is_hidden = |path: &str| {
+        let hidden = hidden_paths.iter().any(|hidden| path.starts_with(hidden));
+        hidden && !public_paths.contains(path)
+    };
     let all = tree.files.iter().filter(|s| s.is_library());
     let all = all.filter(|s| CRATES.iter().any(|root| s.path.starts_with(root)));
     all.filter(|s| !is_hidden(&s.path)).collect()
