@@ -96,8 +96,8 @@ pub mod record {
 /// Seeded faults between the network and a subscriber, for tests of applications.
 pub mod faults {
     pub use tickcast_transport::faults::{
-        Burst, Delay, Entry, FaultConfig, FaultConfigError, FaultCounts, FaultKind, FaultLog,
-        FaultPlan, Faulty, Reorder, Scripted,
+        Burst, Delay, Entry, FaultConfig, FaultConfigError, FaultCounts, FaultInjector, FaultKind,
+        FaultLog, FaultyReceiver, Reorder, Scripted,
     };
 }
 

@@ -11,7 +11,7 @@ use tickcast_reliability::delivery::LossCause;
 use tickcast_reliability::delivery::{Deliver, Delivery, Item, LineId, Position};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::Receive;
-use tickcast_transport::faults::Faulty;
+use tickcast_transport::faults::FaultyReceiver;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::config::endpoints::Endpoints;
@@ -567,7 +567,7 @@ impl Subscriber {
     /// # Ok::<(), tickcast_subscriber::SubscribeError>(())
     /// ```
     #[must_use]
-    pub fn faults(&self, channel: ChannelId) -> Option<&Faulty<Box<dyn Receive>>> {
+    pub fn faults(&self, channel: ChannelId) -> Option<&FaultyReceiver<Box<dyn Receive>>> {
         self.driver
             .listening
             .iter()

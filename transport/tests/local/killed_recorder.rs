@@ -17,7 +17,7 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
     SourcePosition,
 };
-use tickcast_transport::journal_file::{RecordFile, read};
+use tickcast_transport::journal_file::{JournalFile, read};
 
 /// Where this program, run by itself, keeps a record for as long as it lives.
 const FILE: &str = "TICKCAST_KILLED_RECORDER";
@@ -42,7 +42,7 @@ fn publisher(path: &Path) -> RecordedPublisher {
         side: RecordedSide::Publisher,
         ..RecordOrigin::default()
     };
-    let file = RecordFile::create(path, RECORD_LEN_MIN).unwrap();
+    let file = JournalFile::create(path, RECORD_LEN_MIN).unwrap();
     let mut publisher = RecordedPublisher::new(core);
     publisher.record(Recorder::new(Box::new(file), &origin).unwrap());
     publisher
