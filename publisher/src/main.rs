@@ -217,7 +217,7 @@ fn check_writable(path: &Path) -> Result<(), PublisherError> {
 
 fn write_whole(path: &Path, json: &serde_json::Value) -> Result<(), PublisherError> {
     let text = format!("{json:#}\n");
-    atomic_file::write_whole(path, text.as_bytes()).map_err(|source| not_written(path, source))
+    atomic_file::write_atomic(path, text.as_bytes()).map_err(|source| not_written(path, source))
 }
 
 fn not_written(path: &Path, source: io::Error) -> PublisherError {

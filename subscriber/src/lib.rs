@@ -97,8 +97,8 @@ pub mod record {
 #[cfg(feature = "testing")]
 pub mod faults {
     pub use tickcast_transport::faults::{
-        Burst, Delay, Entry, FaultConfig, FaultConfigError, FaultCounts, FaultKind, FaultLog,
-        FaultPlan, Faulty, Reorder, Scripted,
+        Burst, Delay, Entry, FaultConfig, FaultConfigError, FaultCounts, FaultInjector, FaultKind,
+        FaultLog, FaultyReceiver, Reorder, Scripted,
     };
 }
 

@@ -10,7 +10,7 @@ use tickcast_reliability::control::Start;
 use tickcast_reliability::delivery::{Deliver, Delivery, Item, LineId};
 use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::Receive;
-use tickcast_transport::faults::Faulty;
+use tickcast_transport::faults::FaultyReceiver;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::config::endpoints::Endpoints;
@@ -491,7 +491,7 @@ impl Subscriber {
     /// ```
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn faults(&self, channel: ChannelId) -> Option<&Faulty<Box<dyn Receive>>> {
+    pub fn faults(&self, channel: ChannelId) -> Option<&FaultyReceiver<Box<dyn Receive>>> {
         self.driver
             .inputs
             .iter()

@@ -17,7 +17,7 @@ use tickcast_reliability::types::{
 };
 use tickcast_reliability::wire::{Kind, SourceLossReason, StreamEvent, relay_flags};
 use tickcast_tests::staged::{CHANNEL, EPOCH, Stage, data, datagram, event, heartbeat};
-use tickcast_transport::journal_file::RecordFile;
+use tickcast_transport::journal_file::JournalFile;
 
 const A: LineId = LineId(0);
 const B: LineId = LineId(1);
@@ -975,7 +975,7 @@ fn a_record_that_heard_nobody_takes_no_other_ones_place() {
     std::fs::write(&path, &outage).unwrap();
     // Started again, time after time, while the publisher is down.
     for _ in 0..3 {
-        let file = RecordFile::create(&path, RECORD_LEN_MIN).unwrap();
+        let file = JournalFile::create(&path, RECORD_LEN_MIN).unwrap();
         let recorder = JournalWriter::new(Box::new(file), &JournalOrigin::default()).unwrap();
         let settings = SubscriberSettings {
             name: "in vain".into(),

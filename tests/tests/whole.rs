@@ -131,7 +131,7 @@ fn without_repair_every_loss_is_named_and_delivered_plus_lost_is_published() {
         .faults(ChannelId(1))
         .expect("faults were asked for");
     let log = plan
-        .plan(tickcast_subscriber::LineId(0))
+        .injector(tickcast_subscriber::LineId(0))
         .expect("line A")
         .log();
     let epoch = follower.subscriber.channels()[0].epoch;

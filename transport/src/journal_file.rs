@@ -9,13 +9,13 @@ use std::path::{Path, PathBuf};
 use tickcast_journal::{Area, Journal, JournalReadError, generation_offsets};
 use tickcast_reliability::ring::RingMemory;
 
-use crate::host::mapping::{MappingError, SharedMapping};
+use tickcast_transport_base::host::mapping::{MappingError, SharedMapping};
 
 /// A record's file, mapped, and owned by this process alone.
 #[derive(Debug)]
-pub struct RecordFile(SharedMapping);
+pub struct JournalFile(SharedMapping);
 
-impl RecordFile {
+impl JournalFile {
     /// A file of `len` bytes, rounded up to whole pages. One that has the name already, and whose owner
     /// is gone, is kept under the same name with `.before` behind it: what a process recorded that was
     /// started again at once is what somebody will ask for. One of a process that heard of nobody is not
@@ -44,7 +44,7 @@ impl RecordFile {
     }
 }
 
-impl Area for RecordFile {
+impl Area for JournalFile {
     #[inline]
     fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: the mapping is `len` bytes of initialised memory that stay where they are until it is
@@ -109,30 +109,30 @@ mod tests {
     #[test]
     fn what_was_written_is_in_the_file_and_the_one_before_is_kept() {
         let path = PathBuf::from(format!("/dev/shm/tickcast-record-{}", std::process::id()));
-        let mut first = RecordFile::create(&path, 4096).unwrap();
+        let mut first = JournalFile::create(&path, 4096).unwrap();
         first.bytes()[7] = 1;
         assert_eq!(read(&path).unwrap()[7], 1);
-        let taken = RecordFile::create(&path, 4096).unwrap_err();
+        let taken = JournalFile::create(&path, 4096).unwrap_err();
         assert!(matches!(taken, MappingError::Locked { .. }), "{taken}");
         drop(first);
-        let mut second = RecordFile::create(&path, 8192).unwrap();
+        let mut second = JournalFile::create(&path, 8192).unwrap();
         assert_eq!((second.bytes().len(), second.bytes()[7]), (8192, 0));
         assert_eq!(read(&before(&path)).unwrap()[7], 1);
         for path in [&path, &before(&path)] {
             std::fs::remove_file(path).unwrap();
         }
-        let disk = RecordFile::create(Path::new("/etc/tickcast-record"), 4096);
+        let disk = JournalFile::create(Path::new("/etc/tickcast-record"), 4096);
         assert!(disk.is_err());
     }
 
     #[test]
     fn a_record_that_there_is_no_memory_for_is_refused_with_what_to_do_and_leaves_no_file() {
-        if crate::host::memory_limit::available_bytes().is_none() {
+        if tickcast_transport_base::host::memory_limit::available_bytes().is_none() {
             println!("SKIPPED: this system tells nothing of its memory");
             return;
         }
         let name = format!("/dev/shm/tickcast-no-record-{}", std::process::id());
-        let error = RecordFile::create(Path::new(&name), 1 << 50).unwrap_err();
+        let error = JournalFile::create(Path::new(&name), 1 << 50).unwrap_err();
         let told = error.to_string();
         assert!(told.contains("give the record fewer MiB"), "{told}");
         assert!(!told.contains("ring"), "{told}");

@@ -3,19 +3,23 @@
 //!
 //! Order of folders, top to bottom; each imports only those below it:
 //!
-//! 1. [`memory`]: the transport for tests, which completes late, runs out of buffers, stalls on demand
-//! 2. [`control`]: join, repair and replay over TCP, NACK and READ connections over verbs; never blocks
-//! 3. [`shm`]: the ring itself, mapped read-only by subscribers in the publisher's host
-//! 4. [`udp`]: multicast on one line or two, batched; and the live input of a feed
-//! 5. [`faults`]: seeded loss, reordering and damage around any [`Receive`]
-//! 6. [`journal_file`]: the file that a flight journal is kept in
+//! 1. `memory`: the transport for tests, which completes late, runs out of buffers, stalls on demand
+//! 2. `control`: join, repair and replay over TCP, NACK and READ connections over verbs; never blocks
+//! 3. `shm`: the ring itself, mapped read-only by subscribers in the publisher's host
+//! 4. `udp`: multicast on one line or two, batched; and the live input of a feed
+//! 5. `faults`: seeded loss, reordering and damage around any [`Receive`]
+//! 6. `journal_file`: the file that a flight journal is kept in
+//!
+//! `memory` and `faults` need the feature `testing`.
 //!
 //! Below all of them stand two crates: [`verbs`] (`tickcast-verbs`, all of RDMA), and
 //! `tickcast-transport-base` with the traits and the [`host`].
 
 pub mod control;
+#[cfg(feature = "testing")]
 pub mod faults;
 pub mod journal_file;
+#[cfg(feature = "testing")]
 pub mod memory;
 pub mod shm;
 pub mod udp;

@@ -88,14 +88,14 @@ impl InlinePublisher {
         let opened = Opened::open(plan, Arc::new(AtomicBool::new(false)))?;
         let (shared, control) = (opened.shared().clone(), opened.control_address());
         let first = opened.inputs_len();
-        let (to, served, commands, unserved) = opened.serve()?;
+        let (to, served, commands, backlog_hint) = opened.serve()?;
         Ok(Self {
             running: Some((to, commands, served)),
             shared,
             control,
             first,
             message: RecordBatch::default(),
-            yield_to_repair: YieldToRepair::to(unserved),
+            yield_to_repair: YieldToRepair::to(backlog_hint),
             now: now(),
         })
     }

@@ -11,7 +11,7 @@ use tickcast_reliability::record::RecordSlice;
 use tickcast_reliability::ring::RingReader;
 use tickcast_reliability::types::{Epoch, SourceId, SourcePosition};
 use tickcast_reliability::wire::Kind;
-use tickcast_transport::host::atomic_file::write_whole;
+use tickcast_transport::host::atomic_file::write_atomic;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::state::positions::Positions;
@@ -40,7 +40,7 @@ impl ReplayMismatch {
     /// Keeps it.
     pub(crate) fn keep(&self) {
         let Some(path) = &self.path else { return };
-        if let Err(error) = write_whole(path, format!("{}\n", self.epoch).as_bytes()) {
+        if let Err(error) = write_atomic(path, format!("{}\n", self.epoch).as_bytes()) {
             let path = path.display();
             tracing::error!(%path, %error, "a later life of this epoch will not know that its digest is wrong");
         }

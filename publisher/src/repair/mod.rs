@@ -25,7 +25,7 @@ use tickcast_reliability::types::{ChannelId, FanOutId, Nanos, Now};
 use tickcast_transport::FanOut;
 use tickcast_transport::control::{CloseReason, ControlServer, ServerConfig, ServerEvent, ShareId};
 use tickcast_transport::host::clock::{Clock, SystemClock};
-use tickcast_transport::host::sched::make_prompt;
+use tickcast_transport::host::sched::set_short_slice;
 
 use crate::error::PublisherError;
 use crate::repair::access::Access;
@@ -165,7 +165,7 @@ impl RepairService {
     /// [`PublisherError::System`] when polling fails; [`PublisherError::Send`] when a multicast
     /// socket is of no more use.
     pub(crate) fn run(mut self) -> Result<(), PublisherError> {
-        if let Err(error) = make_prompt() {
+        if let Err(error) = set_short_slice() {
             tracing::info!("repair is no sooner than the scheduler has it: {error}");
         }
         while !self.shared.is_shutting_down() {

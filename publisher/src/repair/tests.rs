@@ -127,10 +127,10 @@ fn a_question_is_answered_before_anybody_who_floods_has_more_than_one_turn() {
         // They came first, so their turn comes first.
         let mut flooding: Vec<TcpStream> = (0..20).map(|_| bench.join()).collect();
         let mut modest = bench.join();
-        let unserved = bench.service.server.unserved().unwrap();
-        bench.until(|_| !unserved.is_any());
+        let backlog_hint = bench.service.server.backlog_hint().unwrap();
+        bench.until(|_| !backlog_hint.has_backlog());
         modest.write_all(&bench.nack(1, 1)).unwrap();
-        while !unserved.is_any() {}
+        while !backlog_hint.has_backlog() {}
         let ahead = bench.nack(1_000, ranges);
         let turn = (ServerConfig::default().turn_bytes_max).div_ceil(ahead.len()) as u64;
         for peer in &mut flooding {

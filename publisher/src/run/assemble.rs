@@ -11,7 +11,7 @@ use tickcast_reliability::publish::PublisherConfig;
 use tickcast_reliability::ring::{RingMemory, RingWriter};
 use tickcast_reliability::types::{ChannelId, Now};
 use tickcast_transport::FanOut;
-use tickcast_transport::control::{ControlServer, ShareId, Unserved};
+use tickcast_transport::control::{BacklogHint, ControlServer, ShareId};
 use tickcast_transport::host::mapping::SharedMapping;
 
 use crate::config::Config;
@@ -115,16 +115,19 @@ impl Serving {
     ///
     /// # Errors
     /// [`PublisherError::System`] when the process is out of descriptors.
-    pub(crate) fn unserved(&mut self, config: &Config) -> Result<Option<Unserved>, PublisherError> {
+    pub(crate) fn backlog_hint(
+        &mut self,
+        config: &Config,
+    ) -> Result<Option<BacklogHint>, PublisherError> {
         if config.threads.repair_core.is_some() {
             return Ok(None);
         }
-        let unserved = self.server.unserved();
-        let unserved = unserved.map_err(|source| PublisherError::System {
+        let backlog_hint = self.server.backlog_hint();
+        let backlog_hint = backlog_hint.map_err(|source| PublisherError::System {
             what: "look at the control connections",
             source,
         });
-        unserved.map(Some)
+        backlog_hint.map(Some)
     }
 
     /// Who serves whoever connects.

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 
 use crossbeam_channel::Receiver;
 use tickcast_reliability::types::{Nanos, SourceId};
-use tickcast_transport::control::{ControlServer, Unserved};
+use tickcast_transport::control::{BacklogHint, ControlServer};
 
 use crate::admin::Admin;
 use crate::admin::summary::{EndError, Summary};
@@ -183,11 +183,11 @@ impl Opened {
     /// And what lets the caller see that subscribers wait, where their thread may share its core.
     pub(crate) fn serve(
         self,
-    ) -> Result<(PublishStage, Served, Commands, Option<Unserved>), PublisherError> {
+    ) -> Result<(PublishStage, Served, Commands, Option<BacklogHint>), PublisherError> {
         let shared = self.shared.clone();
         let start = || {
             let (mut parts, to, mut serving) = self.into_parts(true)?;
-            let unserved = serving.unserved(&parts.config)?;
+            let backlog_hint = serving.backlog_hint(&parts.config)?;
             let repair = serving.start(&parts.config, &parts.shared)?;
             let (sender, receiver) = command::commands();
             let admin = parts.start_admin(sender)?;
@@ -205,7 +205,7 @@ impl Opened {
                 repair,
                 admin,
             };
-            Ok((to, served, commands, unserved))
+            Ok((to, served, commands, backlog_hint))
         };
         start().inspect_err(|_| shared.shut_down())
     }

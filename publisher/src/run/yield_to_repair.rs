@@ -4,7 +4,7 @@
 //! in on, which takes microseconds.
 
 use tickcast_reliability::types::Nanos;
-use tickcast_transport::control::Unserved;
+use tickcast_transport::control::BacklogHint;
 
 /// It is looked this often whether anybody waits: each time takes a system call.
 const LOOK_EVERY: Nanos = Nanos::from_us(2);
@@ -16,14 +16,14 @@ const BUSY: Nanos = Nanos::from_us(48);
 pub(crate) struct YieldToRepair {
     /// Whether anybody waits; `None` where repair has a core of its own. Where it has none, it may run on
     /// ours whenever the scheduler has it so, and nobody tells: so it is looked for all the same.
-    unserved: Option<Unserved>,
+    backlog_hint: Option<BacklogHint>,
     look_at: Nanos,
 }
 
 impl YieldToRepair {
-    pub(crate) const fn to(unserved: Option<Unserved>) -> Self {
+    pub(crate) const fn to(backlog_hint: Option<BacklogHint>) -> Self {
         Self {
-            unserved,
+            backlog_hint,
             look_at: Nanos::ZERO,
         }
     }
@@ -42,12 +42,12 @@ impl YieldToRepair {
 
     #[cold]
     fn check(&mut self, now: Nanos) -> bool {
-        let Some(unserved) = &self.unserved else {
+        let Some(backlog_hint) = &self.backlog_hint else {
             self.look_at = Nanos::MAX;
             return false;
         };
         self.look_at = now.after(LOOK_EVERY);
-        let waits = unserved.is_any();
+        let waits = backlog_hint.has_backlog();
         if waits {
             std::thread::yield_now();
         }
@@ -68,7 +68,7 @@ mod tests {
     fn it_gives_way_while_somebody_waits_and_does_not_look_all_the_time() {
         let mut server =
             ControlServer::bind("127.0.0.1:0".parse().unwrap(), ServerConfig::default()).unwrap();
-        let mut yield_to_repair = YieldToRepair::to(Some(server.unserved().unwrap()));
+        let mut yield_to_repair = YieldToRepair::to(Some(server.backlog_hint().unwrap()));
         let mut now = Nanos::from_ms(1);
         assert!(!yield_to_repair.idle(now), "nobody is there");
         let _stream = TcpStream::connect(server.local_address().unwrap()).unwrap();

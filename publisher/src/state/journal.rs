@@ -6,7 +6,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::ChannelId;
 use tickcast_transport::SendStats;
 use tickcast_transport::host::clock::{Clock, SystemClock};
-use tickcast_transport::journal_file::RecordFile;
+use tickcast_transport::journal_file::JournalFile;
 use tickcast_transport::shm::{boot_id, boot_id_text};
 
 use crate::config::Config;
@@ -58,7 +58,7 @@ fn recorder(
         build: env!("CARGO_PKG_VERSION").to_owned(),
         side,
     };
-    let file = RecordFile::create(&path, flight.bytes() as usize);
+    let file = JournalFile::create(&path, flight.bytes() as usize);
     let file = file.map_err(|error| failed(error.to_string()))?;
     let recorder = JournalWriter::new(Box::new(file), &origin);
     let recorder = recorder.map_err(|error| failed(error.to_string()))?;

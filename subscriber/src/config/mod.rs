@@ -16,7 +16,7 @@ use tickcast_reliability::types::{ChannelId, Nanos};
 use tickcast_transport::faults::FaultConfig;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::interface::Interface;
-use tickcast_transport::journal_file::RecordFile;
+use tickcast_transport::journal_file::JournalFile;
 use tickcast_transport::shm::{boot_id, boot_id_text};
 
 use endpoints::Endpoints;
@@ -547,7 +547,7 @@ impl SubscriberBuilder {
             build: env!("CARGO_PKG_VERSION").to_owned(),
             side: JournalSide::Subscriber,
         };
-        let file = RecordFile::create(path, bytes)?;
+        let file = JournalFile::create(path, bytes)?;
         let recorder = JournalWriter::new(Box::new(file), &origin);
         recorder.map_err(|source| SubscribeError::Recorder {
             path: path.to_owned(),

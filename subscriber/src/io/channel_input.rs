@@ -9,7 +9,7 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::{
     ChannelId, Counter, Nanos, ReceiverCounters, Sequence, SequenceRange,
 };
-use tickcast_transport::faults::Faulty;
+use tickcast_transport::faults::FaultyReceiver;
 use tickcast_transport::{Receive, ReceiveError, ReceiveStats};
 
 use super::transport_choice::TransportChoice;
@@ -41,7 +41,7 @@ pub(crate) struct ChannelInput {
 
 enum Receiver {
     Plain(Box<dyn Receive>),
-    Faulty(Box<Faulty<Box<dyn Receive>>>),
+    Faulty(Box<FaultyReceiver<Box<dyn Receive>>>),
 }
 
 impl ChannelInput {
@@ -62,7 +62,7 @@ impl ChannelInput {
                 let mut faults = faults.clone();
                 // Two lines take two seeds; the next channel's follow.
                 faults.seed = faults.seed.wrapping_add(u64::from(offer.channel.0) * 2);
-                Receiver::Faulty(Box::new(Faulty::new(opened.receiver, &faults)?))
+                Receiver::Faulty(Box::new(FaultyReceiver::new(opened.receiver, &faults)?))
             }
         };
         Ok(Self {
@@ -148,7 +148,9 @@ impl ChannelInput {
         }
         let faulty = self.faulty()?;
         let lines = (0..self.lines()).map(|line| LineId(line as u8));
-        lines.filter_map(|line| faulty.plan(line)?.next_due()).min()
+        lines
+            .filter_map(|line| faulty.injector(line)?.next_due())
+            .min()
     }
 
     /// Leaves all groups and joins them anew.
@@ -187,7 +189,7 @@ impl ChannelInput {
         };
         for (line, told) in self.injected.iter_mut().enumerate() {
             let line = LineId(line as u8);
-            let Some(plan) = faulty.plan(line) else {
+            let Some(plan) = faulty.injector(line) else {
                 continue;
             };
             for (nth, entry) in plan.log().entries().iter().enumerate() {
@@ -205,7 +207,7 @@ impl ChannelInput {
     }
 
     /// The injected faults, per line; empty without.
-    pub(crate) fn faulty(&self) -> Option<&Faulty<Box<dyn Receive>>> {
+    pub(crate) fn faulty(&self) -> Option<&FaultyReceiver<Box<dyn Receive>>> {
         match &self.receiver {
             Receiver::Plain(_) => None,
             Receiver::Faulty(faulty) => Some(faulty),

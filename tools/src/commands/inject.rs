@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use tickcast_reliability::wire::Datagram;
 use tickcast_transport::Receive;
-use tickcast_transport::faults::FaultPlan;
+use tickcast_transport::faults::FaultInjector;
 use tickcast_transport::host::clock::{Clock, SystemClock};
 use tickcast_transport::host::idle::Idle;
 use tickcast_transport::host::interface::Interface;
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
     for path in args.ready_file.iter().chain(&args.report) {
         check_writable(path)?;
     }
-    let mut relay = Relay::open(args, FaultPlan::new(config.clone())?)?;
+    let mut relay = Relay::open(args, FaultInjector::new(config.clone())?)?;
     if let Some(path) = &args.ready_file {
         let ready = serde_json::json!({
             "from": args.from,
@@ -137,7 +137,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
 /// One group on its way to another.
 struct Relay {
     receiver: UdpReceiver,
-    plan: FaultPlan<()>,
+    plan: FaultInjector<()>,
     sender: Sender,
     seen: Seen,
     started_at: Instant,
@@ -147,7 +147,7 @@ struct Relay {
 }
 
 impl Relay {
-    fn open(args: &Args, plan: FaultPlan<()>) -> Result<Self, CommandError> {
+    fn open(args: &Args, plan: FaultInjector<()>) -> Result<Self, CommandError> {
         let sender = Sender::to_group(args.to, &args.interface, args.ttl)?;
         let line = UdpReceiveLine {
             group: args.from,

@@ -43,7 +43,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CommandErro
     let write = || {
         let mut text = serde_json::to_vec_pretty(value)?;
         text.push(b'\n');
-        atomic_file::write_whole(path, &text)
+        atomic_file::write_atomic(path, &text)
     };
     write().map_err(|source| not_written(path, source))
 }
@@ -53,7 +53,7 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), CommandErro
 /// # Errors
 /// [`CommandError::Write`].
 pub fn write_text(path: &Path, text: &str) -> Result<(), CommandError> {
-    atomic_file::write_whole(path, text.as_bytes()).map_err(|source| not_written(path, source))
+    atomic_file::write_atomic(path, text.as_bytes()).map_err(|source| not_written(path, source))
 }
 
 fn not_written(path: &Path, source: io::Error) -> CommandError {

@@ -8,7 +8,7 @@
 //! This crate stands below `tickcast-verbs` and `tickcast-transport`, because both implement the
 //! traits. Order of modules, top to bottom; each imports only those below it:
 //!
-//! 1. [`host`]: clock, cores, memory, files and network interfaces of this host
+//! 1. `host`: clock, cores, memory, files and network interfaces of this host
 //! 2. `send`: [`FanOut`], [`Slots`] and their counters
 //! 3. `receive`: [`Receive`] and its counters
 //! 4. `error`: why a transport can't send or receive

@@ -24,7 +24,7 @@ use tickcast_reliability::serve::{Carrier, MirrorWrite};
 use tickcast_reliability::session::{ReadLimits, RemoteRequest};
 
 #[cfg(feature = "rdma")]
-use crate::verbs::{
+use tickcast_verbs::{
     Completed, CursorEntry, CursorTable, Device, GrantId, InboxMemory, ReadableMemory,
     RemoteMemory, Stream, StreamConfig, StreamEnd, VerbsError, WRITES_MAX,
 };
@@ -33,7 +33,7 @@ use crate::verbs::{
 const TIOCOUTQ: Opcode = libc::TIOCOUTQ as Opcode;
 
 /// A connection, or an attempt at one.
-pub(super) enum Conduit {
+pub(super) enum CarrierStream {
     Tcp(TcpStream),
     #[cfg(feature = "rdma")]
     Verbs(Box<Stream>),
@@ -154,8 +154,8 @@ fn address_towards(to: SocketAddrV4) -> io::Result<Ipv4Addr> {
     }
 }
 
-impl Conduit {
-    pub(super) const fn carrier(&self) -> Carrier {
+impl CarrierStream {
+    pub(super) const fn kind(&self) -> Carrier {
         match self {
             Self::Tcp(_) => Carrier::Tcp,
             #[cfg(feature = "rdma")]
@@ -504,7 +504,7 @@ impl Conduit {
     }
 }
 
-impl Read for Conduit {
+impl Read for CarrierStream {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.read(into),
@@ -514,7 +514,7 @@ impl Read for Conduit {
     }
 }
 
-impl Write for Conduit {
+impl Write for CarrierStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Tcp(stream) => stream.write(bytes),

@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use tickcast_reliability::control::{BODY_LEN_MAX_TO_SUBSCRIBER, Message};
 use tickcast_reliability::types::{ChannelId, Nanos};
 
-use super::carrier::Conduit;
+use super::carrier::CarrierStream;
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 
 /// Bounds of a client.
@@ -64,8 +64,8 @@ pub fn resolve(endpoint: &str) -> io::Result<Vec<SocketAddr>> {
 
 pub(super) enum State {
     Idle,
-    Connecting(Conduit, SocketAddr, Nanos),
-    Connected(Conduit),
+    Connecting(CarrierStream, SocketAddr, Nanos),
+    Connected(CarrierStream),
 }
 
 /// One connection to a publisher, made anew as often as asked.
@@ -135,15 +135,15 @@ impl ControlClient {
             .get(self.turn % count)
             .ok_or_else(|| CloseReason::Unreachable(none()))?;
         self.turn = (self.turn + 1) % count;
-        let conduit = match address {
-            _ if !self.over_verbs => Conduit::dial_tcp(address),
+        let carrier = match address {
+            _ if !self.over_verbs => CarrierStream::dial_tcp(address),
             SocketAddr::V4(address) => {
-                Conduit::dial_verbs(address, &self.interfaces, self.for_reads)
+                CarrierStream::dial_verbs(address, &self.interfaces, self.for_reads)
             }
             SocketAddr::V6(_) => Err(io::ErrorKind::Unsupported.into()),
         };
-        let conduit = conduit.map_err(CloseReason::Unreachable)?;
-        self.state = State::Connecting(conduit, address, now);
+        let carrier = carrier.map_err(CloseReason::Unreachable)?;
+        self.state = State::Connecting(carrier, address, now);
         Ok(())
     }
 
@@ -186,19 +186,19 @@ impl ControlClient {
         now: Nanos,
         on: &mut impl FnMut(ClientEvent<'_>),
     ) -> Result<(), CloseReason> {
-        let State::Connecting(conduit, address, since) = &mut self.state else {
+        let State::Connecting(carrier, address, since) = &mut self.state else {
             return Ok(());
         };
         let address = *address;
-        if !(conduit.is_established()).map_err(CloseReason::Unreachable)? {
+        if !(carrier.is_established()).map_err(CloseReason::Unreachable)? {
             return if now.since(*since) > self.config.connect_timeout {
                 Err(CloseReason::Timeout)
             } else {
                 Ok(())
             };
         }
-        if let State::Connecting(conduit, ..) = std::mem::replace(&mut self.state, State::Idle) {
-            self.state = State::Connected(conduit);
+        if let State::Connecting(carrier, ..) = std::mem::replace(&mut self.state, State::Idle) {
+            self.state = State::Connected(carrier);
         }
         on(ClientEvent::Connected(address));
         Ok(())
@@ -294,7 +294,7 @@ impl ControlClient {
     /// Whether bytes have come that no descriptor tells of any more: poll before waiting.
     #[must_use]
     pub fn holds_input(&self) -> bool {
-        matches!(&self.state, State::Connected(conduit) if conduit.holds_input())
+        matches!(&self.state, State::Connected(carrier) if carrier.holds_input())
     }
 
     /// The connection's descriptors, for `epoll`; others after each reconnect, and one more while it
@@ -303,7 +303,7 @@ impl ControlClient {
     pub fn descriptors(&self) -> [Option<BorrowedFd<'_>>; 2] {
         match &self.state {
             State::Idle => [None, None],
-            State::Connecting(conduit, ..) | State::Connected(conduit) => conduit.descriptors(),
+            State::Connecting(carrier, ..) | State::Connected(carrier) => carrier.descriptors(),
         }
     }
 }

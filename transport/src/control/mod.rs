@@ -19,7 +19,7 @@ use tickcast_reliability::types::ChannelId;
 pub use client::{ClientConfig, ClientEvent, ControlClient, resolve};
 pub use remote::{InboxGrant, ShareId};
 pub use server::{
-    ControlServer, PeerId, PeerInfo, Reserved, ServerConfig, ServerEvent, ServerStats, Unserved,
+    BacklogHint, ControlServer, PeerId, PeerInfo, Reserved, ServerConfig, ServerEvent, ServerStats,
     Waker,
 };
 

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tickcast_reliability::types::{ChannelId, Nanos, SequenceRange};
 
-/// A fault plan. By default nothing happens.
+/// A fault injector. By default nothing happens.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct FaultConfig {
@@ -96,7 +96,7 @@ pub enum Scripted {
         #[serde(default)]
         channel: Option<ChannelId>,
     },
-    /// Nothing passes for a while. Time counts from the first `now` that the plan sees.
+    /// Nothing passes for a while. Time counts from the first `now` that the injector sees.
     Partition {
         /// When it begins, in nanoseconds.
         at: Nanos,
@@ -105,7 +105,7 @@ pub enum Scripted {
     },
 }
 
-/// Why a fault plan makes no sense. Whoever wrote it is at fault.
+/// Why a fault injector makes no sense. Whoever wrote it is at fault.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum FaultConfigError {

@@ -15,7 +15,7 @@ use super::config::{FaultConfig, FaultConfigError, Scripted};
 use super::log::{FaultCounts, FaultKind, FaultLog};
 
 /// Applies a [`FaultConfig`]. `T` travels with each datagram: where it came from, for example.
-pub struct FaultPlan<T: Copy = ()> {
+pub struct FaultInjector<T: Copy = ()> {
     config: FaultConfig,
     rng: ChaCha8Rng,
     in_burst: bool,
@@ -75,11 +75,11 @@ impl Dice {
     }
 }
 
-impl<T: Copy> FaultPlan<T> {
+impl<T: Copy> FaultInjector<T> {
     /// Datagrams that wait at most; further ones pass at once and are counted.
     pub const HELD_MAX: usize = 1 << 16;
 
-    /// A plan that begins now.
+    /// An injector that begins now.
     ///
     /// # Errors
     /// [`FaultConfigError`] when the config makes no sense.

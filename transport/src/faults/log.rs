@@ -1,4 +1,4 @@
-//! What a fault plan did: counted without exception, and listed as far as the list has room.
+//! What a fault injector did: counted without exception, and listed as far as the list has room.
 
 use serde::Serialize;
 use tickcast_reliability::types::{ChannelId, Epoch, Sequence, SequenceRange};

@@ -1,8 +1,8 @@
 //! Faults on purpose, seeded: the same seed does the same to the same datagrams, whatever carries
 //! them.
 //!
-//! [`FaultPlan`] is the core: datagrams and `now` in, datagrams out; the relay `inject` and
-//! simulations use it directly. [`Faulty`] puts it around any receiver. What is written down of
+//! [`FaultInjector`] is the core: datagrams and `now` in, datagrams out; the relay `inject` and
+//! simulations use it directly. [`FaultyReceiver`] puts it around any receiver. What is written down of
 //! what was done is exact ([`FaultLog`]): a test compares it with what subscribers say they missed.
 
 mod config;
@@ -11,6 +11,6 @@ mod log;
 mod receiver;
 
 pub use config::{Burst, Delay, FaultConfig, FaultConfigError, Reorder, Scripted};
-pub use injector::FaultPlan;
+pub use injector::FaultInjector;
 pub use log::{Entry, FaultCounts, FaultKind, FaultLog};
-pub use receiver::Faulty;
+pub use receiver::FaultyReceiver;

@@ -7,16 +7,16 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::{Epoch, Nanos, SequenceRange};
 
 use super::config::{FaultConfig, FaultConfigError};
-use super::injector::FaultPlan;
-use crate::{Receive, ReceiveError, ReceiveStats, Received};
+use super::injector::FaultInjector;
+use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 
-/// A receiver behind a bad network. Each line has a plan of its own.
-pub struct Faulty<R> {
+/// A receiver behind a bad network. Each line has an injector of its own.
+pub struct FaultyReceiver<R> {
     inner: R,
-    plans: Vec<FaultPlan<Ipv4Addr>>,
+    injectors: Vec<FaultInjector<Ipv4Addr>>,
 }
 
-impl<R: Receive> Faulty<R> {
+impl<R: Receive> FaultyReceiver<R> {
     /// Puts the faults of `config` on each line of `inner`; line B's seed is line A's plus one.
     ///
     /// # Errors
@@ -27,14 +27,14 @@ impl<R: Receive> Faulty<R> {
             ..config.clone()
         };
         let configs = (0..inner.stats().len()).map(on_line);
-        let plans = configs.map(FaultPlan::new).collect::<Result<_, _>>()?;
-        Ok(Self { inner, plans })
+        let injectors = configs.map(FaultInjector::new).collect::<Result<_, _>>()?;
+        Ok(Self { inner, injectors })
     }
 
     /// What was done on a line.
     #[must_use]
-    pub fn plan(&self, line: LineId) -> Option<&FaultPlan<Ipv4Addr>> {
-        self.plans.get(usize::from(line.0))
+    pub fn injector(&self, line: LineId) -> Option<&FaultInjector<Ipv4Addr>> {
+        self.injectors.get(usize::from(line.0))
     }
 
     /// The receiver itself.
@@ -44,14 +44,14 @@ impl<R: Receive> Faulty<R> {
     }
 }
 
-impl<R: Receive> Receive for Faulty<R> {
+impl<R: Receive> Receive for FaultyReceiver<R> {
     fn poll(
         &mut self,
         now: Nanos,
         on: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, ReceiveError> {
         let mut count = 0;
-        let mut hand = |line: LineId, from: Ipv4Addr, bytes: &[u8]| {
+        let mut deliver = |line: LineId, from: Ipv4Addr, bytes: &[u8]| {
             count += 1;
             on(Received {
                 line,
@@ -61,15 +61,15 @@ impl<R: Receive> Receive for Faulty<R> {
                 whole: false,
             });
         };
-        let plans = &mut self.plans;
-        for (line, plan) in plans.iter_mut().enumerate() {
+        let injectors = &mut self.injectors;
+        for (line, injector) in injectors.iter_mut().enumerate() {
             let line = LineId(line as u8);
-            plan.due(now, |from, bytes| hand(line, from, bytes));
+            injector.due(now, |from, bytes| deliver(line, from, bytes));
         }
         self.inner.poll(now, &mut |received| {
-            if let Some(plan) = plans.get_mut(usize::from(received.line.0)) {
-                plan.apply(now, received.from, received.bytes, |from, bytes| {
-                    hand(received.line, from, bytes);
+            if let Some(injector) = injectors.get_mut(usize::from(received.line.0)) {
+                injector.apply(now, received.from, received.bytes, |from, bytes| {
+                    deliver(received.line, from, bytes);
                 });
             }
         })?;

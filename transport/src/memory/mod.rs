@@ -8,5 +8,5 @@
 mod network;
 mod stream;
 
-pub use network::{Completion, Fabric, FabricConfig, MemoryFanOut, MemoryReceiver};
+pub use network::{Completion, MemoryFanOut, MemoryNetwork, MemoryNetworkConfig, MemoryReceiver};
 pub use stream::{Link, LinkEnd, LinkEvent, link};

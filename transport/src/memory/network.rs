@@ -12,7 +12,7 @@ use tickcast_reliability::record::{words_as_bytes, words_as_bytes_mut};
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
 
-use crate::{
+use tickcast_transport_base::{
     FanOut, FanOutError, Posted, Receive, ReceiveError, ReceiveStats, Received, SendStats, Slots,
 };
 
@@ -21,13 +21,13 @@ use crate::{
 pub enum Completion {
     /// After this many further calls to any fan-out's `completed` or receiver's `poll`.
     AfterPolls(u32),
-    /// When [`Fabric::complete`] says so.
+    /// When [`MemoryNetwork::complete`] says so.
     Manual,
 }
 
-/// What a fabric is like.
+/// What a network is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FabricConfig {
+pub struct MemoryNetworkConfig {
     /// One or two.
     pub lines: usize,
     /// When sends complete.
@@ -42,7 +42,7 @@ pub struct FabricConfig {
     pub datagram_len_max: usize,
 }
 
-impl Default for FabricConfig {
+impl Default for MemoryNetworkConfig {
     fn default() -> Self {
         Self {
             lines: 1,
@@ -57,10 +57,10 @@ impl Default for FabricConfig {
 
 /// The network. Clones are handles on the same one.
 #[derive(Clone)]
-pub struct Fabric(Arc<Mutex<State>>);
+pub struct MemoryNetwork(Arc<Mutex<State>>);
 
 struct State {
-    config: FabricConfig,
+    config: MemoryNetworkConfig,
     /// Moves on with every poll of anybody.
     tick: u64,
     stalled: bool,
@@ -111,12 +111,12 @@ struct Arrival {
     len: usize,
 }
 
-impl Fabric {
+impl MemoryNetwork {
     /// A network without anybody. Numbers out of range are brought into range.
     #[must_use]
-    pub fn new(config: FabricConfig) -> Self {
+    pub fn new(config: MemoryNetworkConfig) -> Self {
         Self(Arc::new(Mutex::new(State {
-            config: FabricConfig {
+            config: MemoryNetworkConfig {
                 lines: config.lines.clamp(1, LineId::MAX),
                 ..config
             },
@@ -141,7 +141,7 @@ impl Fabric {
             stats: vec![SendStats::default(); lines],
         });
         MemoryFanOut {
-            fabric: self.clone(),
+            network: self.clone(),
             memory,
             index: state.senders.len() - 1,
             datagram_len_max: state.config.datagram_len_max,
@@ -153,7 +153,7 @@ impl Fabric {
     #[must_use]
     pub fn receiver(&self) -> MemoryReceiver {
         let mut state = self.state();
-        let FabricConfig {
+        let MemoryNetworkConfig {
             lines,
             receive_buffers,
             batch,
@@ -172,7 +172,7 @@ impl Fabric {
             stats: vec![stats; lines],
         });
         MemoryReceiver {
-            fabric: self.clone(),
+            network: self.clone(),
             index: state.receivers.len() - 1,
             batch,
             stats: vec![stats; lines],
@@ -300,9 +300,9 @@ fn read_slot(memory: &dyn RingMemory, offset: usize, words: &mut [u64]) {
     }
 }
 
-/// Sends through a [`Fabric`].
+/// Sends through a [`MemoryNetwork`].
 pub struct MemoryFanOut {
-    fabric: Fabric,
+    network: MemoryNetwork,
     memory: Arc<dyn RingMemory>,
     index: usize,
     datagram_len_max: usize,
@@ -336,7 +336,7 @@ impl FanOut for MemoryFanOut {
                 return Err(FanOutError::TooLong { len, max });
             }
             let offset = self.offset(slot, sequence)?;
-            let mut state = self.fabric.state();
+            let mut state = self.network.state();
             let due = match state.config.completion {
                 Completion::AfterPolls(polls) => state.tick + u64::from(polls),
                 Completion::Manual => u64::MAX,
@@ -356,13 +356,13 @@ impl FanOut for MemoryFanOut {
             sender.queue.push_back(Work { what, due });
             last = Some(sequence);
         }
-        let state = self.fabric.state();
+        let state = self.network.state();
         self.stats.copy_from_slice(&state.senders[self.index].stats);
         Ok(Posted { last, stalled })
     }
 
     fn completed(&mut self) -> Option<Sequence> {
-        let mut state = self.fabric.state();
+        let mut state = self.network.state();
         state.tick();
         let sender = &state.senders[self.index];
         self.stats.copy_from_slice(&sender.stats);
@@ -374,7 +374,7 @@ impl FanOut for MemoryFanOut {
         if len > max {
             return Err(FanOutError::TooLong { len, max });
         }
-        let mut state = self.fabric.state();
+        let mut state = self.network.state();
         let taken = !state.stalled;
         if taken {
             let sender = &mut state.senders[self.index];
@@ -396,7 +396,7 @@ impl FanOut for MemoryFanOut {
     }
 
     fn reset(&mut self) {
-        let mut state = self.fabric.state();
+        let mut state = self.network.state();
         let sender = &mut state.senders[self.index];
         let flushed = sender.queue.len() as u64;
         for line in &mut sender.stats {
@@ -424,9 +424,9 @@ impl Drop for MemoryFanOut {
     }
 }
 
-/// Receives from a [`Fabric`].
+/// Receives from a [`MemoryNetwork`].
 pub struct MemoryReceiver {
-    fabric: Fabric,
+    network: MemoryNetwork,
     index: usize,
     batch: usize,
     stats: Vec<ReceiveStats>,
@@ -438,7 +438,7 @@ impl MemoryReceiver {
         if usize::from(line.0) >= lines {
             return Err(ReceiveError::NoSuchLine { line, lines });
         }
-        let mut state = self.fabric.state();
+        let mut state = self.network.state();
         let receiver = &mut state.receivers[self.index];
         receiver.joined[usize::from(line.0)] = joined;
         receiver.stats[usize::from(line.0)].joins += u64::from(joined);
@@ -453,11 +453,11 @@ impl Receive for MemoryReceiver {
         now: Nanos,
         on: &mut dyn FnMut(Received<'_>),
     ) -> Result<usize, ReceiveError> {
-        self.fabric.state().tick();
+        self.network.state().tick();
         let mut count = 0;
         while count < self.batch {
             // Not held during the call: it may well post, or poll another receiver.
-            let Some(arrival) = self.fabric.state().receivers[self.index].ready.pop_front() else {
+            let Some(arrival) = self.network.state().receivers[self.index].ready.pop_front() else {
                 break;
             };
             on(Received {
@@ -468,14 +468,14 @@ impl Receive for MemoryReceiver {
                 whole: false,
             });
             count += 1;
-            let mut state = self.fabric.state();
+            let mut state = self.network.state();
             let receiver = &mut state.receivers[self.index];
             let stats = &mut receiver.stats[usize::from(arrival.line.0)];
             stats.datagrams += 1;
             stats.bytes += arrival.len as u64;
             receiver.free.push(arrival.words);
         }
-        let mut state = self.fabric.state();
+        let mut state = self.network.state();
         let receiver = &mut state.receivers[self.index];
         if count > 0 {
             receiver.stats[0].batches += 1;
@@ -508,6 +508,6 @@ impl Receive for MemoryReceiver {
 impl Drop for MemoryReceiver {
     fn drop(&mut self) {
         // It stays in the list, so that the others keep their places, but gets nothing any more.
-        self.fabric.state().receivers[self.index].joined = [false; LineId::MAX];
+        self.network.state().receivers[self.index].joined = [false; LineId::MAX];
     }
 }

@@ -6,15 +6,15 @@ use tickcast_reliability::ring::{Geometry, RingMemory};
 use tickcast_reliability::types::{Sequence, SequenceRange};
 
 use super::ShmError;
-use super::side_ring::{CopyWriter, Side};
-use crate::{FanOut, FanOutError, Posted, SendStats, Slots};
+use super::side_ring::{Side, SideRingWriter};
+use tickcast_transport_base::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 /// Shares a channel's ring with the subscribers in this host.
 ///
 /// Readers follow the ring's `sent` of this fan-out, which moves when what was posted counts as sent.
 /// Nothing is ever pinned: who reads a slot while it is overwritten finds out by itself.
 pub struct ShmFanOut {
-    copies: CopyWriter,
+    side_ring: SideRingWriter,
     completed: Option<Sequence>,
     datagram_len_max: usize,
     stats: [SendStats; 1],
@@ -32,7 +32,7 @@ impl ShmFanOut {
         side: Side,
     ) -> Result<Self, ShmError> {
         Ok(Self {
-            copies: CopyWriter::open(memory, geometry, side)?,
+            side_ring: SideRingWriter::open(memory, geometry, side)?,
             completed: None,
             datagram_len_max: geometry.slot_len(),
             stats: [SendStats::default()],
@@ -70,7 +70,7 @@ impl FanOut for ShmFanOut {
 
     fn send_copy(&mut self, bytes: &[u8]) -> Result<bool, FanOutError> {
         self.check_len(bytes.len())?;
-        self.copies.write(bytes);
+        self.side_ring.write(bytes);
         self.stats[0].datagrams += 1;
         self.stats[0].bytes += bytes.len() as u64;
         Ok(true)

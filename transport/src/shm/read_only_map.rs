@@ -1,4 +1,4 @@
-//! A file of another process, to be looked at and never written.
+//! A file of another process, to be polled at and never written.
 
 use std::fs::OpenOptions;
 use std::io;

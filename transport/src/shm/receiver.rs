@@ -11,9 +11,9 @@ use tickcast_reliability::ring::{CopyError, Geometry, RingMemory, RingReader};
 use tickcast_reliability::types::{ChannelId, Epoch, FanOutId, Nanos, Sequence, SequenceRange};
 
 use super::read_only_map::ReadOnlyMapping;
-use super::side_ring::{CopyReader, Side};
+use super::side_ring::{Side, SideRingReader};
 use super::{ShmError, boot_id};
-use crate::{Receive, ReceiveError, ReceiveStats, Received};
+use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 
 /// Datagrams that one poll hands over at most.
 const BATCH: usize = 64;
@@ -43,7 +43,7 @@ pub struct ShmReceiver {
     next: Sequence,
     joined: bool,
     overrun: Option<SequenceRange>,
-    copies: [CopyReader; 2],
+    side_rings: [SideRingReader; 2],
     buffer: Vec<u64>,
     stats: [ReceiveStats; 1],
 }
@@ -79,13 +79,13 @@ impl ShmReceiver {
                 expected: config.epoch,
             });
         }
-        let copies = |side| CopyReader::open(&memory, config.geometry, side);
+        let open = |side| SideRingReader::open(&memory, config.geometry, side);
         Ok(Self {
             fan_out: config.fan_out,
             next: after.next(),
             joined: true,
             overrun: None,
-            copies: [copies(Side::FanOut)?, copies(Side::Repairs)?],
+            side_rings: [open(Side::FanOut)?, open(Side::Repairs)?],
             buffer: vec![0; config.geometry.slot_len() / size_of::<u64>()],
             stats: [ReceiveStats {
                 joins: 1,
@@ -123,7 +123,7 @@ impl Receive for ShmReceiver {
         if !self.joined {
             return Ok(0);
         }
-        let mut hand = |bytes: &[u8], whole| {
+        let mut deliver = |bytes: &[u8], whole| {
             on(Received {
                 line: LineId(0),
                 from: Self::SENDER,
@@ -133,14 +133,14 @@ impl Receive for ShmReceiver {
             });
         };
         // First of all: what a heartbeat says was sent before it is seen to be sent then.
-        let last = [self.copies[0].last(), self.copies[1].last()];
+        let last = [self.side_rings[0].last(), self.side_rings[1].last()];
         let sent = self.ring.sent(self.fan_out);
-        let (mut looked, mut count, mut bytes) = (0, 0, 0);
-        while self.next <= sent && looked < BATCH {
-            looked += 1;
+        let (mut polled, mut count, mut bytes) = (0, 0, 0);
+        while self.next <= sent && polled < BATCH {
+            polled += 1;
             match self.ring.copy(self.next, &mut self.buffer) {
                 Ok(len) => {
-                    hand(&words_as_bytes(&self.buffer)[..len], true);
+                    deliver(&words_as_bytes(&self.buffer)[..len], true);
                     self.next = self.next.next();
                     count += 1;
                     bytes += len;
@@ -159,10 +159,10 @@ impl Receive for ShmReceiver {
             }
         }
         if self.next > sent && self.overrun.is_none() {
-            for (copies, last) in self.copies.iter_mut().zip(last) {
-                count += copies.read(last, &mut self.buffer, |copy| {
+            for (side_ring, last) in self.side_rings.iter_mut().zip(last) {
+                count += side_ring.read(last, &mut self.buffer, |copy| {
                     bytes += copy.len();
-                    hand(copy, false);
+                    deliver(copy, false);
                 });
             }
         }
@@ -178,7 +178,7 @@ impl Receive for ShmReceiver {
         if !self.joined {
             // As of a network: what went by meanwhile went by.
             self.next = self.next.max(self.ring.sent(self.fan_out).next());
-            self.copies.iter_mut().for_each(CopyReader::skip);
+            self.side_rings.iter_mut().for_each(SideRingReader::skip);
             self.joined = true;
         }
         self.stats[0].joins += 1;

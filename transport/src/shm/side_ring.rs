@@ -71,7 +71,7 @@ impl Area {
     fn all(&self) -> &[AtomicU64] {
         // SAFETY: `of` checked alignment and length; the implementor of `RingMemory` promised
         // initialised memory behind the ring that outlives `_memory`. It is touched by these words
-        // alone, and stored to by the one `CopyWriter` of the side. Exercised by
+        // alone, and stored to by the one `SideRingWriter` of the side. Exercised by
         // `tests/shm.rs::copies_reach_a_reader_on_another_thread_whole`.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.count) }
     }
@@ -88,12 +88,12 @@ impl Area {
 }
 
 /// The one that writes the copies of a side.
-pub(super) struct CopyWriter {
+pub(super) struct SideRingWriter {
     area: Area,
     last: u64,
 }
 
-impl CopyWriter {
+impl SideRingWriter {
     pub(super) fn open(
         memory: &Arc<dyn RingMemory>,
         geometry: Geometry,
@@ -125,12 +125,12 @@ impl CopyWriter {
 }
 
 /// One that reads the copies of a side, from where it began.
-pub(super) struct CopyReader {
+pub(super) struct SideRingReader {
     area: Area,
     next: u64,
 }
 
-impl CopyReader {
+impl SideRingReader {
     pub(super) fn open(
         memory: &Arc<dyn RingMemory>,
         geometry: Geometry,

@@ -22,8 +22,8 @@ use super::socket::{
     open_sender, set_buffer,
 };
 use super::{BATCH_MAX, UDP_LEN_MAX, yes};
-use crate::host::interface::Interface;
-use crate::{FanOut, FanOutError, Posted, SendStats, Slots};
+use tickcast_transport_base::host::interface::Interface;
+use tickcast_transport_base::{FanOut, FanOutError, Posted, SendStats, Slots};
 
 /// One line to send on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,8 +6,8 @@ use std::os::fd::AsRawFd;
 
 use super::UDP_LEN_MAX;
 use super::socket::{HEADERS_LEN, UdpWarning, set_option};
-use crate::SendStats;
-use crate::host::interface::ResolvedInterface;
+use tickcast_transport_base::SendStats;
+use tickcast_transport_base::host::interface::ResolvedInterface;
 
 /// So many datagrams go one by one after the first run that was refused; twice as many after each
 /// further one,

@@ -15,8 +15,8 @@ use super::socket::{
     open_receiver, set_buffer, set_busy_poll,
 };
 use super::{BATCH_MAX, UDP_LEN_MAX, yes};
-use crate::host::interface::Interface;
-use crate::{Receive, ReceiveError, ReceiveStats, Received};
+use tickcast_transport_base::host::interface::Interface;
+use tickcast_transport_base::{Receive, ReceiveError, ReceiveStats, Received};
 
 /// One line to receive on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -188,7 +188,7 @@ impl ReceiveBatch {
         let bytes = unsafe {
             std::slice::from_raw_parts(self.buffers.at(i * self.stride).cast::<u8>(), len)
         };
-        let (drops, segment) = told(&header.msg_hdr);
+        let (drops, segment) = control_messages(&header.msg_hdr);
         Buffer {
             bytes,
             segment,
@@ -225,7 +225,7 @@ impl Aside {
 }
 
 /// The socket's drop count and the length of a segment, where the kernel tells them.
-fn told(header: &libc::msghdr) -> (Option<u32>, Option<usize>) {
+fn control_messages(header: &libc::msghdr) -> (Option<u32>, Option<usize>) {
     let (mut drops, mut segment) = (None, None);
     // SAFETY: the kernel filled `msg_control` up to `msg_controllen`, both of our own batch, and
     // the CMSG functions stay within it; the values, 32 bits each, are read unaligned. Exercised by

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use thiserror::Error;
 
-use crate::host::interface::{InterfaceError, ResolvedInterface};
+use tickcast_transport_base::host::interface::{InterfaceError, ResolvedInterface};
 
 /// Why a UDP transport can't be opened. The configuration or the host is at fault.
 #[derive(Debug, Error)]

@@ -11,7 +11,7 @@ use tickcast_reliability::receive::RepairOrder;
 use tickcast_reliability::ring::{Geometry, HeapMemory, RingMemory};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::host::mapping::SharedMapping;
-use tickcast_transport::memory::{Completion, Fabric, FabricConfig};
+use tickcast_transport::memory::{Completion, MemoryNetwork, MemoryNetworkConfig};
 use tickcast_transport::udp::{
     BATCH_MAX, UdpFanOut, UdpFanOutConfig, UdpReceiveLine, UdpReceiver, UdpReceiverConfig,
     UdpSendLine,
@@ -125,15 +125,15 @@ fn no_ring() -> Arc<dyn RingMemory> {
     Arc::new(HeapMemory::new(Geometry::new(1024, 16).unwrap()))
 }
 
-/// The fabric: sends complete late, buffers are few, and it stalls on demand.
+/// The memory network: sends complete late, buffers are few, and it stalls on demand.
 struct InMemory {
-    fabric: Fabric,
+    network: MemoryNetwork,
     lines: usize,
 }
 
 impl InMemory {
     fn new(lines: usize) -> Self {
-        let fabric = Fabric::new(FabricConfig {
+        let network = MemoryNetwork::new(MemoryNetworkConfig {
             lines,
             completion: Completion::AfterPolls(5),
             send_queue_len: 64,
@@ -141,7 +141,7 @@ impl InMemory {
             batch: 64,
             datagram_len_max: SLOT_LEN,
         });
-        Self { fabric, lines }
+        Self { network, lines }
     }
 }
 
@@ -157,16 +157,16 @@ impl Network for InMemory {
     }
 
     fn fan_out(&self, memory: &Arc<dyn RingMemory>) -> Box<dyn FanOut> {
-        Box::new(self.fabric.fan_out(Arc::clone(memory), PUBLISHER))
+        Box::new(self.network.fan_out(Arc::clone(memory), PUBLISHER))
     }
 
     fn receiver_of(&self, _: usize, _: usize, _: &ChannelOffer) -> Box<dyn Receive> {
-        Box::new(self.fabric.receiver())
+        Box::new(self.network.receiver())
     }
 
     fn stranger(&self) -> Option<Box<dyn FanOut>> {
         let from = Ipv4Addr::new(10, 0, 0, 2);
-        Some(Box::new(self.fabric.fan_out(no_ring(), from)))
+        Some(Box::new(self.network.fan_out(no_ring(), from)))
     }
 
     fn keeps_strangers_out(&self) -> bool {
@@ -174,7 +174,7 @@ impl Network for InMemory {
     }
 
     fn stall(&self, stalled: bool) -> bool {
-        self.fabric.stall(stalled);
+        self.network.stall(stalled);
         true
     }
 

@@ -14,7 +14,7 @@ use tickcast_reliability::session::{
 use tickcast_reliability::types::{Epoch, Nanos, ReceiverCounters, Sequence};
 use tickcast_transport::Receive;
 use tickcast_transport::control::{ClientConfig, ClientEvent, ControlClient};
-use tickcast_transport::faults::{FaultConfig, Faulty};
+use tickcast_transport::faults::{FaultConfig, FaultyReceiver};
 
 use crate::broken::{self, Broken};
 use crate::contract::Tapped;
@@ -116,7 +116,7 @@ pub struct Subscriber {
     pub core: SubscriberCore,
     pub heard: Heard,
     pub network: Rc<dyn Network>,
-    pub receiver: Option<Faulty<Tapped>>,
+    pub receiver: Option<FaultyReceiver<Tapped>>,
     /// The epoch of the last offer.
     listens_to: Epoch,
     wanted: Wanted,
@@ -193,7 +193,7 @@ impl Subscriber {
 
     /// The first transmissions that a line brought, in the order they came.
     pub fn arrived(&self, line: usize) -> &[u64] {
-        let tapped = self.receiver.as_ref().map(Faulty::inner);
+        let tapped = self.receiver.as_ref().map(FaultyReceiver::inner);
         tapped.map_or(&[], |tapped| &tapped.first_sent[line])
     }
 
@@ -287,7 +287,8 @@ impl Subscriber {
                         let len_max = self.wanted.len_max;
                         let receiver = self.network.receiver_of(buffers, len_max, &offer);
                         let receiver = Tapped::new(broken::receive(self.broken, receiver));
-                        self.receiver = Some(Faulty::new(receiver, &self.wanted.faults).unwrap());
+                        self.receiver =
+                            Some(FaultyReceiver::new(receiver, &self.wanted.faults).unwrap());
                     }
                     let lines = self.network.lines();
                     self.core.handle_listening(now, CHANNEL, lines);
@@ -386,7 +387,7 @@ impl Subscriber {
         equal("records fenced", c.fenced_records.get(), 0)?;
         let came = self.taken + c.repairs_received.get() + c.unknown_sender_dropped.get();
         equal("datagrams received", c.received_datagrams.get(), came)?;
-        let tapped = self.receiver.as_ref().map(Faulty::inner);
+        let tapped = self.receiver.as_ref().map(FaultyReceiver::inner);
         tapped.map_or(Ok(()), Tapped::account)
     }
 

@@ -418,14 +418,14 @@ fn who_says_much_at_once_is_heard_by_turns_and_nothing_of_it_is_lost() {
         seen.iter().filter_map(name).collect()
     };
     // The modest one's word waits at the server, and then a flood of the other's, who comes before it.
-    let unserved = server.unserved().unwrap();
+    let backlog_hint = server.backlog_hint().unwrap();
     until(|| {
         serve(&mut server, &mut seen);
-        !unserved.is_any()
+        !backlog_hint.has_backlog()
     });
     seen.clear();
     modest.write_all(&leave).unwrap();
-    until(|| unserved.is_any());
+    until(|| backlog_hint.has_backlog());
     let said: Vec<String> = (0..2_000).map(|n| format!("{n:04}")).collect();
     let one = frame(&join(&said[0])).len();
     let flood: Vec<u8> = said.iter().flat_map(|name| frame(&join(name))).collect();
@@ -478,27 +478,27 @@ fn another_thread_wakes_a_poll_without_a_timeout() {
 fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
     let (mut server, address) = server(ServerConfig::default());
     let mut seen = Vec::new();
-    let unserved = server.unserved().unwrap();
+    let backlog_hint = server.backlog_hint().unwrap();
     let looked = std::thread::spawn(move || {
-        assert!(!unserved.is_any(), "nobody has come");
-        unserved
+        assert!(!backlog_hint.has_backlog(), "nobody has come");
+        backlog_hint
     });
-    let unserved = looked.join().unwrap();
+    let backlog_hint = looked.join().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
-    until(|| unserved.is_any());
+    until(|| backlog_hint.has_backlog());
     first_peer(&mut server, &mut seen);
     until(|| {
         serve(&mut server, &mut seen);
-        !unserved.is_any()
+        !backlog_hint.has_backlog()
     });
     stream.write_all(&frame(&join("one"))).unwrap();
-    until(|| unserved.is_any());
-    assert!(unserved.is_any(), "to look takes nothing away");
+    until(|| backlog_hint.has_backlog());
+    assert!(backlog_hint.has_backlog(), "to look takes nothing away");
     until(|| {
         serve(&mut server, &mut seen);
         seen.iter().any(|it| matches!(it, Seen::Frame(..)))
     });
-    assert!(!unserved.is_any(), "all that came was told");
+    assert!(!backlog_hint.has_backlog(), "all that came was told");
 }
 
 /// A server that another thread looks at, from that core on this one, with such pauses, while a peer asks
@@ -506,7 +506,7 @@ fn another_thread_sees_what_waits_for_the_server_until_it_polls() {
 /// that the peer is heard all the same.
 fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 {
     let (mut server, address) = server(ServerConfig::default());
-    let unserved = server.unserved().unwrap();
+    let backlog_hint = server.backlog_hint().unwrap();
     let (heard, stop) = (&AtomicU64::new(0), &AtomicBool::new(false));
     let told = std::thread::scope(|scope| {
         let served = scope.spawn(move || {
@@ -520,7 +520,7 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
                 let frames = seen.iter().filter(|is_frame| **is_frame).count();
                 heard.fetch_add(frames as u64, Relaxed);
             }
-            server.stats().told_by_another
+            server.stats().woken_by_hint
         });
         let mut stream = TcpStream::connect(address).unwrap();
         let mut say = move |count: u64, while_waiting: &dyn Fn()| {
@@ -534,7 +534,7 @@ fn asked_while_looked_at(cores: [usize; 2], pause: Duration, asked: u64) -> u64 
             pin_to(Core(cores[1])).unwrap();
             for count in 1..=asked {
                 say(count, &|| {
-                    let waits = unserved.is_any();
+                    let waits = backlog_hint.has_backlog();
                     if !pause.is_zero() {
                         std::thread::sleep(pause);
                     } else if waits || cores[0] == cores[1] {

@@ -7,7 +7,7 @@ use tickcast_reliability::types::{
 };
 use tickcast_reliability::wire::{CrcVerdict, Datagram, Header, Kind, crc_of, relay_flags};
 use tickcast_transport::faults::{
-    Burst, Delay, FaultConfig, FaultConfigError, FaultKind, FaultPlan, Reorder, Scripted,
+    Burst, Delay, FaultConfig, FaultConfigError, FaultInjector, FaultKind, Reorder, Scripted,
 };
 
 const EPOCH: Epoch = Epoch(5);
@@ -39,24 +39,24 @@ fn datagram(kind: Kind, sequence: u64, relay: u8) -> Vec<u8> {
 }
 
 /// Runs `count` datagrams through, one a microsecond; the sequences that came out undamaged, in
-/// that order, and the plan.
-fn run(config: FaultConfig, count: u64) -> (Vec<u64>, FaultPlan<u64>) {
-    let mut plan = FaultPlan::new(config).unwrap();
+/// that order, and the injector itself.
+fn run(config: FaultConfig, count: u64) -> (Vec<u64>, FaultInjector<u64>) {
+    let mut injector = FaultInjector::new(config).unwrap();
     let mut out = Vec::new();
     for sequence in 1..=count {
         let bytes = datagram(Kind::Data, sequence, 0);
-        plan.apply(Nanos::from_us(sequence), sequence, &bytes, |tag, bytes| {
+        injector.apply(Nanos::from_us(sequence), sequence, &bytes, |tag, bytes| {
             note(&mut out, tag, bytes);
         });
-        let counts = plan.counts();
+        let counts = injector.counts();
         assert_eq!(
             counts.passed_in + counts.duplicated,
-            counts.passed_out + counts.dropped_all() + plan.held() as u64
+            counts.passed_out + counts.dropped_all() + injector.held() as u64
         );
     }
-    plan.flush(|tag, bytes| note(&mut out, tag, bytes));
-    assert_eq!(plan.held(), 0);
-    (out, plan)
+    injector.flush(|tag, bytes| note(&mut out, tag, bytes));
+    assert_eq!(injector.held(), 0);
+    (out, injector)
 }
 
 fn note(out: &mut Vec<u64>, tag: u64, bytes: &[u8]) {
@@ -99,10 +99,10 @@ fn everything() -> FaultConfig {
 }
 
 #[test]
-fn a_plan_of_nothing_changes_nothing() {
-    let (out, plan) = run(FaultConfig::default(), 1000);
+fn an_injector_of_nothing_changes_nothing() {
+    let (out, injector) = run(FaultConfig::default(), 1000);
     assert_eq!(out, (1..=1000).collect::<Vec<_>>());
-    assert!(plan.log().entries().is_empty());
+    assert!(injector.log().entries().is_empty());
 }
 
 #[test]
@@ -146,14 +146,14 @@ fn one_fault_does_not_shift_the_dice_of_another() {
 
 #[test]
 fn what_is_missing_is_exactly_what_was_dropped_or_damaged() {
-    let (out, plan) = run(everything(), 20_000);
+    let (out, injector) = run(everything(), 20_000);
     let arrived: BTreeSet<u64> = out.iter().copied().collect();
     let missing: BTreeSet<u64> = (1..=20_000).filter(|n| !arrived.contains(n)).collect();
-    assert_eq!(plan.counts().unlisted, 0);
-    assert_eq!(numbers(&plan.log().missed(EPOCH, CHANNEL)), missing);
-    let dropped = numbers(&plan.log().dropped(EPOCH, CHANNEL));
-    assert_eq!(dropped.len() as u64, plan.counts().dropped_all());
-    assert!(plan.counts().corrupted > 300 && plan.counts().truncated > 300);
+    assert_eq!(injector.counts().unlisted, 0);
+    assert_eq!(numbers(&injector.log().missed(EPOCH, CHANNEL)), missing);
+    let dropped = numbers(&injector.log().dropped(EPOCH, CHANNEL));
+    assert_eq!(dropped.len() as u64, injector.counts().dropped_all());
+    assert!(injector.counts().corrupted > 300 && injector.counts().truncated > 300);
 }
 
 #[test]
@@ -183,10 +183,10 @@ fn every_probability_is_kept_within_chance() {
         truncate: 0.02,
         ..FaultConfig::default()
     };
-    let (_, plan) = run(config, n);
-    within(plan.counts().duplicated, 0.05);
-    within(plan.counts().corrupted, 0.01);
-    within(plan.counts().truncated, 0.02);
+    let (_, injector) = run(config, n);
+    within(injector.counts().duplicated, 0.05);
+    within(injector.counts().corrupted, 0.01);
+    within(injector.counts().truncated, 0.02);
 }
 
 #[test]
@@ -198,8 +198,8 @@ fn bursts_have_the_mean_length_and_the_share_that_were_asked_for() {
             ..FaultConfig::default()
         };
         let n = 400_000;
-        let (_, plan) = run(config, n);
-        let counts = plan.counts();
+        let (_, injector) = run(config, n);
+        let counts = injector.counts();
         let bursts = counts.bursts as f64;
         let mean = counts.burst_dropped as f64 / bursts;
         let share = counts.burst_dropped as f64 / counts.passed_in as f64;
@@ -231,7 +231,7 @@ fn reordering_is_bounded_and_loses_nothing() {
         }),
         ..FaultConfig::default()
     };
-    let (out, plan) = run(config, 20_000);
+    let (out, injector) = run(config, 20_000);
     let mut sorted = out.clone();
     sorted.sort_unstable();
     assert_eq!(sorted, (1..=20_000).collect::<Vec<_>>());
@@ -246,7 +246,7 @@ fn reordering_is_bounded_and_loses_nothing() {
         u64::from(depth),
         "overtaken by as many as allowed, and no more"
     );
-    assert!(plan.counts().reordered > 3500);
+    assert!(injector.counts().reordered > 3500);
 }
 
 #[test]
@@ -259,13 +259,13 @@ fn an_overtaken_datagram_goes_by_itself_when_nothing_follows() {
         }),
         ..FaultConfig::default()
     };
-    let mut plan = FaultPlan::new(config).unwrap();
+    let mut injector = FaultInjector::new(config).unwrap();
     let bytes = datagram(Kind::Data, 1, 0);
-    plan.apply(Nanos(1_000), (), &bytes, |(), _| panic!("it waits"));
-    assert_eq!(plan.next_due(), Some(Nanos(51_000)));
-    plan.due(Nanos(50_999), |(), _| panic!("not yet"));
+    injector.apply(Nanos(1_000), (), &bytes, |(), _| panic!("it waits"));
+    assert_eq!(injector.next_due(), Some(Nanos(51_000)));
+    injector.due(Nanos(50_999), |(), _| panic!("not yet"));
     let mut out = Vec::new();
-    plan.due(Nanos(51_000), |(), bytes| out.push(bytes.to_vec()));
+    injector.due(Nanos(51_000), |(), bytes| out.push(bytes.to_vec()));
     assert_eq!(out, [bytes]);
 }
 
@@ -279,18 +279,18 @@ fn a_delayed_datagram_comes_within_its_time() {
         }),
         ..FaultConfig::default()
     };
-    let mut plan = FaultPlan::new(config).unwrap();
+    let mut injector = FaultInjector::new(config).unwrap();
     for sequence in 1..=50 {
         let bytes = datagram(Kind::Data, sequence, 0);
-        plan.apply(Nanos(1_000), sequence, &bytes, |_, _| panic!("too early"));
+        injector.apply(Nanos(1_000), sequence, &bytes, |_, _| panic!("too early"));
     }
-    plan.due(Nanos(1_099), |_, _| panic!("too early"));
+    injector.due(Nanos(1_099), |_, _| panic!("too early"));
     let mut count = 0;
-    while let Some(due) = plan.next_due() {
+    while let Some(due) = injector.next_due() {
         assert!((1_100..=1_200).contains(&due.0));
-        plan.due(due, |_, _| count += 1);
+        injector.due(due, |_, _| count += 1);
     }
-    assert_eq!((count, plan.held()), (50, 0));
+    assert_eq!((count, injector.held()), (50, 0));
 }
 
 #[test]
@@ -317,11 +317,12 @@ fn the_script_drops_exactly_what_it_names() {
         ],
         ..FaultConfig::default()
     };
-    let (out, mut plan) = run(config, 20);
+    let (out, mut injector) = run(config, 20);
     assert_eq!(out, [1, 2, 4, 5, 6, 10, 11, 12, 13, 14, 17, 18, 19, 20]);
-    assert_eq!(plan.counts().scripted_dropped, 6);
+    assert_eq!(injector.counts().scripted_dropped, 6);
     assert!(
-        plan.log()
+        injector
+            .log()
             .entries()
             .iter()
             .all(|e| e.kind == FaultKind::ScriptedDrop)
@@ -332,7 +333,7 @@ fn the_script_drops_exactly_what_it_names() {
         datagram(Kind::Heartbeat, 3, 0),
     ] {
         let mut passed = 0;
-        plan.apply(Nanos(0), 3, &bytes, |_, _| passed += 1);
+        injector.apply(Nanos(0), 3, &bytes, |_, _| passed += 1);
         assert_eq!(passed, 1);
     }
 }
@@ -350,16 +351,16 @@ fn a_partition_begins_and_ends_on_time() {
         ..FaultConfig::default()
     };
     // Datagram n comes n - 1 microseconds after the first.
-    let (out, mut plan) = run(config, 20);
+    let (out, mut injector) = run(config, 20);
     assert_eq!(out, (1..=10).chain(16..=20).collect::<Vec<_>>());
-    assert_eq!(plan.counts().partition_dropped, 5);
+    assert_eq!(injector.counts().partition_dropped, 5);
     let end = datagram(Kind::End, 21, 0);
-    plan.apply(Nanos::from_us(30), 21, &end, |_, _| {
+    injector.apply(Nanos::from_us(30), 21, &end, |_, _| {
         panic!("END is dropped")
     });
     let again = datagram(Kind::End, 21, relay_flags::RETRANSMITTED);
     let mut passed = 0;
-    plan.apply(Nanos::from_us(30), 21, &again, |_, _| passed += 1);
+    injector.apply(Nanos::from_us(30), 21, &again, |_, _| passed += 1);
     assert_eq!(passed, 1);
 }
 
@@ -369,12 +370,15 @@ fn what_is_no_datagram_of_ours_suffers_too_and_is_counted_apart() {
         drop: 1.0,
         ..FaultConfig::default()
     };
-    let mut plan = FaultPlan::new(config).unwrap();
+    let mut injector = FaultInjector::new(config).unwrap();
     for bytes in [&[][..], &[1, 2, 3], &datagram(Kind::Heartbeat, 8, 0)] {
-        plan.apply(Nanos(0), (), bytes, |(), _| panic!("all is dropped"));
+        injector.apply(Nanos(0), (), bytes, |(), _| panic!("all is dropped"));
     }
     assert_eq!(
-        (plan.counts().dropped, plan.counts().dropped_unsequenced),
+        (
+            injector.counts().dropped,
+            injector.counts().dropped_unsequenced
+        ),
         (3, 3)
     );
     let damage = FaultConfig {
@@ -382,10 +386,10 @@ fn what_is_no_datagram_of_ours_suffers_too_and_is_counted_apart() {
         truncate: 1.0,
         ..FaultConfig::default()
     };
-    let mut plan = FaultPlan::new(damage).unwrap();
+    let mut injector = FaultInjector::new(damage).unwrap();
     let mut lens = Vec::new();
     for bytes in [&[][..], &[1], &[1, 2, 3]] {
-        plan.apply(Nanos(0), (), bytes, |(), out| {
+        injector.apply(Nanos(0), (), bytes, |(), out| {
             lens.push((bytes.len(), out.len()));
         });
     }
@@ -398,7 +402,7 @@ fn what_is_no_datagram_of_ours_suffers_too_and_is_counted_apart() {
 
 #[test]
 fn numbers_that_make_no_sense_are_refused_by_name() {
-    let refused = |config: FaultConfig| FaultPlan::<()>::new(config).err().unwrap();
+    let refused = |config: FaultConfig| FaultInjector::<()>::new(config).err().unwrap();
     for value in [-0.1, 1.1, f64::NAN] {
         let error = refused(FaultConfig {
             corrupt: value,

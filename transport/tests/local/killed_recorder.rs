@@ -18,7 +18,7 @@ use tickcast_reliability::types::{
     ChannelId, ConfigHash, Epoch, FanOutId, Nanos, Now, RecordNumber, Sequence, SourceId,
     SourcePosition,
 };
-use tickcast_transport::journal_file::{RecordFile, read};
+use tickcast_transport::journal_file::{JournalFile, read};
 
 /// Where this program, run by itself, keeps a record for as long as it lives.
 const FILE: &str = "TICKCAST_KILLED_RECORDER";
@@ -43,7 +43,7 @@ fn publisher(path: &Path) -> JournaledPublisher {
         side: JournalSide::Publisher,
         ..JournalOrigin::default()
     };
-    let file = RecordFile::create(path, RECORD_LEN_MIN).unwrap();
+    let file = JournalFile::create(path, RECORD_LEN_MIN).unwrap();
     let mut publisher = JournaledPublisher::new(core);
     publisher.record(JournalWriter::new(Box::new(file), &origin).unwrap());
     publisher

@@ -8,9 +8,9 @@ use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::types::{ChannelId, Nanos, Sequence, SequenceRange};
 use tickcast_transport::control::SendError;
-use tickcast_transport::faults::{FaultConfig, Faulty, Scripted};
+use tickcast_transport::faults::{FaultConfig, FaultyReceiver, Scripted};
 use tickcast_transport::host::mapping::SharedMapping;
-use tickcast_transport::memory::{Completion, Fabric, FabricConfig, LinkEvent, link};
+use tickcast_transport::memory::{Completion, LinkEvent, MemoryNetwork, MemoryNetworkConfig, link};
 use tickcast_transport::{FanOut, FanOutError, Receive, Slots};
 
 const SLOT: usize = 64;
@@ -59,37 +59,37 @@ fn poll(receiver: &mut impl Receive) -> Vec<u8> {
     seen
 }
 
-fn manual() -> FabricConfig {
-    FabricConfig {
+fn manual() -> MemoryNetworkConfig {
+    MemoryNetworkConfig {
         completion: Completion::Manual,
-        ..FabricConfig::default()
+        ..MemoryNetworkConfig::default()
     }
 }
 
 #[test]
 fn a_slot_written_before_its_send_completed_goes_out_corrupted() {
-    let (fabric, ring) = (Fabric::new(manual()), Ring::new());
-    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
-    let mut receiver = fabric.receiver();
+    let (network, ring) = (MemoryNetwork::new(manual()), Ring::new());
+    let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let mut receiver = network.receiver();
     fan_out.post(&ring, range(1, 3)).unwrap();
-    fabric.complete(1);
+    network.complete(1);
     assert_eq!(fan_out.completed(), Some(Sequence(1)));
     ring.write(1, 99); // allowed: it is completed
     ring.write(2, 98); // too early
-    fabric.complete(2);
+    network.complete(2);
     assert_eq!(fan_out.completed(), Some(Sequence(3)));
     assert_eq!(poll(&mut receiver), [1, 98, 3]);
 }
 
 #[test]
 fn sends_complete_after_the_polls_that_were_configured() {
-    let config = FabricConfig {
+    let config = MemoryNetworkConfig {
         completion: Completion::AfterPolls(2),
-        ..FabricConfig::default()
+        ..MemoryNetworkConfig::default()
     };
-    let (fabric, ring) = (Fabric::new(config), Ring::new());
-    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
-    let mut receiver = fabric.receiver();
+    let (network, ring) = (MemoryNetwork::new(config), Ring::new());
+    let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let mut receiver = network.receiver();
     fan_out.post(&ring, range(1, 2)).unwrap();
     assert_eq!(fan_out.completed(), None);
     assert_eq!(poll(&mut receiver), [1, 2]);
@@ -98,16 +98,16 @@ fn sends_complete_after_the_polls_that_were_configured() {
 
 #[test]
 fn datagrams_that_find_no_buffer_are_lost_and_counted() {
-    let config = FabricConfig {
+    let config = MemoryNetworkConfig {
         receive_buffers: 2,
         ..manual()
     };
-    let (fabric, ring) = (Fabric::new(config), Ring::new());
-    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
-    let (mut slow, mut quick) = (fabric.receiver(), fabric.receiver());
+    let (network, ring) = (MemoryNetwork::new(config), Ring::new());
+    let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let (mut slow, mut quick) = (network.receiver(), network.receiver());
     fan_out.post(&ring, range(1, 5)).unwrap();
     for n in 1..=5 {
-        fabric.complete(1);
+        network.complete(1);
         assert_eq!(poll(&mut quick), [n]);
     }
     assert_eq!(poll(&mut slow), [1, 2]);
@@ -115,10 +115,10 @@ fn datagrams_that_find_no_buffer_are_lost_and_counted() {
     assert_eq!(quick.stats()[0].buffer_drops, 0);
     // A buffer in the application's hands is occupied, even while another arrives.
     fan_out.post(&ring, range(6, 8)).unwrap();
-    fabric.complete(2);
+    network.complete(2);
     let mut seen = Vec::new();
     let polled = slow.poll(Nanos(2), &mut |received| {
-        fabric.complete(1);
+        network.complete(1);
         seen.push(received.bytes[0]);
     });
     assert_eq!((polled.unwrap(), seen), (2, vec![6, 7]));
@@ -127,50 +127,50 @@ fn datagrams_that_find_no_buffer_are_lost_and_counted() {
 
 #[test]
 fn a_full_queue_and_a_stall_are_told_and_a_reset_flushes() {
-    let config = FabricConfig {
+    let config = MemoryNetworkConfig {
         send_queue_len: 4,
         ..manual()
     };
-    let (fabric, ring) = (Fabric::new(config), Ring::new());
-    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
-    let mut receiver = fabric.receiver();
+    let (network, ring) = (MemoryNetwork::new(config), Ring::new());
+    let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let mut receiver = network.receiver();
     let posted = fan_out.post(&ring, range(1, 8)).unwrap();
     assert_eq!((posted.last, posted.stalled), (Some(Sequence(4)), true));
-    fabric.complete(1);
-    fabric.stall(true);
+    network.complete(1);
+    network.stall(true);
     let posted = fan_out.post(&ring, range(5, 8)).unwrap();
     assert_eq!((posted.last, posted.stalled), (None, true));
     assert!(!fan_out.send_copy(&[7; 8]).unwrap());
-    fabric.complete(9);
+    network.complete(9);
     assert_eq!(fan_out.completed(), Some(Sequence(1)));
     fan_out.reset();
     let stats = fan_out.stats()[0];
     assert_eq!((fan_out.completed(), stats.flushed), (None, 3));
     assert_eq!(stats.datagrams, 4, "handed over, whatever came back");
-    fabric.stall(false);
+    network.stall(false);
     ring.write(2, 50); // nothing is pinned any more
     fan_out.post(&ring, range(8, 8)).unwrap();
-    fabric.complete(9);
+    network.complete(9);
     assert_eq!(poll(&mut receiver), [1, 8]);
 }
 
 #[test]
 fn a_copy_does_not_overtake_what_is_posted() {
-    let (fabric, ring) = (Fabric::new(manual()), Ring::new());
-    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
-    let mut receiver = fabric.receiver();
+    let (network, ring) = (MemoryNetwork::new(manual()), Ring::new());
+    let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let mut receiver = network.receiver();
     assert!(fan_out.send_copy(&[91; 8]).unwrap());
     fan_out.post(&ring, range(1, 2)).unwrap();
     assert!(fan_out.send_copy(&[92; 8]).unwrap());
     fan_out.post(&ring, range(3, 3)).unwrap();
-    fabric.complete(3);
+    network.complete(3);
     assert_eq!(poll(&mut receiver), [91, 1, 2, 92]);
     assert_eq!(
         fan_out.completed(),
         Some(Sequence(2)),
         "a copy pins nothing"
     );
-    fabric.complete(1);
+    network.complete(1);
     assert_eq!(poll(&mut receiver), [3]);
     assert_eq!(fan_out.completed(), Some(Sequence(3)));
     let stats = fan_out.stats()[0];
@@ -179,8 +179,8 @@ fn a_copy_does_not_overtake_what_is_posted() {
 
 #[test]
 fn a_slot_outside_the_registered_memory_is_refused() {
-    let (fabric, ring, other) = (Fabric::new(manual()), Ring::new(), Ring::new());
-    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let (network, ring, other) = (MemoryNetwork::new(manual()), Ring::new(), Ring::new());
+    let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
     let posted = fan_out.post(&other, range(1, 1));
     assert!(matches!(
         posted,
@@ -192,25 +192,25 @@ fn a_slot_outside_the_registered_memory_is_refused() {
 
 #[test]
 fn lines_are_cut_left_and_forgotten_each_for_itself() {
-    let config = FabricConfig {
+    let config = MemoryNetworkConfig {
         lines: 2,
         ..manual()
     };
-    let (fabric, ring) = (Fabric::new(config), Ring::new());
-    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
-    let mut receiver = fabric.receiver();
+    let (network, ring) = (MemoryNetwork::new(config), Ring::new());
+    let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let mut receiver = network.receiver();
     let mut round = |receiver: &mut _, n: u64| {
         fan_out.post(&ring, range(n, n)).unwrap();
-        fabric.complete(1);
+        network.complete(1);
         poll(receiver).len()
     };
     assert_eq!(round(&mut receiver, 1), 2);
-    fabric.cut(LineId(0), true);
+    network.cut(LineId(0), true);
     assert_eq!(round(&mut receiver, 2), 1);
-    fabric.forget(&receiver, LineId(1));
+    network.forget(&receiver, LineId(1));
     assert_eq!(round(&mut receiver, 3), 0);
     receiver.rejoin(LineId(1)).unwrap();
-    fabric.cut(LineId(0), false);
+    network.cut(LineId(0), false);
     receiver.leave(LineId(0)).unwrap();
     assert_eq!(round(&mut receiver, 4), 1);
     assert!(receiver.join(LineId(2)).is_err());
@@ -218,18 +218,22 @@ fn lines_are_cut_left_and_forgotten_each_for_itself() {
 
 #[test]
 fn faults_wrap_any_receiver() {
-    let (fabric, ring) = (Fabric::new(manual()), Ring::new());
-    let mut fan_out = fabric.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
+    let (network, ring) = (MemoryNetwork::new(manual()), Ring::new());
+    let mut fan_out = network.fan_out(ring.0.clone(), Ipv4Addr::LOCALHOST);
     let config = FaultConfig {
         script: vec![Scripted::DropBurst { from: 1, count: 2 }],
         ..FaultConfig::default()
     };
-    let mut receiver = Faulty::new(fabric.receiver(), &config).unwrap();
+    let mut receiver = FaultyReceiver::new(network.receiver(), &config).unwrap();
     fan_out.post(&ring, range(1, 5)).unwrap();
-    fabric.complete(5);
+    network.complete(5);
     assert_eq!(poll(&mut receiver), [1, 4, 5]);
     assert_eq!(
-        receiver.plan(LineId(0)).unwrap().counts().scripted_dropped,
+        receiver
+            .injector(LineId(0))
+            .unwrap()
+            .counts()
+            .scripted_dropped,
         2
     );
     assert_eq!(receiver.stats()[0].datagrams, 5, "the network did its part");

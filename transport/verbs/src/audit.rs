@@ -28,7 +28,7 @@ use std::net::SocketAddrV4;
 
 /// What happened.
 #[derive(Clone, Copy)]
-pub(crate) enum What {
+pub(crate) enum AuditEvent {
     MemoryRegistered,
     MemoryDeregistered,
     WindowBound,
@@ -45,7 +45,7 @@ pub(crate) enum What {
     AccessViolation,
 }
 
-impl What {
+impl AuditEvent {
     const fn name(self) -> &'static str {
         match self {
             Self::MemoryRegistered => "memory_registered",
@@ -82,7 +82,7 @@ pub(crate) struct Of<'a> {
 }
 
 /// Says what happened.
-pub(crate) fn say(what: What, of: Of<'_>) {
+pub(crate) fn say(what: AuditEvent, of: Of<'_>) {
     tracing::info!(
         target: "audit",
         what = what.name(),

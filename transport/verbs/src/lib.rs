@@ -7,13 +7,13 @@
 //!
 //! Order of folders, top to bottom; each imports only those below it:
 //!
-//! 1. `connection`: [`Listener`] and [`Stream`], reliable connections with READs and WRITEs
+//! 1. `connection`: `Listener` and `Stream`, reliable connections with READs and WRITEs
 //! 2. `multicast`: [`VerbsFanOut`] and [`VerbsReceiver`], straight from the ring and into posted buffers
-//! 3. `memory`: [`ReadableMemory`], [`InboxMemory`] and [`CursorTable`], the memory that a peer may reach
+//! 3. `memory`: `ReadableMemory`, `InboxMemory` and `CursorTable`, the memory that a peer may reach
 //! 4. `device`: [`Device`] with its queues, regions, events and connection manager ids
-//! 5. [`audit`]: the events that report which peer reached which memory
+//! 5. `audit`: the events that report which peer reached which memory
 //! 6. `disabled`: [`Device`] and the rest in a build without `rdma`
-//! 7. [`ports`]: the devices that the operating system reports, without opening any
+//! 7. `ports`: the devices that the operating system reports, without opening any
 //! 8. `config`: plain values, with or without `rdma`
 //! 9. `error`: [`VerbsError`]
 

@@ -242,7 +242,7 @@ fn of_channel(
         .channel
         .and_then(|channel| subscriber.faults(channel));
     let lines = (0..LineId::MAX as u8).map(LineId);
-    let plans = lines.filter_map(|line| faulty?.plan(line));
+    let plans = lines.filter_map(|line| faulty?.injector(line));
     ChannelSummary {
         name: report.name.clone(),
         channel: report.channel,

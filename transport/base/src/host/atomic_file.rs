@@ -29,7 +29,7 @@ pub fn check_writable(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// The operating system's. What stood there before is untouched then, and nothing stays beside it.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> io::Result<()> {
     if !is_replaced(path) {
         return fs::write(path, bytes);
     }

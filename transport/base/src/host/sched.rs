@@ -1,10 +1,10 @@
-//! A thread that runs as soon as it wakes, also where another never sleeps on its core.
+//! Scheduler settings of a thread: a short slice, so that it runs as soon as it wakes, even where
+//! another thread never sleeps on its core.
 //!
-//! Linux lets a thread that wakes run before the one that does only if its *slice* is the shorter one
-//! (EEVDF, Linux 6.12 and later); else it waits until that one's is over, and finds that out with the
-//! scheduler's tick: milliseconds. Whoever wants may ask for a slice of 0.1 to 100 ms. A short one gives
-//! no more of the core, but what there is of it sooner and in smaller pieces. So it suits who wakes
-//! often, works for microseconds, and is waited for.
+//! Since Linux 6.12 (EEVDF) a thread that wakes preempts the running one only if its *slice* is the
+//! shorter one. Otherwise it waits for the scheduler's tick: milliseconds. A thread may ask for a slice of
+//! 0.1 to 100 ms. A short slice buys wake-up latency, not CPU time. It suits threads that wake often and
+//! run for microseconds.
 
 use std::io;
 
@@ -15,10 +15,10 @@ const SLICE_NS: u64 = 100_000;
 /// How late a timer may fire, in nanoseconds; the default is 50,000.
 const TIMER_SLACK_NS: libc::c_ulong = 1;
 
-/// Why a thread can't be made prompt. It runs as before, and no later.
+/// Why a thread can't have a short slice. It runs as before, and no later.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-pub enum PromptError {
+pub enum SchedError {
     /// The operating system refused.
     #[error("the system refused a short slice ({0}); does a sandbox forbid sched_setattr?")]
     Refused(io::Error),
@@ -49,14 +49,14 @@ impl Attributes {
     }
 }
 
-/// Asks for the shortest slice for the calling thread, and for timers without slack. One that a
-/// real-time policy runs already is left alone.
+/// Sets the shortest slice for the calling thread, and timers without slack. Leaves a thread under a
+/// real-time policy alone.
 ///
 /// # Errors
-/// [`PromptError`].
-pub fn make_prompt() -> Result<(), PromptError> {
+/// [`SchedError`].
+pub fn set_short_slice() -> Result<(), SchedError> {
     // SAFETY: this request takes a number, and no address. It can't fail for the calling thread.
-    // Exercised by `tests::a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs`.
+    // Exercised by `tests::a_short_slice_is_the_thread_s_own`.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK_NS) };
     let mut wanted = attributes()?;
     if !wanted.takes_turns() {
@@ -64,28 +64,28 @@ pub fn make_prompt() -> Result<(), PromptError> {
     }
     wanted.runtime = SLICE_NS;
     // SAFETY: the kernel reads as many bytes from the address as their first field says, all of the
-    // struct. Exercised by `tests::a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs`.
+    // struct. Exercised by `tests::a_short_slice_is_the_thread_s_own`.
     let set = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const wanted, 0) };
     if set != 0 {
-        return Err(PromptError::Refused(io::Error::last_os_error()));
+        return Err(SchedError::Refused(io::Error::last_os_error()));
     }
     match attributes()?.runtime {
         SLICE_NS => Ok(()),
-        _ => Err(PromptError::Unknown),
+        _ => Err(SchedError::Unknown),
     }
 }
 
 /// How the calling thread is scheduled.
-fn attributes() -> Result<Attributes, PromptError> {
+fn attributes() -> Result<Attributes, SchedError> {
     let mut found = Attributes {
         size: size_of::<Attributes>() as u32,
         ..Attributes::default()
     };
     // SAFETY: the kernel writes at most as many bytes as it is told, all of the struct. Exercised by
-    // `tests::a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs`.
+    // `tests::a_short_slice_is_the_thread_s_own`.
     let got = unsafe { libc::syscall(libc::SYS_sched_getattr, 0, &raw mut found, found.size, 0) };
     if got != 0 {
-        return Err(PromptError::Refused(io::Error::last_os_error()));
+        return Err(SchedError::Refused(io::Error::last_os_error()));
     }
     Ok(found)
 }
@@ -95,19 +95,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs() {
+    fn a_short_slice_is_the_thread_s_own() {
         let before = attributes().unwrap();
-        std::thread::spawn(move || match make_prompt() {
+        std::thread::spawn(move || match set_short_slice() {
             Ok(()) => {
                 let now = attributes().unwrap();
                 assert_eq!(now.runtime, SLICE_NS);
                 assert_eq!((now.policy, now.nice), (before.policy, before.nice));
                 // SAFETY: this request takes nothing. It is this test that exercises it,
-                // `tests::a_prompt_thread_has_the_shortest_slice_and_others_keep_theirs`.
+                // `tests::a_short_slice_is_the_thread_s_own`.
                 let slack = unsafe { libc::prctl(libc::PR_GET_TIMERSLACK) };
                 assert_eq!(slack as libc::c_ulong, TIMER_SLACK_NS);
             }
-            Err(error @ PromptError::Unknown) => println!("SKIPPED: {error}"),
+            Err(error @ SchedError::Unknown) => println!("SKIPPED: {error}"),
             Err(error) => panic!("{error}"),
         })
         .join()

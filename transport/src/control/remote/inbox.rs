@@ -30,7 +30,7 @@ impl ControlClient {
         part: Range<usize>,
     ) -> io::Result<InboxGrant> {
         match &mut self.state {
-            State::Connected(conduit) => conduit.grant_inbox(memory, part).map(InboxGrant),
+            State::Connected(carrier) => carrier.grant_inbox(memory, part).map(InboxGrant),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -39,7 +39,7 @@ impl ControlClient {
     #[must_use]
     pub fn granted_inbox(&self, inbox: &InboxGrant) -> Option<RemoteAccess> {
         match &self.state {
-            State::Connected(conduit) => conduit.granted(&inbox.0),
+            State::Connected(carrier) => carrier.granted(&inbox.0),
             _ => None,
         }
     }
@@ -55,13 +55,13 @@ impl ControlServer {
         let memory = self.shares.get(share.0).ok_or(io::ErrorKind::NotFound)?;
         let peer = self.peers.get_mut(&peer);
         let peer = peer.ok_or(io::ErrorKind::NotConnected)?;
-        peer.conduit.write_from(memory, write)
+        peer.carrier.write_from(memory, write)
     }
 
     /// Peers of which WRITEs are done since this was asked last, and how many.
     pub fn written(&mut self) -> impl Iterator<Item = (PeerId, u32)> {
         let all = self.peers.iter_mut();
-        let counted = all.map(|(id, peer)| (*id, peer.conduit.take_written()));
+        let counted = all.map(|(id, peer)| (*id, peer.carrier.take_written()));
         counted.filter(|(_, count)| *count > 0)
     }
 }

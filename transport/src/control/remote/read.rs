@@ -12,7 +12,7 @@ impl ControlClient {
     #[must_use]
     pub fn read_limits(&self) -> ReadLimits {
         match &self.state {
-            State::Connected(conduit) => conduit.read_limits(),
+            State::Connected(carrier) => carrier.read_limits(),
             _ => ReadLimits::default(),
         }
     }
@@ -23,7 +23,7 @@ impl ControlClient {
     /// When it can't even begin: the connection is of no more use then.
     pub fn begin_remote(&mut self, request: &RemoteRequest) -> io::Result<()> {
         match &mut self.state {
-            State::Connected(conduit) => conduit.begin_remote(request),
+            State::Connected(carrier) => carrier.begin_remote(request),
             _ => Err(io::ErrorKind::NotConnected.into()),
         }
     }
@@ -32,8 +32,8 @@ impl ControlClient {
     /// begun: the bytes of a READ, the old word of a claim, nothing of a report. How many there were.
     pub fn take_remote(&mut self, mut on: impl FnMut(u64, &[u8])) -> usize {
         let mut count = 0;
-        while let State::Connected(conduit) = &mut self.state
-            && conduit.take_remote(&mut on)
+        while let State::Connected(carrier) = &mut self.state
+            && carrier.take_remote(&mut on)
         {
             count += 1;
         }

@@ -57,7 +57,7 @@ impl ControlServer {
             .peers
             .get_mut(&peer)
             .ok_or(io::ErrorKind::NotConnected)?;
-        let granted = peer.conduit.grant(shared)?;
+        let granted = peer.carrier.grant(shared)?;
         peer.granting.push((Right::Ring(share), granted));
         Ok(())
     }
@@ -121,7 +121,7 @@ impl ControlServer {
         };
         held.granting.clear();
         self.awaiting_cursors.retain(|(it, _)| *it != peer);
-        if !held.conduit.revoke_all(why) {
+        if !held.carrier.revoke_all(why) {
             self.close(peer, None);
         }
     }
@@ -130,7 +130,7 @@ impl ControlServer {
     #[must_use]
     pub fn holds_rights(&self, peer: PeerId) -> bool {
         let held = self.peers.get(&peer);
-        held.is_some_and(|it| !it.granting.is_empty() || it.conduit.has_granted())
+        held.is_some_and(|it| !it.granting.is_empty() || it.carrier.has_granted())
     }
 
     /// All cursors that peers may write, and what stands there now.
@@ -145,7 +145,7 @@ impl ControlServer {
 
 impl Peer {
     fn let_write(&mut self, share: ShareId, entry: Leased) -> io::Result<()> {
-        let granted = self.conduit.grant_cursor(&entry)?;
+        let granted = self.carrier.grant_cursor(&entry)?;
         self.granting.push((Right::Cursor(share), granted));
         self.cursors.push((share, entry));
         Ok(())
@@ -157,9 +157,9 @@ impl Peer {
         id: PeerId,
         on: &mut impl FnMut(ServerEvent<'_>),
     ) {
-        let conduit = &mut self.conduit;
+        let carrier = &mut self.carrier;
         self.granting.retain(|(right, granted): &(Right, Granted)| {
-            let bound: Option<RemoteAccess> = conduit.granted(granted);
+            let bound: Option<RemoteAccess> = carrier.granted(granted);
             if let Some(access) = bound {
                 on(match right {
                     Right::Ring(share) => ServerEvent::Granted(id, *share, access),

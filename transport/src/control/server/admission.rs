@@ -11,9 +11,9 @@ use tickcast_reliability::control::{Message, RejectCode, Rejected};
 use tickcast_reliability::types::ChannelId;
 
 use super::{ControlServer, Peer, PeerId, ServerEvent};
-use crate::control::carrier::Conduit;
+use crate::control::carrier::CarrierStream;
 #[cfg(feature = "rdma")]
-use crate::verbs::VerbsError;
+use tickcast_verbs::VerbsError;
 
 /// Connections that one poll accepts at most over TCP; those that wait come next.
 const ACCEPTED_MAX: usize = 16;
@@ -42,7 +42,7 @@ impl ControlServer {
             match self.listener.accept() {
                 Ok((stream, address)) => {
                     let admitted = (stream.set_nodelay(true))
-                        .and_then(|()| self.admit(Conduit::Tcp(stream), address, now, on));
+                        .and_then(|()| self.admit(CarrierStream::Tcp(stream), address, now, on));
                     // What failed is counted; the connection is dropped.
                     if let Err(error) = admitted {
                         self.stats.not_accepted(&error);
@@ -73,7 +73,7 @@ impl ControlServer {
             return;
         };
         loop {
-            let is_one = |peer: &&Peer| matches!(peer.conduit, Conduit::Verbs(_));
+            let is_one = |peer: &&Peer| matches!(peer.carrier, CarrierStream::Verbs(_));
             let (all, ones) = (self.peers.len(), self.peers.values().filter(is_one).count());
             if all >= self.config.connections_max || ones >= self.config.verbs_connections_max {
                 if !listener.turn_away() {
@@ -86,8 +86,8 @@ impl ControlServer {
                 None => break,
                 Some(Ok(stream)) => {
                     let address = SocketAddr::V4(stream.peer_address());
-                    let conduit = Conduit::Verbs(Box::new(stream));
-                    let admitted = self.admit(conduit, address, now, on);
+                    let carrier = CarrierStream::Verbs(Box::new(stream));
+                    let admitted = self.admit(carrier, address, now, on);
                     match admitted {
                         Ok(()) => self.stats.accepted_over_verbs += 1,
                         Err(error) => self.stats.not_accepted(&error),
@@ -102,7 +102,7 @@ impl ControlServer {
 
     fn admit(
         &mut self,
-        mut conduit: Conduit,
+        mut carrier: CarrierStream,
         address: SocketAddr,
         now: Instant,
         on: &mut impl FnMut(ServerEvent<'_>),
@@ -113,10 +113,10 @@ impl ControlServer {
             return Ok(());
         }
         let id = PeerId(self.next_peer);
-        let carrier = conduit.carrier();
-        conduit.register(self.poll.registry(), Token(id.0))?;
+        let kind = carrier.kind();
+        carrier.register(self.poll.registry(), Token(id.0))?;
         self.next_peer += 1;
-        let peer = Peer::new(conduit, address, now, refusal.is_some());
+        let peer = Peer::new(carrier, address, now, refusal.is_some());
         self.peers.insert(id, peer);
         if let Some(text) = refusal {
             let rejected = Message::Rejected(Rejected {
@@ -127,7 +127,7 @@ impl ControlServer {
             self.close(id, Some((ChannelId(0), &rejected)));
         } else {
             self.stats.accepted += 1;
-            on(ServerEvent::Connected(id, address, carrier));
+            on(ServerEvent::Connected(id, address, kind));
         }
         Ok(())
     }

@@ -22,14 +22,14 @@ use tickcast_reliability::ring::RingMemory;
 use tickcast_reliability::serve::Carrier;
 use tickcast_reliability::types::ChannelId;
 
-pub use self::backlog_hint::Unserved;
+pub use self::backlog_hint::BacklogHint;
 use self::backlog_hint::Watched;
 pub use self::reserved::Reserved;
-use super::carrier::{Conduit, Cursors, Granted, Leased, Shared};
+use super::carrier::{CarrierStream, Cursors, Granted, Leased, Shared};
 use super::remote::share::{Right, ShareId};
 use super::{CloseReason, Filled, Inbox, Outbox, SendError};
 #[cfg(feature = "rdma")]
-use crate::verbs::{Listener, ReadableMemory};
+use tickcast_verbs::{Listener, ReadableMemory};
 
 /// Bounds of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,8 +146,8 @@ pub struct ServerStats {
     pub protocol_errors: u64,
     /// Messages not queued because a peer's backlog was full.
     pub overflows: u64,
-    /// Polls that the thread that looks ended (see [`ControlServer::unserved`]).
-    pub told_by_another: u64,
+    /// Polls that the thread with the hint ended (see [`ControlServer::backlog_hint`]).
+    pub woken_by_hint: u64,
 }
 
 impl ServerStats {
@@ -177,7 +177,7 @@ const VERBS_LISTENER: Token = Token(2);
 const FIRST_PEER: usize = 3;
 
 pub(super) struct Peer {
-    pub(super) conduit: Conduit,
+    pub(super) carrier: CarrierStream,
     /// What it will be let reach, once the device has bound it.
     pub(super) granting: Vec<(Right, Granted)>,
     /// Its cursors, and what each stands beside.
@@ -196,7 +196,7 @@ pub(super) struct Peer {
     ending: bool,
     /// Messages were queued since the last write, or the connection takes more again.
     writable: bool,
-    overdue_told: bool,
+    overdue_reported: bool,
     phase: Phase,
     /// Never became a peer: no events about it.
     turned_away: bool,
@@ -309,7 +309,7 @@ impl ControlServer {
 
     /// The device that is listened on over verbs.
     #[cfg(feature = "rdma")]
-    fn listening_device(&self) -> io::Result<&Arc<crate::verbs::Device>> {
+    fn listening_device(&self) -> io::Result<&Arc<tickcast_verbs::Device>> {
         let listener = self.verbs_listener.as_ref();
         listener
             .map(Listener::device)
@@ -354,14 +354,14 @@ impl ControlServer {
         self.waker.clone()
     }
 
-    /// What lets another thread see whether something waits for [`poll`](Self::poll): one thread, the
-    /// last one that this was called for. While it looks, on the core of the thread that polls, that one
-    /// is woken by it, or sees for itself after milliseconds.
+    /// Returns a hint by which another thread sees whether input waits for [`poll`](Self::poll). Only the
+    /// last hint counts. While its thread checks it on the core of the server's thread, it wakes that
+    /// thread, which otherwise finds the input after milliseconds.
     ///
     /// # Errors
     /// When the process is out of descriptors.
-    pub fn unserved(&mut self) -> io::Result<Unserved> {
-        self.watched.by_another(&self.poll)
+    pub fn backlog_hint(&mut self) -> io::Result<BacklogHint> {
+        self.watched.hint(&self.poll)
     }
 
     /// Writes what is queued, waits at most `timeout` for something to happen (`None`: for as long
@@ -378,7 +378,7 @@ impl ControlServer {
         let timeout = self.wait_at_most(timeout);
         let (poll, events) = (&mut self.poll, &mut self.events);
         match (self.watched).wait(timeout, |timeout| poll.poll(events, timeout)) {
-            Ok(told) => self.stats.told_by_another += u64::from(told),
+            Ok(woken) => self.stats.woken_by_hint += u64::from(woken),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
@@ -388,7 +388,7 @@ impl ControlServer {
                 WAKER => {}
                 Token(number) => {
                     if let Some(peer) = self.peers.get_mut(&PeerId(number)) {
-                        let both = peer.conduit.tells_both_at_once();
+                        let both = peer.carrier.tells_both_at_once();
                         peer.readable |= event.is_readable() || event.is_error();
                         peer.ending |= event.is_read_closed() || event.is_error();
                         peer.writable |= event.is_writable() || both;
@@ -421,7 +421,7 @@ impl ControlServer {
             }
             match peer.phase {
                 Phase::Closing { until, .. } => at_most(until.saturating_duration_since(now)),
-                Phase::Open if peer.messages == 0 && !peer.overdue_told => {
+                Phase::Open if peer.messages == 0 && !peer.overdue_reported => {
                     let until = peer.connected_at + self.config.join_timeout;
                     at_most(until.saturating_duration_since(now));
                 }
@@ -453,7 +453,7 @@ impl ControlServer {
             result = peer.write(now);
         }
         let result = result.map_err(|reason| match reason {
-            CloseReason::Io(error) if peer.conduit.is_violated() => CloseReason::Violation(error),
+            CloseReason::Io(error) if peer.carrier.is_violated() => CloseReason::Violation(error),
             reason => reason,
         });
         if let Err(reason) = result {
@@ -463,10 +463,10 @@ impl ControlServer {
             self.remove(id, reason, on);
         } else if matches!(peer.phase, Phase::Open)
             && peer.messages == 0
-            && !peer.overdue_told
+            && !peer.overdue_reported
             && now.duration_since(peer.connected_at) >= self.config.join_timeout
         {
-            peer.overdue_told = true;
+            peer.overdue_reported = true;
             on(ServerEvent::JoinOverdue(id));
         }
     }
@@ -474,7 +474,7 @@ impl ControlServer {
     fn remove(&mut self, id: PeerId, reason: CloseReason, on: &mut impl FnMut(ServerEvent<'_>)) {
         if let Some(mut peer) = self.peers.remove(&id) {
             self.awaiting_cursors.retain(|(it, _)| *it != id);
-            peer.conduit.deregister(self.poll.registry());
+            peer.carrier.deregister(self.poll.registry());
             if !peer.turned_away {
                 on(ServerEvent::Closed(id, reason));
             }
@@ -523,10 +523,10 @@ impl ControlServer {
     pub fn flush(&mut self) {
         for peer in self.peers.values_mut() {
             if peer.writable && peer.outbox.backlog() > 0 {
-                match peer.outbox.write(&mut peer.conduit) {
+                match peer.outbox.write(&mut peer.carrier) {
                     Ok(done) => {
                         peer.writable = done;
-                        peer.readable |= peer.conduit.holds_input();
+                        peer.readable |= peer.carrier.holds_input();
                     }
                     Err(_) => peer.readable = true, // reading meets the failure again
                 }
@@ -576,9 +576,9 @@ impl ControlServer {
 
 impl Peer {
     /// Of a connection that is there from now on.
-    fn new(conduit: Conduit, address: SocketAddr, now: Instant, turned_away: bool) -> Self {
+    fn new(carrier: CarrierStream, address: SocketAddr, now: Instant, turned_away: bool) -> Self {
         Self {
-            conduit,
+            carrier,
             granting: Vec::new(),
             cursors: Vec::new(),
             address,
@@ -591,7 +591,7 @@ impl Peer {
             interrupted: false,
             ending: false,
             writable: true,
-            overdue_told: false,
+            overdue_reported: false,
             phase: Phase::Open,
             turned_away,
         }
@@ -615,17 +615,17 @@ impl Peer {
     ) -> Result<(), CloseReason> {
         let (mut read, mut turn) = (0, config.turn_bytes_max);
         // Reading may take the word that there is room as well.
-        self.writable |= self.readable && self.conduit.tells_both_at_once();
+        self.writable |= self.readable && self.carrier.tells_both_at_once();
         loop {
             if matches!(self.phase, Phase::Closing { .. }) {
                 self.inbox.clear();
             } else {
-                let (conduit, queued) = (&self.conduit, self.outbox.backlog());
+                let (carrier, queued) = (&self.carrier, self.outbox.backlog());
                 // The system is asked once, however many questions one read has brought.
                 let unconfirmed = OnceCell::new();
                 let told = |channel, message: Message<'_>| {
                     let asks = matches!(message, Message::Nack { .. });
-                    let bytes = asks.then(|| *unconfirmed.get_or_init(|| conduit.unconfirmed()));
+                    let bytes = asks.then(|| *unconfirmed.get_or_init(|| carrier.unconfirmed()));
                     on(
                         bytes.flatten().map(|bytes| bytes + queued),
                         channel,
@@ -639,7 +639,7 @@ impl Peer {
                 return Ok(());
             }
             let held = self.inbox.end - self.inbox.start;
-            let filled = (self.inbox.fill(&mut self.conduit)).map_err(CloseReason::Io)?;
+            let filled = (self.inbox.fill(&mut self.carrier)).map_err(CloseReason::Io)?;
             read += (self.inbox.end - self.inbox.start).saturating_sub(held);
             match filled {
                 Filled::Drained => self.readable = false,
@@ -647,7 +647,7 @@ impl Peer {
                 // To read once more would only find that there is nothing: what comes is told anew.
                 Filled::Short => {
                     self.heard_at = now;
-                    self.readable = self.ending || !self.conduit.is_tcp();
+                    self.readable = self.ending || !self.carrier.is_tcp();
                 }
                 Filled::End if matches!(self.phase, Phase::Closing { .. }) => {
                     return Err(CloseReason::ByUs);
@@ -659,14 +659,14 @@ impl Peer {
 
     fn write(&mut self, now: Instant) -> Result<(), CloseReason> {
         if self.writable && self.outbox.backlog() > 0 {
-            self.writable = (self.outbox.write(&mut self.conduit)).map_err(CloseReason::Io)?;
-            self.readable |= self.conduit.holds_input();
+            self.writable = (self.outbox.write(&mut self.carrier)).map_err(CloseReason::Io)?;
+            self.readable |= self.carrier.holds_input();
         }
         if let Phase::Closing { until, shut } = &mut self.phase {
             if !*shut && self.outbox.backlog() == 0 {
                 // The other side reads to the end; closing at once could cost it the last message.
                 *shut = true;
-                self.conduit.finish().map_err(|_| CloseReason::ByUs)?;
+                self.carrier.finish().map_err(|_| CloseReason::ByUs)?;
             }
             if now >= *until {
                 return Err(CloseReason::ByUs);

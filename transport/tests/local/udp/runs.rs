@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use tickcast_reliability::delivery::LineId;
 use tickcast_reliability::types::{Nanos, Sequence, SequenceRange};
-use tickcast_transport::faults::{FaultConfig, Faulty};
+use tickcast_transport::faults::{FaultConfig, FaultyReceiver};
 use tickcast_transport::host::interface::Interface;
 use tickcast_transport::udp::{
     UdpFanOut, UdpFanOutConfig, UdpReceiver, UdpReceiverConfig, UdpSendLine,
@@ -255,7 +255,7 @@ fn injected_faults_act_on_single_datagrams_of_a_run() {
     };
     let survivors = |offload| {
         let (mut fan_out, receiver) = open(group(), offload);
-        let mut receiver = Faulty::new(receiver, &faults).unwrap();
+        let mut receiver = FaultyReceiver::new(receiver, &faults).unwrap();
         fan_out
             .post(&TestSlots::new(400, 1464), range(1, 400))
             .unwrap();

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 
-use crate::audit::{self, What};
+use crate::audit::{self, AuditEvent};
 use crate::connection::{Stream, StreamConfig};
 use crate::device::Device;
 use crate::device::cm::{CmEvent, CmId, PortSpace};
@@ -108,7 +108,7 @@ impl Listener {
             why: Some(why),
             ..audit::Of::default()
         };
-        audit::say(What::PeerRefused, of);
+        audit::say(AuditEvent::PeerRefused, of);
     }
 }
 

@@ -28,13 +28,13 @@ pub use self::listener::Listener;
 use self::remote::grant::Granting;
 pub use self::remote::grant::{GRANTS_MAX, GrantId};
 pub use self::remote::read::WRITE_LEN_MAX;
-use self::remote::read_buffers::Landing;
+use self::remote::read_buffers::ReadBuffers;
 pub use self::remote::read_buffers::{Completed, WRITES_MAX};
 use self::remote::write::Writing;
-use crate::audit::{self, What};
+use crate::audit::{self, AuditEvent};
 use crate::device::Device;
 use crate::device::cm::{CmEvent, CmId, PortSpace, Reads};
-use crate::device::private_data::{CREDIT_MAX, Hello};
+use crate::device::private_data::{CREDIT_MAX, PrivateData};
 use crate::device::queue::{Completions, TAKEN_MAX, no_completion};
 use crate::device::rc_queue_pair::ConnectedQueue;
 use crate::device::region::Region;
@@ -80,7 +80,7 @@ struct Link {
     completions: Completions,
     sending: Region,
     receiving: Region,
-    landing: Landing,
+    read_buffers: ReadBuffers,
     writing: Writing,
     /// What the other side may write; it is let go of when nobody can any more.
     inboxes: Vec<Arc<InboxMemory>>,
@@ -146,7 +146,7 @@ impl Stream {
         half_open: Arc<()>,
     ) -> Result<Self, VerbsError> {
         // Before anything is made for it; an id that goes without an answer is refused.
-        let hello = request.hello.ok_or(VerbsError::Stranger)?;
+        let private_data = request.private_data.ok_or(VerbsError::Stranger)?;
         let mut stream = Self {
             config: config.clone(),
             state: State::Connecting,
@@ -158,8 +158,8 @@ impl Stream {
             device: Arc::clone(device),
         };
         stream.open_link(true)?;
-        stream.settle(hello, request.reads)?;
-        stream.say(What::ConnectionAccepted, None);
+        stream.settle(private_data, request.reads)?;
+        stream.say(AuditEvent::ConnectionAccepted, None);
         Ok(stream)
     }
 
@@ -218,7 +218,7 @@ impl Stream {
     /// descriptor tells of them any more.
     #[must_use]
     pub fn holds_input(&self) -> bool {
-        let held = |link: &Link| !link.arrived.is_empty() || link.landing.has_done();
+        let held = |link: &Link| !link.arrived.is_empty() || link.read_buffers.has_done();
         self.link.as_ref().is_some_and(held)
     }
 
@@ -259,8 +259,8 @@ impl Stream {
             (State::Connecting, kind::RDMA_CM_EVENT_ESTABLISHED) => {
                 // The accepting side heard it before, with the request.
                 if self.half_open.is_none() {
-                    let hello = event.hello.ok_or(VerbsError::Stranger)?;
-                    self.settle(hello, event.reads)?;
+                    let private_data = event.private_data.ok_or(VerbsError::Stranger)?;
+                    self.settle(private_data, event.reads)?;
                 }
                 if self.link.is_none() {
                     return Err(VerbsError::Stranger);
@@ -290,22 +290,22 @@ impl Stream {
 
     fn comes_up(&mut self) {
         if let Some(link) = &mut self.link {
-            link.landing.agreed(self.reads.own);
+            link.read_buffers.agreed(self.reads.own);
         }
         self.state = State::Up;
-        self.say(What::ConnectionUp, None);
+        self.say(AuditEvent::ConnectionUp, None);
         // What came, and was read, before.
         self.tell_owed();
     }
 
     /// The other side said which buffers it has, and how many READs it answers and asks; the queue can
     /// send.
-    fn settle(&mut self, hello: Hello, reads: Reads) -> Result<(), VerbsError> {
+    fn settle(&mut self, private_data: PrivateData, reads: Reads) -> Result<(), VerbsError> {
         self.reads = self.reads.and(reads);
         if let Some(link) = &mut self.link {
-            link.credit = hello.buffers - CREDIT_RECEIVES;
+            link.credit = private_data.buffers - CREDIT_RECEIVES;
             link.credit_max = link.credit;
-            link.send_len = self.config.buffer_len.min(hello.buffer_len as usize);
+            link.send_len = self.config.buffer_len.min(private_data.buffer_len as usize);
             link.queue.settle(self.config.rnr_timer)?;
         }
         Ok(())
@@ -326,7 +326,7 @@ impl Stream {
         // In this order, so that each goes before what it uses when a later step fails.
         let sending = Region::readable(&self.device, pool("send")?, "frames sent")?;
         let receiving = Region::writable(&self.device, pool("receive")?, "frames received")?;
-        let landing = Landing::new(&self.device, config)?;
+        let read_buffers = ReadBuffers::new(&self.device, config)?;
         let one_sided = GRANTS_MAX + u32::from(config.reads_max) + WRITES_MAX + config.writes_max;
         let depth = config.buffers + CREDIT_RECEIVES + one_sided;
         let inline_bytes = if config.reads() {
@@ -343,7 +343,7 @@ impl Stream {
             completions,
             sending,
             receiving,
-            landing,
+            read_buffers,
             writing: Writing::default(),
             inboxes: Vec::new(),
             free: (0..config.buffers).collect(),
@@ -359,11 +359,11 @@ impl Stream {
             link.post_receive(buffer, config.buffer_len)?;
         }
         self.link = Some(link);
-        let hello = Hello {
+        let private_data = PrivateData {
             buffers: self.config.buffers,
             buffer_len: self.config.buffer_len as u32,
         };
-        (self.id).connect(accept, self.config.retries, self.reads, hello)
+        (self.id).connect(accept, self.config.retries, self.reads, private_data)
     }
 
     /// Takes what the device has done: all there is, but what goes on coming meanwhile.
@@ -463,8 +463,8 @@ impl Stream {
         }
         self.state = State::Over(why);
         match why {
-            StreamEnd::Refused { .. } => self.say(What::AccessRefused, Some(&why)),
-            StreamEnd::Violated => self.say(What::AccessViolation, Some(&why)),
+            StreamEnd::Refused { .. } => self.say(AuditEvent::AccessRefused, Some(&why)),
+            StreamEnd::Violated => self.say(AuditEvent::AccessViolation, Some(&why)),
             _ => {}
         }
     }
@@ -485,7 +485,7 @@ impl Stream {
         self.link.as_mut().filter(|_| is_up).ok_or(ended)
     }
 
-    fn say(&self, what: What, why: Option<&dyn fmt::Display>) {
+    fn say(&self, what: AuditEvent, why: Option<&dyn fmt::Display>) {
         let of = audit::Of {
             device: self.device.name(),
             peer: Some(self.peer_address()),
@@ -515,7 +515,7 @@ impl Link {
         match kind {
             SEND => self.free.push(buffer),
             CREDIT => self.words -= 1,
-            ONE_SIDED => self.landing.operation_done(),
+            ONE_SIDED => self.read_buffers.operation_done(),
             WINDOW => self.window_done(buffer),
             MIRRORED => self.writing.one_done(),
             _ => {
@@ -666,7 +666,7 @@ impl Drop for Stream {
             Some(why) => why,
             None => &"it was dropped",
         };
-        self.say(What::ConnectionClosed, Some(why));
+        self.say(AuditEvent::ConnectionClosed, Some(why));
         if let Some(link) = &mut self.link {
             link.free_windows();
         }

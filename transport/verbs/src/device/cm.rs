@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::{self, NonNull};
 use std::time::{Duration, Instant};
 
-use crate::device::private_data::Hello;
+use crate::device::private_data::PrivateData;
 use crate::device::sys;
 use crate::error::{VerbsError, failed};
 
@@ -52,7 +52,7 @@ pub(crate) struct CmEvent {
     /// For a group that was joined: how to send to it.
     pub(crate) group: Option<sys::ibv_ah_attr>,
     /// Of a connection: what the other side said of itself with its part of it.
-    pub(crate) hello: Option<Hello>,
+    pub(crate) private_data: Option<PrivateData>,
     /// Of a connection: how many READs the other side leaves to this one.
     pub(crate) reads: Reads,
     /// For a request to connect: the id of what may become a connection.
@@ -290,21 +290,21 @@ impl CmId {
         }
     }
 
-    /// Asks the peer to connect, or accepts that it asks; `reads` and `hello` go with it. The answer
+    /// Asks the peer to connect, or accepts its request; `reads` and `private_data` go with it. The answer
     /// is an event.
     pub(crate) fn connect(
         &self,
         accept: bool,
         retries: u8,
         reads: Reads,
-        hello: Hello,
+        private_data: PrivateData,
     ) -> Result<(), VerbsError> {
         // SAFETY: zero is a value of every field: numbers and a null pointer.
         // Exercised by `verbs::stream::a_stream_carries_bytes_both_ways`.
         let mut parameters: sys::rdma_conn_param = unsafe { mem::zeroed() };
-        let hello = hello.encode();
-        parameters.private_data = hello.as_ptr().cast();
-        parameters.private_data_len = hello.len() as u8;
+        let private_data = private_data.encode();
+        parameters.private_data = private_data.as_ptr().cast();
+        parameters.private_data_len = private_data.len() as u8;
         parameters.retry_count = retries;
         parameters.responder_resources = reads.answered;
         parameters.initiator_depth = reads.own;
@@ -351,13 +351,16 @@ impl CmId {
             let kind = (*event).event;
             let joined = kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_JOIN;
             let request = kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST;
-            let with_hello = request || kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
+            let with_private_data =
+                request || kind == sys::rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED;
             let taken = CmEvent {
                 kind,
                 status: (*event).status,
                 group: joined.then(|| (*event).param.ud.ah_attr),
-                hello: with_hello.then(|| hello_of(&(*event).param.conn)).flatten(),
-                reads: if with_hello {
+                private_data: with_private_data
+                    .then(|| private_data_of(&(*event).param.conn))
+                    .flatten(),
+                reads: if with_private_data {
                     reads_of(&(*event).param.conn)
                 } else {
                     Reads::default()
@@ -436,17 +439,21 @@ const fn reads_of(of: &sys::rdma_conn_param) -> Reads {
     }
 }
 
-/// What private data says, where it is a hello.
+/// Reads the private data of an event; `None` where it is not of this protocol.
 ///
 /// # Safety
 /// `of` is of an event that was not acknowledged yet.
-unsafe fn hello_of(of: &sys::rdma_conn_param) -> Option<Hello> {
-    if of.private_data.is_null() || usize::from(of.private_data_len) < Hello::LEN {
+unsafe fn private_data_of(of: &sys::rdma_conn_param) -> Option<PrivateData> {
+    if of.private_data.is_null() || usize::from(of.private_data_len) < PrivateData::LEN {
         return None;
     }
     // SAFETY: as many bytes are there as the event says. Exercised by
     // `verbs::stream::a_stream_carries_bytes_both_ways`.
-    Hello::decode(unsafe { of.private_data.cast::<[u8; Hello::LEN]>().read_unaligned() })
+    PrivateData::decode(unsafe {
+        of.private_data
+            .cast::<[u8; PrivateData::LEN]>()
+            .read_unaligned()
+    })
 }
 
 fn no_rdma(errno: i32) -> VerbsError {

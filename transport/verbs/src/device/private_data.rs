@@ -1,8 +1,8 @@
-//! What both sides say of themselves when they connect, in the connection manager's private data.
+//! The connection manager's private data: each side states its receive buffers when it connects.
 
-/// More than this no side may have.
+/// Most buffers that a side may have.
 pub(crate) const CREDIT_MAX: u32 = 16_384;
-/// Fewer buffers than this no side may have, and none shorter or longer than these.
+/// Fewest buffers that a side may have, and the bounds of their length.
 pub(crate) const BUFFERS_MIN: u32 = 8;
 pub(crate) const BUFFER_LEN_MIN: u32 = 256;
 pub(crate) const BUFFER_LEN_MAX: u32 = 1 << 20;
@@ -11,15 +11,15 @@ pub(crate) const BUFFER_LEN_MAX: u32 = 1 << 20;
 const MAGIC: u32 = 0x7469_636b;
 const VERSION: u32 = 1;
 
-/// Which buffers one side receives into.
+/// The buffers that one side receives into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Hello {
+pub(crate) struct PrivateData {
     pub(crate) buffers: u32,
     /// Bytes of each: the largest SEND it takes.
     pub(crate) buffer_len: u32,
 }
 
-impl Hello {
+impl PrivateData {
     /// Its bytes: four words, the highest byte first.
     pub(crate) const LEN: usize = 16;
 
@@ -28,7 +28,7 @@ impl Hello {
         std::array::from_fn(|i| words[i / 4].to_be_bytes()[i % 4])
     }
 
-    /// `None` where it is something else, or of somebody one can't talk to.
+    /// Returns `None` for other bytes, another version, or buffers out of bounds.
     pub(crate) fn decode(bytes: [u8; Self::LEN]) -> Option<Self> {
         let word = |i: usize| u32::from_be_bytes(std::array::from_fn(|at| bytes[i * 4 + at]));
         let (buffers, buffer_len) = (word(2), word(3));
@@ -47,20 +47,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hello_is_read_as_it_was_written_and_nothing_else_is_one() {
-        let hello = Hello {
+    fn private_data_round_trips_and_anything_else_is_refused() {
+        let private_data = PrivateData {
             buffers: 64,
             buffer_len: 4096,
         };
-        let bytes = hello.encode();
+        let bytes = private_data.encode();
         assert_eq!(&bytes[..8], b"tick\0\0\0\x01");
         assert_eq!(&bytes[8..], [0, 0, 0, 64, 0, 0, 16, 0]);
-        assert_eq!(Hello::decode(bytes), Some(hello));
+        assert_eq!(PrivateData::decode(bytes), Some(private_data));
         for (at, byte) in [(0, b'T'), (7, 2), (8, 1), (11, 7), (12, 1), (14, 0)] {
             let mut other = bytes;
             other[at] = byte;
-            assert_eq!(Hello::decode(other), None, "byte {at} is {byte}");
+            assert_eq!(PrivateData::decode(other), None, "byte {at} is {byte}");
         }
-        assert_eq!(Hello::decode([0; 16]), None);
+        assert_eq!(PrivateData::decode([0; 16]), None);
     }
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddrV4;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
 
-use crate::audit::{self, What};
+use crate::audit::{self, AuditEvent};
 use crate::device::Device;
 use crate::device::cm::CmId;
 use crate::device::queue::{Completions, no_attributes};
@@ -173,6 +173,6 @@ impl Drop for ConnectedQueue {
             peer: Some(self.peer),
             ..audit::Of::default()
         };
-        audit::say(What::QueuePairDestroyed, of);
+        audit::say(AuditEvent::QueuePairDestroyed, of);
     }
 }

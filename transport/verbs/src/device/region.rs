@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tickcast_reliability::ring::RingMemory;
 
-use crate::audit::{self, What};
+use crate::audit::{self, AuditEvent};
 use crate::device::Device;
 use crate::device::sys;
 use crate::error::{VerbsError, failed_to_pin};
@@ -106,7 +106,7 @@ impl Region {
             what,
             device: Arc::clone(device),
         };
-        audit::say(What::MemoryRegistered, region.audited());
+        audit::say(AuditEvent::MemoryRegistered, region.audited());
         Ok(region)
     }
 
@@ -203,7 +203,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        audit::say(What::MemoryDeregistered, self.audited());
+        audit::say(AuditEvent::MemoryDeregistered, self.audited());
         // SAFETY: queue pairs that might use it are gone: their owners keep the region behind
         // them. Exercised by `verbs::datagrams::what_was_opened_is_gone_when_it_is_dropped`.
         let result = unsafe { sys::ibv_dereg_mr(self.mr.as_ptr()) };

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub use tickcast_reliability::control::{CURSOR_LEN, CURSOR_WORDS};
 use tickcast_reliability::ring::RingMemory;
 
-use crate::audit::{self, What};
+use crate::audit::{self, AuditEvent};
 use crate::device::Device;
 use crate::device::region::Region;
 use crate::error::{VerbsError, check_range};
@@ -77,7 +77,7 @@ impl CursorTable {
             is_granted: AtomicBool::new(false),
             table: Arc::clone(&self.0),
         };
-        lease.say(What::CursorLeased);
+        lease.say(AuditEvent::CursorLeased);
         Some(CursorEntry(Arc::new(lease)))
     }
 
@@ -184,7 +184,7 @@ impl Lease {
         !self.is_granted.swap(true, Ordering::Relaxed)
     }
 
-    fn say(&self, what: What) {
+    fn say(&self, what: AuditEvent) {
         let which = format_args!("entry {}", self.number);
         let of = audit::Of {
             device: self.bindable().device().name(),
@@ -203,7 +203,7 @@ impl Drop for Lease {
                 .word(self.number, word)
                 .store(0, Ordering::Relaxed);
         }
-        self.say(What::CursorReturned);
+        self.say(AuditEvent::CursorReturned);
         self.table.returned.fetch_add(1, Ordering::Relaxed);
         // Whoever leases it next sees the zeroes: they come before the lock is released.
         self.table.free().push(self.number);

@@ -201,7 +201,7 @@ impl Line {
                     stats.flushed += 1;
                     failed = failed.or(Some(completion.status));
                 }
-                self.pins.told(completion.wr_id);
+                self.pins.signalled(completion.wr_id);
             }
             if done.len() < TAKEN_MAX {
                 break;

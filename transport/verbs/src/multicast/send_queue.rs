@@ -187,7 +187,7 @@ impl Pins {
 
     /// The device took a send: of this sequence, or of a copy; read from memory later, or not.
     #[inline]
-    pub(crate) fn sent(&mut self, sequence: Option<Sequence>, inline: bool, told: bool) {
+    pub(crate) fn sent(&mut self, sequence: Option<Sequence>, inline: bool, signalled: bool) {
         self.taken = sequence.unwrap_or(self.taken);
         let at = self.posted as usize % self.sequences.len();
         self.sequences[at] = self.taken;
@@ -195,7 +195,7 @@ impl Pins {
         if !inline {
             self.pinned = self.posted;
         }
-        self.silent = if told { 0 } else { self.silent + 1 };
+        self.silent = if signalled { 0 } else { self.silent + 1 };
     }
 
     /// A sequence was not handed over, and is not going to be.
@@ -205,9 +205,9 @@ impl Pins {
         self.completed = sequence;
     }
 
-    /// The device told of this send: it is done with it and with all before.
+    /// The device signalled of this send: it is done with it and with all before.
     #[inline]
-    pub(crate) fn told(&mut self, number: u64) {
+    pub(crate) fn signalled(&mut self, number: u64) {
         if (self.done..self.posted).contains(&number) {
             self.done = number + 1;
             self.completed = self.sequences[number as usize % self.sequences.len()];
@@ -265,13 +265,13 @@ mod tests {
         let telling = send(&mut pins, 1..=10, false);
         assert_eq!(telling, [3, 7]);
         assert_eq!((pins.room(), pins.completed()), (6, Sequence(0)));
-        pins.told(3);
+        pins.signalled(3);
         assert_eq!((pins.room(), pins.completed()), (10, Sequence(4)));
-        pins.told(7);
+        pins.signalled(7);
         assert_eq!((pins.room(), pins.completed()), (14, Sequence(8)));
         // What it tells twice, or of the future, means nothing.
-        pins.told(3);
-        pins.told(99);
+        pins.signalled(3);
+        pins.signalled(99);
         assert_eq!(pins.completed(), Sequence(8));
     }
 
@@ -284,7 +284,7 @@ mod tests {
         // One from memory pins itself, and by order all that come behind it.
         send(&mut pins, 4..=4, false);
         assert_eq!(pins.completed(), Sequence(0));
-        pins.told(3);
+        pins.signalled(3);
         assert_eq!(pins.completed(), Sequence(4));
     }
 
@@ -296,7 +296,7 @@ mod tests {
         assert!(tells);
         pins.sent(None, false, tells);
         assert_eq!((pins.room(), pins.taken()), (7, Sequence(41)));
-        pins.told(number);
+        pins.signalled(number);
         assert!(pins.is_done(number));
         assert_eq!(pins.completed(), Sequence(41));
     }
@@ -307,7 +307,9 @@ mod tests {
         for round in 0..100u64 {
             let telling = send(&mut pins, round * 4 + 1..=round * 4 + 4, false);
             assert_eq!(pins.room(), 0);
-            telling.into_iter().for_each(|number| pins.told(number));
+            telling
+                .into_iter()
+                .for_each(|number| pins.signalled(number));
             assert_eq!(
                 (pins.room(), pins.completed()),
                 (4, Sequence(round * 4 + 4))

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-use crate::audit::{self, What};
+use crate::audit::{self, AuditEvent};
 use crate::connection::{Link, Stream, WINDOW};
 use crate::memory::cursor::{CURSOR_LEN, CursorEntry};
 use crate::memory::window::{Bindable, InboxMemory, ReadableMemory, RemoteMemory, Right, Window};
@@ -51,7 +51,7 @@ impl Granting {
 }
 
 impl Grant {
-    fn say(&self, what: What, link: &Link) {
+    fn say(&self, what: AuditEvent, link: &Link) {
         let why = link.granting.over.as_ref();
         let of = audit::Of {
             device: link.queue.device().name(),
@@ -61,7 +61,7 @@ impl Grant {
             access: Some(self.right.flags()),
             key: Some(self.remote.key),
             why: why
-                .filter(|_| matches!(what, What::WindowRevoked))
+                .filter(|_| matches!(what, AuditEvent::WindowRevoked))
                 .map(|why| why as &dyn fmt::Display),
         };
         audit::say(what, of);
@@ -241,10 +241,10 @@ impl Link {
         };
         if self.granting.grants[at].phase == Phase::Revoking {
             let grant = self.granting.grants.remove(at);
-            grant.say(What::WindowRevoked, self);
+            grant.say(AuditEvent::WindowRevoked, self);
         } else {
             self.granting.grants[at].phase = Phase::Bound;
-            self.granting.grants[at].say(What::WindowBound, self);
+            self.granting.grants[at].say(AuditEvent::WindowBound, self);
             if self.granting.over.is_some() {
                 // A queue that takes nothing any more has ended, and its windows go with it.
                 let _ = self.take_back(at);
@@ -266,7 +266,7 @@ impl Link {
     pub(crate) fn free_windows(&mut self) {
         for grant in std::mem::take(&mut self.granting.grants) {
             if grant.phase != Phase::Binding {
-                grant.say(What::WindowFreed, self);
+                grant.say(AuditEvent::WindowFreed, self);
             }
         }
     }

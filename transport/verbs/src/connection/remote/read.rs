@@ -1,12 +1,12 @@
-//! What this side does in the other's memory by itself: READs, and its cursor there.
+//! One-sided operations in the peer's memory: READs, and the cursor there.
 //!
-//! What is under way has places ([`Landing`]): as many READs, and swaps, as both sides agreed on, and a
+//! What is under way has places ([`ReadBuffers`]): as many READs, and swaps, as both sides agreed on, and a
 //! few WRITEs. What is not granted ends the connection, as the device has it, and whatever was under way
 //! has failed then.
 
 use std::io;
 
-use super::read_buffers::{Completed, Kind, Landing, Operation, WORD_LEN};
+use super::read_buffers::{Completed, Kind, Operation, ReadBuffers, WORD_LEN};
 use crate::connection::{Link, ONE_SIDED, Stream, StreamEnd};
 use crate::device::sys;
 use crate::memory::window::RemoteMemory;
@@ -19,7 +19,7 @@ impl Stream {
     /// agreed on. 0 while it is not up, and where it does not read.
     #[must_use]
     pub fn reads_depth(&self) -> u32 {
-        (self.link.as_ref()).map_or(0, |link| link.landing.depth())
+        (self.link.as_ref()).map_or(0, |link| link.read_buffers.depth())
     }
 
     /// Whether this side's device can compare and swap.
@@ -42,10 +42,10 @@ impl Stream {
         tag: u64,
     ) -> io::Result<()> {
         check_within(of, offset, len, self.config.read_len_max)?;
-        let link = self.link_with(Landing::has_read_place)?;
-        let buffer = link.landing.next_buffer();
+        let link = self.link_with(ReadBuffers::has_read_place)?;
+        let buffer = link.read_buffers.next_buffer();
         let kind = Kind::Read { buffer, len };
-        let piece = link.landing.piece(buffer, len);
+        let piece = link.read_buffers.piece(buffer, len);
         self.begin(Operation { tag, kind }, piece, |request| {
             request.opcode = sys::ibv_wr_opcode::IBV_WR_RDMA_READ;
             request.wr.rdma = sys::rdma_t {
@@ -77,10 +77,10 @@ impl Stream {
         }
         let atomics = self.device.check_atomics();
         atomics.map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error))?;
-        let link = self.link_with(Landing::has_read_place)?;
-        let buffer = link.landing.next_buffer();
+        let link = self.link_with(ReadBuffers::has_read_place)?;
+        let buffer = link.read_buffers.next_buffer();
         let kind = Kind::Swap { buffer };
-        let piece = link.landing.piece(buffer, WORD_LEN);
+        let piece = link.read_buffers.piece(buffer, WORD_LEN);
         self.begin(Operation { tag, kind }, piece, |request| {
             request.opcode = sys::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP;
             request.wr.atomic = sys::atomic_t {
@@ -106,7 +106,7 @@ impl Stream {
         tag: u64,
     ) -> io::Result<()> {
         check_within(of, offset, bytes.len(), WRITE_LEN_MAX)?;
-        self.link_with(Landing::has_write_place)?;
+        self.link_with(ReadBuffers::has_write_place)?;
         // Inline: the key is not looked at.
         let piece = sys::ibv_sge {
             addr: bytes.as_ptr().addr() as u64,
@@ -128,21 +128,21 @@ impl Stream {
     /// was begun; `None` while it is still under way, or there is nothing. Once the connection has ended
     /// all that is left is [`Completed::Failed`]: take until there is nothing more.
     pub fn take_completed(&mut self) -> Option<Completed<'_>> {
-        if (self.link.as_ref()).is_some_and(|link| !link.landing.has_done()) {
+        if (self.link.as_ref()).is_some_and(|link| !link.read_buffers.has_done()) {
             self.advance();
         }
         let end = self.end();
-        self.link.as_mut()?.landing.take(end)
+        self.link.as_mut()?.read_buffers.take(end)
     }
 
     /// What this side has begun in the other's memory and was not taken yet, done or not.
     #[must_use]
     pub fn under_way(&self) -> usize {
-        (self.link.as_ref()).map_or(0, |link| link.landing.len())
+        (self.link.as_ref()).map_or(0, |link| link.read_buffers.len())
     }
 
     /// The link, if it is up and has such a place.
-    fn link_with(&mut self, has_place: fn(&Landing) -> bool) -> io::Result<&mut Link> {
+    fn link_with(&mut self, has_place: fn(&ReadBuffers) -> bool) -> io::Result<&mut Link> {
         if !self.is_up() {
             self.advance();
         }
@@ -152,7 +152,7 @@ impl Stream {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
         let link = self.link.as_mut();
-        link.filter(|link| is_up && has_place(&link.landing))
+        link.filter(|link| is_up && has_place(&link.read_buffers))
             .ok_or(ended)
     }
 
@@ -165,7 +165,7 @@ impl Stream {
     ) -> io::Result<()> {
         let link = self.link_up()?;
         // SAFETY: zero is a value of every field; the piece is inline and copied by the call, or the
-        // buffer of a free place of the landing memory, which is neither lent nor written before this
+        // buffer of a free place of the read_buffers memory, which is neither lent nor written before this
         // completes. Exercised by
         // `verbs::read::several_reads_at_once_bring_what_was_granted_in_order`.
         let posted = unsafe {
@@ -179,7 +179,7 @@ impl Stream {
         };
         match posted {
             Ok(()) => {
-                link.landing.began(operation);
+                link.read_buffers.began(operation);
                 Ok(())
             }
             Err(error) => {

@@ -1,9 +1,8 @@
-//! Where READs land, and what becomes of them: places for what is under way, taken in the order in which
-//! it was begun.
+//! Buffers that READs arrive in, and the queue of one-sided operations in flight, in order of posting.
 //!
-//! A READ lands in a buffer that is this connection's own and for nothing else, registered so that no
-//! peer reaches it. It is lent from there, once, without a copy. A place is free again when what took it
-//! is taken.
+//! A READ arrives in a buffer that serves this connection alone, registered so that no peer reaches it.
+//! Its bytes are lent from there once, without a copy. A place is free again when the operation that
+//! holds it is taken.
 
 use std::collections::VecDeque;
 use std::io;
@@ -55,9 +54,9 @@ pub enum Completed<'a> {
     },
 }
 
-/// What is under way or done, in order. Goes behind the queue that may still write where it lands.
-pub(crate) struct Landing {
-    /// Where READs and old words land; `None` where this side does nothing of the kind.
+/// Operations in flight or done, in order. Dropped after the queue, which may still write to the buffers.
+pub(crate) struct ReadBuffers {
+    /// Buffers for READs and old words; `None` where this side begins no such operation.
     buffers: Option<Region>,
     buffer_len: usize,
     under_way: VecDeque<Operation>,
@@ -88,12 +87,12 @@ pub(crate) enum Kind {
     Write,
 }
 
-impl Landing {
+impl ReadBuffers {
     pub(crate) fn new(device: &Arc<Device>, config: &StreamConfig) -> Result<Self, VerbsError> {
         let buffers = || {
             let len = config.read_len_max * usize::from(config.reads_max);
             let memory =
-                SharedMapping::memfd("landing", len).map_err(|error| VerbsError::Call {
+                SharedMapping::memfd("read-buffers", len).map_err(|error| VerbsError::Call {
                     what: "allocate memory for READs",
                     source: io::Error::other(error),
                 })?;
@@ -223,7 +222,7 @@ mod tests {
 
     #[test]
     fn what_is_done_after_it_was_given_up_changes_nothing_for_those_behind_it() {
-        let mut landing = Landing {
+        let mut read_buffers = ReadBuffers {
             buffers: None,
             buffer_len: 64,
             under_way: VecDeque::new(),
@@ -236,18 +235,27 @@ mod tests {
         };
         for tag in 0..4 {
             let kind = Kind::Write;
-            landing.began(Operation { tag, kind });
+            read_buffers.began(Operation { tag, kind });
         }
         let why = StreamEnd::Broken { status: 0 };
-        assert_eq!(landing.take(None), None);
-        landing.operation_done();
-        assert_eq!(landing.take(Some(why)), Some(Completed::Written { tag: 0 }));
+        assert_eq!(read_buffers.take(None), None);
+        read_buffers.operation_done();
+        assert_eq!(
+            read_buffers.take(Some(why)),
+            Some(Completed::Written { tag: 0 })
+        );
         let failed = |tag| Some(Completed::Failed { tag, why });
-        assert_eq!(landing.take(Some(why)), failed(1));
+        assert_eq!(read_buffers.take(Some(why)), failed(1));
         // The queue was not told yet that all is over.
-        landing.operation_done();
-        assert_eq!(landing.take(Some(why)), failed(2));
-        assert_eq!((landing.writes, landing.take(Some(why))), (1, failed(3)));
-        assert_eq!((landing.writes, landing.take(Some(why))), (0, None));
+        read_buffers.operation_done();
+        assert_eq!(read_buffers.take(Some(why)), failed(2));
+        assert_eq!(
+            (read_buffers.writes, read_buffers.take(Some(why))),
+            (1, failed(3))
+        );
+        assert_eq!(
+            (read_buffers.writes, read_buffers.take(Some(why))),
+            (0, None)
+        );
     }
 }
