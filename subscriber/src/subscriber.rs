@@ -270,7 +270,7 @@ impl Subscriber {
         let mut polled = driver.poll(now, &mut Through { sift, hand });
         sift.judge_filters();
         if polled.looked {
-            self.tell(hand);
+            self.tell(now, hand);
         }
         if self.driver.waker.is_used()
             && let Err(source) = self.driver.waker.arm(self.driver.due(), now)
@@ -324,7 +324,7 @@ impl Subscriber {
     }
 
     /// Lets others see how things stand, and raises alarms.
-    fn tell(&mut self, hand: &mut impl Hand) {
+    fn tell(&mut self, now: Nanos, hand: &mut impl Hand) {
         let Self { driver, sift, .. } = self;
         let shared = Arc::clone(&sift.shared);
         shared.joined.store(driver.core.is_joined(), Relaxed);
@@ -339,6 +339,9 @@ impl Subscriber {
             if receiver.is_live()
                 && let Some(event) = sift.lag(receiver.channel(), receiver.lag())
             {
+                hand.event(index, &receiver.position(), &event);
+            }
+            if let Some(event) = sift.look_for_others(index, receiver, now) {
                 hand.event(index, &receiver.position(), &event);
             }
         }
@@ -697,7 +700,7 @@ impl Subscriber {
         let mut sink = Through { sift, hand };
         driver.core.leave(LossCause::Left, &mut sink);
         driver.transmit(now, &mut sink);
-        self.tell(hand);
+        self.tell(now, hand);
         self.sift.shared.joined.store(false, Relaxed);
     }
 
@@ -721,9 +724,9 @@ impl Subscriber {
     fn unknown(&self, channel: ChannelId) -> ChannelError {
         let all = self.channels().into_iter();
         let followed: Vec<String> = all
-            .map(|report| match report.channel {
-                Some(id) => format!("{:?} ({id})", report.name),
-                None => format!("{:?} (not joined yet)", report.name),
+            .map(|ChannelReport { name, channel, .. }| match channel {
+                Some(id) => format!("{name:?} ({id})"),
+                None => format!("{name:?} (not joined yet)"),
             })
             .collect();
         ChannelError::Unknown {

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use tickcast_journal::JournaledCore;
 use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Item, Position};
+use tickcast_reliability::receive::Receiver;
 use tickcast_reliability::record::{RecordRef, Records};
-use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::config::filter::{InstrumentFilter, Sieve};
@@ -18,6 +19,7 @@ use crate::error::SubscribeError;
 use crate::observe::Shared;
 use crate::observe::directory::{Directory, announced, announces};
 use crate::observe::latency::Meter;
+use crate::observe::others::OtherPublishers;
 use conflate::CellWriter;
 use sink::Hand;
 
@@ -50,6 +52,9 @@ struct Channel {
     /// Conflated records not yet told, and when they may be told next.
     conflated: u64,
     tell_at: Nanos,
+    /// Delivery begins behind it, as it was told last.
+    joined_after: Sequence,
+    others: OtherPublishers,
 }
 
 /// See the module.
@@ -105,6 +110,8 @@ impl Sift {
             alarmed: false,
             conflated: 0,
             tell_at: Nanos::ZERO,
+            joined_after: Sequence::NONE,
+            others: OtherPublishers::default(),
         });
         Self {
             channels: channels.collect(),
@@ -152,7 +159,29 @@ impl Sift {
         };
         match item {
             Item::Record(position, record) => self.record(index, position, record, hand),
-            Item::Event(position, event) => hand.event(index, position, event),
+            Item::Event(position, event) => {
+                self.note_live(index, position, event);
+                hand.event(index, position, event);
+            }
+        }
+    }
+
+    /// Tells the histograms which records are replayed: those before the stream is followed live.
+    fn note_live(&mut self, index: usize, position: &Position, event: &Event) {
+        let Some(latency) = &self.shared.channels[index].latency else {
+            return;
+        };
+        let channel = &mut self.channels[index];
+        match event {
+            Event::Joined { after } => {
+                channel.joined_after = *after;
+                latency.is_joining();
+            }
+            Event::Live => {
+                let is_replayed = position.sequence > channel.joined_after;
+                latency.is_live(is_replayed.then(|| SystemClock.utc()));
+            }
+            _ => {}
         }
     }
 
@@ -384,6 +413,21 @@ impl Sift {
         let index = self.index_of(channel)?;
         let it = &mut self.channels[index];
         lag_event(it.alarm?, &mut it.alarmed, lag)
+    }
+
+    /// Returns the event, and logs it, where another publisher sends on the groups of a channel.
+    #[inline]
+    pub(crate) fn look_for_others(
+        &mut self,
+        index: usize,
+        receiver: &Receiver,
+        now: Nanos,
+    ) -> Option<Event> {
+        let is_linked = receiver.stream_state().repair_link_up;
+        let event = (self.channels[index].others).look(now, receiver.counters(), is_linked)?;
+        let name = &self.shared.channels[index].name;
+        tracing::warn!("channel {name}: {event}; only one publisher may send to a group");
+        Some(event)
     }
 
     /// Counts conflated records of a channel; tells them now and then.

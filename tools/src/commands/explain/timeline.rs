@@ -6,7 +6,8 @@ use tickcast_reliability::control::Message;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
-use super::words::of_day;
+use super::entries;
+use super::words::{of_day, refusal};
 use tickcast_tools::support::table::span;
 
 /// More lines help nobody.
@@ -149,20 +150,21 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
         What::Message(path, channel, message) => {
             let what = match message {
                 Message::Datagram(bytes) => datagram(bytes),
-                Message::Refused(it) => format!("refused {}: {:?}", it.range, it.reason),
+                Message::Refused(it) => format!("refused {}: {}", it.range, refusal(it.reason)),
                 Message::Status(it) => format!("status: sent up to {}", it.newest),
                 Message::Welcome(_) => "welcome".into(),
                 Message::Rejected(it) => format!("rejected: {}", it.text),
                 Message::Grant(_) => "grant".into(),
                 _ => "another message".into(),
             };
-            format!("channel {channel}, {path:?} connection: {what}")
+            format!("channel {channel}, {}: {what}", entries::connection(*path))
         }
         What::Sent(path, _, frames) => {
-            sent(frames).map(|it| format!("{path:?} connection: {it}"))?
+            let connection = entries::connection(*path);
+            sent(frames).map(|it| format!("{connection}: {it}"))?
         }
         What::Remote(_, bytes) => format!("READ brought {} bytes", bytes.len()),
-        What::Input(input) => format!("{input:?}"),
+        What::Input(input) => entries::input(input),
         What::Told(told) => format!("told, channel {}: {}", told.channel, told.event),
         What::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
         What::Posted(fan_out, up_to) => {
@@ -171,8 +173,8 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
         What::Beat(fan_out, bytes) => {
             format!("fan-out {fan_out}: {}", datagram(&bytes[..]))
         }
-        What::Published(it) => format!("{it:?}"),
-        What::Happened(it) => format!("{it:?}"),
+        What::Published(it) => entries::published(it),
+        What::Happened(it) => entries::happened(it),
         What::Heard(peer, channel, message) => match message {
             Message::Nack { ranges, .. } => {
                 let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
@@ -188,9 +190,9 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
         },
         What::Said(peer, channel, message) => match message {
             Message::Refused(it) => {
-                let (range, reason) = (it.range, it.reason);
+                let (range, reason) = (it.range, refusal(it.reason));
                 format!(
-                    "peer {}: refused {range} of channel {channel}: {reason:?}",
+                    "peer {}: refused {range} of channel {channel}: {reason}",
                     peer.0
                 )
             }
@@ -202,7 +204,7 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
             format!("again to peer {}: {}", peer.0, datagram(&header[..]))
         }
         What::Repaired(None, _, header) => format!("again to all: {}", datagram(&header[..])),
-        What::Served(it) => format!("{it:?}"),
+        What::Served(it) => entries::served(it),
         What::Note(Note::Sending(fan_out, line, it)) => format!(
             "fan-out {fan_out}, line {line}: so far {} refused by the network, {} times without room",
             it.refused, it.stalls
@@ -217,7 +219,7 @@ fn in_words(entry: &Entry<'_>) -> Option<String> {
                 "channel {channel}, line {line}: an injected fault dropped or held back {range}"
             )
         }
-        What::Note(it) => format!("{it:?}"),
+        What::Note(it) => entries::note(it),
         _ => return None,
     })
 }
@@ -242,7 +244,11 @@ fn datagram(kept: &[u8]) -> String {
         bytes.resize(kept.len().max(usize::from(head[58]) * 8 + payload), 0);
     }
     match Datagram::parse(&bytes) {
-        Ok(it) => format!("{:?} {}", it.header().kind, it.header().sequence).to_lowercase(),
+        Ok(it) => format!(
+            "{} {}",
+            entries::kind(it.header().kind),
+            it.header().sequence
+        ),
         Err(_) => "bytes that are no datagram".into(),
     }
 }
