@@ -59,8 +59,10 @@ unit: setup ## run all tests; make unit TEST_ARGS='-p tickcast-reliability gaps'
 check-configs: setup ## check the example configs of the publisher with the service itself
 	@echo "configs that name RDMA devices are checked in the lab, where there is one (make test-rdma)"
 	$(BUILD_SERVICE)
-	@n=0; for f in $$(grep -ls '"\$$schema": *"publisher.schema.json"' configs/*.json | xargs grep -L '"verbs"'); do \
-		echo "checking $$f"; $(BIN)/tickcast-publisher --config $$f --check || exit 1; n=$$((n + 1)); \
+	@folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && cd "$$folder" && bin='$(abspath $(BIN))' && \
+	"$$bin/tickcast" simulate market.pcap --messages 2000 && \
+	n=0; for f in $$(grep -ls '"\$$schema": *"publisher.schema.json"' '$(CURDIR)'/configs/*.json | xargs grep -L '"verbs"'); do \
+		echo "checking $$f"; "$$bin/tickcast-publisher" --config $$f --check || exit 1; n=$$((n + 1)); \
 	done; echo "$$n configs are sound"
 
 test: setup ## all of the above but fmt, as stages

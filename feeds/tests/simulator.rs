@@ -442,6 +442,26 @@ fn many_symbols_of_unequal_activity_all_have_a_book() {
 }
 
 #[test]
+fn market_without_bounds_trades_beyond_midnight() {
+    let config = SimulatorConfig {
+        symbols: 2,
+        begins_at_s: 85_990,
+        ..SimulatorConfig::default()
+    };
+    assert!(config.is_endless());
+    let mut simulator = Simulator::new(&config, 1).unwrap();
+    let beyond = Nanos::from_secs(60);
+    let at = loop {
+        let packet = simulator.next_packet().expect("it does not end");
+        if packet.at > beyond {
+            break packet.at;
+        }
+    };
+    assert!(at > beyond);
+    assert!(simulator.messages() > 1_000);
+}
+
+#[test]
 fn a_config_that_makes_no_market_is_refused() {
     let config = SimulatorConfig {
         symbols: 0,

@@ -1,9 +1,10 @@
 //! Why the publisher can't start or go on, by whose fault; each says what was wrong, where, and
 //! what to do, and knows its exit code.
 
+use std::fmt;
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::path::{Path, PathBuf};
 
 use thiserror::Error;
 use tickcast_feeds::capture::CaptureError;
@@ -12,6 +13,7 @@ use tickcast_reliability::publish::PublishError;
 use tickcast_reliability::receive::MirrorError;
 use tickcast_reliability::record::RecordError;
 use tickcast_reliability::ring::RingError;
+use tickcast_reliability::types::{ChannelId, Epoch};
 use tickcast_transport::host::mapping::MappingError;
 use tickcast_transport::host::pin::PinError;
 use tickcast_transport::shm::ShmError;
@@ -45,6 +47,14 @@ pub enum ConfigError {
         /// What is wrong, with line and column where they are known.
         reason: String,
     },
+    /// What is wrong with the config of a file.
+    #[error("{}: {error}", .path.display())]
+    InFile {
+        /// The file, as given.
+        path: PathBuf,
+        /// What is wrong.
+        error: Box<Self>,
+    },
     /// A value that is not possible.
     #[error("at {at}: {value} can't be used: {remedy}")]
     Value {
@@ -58,6 +68,17 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// The same, with the file that it is of.
+    pub(crate) fn in_file(self, path: &Path) -> Self {
+        match self {
+            Self::Read { .. } | Self::InFile { .. } => self,
+            error => Self::InFile {
+                path: path.to_owned(),
+                error: Box::new(error),
+            },
+        }
+    }
+
     /// A value that is not possible.
     pub(crate) fn value(
         at: impl Into<String>,
@@ -69,6 +90,31 @@ impl ConfigError {
             value: value.to_string(),
             remedy: remedy.to_string(),
         }
+    }
+}
+
+/// A publisher that is not this one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherPublisher {
+    /// The group that it sends to, which is one of the config's.
+    pub group: SocketAddrV4,
+    /// The channel of the config that has the group.
+    pub name: String,
+    /// The address that it sends from.
+    pub sender: Ipv4Addr,
+    /// Its channel.
+    pub channel: ChannelId,
+    /// Its epoch.
+    pub epoch: Epoch,
+}
+
+impl fmt::Display for OtherPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "channel {}: another publisher sends to {} from {} (its channel {}, epoch {})",
+            self.name, self.group, self.sender, self.channel, self.epoch
+        )
     }
 }
 
@@ -364,6 +410,9 @@ pub enum PublisherError {
         /// What is wrong.
         source: MirrorError,
     },
+    /// Another publisher sends to a group of the config.
+    #[error("{0}; give each publisher groups of its own, end that one, or start with --force")]
+    OtherPublisher(OtherPublisher),
     /// A thread can't run on its core.
     #[error("threads: {0}")]
     Pin(#[from] PinError),
@@ -400,6 +449,36 @@ fn remedy(error: &io::Error) -> &'static str {
 }
 
 impl PublisherError {
+    /// Whether a value of the config is at fault, and the text does not name the config's file.
+    ///
+    /// ```
+    /// # use tickcast_publisher::{Config, Publisher};
+    /// # fn f(config: Config) {
+    /// if let Err(error) = Publisher::open(config)
+    ///     && error.is_of_config()
+    /// {
+    ///     eprintln!("my.json: {error}");
+    /// }
+    /// # }
+    /// ```
+    #[must_use]
+    pub const fn is_of_config(&self) -> bool {
+        matches!(
+            self,
+            Self::FanOut { .. }
+                | Self::VerbsFanOut { .. }
+                | Self::ShmFanOut { .. }
+                | Self::Capture { .. }
+                | Self::Unrecognised { .. }
+                | Self::Simulator { .. }
+                | Self::Listening { .. }
+                | Self::Socket { .. }
+                | Self::Mirroring { .. }
+                | Self::OtherPublisher(_)
+                | Self::Pin(_)
+        )
+    }
+
     /// The exit code of the service: 2 for what the operator configured, 3 for what can't be
     /// reached, 4 for the rest.
     ///
@@ -429,6 +508,7 @@ impl PublisherError {
             | Self::Listening { .. }
             | Self::Socket { .. }
             | Self::Mirroring { .. }
+            | Self::OtherPublisher(_)
             | Self::Pin(_)
             | Self::FlightRecord { .. }
             | Self::Write { .. } => 2,

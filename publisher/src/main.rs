@@ -12,7 +12,9 @@ use serde_json::json;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tickcast_publisher::Config;
 use tickcast_publisher::PublisherError;
-use tickcast_publisher::internal::{AuditFile, Service, lines_lost, preflight};
+use tickcast_publisher::internal::{
+    AuditFile, KnownSymbols, Service, find_others, lines_lost, preflight,
+};
 use tickcast_publisher::summary::EndError;
 use tickcast_reliability::types::Epoch;
 use tickcast_transport::host::atomic_file;
@@ -31,6 +33,10 @@ struct Cli {
     /// Say what the config means and what is doubtful about it, and do nothing.
     #[arg(long, conflicts_with = "print_effective")]
     check: bool,
+    /// Start although another publisher sends to a group of this config; what it sends is then dropped by
+    /// subscribers of this one, and the other way round.
+    #[arg(long, conflicts_with_all = ["check", "print_effective"])]
+    force: bool,
     /// Print the config with all defaults filled in, and do nothing.
     #[arg(long)]
     print_effective: bool,
@@ -65,6 +71,10 @@ fn main() -> ExitCode {
     exit_on_panic();
     match opened.and_then(|()| run(&cli)) {
         Ok(code) => code,
+        Err(error) if error.is_of_config() => {
+            tracing::error!("{}: {error}", cli.config.display());
+            ExitCode::from(error.exit_code())
+        }
         Err(error) => {
             tracing::error!("{error}");
             ExitCode::from(error.exit_code())
@@ -75,7 +85,13 @@ fn main() -> ExitCode {
 fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
     let plan = preflight(Config::read(&cli.config)?)?;
     if cli.check {
-        print(&plan.to_string())?;
+        let symbols = KnownSymbols::of(&plan.config.inputs)?;
+        print(&format!("{plan}{}", symbols.matches(&plan.config.channels)))?;
+        if plan.config.standby.is_none() {
+            for other in find_others(&plan) {
+                print(&format!("warning: {other}\n"))?;
+            }
+        }
         return Ok(ExitCode::SUCCESS);
     }
     if cli.print_effective {
@@ -97,6 +113,15 @@ fn run(cli: &Cli) -> Result<ExitCode, PublisherError> {
                 what: "take signals",
                 source,
             })?;
+    }
+    // A standby hears the publisher that it mirrors, and publishes once that one is gone.
+    if plan.config.standby.is_none() {
+        for other in find_others(&plan) {
+            if !cli.force {
+                return Err(PublisherError::OtherPublisher(other));
+            }
+            tracing::warn!("{other}");
+        }
     }
     let publisher = Service::open(plan, stop)?;
     let control = publisher.control_address();

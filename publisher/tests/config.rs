@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::{Value, json};
+use tickcast_feeds::simulator::{Simulator, SimulatorConfig};
 use tickcast_publisher::Config;
 use tickcast_publisher::internal::{Plan, preflight};
 use tickcast_reliability::ring::Geometry;
@@ -31,10 +32,38 @@ fn examples() -> Vec<PathBuf> {
 }
 
 fn publisher(arguments: &[&str]) -> Output {
+    publisher_in(Path::new("."), arguments)
+}
+
+fn publisher_in(folder: &Path, arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
         .args(arguments)
+        .current_dir(folder)
         .output()
         .unwrap()
+}
+
+/// A pcap of one packet: Ethernet, IPv4, UDP and the first packet of a simulated market.
+fn small_capture() -> Vec<u8> {
+    let mut simulator = Simulator::new(&SimulatorConfig::default(), 1).unwrap();
+    let payload = simulator.next_packet().unwrap().payload;
+    let udp_len = (8 + payload.len()) as u16;
+    let mut frame = vec![0; 12];
+    frame.extend([8, 0, 0x45, 0]);
+    frame.extend((20 + udp_len).to_be_bytes());
+    frame.extend([0, 0, 0, 0, 1, 17, 0, 0, 10, 0, 0, 1, 239, 1, 1, 1]);
+    for field in [5_000, 6_000, udp_len, 0] {
+        frame.extend(field.to_be_bytes());
+    }
+    frame.extend(payload);
+    let mut file = vec![0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    file.extend([0xff, 0xff, 0, 0, 1, 0, 0, 0]);
+    let len = frame.len() as u32;
+    for word in [1, 0, len, len] {
+        file.extend(word.to_le_bytes());
+    }
+    file.extend(frame);
+    file
 }
 
 fn good() -> Value {
@@ -103,6 +132,11 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
             "/channels/0/symbols",
             json!(["A*B"]),
             &["channels[0].symbols[0]", "\"A*B\"", "star"],
+        ),
+        (
+            "/channels/0/symbols",
+            json!(["A-M*"]),
+            &["channels[0].symbols[0]", "\"A-M*\"", "write A-M for"],
         ),
         (
             "/channels/0/symbols",
@@ -205,20 +239,27 @@ fn a_config_that_is_wrong_is_refused_with_path_value_and_remedy() {
         ),
         (
             "/inputs",
-            input(json!({ "source": 1, "kind": "capture", "file": "x", "pace": { "times": 0.0 } })),
+            input(
+                json!({ "source": 1, "kind": "capture", "file": "Cargo.toml", "pace": { "times": 0.0 } }),
+            ),
             &["inputs[0].pace", "above 0"],
         ),
         (
             "/inputs",
-            input(json!({ "source": 1, "kind": "capture", "file": "x", "pace": "fast" })),
+            input(json!({ "source": 1, "kind": "capture", "file": "Cargo.toml", "pace": "fast" })),
             &["inputs[0]", "pace", "fast"],
         ),
         (
             "/inputs",
             input(
-                json!({ "source": 1, "kind": "capture", "file": "x", "trade_date": "30.1.2019" }),
+                json!({ "source": 1, "kind": "capture", "file": "Cargo.toml", "trade_date": "30.1.2019" }),
             ),
             &["inputs[0].trade_date", "30.1.2019", "2019-01-30"],
+        ),
+        (
+            "/inputs",
+            input(json!({ "source": 1, "kind": "capture", "file": "no/such.pcap" })),
+            &["inputs[0].file", "no/such.pcap", "no such file"],
         ),
         (
             "/inputs",
@@ -525,6 +566,9 @@ fn every_example_passes_the_check_and_fits_the_schema() {
     let schema = std::fs::read_to_string(configs().join("publisher.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
     let validator = jsonschema::validator_for(&schema).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("market.pcap"), small_capture()).unwrap();
+    let publisher = |arguments: &[&str]| publisher_in(folder.path(), arguments);
     for path in examples() {
         let text = std::fs::read_to_string(&path).unwrap();
         let config: Value = serde_json::from_str(&text).unwrap();
@@ -561,10 +605,21 @@ fn every_example_passes_the_check_and_fits_the_schema() {
 fn a_wrong_config_is_exit_code_2_and_one_that_is_missing_too() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bad.json");
-    std::fs::write(&path, "{\"name\": 1}").unwrap();
-    let output = publisher(&["--config", path.to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&output.stderr).contains("at name"));
+    let mut ring = good();
+    ring["channels"][0]["slots"] = json!(1000);
+    for (text, at) in [
+        ("{\"name\": 1}".to_owned(), "at name"),
+        (ring.to_string(), "at channels[0]"),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let output = publisher(&["--config", path.to_str().unwrap()]);
+        assert_eq!(output.status.code(), Some(2));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            said.contains(&format!("{}: {at}", path.display())),
+            "{said}"
+        );
+    }
     let output = publisher(&["--config", "/nonexistent.json", "--check"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("/nonexistent.json"));
@@ -589,6 +644,48 @@ fn what_a_library_says_of_a_config_is_said_with_a_remedy() {
     );
     let said = Config::parse(" \n").unwrap_err().to_string();
     assert!(said.contains("the file is empty"), "{said}");
+}
+
+#[test]
+fn check_says_how_many_symbols_each_pattern_matches() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config");
+    let mut config = good();
+    config["inputs"][0]["symbols"] = json!(30);
+    config["channels"][0]["symbols"] = json!(["AAA*", "B-Z", "AABC"]);
+    let mut rest = config["channels"][0].clone();
+    rest["id"] = json!(2);
+    rest["name"] = json!("rest");
+    rest["symbols"] = json!(["*"]);
+    rest["fan_out"][0]["lines"][0]["group"] = json!("239.255.7.2:7500");
+    config["channels"].as_array_mut().unwrap().push(rest);
+    let check = |config: &Value| {
+        std::fs::write(&path, config.to_string()).unwrap();
+        let output = publisher(&["--config", path.to_str().unwrap(), "--check"]);
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let said = check(&config);
+    for line in [
+        "symbols: the inputs have 30",
+        "  channel a: AAA* matches 26",
+        "  channel a: B-Z matches 0",
+        "  channel a: AABC matches 1",
+        "  channel rest: * matches 3",
+        "warning: channel a: B-Z matches no symbol",
+        "source 1: simulator, seed 1, 30 symbols, 1 times as fast as it was recorded",
+    ] {
+        assert!(
+            said.lines().any(|it| it == line),
+            "{line:?} is not in {said}"
+        );
+    }
+    config["inputs"] = json!([{ "source": 1, "kind": "udp", "listen": "127.0.0.1:0" }]);
+    let said = check(&config);
+    assert!(
+        said.contains("symbols: no input names any before it runs"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -559,6 +559,43 @@ fn a_state_and_a_summary_that_can_not_be_written_in_the_end_are_both_told() {
 }
 
 #[test]
+fn second_publisher_on_a_group_is_refused_unless_forced() {
+    let group = group();
+    let mut input = simulator(1_000_000);
+    input["wait_for_subscribers"] = json!(0);
+    let config = config(group, input);
+    let first = Publisher::start(&config);
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let run = |argument: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_tickcast-publisher"))
+            .args(["--config", path.to_str().unwrap()])
+            .args(argument)
+            .output()
+            .unwrap()
+    };
+    let second = run(&[]);
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(2), "{said}");
+    let wanted = format!("another publisher sends to {group} from 127.0.0.1");
+    assert!(said.contains(&wanted) && said.contains("--force"), "{said}");
+    assert!(said.contains(path.to_str().unwrap()), "{said}");
+    let check = run(&["--check"]);
+    let said = String::from_utf8_lossy(&check.stdout);
+    assert_eq!(check.status.code(), Some(0));
+    assert!(
+        said.contains(&format!("warning: channel all: {wanted}")),
+        "{said}"
+    );
+    let forced = Publisher::start_with(&config, &["--force"]);
+    assert!(forced.log().contains(&wanted), "{}", forced.log());
+    // A publisher that was killed does not stand in its own way.
+    drop((first, forced));
+    Publisher::start(&config);
+}
+
+#[test]
 fn who_comes_and_goes_without_end_does_not_fill_the_log_and_the_audit_has_it_all() {
     const TIMES: usize = 300;
     let folder = tempfile::tempdir().unwrap();

@@ -14,7 +14,7 @@ int main(int argc, char **argv) {
     char problem[300];
     int32_t bits = 0, before = 0;
     TickcastBuilder *builder = tickcast_builder_new(argc > 1 ? argv[1] : "127.0.0.1:7400");
-    tickcast_builder_channel(builder, argc > 2 ? argv[2] : "all");
+    tickcast_builder_channel(builder, argc > 2 ? argv[2] : "equities");
     TickcastSubscriber *subscriber = tickcast_builder_build(builder);
     if (!subscriber) return fprintf(stderr, "%s\n", tickcast_last_error()), 1;
     for (; tickcast_subscriber_ended(subscriber) == 0 && tickcast_subscriber_wait(subscriber, 100) >= 0; before = bits) {

@@ -3,7 +3,7 @@
 #include <tickcast.hpp>
 
 int main(int argc, char **argv) try {
-    const char *publisher = argc > 1 ? argv[1] : "127.0.0.1:7400", *channel = argc > 2 ? argv[2] : "all";
+    const char *publisher = argc > 1 ? argv[1] : "127.0.0.1:7400", *channel = argc > 2 ? argv[2] : "equities";
     auto subscriber = tickcast::Subscriber::builder(publisher).channel(channel).build();
     for (bool was_problem = false; !subscriber.ended();) {
         subscriber.wait(std::chrono::milliseconds(100));

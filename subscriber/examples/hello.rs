@@ -3,7 +3,7 @@ use tickcast_subscriber::{Idle, Item, SubscribeError, Subscriber};
 
 fn main() -> Result<(), SubscribeError> {
     let argument = |n, or: &str| std::env::args().nth(n).unwrap_or_else(|| or.into());
-    let (publisher, channel) = (argument(1, "127.0.0.1:7400"), argument(2, "all"));
+    let (publisher, channel) = (argument(1, "127.0.0.1:7400"), argument(2, "equities"));
     let mut subscriber = Subscriber::builder(publisher).channel(channel).build()?;
     let mut was_problem = false;
     while !subscriber.ended() {

@@ -593,7 +593,7 @@ void write_summary(const Engine &engine, std::ostream &out) {
 using Options = std::map<std::string, std::string>;
 
 Options options_of(int argc, char **argv) {
-    Options options = {{"publisher", "127.0.0.1:7400"}, {"channel", "all"}, {"sleep-us", "0"}, {"sleep-every", "1000"},
+    Options options = {{"publisher", "127.0.0.1:7400"}, {"channel", "equities"}, {"sleep-us", "0"}, {"sleep-every", "1000"},
                        {"drop", "0"}, {"seed", "1"}, {"core", "0"}, {"ring-mib", "64"}, {"stale-us", "30000"}, {"join-limit-ms", "10000"},
                        {"fills", ""}, {"limits", ""}, {"summary", ""}, {"split", ""}};
     for (int i = 1; i < argc; ++i) {

@@ -315,6 +315,11 @@ enum TickcastEventKind
      `records` of those that follow had come already, and do not come again (in order).
      */
     TICKCAST_EVENT_KIND_EPOCH_CONTINUED = 25,
+    /*
+     So many datagrams, in `sequences`, of another publisher came on the channel's groups and were dropped.
+     Told once a minute while they come.
+     */
+    TICKCAST_EVENT_KIND_OTHER_PUBLISHER = 26,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L
@@ -682,6 +687,11 @@ enum TickcastLatencyStage
      Found missing until it came.
      */
     TICKCAST_LATENCY_STAGE_REPAIR = 3,
+    /*
+     Sealed until handed to the callback, of records that were sealed before the subscriber had caught up
+     with the live stream: their age, which is no latency.
+     */
+    TICKCAST_LATENCY_STAGE_REPLAYED = 4,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

@@ -162,7 +162,7 @@ pub enum SubscribeError {
     #[error("{POISONED}")]
     Poisoned,
     /// The publisher rejected the JOIN.
-    #[error("the publisher rejected us ({code:?}): {text}")]
+    #[error("the publisher rejected us ({code}): {text}")]
     Rejected {
         /// For programs.
         code: RejectCode,
@@ -260,8 +260,8 @@ pub enum CommandError {
     /// The thread did not begin it in time: its closure computes for long, or waits for what the
     /// thread that asks holds. It will not be done.
     #[error(
-        "the subscriber's thread did not get to it within {limit:?}: does its closure wait for \
-         this thread? try again later"
+        "the subscriber's thread did not get to it within {} ms: does its closure wait for \
+         this thread? try again later", .limit.as_millis()
     )]
     Late {
         /// How long it was waited for.

@@ -652,9 +652,9 @@ impl Subscriber {
     fn unknown(&self, channel: ChannelId) -> ChannelError {
         let all = self.channels().into_iter();
         let followed: Vec<String> = all
-            .map(|report| match report.channel {
-                Some(id) => format!("{:?} ({id})", report.name),
-                None => format!("{:?} (not joined yet)", report.name),
+            .map(|ChannelReport { name, channel, .. }| match channel {
+                Some(id) => format!("{name:?} ({id})"),
+                None => format!("{name:?} (not joined yet)"),
             })
             .collect();
         ChannelError::Unknown {

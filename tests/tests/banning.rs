@@ -7,6 +7,37 @@ use common::{Follower, Publisher, channel, drive, end, endless, free_group, one_
 use tickcast_subscriber::Event;
 
 #[test]
+fn clean_end_is_audited_as_an_end() {
+    let config = one_channel(&[free_group()], endless(5_000, 2));
+    let mut publisher = Publisher::start(&config);
+    let named = |name: &str| Follower::new(publisher.subscriber().channel("all").name(name));
+    let mut followers = [named("risk-1"), named("risk-2")];
+    drive(&mut followers, |all| {
+        all.iter().all(|it| !it.records.is_empty())
+    });
+    // One leaves before the publisher ends, the other stays.
+    let [first, second] = followers;
+    let mut second = [second];
+    first.subscriber.leave();
+    drive(&mut second, |_| !publisher.audited("left").is_empty());
+    publisher.terminate();
+    drive(&mut second, |_| !publisher.is_running());
+    assert!(publisher.ended().success());
+    assert_eq!(
+        publisher.audited("turned_away"),
+        Vec::<serde_json::Value>::new()
+    );
+    let left = publisher.audited("left");
+    let why = |name: &str| {
+        let line = left.iter().find(|line| line["subscriber"] == name);
+        line.map(|line| line["why"].clone())
+    };
+    assert_eq!(why("risk-1"), Some("it said goodbye".into()), "{left:?}");
+    assert_eq!(why("risk-2"), Some("the publisher ends".into()), "{left:?}");
+    assert!(!publisher.audited("closed").is_empty());
+}
+
+#[test]
 fn who_is_banned_is_cut_off_and_told_why_until_it_is_not_any_more_and_others_go_on() {
     let folder = tempfile::tempdir().expect("a folder");
     let banned = folder.path().join("banned");

@@ -40,6 +40,24 @@ fn a_membership_that_was_forgotten_is_found_lost_followed_and_joined_anew() {
     assert!(followers[0].counters(0).repairs_received.get() > 0);
 }
 
+/// What a second publisher on the group sends is dropped, and the application hears of it.
+#[test]
+fn second_publisher_on_a_group_is_told_to_the_application() {
+    let config = one_channel(&[free_group()], endless(5_000, 1));
+    let publisher = Publisher::start(&config);
+    let mut other = config;
+    other["inputs"][0]["wait_for_subscribers"] = 0.into();
+    let other = Publisher::start_with(&other, &["--force"]);
+    let mut followers = [Follower::new(publisher.subscriber().channel("all"))];
+    drive(&mut followers, |all| {
+        all[0].saw(|event| matches!(event, Event::OtherPublisher { datagrams } if *datagrams > 2))
+    });
+    drop(other);
+    end(&publisher, &mut followers);
+    let (_, summary) = publisher.finish();
+    assert_eq!(followers[0].digest(1), channel(&summary)["digest"]);
+}
+
 #[test]
 fn one_stopped_process_hurts_nobody_else_and_catches_up_or_is_told_exactly() {
     let publisher = Publisher::start(&one_channel(&[free_group()], endless(10_000, 2)));

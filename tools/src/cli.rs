@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use tickcast_tools::support::args::LogArgs;
 
-use crate::commands::{demo, doctor, explain, inject, listen, promote, replay};
+use crate::commands::{demo, doctor, explain, inject, listen, promote, replay, simulate};
 
 /// Moves market data about, breaks it on purpose, and says exactly what became of it.
 #[derive(Debug, Parser)]
@@ -30,6 +30,8 @@ pub(crate) enum Command {
     Listen(listen::Args),
     /// Paces a capture into a publisher's live UDP input.
     Replay(replay::Args),
+    /// Writes a capture of a simulated market.
+    Simulate(simulate::Args),
     /// Relays one multicast group to another with faults, and reports exactly which.
     Inject(inject::Args),
     /// Has a standby take over from its publisher.

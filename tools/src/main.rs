@@ -18,6 +18,7 @@ fn main() -> ExitCode {
             Command::Demo(args) => commands::demo::run(&args),
             Command::Listen(args) => commands::listen::run(&args),
             Command::Replay(args) => commands::replay::run(&args),
+            Command::Simulate(args) => commands::simulate::run(&args),
             Command::Inject(args) => commands::inject::run(&args),
             Command::Promote(args) => commands::promote::run(&args),
             Command::Explain(args) => commands::explain::run(&args),

@@ -15,11 +15,13 @@ pub struct SimulatorConfig {
     pub names: Vec<String>,
     /// MoldUDP64 session, 1 to 10 printable ASCII characters.
     pub session: String,
-    /// Trading ends once so many messages were sent, opening included; what closes the day comes on
-    /// top. 0: no bound.
+    /// Trading ends once this many messages were sent, opening included; the messages that close the
+    /// day come on top. 0: no bound.
     pub messages: u64,
-    /// Trading ends after so much simulated time. 0: no bound. One of the two bounds must be set,
-    /// and at midnight trading ends in any case.
+    /// Trading ends after this much simulated time. 0: no bound.
+    ///
+    /// A bounded market also ends at midnight. Without either bound, trading never ends: its stamps go
+    /// on beyond midnight, and begin again at 0 after 2^48 ns (78 hours).
     pub duration_ms: u64,
     /// When the stream begins, in seconds since midnight in New York.
     pub begins_at_s: u32,
@@ -85,7 +87,7 @@ impl Default for SimulatorConfig {
             symbols: 100,
             names: Vec::new(),
             session: "TICKCAST".to_owned(),
-            messages: 1_000_000,
+            messages: 0,
             duration_ms: 0,
             begins_at_s: 34_200,
             arrivals: Arrivals::default(),
@@ -140,9 +142,6 @@ pub enum SimulatorError {
         /// What it may be.
         range: &'static str,
     },
-    /// Neither messages nor time are bounded.
-    #[error("simulator: messages and duration_ms are both 0; set one, or it never ends")]
-    Endless,
     /// The session cannot be sent.
     #[error("simulator: session {session:?} must be 1 to 10 printable ASCII characters")]
     Session {
@@ -172,7 +171,7 @@ pub enum SimulatorError {
 }
 
 impl SimulatorConfig {
-    /// Checks that a simulation of this config can start and will end.
+    /// Checks that a simulation of this config can start.
     ///
     /// # Errors
     /// [`SimulatorError`] names the first field that is wrong, its value, and what it may be.
@@ -288,9 +287,6 @@ impl SimulatorConfig {
                 });
             }
         }
-        if self.messages == 0 && self.duration_ms == 0 {
-            return Err(SimulatorError::Endless);
-        }
         let is_printable = |text: &[u8], max| {
             (1..=max).contains(&text.len()) && text.iter().all(u8::is_ascii_graphic)
         };
@@ -317,7 +313,21 @@ impl SimulatorConfig {
         Ok(())
     }
 
-    /// The name of every symbol, those given first.
+    /// Whether trading goes on until the simulator is dropped.
+    #[must_use]
+    pub const fn is_endless(&self) -> bool {
+        self.messages == 0 && self.duration_ms == 0
+    }
+
+    /// Returns the name of every symbol, those given first.
+    #[must_use]
+    pub fn symbol_names(&self) -> Vec<String> {
+        let names = self.all_names().into_iter();
+        let unpadded = |name: [u8; 8]| String::from_utf8_lossy(name.trim_ascii_end()).into_owned();
+        names.map(unpadded).collect()
+    }
+
+    /// The name of every symbol, padded with spaces, those given first.
     pub(super) fn all_names(&self) -> Vec<[u8; 8]> {
         let padded = |name: &[u8]| {
             let mut stock = [b' '; 8];
@@ -367,7 +377,6 @@ mod tests {
         assert!(fault(|c| c.pauses_per_million = -1.0).contains("pauses_per_million"));
         assert!(fault(|c| c.payload_max = 100).contains("payload_max is 100"));
         assert!(fault(|c| c.begins_at_s = 90_000).contains("begins_at_s"));
-        assert!(fault(|c| c.messages = 0).contains("never ends"));
         assert!(fault(|c| c.session = "ELEVENCHARS".into()).contains("ELEVENCHARS"));
         assert!(fault(|c| c.names = vec!["A B".into()]).contains("A B"));
         assert!(fault(|c| c.names = vec!["X".into(), "X".into()]).contains("twice"));
@@ -404,5 +413,6 @@ mod tests {
             "a name that was given is not made again"
         );
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), 65_535);
+        assert_eq!(config.symbol_names()[..3], ["ZVZZT", "AAAC", "AAAA"]);
     }
 }

@@ -107,7 +107,11 @@ impl Simulator {
             now: 0,
             close_at: u64::MAX,
             duration_ns: unless_zero(config.duration_ms.saturating_mul(1_000_000)),
-            day_ends_at: DAY_NS - begins_at_ns,
+            day_ends_at: if config.is_endless() {
+                u64::MAX
+            } else {
+                DAY_NS - begins_at_ns
+            },
             messages_max: unless_zero(config.messages),
             coalesce_ns: config.coalesce_us.saturating_mul(1_000),
             outbox: Outbox::new(),

@@ -116,6 +116,29 @@ pub struct Config {
     /// Whether the session ends when all inputs have; otherwise a signal ends it.
     #[serde(default = "yes")]
     pub end_when_inputs_end: bool,
+    /// The file that it was read from, for errors.
+    #[serde(skip)]
+    pub(crate) file: ConfigFile,
+}
+
+/// The file of a config, which is no part of what the config says: equal configs may come from two files.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConfigFile(Option<PathBuf>);
+
+impl ConfigFile {
+    /// Returns the error with the file's path, where the config is of a file.
+    pub(crate) fn locate(&self, error: ConfigError) -> ConfigError {
+        match &self.0 {
+            Some(path) => error.in_file(path),
+            None => error,
+        }
+    }
+}
+
+impl PartialEq for ConfigFile {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// Where connections for NACKs and for READ are taken over RDMA verbs.
@@ -304,7 +327,9 @@ impl Config {
             path: path.to_owned(),
             source,
         })?;
-        Self::parse(&text)
+        let mut config = Self::parse(&text).map_err(|error| error.in_file(path))?;
+        config.file = ConfigFile(Some(path.to_owned()));
+        Ok(config)
     }
 
     /// Reads a config.

@@ -1,6 +1,7 @@
 //! An input that is open: packets come out of a file, a simulation or a socket when they are due,
 //! are decoded, and everything that came of them is counted.
 
+pub(crate) mod announced;
 mod live;
 pub(crate) mod queue;
 pub(crate) mod record_socket;

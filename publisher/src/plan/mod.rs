@@ -6,6 +6,7 @@ pub(crate) mod routing;
 
 use std::fmt;
 use std::fs::Metadata;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::str::FromStr;
@@ -80,6 +81,10 @@ impl Plan {
     /// # Errors
     /// [`ConfigError`] names the JSON path, the value, and what would be right.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
+        in_file(config, Self::for_service)
+    }
+
+    fn for_service(config: Config) -> Result<Self, ConfigError> {
         let is_own = |input: &InputConfig| matches!(input, InputConfig::Own(_));
         if let Some(index) = config.inputs.iter().position(is_own) {
             let remedy = "the service runs no handler of yours: use the publisher library, or let \
@@ -102,7 +107,11 @@ impl Plan {
     ///
     /// # Errors
     /// As for [`Plan::new`].
-    pub fn for_handlers(mut config: Config) -> Result<Self, ConfigError> {
+    pub fn for_handlers(config: Config) -> Result<Self, ConfigError> {
+        in_file(config, Self::for_own)
+    }
+
+    fn for_own(mut config: Config) -> Result<Self, ConfigError> {
         if config.threads.mode == ThreadMode::Inline {
             let remedy = "a handler publishes to a thread that goes on with heartbeats while the \
                           handler is silent; use \"threaded\"";
@@ -159,6 +168,15 @@ impl Plan {
             warnings,
         })
     }
+}
+
+/// Makes a plan, whose error names the config's file where the config was read from one.
+fn in_file(
+    config: Config,
+    plan: impl FnOnce(Config) -> Result<Plan, ConfigError>,
+) -> Result<Plan, ConfigError> {
+    let file = config.file.clone();
+    plan(config).map_err(|error| file.locate(error))
 }
 
 fn check_name(at: &str, name: &str) -> Result<(), ConfigError> {
@@ -353,10 +371,6 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
                 if input.records_max == Some(0) {
                     return Err(no_records(&at));
                 }
-                if !input.file.is_file() {
-                    let file = input.file.display();
-                    warnings.push(format!("{at}.file: there is no file {file} here"));
-                }
                 (Some(input.pace), input.trade_date.as_deref())
             }
             InputConfig::Simulator(input) => {
@@ -414,6 +428,9 @@ fn inputs(config: &Config, warnings: &mut Vec<String>) -> Result<(), ConfigError
             return Err(ConfigError::value(at, value, remedy));
         }
         trade_date(date, &at)?;
+        if let InputConfig::Capture(input) = input {
+            capture(&input.file, &at)?;
+        }
     }
     if itch > 1 {
         warnings.push(
@@ -552,6 +569,22 @@ fn ring_dir(
         }));
     }
     Ok(())
+}
+
+/// A capture may be a pipe, and is only opened by the input.
+fn capture(file: &Path, at: &str) -> Result<(), ConfigError> {
+    let wrong = |remedy: &str| {
+        let at = format!("{at}.file");
+        Err(ConfigError::value(at, file.display(), remedy))
+    };
+    match std::fs::metadata(file) {
+        Ok(found) if found.is_dir() => wrong("it is a directory; name the capture in it"),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => wrong(
+            "there is no such file; a path counts from the directory that the publisher is started in",
+        ),
+        Err(error) => wrong(&error.to_string()),
+    }
 }
 
 fn no_records(at: &str) -> ConfigError {

@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::ffi::c_char;
 
+use thiserror::Error;
 use tickcast_reliability::control::Instrument;
 use tickcast_reliability::record::{
     InstrumentDefMsg, RecordSlice, SType, SymbolMappingMsg, WireRecord,
@@ -33,15 +34,38 @@ pub enum SymbolRule {
     Rest,
 }
 
+/// Why a text is no rule. Whoever wrote the config is at fault.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SymbolRuleError {
+    /// Not the characters of a symbol.
+    #[error("a symbol is 1 to 70 printable ASCII characters without spaces")]
+    Characters,
+    /// A range that ends before it begins.
+    #[error("a range of first letters must rise, as in A-M")]
+    Falling,
+    /// A star that is not at the end.
+    #[error("a star can only stand at the end, as in A*")]
+    Star,
+    /// A range of first letters with a star, which could also be a prefix with a hyphen.
+    #[error(
+        "write {range} for all symbols whose first letter lies in this range; if symbols really begin with \"{range}\", name each"
+    )]
+    RangeWithStar {
+        /// The range alone.
+        range: String,
+    },
+}
+
 impl SymbolRule {
     /// Reads a rule as it is written in a config.
     ///
     /// # Errors
-    /// A phrase that says what is wrong and what would be right.
-    pub fn parse(text: &str) -> Result<Self, &'static str> {
+    /// [`SymbolRuleError`] says what is wrong and what would be right.
+    pub fn parse(text: &str) -> Result<Self, SymbolRuleError> {
         let bytes = text.as_bytes();
         if bytes.is_empty() || bytes.len() > 70 || !bytes.iter().all(u8::is_ascii_graphic) {
-            return Err("a symbol is 1 to 70 printable ASCII characters without spaces");
+            return Err(SymbolRuleError::Characters);
         }
         match *bytes {
             [b'*'] => return Ok(Self::Rest),
@@ -49,19 +73,26 @@ impl SymbolRule {
                 return if from <= to {
                     Ok(Self::Letters(from, to))
                 } else {
-                    Err("a range of first letters must rise, as in A-M")
+                    Err(SymbolRuleError::Falling)
                 };
+            }
+            [from, b'-', to, b'*']
+                if from.is_ascii_alphanumeric() && to.is_ascii_alphanumeric() =>
+            {
+                let range = text.trim_end_matches('*').to_owned();
+                return Err(SymbolRuleError::RangeWithStar { range });
             }
             _ => {}
         }
         match text.split_once('*') {
             None => Ok(Self::Exact(text.into())),
             Some((prefix, "")) => Ok(Self::Prefix(prefix.into())),
-            Some(_) => Err("a star can only stand at the end, as in A*"),
+            Some(_) => Err(SymbolRuleError::Star),
         }
     }
 
-    fn takes(&self, symbol: &str) -> bool {
+    /// Whether it takes a symbol; [`SymbolRule::Rest`] takes none by itself.
+    pub(crate) fn takes(&self, symbol: &str) -> bool {
         match self {
             Self::Exact(exact) => symbol == exact,
             Self::Prefix(prefix) => symbol.starts_with(prefix.as_str()),
@@ -357,9 +388,15 @@ mod tests {
 
     #[test]
     fn a_rule_that_means_nothing_is_refused() {
-        for bad in ["", "A*B", "M-A", "A B", "*A"] {
+        for bad in ["", "A*B", "M-A", "A B", "*A", "A-M*", "0-9*"] {
             assert!(SymbolRule::parse(bad).is_err(), "{bad:?}");
         }
+        let range = SymbolRule::parse("A-M*").unwrap_err().to_string();
+        assert!(range.starts_with("write A-M for all symbols"), "{range}");
+        assert_eq!(
+            SymbolRule::parse("AB-M*"),
+            Ok(SymbolRule::Prefix("AB-M".into()))
+        );
         assert_eq!(
             SymbolRule::parse("BRK-B"),
             Ok(SymbolRule::Exact("BRK-B".into()))

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tickcast_feeds::source::Incident;
 use tickcast_journal::{Note, Unread};
 use tickcast_reliability::record::{RecordSlice, WireRecord, names_instruments};
-use tickcast_reliability::types::{Nanos, Now, SourceId, SourcePosition};
+use tickcast_reliability::types::{MessageCount, Nanos, Now, SourceId, SourcePosition};
 use tickcast_reliability::wire::{SourceLossReason, StreamEvent};
 
 use crate::error::PublisherError;
@@ -364,18 +364,19 @@ impl PublishStage {
         } = &self.sources[index];
         let (source, counters) = (shared.source, &shared.counters);
         let (from, messages) = (shifted(loss.from, *ordinals), loss.messages);
+        let known = MessageCount(messages).known();
         let last = shifted(loss.last(), *ordinals);
         match loss.reason {
             SourceLossReason::Gap => {
                 if let Some(Unread { packets, paused }) = loss.unread {
                     let paused_us = paused.0 / 1000;
                     tracing::warn!(
-                        source = source.0, %from, messages, packets, paused_us,
+                        source = source.0, %from, messages = known, packets, paused_us,
                         "the source has a gap, and the kernel dropped packets in its socket just then, which may be \
                          these; use a core of its own or a larger receive_buffer_bytes"
                     );
                 } else {
-                    tracing::warn!(source = source.0, %from, messages, "the source has a gap");
+                    tracing::warn!(source = source.0, %from, messages = known, "the source has a gap");
                 }
                 if *counts_here {
                     counters.source_gaps.increment();
@@ -383,7 +384,7 @@ impl PublishStage {
                 }
             }
             SourceLossReason::Malformed => {
-                tracing::error!(source = source.0, %from, messages, "the source can't be read");
+                tracing::error!(source = source.0, %from, messages = known, "the source can't be read");
                 if *counts_here {
                     counters.source_malformed.increment();
                 }
@@ -392,7 +393,7 @@ impl PublishStage {
                 tracing::warn!(
                     source = source.0,
                     %from,
-                    messages,
+                    messages = known,
                     "the publish thread could not keep up: messages were lost before it; use faster cores or more queue_batches"
                 );
                 if *counts_here {

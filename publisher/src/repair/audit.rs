@@ -10,7 +10,8 @@
 //! | `ring_granted`, `cursor_granted` | it may READ the ring of a channel, or write a cursor, from here on |
 //! | `ring_refused`, `cursor_refused` | it can't, or nobody can: the device refused, or no right is left to give |
 //! | `mirror_granted`, `mirror_refused` | what is sealed of a channel is written to a standby's memory from here on, or not, and why |
-//! | `turned_away` | a connection is closed, and was told why |
+//! | `turned_away` | the publisher closes a connection for what the peer did or wants, and said why |
+//! | `closed` | the publisher closes a connection because it ends, or because the session of the connection is over |
 //! | `banned`, `unbanned` | somebody may not be here, or may again; `subscriber` is a name or an address |
 //! | `handed_over`, `superseded` | a standby has taken over, and this publisher ends |
 //! | `hand_over_refused` | somebody asked to take over in vain, and why; once a second at most |

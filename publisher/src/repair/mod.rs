@@ -72,6 +72,8 @@ pub(crate) struct RepairService {
     out: Vec<u8>,
     stats_at: Nanos,
     warnings: Warnings,
+    /// Whether all peers were told that the publisher ends.
+    is_ending: bool,
 }
 
 impl RepairService {
@@ -113,6 +115,7 @@ impl RepairService {
             out: Vec::with_capacity(64 << 10),
             stats_at: now.monotonic,
             warnings: Warnings::default(),
+            is_ending: false,
         })
     }
 
@@ -171,6 +174,7 @@ impl RepairService {
         while !self.shared.is_shutting_down() {
             self.round(WAIT_MAX)?;
         }
+        self.is_ending = true;
         match self.shared.handed_over_to.get() {
             None => self.core.shut_down(),
             Some(_) => self.core.hand_over(),
@@ -460,6 +464,7 @@ impl RepairService {
                     }
                     let why = match on_purpose {
                         true => "it said goodbye",
+                        false if self.is_ending => "the publisher ends",
                         false => "without a goodbye",
                     };
                     self.peers.audit("left", peer, None, Some(why));
@@ -483,8 +488,12 @@ impl RepairService {
                                 "closing a connection"
                             );
                         }
-                        self.peers
-                            .audit("turned_away", peer, None, Some(&reason.text));
+                        let what = if reason.is_end() {
+                            "closed"
+                        } else {
+                            "turned_away"
+                        };
+                        self.peers.audit(what, peer, None, Some(&reason.text));
                     }
                     if let Some(connection) = self.peers.connection(peer) {
                         self.server.close(connection, None);

@@ -3,6 +3,7 @@
 
 mod assemble;
 pub(crate) mod commands;
+pub(crate) mod others;
 pub(crate) mod preflight;
 mod promotion;
 pub(crate) mod service;

@@ -52,6 +52,7 @@ impl Outputs {
         let times = first.received_at.0.rotate_left(30) ^ first.missing_for.0.rotate_left(10);
         self.fold(place ^ times ^ (count as u64).rotate_left(56));
         if self.log.is_some() {
+            // Debug: compared by tests and by replays, and shown to nobody else.
             self.say(format_args!("{first:?} and {count} in all"));
         }
     }
@@ -60,6 +61,7 @@ impl Outputs {
     pub(super) fn event(&mut self, at: &Position, event: &Event, bytes: &[u8]) {
         self.fold(at.sequence.0 ^ at.record.0.rotate_left(32));
         self.bytes(bytes);
+        // Debug: compared by tests and by replays, and shown to nobody else.
         self.say(format_args!("{at:?} {event:?}"));
     }
 
@@ -67,6 +69,7 @@ impl Outputs {
     pub(super) fn sent(&mut self, path: Path, frames: &[u8]) {
         self.fold(path as u64);
         self.bytes(frames);
+        // Debug: compared by tests and by replays, and shown to nobody else.
         self.say(format_args!("{path:?} {frames:?}"));
     }
 
@@ -77,6 +80,7 @@ impl Outputs {
         if let Action::Listen(offer) = &mut action {
             offer.directory.clear();
         }
+        // Debug: compared by tests and by replays, and shown to nobody else.
         let words = format!("{action:?}");
         self.bytes(words.as_bytes());
         self.say(format_args!("{words}"));
@@ -84,6 +88,7 @@ impl Outputs {
 
     /// A request for the publisher's memory was taken.
     pub(super) fn request(&mut self, request: &RemoteRequest) {
+        // Debug: compared by tests and by replays, and shown to nobody else.
         let words = format!("{request:?}");
         self.bytes(words.as_bytes());
         self.say(format_args!("{words}"));

@@ -13,6 +13,7 @@ pub use self::cursor::{
 };
 pub(crate) use self::cursor::{Cursor, CursorStep, NUMBER_WORD};
 
+use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4};
 
 pub use self::nack::read_cut_nack;
@@ -300,6 +301,22 @@ pub enum RejectCode {
     Unknown,
 }
 
+impl fmt::Display for RejectCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::WireVersion => "no common wire version",
+            Self::UnknownChannel => "unknown channel",
+            Self::UnknownSession => "unknown session",
+            Self::TooMany => "too many connections",
+            Self::Protocol => "protocol error",
+            Self::Overflow => "answers not read",
+            Self::ShuttingDown => "shutting down",
+            Self::Banned => "banned",
+            Self::Unknown => "unknown code",
+        })
+    }
+}
+
 /// REJECTED: the publisher's last word on a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rejected {
@@ -310,6 +327,18 @@ pub struct Rejected {
     /// When trying again makes sense; 0: not without a change.
     #[serde(default)]
     pub retry_after_ms: u64,
+}
+
+impl Rejected {
+    /// The text for the further connections of a session whose subscriber is gone.
+    pub(crate) const SESSION_OVER: &str = "the session of this connection is over";
+
+    /// Whether the connection only ends, because the publisher or the connection's session does: the
+    /// peer did nothing wrong.
+    #[must_use]
+    pub fn is_end(&self) -> bool {
+        self.code == RejectCode::ShuttingDown || self.text == Self::SESSION_OVER
+    }
 }
 
 /// Why sequences that a NACK asked for are not sent.

@@ -13,7 +13,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::record::{RecordRef, Records};
 use crate::types::{
-    ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+    ChannelId, Epoch, MessageCount, Nanos, RecordNumber, Sequence, SequenceRange, SourceId,
+    SourcePosition,
 };
 use crate::wire::StreamEvent;
 
@@ -269,6 +270,20 @@ pub enum LinkDownReason {
     Rejoining,
 }
 
+impl fmt::Display for LinkDownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unreachable => "unreachable",
+            Self::Closed => "closed",
+            Self::Unanswered => "NACKs unanswered",
+            Self::Rejected => "rejected",
+            Self::Protocol => "protocol error",
+            Self::OldEpoch => "old epoch",
+            Self::Rejoining => "rejoining",
+        })
+    }
+}
+
 /// Something that happened to the stream. Those marked *in order* stand exactly where it happened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -362,6 +377,12 @@ pub enum Event {
     SnapshotBegin,
     /// Reserved: the snapshot is whole, the stream follows (in order).
     SnapshotEnd,
+    /// Datagrams of another publisher keep coming on the channel's groups, which are dropped: an unknown
+    /// sender's, or of an epoch that the publisher does not confirm. Told once a minute while they come.
+    OtherPublisher {
+        /// How many came since the first.
+        datagrams: u64,
+    },
 }
 
 impl fmt::Display for Event {
@@ -387,12 +408,16 @@ impl fmt::Display for Event {
                 from,
                 ..
             }) => {
-                write!(f, "source {source} lost {messages} messages from {from}")
+                write!(
+                    f,
+                    "source {source} lost {} from {from}",
+                    MessageCount(*messages)
+                )
             }
             Self::Stream(StreamEvent::EpochOpened {
                 reason, previous, ..
             }) => {
-                write!(f, "epoch opened ({reason:?}), before it {previous}")
+                write!(f, "epoch opened ({reason}), before it {previous}")
             }
             Self::EpochChanged { from, to } => write!(f, "epoch changed from {from} to {to}"),
             Self::EpochContinued {
@@ -413,7 +438,7 @@ impl fmt::Display for Event {
             Self::LineDown(line) => write!(f, "line {line} down"),
             Self::LineUp(line) => write!(f, "line {line} up"),
             Self::RepairLinkUp => f.write_str("repair link up"),
-            Self::RepairLinkDown(reason) => write!(f, "repair link down ({reason:?})"),
+            Self::RepairLinkDown(reason) => write!(f, "repair link down ({reason})"),
             Self::MulticastLost => f.write_str("multicast lost"),
             Self::MulticastRestored => f.write_str("multicast restored"),
             Self::FencingViolation {
@@ -427,6 +452,10 @@ impl fmt::Display for Event {
                 } else {
                     ""
                 }
+            ),
+            Self::OtherPublisher { datagrams } => write!(
+                f,
+                "another publisher sends on this channel's groups: {datagrams} datagrams dropped"
             ),
             Self::EndOfSession => f.write_str("end of session"),
             Self::Lagging { sequences } => write!(f, "lagging by {sequences} sequences"),
@@ -507,13 +536,15 @@ mod tests {
             sequences: 2,
             took: Nanos::from_us(40),
         };
-        let source_lost = Event::Stream(StreamEvent::SourceLost {
-            source: SourceId(2),
-            reason: SourceLossReason::Gap,
-            from: SourcePosition::new(1, 9),
-            messages: 5,
-            instruments: vec![],
-        });
+        let source_lost = |messages| {
+            Event::Stream(StreamEvent::SourceLost {
+                source: SourceId(2),
+                reason: SourceLossReason::Gap,
+                from: SourcePosition::new(1, 9),
+                messages,
+                instruments: vec![],
+            })
+        };
         let opened = Event::Stream(StreamEvent::EpochOpened {
             reason: EpochReason::Restart,
             previous: Epoch(4),
@@ -544,8 +575,12 @@ mod tests {
                 loss(None),
                 "sequences 3-4 lost (publisher dead), number of records unknown",
             ),
-            (source_lost, "source 2 lost 5 messages from 1:9"),
-            (opened, "epoch opened (Restart), before it 4"),
+            (source_lost(5), "source 2 lost 5 messages from 1:9"),
+            (
+                source_lost(u64::MAX),
+                "source 2 lost an unknown number of messages from 1:9",
+            ),
+            (opened, "epoch opened (restart), before it 4"),
             (changed, "epoch changed from 4 to 5"),
             (continued(0), "epoch 4 continued by 5 behind 9"),
             (
@@ -560,7 +595,7 @@ mod tests {
             (Event::RepairLinkUp, "repair link up"),
             (
                 Event::RepairLinkDown(LinkDownReason::Closed),
-                "repair link down (Closed)",
+                "repair link down (closed)",
             ),
             (Event::MulticastLost, "multicast lost"),
             (Event::MulticastRestored, "multicast restored"),
@@ -573,6 +608,10 @@ mod tests {
             (Event::Lagging { sequences: 9 }, "lagging by 9 sequences"),
             (Event::CaughtUp, "caught up"),
             (Event::Conflated { records: 3 }, "3 records conflated"),
+            (
+                Event::OtherPublisher { datagrams: 7 },
+                "another publisher sends on this channel's groups: 7 datagrams dropped",
+            ),
             (Event::SnapshotBegin, "snapshot begins"),
             (Event::SnapshotEnd, "snapshot ends"),
         ] {

@@ -183,7 +183,10 @@ impl RepairCore {
     pub(super) fn unknown_channel(&self, wanted: &ChannelName) -> Rejected {
         let wanted = match wanted {
             ChannelName::Id(id) => id.to_string(),
-            ChannelName::Name(name) => format!("{:?}", name.chars().take(64).collect::<String>()),
+            ChannelName::Name(name) => {
+                let name: String = name.chars().take(64).collect();
+                format!("{name:?}")
+            }
         };
         let known: Vec<String> = (self.channels.iter().take(20))
             .map(|c| format!("{} ({})", c.info.name, c.id))
@@ -274,8 +277,8 @@ impl RepairCore {
             } => {
                 self.sessions.remove(&session);
                 for further in [replay, nack, read].into_iter().flatten() {
-                    let reason = "the session of this connection is over";
-                    self.close(further, rejected(RejectCode::UnknownSession, reason));
+                    let reason = rejected(RejectCode::UnknownSession, Rejected::SESSION_OVER);
+                    self.close(further, reason);
                 }
                 self.event(RepairEvent::Left {
                     peer: id,

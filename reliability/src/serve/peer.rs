@@ -198,13 +198,12 @@ pub(crate) fn rejected(code: RejectCode, text: impl Into<String>) -> Rejected {
 pub(crate) fn check_join(join: &Join, spoken: WireVersions) -> Result<u8, Rejected> {
     let protocol = |text: String| Err(rejected(RejectCode::Protocol, text));
     let Some(agreed) = spoken.agreed(&join.wire_versions) else {
-        return Err(rejected(
-            RejectCode::WireVersion,
-            format!(
-                "this publisher speaks wire version {spoken}, the subscriber reads {:?}; upgrade the older side",
-                &join.wire_versions[..join.wire_versions.len().min(16)]
-            ),
-        ));
+        let read = join.wire_versions.iter().take(16).map(ToString::to_string);
+        let read = read.collect::<Vec<_>>().join(", ");
+        let text = format!(
+            "this publisher speaks wire version {spoken}, the subscriber reads [{read}]; upgrade the older side"
+        );
+        return Err(rejected(RejectCode::WireVersion, text));
     };
     if join.name.len() > NAME_LEN_MAX {
         return protocol(format!(

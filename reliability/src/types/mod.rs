@@ -258,14 +258,51 @@ impl SequenceRange {
     pub fn iter(self) -> impl Iterator<Item = Sequence> {
         (self.first.0..=self.last.0).map(Sequence)
     }
+
+    /// Whether it reaches to the end of its epoch, wherever that was: its `last` is `u64::MAX`, which no
+    /// datagram has.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.last.0 == u64::MAX
+    }
 }
 
 impl fmt::Display for SequenceRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.first == self.last {
+        if self.is_open() {
+            write!(f, "{} to the end of the epoch", self.first)
+        } else if self.first == self.last {
             write!(f, "{}", self.first)
         } else {
             write!(f, "{}-{}", self.first, self.last)
+        }
+    }
+}
+
+/// A number of venue messages as the wire has it, where `u64::MAX` means that nobody knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageCount(pub u64);
+
+impl MessageCount {
+    /// The number on the wire of an unknown number of messages.
+    pub const UNKNOWN: Self = Self(u64::MAX);
+
+    /// Returns the number, or `None` where nobody knows it.
+    #[must_use]
+    pub const fn known(self) -> Option<u64> {
+        match self {
+            Self::UNKNOWN => None,
+            Self(count) => Some(count),
+        }
+    }
+}
+
+impl fmt::Display for MessageCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.known() {
+            None => f.write_str("an unknown number of messages"),
+            Some(1) => f.write_str("1 message"),
+            Some(count) => write!(f, "{count} messages"),
         }
     }
 }

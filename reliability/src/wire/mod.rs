@@ -9,6 +9,8 @@ mod crc;
 pub mod headers_only;
 mod versions;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -508,6 +510,12 @@ pub enum EpochReason {
     SourceChanged = 11,
 }
 
+impl fmt::Display for EpochReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
 impl EpochReason {
     /// All of them.
     pub const ALL: [Self; 11] = [
@@ -523,6 +531,23 @@ impl EpochReason {
         Self::StateGone,
         Self::SourceChanged,
     ];
+
+    /// What happened before the epoch, in a few words.
+    const fn text(self) -> &'static str {
+        match self {
+            Self::Fresh => "first start",
+            Self::Restart => "restart",
+            Self::Promotion => "promotion of a standby",
+            Self::RingGone => "restart without the ring of before",
+            Self::Rebooted => "restart of the host",
+            Self::Reconfigured => "restart with another config",
+            Self::LiveInput => "restart with a live input",
+            Self::RingDamaged => "restart with a damaged ring",
+            Self::SessionEnded => "end of the session of before",
+            Self::StateGone => "restart without the state of before",
+            Self::SourceChanged => "restart with another capture",
+        }
+    }
 
     /// Its number on the wire, and which of the restarts it is: who knows no restarts apart sees one.
     const fn codes(self) -> [u16; 2] {

@@ -42,7 +42,7 @@ pub(crate) unsafe fn array<'a, T>(
     }
     if !first.is_aligned() || count > isize::MAX as usize / size_of::<T>() {
         let (value, expected) = (
-            format!("{first:?} with {count} elements"),
+            format!("{first:p} with {count} elements"),
             "an aligned array",
         );
         return Err(Error::Range {

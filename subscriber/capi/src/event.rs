@@ -75,6 +75,9 @@ pub enum EventKind {
     /// The epoch `from.epoch` is continued by `to.epoch` behind the sequence `last`; so many
     /// `records` of those that follow had come already, and do not come again (in order).
     EpochContinued = 25,
+    /// So many datagrams, in `sequences`, of another publisher came on the channel's groups and were dropped.
+    /// Told once a minute while they come.
+    OtherPublisher = 26,
 }
 
 /// Declares an enum of C beside one of Rust, and the way there and back.
@@ -476,6 +479,10 @@ impl From<&rust::Event> for Event {
                 wrong_one_delivered: u8::from(*wrong_one_delivered),
                 ..Self::of(Kind::FencingViolation).run(*sequence, *sequence)
             },
+            E::OtherPublisher { datagrams } => Self {
+                sequences: *datagrams,
+                ..Self::of(Kind::OtherPublisher)
+            },
             E::EndOfSession => Self::of(Kind::EndOfSession),
             E::Lagging { sequences } => Self {
                 sequences: *sequences,
@@ -578,6 +585,10 @@ impl Event {
             E::FencingViolation {
                 sequence: first,
                 wrong_one_delivered: self.wrong_one_delivered != 0,
+            }
+        } else if is(EventKind::OtherPublisher) {
+            E::OtherPublisher {
+                datagrams: self.sequences,
             }
         } else if is(EventKind::Lagging) {
             E::Lagging {
@@ -682,6 +693,7 @@ mod tests {
                 wrong_one_delivered: true,
             },
             E::EndOfSession,
+            E::OtherPublisher { datagrams: 9 },
             E::Lagging { sequences: 12 },
             E::CaughtUp,
             E::Overrun(Overrun {

@@ -238,6 +238,9 @@ pub enum LatencyStage {
     SealedToDelivered = 2,
     /// Found missing until it came.
     Repair = 3,
+    /// Sealed until handed to the callback, of records that were sealed before the subscriber had caught up
+    /// with the live stream: their age, which is no latency.
+    Replayed = 4,
 }
 
 /// A histogram in short, in nanoseconds.
@@ -281,11 +284,12 @@ fn histograms(monitor: *const Monitor, index: usize) -> Result<rust::ChannelLate
 }
 
 fn stage(stage: u32) -> Result<Stage, Error> {
-    const ALL: [(LatencyStage, Stage); 4] = [
+    const ALL: [(LatencyStage, Stage); 5] = [
         (LatencyStage::EventToReceived, Stage::EventToReceived),
         (LatencyStage::ReceivedToSealed, Stage::ReceivedToSealed),
         (LatencyStage::SealedToDelivered, Stage::SealedToDelivered),
         (LatencyStage::Repair, Stage::Repair),
+        (LatencyStage::Replayed, Stage::Replayed),
     ];
     let found = ALL.into_iter().find(|(code, _)| *code as u32 == stage);
     found.map_or_else(

@@ -39,7 +39,7 @@ struct Args {
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:7400")]
     publisher: String,
     /// The channel, by name or number.
-    #[arg(long, value_name = "NAME|ID", default_value = "all")]
+    #[arg(long, value_name = "NAME|ID", default_value = "equities")]
     channel: String,
     /// What was bought and sold, where in the stream, as CSV.
     #[arg(long, value_name = "FILE")]

@@ -48,7 +48,7 @@ impl<D: Deliver> ToApplication<'_, D> {
 
     pub(crate) fn event(&mut self, index: usize, position: &Position, event: &Event) {
         self.flush(index);
-        self.dispatcher.handed(index).handed_events.increment();
+        self.dispatcher.event(index, position, event);
         self.totals[index].event(position, event);
         self.to.item(Item::Event(position, event));
     }
@@ -133,10 +133,9 @@ impl<D: Deliver> Sink for ToApplication<'_, D> {
 
     fn served(&mut self, core: &JournaledCore) {
         for (index, receiver) in core.entries().enumerate() {
-            if let Some(receiver) = receiver
-                && let Some(event) = self.dispatcher.report(index, receiver)
-            {
-                self.event(index, &receiver.position(), &event);
+            let Some(receiver) = receiver else { continue };
+            for event in self.dispatcher.report(index, receiver).iter().flatten() {
+                self.event(index, &receiver.position(), event);
             }
         }
         self.dispatcher.publish(core.is_joined());

@@ -12,13 +12,14 @@ use tickcast_reliability::control::{ChannelOffer, Welcome};
 use tickcast_reliability::delivery::{Deliver, Event, Position};
 use tickcast_reliability::receive::Receiver;
 use tickcast_reliability::record::{RecordRef, Records};
-use tickcast_reliability::types::{ChannelId, Epoch, Nanos};
+use tickcast_reliability::types::{ChannelId, Epoch, Nanos, Sequence};
 use tickcast_transport::host::clock::{Clock, SystemClock};
 
 use crate::config::filter::{FilterIndex, InstrumentFilter};
 use crate::error::SubscribeError;
 use crate::observe::directory::{Directory, announced, announces};
 use crate::observe::latency::Meter;
+use crate::observe::others::OtherPublishers;
 use crate::observe::{HandedCounters, Shared};
 use conflate::{Cell, CellWriter};
 
@@ -73,6 +74,9 @@ struct Channel {
     /// Conflated records not yet told, and when they may be told next.
     conflated: u64,
     report_at: Nanos,
+    /// Delivery begins after this sequence, by the last `Joined` event.
+    joined_after: Sequence,
+    others: OtherPublishers,
 }
 
 /// See the module.
@@ -128,6 +132,8 @@ impl Dispatcher {
             alarmed: false,
             conflated: 0,
             report_at: Nanos::ZERO,
+            joined_after: Sequence::NONE,
+            others: OtherPublishers::default(),
         });
         Self {
             channels: channels.collect(),
@@ -226,6 +232,27 @@ impl Dispatcher {
         Verdict::Passes
     }
 
+    /// Counts an event of a channel, and notes in the histograms where replayed history ends.
+    pub(crate) fn event(&mut self, index: usize, position: &Position, event: &Event) {
+        let shared = &self.shared.channels[index];
+        shared.handed.handed_events.increment();
+        let Some(latency) = &shared.latency else {
+            return;
+        };
+        let channel = &mut self.channels[index];
+        match event {
+            Event::Joined { after } => {
+                channel.joined_after = *after;
+                latency.is_joining();
+            }
+            Event::Live => {
+                let is_replayed = position.sequence > channel.joined_after;
+                latency.is_live(is_replayed.then(|| SystemClock.utc()));
+            }
+            _ => {}
+        }
+    }
+
     #[inline]
     fn learn(&mut self, index: usize, channel: ChannelId, id: u32, symbol: &str) {
         let filter = self.channels[index].filter_index.filter();
@@ -321,8 +348,9 @@ impl Dispatcher {
         self.check_filters();
     }
 
-    /// Shows others how a channel stands; an event when its lag passes the alarm, or half of it.
-    pub(crate) fn report(&mut self, index: usize, receiver: &Receiver) -> Option<Event> {
+    /// Publishes the state of a channel to other threads. Returns the events that are due: its lag passes
+    /// the alarm, or half of it; another publisher sends to its groups.
+    pub(crate) fn report(&mut self, index: usize, receiver: &Receiver) -> [Option<Event>; 2] {
         let shared = &self.shared.channels[index];
         let ((delivered, heard), lag) = (receiver.progress(), receiver.lag());
         shared.epoch.set(receiver.epoch().0);
@@ -331,8 +359,19 @@ impl Dispatcher {
         shared.lag.set(lag);
         shared.ended.store(receiver.ended(), Relaxed);
         let channel = &mut self.channels[index];
-        let alarm = channel.alarm.filter(|_| receiver.is_live())?;
-        lag_event(alarm, &mut channel.alarmed, lag)
+        let alarm = channel.alarm.filter(|_| receiver.is_live());
+        let lag = alarm.and_then(|alarm| lag_event(alarm, &mut channel.alarmed, lag));
+        [lag, self.find_other_publisher(index, receiver)]
+    }
+
+    /// Returns the event, and logs it, where another publisher sends to the groups of a channel.
+    fn find_other_publisher(&mut self, index: usize, receiver: &Receiver) -> Option<Event> {
+        let is_linked = receiver.stream_state().repair_link_up;
+        let others = &mut self.channels[index].others;
+        let event = others.check(SystemClock.now(), receiver.counters(), is_linked)?;
+        let name = &self.shared.channels[index].name;
+        tracing::warn!("channel {name}: {event}; only one publisher may send to a group");
+        Some(event)
     }
 
     /// Shows others whether we are joined, and what was learned, unless one of them is looking

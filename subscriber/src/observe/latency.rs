@@ -31,6 +31,9 @@ pub enum Stage {
     SealedToDelivered,
     /// Found missing until it came.
     Repair,
+    /// Sealed until handed to the closure, of records that were sealed before the subscriber had caught up
+    /// with the live stream: their age, which is no latency.
+    Replayed,
 }
 
 /// The histograms of one channel, in nanoseconds, as they were when they were copied.
@@ -42,13 +45,15 @@ pub enum Stage {
 /// ```
 #[derive(Clone, Debug)]
 pub struct ChannelLatency {
-    stages: [Histogram<u64>; 4],
+    stages: [Histogram<u64>; STAGES],
     /// Samples that clocks which agree don't make: negative ones, which count as zero, and ones of more than
     /// an hour, which are in no histogram. A capture that is replayed has stamps of its own day, and makes
     /// them too.
     pub clock_skewed: u64,
 }
 
+/// How many stages there are.
+const STAGES: usize = 5;
 /// One nanosecond to one hour at three digits.
 const HIGHEST_NS: u64 = 3_600_000_000_000;
 
@@ -61,7 +66,7 @@ impl Default for ChannelLatency {
             })
         };
         Self {
-            stages: [empty(), empty(), empty(), empty()],
+            stages: std::array::from_fn(|_| empty()),
             clock_skewed: 0,
         }
     }
@@ -134,8 +139,10 @@ impl Buckets {
 /// The histograms of one channel as they are written.
 #[derive(Debug, Default)]
 pub(crate) struct LatencyRecorder {
-    stages: [Buckets; 4],
+    stages: [Buckets; STAGES],
     clock_skewed: Counter,
+    /// What was sealed up to then, UTC by the publisher's clock, is replayed.
+    replayed_until: Counter,
 }
 
 impl LatencyRecorder {
@@ -147,6 +154,17 @@ impl LatencyRecorder {
         }
         copy.clock_skewed = self.clock_skewed.get();
         copy
+    }
+
+    /// All that comes is replayed, until [`is_live`](Self::is_live) says otherwise.
+    pub(crate) fn is_joining(&self) {
+        self.replayed_until.set(u64::MAX);
+    }
+
+    /// The subscriber has caught up: what was sealed up to now was still replayed, where there was any.
+    pub(crate) fn is_live(&self, replayed_until: Option<Nanos>) {
+        self.replayed_until
+            .set(replayed_until.map_or(0, |until| until.0));
     }
 
     #[inline]
@@ -164,7 +182,12 @@ impl LatencyRecorder {
     #[inline]
     fn delivered(&self, position: &Position, at: Nanos, count: u64) {
         let sealed = position.sent_at.0;
-        self.record(Stage::SealedToDelivered, sealed, at.0, count);
+        let stage = if sealed <= self.replayed_until.get() {
+            Stage::Replayed
+        } else {
+            Stage::SealedToDelivered
+        };
+        self.record(stage, sealed, at.0, count);
     }
 
     /// Records of a datagram that are all of one type. That all bear the same stamps, as those of one
@@ -387,6 +410,29 @@ mod tests {
             );
         }
         assert_eq!(latency.clock_skewed, 0);
+    }
+
+    #[test]
+    fn history_before_live_is_replayed_and_no_latency() {
+        let (mut meter, recorder) = (Meter::new(), LatencyRecorder::default());
+        let trade = TradeMsg::default();
+        let mut pass = |sequence, sent_at| {
+            let position = position(sequence, sent_at, 0);
+            let utc = || Nanos(sent_at + 500);
+            meter.pass(&recorder, &position, RecordRef::from(&trade), utc);
+            let latency = recorder.snapshot();
+            [Stage::Replayed, Stage::SealedToDelivered].map(|stage| latency.stage(stage).len())
+        };
+        recorder.is_joining();
+        assert_eq!(pass(1, 1_000), [1, 0]);
+        // A datagram that waited behind the history was sealed before the subscriber caught up.
+        recorder.is_live(Some(Nanos(2_000)));
+        assert_eq!(pass(2, 2_000), [2, 0]);
+        assert_eq!(pass(3, 2_001), [2, 1]);
+        // Without history everything is live.
+        recorder.is_joining();
+        recorder.is_live(None);
+        assert_eq!(pass(4, 1), [2, 2]);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 pub(crate) mod directory;
 pub(crate) mod latency;
+pub(crate) mod others;
 pub(crate) mod polled;
 pub(crate) mod summary;
 pub(crate) mod totals;

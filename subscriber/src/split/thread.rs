@@ -421,7 +421,7 @@ impl ToRing<'_> {
     }
 
     fn event(&mut self, index: usize, position: &Position, event: &Event) {
-        self.dispatcher.handed(index).handed_events.increment();
+        self.dispatcher.event(index, position, event);
         self.writer.event(index, position, event);
     }
 }
@@ -463,10 +463,9 @@ impl Sink for ToRing<'_> {
 
     fn served(&mut self, core: &JournaledCore) {
         for (index, receiver) in core.entries().enumerate() {
-            if let Some(receiver) = receiver
-                && let Some(event) = self.dispatcher.report(index, receiver)
-            {
-                self.event(index, &receiver.position(), &event);
+            let Some(receiver) = receiver else { continue };
+            for event in self.dispatcher.report(index, receiver).iter().flatten() {
+                self.event(index, &receiver.position(), event);
             }
         }
         self.dispatcher.publish(core.is_joined());

@@ -115,6 +115,11 @@ pub struct Publisher {
 impl Publisher {
     /// Starts it and waits until it listens.
     pub fn start(config: &Value) -> Self {
+        Self::start_with(config, &[])
+    }
+
+    /// Starts it with further arguments.
+    pub fn start_with(config: &Value, arguments: &[&str]) -> Self {
         let folder = tempfile::tempdir().expect("a folder for the test");
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("config.json"), config.to_string()).expect("the config is written");
@@ -124,6 +129,7 @@ impl Publisher {
             .args(["--summary".as_ref(), path("summary.json").as_os_str()])
             .args(["--ready-file".as_ref(), path("ready.json").as_os_str()])
             .args(["--audit".as_ref(), path("audit").as_os_str()])
+            .args(arguments)
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("a second handle"))
             .stderr(log)
@@ -188,6 +194,14 @@ impl Publisher {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Whether its process is there.
+    pub fn is_running(&mut self) -> bool {
+        self.child
+            .try_wait()
+            .expect("the child can be asked")
+            .is_none()
     }
 
     /// Waits until it has ended.

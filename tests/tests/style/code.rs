@@ -315,3 +315,56 @@ fn lines_of_rust_fit_the_page_and_hold_no_tab() {
     );
     assert_eq!(lines_found(long_or_tabbed_line, "a.rs", &text), [2, 3]);
 }
+
+/// Rust's debug output where people read: `{…:?}` in text, and `?field` of a log line. Quoted strings are
+/// meant to look like that; anything else needs `// Debug: REASON` in the three lines before.
+fn debug_output(source: &Source) -> Vec<Violation> {
+    const QUOTED: &str = r"name|text|symbol|kind|endpoint|session|answer|standby|unknown";
+    let is_tool = source.path.starts_with("tools/src/") && source.is_rust();
+    let is_program = source.path == "publisher/src/main.rs" || is_tool;
+    if !(source.is_library() || is_program) {
+        return Vec::new();
+    }
+    let text = pattern(r"\{([a-z_.0-9]*):#?\?\}");
+    let quoted = pattern(&format!("^(?:{QUOTED})$"));
+    let field = pattern(r"(?:^|[(,=\s])\?[a-z]");
+    let lines: Vec<&str> = source.text.lines().collect();
+    let product: Vec<&str> = source.product.lines().collect();
+    let (mut found, mut is_product) = (Vec::new(), true);
+    for (i, ((line, code), product)) in lines
+        .iter()
+        .zip(source.code.lines())
+        .zip(product)
+        .enumerate()
+    {
+        // What a string continues on belongs to where the string began.
+        if !code.trim().is_empty() {
+            is_product = code == product;
+        }
+        if !is_product || line.trim_start().starts_with("//") {
+            continue;
+        }
+        let is_bare = text.captures_iter(line).any(|it| !quoted.is_match(&it[1]));
+        let is_reasoned = || {
+            lines[i.saturating_sub(3)..i]
+                .iter()
+                .any(|it| it.contains("// Debug: "))
+        };
+        if (is_bare || field.is_match(product)) && !is_reasoned() {
+            found.push(violation(i + 1, "debug output: give the type a Display"));
+        }
+    }
+    found
+}
+
+#[test]
+fn debug_output_reaches_no_user() {
+    holds(debug_output);
+    let bad = "fn f() {\n    println!(\"{:?}\", x);\n    tracing::warn!(code = ?x.code, \"{x}\");\n\
+               \u{20}   format!(\"{name:?} {x}\");\n    // Debug: numbers.\n    format!(\"{x:?}\");\n\
+               \u{20}   a()?.b();\n    // {:?}\n}\n#[error(\n    \"{x:#?}\"\n)]\nstruct E;\n\
+               #[cfg(test)]\nmod tests {\n    fn g() {\n        panic!(\n            \"a \\\n             {:?}\");\n    }\n}\n";
+    assert_eq!(lines_found(debug_output, "feeds/src/a.rs", bad), [2, 3, 11]);
+    assert_eq!(lines_found(debug_output, "tools/src/a.rs", bad), [2, 3, 11]);
+    assert_eq!(lines_found(debug_output, "tests/src/a.rs", bad), []);
+}

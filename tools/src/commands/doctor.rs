@@ -1,6 +1,7 @@
 //! `tickcast doctor`: looks at what this host has for tickcast and says of each thing what was found,
 //! why it matters, and what to do about it.
 
+mod host;
 mod rdma;
 mod selftest;
 
@@ -16,14 +17,15 @@ use tickcast_tools::support::output::Output;
 /// What to look at.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// RDMA: devices, ports, identifiers, MTU, rights, a datagram through each port, counters.
-    #[arg(long, required = true)]
+    /// Look at RDMA instead of the host in general: devices, ports, identifiers, MTU, rights, a datagram
+    /// through each port, counters.
+    #[arg(long)]
     rdma: bool,
     /// Then run publisher and subscribers over each device, one of them with loss: all must have the
     /// same records in the end.
     #[arg(long, requires = "rdma")]
     selftest: bool,
-    /// Only the device of this interface; all where it is left out.
+    /// The interface for multicast, loopback where it is left out; with --rdma only the device of this one.
     #[arg(long, value_name = "NAME|ADDRESS")]
     interface: Option<Interface>,
     /// Records of the self-test.
@@ -124,7 +126,12 @@ struct Report {
 /// # Errors
 /// [`CommandError`] when the result can't be written.
 pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
-    let (mut checks, addresses) = rdma::look(args.interface.as_ref());
+    let (mut checks, addresses) = if args.rdma {
+        rdma::look(args.interface.as_ref())
+    } else {
+        let interface = args.interface.clone().unwrap_or_default();
+        (host::look(&interface), Vec::new())
+    };
     let mut selftest = Vec::new();
     if args.selftest {
         for address in &addresses {

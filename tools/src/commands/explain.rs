@@ -2,6 +2,7 @@
 //! from the records that `tickcast listen --record`, subscribers and publishers keep; and runs a record
 //! through the core again.
 
+mod entries;
 mod timeline;
 mod words;
 
@@ -21,7 +22,7 @@ use tickcast_reliability::types::Nanos;
 use tickcast_transport::journal_file::read;
 
 use tickcast_tools::exit::{CommandError, Exit};
-use tickcast_tools::support::output::Output;
+use tickcast_tools::support::output::{Output, unknown_to_null};
 
 /// Which records, and what of them.
 #[derive(Debug, clap::Args)]
@@ -110,9 +111,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
                 unexplained,
                 replay: verdict,
             };
-            let line = serde_json::to_string(&report);
-            let line = line.map_err(|error| CommandError::Usage(error.to_string()))?;
-            output.line(line)?;
+            let report = serde_json::to_value(&report);
+            let mut report = report.map_err(|error| CommandError::Usage(error.to_string()))?;
+            unknown_to_null(&mut report);
+            output.line(report)?;
             continue;
         }
         if nth > 0 {

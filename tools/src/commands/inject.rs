@@ -97,6 +97,10 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         });
         write_json(path, &ready)?;
     }
+    if !args.quiet {
+        let (from, to, seed) = (args.from, args.to, config.seed);
+        eprintln!("relaying {from} to {to}, seed {seed}");
+    }
     let mut progress = Progress::new("inject", None, args.quiet);
     let (mut idle, mut ended_by) = (args.idle, None);
     let ended_by = loop {

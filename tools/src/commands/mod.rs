@@ -7,3 +7,4 @@ pub(crate) mod inject;
 pub(crate) mod listen;
 pub(crate) mod promote;
 pub(crate) mod replay;
+pub(crate) mod simulate;

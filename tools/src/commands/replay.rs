@@ -1,11 +1,13 @@
 //! `tickcast replay`: sends the packets of a recording in order, none left out, at the pace it was
 //! recorded, a multiple of that, a fixed rate, or as fast as they go.
 
+use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use serde::Serialize;
 use tickcast_reliability::types::Nanos;
 use tickcast_transport::host::interface::Interface;
@@ -18,7 +20,7 @@ use tickcast_tools::support::packets::{Packets, PassedOver};
 use tickcast_tools::support::progress::Progress;
 use tickcast_tools::support::send::Sender;
 use tickcast_tools::support::signals::Stop;
-use tickcast_tools::support::table::{rate, thousands};
+use tickcast_tools::support::table::{rate, span, thousands};
 
 /// What to replay, where to, and how fast.
 #[derive(Debug, clap::Args)]
@@ -90,8 +92,10 @@ struct Summary {
     recorded_seconds: f64,
     /// Times the recorded speed that was reached.
     achieved_speed: f64,
-    /// How late the latest packet was, in microseconds.
-    late_max_us: u64,
+    /// How late packets were sent, in microseconds; null where no time was due.
+    late_p50_us: Option<u64>,
+    late_p99_us: Option<u64>,
+    late_max_us: Option<u64>,
     /// Whether the file was sent to its end, as often as asked for.
     whole: bool,
 }
@@ -111,7 +115,7 @@ pub(crate) fn run(args: &Args) -> Result<Exit, CommandError> {
         .1
         .map(|size| size.saturating_mul(args.rounds));
     let mut progress = Progress::new("replay", size, args.quiet);
-    let mut pacer = Pacer::new(args);
+    let mut pacer = Pacer::new(args)?;
     let (mut count, mut bytes, mut round, mut whole) = (0, 0, 1, false);
     let mut damage = None;
     let packets_max = args.packets_max.unwrap_or(u64::MAX);
@@ -171,14 +175,21 @@ fn print(summary: &Summary, json: bool) -> Result<(), CommandError> {
         return output.flush();
     }
     output.line(format_args!(
-        "{} packets, {} bytes in {:.3} s: {} a second, {:.2} times as recorded, at most {} us late",
+        "{} packets, {} bytes in {:.3} s: {} a second, {:.2} times as recorded",
         thousands(summary.packets),
         thousands(summary.bytes),
         summary.seconds,
         thousands(summary.packets_per_s as u64),
         summary.achieved_speed,
-        thousands(summary.late_max_us),
     ))?;
+    if let (Some(p50), Some(p99), Some(max)) = (
+        summary.late_p50_us,
+        summary.late_p99_us,
+        summary.late_max_us,
+    ) {
+        let [p50, p99, max] = [p50, p99, max].map(|us| span(us.saturating_mul(1_000)));
+        output.line(format_args!("late by p50 {p50}, p99 {p99}, max {max}"))?;
+    }
     let passed = summary.passed_over;
     for (count, what) in [
         (summary.refused, "packets refused by the network"),
@@ -208,12 +219,17 @@ struct Pacer {
     span: Nanos,
     /// The recording's length, all earlier rounds together.
     earlier: Nanos,
-    late_max: Duration,
+    /// How late packets were sent, in microseconds.
+    late_us: Histogram<u64>,
 }
 
 impl Pacer {
-    fn new(args: &Args) -> Self {
-        Self {
+    fn new(args: &Args) -> Result<Self, CommandError> {
+        let late_us = Histogram::new(3).map_err(|error| CommandError::Host {
+            what: "make a histogram",
+            source: io::Error::other(error),
+        })?;
+        Ok(Self {
             speed: args.speed,
             rate: args.rate,
             started_at: Instant::now(),
@@ -221,8 +237,8 @@ impl Pacer {
             first: None,
             span: Nanos::ZERO,
             earlier: Nanos::ZERO,
-            late_max: Duration::ZERO,
-        }
+            late_us,
+        })
     }
 
     fn rewind(&mut self) {
@@ -262,7 +278,8 @@ impl Pacer {
         loop {
             let now = Instant::now();
             if now >= due {
-                self.late_max = self.late_max.max(now - due);
+                self.late_us
+                    .saturating_record((now - due).as_micros() as u64);
                 return true;
             }
             if stop.asked() {
@@ -281,6 +298,8 @@ impl Pacer {
         whole: bool,
     ) -> Summary {
         let elapsed = self.started_at.elapsed();
+        // A quantile is the end of its bucket, which may lie beyond the longest delay.
+        let late = |us: u64| (!self.late_us.is_empty()).then_some(us.min(self.late_us.max()));
         let recorded_seconds = self.recorded().0 as f64 / 1e9;
         Summary {
             packets,
@@ -291,7 +310,9 @@ impl Pacer {
             packets_per_s: rate(packets, elapsed),
             recorded_seconds,
             achieved_speed: recorded_seconds / elapsed.as_secs_f64().max(1e-9),
-            late_max_us: self.late_max.as_micros() as u64,
+            late_p50_us: late(self.late_us.value_at_quantile(0.5)),
+            late_p99_us: late(self.late_us.value_at_quantile(0.99)),
+            late_max_us: late(self.late_us.max()),
             whole,
         }
     }

@@ -2,6 +2,8 @@
 
 use std::io::{self, BufWriter, StdoutLock, Write};
 
+use serde_json::Value;
+
 use crate::exit::CommandError;
 
 /// Buffered stdout.
@@ -30,6 +32,16 @@ impl Output {
     }
 }
 
+/// Replaces `u64::MAX`, which stands for an unknown number or for the end of an epoch, by null.
+pub fn unknown_to_null(value: &mut Value) {
+    match value {
+        Value::Number(number) if number.as_u64() == Some(u64::MAX) => *value = Value::Null,
+        Value::Array(all) => all.iter_mut().for_each(unknown_to_null),
+        Value::Object(all) => all.values_mut().for_each(unknown_to_null),
+        _ => {}
+    }
+}
+
 fn failed(source: io::Error) -> CommandError {
     if source.kind() == io::ErrorKind::BrokenPipe {
         return CommandError::NobodyReads;
@@ -37,5 +49,21 @@ fn failed(source: io::Error) -> CommandError {
     CommandError::Host {
         what: "write to stdout",
         source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn unknown_numbers_become_null_at_any_depth() {
+        let mut value =
+            json!({"source": ["gap", u64::MAX], "last": u64::MAX, "first": u64::MAX - 1});
+        unknown_to_null(&mut value);
+        let expected = json!({"source": ["gap", null], "last": null, "first": u64::MAX - 1});
+        assert_eq!(value, expected);
     }
 }

@@ -1,5 +1,7 @@
 //! The command line as a whole: help for everything, and the exit codes it promises.
 
+use serde_json::Value;
+
 use crate::common::{run, text};
 
 #[test]
@@ -7,14 +9,22 @@ fn help_names_every_verb_and_the_exit_codes() {
     let done = run(&["--help"]);
     let help = text(&done.stdout);
     assert_eq!(done.status.code(), Some(0));
-    for word in ["demo", "listen", "replay", "inject", "doctor", "Exit codes"] {
+    for word in [
+        "demo",
+        "listen",
+        "replay",
+        "simulate",
+        "inject",
+        "doctor",
+        "Exit codes",
+    ] {
         assert!(help.contains(word), "{word}");
     }
 }
 
 #[test]
 fn every_option_of_every_verb_has_a_help_text() {
-    for verb in ["demo", "listen", "replay", "inject", "doctor"] {
+    for verb in ["demo", "listen", "replay", "simulate", "inject", "doctor"] {
         let done = run(&[verb, "--help"]);
         assert_eq!(done.status.code(), Some(0));
         let help = text(&done.stdout);
@@ -41,7 +51,6 @@ fn what_is_not_understood_is_a_usage_error() {
         &["inject"],
         &["listen", "--nosuch"],
         &["replay"],
-        &["doctor"],
         &["doctor", "--selftest"],
     ] {
         let done = run(args);
@@ -64,6 +73,30 @@ fn the_version_is_on_stdout() {
 }
 
 #[test]
+fn doctor_without_arguments_looks_at_the_host() {
+    let done = run(&["doctor"]);
+    let said = text(&done.stdout);
+    assert!(matches!(done.status.code(), Some(0 | 1)), "{said}");
+    for part in [
+        "cores: ",
+        "memory: ",
+        "socket buffers: ",
+        "clock: ",
+        "RDMA: ",
+    ] {
+        assert!(said.contains(part), "{part} is not in {said}");
+    }
+    assert!(
+        said.contains("ok       multicast: a datagram to a group and back on lo"),
+        "{said}"
+    );
+    let done = run(&["doctor", "--json", "--interface", "nosuch0"]);
+    assert_eq!(done.status.code(), Some(1));
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
+    assert_eq!(report["findings"], 1, "{report:#}");
+}
+
+#[test]
 fn the_doctor_says_of_a_host_without_rdma_what_is_missing_and_what_to_do() {
     if std::path::Path::new("/sys/class/infiniband").exists() {
         println!("SKIPPED: this host has RDMA; the lab looks at what the doctor finds there");
@@ -71,7 +104,7 @@ fn the_doctor_says_of_a_host_without_rdma_what_is_missing_and_what_to_do() {
     }
     let done = run(&["doctor", "--rdma", "--selftest", "--json"]);
     assert_eq!(done.status.code(), Some(1));
-    let report: serde_json::Value = serde_json::from_slice(&done.stdout).unwrap();
+    let report: Value = serde_json::from_slice(&done.stdout).unwrap();
     let checks = report["checks"].as_array().unwrap();
     let findings: Vec<_> = checks
         .iter()
@@ -85,7 +118,7 @@ fn the_doctor_says_of_a_host_without_rdma_what_is_missing_and_what_to_do() {
         );
     }
     let found = |text: &str| {
-        let has = |c: &&serde_json::Value| c["found"].as_str().unwrap().contains(text);
+        let has = |c: &&Value| c["found"].as_str().unwrap().contains(text);
         findings.iter().any(has)
     };
     assert!(found("devices: this host has none"), "{report:#}");

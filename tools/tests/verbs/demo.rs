@@ -59,6 +59,9 @@ fn every_subscriber_has_the_publishers_digest_whatever_the_network_does() {
             table.contains("Whole: every record reached every subscriber"),
             "{table}"
         );
+        for row in ["| datagrams sent ", "| of those dropped by the network "] {
+            assert!(table.contains(row), "{table}");
+        }
         let published = count(&summary, "published_records");
         assert!(published >= 4_000, "seed {seed}");
         assert_eq!(summary["seed"].to_string(), seed);

@@ -416,3 +416,29 @@ fn a_publisher_takes_a_replayed_capture_for_a_live_feed() {
     );
     assert_eq!(summary["delivered_records"], published["published_records"]);
 }
+
+#[test]
+fn simulated_capture_is_replayed_whole_and_repeatable() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    for (name, seed) in [("a", "7"), ("b", "7"), ("c", "8")] {
+        let options = ["--messages", "500", "--symbols", "5", "--seed", seed];
+        let done = run(&[&["simulate", &path(name)], &options[..]].concat());
+        assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+        assert!(text(&done.stdout).contains(" messages of 5 symbols in "));
+    }
+    let [a, b, c] = ["a", "b", "c"].map(|name| std::fs::read(path(name)).unwrap());
+    assert!(a == b && a != c);
+    let (socket, to) = unicast();
+    let only = ["--rate", "100000", "--only", "239.255.1.1:26400"];
+    let (packets, summary) = replay(path("a").as_ref(), &socket, &to, &only);
+    assert_eq!(summary["passed_over"]["other_destination"], 0);
+    assert_eq!(summary["whole"], true);
+    let late = ["late_p50_us", "late_p99_us", "late_max_us"].map(|it| summary[it].as_u64());
+    assert!(late[0] <= late[1] && late[1] <= late[2] && late[0].is_some());
+    assert!(
+        packets
+            .iter()
+            .all(|packet| packet.starts_with(b"TICKCAST  "))
+    );
+}

@@ -19,6 +19,10 @@ pub(crate) struct Account {
     pub(crate) lives: u32,
     pub(crate) delivered: u64,
     pub(crate) lost: u64,
+    /// Records that were published while it was not there, or in the end of an epoch that it never heard of.
+    pub(crate) away: u64,
+    /// Records that a later life of it was given again, because it began with the oldest.
+    pub(crate) again: u64,
     /// Epochs whose end it never heard of, as their publisher died.
     pub(crate) tails: u64,
     /// Channels whose end in the last epoch it has reached.
@@ -71,6 +75,7 @@ impl Verdict {
                 lives,
                 ..Account::default()
             };
+            let mut spans = Vec::new();
             for life in 1..=lives {
                 let name = format!("{who}.{life}");
                 let path = folder.join(format!("{name}.ledger"));
@@ -80,7 +85,14 @@ impl Verdict {
                     lines => lines.map_err(|source| CommandError::Read { path, source })?,
                 };
                 compare.life(&name, &lines, life == lives, &mut account);
+                spans.extend(lines.into_iter().filter_map(|line| match line {
+                    Line::Span(span) => Some(span),
+                    _ => None,
+                }));
             }
+            let covered = covered(&spans);
+            account.away = compare.sealed.values().sum::<u64>().saturating_sub(covered);
+            account.again = (account.delivered + account.lost).saturating_sub(covered);
             if account.ended != CHANNELS.len() as u64 {
                 let what = format!("{who} has not reached the end of all channels");
                 compare.verdict.wrong.push(what);
@@ -95,6 +107,25 @@ impl Verdict {
     pub(crate) const fn holds(&self) -> bool {
         self.wrong.is_empty()
     }
+}
+
+/// How many different records spans cover.
+fn covered(spans: &[Span]) -> u64 {
+    let mut all: Vec<_> = (spans.iter())
+        .map(|span| ((span.channel, span.epoch), span.first, span.last))
+        .collect();
+    all.sort_unstable();
+    let (mut count, mut reached) = (0, None);
+    for (of, first, last) in all {
+        let from = match reached {
+            Some((before, end)) if before == of => first.max(end + 1),
+            _ => first,
+        };
+        count += (last + 1).saturating_sub(from);
+        let end = last.max(from.saturating_sub(1));
+        reached = Some((of, end));
+    }
+    count
 }
 
 /// Where a process is in a channel.
@@ -331,24 +362,34 @@ impl fmt::Display for Verdict {
             "lives",
             "delivered",
             "declared lost",
+            "not there",
+            "again",
             "tails",
             "gaps",
             "recovered",
+            "not recovered",
         ]);
         for (name, it) in &self.subscribers {
             let numbers = [
                 u64::from(it.lives),
                 it.delivered,
                 it.lost,
+                it.away,
+                it.again,
                 it.tails,
                 it.missing_datagrams,
                 it.missing_recovered,
+                it.missing_datagrams.saturating_sub(it.missing_recovered),
             ];
             rows.add_row(std::iter::once(name.clone()).chain(numbers.map(thousands)));
         }
         writeln!(
             f,
-            "{rows}\n(gaps: of those who left by themselves; who was killed can't say)"
+            "{rows}\nIn each row, delivered + declared lost + not there - again = {} records published.\n\
+             Not there: published before a life joined, between two lives, or behind a tail. Again: a life that \
+             began with the oldest had records of the life before.\n\
+             Gaps are datagrams, of lives that ended by themselves: one that was killed can't say.",
+            thousands(self.published)
         )?;
         let faults: Vec<_> = self
             .faults
@@ -390,7 +431,7 @@ impl fmt::Display for Verdict {
         if self.holds() {
             write!(
                 f,
-                "It adds up: delivered + declared lost = published for everyone, to the record (seed {}).",
+                "It adds up for every subscriber, to the record (seed {}).",
                 self.seed
             )
         } else {
@@ -489,14 +530,39 @@ mod tests {
             lives: 1,
             delivered: 546,
             lost: 14,
+            away: 40,
+            again: 0,
             tails: 2,
             ended: 2,
             missing_datagrams: 9,
             missing_recovered: 4,
         };
         assert_eq!(all.subscribers["s2"], account);
+        let sum = account.delivered + account.lost + account.away - account.again;
+        assert_eq!(sum, all.published);
+        let table = all.to_string();
+        assert!(
+            table.contains("not there - again = 600 records published"),
+            "{table}"
+        );
         // Two spans and the whole of each channel with the other, and that with the publisher.
         assert_eq!((all.spans_compared, all.published, all.epochs), (8, 600, 2));
+    }
+
+    #[test]
+    fn records_of_two_lives_are_covered_once() {
+        let span = |channel, first, last| match span(channel, EPOCHS[0], first, last, 0) {
+            Line::Span(span) => span,
+            line => panic!("{line:?} is no span"),
+        };
+        let spans = [
+            span(1, 5, 9),
+            span(1, 1, 6),
+            span(1, 2, 3),
+            span(1, 20, 20),
+            span(2, 1, 4),
+        ];
+        assert_eq!(covered(&spans), 9 + 1 + 4);
     }
 
     #[test]

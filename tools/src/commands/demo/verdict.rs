@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tickcast_reliability::delivery::LossCause;
-use tickcast_reliability::types::{ChannelId, SequenceRange};
+use tickcast_reliability::types::{ChannelId, Sequence, SequenceRange};
 
 use crate::commands::listen::summary::{Percentiles, Summary};
 use tickcast_tools::support::table::{span, table, thousands};
@@ -107,6 +107,11 @@ impl Verdict {
             thousands(s.summary.delivered_records)
         });
         row("records lost", &|s| thousands(s.summary.lost_records));
+        let sealed = self.published.sealed();
+        row("datagrams sent", &|_| thousands(sealed));
+        row("of those dropped by the network", &|s| {
+            thousands(s.summary.dropped_by_faults())
+        });
         row("gaps (datagrams)", &|s| {
             thousands(s.summary.missing_datagrams)
         });
@@ -167,6 +172,12 @@ impl Published {
 
     fn counted(&self, name: &str) -> u64 {
         self.source[name].as_u64().unwrap_or(0)
+    }
+
+    /// Datagrams that were sent to each group: a number for each.
+    fn sealed(&self) -> u64 {
+        let of = |channel: &PublishedChannel| channel.more.get("sealed")?.as_u64();
+        self.channels.iter().filter_map(of).sum()
     }
 
     /// Records that fit into no datagram.
@@ -276,7 +287,7 @@ impl Verdict {
                 )?;
                 for range in lost.iter().map(|lost| SequenceRange {
                     first: lost.first,
-                    last: lost.last,
+                    last: lost.last.unwrap_or(Sequence(u64::MAX)),
                 }) {
                     write!(f, " {range}")?;
                 }

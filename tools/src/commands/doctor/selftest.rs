@@ -204,9 +204,13 @@ fn follow(listeners: &mut [Listener], patience: Duration) -> Result<(), String> 
             }
         }
         if Instant::now() >= until {
-            let got: Vec<u64> = listeners.iter().map(|it| it.got.records).collect();
+            let got: Vec<_> = (listeners.iter())
+                .map(|it| it.got.records.to_string())
+                .collect();
             return Err(format!(
-                "the session did not end within {patience:?}; records so far: {got:?}"
+                "the session did not end within {} s; records so far: {}",
+                patience.as_secs(),
+                got.join(", ")
             ));
         }
         if !worked {

@@ -6,7 +6,8 @@ use tickcast_reliability::control::Message;
 use tickcast_reliability::types::{ChannelId, Epoch, Nanos, SequenceRange};
 use tickcast_reliability::wire::{CrcVerdict, Datagram, HEADER_LEN};
 
-use super::words::of_day;
+use super::entries;
+use super::words::{of_day, refusal};
 use tickcast_tools::support::table::span;
 
 /// More lines help nobody.
@@ -153,20 +154,21 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
         EntryBody::Message(path, channel, message) => {
             let what = match message {
                 Message::Datagram(bytes) => datagram(bytes),
-                Message::Refused(it) => format!("refused {}: {:?}", it.range, it.reason),
+                Message::Refused(it) => format!("refused {}: {}", it.range, refusal(it.reason)),
                 Message::Status(it) => format!("status: sent up to {}", it.newest),
                 Message::Welcome(_) => "welcome".into(),
                 Message::Rejected(it) => format!("rejected: {}", it.text),
                 Message::Grant(_) => "grant".into(),
                 _ => "another message".into(),
             };
-            format!("channel {channel}, {path:?} connection: {what}")
+            format!("channel {channel}, {}: {what}", entries::connection(*path))
         }
         EntryBody::Sent(path, _, frames) => {
-            sent(frames).map(|it| format!("{path:?} connection: {it}"))?
+            let connection = entries::connection(*path);
+            sent(frames).map(|it| format!("{connection}: {it}"))?
         }
         EntryBody::Remote(_, bytes) => format!("READ brought {} bytes", bytes.len()),
-        EntryBody::Input(input) => format!("{input:?}"),
+        EntryBody::Input(input) => entries::input(input),
         EntryBody::Told(told) => format!("told, channel {}: {}", told.channel, told.event),
         EntryBody::Sealed(_, header) => format!("sealed: {}", datagram(&header[..])),
         EntryBody::Posted(fan_out, up_to) => {
@@ -175,8 +177,8 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
         EntryBody::Beat(fan_out, bytes) => {
             format!("fan-out {fan_out}: {}", datagram(&bytes[..]))
         }
-        EntryBody::Published(it) => format!("{it:?}"),
-        EntryBody::Happened(it) => format!("{it:?}"),
+        EntryBody::Published(it) => entries::published(it),
+        EntryBody::Happened(it) => entries::happened(it),
         EntryBody::Heard(peer, channel, message) => match message {
             Message::Nack { ranges, .. } => {
                 let ranges: Vec<_> = ranges.iter().map(ToString::to_string).collect();
@@ -192,9 +194,9 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
         },
         EntryBody::Said(peer, channel, message) => match message {
             Message::Refused(it) => {
-                let (range, reason) = (it.range, it.reason);
+                let (range, reason) = (it.range, refusal(it.reason));
                 format!(
-                    "peer {}: refused {range} of channel {channel}: {reason:?}",
+                    "peer {}: refused {range} of channel {channel}: {reason}",
                     peer.0
                 )
             }
@@ -206,7 +208,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
             format!("again to peer {}: {}", peer.0, datagram(&header[..]))
         }
         EntryBody::Repaired(None, _, header) => format!("again to all: {}", datagram(&header[..])),
-        EntryBody::Served(it) => format!("{it:?}"),
+        EntryBody::Served(it) => entries::served(it),
         EntryBody::Note(Note::Sending(fan_out, line, it)) => format!(
             "fan-out {fan_out}, line {line}: so far {} refused by the network, {} times without room",
             it.refused, it.stalls
@@ -221,7 +223,7 @@ fn in_words(entry: &JournalEntry<'_>) -> Option<String> {
                 "channel {channel}, line {line}: an injected fault dropped or held back {range}"
             )
         }
-        EntryBody::Note(it) => format!("{it:?}"),
+        EntryBody::Note(it) => entries::note(it),
         _ => return None,
     })
 }
@@ -246,7 +248,11 @@ fn datagram(kept: &[u8]) -> String {
         bytes.resize(kept.len().max(usize::from(head[58]) * 8 + payload), 0);
     }
     match Datagram::parse(&bytes) {
-        Ok(it) => format!("{:?} {}", it.header().kind, it.header().sequence).to_lowercase(),
+        Ok(it) => format!(
+            "{} {}",
+            entries::kind(it.header().kind),
+            it.header().sequence
+        ),
         Err(_) => "bytes that are no datagram".into(),
     }
 }

@@ -114,7 +114,7 @@ fn finding_in_words(recording: &Journal, it: &Finding) -> Vec<String> {
     lines
 }
 
-const fn refusal(reason: RefusalReason) -> &'static str {
+pub(super) const fn refusal(reason: RefusalReason) -> &'static str {
     match reason {
         RefusalReason::Window => "its ring no longer held it",
         RefusalReason::Ahead => "it had not been sent yet",

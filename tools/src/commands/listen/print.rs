@@ -3,11 +3,12 @@
 use std::fmt;
 
 use serde_json::{Value, json};
+use tickcast_reliability::types::MessageCount;
 use tickcast_subscriber::record::{
     ImbalanceMsg, InstrumentDefMsg, MboMsg, Mbp1Msg, RecordRef, StatMsg, StatusMsg,
     SymbolMappingMsg, TradeMsg, UNDEF_PRICE,
 };
-use tickcast_subscriber::{Event, Position, Via};
+use tickcast_subscriber::{Event, Loss, Position, StreamEvent, Via};
 
 /// A record as a line for people.
 pub(super) struct Text<'a>(pub(super) &'a Position, pub(super) RecordRef<'a>);
@@ -147,8 +148,29 @@ pub(super) fn json(position: &Position, record: RecordRef<'_>) -> Value {
 pub(super) fn event(position: &Position, kind: &str, event: &Event) -> Value {
     let mut all = place(position);
     put(&mut all, json!({"event": kind, "text": event.to_string()}));
-    if let Event::Lost(loss) = event {
-        put(&mut all, json!({"lost": loss}));
+    match event {
+        Event::Lost(loss) => {
+            let Loss {
+                sequences,
+                records,
+                cause,
+            } = loss;
+            let last = (!sequences.is_open()).then_some(sequences.last);
+            let sequences = json!({"first": sequences.first, "last": last});
+            let lost = json!({"sequences": sequences, "records": records, "cause": cause});
+            put(&mut all, json!({ "lost": lost }));
+        }
+        Event::Stream(StreamEvent::SourceLost {
+            source,
+            messages,
+            from,
+            ..
+        }) => {
+            let messages = MessageCount(*messages).known();
+            let lost = json!({"source": source, "from": from.to_string(), "messages": messages});
+            put(&mut all, json!({ "source_lost": lost }));
+        }
+        _ => {}
     }
     all
 }
@@ -231,7 +253,55 @@ fn symbol(record: RecordRef<'_>) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use tickcast_reliability::delivery::LossCause;
+    use tickcast_reliability::delivery::Quality;
+    use tickcast_reliability::types::{
+        ChannelId, Epoch, Nanos, RecordNumber, Sequence, SequenceRange, SourceId, SourcePosition,
+    };
+    use tickcast_reliability::wire::SourceLossReason;
+
     use super::*;
+
+    #[test]
+    fn unknown_numbers_are_null() {
+        let position = Position {
+            channel: ChannelId(1),
+            epoch: Epoch(1),
+            sequence: Sequence(2),
+            record: RecordNumber(3),
+            via: Via::Repair,
+            quality: Quality::default(),
+            source: SourceId(1),
+            source_position: SourcePosition::new(0, 8),
+            sent_at: Nanos(4),
+            received_at: Nanos(5),
+            missing_for: Nanos::ZERO,
+        };
+        let lost = |last| {
+            let sequences = SequenceRange::new(Sequence(3), Sequence(last)).unwrap();
+            let loss = Loss {
+                sequences,
+                records: None,
+                cause: LossCause::PublisherDead,
+            };
+            event(&position, "lost", &Event::Lost(loss))
+        };
+        assert_eq!(lost(7)["lost"]["sequences"], json!({"first": 3, "last": 7}));
+        let open = lost(u64::MAX);
+        assert_eq!(open["lost"]["sequences"], json!({"first": 3, "last": null}));
+        let source_lost = Event::Stream(StreamEvent::SourceLost {
+            source: SourceId(1),
+            reason: SourceLossReason::Gap,
+            from: SourcePosition::new(0, 9),
+            messages: u64::MAX,
+            instruments: Vec::new(),
+        });
+        let unknown = event(&position, "stream", &source_lost);
+        assert_eq!(unknown["source_lost"]["messages"], Value::Null);
+        for line in [open, unknown] {
+            assert!(!line.to_string().contains(&u64::MAX.to_string()), "{line}");
+        }
+    }
 
     #[test]
     fn prices_are_shown_to_the_cent_or_as_exactly_as_they_are() {

@@ -31,7 +31,8 @@ pub(crate) struct LostRange {
     pub(crate) channel: ChannelId,
     pub(crate) epoch: Epoch,
     pub(crate) first: Sequence,
-    pub(crate) last: Sequence,
+    /// The last sequence; null: to the end of the epoch.
+    pub(crate) last: Option<Sequence>,
     /// How many records; null when nobody knows.
     pub(crate) records: Option<u64>,
     pub(crate) cause: LossCause,
@@ -76,6 +77,8 @@ pub(crate) struct ChannelSummary {
     pub(crate) lost_records: u64,
     counters: BTreeMap<String, u64>,
     latency_ns: Percentiles,
+    /// Ages of the records that came before the live stream, which are no latency.
+    replayed_ns: Percentiles,
     repair_ns: Percentiles,
     /// Samples of every stage that clocks which agree don't make.
     clock_skewed: u64,
@@ -104,6 +107,8 @@ pub(crate) struct Summary {
     pub(crate) duplicates: u64,
     pub(crate) corrupt_dropped: u64,
     pub(crate) latency_ns: Percentiles,
+    /// Ages of the records that came before the live stream, which are no latency.
+    replayed_ns: Percentiles,
     pub(crate) repair_ns: Percentiles,
     /// Samples of every stage, of all channels, that clocks which agree don't make.
     clock_skewed: u64,
@@ -141,6 +146,11 @@ impl Summary {
                 .as_ref()
                 .map(Percentiles::of)
                 .unwrap_or_default(),
+            replayed_ns: latency
+                .replayed
+                .as_ref()
+                .map(Percentiles::of)
+                .unwrap_or_default(),
             repair_ns: latency
                 .repair
                 .as_ref()
@@ -162,6 +172,23 @@ impl Summary {
             counters: BTreeMap::new(),
             events: BTreeMap::new(),
         }
+    }
+
+    /// Sequenced datagrams that the fault injector dropped, on all lines of all channels.
+    pub(crate) fn dropped_by_faults(&self) -> u64 {
+        let counts = self.channels.iter().flat_map(|channel| &channel.faults);
+        let counted = |counts: &Value, name: &str| counts[name].as_u64().unwrap_or(0);
+        let dropped = |counts: &Value| {
+            let all = [
+                "dropped",
+                "burst_dropped",
+                "scripted_dropped",
+                "partition_dropped",
+            ];
+            let all: u64 = all.iter().map(|name| counted(counts, name)).sum();
+            all.saturating_sub(counted(counts, "dropped_unsequenced"))
+        };
+        counts.map(dropped).sum()
     }
 
     /// Adds the final counters, and what was delivered.
@@ -216,6 +243,7 @@ impl Summary {
 #[derive(Default)]
 struct Latency {
     sealed_to_delivered: Option<Histogram<u64>>,
+    replayed: Option<Histogram<u64>>,
     repair: Option<Histogram<u64>>,
 }
 
@@ -256,6 +284,7 @@ fn of_channel(
         lost_records: 0,
         counters: BTreeMap::new(),
         latency_ns: of(Stage::SealedToDelivered, &mut all.sealed_to_delivered),
+        replayed_ns: of(Stage::Replayed, &mut all.replayed),
         repair_ns: of(Stage::Repair, &mut all.repair),
         clock_skewed: latency.as_ref().map_or(0, |latency| latency.clock_skewed),
         faults: plans
@@ -277,6 +306,15 @@ impl fmt::Display for Summary {
             span(self.latency_ns.p99),
             span(self.latency_ns.max),
         )?;
+        let replayed = self.replayed_ns;
+        if replayed.count > 0 {
+            write!(
+                f,
+                ", {} replayed, up to {} old",
+                thousands(replayed.count),
+                span(replayed.max)
+            )?;
+        }
         for channel in &self.channels {
             if let Some(digest) = &channel.digest {
                 write!(f, "\n{}: digest {digest}", channel.name)?;

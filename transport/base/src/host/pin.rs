@@ -14,6 +14,7 @@ pub struct Core(pub usize);
 pub enum PinError {
     /// This process may not run on that core.
     #[error(
+        // Debug: a list of numbers.
         "core {core} is not available to this process, which may use {available:?}; choose one of these or widen its cpuset"
     )]
     NotAvailable {

@@ -1,0 +1,78 @@
+//! Finds publishers that send on the groups of a config already: two on one group overwrite each other's
+//! stream, and subscribers can only drop one of them.
+
+use std::time::{Duration, Instant};
+
+use tickcast_reliability::wire::{CrcVerdict, Datagram};
+use tickcast_transport::Receive;
+use tickcast_transport::host::clock::{Clock, SystemClock};
+use tickcast_transport::udp::{UdpReceiveLine, UdpReceiver, UdpReceiverConfig};
+
+use crate::error::OtherPublisher;
+use crate::plan::{FanOutPlan, Plan};
+
+/// A publisher that is idle is heard once in this many of its intervals at the latest, with some to spare.
+const INTERVALS: u32 = 3;
+/// A publisher has this long for its datagrams in any case.
+const LISTEN_MIN: Duration = Duration::from_millis(50);
+/// A start is not held up for longer, however rarely a publisher is heard.
+const LISTEN_MAX: Duration = Duration::from_secs(2);
+const POLL_EVERY: Duration = Duration::from_millis(1);
+const DATAGRAM_LEN_MAX: usize = 9_000;
+
+/// Listens for a moment on every UDP line of the plan, on the line's interface, and returns one publisher for
+/// each group that has one. A line that can't be listened on is passed over: opening it says why.
+///
+/// Nothing of the plan may be sent meanwhile.
+#[must_use]
+pub fn find(plan: &Plan) -> Vec<OtherPublisher> {
+    let mut lines = Vec::new();
+    for channel in &plan.channels {
+        for fan_out in &channel.fan_outs {
+            let FanOutPlan::Udp { config, .. } = fan_out else {
+                continue;
+            };
+            for line in &config.lines {
+                let receiver = UdpReceiver::open(&UdpReceiverConfig {
+                    lines: vec![UdpReceiveLine {
+                        group: line.group,
+                        interface: line.interface.clone(),
+                        senders: Vec::new(),
+                    }],
+                    datagram_len_max: DATAGRAM_LEN_MAX,
+                    receive_buffer_bytes: None,
+                    source_specific: false,
+                    batch: 32,
+                    busy_poll_us: None,
+                    gro: false,
+                });
+                lines.extend(receiver.ok().map(|it| (line.group, &channel.name, it)));
+            }
+        }
+    }
+    let idle = Duration::from_micros(plan.config.heartbeat.idle_us);
+    let until = Instant::now() + (INTERVALS * idle).clamp(LISTEN_MIN, LISTEN_MAX);
+    let mut found = Vec::new();
+    while !lines.is_empty() && Instant::now() < until {
+        lines.retain_mut(|(group, name, receiver)| {
+            let mut other = None;
+            let polled = receiver.poll(SystemClock.now(), &mut |received| {
+                let datagram = Datagram::parse(received.bytes).ok();
+                if let Some(datagram) = datagram.filter(|it| it.verdict() == CrcVerdict::Good) {
+                    other = Some(OtherPublisher {
+                        group: *group,
+                        name: (*name).clone(),
+                        sender: received.from,
+                        channel: datagram.header().channel,
+                        epoch: datagram.header().epoch,
+                    });
+                }
+            });
+            let goes_on = polled.is_ok() && other.is_none();
+            found.extend(other);
+            goes_on
+        });
+        std::thread::sleep(POLL_EVERY);
+    }
+    found
+}

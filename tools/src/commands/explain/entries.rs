@@ -1,0 +1,148 @@
+//! The entries of flight records in words: what the cores were given, and what happened around them.
+
+use tickcast_journal::{Input, Note, Published, Served};
+use tickcast_reliability::delivery::Event;
+use tickcast_reliability::publish::PublisherEvent;
+use tickcast_reliability::session::Path;
+use tickcast_reliability::wire::Kind;
+
+use tickcast_tools::support::table::span;
+
+/// The connection of a path.
+pub(super) const fn connection(path: Path) -> &'static str {
+    match path {
+        Path::Repair => "repair connection",
+        Path::Replay => "replay connection",
+        Path::Nack => "NACK connection",
+        Path::Read => "READ connection",
+    }
+}
+
+/// The kind of a datagram.
+pub(super) const fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Data => "data",
+        Kind::Event => "event",
+        Kind::Heartbeat => "heartbeat",
+        Kind::End => "end",
+    }
+}
+
+/// An input of a subscriber's core that has no entry of its own.
+pub(super) fn input(input: &Input) -> String {
+    match input {
+        Input::Use(..) => "the paths for repair were chosen".into(),
+        Input::Connected(path) => format!("{}: established", connection(*path)),
+        Input::Disconnected(path, reason) => format!("{}: down ({reason})", connection(*path)),
+        Input::NackUnusable => "no NACK connection can be made from here".into(),
+        Input::ReadUnusable => "no READ can be made from here".into(),
+        Input::Limits(_) => "READ connection: its limits are known".into(),
+        Input::Malformed(channel, line, len) => {
+            format!("channel {channel}, line {line}: {len} bytes that are no datagram")
+        }
+        Input::Stranger(channel) => {
+            format!("channel {channel}: a datagram of an unknown sender")
+        }
+        Input::Overrun(channel, epoch, range) => {
+            format!("channel {channel}: overrun in the publisher's ring, epoch {epoch}, {range}")
+        }
+        Input::Listening(channel, lines) => {
+            format!("channel {channel}: listening on {lines} lines")
+        }
+        Input::Leave(cause) => format!("the application leaves ({cause})"),
+        Input::Rejoin(channel, _) => format!("channel {channel}: the application begins it anew"),
+        Input::Unrecorded => "an input that the record does not hold".into(),
+        _ => "another input".into(),
+    }
+}
+
+/// An input of a publisher's core that has no entry of its own.
+pub(super) fn published(it: &Published) -> String {
+    match it {
+        Published::Event(event, _) => format!("published: {}", Event::Stream(event.clone())),
+        Published::TooLarge {
+            source,
+            position,
+            records,
+            bytes,
+            ..
+        } => format!(
+            "source {source}: the message at {position} has {records} records of {bytes} bytes, too large for a datagram"
+        ),
+        Published::End(_) => "the session ended".into(),
+        Published::Stop => "no heartbeats from here on".into(),
+        Published::Group(subscribers, hold_off_us) => {
+            format!("{subscribers} subscribers, which wait {hold_off_us} us before a first NACK")
+        }
+        _ => "another input".into(),
+    }
+}
+
+/// An event of a publisher's core.
+pub(super) fn happened(it: &PublisherEvent) -> String {
+    match it {
+        PublisherEvent::FanOutReset { fan_out, skipped } => match skipped {
+            Some(range) => format!("fan-out {fan_out}: reset, {range} never sent"),
+            None => format!("fan-out {fan_out}: reset"),
+        },
+        PublisherEvent::SourceLost { source, position } => {
+            format!("source {source}: the message at {position} was too large for a datagram")
+        }
+        _ => "another event of the publisher".into(),
+    }
+}
+
+/// An event of a repair service.
+pub(super) fn served(it: &Served) -> String {
+    match it {
+        Served::Connected(peer) => format!("peer {}: connected", peer.0),
+        Served::Disconnected(peer) => format!("peer {}: disconnected", peer.0),
+        Served::Broken(peer, what) => format!("peer {}: sent no message ({what})", peer.0),
+        Served::Joined(peer, name, channels) => {
+            let channels: Vec<_> = channels.iter().map(ToString::to_string).collect();
+            let channels = channels.join(", ");
+            format!("peer {}: {name} joined channels {channels}", peer.0)
+        }
+        Served::Left(peer, name, true) => format!("peer {}: {name} left", peer.0),
+        Served::Left(peer, name, false) => format!("peer {}: {name} is gone", peer.0),
+        Served::TurnedAway(peer, text) => format!("peer {}: closed, {text}", peer.0),
+        Served::Slow(peer, name, channel, behind) => format!(
+            "peer {}: {name} is {behind} datagrams behind on channel {channel}",
+            peer.0
+        ),
+        _ => "another event of a connection".into(),
+    }
+}
+
+/// A note that only tells of its own process.
+pub(super) fn note(it: &Note) -> String {
+    match it {
+        Note::Overrun(channel, items) => format!(
+            "channel {channel}: {items} items of the local ring were overwritten before the application took them"
+        ),
+        Note::Unread(source, it) => format!(
+            "source {source}: the kernel dropped {} packets before they were read, after a pause of {}",
+            it.packets,
+            span(it.paused.0)
+        ),
+        _ => "another note".into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tickcast_reliability::delivery::LinkDownReason;
+    use tickcast_reliability::serve::PeerId;
+    use tickcast_reliability::types::ChannelId;
+
+    use super::*;
+
+    #[test]
+    fn entries_are_words_without_names_of_types() {
+        let down = Input::Disconnected(Path::Nack, LinkDownReason::Closed);
+        assert_eq!(input(&down), "NACK connection: down (closed)");
+        let joined = Served::Joined(PeerId(3), "risk".into(), vec![ChannelId(1), ChannelId(2)]);
+        assert_eq!(served(&joined), "peer 3: risk joined channels 1, 2");
+        assert_eq!(published(&Published::Stop), "no heartbeats from here on");
+    }
+}
