@@ -1,0 +1,96 @@
+//! Reads a trace of system calls, between the two that mark its beginning and end.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// What a poll calls: it reads from the network, and now and then from the publisher, however
+/// little is there. The rest is how a worker was told to idle.
+const OF_POLLS: [&str; 4] = ["recvmsg", "recvmmsg", "recvfrom", "clock_nanosleep"];
+/// What marks.
+const MARK: &str = "getppid";
+/// What whoever finds a lock taken waits by, and wakes others.
+const OF_LOCKS: &str = "futex";
+
+/// How often each was called.
+pub type Counts<'a> = BTreeMap<&'a str, u64>;
+
+/// The calls of a trace, in order: by whom, and which.
+fn calls(trace: &str) -> impl Iterator<Item = (&str, &str)> {
+    trace.lines().filter_map(|line| {
+        let (thread, call) = line.split_once(char::is_whitespace)?;
+        let name = call.trim_start().split('(').next()?;
+        // The second half of one that another thread interrupted.
+        (!name.starts_with('<')).then_some((thread, name))
+    })
+}
+
+/// That between its two marks (`getppid`) a program made no system calls per tick but those of
+/// receiving, and where it reads a local ring, none at all in the reading thread.
+pub fn assert_calls_are_receiving(trace: &Path, ticks: u64, reads_ring: bool) {
+    let trace = std::fs::read_to_string(trace).expect("the trace");
+    let mut calls = calls(&trace).skip_while(|(_, name)| *name != MARK);
+    let (marking, _) = calls.next().expect("the first mark");
+    let mut counts = BTreeMap::<(bool, &str), u64>::new();
+    let mut is_marked = false;
+    for (thread, name) in calls {
+        is_marked = name == MARK;
+        if is_marked {
+            break;
+        }
+        *counts.entry((thread == marking, name)).or_default() += 1;
+    }
+    println!("{counts:?}");
+    assert!(is_marked, "the second mark");
+    let received = counts.keys().any(|(_, name)| name.ends_with("msg"));
+    assert!(received, "it received meanwhile: {counts:?}");
+    if reads_ring {
+        let of_reader = counts.keys().filter(|(is_reader, _)| *is_reader);
+        assert_eq!(of_reader.count(), 0, "the reader calls nothing: {counts:?}");
+    }
+    let waits = counts.keys().any(|(_, name)| *name == OF_LOCKS);
+    assert!(!waits, "nobody waits for a lock: {counts:?}");
+    let others = counts
+        .iter()
+        .filter(|((_, name), _)| !OF_POLLS.contains(name));
+    let others: u64 = others.map(|(_, count)| count).sum();
+    assert!(
+        others * 100 < ticks,
+        "{others} system calls beside receiving: {counts:?}"
+    );
+}
+
+/// That each of the threads that marked made no more than one system call for so many datagrams,
+/// whichever it is, between its two marks, and waited for no lock. The threads' counts, in the order in
+/// which they marked.
+pub fn assert_calls_are_few(trace: &str, datagrams: u64, for_each: u64) -> Vec<Counts<'_>> {
+    let (mut order, mut open, mut done) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+    for (thread, name) in calls(trace) {
+        if name != MARK {
+            if let Some(counts) = open.get_mut(thread) {
+                *Counts::entry(counts, name).or_default() += 1;
+            }
+        } else if let Some(counts) = open.remove(thread) {
+            done.insert(thread, counts);
+        } else {
+            order.push(thread);
+            open.insert(thread, Counts::new());
+        }
+    }
+    let counts = order
+        .iter()
+        .map(|thread| done.remove(thread).expect("its second mark"));
+    let counts: Vec<Counts<'_>> = counts.collect();
+    println!("{datagrams} datagrams: {counts:?}");
+    for counts in &counts {
+        assert!(
+            !counts.contains_key(OF_LOCKS),
+            "a lock is waited for: {counts:?}"
+        );
+        let all: u64 = counts.values().sum();
+        assert!(
+            all * for_each <= datagrams,
+            "{all} for {datagrams} datagrams: {counts:?}"
+        );
+    }
+    counts
+}
